@@ -1,0 +1,77 @@
+"""The beacon: one page of shared memory in which a worker says where it is, without a system call.
+
+The worker writes it at every change of phase; the agent reads it at every tick, and once more after the
+worker's death. Little-endian. Times are CLOCK_MONOTONIC nanoseconds of the node.
+
+A sequence lock guards against torn reads: the counter is odd while a write is under way. A worker that
+dies in the middle of a write leaves an odd counter; `unpack` then still returns the fields, with `torn=True`.
+
+This module is pure: it packs and unpacks bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+
+from outlast.model.terms import CAUSES, PHASES, Cause, Phase
+
+BEACON_BYTES = 4096
+BEACON_MAGIC = 0x5453_4C54  # "TLST"
+BEACON_VERSION = 1
+_HEAD = struct.Struct("<IIQ")  # magic, version, sequence
+_BODY = struct.Struct(f"<qqqqqqqqqqIIqq{len(CAUSES)}d")
+
+
+@dataclass(slots=True)
+class Beacon:
+    """`step` is the newest committed step; `beats` grows by one at each write."""
+
+    worker: int = 0
+    pid: int = 0
+    rank: int = -1
+    generation: int = 0
+    step: int = 0
+    prepared: int = 0
+    sealed: int = 0
+    attempt: int = 0
+    beats: int = 0
+    at_ns: int = 0
+    phase: Phase = Phase.BOOT
+    cause: Cause = Cause.STARTUP
+    opened_ns: int = 0
+    since_ns: int = 0
+    seconds: dict[Cause, float] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0.0))
+    torn: bool = False
+
+
+def pack_into(page: memoryview, beacon: Beacon) -> None:
+    """Write `beacon` into `page` (at least BEACON_BYTES bytes) under the sequence lock."""
+    _, _, sequence = _HEAD.unpack_from(page, 0)
+    _HEAD.pack_into(page, 0, BEACON_MAGIC, BEACON_VERSION, sequence | 1)
+    _BODY.pack_into(
+        page, _HEAD.size,
+        beacon.worker, beacon.pid, beacon.rank, beacon.generation, beacon.step, beacon.prepared, beacon.sealed, beacon.attempt,
+        beacon.beats, beacon.at_ns, PHASES.index(beacon.phase), CAUSES.index(beacon.cause), beacon.opened_ns, beacon.since_ns,
+        *(beacon.seconds[cause] for cause in CAUSES),
+    )  # fmt: skip
+    _HEAD.pack_into(page, 0, BEACON_MAGIC, BEACON_VERSION, (sequence | 1) + 1)
+
+
+def unpack(page: memoryview) -> Beacon | None:
+    """Read a beacon; None while the worker has not written one. Retries a few torn reads before it says `torn`."""
+    for _ in range(8):
+        magic, version, before = _HEAD.unpack_from(page, 0)
+        if magic != BEACON_MAGIC or version != BEACON_VERSION:
+            return None
+        fields = _BODY.unpack_from(page, _HEAD.size)
+        after = _HEAD.unpack_from(page, 0)[2]
+        if before == after and before % 2 == 0:
+            return _beacon(fields, torn=False)
+    return _beacon(fields, torn=True)
+
+
+def _beacon(fields: tuple[float, ...], *, torn: bool) -> Beacon:
+    whole = [int(value) for value in fields[:14]]
+    phase, cause = PHASES[whole[10] % len(PHASES)], CAUSES[whole[11] % len(CAUSES)]
+    return Beacon(*whole[:10], phase, cause, whole[12], whole[13], dict(zip(CAUSES, fields[14:], strict=True)), torn)

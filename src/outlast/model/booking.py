@@ -1,0 +1,85 @@
+"""Double-entry for seconds: every second of a rank goes to exactly one cause.
+
+A `Book` is always in one cause; `switch` closes the running stretch and opens the next. The seconds
+of a step are provisional until it is committed: `commit` keeps them, `roll_back` moves what would have
+been productive to `repeated`, and splits off what lay between fault and detection.
+
+Invariant: sum(seconds) + provisional + (now - since) == now - opened, for any order of calls.
+
+This module is pure: callers pass `now_s` (CLOCK_MONOTONIC seconds, one clock per node).
+"""
+
+from __future__ import annotations
+
+from outlast.model.terms import CAUSES, Cause
+
+
+class Book:
+    """Seconds by cause for one rank in one process, from `opened_s` on."""
+
+    def __init__(self, *, now_s: float, cause: Cause) -> None:
+        self.opened_s = now_s
+        self.since_s = now_s
+        self.cause = cause
+        self.seconds: dict[Cause, float] = dict.fromkeys(CAUSES, 0.0)
+        self._stretches: list[tuple[float, float, Cause]] | None = None
+
+    def switch(self, *, now_s: float, cause: Cause) -> Cause:
+        """Close the running stretch, open one of `cause`; the cause just closed is returned."""
+        before = self.cause
+        self._close(now_s)
+        self.cause = cause
+        return before
+
+    def begin_step(self, *, now_s: float) -> None:
+        """From here to `commit_step` or `roll_back`, seconds are provisional."""
+        self._close(now_s)
+        self._settle()
+        self._stretches = []
+        self.cause = Cause.PRODUCTIVE
+
+    def commit_step(self, *, now_s: float, first: bool, then: Cause) -> None:
+        """Keep the step's seconds. `first` is False when this step had been committed before (executed again)."""
+        self._close(now_s)
+        if not first:
+            self._recast(now_s, fault_s=None, detected_s=None)
+        self._settle()
+        self.cause = then
+
+    def roll_back(self, *, now_s: float, fault_s: float | None, detected_s: float | None, then: Cause) -> None:
+        """The step's productive seconds become repeated; those after the fault, detection; those after detection, regroup."""
+        self._close(now_s)
+        self._recast(now_s, fault_s=fault_s, detected_s=detected_s)
+        self._settle()
+        self.cause = then
+
+    def totals(self, *, now_s: float) -> dict[Cause, float]:
+        """Seconds by cause up to now, the running and the provisional stretches included. Sums to now - opened."""
+        out = dict(self.seconds)
+        for start, end, cause in self._stretches or ():
+            out[cause] += end - start
+        out[self.cause] += max(0.0, now_s - self.since_s)
+        return out
+
+    def _close(self, now_s: float) -> None:
+        now_s = max(now_s, self.since_s)
+        if self._stretches is None:
+            self.seconds[self.cause] += now_s - self.since_s
+        elif now_s > self.since_s:
+            self._stretches.append((self.since_s, now_s, self.cause))
+        self.since_s = now_s
+
+    def _recast(self, now_s: float, *, fault_s: float | None, detected_s: float | None) -> None:
+        fault_s = now_s if fault_s is None else fault_s
+        detected_s = max(fault_s, now_s if detected_s is None else detected_s)
+        cut: list[tuple[float, float, Cause]] = []
+        for start, end, cause in self._stretches or ():
+            lost = Cause.REPEATED if cause is Cause.PRODUCTIVE else cause
+            pieces = ((start, min(end, fault_s), lost), (max(start, fault_s), min(end, detected_s), Cause.DETECTION), (max(start, detected_s), end, Cause.REGROUP))
+            cut.extend(piece for piece in pieces if piece[1] > piece[0])
+        self._stretches = cut
+
+    def _settle(self) -> None:
+        for start, end, cause in self._stretches or ():
+            self.seconds[cause] += end - start
+        self._stretches = None

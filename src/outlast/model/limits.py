@@ -1,0 +1,66 @@
+"""Every limit and every default duration, with its relation to the others checked at import.
+
+Units: `_s` seconds, `_bytes` bytes, `_count` pieces, `_steps` steps.
+"""
+
+from __future__ import annotations
+
+# --- regroup -----------------------------------------------------------------------------------------
+COMPANION_WAIT_S = 0.003  # after a first fault, wait this long for others of the same event
+LEAVE_DEADLINE_S = 0.5  # a survivor blocked in a collective must have left it by then; measured 1-2 ms after waking
+LEAVE_STEPS = 3.0  # a survivor that is computing gets this many of its learned steps instead
+REGROUP_DEADLINE_S = 30.0  # all members of a new generation have joined, state moved (grows with state: see engine.deadlines)
+BOOT_DEADLINE_S = 600.0  # process start to the first step, imports and model building included
+STORE_DEADLINE_S = 20.0  # the store host says its port
+
+# --- detection ---------------------------------------------------------------------------------------
+TICK_S = 0.05  # the agent looks at the beacons this often
+LATE_TICK_S = 0.15  # a tick later than this moves the deadlines by its lateness (trap 19)
+DEADLINE_FACTOR = 5.0  # a phase is overdue at this many times its learned duration
+STEP_FLOOR_S = 1.0  # no deadline of a step's phases is shorter
+STOPPED_FLOOR_S = 0.5  # a process that the kernel reports as stopped (SIGSTOP) is given this long
+STEP_CEILING_S = 600.0
+FIRST_STEPS_COUNT = 3  # compile, warm-up, allocator: these are not learned from ...
+FIRST_STEPS_DEADLINE_S = 600.0  # ... and have this deadline
+CHECKPOINT_DEADLINE_S = 1_800.0
+EVALUATION_DEADLINE_S = 3_600.0
+BETWEEN_DEADLINE_S = 600.0
+PING_DEADLINE_S = 0.2  # a worker whose listener does not answer by then holds the GIL, or is stopped
+SNAPSHOT_FLOOR_S = 5.0
+
+# --- budgets -----------------------------------------------------------------------------------------
+REPEATS_PER_STEP_COUNT = 3  # the same step fails this often, with every process alive, before a dearer rung
+RESPAWNS_COUNT = 8  # replacements (spare or respawn) in stock; REFILL_STEPS committed steps give one back
+RESTARTS_COUNT = 3
+REFILL_STEPS = 10
+SAME_STEP_FAULTS_COUNT = 5  # interruptions at one step, of any kind, before the verdict "crash loop"
+
+# --- spares ------------------------------------------------------------------------------------------
+SPARE_REFILL_DELAY_S = 1.0  # a spent spare is replaced this long after training goes on
+
+# --- processes ---------------------------------------------------------------------------------------
+TERM_GRACE_S = 10.0  # SIGTERM to SIGKILL at the end of a run
+KILL_DEADLINE_S = 5.0  # SIGKILL to the kernel's word that the process is gone
+WORKERS_MAX_COUNT = 256  # per node
+ZYGOTE_BOOT_DEADLINE_S = 120.0
+
+# --- messages ----------------------------------------------------------------------------------------
+MESSAGE_MAX_BYTES = 1 << 20
+TRACEBACK_MAX_BYTES = 64 << 10
+
+# --- vault -------------------------------------------------------------------------------------------
+CHECKSUM_BLOCK_BYTES = 256 << 10
+SLOTS_COUNT = 2
+VAULT_SPARE_BYTES = 16 << 20  # left free in /dev/shm for everybody else
+VAULT_STALE_S = 86_400.0  # a dead run's vault is removed after a day
+
+# --- ledger ------------------------------------------------------------------------------------------
+LEDGER_FLUSH_S = 1.0
+LEDGER_VERSION = 1
+
+assert 0 < COMPANION_WAIT_S < LEAVE_DEADLINE_S < REGROUP_DEADLINE_S < BOOT_DEADLINE_S
+assert TICK_S < LATE_TICK_S < STOPPED_FLOOR_S < STEP_FLOOR_S < STEP_CEILING_S <= FIRST_STEPS_DEADLINE_S
+assert PING_DEADLINE_S < STOPPED_FLOOR_S, "a ping must be over before the shortest verdict"
+assert SLOTS_COUNT == 2, "the vote frees exactly the older slot"
+assert REPEATS_PER_STEP_COUNT <= SAME_STEP_FAULTS_COUNT
+assert TRACEBACK_MAX_BYTES * 4 < MESSAGE_MAX_BYTES

@@ -1,0 +1,416 @@
+"""What workers, agent and coordinator say to each other, and the wire form of it.
+
+Wire form: 4 bytes big-endian length, then a JSON object `{"type": NAME, field: value, ...}` of at most
+MESSAGE_MAX_BYTES. Decoding is strict: an unknown type, a missing or an extra field, or a value of the
+wrong shape raises CorruptError. Nothing is ever unpickled.
+
+Every message that belongs to a membership carries its generation; a receiver drops those of another.
+A `worker` number names one process for the whole run and is never given twice; a rank is given again.
+Times are CLOCK_MONOTONIC seconds of the node.
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from dataclasses import dataclass
+
+from outlast.errors import CorruptError
+from outlast.model.limits import MESSAGE_MAX_BYTES
+
+# --- worker to coordinator (through the agent) ---------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The process is up and listens. Sent once, before the script starts."""
+
+    worker: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """A spare can take a rank now. `kind` is hot or warm."""
+
+    worker: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """run.steps was reached: how this script can be healed, and how much vault it needs.
+
+    way      "in_place" | "reenter" | "respawn": the cheapest way survivors can go on (trap 14)
+    sharded  state has one owner per shard; restores go to the newest common snapshot
+    exact    identical bits are promised; else `note` says what breaks them
+    """
+
+    worker: int
+    generation: int
+    step: int
+    way: str
+    sharded: bool
+    exact: bool
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Broke:
+    """This worker cannot go on in this generation. `mechanism`: "exception" (its own), or "collective" (a victim's view)."""
+
+    worker: int
+    generation: int
+    step: int
+    mechanism: str
+    error: str
+    traceback: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What a survivor holds, said once it stands still.
+
+    committed  newest step it has committed
+    prepared   newest step whose gradients and private state are complete and sealed (>= committed)
+    passed     newest step whose vote it saw pass (>= committed)
+    in_hook    it stands inside the optimizer hook of step `prepared` and can still apply it
+    sealed     steps whose images (sharded state) lie sealed in its slots
+    """
+
+    worker: int
+    generation: int
+    committed: int
+    prepared: int
+    passed: int
+    in_hook: bool
+    sealed: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Donated:
+    """The replicated state of `step` lies sealed in the vault's transfer image."""
+
+    worker: int
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """In the group of `generation`, state at `step`; training goes on."""
+
+    worker: int
+    generation: int
+    step: int
+    group_s: float
+    restore_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The first commit of a generation on this worker."""
+
+    worker: int
+    generation: int
+    step: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointed:
+    """A local checkpoint of `step` is complete (its manifest is written), or failed with `error`."""
+
+    worker: int
+    step: int
+    path: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """run.steps is over on this worker: `step` is committed. `stopped`: because a stop was asked for."""
+
+    worker: int
+    generation: int
+    step: int
+    stopped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The script or its input cannot work; the run stops with `error` and `exit_code`."""
+
+    worker: int
+    error: str
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """Something the user should know; shown once and kept in the ledger."""
+
+    worker: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """Answer to Ping, from the listener thread. `collectives`: how many the default group was given; `where`: the main thread's innermost user frame."""
+
+    worker: int
+    nonce: int
+    collectives: int
+    where: str
+
+
+# --- coordinator to worker (through the agent) ---------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Generation `generation` is over: leave its collectives, stand still, send an Inventory."""
+
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Regroup:
+    """The next generation, and how this worker gets there.
+
+    settle      "forward": apply the prepared step first; "repeat": roll the step in flight back; "none"
+    then        "in_place": join the group and go on; "reenter": enter main's function again;
+                "start": a process that was not in the last generation; "exit": this process is given up
+    step        the step that everybody's state is of, after settling and restoring
+    donor       rank whose replicated state is the source, or -1
+    donate      this worker writes the transfer image (before it joins)
+    heal        ranks that take replicated state from the donor
+    replicated  where a healed rank takes replicated state from: "none", "donor", "transfer", "checkpoint"
+    private     where this rank takes private and sharded state from: "keep", "slot", "checkpoint", "none"
+    checkpoint  folder of the checkpoint, or ""
+    high_water  newest step ever committed: executing it again books as repeated
+    """
+
+    generation: int
+    rank: int
+    world_size: int
+    store_host: str
+    store_port: int
+    settle: str
+    then: str
+    step: int
+    donor: int
+    donate: bool
+    heal: tuple[int, ...]
+    replicated: str
+    private: str
+    checkpoint: str
+    high_water: int
+    fault_s: float | None
+    detected_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    nonce: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Commit the step in flight, checkpoint if asked, leave run.steps everywhere at the same step, end."""
+
+    reason: str
+    checkpoint: bool
+
+
+# --- coordinator to agent -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorker:
+    """Fork (or spawn) a worker. rank -1: a spare of `kind` ("hot" or "warm"); else kind is "rank"."""
+
+    worker: int
+    rank: int
+    kind: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class KillWorker:
+    """SIGKILL to the worker's whole session. Its death is reported as any other."""
+
+    worker: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToWorker:
+    worker: int
+    message: Leave | Regroup | Ping | Stop
+
+
+@dataclass(frozen=True, slots=True)
+class StartStore:
+    """Start a store host; the agent answers StoreUp."""
+
+    reason: str
+
+
+# --- agent to coordinator -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStarted:
+    worker: int
+    pid: int
+    node: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerExited:
+    """The kernel's word. exit_code None when a signal ended it.
+
+    prepared, sealed: steps found sealed in the dead rank's slots (checked against their checksums' records).
+    committed: newest step by its beacon. fault_s: kernel's time as near as known, or null.
+    """
+
+    worker: int
+    pid: int
+    exit_code: int | None
+    signal: int | None
+    oom: bool
+    committed: int
+    prepared: tuple[int, ...]
+    sealed: tuple[int, ...]
+    phase: str
+    at_s: float
+    fault_s: float | None
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerHung:
+    """No progress within the deadline. `last_s` is the last beacon that moved; the agent has not killed it yet."""
+
+    worker: int
+    phase: str
+    last_s: float
+    deadline_s: float
+    at_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFailedToStart:
+    worker: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUp:
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLost:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ZygoteLost:
+    reason: str
+
+
+FromWorker = Hello | Parked | Registered | Broke | Inventory | Donated | Joined | Committed | Checkpointed | Finished | Refused | Warned | Pong
+ForWorker = Leave | Regroup | Ping | Stop
+ForAgent = StartWorker | KillWorker | ToWorker | StartStore
+FromAgent = WorkerStarted | WorkerExited | WorkerHung | WorkerFailedToStart | StoreUp | StoreLost | ZygoteLost
+Message = FromWorker | ForWorker | ForAgent | FromAgent
+
+_TYPES: dict[str, type] = {member.__name__: member for member in typing.get_args(Message)}
+_FIELDS: dict[type, dict[str, typing.Any]] = {member: typing.get_type_hints(member) for member in _TYPES.values()}
+
+
+def encode(message: Message) -> bytes:
+    """One frame: length and JSON."""
+    body = json.dumps(_plain(message), separators=(",", ":")).encode()
+    if len(body) > MESSAGE_MAX_BYTES:
+        raise CorruptError(f"a {type(message).__name__} of {len(body):,} bytes is over the limit of {MESSAGE_MAX_BYTES:,}")
+    return len(body).to_bytes(4, "big") + body
+
+
+def decode(body: bytes | memoryview) -> Message:
+    """One frame's JSON (without its length)."""
+    try:
+        value = json.loads(bytes(body))
+    except ValueError as error:
+        raise CorruptError(f"a message that is not JSON: {error}") from None
+    return _message(value)
+
+
+def _plain(message: Message) -> dict[str, typing.Any]:
+    out: dict[str, typing.Any] = {"type": type(message).__name__}
+    for name in _FIELDS[type(message)]:
+        value = getattr(message, name)
+        out[name] = _plain(value) if dataclasses.is_dataclass(value) else value
+    return out
+
+
+def _message(value: object) -> Message:
+    if not isinstance(value, dict) or value.get("type") not in _TYPES:
+        raise CorruptError(f"not a message: {str(value)[:80]}")
+    kind = _TYPES[value["type"]]
+    hints = _FIELDS[kind]
+    if set(value) - {"type"} != set(hints):
+        raise CorruptError(f"{kind.__name__} has the wrong fields: {sorted(set(value) ^ set(hints) ^ {'type'})}")
+    return typing.cast(Message, kind(**{name: _value(hint, value[name], f"{kind.__name__}.{name}") for name, hint in hints.items()}))
+
+
+def _value(hint: typing.Any, value: object, where: str) -> object:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is tuple:
+        if isinstance(value, list):
+            return tuple(_value(args[0], item, where) for item in value)
+    elif origin in (typing.Union, types.UnionType):
+        if any(dataclasses.is_dataclass(arg) for arg in args):
+            inner = _message(value)
+            if isinstance(inner, args):
+                return inner
+        elif value is None and type(None) in args:
+            return None
+        else:
+            return _value(next(arg for arg in args if arg is not type(None)), value, where)
+    elif hint is float and type(value) in (int, float):
+        return float(typing.cast(float, value))
+    elif type(value) is hint:
+        return value
+    raise CorruptError(f"{where} cannot be {str(value)[:80]!r}")
+
+
+class FrameReader:
+    """Cuts a byte stream into messages. Raises CorruptError at a length over the limit."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Message]:
+        self._buffer += data
+        out: list[Message] = []
+        while len(self._buffer) >= 4:
+            length = int.from_bytes(self._buffer[:4], "big")
+            if length > MESSAGE_MAX_BYTES:
+                raise CorruptError(f"a frame of {length:,} bytes is over the limit of {MESSAGE_MAX_BYTES:,}")
+            if len(self._buffer) < 4 + length:
+                break
+            out.append(decode(bytes(self._buffer[4 : 4 + length])))
+            del self._buffer[: 4 + length]
+        return out

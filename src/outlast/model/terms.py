@@ -1,0 +1,85 @@
+"""The words of the ledger and the wire: mechanisms, classes, rungs, causes of lost seconds.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Mechanism(str, Enum):
+    """How an interruption showed itself. Known at once; it is not why."""
+
+    EXIT = "exit"
+    SIGNAL = "signal"
+    EXCEPTION = "exception"
+    HANG = "hang"
+    SLOW = "slow"
+    CORRUPT = "corrupt"
+    LOST_CONTACT = "lost_contact"
+
+
+class FailureClass(str, Enum):
+    """Why it happened; `unknown` until evidence says so."""
+
+    UNKNOWN = "unknown"
+    USER_CODE = "user_code"
+    HOST_MEMORY = "host_memory"
+
+
+class Rung(str, Enum):
+    """What was done about an interruption, cheapest first."""
+
+    REPEAT = "repeat"  # every process lives; the step is repeated in place
+    REENTER = "reenter"  # survivors enter the function given to outlast.main again
+    RESPAWN = "respawn"  # the lost process is forked anew from the zygote
+    SPARE = "spare"  # a parked spare takes the rank
+    RESTART = "restart"  # all ranks start again, from the newest checkpoint or image, or from step 0
+    STOP = "stop"  # the run ends with a verdict
+
+
+class SpareKind(str, Enum):
+    HOT = "hot"  # parked inside the script, model built, one throw-away step done
+    WARM = "warm"  # forked, imports done, script not started
+
+
+class Phase(str, Enum):
+    """Where a worker's main thread is. Each has its own learned deadline."""
+
+    BOOT = "boot"  # process start to outlast.join()
+    SETUP = "setup"  # join() to the first step: user code
+    PARKED = "parked"  # a spare waiting for a rank
+    DATA = "data"  # fetching a batch
+    BODY = "body"  # inside `with step:`, before the vote: user code, may be in a collective
+    VOTE = "vote"  # in the vote's all-reduce
+    APPLY = "apply"  # after a passed vote: optimizer and the block's tail, local
+    SNAPSHOT = "snapshot"  # copying an image into the vault
+    CHECKPOINT = "checkpoint"
+    EVALUATION = "evaluation"  # inside run.phase(...)
+    BETWEEN = "between"  # user code between steps
+    WAIT = "wait"  # waiting for the coordinator's word
+    REGROUP = "regroup"  # building the group, moving state
+    EPILOGUE = "epilogue"  # after the last step
+    PLAIN = "plain"  # a script that makes no outlast call
+
+
+class Cause(str, Enum):
+    """What a rank's second was spent on. The causes of a rank sum to wall-clock time exactly."""
+
+    STARTUP = "startup"
+    PRODUCTIVE = "productive"
+    DATA_WAIT = "data_wait"
+    STALL = "stall"  # training stands still for a snapshot or a checkpoint
+    REPEATED = "repeated"  # rolled back, or executed again
+    DETECTION = "detection"  # fault to detection
+    REGROUP = "regroup"
+    RESTORE = "restore"
+    EVALUATION = "evaluation"
+    OTHER = "other"  # user code between steps
+    DEGRADED = "degraded"  # ranks asked for but given up
+    SHUTDOWN = "shutdown"
+
+
+CAUSES: tuple[Cause, ...] = tuple(Cause)
+PHASES: tuple[Phase, ...] = tuple(Phase)
