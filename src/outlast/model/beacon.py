@@ -68,10 +68,11 @@ def unpack(page: memoryview) -> Beacon | None:
         after = _HEAD.unpack_from(page, 0)[2]
         if before == after and before % 2 == 0:
             return _beacon(fields, torn=False)
-    return _beacon(fields, torn=True)
+    return _beacon(_BODY.unpack_from(page, _HEAD.size), torn=True)
 
 
 def _beacon(fields: tuple[float, ...], *, torn: bool) -> Beacon:
-    whole = [int(value) for value in fields[:14]]
-    phase, cause = PHASES[whole[10] % len(PHASES)], CAUSES[whole[11] % len(CAUSES)]
-    return Beacon(*whole[:10], phase, cause, whole[12], whole[13], dict(zip(CAUSES, fields[14:], strict=True)), torn)
+    worker, pid, rank, generation, step, prepared, sealed, attempt, beats, at_ns, phase, cause, opened_ns, since_ns = (int(value) for value in fields[:14])
+    seconds = dict(zip(CAUSES, fields[14:], strict=True))
+    place, spent_on = PHASES[phase % len(PHASES)], CAUSES[cause % len(CAUSES)]
+    return Beacon(worker, pid, rank, generation, step, prepared, sealed, attempt, beats, at_ns, place, spent_on, opened_ns, since_ns, seconds, torn)

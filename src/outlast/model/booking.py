@@ -75,7 +75,11 @@ class Book:
         cut: list[tuple[float, float, Cause]] = []
         for start, end, cause in self._stretches or ():
             lost = Cause.REPEATED if cause is Cause.PRODUCTIVE else cause
-            pieces = ((start, min(end, fault_s), lost), (max(start, fault_s), min(end, detected_s), Cause.DETECTION), (max(start, detected_s), end, Cause.REGROUP))
+            pieces = (
+                (start, min(end, fault_s), lost),
+                (max(start, fault_s), min(end, detected_s), Cause.DETECTION),
+                (max(start, detected_s), end, Cause.REGROUP),
+            )
             cut.extend(piece for piece in pieces if piece[1] > piece[0])
         self._stretches = cut
 

@@ -30,6 +30,7 @@ SNAPSHOT_FLOOR_S = 5.0
 
 # --- budgets -----------------------------------------------------------------------------------------
 REPEATS_PER_STEP_COUNT = 3  # the same step fails this often, with every process alive, before a dearer rung
+SETUP_FAULTS_COUNT = 2  # interruptions before the first commit of a run
 RESPAWNS_COUNT = 8  # replacements (spare or respawn) in stock; REFILL_STEPS committed steps give one back
 RESTARTS_COUNT = 3
 REFILL_STEPS = 10

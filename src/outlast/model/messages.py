@@ -124,11 +124,14 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Checkpointed:
-    """A local checkpoint of `step` is complete (its manifest is written), or failed with `error`."""
+    """This rank's shard of the checkpoint of `step` lies in `file` (relative to the checkpoint's folder); or `error` says why not."""
 
     worker: int
+    rank: int
     step: int
-    path: str
+    file: str
+    length: int
+    checksum: str
     error: str
 
 
@@ -357,7 +360,7 @@ def decode(body: bytes | memoryview) -> Message:
     return _message(value)
 
 
-def _plain(message: Message) -> dict[str, typing.Any]:
+def _plain(message: typing.Any) -> dict[str, typing.Any]:
     out: dict[str, typing.Any] = {"type": type(message).__name__}
     for name in _FIELDS[type(message)]:
         value = getattr(message, name)

@@ -1,0 +1,68 @@
+"""Budgets that refill with progress: a run that moves on may fail often, one that stands still may not.
+
+Units: steps and counts. This module is pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from outlast.model import limits
+
+
+@dataclass(slots=True)
+class Budget:
+    """`capacity` tokens; every `refill_steps` newly committed steps give one back."""
+
+    capacity: int
+    refill_steps: int
+    spent: list[int] = field(default_factory=list)  # the step at which each missing token was taken
+
+    def left(self, *, step: int) -> int:
+        """Tokens in stock when `step` is the newest committed step. Steps committed twice count once."""
+        self._refill(step)
+        return self.capacity - len(self.spent)
+
+    def take(self, *, step: int) -> bool:
+        """Take one token; False (and nothing taken) when there is none."""
+        if self.left(step=step) <= 0:
+            return False
+        self.spent.append(step)
+        return True
+
+    def _refill(self, step: int) -> None:
+        while self.spent and step - self.spent[0] >= self.refill_steps:
+            oldest = self.spent.pop(0)
+            if self.spent:
+                self.spent[0] = max(self.spent[0], oldest + self.refill_steps)
+
+
+@dataclass(slots=True)
+class Budgets:
+    """One budget per dear rung, and a count of interruptions at the step that will not commit."""
+
+    respawns: Budget
+    restarts: Budget
+    step: int = -1
+    at_step: int = 0
+    repeats: int = 0
+
+    def note_fault(self, *, step: int) -> int:
+        """Count one more interruption while `step` is the newest committed step; how many there were at it."""
+        if step > self.step:
+            self.step, self.at_step, self.repeats = step, 0, 0
+        self.at_step += 1
+        return self.at_step
+
+    def take_repeat(self) -> bool:
+        """One more repeat of the same step in place; False when that has been tried often enough."""
+        if self.repeats >= limits.REPEATS_PER_STEP_COUNT:
+            return False
+        self.repeats += 1
+        return True
+
+
+def default_budgets(max_restarts: int | None) -> Budgets:
+    """`max_restarts` is torchrun's flag: when given, it is the number of whole restarts without progress."""
+    restarts = limits.RESTARTS_COUNT if max_restarts is None else max_restarts
+    return Budgets(respawns=Budget(limits.RESPAWNS_COUNT, limits.REFILL_STEPS), restarts=Budget(restarts, limits.REFILL_STEPS))

@@ -1,0 +1,102 @@
+"""Who is hung: deadlines learned from the run, then a culprit among those that stand still.
+
+When one rank stands still, all do: its peers wait in a collective. So being overdue only raises the
+question; pings, process states and collective counters answer it.
+
+Units: seconds. Times are the agent's monotonic clock. This module is pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from outlast.model import limits
+from outlast.model.terms import Phase
+
+_FIXED: dict[Phase, float] = {
+    Phase.BOOT: limits.BOOT_DEADLINE_S,
+    Phase.SETUP: limits.BOOT_DEADLINE_S,
+    Phase.CHECKPOINT: limits.CHECKPOINT_DEADLINE_S,
+    Phase.EVALUATION: limits.EVALUATION_DEADLINE_S,
+    Phase.BETWEEN: limits.BETWEEN_DEADLINE_S,
+    Phase.EPILOGUE: limits.BETWEEN_DEADLINE_S,
+}
+_FLOORS: dict[Phase, float] = {Phase.SNAPSHOT: limits.SNAPSHOT_FLOOR_S}
+_EXEMPT = (Phase.PARKED, Phase.WAIT, Phase.REGROUP, Phase.PLAIN)  # the coordinator's own deadlines hold there
+_JOINT = (Phase.BODY, Phase.VOTE)  # a rank may stand here because another does
+
+
+@dataclass(slots=True)
+class Deadlines:
+    """How long each phase may last, learned from how long it lasted. Forgets slowly: a rare long step stays allowed."""
+
+    typical_s: dict[Phase, float] = field(default_factory=dict)
+    scale: float = 1.0  # raised after a false alarm
+
+    def learn(self, *, phase: Phase, lasted_s: float) -> None:
+        self.typical_s[phase] = max(lasted_s, self.typical_s.get(phase, 0.0) * 0.99)
+
+    def of(self, *, phase: Phase, steps_done: int) -> float | None:
+        """The deadline of `phase` for a worker that committed `steps_done` steps in this process; None: never overdue."""
+        if phase in _EXEMPT:
+            return None
+        if phase in _FIXED:
+            return _FIXED[phase]
+        if steps_done < limits.FIRST_STEPS_COUNT:
+            return limits.FIRST_STEPS_DEADLINE_S
+        learned = self.typical_s.get(phase, 0.0) * limits.DEADLINE_FACTOR * self.scale
+        return min(max(learned, _FLOORS.get(phase, limits.STEP_FLOOR_S) * self.scale), limits.STEP_CEILING_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One member at the moment of the question. `collectives` is None while its listener has not answered the ping."""
+
+    worker: int
+    rank: int
+    phase: Phase
+    step: int
+    age_s: float
+    stopped: bool
+    collectives: int | None
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HangVerdict:
+    """`culprits` are worker numbers; empty when nobody can be told from the others."""
+
+    culprits: tuple[int, ...]
+    reason: str
+
+
+def find_stopped(*, members: Sequence[Standing]) -> HangVerdict | None:
+    """A process that the kernel holds stopped needs no further question once the grace is over."""
+    culprits = tuple(m.worker for m in members if m.stopped and m.age_s > limits.STOPPED_FLOOR_S)
+    if not culprits:
+        return None
+    ranks = sorted(m.rank for m in members if m.worker in culprits)
+    return HangVerdict(culprits, f"ranks {ranks} are stopped (SIGSTOP) and have not moved for {limits.STOPPED_FLOOR_S:g} s")
+
+
+def find_culprits(*, members: Sequence[Standing], overdue: Mapping[int, float]) -> HangVerdict:
+    """Among members that were pinged PING_DEADLINE_S ago. `overdue`: worker -> its deadline, for those past it."""
+    deaf = [m for m in members if m.collectives is None and m.worker in overdue]
+    if deaf:
+        return _verdict(deaf, "do not answer: stopped, or a thread holds the interpreter lock")
+    local = [m for m in members if m.phase not in _JOINT and m.phase not in _EXEMPT and m.worker in overdue]
+    if local:
+        return _verdict(local, f"stand in {local[0].phase.value}, where no peer is waited for")
+    joint = [m for m in members if m.phase in _JOINT]
+    behind = min(((m.step, m.collectives or 0) for m in joint), default=(0, 0))
+    late = [m for m in joint if (m.step, m.collectives or 0) == behind]
+    if late and len(late) < len(joint):
+        return _verdict(late, "have entered fewer collectives than their peers, which wait for them")
+    return HangVerdict((), "all ranks stand at the same place: nobody can be told from the others")
+
+
+def _verdict(found: Sequence[Standing], why: str) -> HangVerdict:
+    ranks = sorted(m.rank for m in found)
+    at = "; ".join(f"rank {m.rank} at {m.where}" for m in found if m.where)
+    return HangVerdict(tuple(m.worker for m in found), f"ranks {ranks} {why}" + (f" ({at})" if at else ""))

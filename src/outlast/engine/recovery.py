@@ -1,0 +1,101 @@
+"""Which rung of the ladder answers an interruption, and why.
+
+Cheapest first: repeat the step in place; let survivors enter main's function again; respawn the lost process
+from the zygote; take a spare; restart all ranks; stop. Which of repeat, reenter and respawn the survivors can
+take is the script's `way` (trap 14); where a lost rank comes from (spare or zygote) is the stock's.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from outlast.engine.budget import Budgets
+from outlast.model import limits
+from outlast.model.terms import Rung
+
+WAYS = ("in_place", "reenter", "respawn", "plain")  # cheapest first
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What is known when the ladder is asked.
+
+    lost       ranks whose process is gone or was killed
+    raised     ranks that live and raised in user code (not as victims of a collective)
+    way        the dearest of the members' ways
+    state      there is live or sealed state to go on from (engine.restore found a step)
+    committed  newest step committed by anybody
+    stopping   why the run must end now, or ""
+    error      the user's error, for a verdict of stop
+    trained    a step was committed in this run
+    """
+
+    lost: tuple[int, ...]
+    raised: tuple[int, ...]
+    way: str
+    state: bool
+    committed: int
+    error: str
+    trained: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryVerdict:
+    """survivors: "in_place", "reenter" or "exit" (all ranks come anew). replace: rank -> spare's worker number, or -1 for a fork of the zygote."""
+
+    rung: Rung
+    survivors: str
+    replace: dict[int, int]
+    reason: str
+
+
+def decide_rung(*, situation: Situation, spares: Sequence[int], budgets: Budgets, world_size: int) -> RecoveryVerdict:
+    """Pick the rung. Takes tokens from `budgets`. `spares` are the parked ones, hot first."""
+    at_step = budgets.note_fault(step=situation.committed)
+    allowed = limits.SAME_STEP_FAULTS_COUNT if situation.trained else limits.SETUP_FAULTS_COUNT
+    if at_step > allowed and situation.way != "plain":
+        return _stop(f"{at_step} interruptions without a step committed after step {situation.committed}: a crash loop", situation)
+    lost = set(situation.lost)
+    if not lost and situation.state and situation.way == "in_place":
+        if budgets.take_repeat():
+            return RecoveryVerdict(Rung.REPEAT, "in_place", {}, "every process lives: the step is repeated in place")
+        lost = set(situation.raised)  # this process cannot get over the step: a fresh one may
+    if situation.way == "plain" or not situation.state or situation.way == "respawn" or len(lost) == world_size:
+        return _restart(situation, budgets)
+    if not lost:
+        return RecoveryVerdict(Rung.REENTER, "reenter", {}, "every process lives: all enter main's function again")
+    return _replace(situation, sorted(lost), spares, budgets)
+
+
+def _replace(situation: Situation, lost: list[int], spares: Sequence[int], budgets: Budgets) -> RecoveryVerdict:
+    replace = dict.fromkeys(lost, -1)
+    for rank, spare in zip(lost, spares, strict=False):
+        replace[rank] = spare
+    for _ in lost:
+        if not budgets.respawns.take(step=situation.committed):
+            return _stop(f"the budget of {budgets.respawns.capacity} replacements is spent and too few steps were committed since to refill it", situation)
+    how = "repeat the step in place" if situation.way == "in_place" else "enter main's function again"
+    if all(worker >= 0 for worker in replace.values()):
+        return RecoveryVerdict(Rung.SPARE, situation.way, replace, f"ranks {lost} are taken by spares; survivors {how}")
+    reason = f"ranks {lost} are forked from the zygote{' or taken by spares' if spares else ''}; survivors {how}"
+    return RecoveryVerdict(Rung.RESPAWN, situation.way, replace, reason)
+
+
+def _restart(situation: Situation, budgets: Budgets) -> RecoveryVerdict:
+    if not budgets.restarts.take(step=situation.committed):
+        return _stop(f"{budgets.restarts.capacity} whole restarts without enough progress in between", situation)
+    if situation.way == "plain":
+        why = "a script without outlast calls is restarted as a whole"
+    elif not situation.state:
+        why = "no live or sealed state is left: all ranks start from the newest checkpoint, or from the beginning"
+    else:
+        why = "the script made collectives of its own before run.steps, outside outlast.main: all ranks come anew"
+    rung = Rung.RESPAWN if situation.state and situation.way == "respawn" else Rung.RESTART
+    return RecoveryVerdict(rung, "exit", {}, why)
+
+
+def _stop(reason: str, situation: Situation) -> RecoveryVerdict:
+    return RecoveryVerdict(Rung.STOP, "exit", {}, f"{reason}; last error: {situation.error}" if situation.error else reason)

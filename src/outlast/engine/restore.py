@@ -1,0 +1,84 @@
+"""Which step everybody goes on from, and how each rank gets there.
+
+Replicated state (DDP): every live rank holds it, so nothing is lost. *Forward* to k+1 if any live rank saw
+the vote of k+1 pass, or if all ranks, the dead included, had sealed "prepared k+1": then every survivor
+still holds its complete gradients and applies them. Else *repeat*: everybody is at k.
+
+Sharded state (FSDP2): a dead rank's shard exists only in its image, so everybody goes to the newest step
+whose image all owners, the dead included, have sealed.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What is left of one rank: a survivor's Inventory, or what the agent found sealed in a dead rank's slots."""
+
+    rank: int
+    alive: bool
+    committed: int
+    prepared: tuple[int, ...]  # steps whose private state is sealed
+    passed: int
+    in_hook: bool
+    sealed: tuple[int, ...]
+    usable: bool = True  # False: alive, but its state is torn (it failed after apply) or not built yet
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreVerdict:
+    """`step` is None when nothing that lives can be restored: the next tier must be asked.
+
+    settle  what each live, usable rank does with the step in flight: "forward" or "repeat"
+    heal    ranks that must take replicated state from `donor`
+    """
+
+    step: int | None
+    settle: dict[int, str]
+    donor: int
+    heal: tuple[int, ...]
+    reason: str
+
+
+def decide_replicated(*, holdings: Sequence[Holding]) -> RestoreVerdict:
+    """Where a run under replicated state goes on from. `holdings` has one entry per rank of the generation."""
+    live = [held for held in holdings if held.alive and held.usable and held.committed >= 0]
+    if not live:
+        return RestoreVerdict(None, {}, -1, (), "no rank that holds the replicated state is alive")
+    newest = max(max(held.committed, held.passed) for held in live)
+    seen = "is committed on a live rank" if any(held.committed == newest for held in live) else "was seen to pass its vote by a live rank"
+    reason = f"step {newest} {seen}"
+    # the step that all may have sealed is the one after the newest anybody live has committed or seen pass
+    if _all_sealed(holdings, live, newest + 1):
+        newest += 1
+        reason = f"all ranks, the dead included, had sealed step {newest} as prepared"
+    settle: dict[int, str] = {}
+    for held in live:
+        if held.committed == newest:
+            settle[held.rank] = "repeat"
+        elif held.in_hook and newest in held.prepared:
+            settle[held.rank] = "forward"
+    heal = tuple(sorted(held.rank for held in holdings if held.rank not in settle))
+    if not settle:
+        return RestoreVerdict(None, {}, -1, (), f"no live rank can reach step {newest}")
+    return RestoreVerdict(newest, settle, min(settle), heal, reason)
+
+
+def _all_sealed(holdings: Sequence[Holding], live: Sequence[Holding], step: int) -> bool:
+    return all(step in held.prepared for held in holdings) and all(held.in_hook and held.committed == step - 1 for held in live)
+
+
+def decide_sharded(*, holdings: Sequence[Holding]) -> RestoreVerdict:
+    """Where a run under sharded state goes on from: the newest step sealed by all owners."""
+    common = set(holdings[0].sealed).intersection(*(held.sealed for held in holdings[1:])) if holdings else set()
+    if not common:
+        missing = sorted(held.rank for held in holdings if not held.sealed)
+        which = f" (none at all from ranks {missing})" if missing else ""
+        return RestoreVerdict(None, {}, -1, (), f"no snapshot was sealed by all owners{which}")
+    step = max(common)
+    return RestoreVerdict(step, {}, -1, (), f"step {step} is the newest snapshot that all {len(holdings)} owners sealed")
