@@ -1,0 +1,50 @@
+# Two commands do everything on a machine with Python and git: `make run` and `make test`.
+#
+#   PYTHON   the interpreter that the environment is made with       (python3)
+#   VENV     where the environment goes                              (.venv)
+#   ARGS     what is handed on, as in: make run ARGS="--seed 7"
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help env run test lint types drill bench test-gpu clean
+
+help:  ## say what there is
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
+
+env: $(STAMP)  ## make the environment, once; again when pyproject.toml or constraints.txt change
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt setuptools
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[torch,data,dev]'
+	@touch $@
+
+run: $(STAMP)  ## train for a minute under fire, then undisturbed, and compare
+	$(BIN)/python examples/drill.py $(ARGS)
+
+test: $(STAMP)  ## the tests, real processes included; under ten minutes on two cores
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP)  ## ruff
+	$(BIN)/ruff check .
+
+types: $(STAMP)  ## mypy, strict
+	$(BIN)/mypy
+
+drill: $(STAMP)  ## the slow tests: hundreds of faults into real processes
+	$(BIN)/python -m pytest -m 'slow or drill' $(ARGS)
+
+bench: $(STAMP)  ## the benchmarks, side by side with their peers; writes benchmarks/RESULTS.md
+	$(BIN)/python benchmarks/all.py $(ARGS)
+
+test-gpu: $(STAMP)  ## the tests that need CUDA devices
+	$(BIN)/python -m pytest -m gpu $(ARGS)
+
+clean:  ## remove the environment and what tools left behind; runs/ stays
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info

@@ -1,0 +1,29 @@
+"""What all tests share: one thread per process, a quiet Hypothesis, GPU tests that skip with a reason."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Tests start many processes on few cores; each library would otherwise start a thread per core in each of them.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
+
+# A machine that is shared is slow at times: no deadline per example. A failing one is printed so that it can be pasted.
+settings.register_profile("outlast", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("outlast")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked `gpu` skip where there is no CUDA device; torch is imported only if one was asked for."""
+    if not any(item.get_closest_marker("gpu") for item in items) or "not gpu" in (config.getoption("-m") or ""):
+        return
+    import torch
+
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="no CUDA device on this machine"))

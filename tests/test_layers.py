@@ -1,0 +1,145 @@
+"""Imports go down only. The table below is the one of docs/design.md; folders that do not exist yet have their places.
+
+What is not seen: names imported at run time through importlib with a computed name.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parents[1] / "src"
+ROOT = SRC / "outlast"
+
+# layer -> what of outlast it may import besides itself; `errors` and the package's own `__version__` are open to all
+MAY_IMPORT: dict[str, set[str]] = {
+    "model": set(),
+    "engine": {"model"},
+    "diagnose": {"model"},
+    "sim": {"engine", "diagnose", "model"},
+    "runtime": {"engine", "diagnose", "model"},
+    "planner": {"sim", "engine", "diagnose", "model"},
+    "app": {"planner", "sim", "runtime", "engine", "diagnose", "model"},
+    "errors": set(),
+    "": {"runtime"},  # outlast/__init__.py: the public names, each loaded when it is first asked for
+    "__main__": {"app"},
+}
+
+# layer -> packages from outside the standard library
+MAY_USE: dict[str, set[str]] = {
+    "model": set(),
+    "engine": {"numpy"},
+    "diagnose": {"numpy"},
+    "sim": {"numpy"},
+    "planner": {"numpy"},
+    "runtime": {"numpy", "xxhash", "safetensors"},
+    "app": {"numpy", "rich"},
+}
+TORCH = {"torch", "torchdata"}
+TORCH_HOMES = ("outlast.runtime.worker", "outlast.runtime.tiers.torch_")
+
+FILES = sorted(ROOT.rglob("*.py"))
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(SRC).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def layer_of(module: str) -> str:
+    return [*module.split("."), ""][1]
+
+
+def imports_of(source: str, module: str, *, is_package: bool = False) -> list[tuple[int, str]]:
+    """Every module named by an import statement anywhere in the source, functions and TYPE_CHECKING included."""
+    found: list[tuple[int, str]] = []
+    package = module if is_package else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found.extend((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                up = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*up, base] if base else up)
+            # `from outlast import engine` names a layer in its list; `from outlast.model.terms import Rung` names it in its base
+            found.extend((node.lineno, f"{base}.{alias.name}" if base == "outlast" else base) for alias in node.names)
+    return found
+
+
+def fault_of(module: str, imported: str) -> str:
+    """Why `module` may not import `imported`; empty where it may."""
+    layer, top = layer_of(module), imported.split(".")[0]
+    if top == "outlast":
+        target = layer_of(imported)
+        free = {layer, "errors", "__version__"}
+        return "" if target in free | MAY_IMPORT.get(layer, set()) else f"the layer {layer or 'outlast'!r} may not import {imported}"
+    if top in sys.stdlib_module_names:
+        return ""
+    if top in TORCH:
+        return "" if module.startswith(TORCH_HOMES) else f"torch is imported only under {' and '.join(TORCH_HOMES)}*"
+    return "" if top in MAY_USE.get(layer, set()) else f"the layer {layer or 'outlast'!r} may not use {top}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_imports_go_down_the_layers_only(path: Path) -> None:
+    """Method: every import statement of every file, held against the table."""
+    module = module_of(path)
+    faults = [
+        f"{path.relative_to(SRC)}:{line}: {fault}"
+        for line, imported in imports_of(path.read_text(), module, is_package=path.name == "__init__.py")
+        if (fault := fault_of(module, imported))
+    ]
+    assert not faults, "\n".join(faults)
+
+
+def test_every_folder_has_a_place_in_the_table() -> None:
+    assert {layer_of(module_of(path)) for path in FILES} <= set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("outlast.model.terms", "import numpy"),
+        ("outlast.model.terms", "from outlast.engine import budget"),
+        ("outlast.model.terms", "from ..engine import budget"),
+        ("outlast.engine.deadlines", "import torch"),
+        ("outlast.engine.deadlines", "def f():\n    import outlast.runtime.loop"),
+        ("outlast.engine.deadlines", "from outlast import runtime"),
+        ("outlast.sim.world", "from outlast.runtime.loop import Loop"),
+        ("outlast.runtime.loop", "from outlast.sim.world import World"),
+        ("outlast.runtime.agent.vault", "from torch import Tensor"),
+        ("outlast.runtime.tiers.local", "import torch"),
+        ("outlast.planner.scale", "from outlast.runtime.ledger import store"),
+        ("outlast.app.cli", "import torch.distributed.run"),
+        ("outlast.runtime.loop", "import psutil"),
+    ],
+)
+def test_a_forbidden_import_is_seen(module: str, source: str) -> None:
+    """The check checks: a green table would mean nothing if it saw nothing."""
+    assert [fault for _, imported in imports_of(source, module) if (fault := fault_of(module, imported))]
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("outlast.runtime.worker.vote", "import torch.distributed as dist"),
+        ("outlast.runtime.tiers.torch_save", "import torch"),
+        ("outlast.engine.restore", "from outlast.model.messages import Inventory\nfrom outlast.errors import CorruptError\nimport numpy"),
+        ("outlast.app.report", "from outlast.runtime.ledger.read import Ledger\nimport rich.table"),
+    ],
+)
+def test_an_allowed_import_is_not_blamed(module: str, source: str) -> None:
+    assert not [fault for _, imported in imports_of(source, module) if (fault := fault_of(module, imported))]
+
+
+def test_everything_outside_the_worker_starts_without_torch() -> None:
+    """Method: a fresh process imports every such module and looks for torch. This also sees what is imported indirectly."""
+    modules = [module_of(path) for path in FILES if not module_of(path).startswith(TORCH_HOMES) and path.name != "__main__.py"]
+    program = f"import importlib, sys\nfor name in {modules!r}:\n    importlib.import_module(name)\nassert 'torch' not in sys.modules, 'torch was imported'"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stderr
