@@ -58,6 +58,7 @@ VAULT_STALE_S = 86_400.0  # a dead run's vault is removed after a day
 # --- ledger ------------------------------------------------------------------------------------------
 LEDGER_FLUSH_S = 1.0
 LEDGER_VERSION = 1
+LEDGER_QUEUE_MAX_COUNT = 20_000  # records kept in memory while the disk refuses
 
 assert 0 < COMPANION_WAIT_S < LEAVE_DEADLINE_S < REGROUP_DEADLINE_S < BOOT_DEADLINE_S
 assert TICK_S < LATE_TICK_S < STOPPED_FLOOR_S < STEP_FLOOR_S < STEP_CEILING_S <= FIRST_STEPS_DEADLINE_S

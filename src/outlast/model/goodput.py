@@ -1,0 +1,208 @@
+"""Where the rank-seconds went: from the ledger's records to goodput, badput by cause, and MTTR.
+
+Units      seconds; `rank_seconds` are seconds times ranks.
+Symbols    wall_s       launcher start to end, summed over sessions; downtime between sessions is apart, no ranks were held
+           productive   first execution of each step that stays committed, less booked stall and data wait
+           ETTR         productive / (ranks asked for x wall_s); `ettr_training` leaves startup and shutdown out of the total
+           MTTR         fault to first new commit, over interruptions without a parent; children are part of theirs
+Method     The time line of each rank is cut, so the causes sum to ranks x wall_s by construction:
+           lives book themselves; before the first it is startup; after the last, shutdown; between two lives (and in
+           the last, unsettled stretch of a dead process) it is what the process was doing, until the fault - productive
+           becomes repeated -, then detection, then regroup. Startup of a replacement is regroup. From the first new
+           commit on, a rank that has no process is degraded.
+Limits     A life that says more seconds than it lasted is scaled down to fit. The last, unsettled stretch of a
+           dead process goes to one cause: the one it was in.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from outlast.model.records import Interruption, Life, Records
+from outlast.model.terms import CAUSES, Cause
+
+Seconds = dict[Cause, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Accounting:
+    """Seconds of a session, or of a run. `by_rank[r]` sums to wall_s; `rank_seconds` to world_size x wall_s."""
+
+    wall_s: float
+    world_size: int
+    by_rank: tuple[Mapping[Cause, float], ...]
+    spare_seconds: float
+
+    @property
+    def rank_seconds(self) -> Seconds:
+        return {cause: math.fsum(rank[cause] for rank in self.by_rank) for cause in CAUSES}
+
+    @property
+    def ettr(self) -> float:
+        """In [0, 1]; 0 for a run that has no second yet."""
+        return _share(self.rank_seconds, without=())
+
+    @property
+    def ettr_training(self) -> float:
+        return _share(self.rank_seconds, without=(Cause.STARTUP, Cause.SHUTDOWN))
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """MTTR over interruptions without a parent.
+
+    median_s, max_s   over those whose fault time is known; None without any
+    *_range_s         over all that resumed: one with an unknown fault enters as the interval from
+                      (resumed - detected) to (resumed - fault_not_before); None without any
+    """
+
+    count: int
+    open_count: int
+    median_s: float | None
+    max_s: float | None
+    median_range_s: tuple[float, float] | None
+    max_range_s: tuple[float, float] | None
+
+
+def account(records: Records, *, now_s: float | None) -> Accounting:
+    """The whole run. `now_s` is the monotonic reading of the launcher's node while it lives; None when nobody runs it any more."""
+    size = records.meta.world_size
+    newest = len(records.sessions) - 1
+    parts = [
+        account_session(
+            world_size=size, started_s=part.session.started_s, over_s=part.session.over_s if part.session.ended_s is not None or index < newest else None,
+            now_s=part.session.over_s if now_s is None else now_s, alive=now_s is not None and index == newest and part.session.ended_s is None,
+            lives=part.lives, interruptions=part.interruptions,
+        )
+        for index, part in enumerate(records.sessions)
+    ]  # fmt: skip
+    by_rank = tuple({cause: math.fsum(part.by_rank[rank][cause] for part in parts) for cause in CAUSES} for rank in range(size))
+    return Accounting(math.fsum(part.wall_s for part in parts), size, by_rank, math.fsum(part.spare_seconds for part in parts))
+
+
+def account_session(
+    *, world_size: int, started_s: float, over_s: float | None, now_s: float, alive: bool, lives: Iterable[Life], interruptions: Iterable[Interruption]
+) -> Accounting:
+    """One launcher session, up to `over_s`, or up to `now_s` where that is None. `alive`: the launcher is still at it."""
+    end_s = max(started_s, now_s if over_s is None else over_s)
+    of_rank: dict[int, list[Life]] = {}
+    for life in lives:
+        of_rank.setdefault(life.rank, []).append(life)
+    line = _TimeLine(started_s, end_s, alive, sorted(interruptions, key=lambda one: one.detected_s))
+    by_rank = tuple(line.book(rank, sorted(of_rank.get(rank, ()), key=lambda life: life.assigned_s)) for rank in range(world_size))
+    return Accounting(end_s - started_s, world_size, by_rank, math.fsum(line.lasted(life) for rank, spares in of_rank.items() if rank < 0 for life in spares))
+
+
+def recovery(interruptions: Iterable[Interruption]) -> Recovery:
+    """MTTR statistics. A parent without a resume of its own resumes with its last child."""
+    everything = list(interruptions)
+    roots = [one for one in everything if one.parent is None]
+    by_children: dict[int, float] = {}
+    for one in everything:
+        if one.parent is not None and one.resumed_s is not None:
+            by_children[one.parent] = max(one.resumed_s, by_children.get(one.parent, one.resumed_s))
+    known: list[float] = []
+    low: list[float] = []
+    high: list[float] = []
+    for root in roots:
+        resumed_s = by_children.get(root.id) if root.resumed_s is None else root.resumed_s
+        if resumed_s is None:
+            continue
+        if root.fault_s is not None:
+            known.append(max(0.0, resumed_s - root.fault_s))
+        earliest_s = next(at_s for at_s in (root.fault_s, root.fault_not_before_s, root.detected_s) if at_s is not None)
+        low.append(max(0.0, resumed_s - (root.detected_s if root.fault_s is None else root.fault_s)))
+        high.append(max(low[-1], resumed_s - earliest_s))
+    return Recovery(
+        count=len(roots), open_count=len(roots) - len(low),
+        median_s=statistics.median(known) if known else None, max_s=max(known, default=None),
+        median_range_s=(statistics.median(low), statistics.median(high)) if low else None, max_range_s=(max(low), max(high)) if low else None,
+    )  # fmt: skip
+
+
+def _share(seconds: Mapping[Cause, float], *, without: tuple[Cause, ...]) -> float:
+    total_s = math.fsum(value for cause, value in seconds.items() if cause not in without)
+    return min(1.0, seconds[Cause.PRODUCTIVE] / total_s) if total_s > 0 else 0.0
+
+
+class _TimeLine:
+    """One session's span and its interruptions, by detection; books one rank at a time."""
+
+    def __init__(self, started_s: float, end_s: float, alive: bool, interruptions: Sequence[Interruption]) -> None:
+        self.started_s = started_s
+        self.end_s = end_s
+        self.alive = alive
+        self.interruptions = interruptions
+        self._detected_s = [one.detected_s for one in interruptions]
+
+    def lasted(self, life: Life) -> float:
+        """Seconds of a life inside the session."""
+        begin_s = _within(life.assigned_s, self.started_s, self.end_s)
+        return _within(self.end_s if life.ended_s is None else life.ended_s, begin_s, self.end_s) - begin_s
+
+    def book(self, rank: int, lives: Sequence[Life]) -> Seconds:
+        """Seconds by cause of one rank; they sum to end - started."""
+        out: Seconds = dict.fromkeys(CAUSES, 0.0)
+        at_s = self.started_s
+        for index, life in enumerate(lives):
+            last = index == len(lives) - 1
+            begin_s = _within(life.assigned_s, at_s, self.end_s)
+            until_s = self.end_s if last else _within(lives[index + 1].assigned_s, begin_s, self.end_s)
+            opened_s = _within(begin_s if life.opened_s is None else life.opened_s, begin_s, until_s)
+            out[Cause.STARTUP if index == 0 else Cause.REGROUP] += (begin_s - at_s) + (opened_s - begin_s)
+            self._book_life(out, rank, life, opened_s, until_s, first=index == 0, last=last)
+            at_s = until_s
+        out[Cause.STARTUP] += self.end_s - at_s  # a rank that never had a process
+        return out
+
+    def _book_life(self, out: Seconds, rank: int, life: Life, opened_s: float, until_s: float, *, first: bool, last: bool) -> None:
+        def known_as(cause: Cause) -> Cause:
+            return Cause.REGROUP if cause is Cause.STARTUP and not first else cause
+
+        lives_on = last and life.ended_s is None
+        stop_s = until_s if life.ended_s is None else _within(life.ended_s, opened_s, until_s)
+        said = {cause: min(value, stop_s - opened_s) for cause, value in life.seconds.items() if value > 0}  # a torn beacon may say anything, NaN too
+        said_s = math.fsum(said.values())
+        settled_s = min(said_s, stop_s - opened_s)
+        for cause, value in said.items():
+            out[known_as(cause)] += value * (settled_s / said_s) if said_s > 0 else 0.0
+        cause = known_as(life.cause)
+        if lives_on and self.alive:
+            out[cause] += stop_s - (opened_s + settled_s)
+        else:
+            self._book_loss(out, rank, (opened_s + settled_s, stop_s, until_s), Cause.REPEATED if cause is Cause.PRODUCTIVE else cause, last=last)
+
+    def _book_loss(self, out: Seconds, rank: int, span_s: tuple[float, float, float], lost: Cause, *, last: bool) -> None:
+        """From the last settled second through the end of the process to the next life, or to the end."""
+        from_s, stop_s, until_s = span_s
+        hit = self._first_hit(from_s, until_s)
+        gone = not last or (self.alive and hit is not None and hit.resumed_s is None)
+        after = Cause.REGROUP if gone else Cause.SHUTDOWN
+        if hit is None:
+            out[lost] += stop_s - from_s
+            out[after] += until_s - stop_s
+            return
+        fault_s = _within(hit.detected_s if hit.fault_s is None else hit.fault_s, from_s, until_s)
+        detected_s = _within(hit.detected_s, fault_s, until_s)
+        resumed_s = until_s if hit.resumed_s is None or rank not in hit.ranks else _within(hit.resumed_s, detected_s, until_s)
+        out[lost] += fault_s - from_s
+        out[Cause.DETECTION] += detected_s - fault_s
+        out[after] += resumed_s - detected_s
+        out[Cause.DEGRADED] += until_s - resumed_s
+
+    def _first_hit(self, from_s: float, until_s: float) -> Interruption | None:
+        index = bisect_left(self._detected_s, from_s)
+        if index == len(self.interruptions):
+            return None
+        hit = self.interruptions[index]
+        return hit if (hit.detected_s if hit.fault_s is None else hit.fault_s) < until_s else None
+
+
+def _within(value_s: float, low_s: float, high_s: float) -> float:
+    return min(max(value_s, low_s), high_s)

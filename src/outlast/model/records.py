@@ -1,0 +1,220 @@
+"""What the ledger holds: frozen records, one type per table.
+
+Units      `_s` are CLOCK_MONOTONIC seconds of the launcher's node; `_wall_s` are seconds since 1970 (UTC).
+Clocks     CLOCK_MONOTONIC means nothing across a reboot, so each launcher session has its own readings.
+           `Records.run_s` places them on one line: seconds since the run began (the first launcher's start).
+Identity   A record is replaced by a later one with the same key: Generation by generation, Life by
+           (worker, rank), Interruption by id. StepsBucket and Event are only ever added.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from outlast.model.terms import Cause, FailureClass, Mechanism, Rung
+
+Facts = Mapping[str, object]  # a JSON object
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """The run. `world_size` is the ranks asked for; `version` is the package's."""
+
+    run: str
+    name: str
+    world_size: int
+    version: str
+    started_s: float
+    started_wall_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One launcher, from its start to its end. `seen_s` is its last sign of life in the ledger; `state` is how it ended, or ""."""
+
+    session: int
+    pid: int
+    started_s: float
+    started_wall_s: float
+    seen_s: float
+    ended_s: float | None = None
+    state: str = ""
+    exit_code: int | None = None
+    reason: str = ""
+
+    @property
+    def over_s(self) -> float:
+        """Its end as near as known: a launcher that was killed ended after its last sign of life."""
+        return max(self.started_s, self.seen_s if self.ended_s is None else self.ended_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One membership: `members[rank]` is the worker that holds the rank, -1 where the rank is given up."""
+
+    generation: int
+    world_size: int
+    began_s: float
+    members: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One process holding one rank, or parked as a spare (rank -1, kind "hot" or "warm"; else kind "rank").
+
+    opened_s   when the worker's Book for this rank began; None while nothing was published
+    seconds    settled seconds by cause since `opened_s`: those of the step in flight are NOT in it
+    cause      what runs since `opened_s + sum(seconds)`: the step in flight, or what came last
+    ended_s    when the process ended or gave the rank up; None while it lives
+    """
+
+    worker: int
+    pid: int
+    node: str
+    rank: int
+    kind: str
+    assigned_s: float
+    opened_s: float | None = None
+    ended_s: float | None = None
+    seconds: Mapping[Cause, float] = field(default_factory=dict)
+    cause: Cause = Cause.STARTUP
+    end: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    """One failure, from fault to the first new commit. Facts that are not known yet are None.
+
+    fault_s             the kernel's or the injector's time; for a hang the last beacon that moved; None if unknown
+    fault_not_before_s  last commit: where the fault is unknown, it lies between this and detected_s
+    left_s              all survivors stand still, their inventories are in
+    regrouped_s         all members have joined the next generation;  restored_s: state is in place everywhere
+    resumed_s           first new commit. A child (parent set) resumes together with its parent
+    """
+
+    id: int
+    mechanism: Mechanism
+    detected_s: float
+    failure_class: FailureClass = FailureClass.UNKNOWN
+    parent: int | None = None
+    ranks: tuple[int, ...] = ()
+    pids: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+    rung: Rung | None = None
+    generation: int = 0
+    step: int = 0
+    fault_s: float | None = None
+    fault_not_before_s: float | None = None
+    left_s: float | None = None
+    regrouped_s: float | None = None
+    restored_s: float | None = None
+    resumed_s: float | None = None
+    steps_repeated: int = 0
+    steps_lost: int = 0
+    reason: str = ""
+    error: str = ""
+    traceback: str = ""
+
+    @property
+    def mttr_s(self) -> float | None:
+        """Fault to first new commit, where both are known."""
+        return None if self.fault_s is None or self.resumed_s is None else max(0.0, self.resumed_s - self.fault_s)
+
+    def public(self, *, began_s: float, first_id: int = 0) -> dict[str, object]:
+        """The shape that `status`, `report` and the live view show. Times count from `began_s`, ids from `first_id`."""
+
+        def since(at_s: float | None) -> float | None:
+            return None if at_s is None else round(at_s - began_s, 6)
+
+        return {
+            "id": self.id + first_id, "parent": None if self.parent is None else self.parent + first_id,
+            "class": self.failure_class.value, "mechanism": self.mechanism.value,
+            "ranks": list(self.ranks), "pids": list(self.pids), "nodes": list(self.nodes),
+            "rung": None if self.rung is None else self.rung.value, "generation": self.generation, "step": self.step,
+            "fault_s": since(self.fault_s), "fault_not_before_s": since(self.fault_not_before_s), "detected_s": since(self.detected_s),
+            "left_s": since(self.left_s), "regrouped_s": since(self.regrouped_s), "restored_s": since(self.restored_s),
+            "resumed_s": since(self.resumed_s), "mttr_s": None if self.mttr_s is None else round(self.mttr_s, 6),
+            "steps_repeated": self.steps_repeated, "steps_lost": self.steps_lost,
+            "reason": self.reason, "error": self.error, "traceback": self.traceback,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class StepsBucket:
+    """The steps committed in (from_s, to_s]: from_step < step <= to_step, and how long one took, start to commit."""
+
+    from_s: float
+    to_s: float
+    from_step: int
+    to_step: int
+    min_s: float
+    median_s: float
+    max_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Anything else worth keeping. `kind` "warning" with data {"text": ...} is shown in the report."""
+
+    at_s: float
+    wall_s: float
+    kind: str
+    data: Facts = field(default_factory=dict)
+
+
+Record = Generation | Life | Interruption | StepsBucket | Event
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecords:
+    """All that one launcher session wrote. `began_s` is where the run's second zero lies on this session's monotonic clock."""
+
+    session: Session
+    began_s: float
+    generations: tuple[Generation, ...] = ()
+    lives: tuple[Life, ...] = ()
+    interruptions: tuple[Interruption, ...] = ()
+    steps: tuple[StepsBucket, ...] = ()
+    events: tuple[Event, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The whole ledger, sessions in order (there is at least one)."""
+
+    meta: Meta
+    sessions: tuple[SessionRecords, ...]
+    snapshot: Facts | None = None
+
+    @property
+    def newest_step(self) -> int:
+        """The newest committed step of the newest session that committed any."""
+        return next((part.steps[-1].to_step for part in reversed(self.sessions) if part.steps), 0)
+
+    def interruptions(self) -> list[dict[str, object]]:
+        """Public shape of all interruptions; ids that a later session gave again are moved up, so that they stay unique."""
+        out: list[dict[str, object]] = []
+        highest = -1
+        for part in self.sessions:
+            first = min((one.id for one in part.interruptions), default=0)
+            shift = 0 if first > highest else highest + 1 - first
+            out.extend(one.public(began_s=part.began_s, first_id=shift) for one in part.interruptions)
+            highest = max([highest, *(one.id + shift for one in part.interruptions)])
+        return out
+
+
+def began_on_each_clock(sessions: tuple[Session, ...] | list[Session]) -> list[float]:
+    """For each session, the reading of its own monotonic clock at which the run began.
+
+    The gap between two sessions is measured by wall clocks; where those went backwards it counts as 0.
+    """
+    out: list[float] = []
+    over_run_s = 0.0
+    for session in sessions:
+        starts_run_s = max(over_run_s, session.started_wall_s - sessions[0].started_wall_s) if out else 0.0
+        out.append(session.started_s - starts_run_s)
+        over_run_s = starts_run_s + session.over_s - session.started_s
+    return out

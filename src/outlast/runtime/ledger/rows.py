@@ -1,0 +1,131 @@
+"""Records to SQLite rows and back: a table per record type, a column per field.
+
+Whole numbers, reals and texts are columns of their own, so that anyone can query them; tuples and mappings are JSON
+text. Text that is not valid Unicode (a path, a traceback) is kept with `?` in place of what cannot be encoded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sqlite3
+import types
+import typing
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any
+
+from outlast.errors import CorruptError
+from outlast.model.records import Event, Generation, Interruption, Life, Meta, Record, Session, StepsBucket
+from outlast.model.terms import Cause
+
+KEYS: dict[type, tuple[str, ...]] = {
+    Generation: ("session", "generation"),
+    Life: ("session", "worker", "rank"),
+    Interruption: ("session", "id"),
+    StepsBucket: (),
+    Event: (),
+}
+"""What makes a later record replace an earlier one; without a key it is added."""
+
+TABLES: dict[type, str] = {Generation: "generations", Life: "lives", Interruption: "interruptions", StepsBucket: "steps", Event: "events"}
+
+Sql = int | float | str | None
+
+
+def schema() -> str:
+    """The whole schema as one script. What is added stays: events and steps cannot be changed, nothing can be deleted."""
+    lines = [_table("meta", Meta, (), extra=()), _table("sessions", Session, ("session",), extra=())]
+    lines += [_table(TABLES[kind], kind, KEYS[kind], extra=("session INTEGER NOT NULL",)) for kind in TABLES]
+    lines.append("CREATE TABLE snapshot (only INTEGER PRIMARY KEY CHECK (only = 1), json TEXT NOT NULL);")
+    for table in TABLES.values():
+        lines.append(f"CREATE TRIGGER {table}_stay BEFORE DELETE ON {table} BEGIN SELECT RAISE(ABORT, 'the ledger only grows'); END;")
+    for kind in (StepsBucket, Event):
+        lines.append(f"CREATE TRIGGER {TABLES[kind]}_fixed BEFORE UPDATE ON {TABLES[kind]} BEGIN SELECT RAISE(ABORT, 'the ledger only grows'); END;")
+    return "\n".join(lines)
+
+
+def put_sql(table: str, kind: type, *, keyed: tuple[str, ...], with_session: bool) -> str:
+    """INSERT, or INSERT ... ON CONFLICT DO UPDATE for a keyed record; named parameters."""
+    names = [*(("session",) if with_session else ()), *_fields(kind)]
+    sql = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join(':' + name for name in names)})"
+    if keyed:
+        sql += f" ON CONFLICT ({', '.join(keyed)}) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in names if name not in keyed)}"
+    return sql
+
+
+PUT: dict[type, str] = {kind: put_sql(TABLES[kind], kind, keyed=KEYS[kind], with_session=True) for kind in TABLES}
+
+
+def to_row(record: Record | Meta | Session) -> dict[str, Sql]:
+    return {name: _to_sql(getattr(record, name)) for name in _fields(type(record))}
+
+
+def from_row(kind: type, row: sqlite3.Row) -> Any:
+    """A record. Raises CorruptError where a column holds what the field cannot."""
+    try:
+        return kind(**{name: read(row[name]) for name, read in _readers(kind).items()})
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        raise CorruptError(f"the ledger holds a {kind.__name__} that cannot be read: {error}") from None
+
+
+def _table(table: str, kind: type, keyed: tuple[str, ...], *, extra: tuple[str, ...]) -> str:
+    columns = [*extra, *(f"{name} {_column(hint)}" for name, hint in _fields(kind).items())]
+    if keyed:
+        columns.append(f"PRIMARY KEY ({', '.join(keyed)})")
+    return f"CREATE TABLE {table} ({', '.join(columns)});"
+
+
+_FIELDS: dict[type, dict[str, Any]] = {}
+_READERS: dict[type, dict[str, Callable[[Any], Any]]] = {}
+
+
+def _fields(kind: type) -> dict[str, Any]:
+    if kind not in _FIELDS:
+        hints = typing.get_type_hints(kind)
+        _FIELDS[kind] = {one.name: hints[one.name] for one in dataclasses.fields(kind)}
+    return _FIELDS[kind]
+
+
+def _readers(kind: type) -> dict[str, Callable[[Any], Any]]:
+    if kind not in _READERS:
+        _READERS[kind] = {name: _reader(hint) for name, hint in _fields(kind).items()}
+    return _READERS[kind]
+
+
+def _required(hint: Any) -> tuple[Any, bool]:
+    """The type without `| None`, and whether None was in it."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return next(arg for arg in typing.get_args(hint) if arg is not type(None)), True
+    return hint, False
+
+
+def _column(hint: Any) -> str:
+    inner, optional = _required(hint)
+    name = {int: "INTEGER", float: "REAL"}.get(inner, "TEXT")
+    return name if optional else f"{name} NOT NULL"
+
+
+def _to_sql(value: Any) -> Sql:
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, Mapping):
+        return json.dumps({key.value if isinstance(key, Enum) else key: item for key, item in value.items()}, default=str)
+    if isinstance(value, tuple):
+        return json.dumps(value)
+    return typing.cast(Sql, value)
+
+
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    inner, optional = _required(hint)
+    origin = typing.get_origin(inner)
+    if origin is tuple:
+        read: Callable[[Any], Any] = lambda text: tuple(json.loads(text))  # noqa: E731
+    elif origin is not None and issubclass(origin, Mapping):
+        by_cause = typing.get_args(inner)[0] is Cause
+        read = lambda text: {Cause(key) if by_cause else key: item for key, item in json.loads(text).items()}  # noqa: E731
+    else:
+        read = inner
+    return (lambda value: None if value is None else read(value)) if optional else read

@@ -1,0 +1,273 @@
+"""The ledger: one SQLite file in the run's folder, written by the launcher, read by anybody at any time.
+
+Later facts   An interruption or a life is written again, whole, when more of it is known, and replaces its row: a reader
+              then needs no folding, a row can be queried as it stands, and one transaction moves it from one true state
+              to the next. What happened in between is kept as events. Nothing is ever deleted; events and steps are
+              never changed (triggers).
+Cost          `add` and `set_snapshot` only queue. `flush` writes all that is queued in one transaction, without waiting
+              for the disk (WAL, synchronous=NORMAL): it belongs off the recovery path.
+Safety        What was flushed survives a SIGKILL of the launcher; after a power loss the newest transactions may be
+              missing, the file is whole. A reader never blocks the writer. One writer: the run folder's lock sees to it.
+Threads       `add` and `set_snapshot` may be called from one thread and `flush` from another.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from outlast.errors import CapacityError, CorruptError, OutlastError, RunFolderError
+from outlast.model.limits import LEDGER_QUEUE_MAX_COUNT, LEDGER_VERSION
+from outlast.model.records import Event, Generation, Interruption, Life, Meta, Record, Records, Session, SessionRecords, StepsBucket, began_on_each_clock
+from outlast.runtime.ledger.rows import KEYS, PUT, TABLES, from_row, put_sql, schema, to_row
+
+_BUSY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The highest numbers ever given, for a launcher that goes on: the next ones are one more. -1 (step: 0) where there is none."""
+
+    generation: int
+    worker: int
+    interruption: int
+    step: int
+
+
+class Ledger:
+    """Use `create`, `resume` or `read_only`; `close` when done. All errors are OutlastErrors."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, session: int) -> None:
+        self.path = path
+        self.session = session
+        self.dropped_count = 0
+        self._connection = connection
+        self._queue: list[Record] = []
+        self._snapshot: tuple[float, str] | None = None
+        self._queueing = threading.Lock()
+        self._writing = threading.Lock()
+
+    # --- opening -------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, path: Path, meta: Meta, *, pid: int) -> Ledger:
+        """A new ledger, with its first session begun at meta's start. The file must not exist."""
+        if path.exists():
+            raise RunFolderError(f"{path} exists already", hint="go on with --resume, or choose another --run-dir")
+        ledger = cls(path, _connect(path, writable=True), session=1)
+        with _as_our_errors(path):
+            ledger._connection.executescript(f"PRAGMA journal_mode = WAL; BEGIN; {schema()} PRAGMA user_version = {LEDGER_VERSION}; COMMIT;")
+            ledger._put("meta", meta)
+        ledger._begin(Session(1, pid, meta.started_s, meta.started_wall_s, seen_s=meta.started_s))
+        return ledger
+
+    @classmethod
+    def resume(cls, path: Path, *, pid: int, started_s: float, started_wall_s: float) -> Ledger:
+        """An existing ledger, with one more session begun."""
+        connection = _checked(path, writable=True)
+        with _as_our_errors(path):
+            last = connection.execute("SELECT max(session) FROM sessions").fetchone()[0]
+        ledger = cls(path, connection, session=(last or 0) + 1)
+        ledger._begin(Session(ledger.session, pid, started_s, started_wall_s, seen_s=started_s))
+        return ledger
+
+    @classmethod
+    def read_only(cls, path: Path) -> Ledger:
+        """For readers, while the run goes on or after it."""
+        return cls(path, _checked(path, writable=False), session=0)
+
+    # --- writing -------------------------------------------------------------------------------------
+
+    def add(self, record: Record) -> None:
+        """Queue a record. Past LEDGER_QUEUE_MAX_COUNT (the disk is full, say) the oldest are dropped, and counted."""
+        with self._queueing:
+            self._queue.append(record)
+            if len(self._queue) > LEDGER_QUEUE_MAX_COUNT:
+                self._shorten()
+
+    def set_snapshot(self, snapshot: Mapping[str, object], *, now_s: float) -> None:
+        """What `outlast status` shows from the next flush on. Also the session's sign of life."""
+        text = json.dumps(snapshot, default=str)
+        with self._queueing:
+            self._snapshot = (now_s, text)
+
+    def flush(self) -> int:
+        """Write all that is queued, in one transaction; the number of records.
+
+        Raises CapacityError or OutlastError when the disk refuses; what was queued then stays queued.
+        """
+        with self._writing:
+            with self._queueing:
+                queue, self._queue = self._queue, []
+                snapshot, self._snapshot = self._snapshot, None
+            try:
+                with _as_our_errors(self.path), self._connection:
+                    self._write(queue, snapshot)
+            except OutlastError:
+                with self._queueing:
+                    self._queue = queue + self._queue
+                    self._snapshot = self._snapshot or snapshot
+                raise
+            return len(queue)
+
+    def end_session(self, *, ended_s: float, state: str, exit_code: int, reason: str) -> None:
+        """Flush, and say how this launcher ended: `state` is ended, failed or stopped."""
+        self.flush()
+        with self._writing, _as_our_errors(self.path), self._connection:
+            self._connection.execute(
+                "UPDATE sessions SET seen_s = max(seen_s, ?), ended_s = ?, state = ?, exit_code = ?, reason = ? WHERE session = ?",
+                (ended_s, ended_s, state, exit_code, reason.encode("utf-8", "replace").decode(), self.session),
+            )
+
+    def close(self) -> None:
+        """Close without flushing. Safe to call twice."""
+        self._connection.close()
+
+    # --- reading -------------------------------------------------------------------------------------
+
+    def read(self) -> Records:
+        """Everything, as of one moment. What is queued and not flushed is not in it."""
+        with self._writing, _as_our_errors(self.path):
+            self._connection.execute("BEGIN")
+            try:
+                return self._read()
+            finally:
+                self._connection.rollback()
+
+    def snapshot(self) -> dict[str, object] | None:
+        """The last flushed snapshot."""
+        with self._writing, _as_our_errors(self.path):
+            row = self._connection.execute("SELECT json FROM snapshot").fetchone()
+        return None if row is None else _object(row[0])
+
+    def newest(self) -> Newest:
+        """The highest numbers given so far, over all sessions."""
+        with self._writing, _as_our_errors(self.path):
+            one = self._connection.execute(
+                "SELECT (SELECT max(generation) FROM generations), (SELECT max(worker) FROM lives), (SELECT max(id) FROM interruptions), (SELECT max(to_step) FROM steps)"
+            ).fetchone()
+        return Newest(*(-1 if value is None else value for value in one[:3]), one[3] or 0)
+
+    # --- inside --------------------------------------------------------------------------------------
+
+    def _begin(self, session: Session) -> None:
+        with _as_our_errors(self.path), self._connection:
+            self._put("sessions", session)
+
+    def _put(self, table: str, record: Meta | Session) -> None:
+        self._connection.execute(put_sql(table, type(record), keyed=(), with_session=False), to_row(record))
+        self._connection.commit()
+
+    def _write(self, queue: Iterable[Record], snapshot: tuple[float, str] | None) -> None:
+        for record in queue:
+            self._connection.execute(PUT[type(record)], {"session": self.session, **to_row(record)})
+        if snapshot is not None:
+            self._connection.execute("INSERT INTO snapshot (only, json) VALUES (1, ?) ON CONFLICT (only) DO UPDATE SET json = excluded.json", (snapshot[1],))
+            self._connection.execute("UPDATE sessions SET seen_s = max(seen_s, ?) WHERE session = ?", (snapshot[0], self.session))
+
+    def _shorten(self) -> None:
+        newest: dict[object, Record] = {}
+        for index, record in enumerate(self._queue):
+            key = tuple(getattr(record, name) for name in KEYS[type(record)] if name != "session")
+            newest[(type(record), key or index)] = record
+        kept = list(newest.values())
+        self.dropped_count += max(0, len(kept) - LEDGER_QUEUE_MAX_COUNT // 2)
+        self._queue = kept[-(LEDGER_QUEUE_MAX_COUNT // 2) :]
+
+    def _read(self) -> Records:
+        meta = self._rows("meta", Meta, "")
+        sessions = self._rows("sessions", Session, "ORDER BY session")
+        if len(meta) != 1 or not sessions:
+            raise CorruptError(f"{self.path} holds no run", hint="the launcher was killed while it made the file; start the run again")
+        snapshot = self._connection.execute("SELECT json FROM snapshot").fetchone()
+        parts = tuple(self._session(session, began_s) for session, began_s in zip(sessions, began_on_each_clock(sessions), strict=True))
+        return Records(meta[0], parts, None if snapshot is None else _object(snapshot[0]))
+
+    def _session(self, session: Session, began_s: float) -> SessionRecords:
+        def of(kind: type, order: str) -> tuple[Any, ...]:
+            return tuple(self._rows(TABLES[kind], kind, f"WHERE session = ? ORDER BY {order}", session.session))
+
+        return SessionRecords(
+            session, began_s, of(Generation, "generation"), of(Life, "assigned_s, worker"), of(Interruption, "id"), of(StepsBucket, "rowid"), of(Event, "rowid")
+        )
+
+    def _rows(self, table: str, kind: type, tail: str, *values: int) -> list[Any]:
+        return [from_row(kind, row) for row in self._connection.execute(f"SELECT * FROM {table} {tail}", values)]
+
+
+def _connect(path: Path, *, writable: bool) -> sqlite3.Connection:
+    # A reader opens the file for reading only. In a folder that it may not write, and with no launcher about (no -wal file),
+    # SQLite needs to be told that nothing will change.
+    mode = "rwc" if writable else "ro"
+    with _as_our_errors(path):
+        try:
+            connection = _open(path, mode)
+        except sqlite3.OperationalError:
+            if writable or Path(f"{path}-wal").exists():
+                raise
+            connection = _open(path, "ro&immutable=1")
+    return connection
+
+
+def _open(path: Path, mode: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode={mode}", uri=True, timeout=_BUSY_S, check_same_thread=False)
+    connection.row_factory = sqlite3.Row
+    try:
+        connection.execute("PRAGMA user_version").fetchone()
+        connection.execute("PRAGMA synchronous = NORMAL")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _checked(path: Path, *, writable: bool) -> sqlite3.Connection:
+    if not path.is_file():
+        raise RunFolderError(f"there is no ledger at {path}", hint="name the folder of a run, as in runs/<time>-<name>")
+    connection = _connect(path, writable=writable)
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version != LEDGER_VERSION:
+        connection.close()
+        other = "was cut short while it was made" if version == 0 else f"has schema {version}; this outlast reads {LEDGER_VERSION}"
+        raise RunFolderError(f"the ledger {path} {other}", hint="use the version of outlast that wrote it (see run.json), or start a new run")
+    return connection
+
+
+def _object(text: str) -> dict[str, object]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise CorruptError(f"the ledger's snapshot cannot be read: {error}") from None
+    return value if isinstance(value, dict) else {}
+
+
+class _as_our_errors:  # noqa: N801 - reads as a statement
+    """SQLite's errors as ours, with what to do about them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, sqlite3.Error):
+            return
+        text = str(error)
+        if "disk is full" in text or "disk I/O" in text:
+            raise CapacityError(f"the ledger {self._path} cannot be written: {text}", hint="free space on that disk; training goes on meanwhile") from error
+        if "not a database" in text or "malformed" in text:
+            raise CorruptError(f"{self._path} is not a ledger: {text}", hint="the file was damaged or replaced; restore it, or start a new run") from error
+        raise OutlastError(f"the ledger {self._path}: {text}", hint="see that the folder can be read and written") from error
+
+
+def read_ledger(path: Path) -> Records:
+    """Open, read and close."""
+    with closing(Ledger.read_only(path)) as ledger:
+        return ledger.read()
