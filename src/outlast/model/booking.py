@@ -23,6 +23,7 @@ class Book:
         self.cause = cause
         self.seconds: dict[Cause, float] = dict.fromkeys(CAUSES, 0.0)
         self._stretches: list[tuple[float, float, Cause]] | None = None
+        self._began_s = now_s
 
     def switch(self, *, now_s: float, cause: Cause) -> Cause:
         """Close the running stretch, open one of `cause`; the cause just closed is returned."""
@@ -36,6 +37,7 @@ class Book:
         self._close(now_s)
         self._settle()
         self._stretches = []
+        self._began_s = now_s
         self.cause = Cause.PRODUCTIVE
 
     def commit_step(self, *, now_s: float, first: bool, then: Cause) -> None:
@@ -60,6 +62,12 @@ class Book:
             out[cause] += end - start
         out[self.cause] += max(0.0, now_s - self.since_s)
         return out
+
+    def settled(self) -> tuple[dict[Cause, float], float, Cause]:
+        """What a death cannot change: settled seconds, since when the rest runs, and as what. A step in flight runs as productive."""
+        if self._stretches is None:
+            return self.seconds, self.since_s, self.cause
+        return self.seconds, self._began_s, Cause.PRODUCTIVE
 
     def _close(self, now_s: float) -> None:
         now_s = max(now_s, self.since_s)

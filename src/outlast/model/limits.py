@@ -7,6 +7,7 @@ from __future__ import annotations
 
 # --- regroup -----------------------------------------------------------------------------------------
 COMPANION_WAIT_S = 0.003  # after a first fault, wait this long for others of the same event
+VICTIM_WAIT_S = 0.05  # a collective failed, nobody is known dead: wait this long for the culprit's notice
 LEAVE_DEADLINE_S = 0.5  # a survivor blocked in a collective must have left it by then; measured 1-2 ms after waking
 LEAVE_STEPS = 3.0  # a survivor that is computing gets this many of its learned steps instead
 REGROUP_DEADLINE_S = 30.0  # all members of a new generation have joined, state moved (grows with state: see engine.deadlines)
@@ -37,6 +38,8 @@ REFILL_STEPS = 10
 SAME_STEP_FAULTS_COUNT = 5  # interruptions at one step, of any kind, before the verdict "crash loop"
 
 # --- spares ------------------------------------------------------------------------------------------
+SPARE_PLAIN_WAIT_S = 5.0  # a script that has not called outlast.join by then gets warm spares
+SPARE_FAILURES_COUNT = 3  # spares that ended before they parked, before no more are made
 SPARE_REFILL_DELAY_S = 1.0  # a spent spare is replaced this long after training goes on
 
 # --- processes ---------------------------------------------------------------------------------------
@@ -44,25 +47,45 @@ TERM_GRACE_S = 10.0  # SIGTERM to SIGKILL at the end of a run
 KILL_DEADLINE_S = 5.0  # SIGKILL to the kernel's word that the process is gone
 WORKERS_MAX_COUNT = 256  # per node
 ZYGOTE_BOOT_DEADLINE_S = 120.0
+ZYGOTE_FORK_DEADLINE_S = 10.0  # a request to its answer; later, the zygote is taken for lost
+ZYGOTE_LOSSES_COUNT = 3  # in a row, without a fork in between, before workers are spawned instead
+ADOPTION_DEADLINE_S = 5.0  # a forked worker's wait for the launcher to become its parent
+OOM_WINDOW_S = 10.0  # a SIGKILL this soon after the kernel counted an OOM kill is taken for it
+OOM_LOOK_S = 2.0  # the counters are read this often, and at each death
 
 # --- messages ----------------------------------------------------------------------------------------
 MESSAGE_MAX_BYTES = 1 << 20
 TRACEBACK_MAX_BYTES = 64 << 10
+CHANNEL_BUFFER_MAX_BYTES = 8 << 20  # unsent to one peer
+CHANNEL_READ_BYTES = 64 << 10
+
+# --- logs --------------------------------------------------------------------------------------------
+LOG_READ_BYTES = 64 << 10
+LOG_LINE_MAX_BYTES = 64 << 10  # a longer line reaches the console in pieces
+LOG_PARTIAL_S = 0.2  # the beginning of a line is shown after this long without its end
+LOG_TAIL_LINES = 200  # of each worker's stderr, kept for the verdict
+LOG_DRAIN_MAX_BYTES = 4 << 20  # read at most this much of what a dead worker left in its pipes
 
 # --- vault -------------------------------------------------------------------------------------------
 CHECKSUM_BLOCK_BYTES = 256 << 10
 SLOTS_COUNT = 2
 VAULT_SPARE_BYTES = 16 << 20  # left free in /dev/shm for everybody else
 VAULT_STALE_S = 86_400.0  # a dead run's vault is removed after a day
+IMAGE_ALIGN_BYTES = 64  # tensors begin at a multiple of this in an image
+IMAGE_HEADER_MAX_BYTES = 100_000_000  # safetensors refuses longer headers
+METADATA_RESERVE_BYTES = 16 << 10  # room kept in an image's header for metadata that changes from step to step
 
 # --- ledger ------------------------------------------------------------------------------------------
 LEDGER_FLUSH_S = 1.0
 LEDGER_VERSION = 1
 LEDGER_QUEUE_MAX_COUNT = 20_000  # records kept in memory while the disk refuses
+LOCK_PATIENCE_S = 0.2  # a launcher tries a taken lock for this long: readers hold it for an instant
 
 assert 0 < COMPANION_WAIT_S < LEAVE_DEADLINE_S < REGROUP_DEADLINE_S < BOOT_DEADLINE_S
 assert TICK_S < LATE_TICK_S < STOPPED_FLOOR_S < STEP_FLOOR_S < STEP_CEILING_S <= FIRST_STEPS_DEADLINE_S
 assert PING_DEADLINE_S < STOPPED_FLOOR_S, "a ping must be over before the shortest verdict"
 assert SLOTS_COUNT == 2, "the vote frees exactly the older slot"
 assert REPEATS_PER_STEP_COUNT <= SAME_STEP_FAULTS_COUNT
+assert CHANNEL_BUFFER_MAX_BYTES > 2 * MESSAGE_MAX_BYTES
+assert OOM_LOOK_S < OOM_WINDOW_S
 assert TRACEBACK_MAX_BYTES * 4 < MESSAGE_MAX_BYTES

@@ -131,9 +131,9 @@ class Interruption:
 
         return {
             "id": self.id + first_id, "parent": None if self.parent is None else self.parent + first_id,
-            "class": self.failure_class.value, "mechanism": self.mechanism.value,
+            "class": FailureClass(self.failure_class).value, "mechanism": Mechanism(self.mechanism).value,
             "ranks": list(self.ranks), "pids": list(self.pids), "nodes": list(self.nodes),
-            "rung": None if self.rung is None else self.rung.value, "generation": self.generation, "step": self.step,
+            "rung": None if self.rung is None else Rung(self.rung).value, "generation": self.generation, "step": self.step,
             "fault_s": since(self.fault_s), "fault_not_before_s": since(self.fault_not_before_s), "detected_s": since(self.detected_s),
             "left_s": since(self.left_s), "regrouped_s": since(self.regrouped_s), "restored_s": since(self.restored_s),
             "resumed_s": since(self.resumed_s), "mttr_s": None if self.mttr_s is None else round(self.mttr_s, 6),

@@ -1,0 +1,186 @@
+"""The agent: carries messages between coordinator and workers, and watches the workers' beacons.
+
+Death is the kernel's word and passes straight through. A hang is the agent's own finding: a member past its
+deadline raises the question, all members are pinged, and PING_DEADLINE_S later the answers name the
+culprit. Its own late tick moves every age by its lateness (trap 19), so a starved agent sees no hangs.
+
+Sans-IO: `on_tick` gets what was read from the beacons; outputs are carried out by the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from outlast.engine.hang import Deadlines, HangVerdict, Standing, find_culprits, find_stopped
+from outlast.engine.protocol.outputs import Deliver, HostStore, Kill, Output, Spawn, ToCoordinator
+from outlast.model import limits
+from outlast.model.beacon import Beacon
+from outlast.model.messages import ForAgent, FromAgent, FromWorker, KillWorker, Ping, Pong, Regroup, StartStore, StartWorker, ToWorker, WorkerHung
+from outlast.model.terms import Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One worker at one tick. `stopped`: the kernel holds the process stopped."""
+
+    beacon: Beacon
+    stopped: bool
+
+
+@dataclass(slots=True)
+class Watched:
+    """What is remembered of one worker between ticks. Times on the agent's clock."""
+
+    worker: int
+    rank: int
+    beats: int = -1
+    phase: Phase = Phase.BOOT
+    moved_s: float = 0.0
+    first_step: int = -1
+    reported: bool = False
+    reading: Reading | None = None
+
+
+@dataclass(slots=True)
+class Question:
+    """Pings are out."""
+
+    nonce: int
+    asked_s: float
+    overdue: dict[int, float]
+    answers: dict[int, Pong] = field(default_factory=dict)
+
+
+class Agent:
+    """One per node. Drive it with `on_message` (from coordinator or worker), `on_event` (from the process host), `on_tick`."""
+
+    def __init__(self, *, now_s: float) -> None:
+        self.deadlines = Deadlines()
+        self._watched: dict[int, Watched] = {}
+        self._ticked_s = now_s
+        self._question: Question | None = None
+        self._nonce = 0
+
+    def on_command(self, message: ForAgent, *, now_s: float) -> list[Output]:
+        """From the coordinator."""
+        if isinstance(message, StartWorker):
+            self._watched[message.worker] = Watched(message.worker, message.rank, moved_s=now_s)
+            return [Spawn(message.worker, message.rank, message.kind, message.generation)]
+        if isinstance(message, KillWorker):
+            return [Kill(message.worker, message.reason)]
+        if isinstance(message, StartStore):
+            return [HostStore(message.reason)]
+        assert isinstance(message, ToWorker)
+        watched = self._watched.get(message.worker)
+        if watched is not None and isinstance(message.message, Regroup):
+            watched.rank = message.message.rank
+            self._drop_question()
+        return [Deliver(message.worker, message.message)]
+
+    def on_worker(self, message: FromWorker, *, now_s: float) -> list[Output]:
+        """From a worker's socket."""
+        if isinstance(message, Pong):
+            if self._question is not None and message.nonce == self._question.nonce:
+                self._question.answers[message.worker] = message
+            return []
+        return [ToCoordinator(message)]
+
+    def on_event(self, message: FromAgent, *, now_s: float) -> list[Output]:
+        """From the process host: started, exited, store up or lost."""
+        if type(message).__name__ in ("WorkerExited", "WorkerFailedToStart"):
+            self._watched.pop(getattr(message, "worker", 0), None)
+            self._drop_question()
+        return [ToCoordinator(message)]
+
+    def on_tick(self, readings: Mapping[int, Reading], *, now_s: float) -> list[Output]:
+        """Every TICK_S, with one reading per worker whose beacon exists."""
+        late_s = now_s - self._ticked_s - limits.TICK_S
+        self._ticked_s = now_s
+        for worker, reading in readings.items():
+            watched = self._watched.get(worker)
+            if watched is not None:
+                if late_s > limits.LATE_TICK_S - limits.TICK_S:
+                    watched.moved_s += late_s
+                self._look(watched, reading, now_s)
+        standing = [self._standing(watched, now_s) for watched in self._watched.values() if watched.reading is not None and not watched.reported]
+        stopped = find_stopped(members=standing)
+        if stopped is not None:
+            return self._report(stopped, now_s)
+        members = [one for one in standing if one.rank >= 0]
+        if self._question is not None:
+            return self._conclude(members, now_s)
+        return self._ask(members, now_s)
+
+    # --- watching ---
+
+    def _look(self, watched: Watched, reading: Reading, now_s: float) -> None:
+        beacon = reading.beacon
+        if beacon.beats != watched.beats:
+            at_s = min(now_s, beacon.at_ns / 1e9)
+            if beacon.beats == watched.beats + 1 and self._steps_done(watched) >= limits.FIRST_STEPS_COUNT:
+                self.deadlines.learn(phase=watched.phase, lasted_s=max(0.0, at_s - watched.moved_s))
+            elif beacon.beats > watched.beats + 1:  # several phases since: none lasted longer than this
+                self.deadlines.learn(phase=beacon.phase, lasted_s=0.0)
+            watched.beats, watched.phase, watched.moved_s = beacon.beats, beacon.phase, at_s
+            if watched.first_step < 0 and beacon.phase is Phase.BODY:
+                watched.first_step = beacon.step
+        watched.reading = reading
+
+    def _steps_done(self, watched: Watched) -> int:
+        return watched.reading.beacon.step - watched.first_step if watched.reading is not None and watched.first_step >= 0 else 0
+
+    def _standing(self, watched: Watched, now_s: float) -> Standing:
+        assert watched.reading is not None
+        pong = self._question.answers.get(watched.worker) if self._question is not None else None
+        return Standing(
+            worker=watched.worker, rank=watched.rank, phase=watched.phase, step=watched.reading.beacon.step, age_s=now_s - watched.moved_s,
+            stopped=watched.reading.stopped, collectives=None if pong is None else pong.collectives, where="" if pong is None else pong.where,
+        )  # fmt: skip
+
+    def _overdue(self, members: list[Standing]) -> dict[int, float]:
+        out: dict[int, float] = {}
+        for member in members:
+            deadline = self.deadlines.of(phase=member.phase, steps_done=self._steps_done(self._watched[member.worker]))
+            if deadline is not None and member.age_s > deadline:
+                out[member.worker] = deadline
+        return out
+
+    # --- asking ---
+
+    def _ask(self, members: list[Standing], now_s: float) -> list[Output]:
+        overdue = self._overdue(members)
+        if not overdue:
+            return []
+        self._nonce += 1
+        self._question = Question(self._nonce, now_s, overdue)
+        return [Deliver(member.worker, Ping(self._nonce)) for member in members]
+
+    def _conclude(self, members: list[Standing], now_s: float) -> list[Output]:
+        assert self._question is not None
+        still_overdue = self._overdue(members)
+        if not still_overdue:
+            self._question = None
+            return []
+        waited_s = now_s - self._question.asked_s
+        if waited_s < limits.PING_DEADLINE_S and any(one.collectives is None for one in members):
+            return []
+        verdict = find_culprits(members=members, overdue=still_overdue)
+        self._question = None
+        if not verdict.culprits:  # slow together, or stuck together: wait longer, then ask again
+            self.deadlines.scale = min(self.deadlines.scale * 2.0, limits.STEP_CEILING_S / limits.STEP_FLOOR_S)
+            return []
+        return self._report(verdict, now_s)
+
+    def _report(self, verdict: HangVerdict, now_s: float) -> list[Output]:
+        out: list[Output] = []
+        for worker in verdict.culprits:
+            watched = self._watched[worker]
+            watched.reported = True
+            deadline = self.deadlines.of(phase=watched.phase, steps_done=self._steps_done(watched)) or limits.STOPPED_FLOOR_S
+            out.append(ToCoordinator(WorkerHung(worker, watched.phase.value, watched.moved_s, deadline, now_s, verdict.reason)))
+        self._drop_question()
+        return out
+
+    def _drop_question(self) -> None:
+        self._question = None

@@ -1,0 +1,100 @@
+"""The interruptions of a run as they unfold: opened at the first sign, filled in, closed by the first new commit.
+
+A fault before the first new commit after another joins it as a child; both resume together.
+This module is pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from outlast.model.records import Interruption
+from outlast.model.terms import FailureClass, Mechanism, Rung
+
+_RANKING = (Mechanism.SIGNAL, Mechanism.EXIT, Mechanism.HANG, Mechanism.EXCEPTION, Mechanism.CORRUPT, Mechanism.SLOW, Mechanism.LOST_CONTACT)
+
+
+class InterruptionLog:
+    """`changed()` hands over what the ledger has not seen yet."""
+
+    def __init__(self, *, first_id: int = 1) -> None:
+        self._next = first_id
+        self.open: list[Interruption] = []
+        self.closed_count = 0
+        self._changed: dict[int, Interruption] = {}
+
+    def fault(self, *, rank: int, pid: int, node: str, mechanism: Mechanism, generation: int, step: int, fault_s: float | None,
+              fault_not_before_s: float | None, detected_s: float, same_event: bool, error: str, traceback: str, reason: str) -> None:  # fmt: skip
+        """One rank's fault. `same_event`: it is a companion of the newest open interruption, not a new one."""
+        if same_event and self.open:
+            self._join(rank, pid, mechanism, fault_s, error, traceback, reason)
+            return
+        self._put(
+            Interruption(
+                id=self._next, parent=self.open[0].id if self.open else None, failure_class=_class_of(mechanism), mechanism=mechanism,
+                ranks=(rank,), pids=(pid,), nodes=(node,), rung=None, generation=generation, step=step, fault_s=fault_s,
+                fault_not_before_s=fault_not_before_s, detected_s=detected_s, left_s=None, regrouped_s=None, restored_s=None, resumed_s=None,
+                steps_repeated=0, steps_lost=0, reason=reason, error=error, traceback=traceback,
+            )
+        )  # fmt: skip
+        self._next += 1
+
+    def _join(self, rank: int, pid: int, mechanism: Mechanism, fault_s: float | None, error: str, traceback: str, reason: str) -> None:
+        last = self.open[-1]
+        ranks = last.ranks if rank in last.ranks else (*last.ranks, rank)
+        pids = last.pids if pid in last.pids else (*last.pids, pid)
+        stronger = _RANKING.index(mechanism) < _RANKING.index(last.mechanism)
+        if last.mechanism is Mechanism.LOST_CONTACT and stronger:
+            ranks, pids = (rank,), (pid,)  # the first to speak was a victim
+        known = [moment for moment in (last.fault_s, fault_s) if moment is not None]
+        kind = mechanism if stronger else last.mechanism
+        self._put(
+            replace(
+                last, ranks=ranks, pids=pids, mechanism=kind, failure_class=_class_of(kind), fault_s=min(known) if known else None,
+                error=last.error or error, traceback=last.traceback or traceback, reason=reason if stronger else last.reason,
+            )
+        )  # fmt: skip
+
+    def classify(self, *, failure_class: FailureClass, reason: str) -> None:
+        if self.open:
+            self._put(replace(self.open[-1], failure_class=failure_class, reason=reason))
+
+    def left(self, *, now_s: float, rung: Rung, reason: str, repeated: int, lost: int) -> None:
+        """All inventories are in and the rung is chosen."""
+        for index, last in enumerate(list(self.open)):
+            newest = index == len(self.open) - 1
+            why = f"{last.reason}; {reason}" if last.reason else reason
+            self._put(
+                replace(
+                    last, left_s=last.left_s or now_s, rung=rung, reason=why if newest else last.reason,
+                    steps_repeated=repeated if newest else last.steps_repeated, steps_lost=lost if newest else last.steps_lost,
+                )
+            )  # fmt: skip
+
+    def joined(self, *, now_s: float, restore_s: float) -> None:
+        for last in list(self.open):
+            self._put(replace(last, regrouped_s=now_s - restore_s, restored_s=now_s))
+
+    def resumed(self, *, at_s: float) -> int:
+        """The first new commit; how many interruptions it closed."""
+        count = len(self.open)
+        for last in list(self.open):
+            self._changed[last.id] = replace(last, resumed_s=at_s)
+        self.open.clear()
+        self.closed_count += count
+        return count
+
+    def changed(self) -> list[Interruption]:
+        out = list(self._changed.values())
+        self._changed.clear()
+        return out
+
+    def _put(self, record: Interruption) -> None:
+        self._changed[record.id] = record
+        self.open = [record if old.id == record.id else old for old in self.open]
+        if all(old.id != record.id for old in self.open):
+            self.open.append(record)
+
+
+def _class_of(mechanism: Mechanism) -> FailureClass:
+    return FailureClass.USER_CODE if mechanism is Mechanism.EXCEPTION else FailureClass.UNKNOWN

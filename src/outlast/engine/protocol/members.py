@@ -1,0 +1,139 @@
+"""Who holds which rank, who is parked as a spare, and what is left of the dead.
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from outlast.engine.recovery import WAYS
+from outlast.engine.restore import Holding, RestoreVerdict
+from outlast.model.messages import Inventory, Regroup, WorkerExited
+
+
+@dataclass(slots=True)
+class Member:
+    """One process as the coordinator knows it. rank -1: a spare."""
+
+    worker: int
+    rank: int
+    kind: str
+    started_s: float
+    pid: int = 0
+    node: str = ""
+    plan: Regroup | None = None
+    way: str = "respawn"
+    sharded: bool = False
+    greeted: bool = False  # it listens
+    parked: bool = False
+    registered: bool = False  # it called outlast.join
+    attached: bool = False  # its state is known to run.steps
+    joined: bool = False  # it is in the current generation
+    finished: bool = False  # past the last step
+    done: bool = False  # ended well
+    condemned: bool = False  # to be killed: its fault is booked
+    dead: bool = False
+    still: Inventory | None = None
+    raised: tuple[str, str] | None = None
+    last_commit_s: float | None = None
+
+    @property
+    def answers_leave(self) -> bool:
+        """It has been given a generation to leave. One that boots takes the newest plan when it says Hello."""
+        return self.greeted and self.registered and not self.dead and not self.condemned and not self.done
+
+
+@dataclass(slots=True)
+class Roster:
+    world_size: int
+    next_worker: int = 1
+    outlast: bool = False  # some worker called outlast.join
+    step_s: float = 0.0  # learned step time
+    _ranks: dict[int, Member] = field(default_factory=dict)
+    _spares: dict[int, Member] = field(default_factory=dict)
+    _remains: dict[int, Holding] = field(default_factory=dict)
+
+    def add(self, *, rank: int, kind: str, now_s: float) -> Member:
+        member = Member(worker=self.next_worker, rank=rank, kind=kind, started_s=now_s)
+        self.next_worker += 1
+        if rank >= 0:
+            self._ranks[rank] = member
+        else:
+            self._spares[member.worker] = member
+        return member
+
+    def promote(self, worker: int, rank: int, *, now_s: float) -> Member:
+        spare = self._spares.pop(worker)
+        spare.rank, spare.started_s, spare.parked = rank, now_s, False
+        self._ranks[rank] = spare
+        return spare
+
+    def drop(self, spare: Member) -> None:
+        self._spares.pop(spare.worker, None)
+
+    def clear(self) -> None:
+        """All ranks are empty; the spares stay, and so does what lies in the slots."""
+        self._ranks.clear()
+
+    def of(self, worker: int) -> Member | None:
+        if worker in self._spares:
+            return self._spares[worker]
+        return next((m for m in self._ranks.values() if m.worker == worker), None)
+
+    def holder(self, rank: int) -> Member:
+        return self._ranks[rank]
+
+    def members(self) -> list[Member]:
+        return list(self._ranks.values())
+
+    def live(self) -> list[Member]:
+        """Holders of ranks whose process has not ended."""
+        return [m for m in self._ranks.values() if not m.dead]
+
+    def spares(self) -> list[Member]:
+        return list(self._spares.values())
+
+    def parked(self) -> list[int]:
+        """Spares that can take a rank now, hot ones first."""
+        ready = [m for m in self._spares.values() if m.parked and not m.condemned and not m.dead]
+        return [m.worker for m in sorted(ready, key=lambda m: (m.kind != "hot", m.worker))]
+
+    def bury(self, member: Member, message: WorkerExited) -> None:
+        """Keep what the agent found sealed in the dead rank's slots, until a successor has attached."""
+        before = self._remains.get(member.rank)
+        committed = message.committed if member.attached else before.committed if before else -1
+        self._remains[member.rank] = Holding(member.rank, False, committed, message.prepared, committed, False, message.sealed)
+
+    @property
+    def sharded(self) -> bool:
+        return any(m.sharded for m in self._ranks.values())
+
+    @property
+    def way(self) -> str:
+        """The dearest way of the members that have said theirs; one that is not there yet follows the others."""
+        if not self.outlast:
+            return "plain"
+        ways = [m.way for m in self._ranks.values() if m.registered and (not m.dead or m.attached)]
+        return max(ways, key=WAYS.index, default="respawn")
+
+    def holdings(self) -> list[Holding]:
+        """What each rank holds: survivors by their inventory, others by what lies in their slots."""
+        out = []
+        for rank in range(self.world_size):
+            member = self._ranks[rank]
+            remains = self._remains.get(rank, Holding(rank, False, -1, (), -1, False, ()))
+            said = member.still
+            if member.dead or said is None:
+                out.append(remains)
+            elif said.committed < 0:  # alive, state not built yet
+                sealed = said.sealed or remains.sealed
+                out.append(Holding(rank, True, -1, remains.prepared, -1, False, sealed, usable=False))
+            else:
+                prepared = tuple(sorted({said.committed, said.prepared}))
+                out.append(Holding(rank, True, said.committed, prepared, said.passed, said.in_hook, said.sealed))
+        return out
+
+    def torn(self, restore: RestoreVerdict) -> list[Member]:
+        """Live members with attached state that cannot reach the restore point in their process."""
+        return [m for m in self.live() if m.rank not in restore.settle and m.still is not None and m.still.committed >= 0]

@@ -1,0 +1,117 @@
+"""What the state machines ask of whoever drives them: the live runtime, or a simulated world."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from outlast.model.messages import ForAgent, ForWorker, FromAgent, FromWorker
+
+
+@dataclass(frozen=True, slots=True)
+class ToAgent:
+    message: ForAgent
+
+
+@dataclass(frozen=True, slots=True)
+class ToCoordinator:
+    message: FromAgent | FromWorker
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Agent to one of its workers."""
+
+    worker: int
+    message: ForWorker
+
+
+@dataclass(frozen=True, slots=True)
+class Spawn:
+    """Start a process. The driver answers with the machine's `on_started` or `on_start_failed`."""
+
+    worker: int
+    rank: int
+    kind: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    worker: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostStore:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """One-shot; a timer of the same name replaces the one before. `at_s` None cancels it."""
+
+    name: str
+    at_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One of model/records.py, for the ledger."""
+
+    record: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """All shards of a checkpoint lie in their folder: write its manifest. Answered with `on_manifest`."""
+
+    step: int
+    shards: tuple[tuple[str, int, str], ...]  # file, length in bytes, checksum
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """A line for the people who watch the run."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The run is over. `traceback`: the user's, to be printed first."""
+
+    exit_code: int
+    state: str  # "ended", "failed", "stopped"
+    reason: str
+    traceback: str
+
+
+# worker side ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Worker to coordinator."""
+
+    message: FromWorker
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Make the main thread leave whatever collective it is in, now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A new plan can be taken: wake the main thread if it waits for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Say where the main thread is."""
+
+    nonce: int
+
+
+Output = ToAgent | ToCoordinator | Deliver | Spawn | Kill | HostStore | SetTimer | Record | Manifest | Tell | End | Say | Wake | Plan | Answer

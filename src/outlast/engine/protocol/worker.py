@@ -1,0 +1,168 @@
+"""One rank's part in the protocol: what it has committed, whether its generation still holds, what it does next.
+
+    NEW ──Regroup──> MOVING ──joined──> TRAINING ──Leave or own failure──> BROKEN ──stand_still──> STILL ──Regroup──> MOVING
+                        └──────────────────── Leave of this generation ────────┘
+
+A worker that has not attached its state yet (it runs the user's set-up code) and is in no group is DETACHED:
+it has nothing to lose, answers Leave by itself, and takes the newest plan when it gets to run.steps.
+
+Two threads of one process drive this: the listener with messages, the main thread with what the step did.
+Their lock lies outside. Sans-IO: methods take `now_s` where they need it and return outputs.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from outlast.engine.protocol.outputs import Answer, Output, Plan, Say, Wake
+from outlast.model.messages import (
+    Broke,
+    Committed,
+    Donated,
+    Finished,
+    ForWorker,
+    Inventory,
+    Joined,
+    Leave,
+    Ping,
+    Registered,
+    Regroup,
+    Stop,
+)
+
+
+class State(Enum):
+    NEW = "new"
+    DETACHED = "detached"
+    MOVING = "moving"
+    TRAINING = "training"
+    BROKEN = "broken"
+    STILL = "still"
+    FINISHED = "finished"
+
+
+class WorkerMachine:
+    """`committed` is -1 until state is attached. Steps count from 1; step 0 is the initial state."""
+
+    def __init__(self, *, worker: int) -> None:
+        self.worker = worker
+        self.state = State.NEW
+        self.generation = 0
+        self.plan: Regroup | None = None
+        self.stop: Stop | None = None
+        self.attached = False
+        self.committed = -1
+        self.prepared = -1
+        self.passed = -1
+        self.sealed: tuple[int, ...] = ()
+        self._first_commit_said = True
+
+    @property
+    def broken(self) -> bool:
+        """This generation's collectives must not be entered again."""
+        return self.state in (State.BROKEN, State.STILL)
+
+    # --- the listener's side ---
+
+    def on_message(self, message: ForWorker) -> list[Output]:
+        if isinstance(message, Regroup):
+            return self._on_regroup(message)
+        if isinstance(message, Leave):
+            return self._on_leave(message)
+        if isinstance(message, Stop):
+            self.stop = message
+            return []
+        assert isinstance(message, Ping)
+        return [Answer(message.nonce)]
+
+    def _on_regroup(self, message: Regroup) -> list[Output]:
+        if message.generation <= self.generation:
+            return []  # stale
+        self.generation = message.generation
+        self.plan = message
+        self.state = State.MOVING if self.attached or self.state is not State.DETACHED else State.DETACHED
+        self._first_commit_said = False
+        return [Plan()]
+
+    def _on_leave(self, message: Leave) -> list[Output]:
+        if message.generation != self.generation:
+            return []
+        if self.state is State.DETACHED:
+            self.plan = None
+            return self._inventory(in_hook=False)
+        if self.state in (State.MOVING, State.TRAINING, State.FINISHED):
+            self.state = State.BROKEN
+            return [Wake()]
+        return []
+
+    # --- the main thread's side ---
+
+    def detach(self) -> None:
+        """The plan is known but no group is built until run.steps: the survivors build theirs there too."""
+        assert self.state is State.MOVING
+        self.state = State.DETACHED
+
+    def move(self) -> None:
+        """A detached worker has come to run.steps and now follows its plan."""
+        assert self.state is State.DETACHED and self.plan is not None
+        self.state = State.MOVING
+
+    def register(self, *, way: str, sharded: bool, exact: bool, note: str) -> list[Output]:
+        """How this script can be healed: said at join and again at run.steps."""
+        return [Say(Registered(self.worker, self.generation, self.committed, way, sharded, exact, note))]
+
+    def donated(self, *, step: int) -> list[Output]:
+        return [Say(Donated(self.worker, self.generation, step))]
+
+    def joined(self, *, step: int, group_s: float, restore_s: float) -> list[Output]:
+        """The group stands and the state is of `step`. Nothing is said if this generation broke meanwhile."""
+        self.attached = True
+        self.committed, self.prepared, self.passed = step, max(step, 0), step
+        if self.state is not State.MOVING:
+            return []
+        self.state = State.TRAINING
+        return [Say(Joined(self.worker, self.generation, step, group_s, restore_s))]
+
+    def now_prepared(self, *, step: int) -> None:
+        self.prepared = step
+
+    def now_passed(self, *, step: int) -> None:
+        self.passed = step
+
+    def now_sealed(self, *, steps: tuple[int, ...]) -> None:
+        self.sealed = steps
+
+    def now_committed(self, *, step: int, now_s: float) -> list[Output]:
+        self.committed = step
+        self.passed = self.prepared = max(step, self.prepared)
+        if self._first_commit_said:
+            return []
+        self._first_commit_said = True
+        return [Say(Committed(self.worker, self.generation, step, now_s))]
+
+    def broke(self, *, mechanism: str, error: str, traceback: str, now_s: float) -> list[Output]:
+        """The main thread cannot go on in this generation. A victim of a Leave need not say so."""
+        if self.broken:
+            return []
+        self.state = State.BROKEN
+        return [Say(Broke(self.worker, self.generation, self.committed, mechanism, error, traceback, now_s))]
+
+    def stand_still(self, *, in_hook: bool) -> list[Output]:
+        """The main thread has left its collectives. `in_hook`: it can still apply the prepared step."""
+        if self.state is State.STILL:
+            return []
+        return self._inventory(in_hook=in_hook)
+
+    def finished(self, *, stopped: bool) -> list[Output]:
+        if self.state is State.TRAINING:
+            self.state = State.FINISHED
+        return [Say(Finished(self.worker, self.generation, self.committed, stopped))]
+
+    def forget_state(self) -> None:
+        """Main's function is entered again: what the old one held is gone, the images stay."""
+        self.attached = False
+        self.committed = self.prepared = self.passed = -1
+
+    def _inventory(self, *, in_hook: bool) -> list[Output]:
+        self.state = State.STILL
+        return [Say(Inventory(self.worker, self.generation, self.committed, self.prepared, self.passed, in_hook, self.sealed))]
