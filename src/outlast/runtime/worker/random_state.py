@@ -1,0 +1,159 @@
+"""Random state of this process: Python's `random`, NumPy's legacy global generator, torch's CPU generator, and the current CUDA device's.
+
+    capture(before)       a RandomState; `before` itself when nothing was drawn since (cheap: see below)
+    restore(state)        put it back, bit for bit
+    fresh(seed)           reseed as a process that was spawned, not forked
+    isolated(seed)        a block whose draws depend on `seed` alone and leave no trace outside
+
+Cost       Copying NumPy's state takes 45 us, comparing its raw words 2 us. Its words say nothing about a cached second Gaussian, so
+           the raw comparison is trusted only when none was cached before (drawing one moves the words).
+Limits     Other generators (torch.Generator, numpy.random.Generator) belong to whoever made them: register them in run.state.
+           Of several CUDA devices only the current one is kept.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import ctypes
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from outlast.errors import CorruptError
+from outlast.runtime.worker import tree
+
+_MT_WORDS = 624
+_MT_BYTES = _MT_WORDS * 4 + 4  # words and position, as NumPy's mt19937_state lays them out
+_PREFIX = "random:"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RandomState:
+    """`numpy` is np.random.get_state(legacy=False); `numpy_raw` its words as they lie in memory, b"" where not MT19937. `cuda` may be None."""
+
+    python: tuple[Any, ...]
+    numpy: dict[str, Any]
+    numpy_raw: bytes
+    cpu: torch.Tensor
+    cuda: torch.Tensor | None
+
+
+def capture(before: RandomState | None = None) -> RandomState:
+    """The state now. Parts that did not move since `before` are shared with it; if none did, `before` itself is returned."""
+    python = random.getstate()
+    cpu_now, cuda_now = torch.get_rng_state(), _cuda()
+    if before is None:
+        return RandomState(python, _numpy_state(), _numpy_raw(), cpu_now, cuda_now)
+    python = before.python if before.python == python else python
+    cpu_now = before.cpu if torch.equal(before.cpu, cpu_now) else cpu_now
+    cuda_now = before.cuda if _same(before.cuda, cuda_now) else cuda_now
+    raw = _numpy_raw()
+    numpy = before.numpy if _numpy_still(before, raw) else _numpy_state()
+    if python is before.python and cpu_now is before.cpu and cuda_now is before.cuda and numpy is before.numpy:
+        return before
+    return RandomState(python, numpy, raw, cpu_now, cuda_now)
+
+
+def moved_since(before: RandomState) -> bool:
+    """Was anything drawn, seeded or set since `before`? Exact; about 30 us."""
+    return capture(before) is not before
+
+
+def restore(state: RandomState) -> None:
+    random.setstate(state.python)
+    np.random.set_state(state.numpy)
+    torch.set_rng_state(state.cpu)
+    if state.cuda is not None and torch.cuda.is_initialized():
+        torch.cuda.set_rng_state(state.cuda)
+
+
+def fresh(seed: int | None = None) -> None:
+    """What a spawned process starts with, and a forked one does not: all generators from the system's entropy. From `seed` if given."""
+    if seed is not None:
+        seed_cpu(seed)
+    else:
+        random.seed()
+        np.random.seed()
+        torch.default_generator.seed()
+    if torch.cuda.is_initialized():
+        torch.cuda.seed_all() if seed is None else torch.cuda.manual_seed_all(seed)
+
+
+def seed_cpu(seed: int) -> None:
+    """Seed the three host generators with 64 bits. 8 us; touches no device."""
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFF_FFFF)
+    torch.default_generator.manual_seed(seed)
+
+
+@contextlib.contextmanager
+def isolated(seed: int) -> Iterator[None]:
+    """Inside, draws depend on `seed` alone; afterwards the random state is what it was."""
+    before = capture()
+    seed_cpu(seed)
+    try:
+        yield
+    finally:
+        restore(before)
+
+
+def encode(state: RandomState) -> tree.Encoded:
+    """JSON text and a few small tensors whose names begin with `random:`."""
+    version, words, gauss = state.python
+    tensors = {f"{_PREFIX}python": torch.frombuffer(array.array("I", words), dtype=torch.int32), f"{_PREFIX}torch": state.cpu}
+    if state.cuda is not None:
+        tensors[f"{_PREFIX}cuda"] = state.cuda
+    rest = tree.encode({"python": [version, gauss], "numpy": state.numpy}, f"{_PREFIX}numpy")
+    return tree.Encoded(rest.text, tensors | rest.tensors)
+
+
+def decode(text: str, tensors: Mapping[str, torch.Tensor]) -> RandomState:
+    """The tensors are copied. CorruptError if they are not what `encode` makes."""
+    rest = tree.decode(text, tensors)
+    try:
+        words = tuple(array.array("I", tensors[f"{_PREFIX}python"].cpu().contiguous().numpy().tobytes()))
+        version, gauss = rest["python"]
+        cuda = tensors.get(f"{_PREFIX}cuda")
+        return RandomState((version, words, gauss), rest["numpy"], b"", tensors[f"{_PREFIX}torch"].cpu().clone(), None if cuda is None else cuda.cpu().clone())
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptError(f"a random state that cannot be decoded: {error!r}") from None
+
+
+def _cuda() -> torch.Tensor | None:
+    return torch.cuda.get_rng_state() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+
+
+def _same(left: torch.Tensor | None, right: torch.Tensor | None) -> bool:
+    return left is right or (left is not None and right is not None and torch.equal(left, right))
+
+
+def _numpy_state() -> dict[str, Any]:
+    return dict(np.random.get_state(legacy=False))  # type: ignore[arg-type]
+
+
+def _numpy_raw() -> bytes:
+    """The words of NumPy's global generator by the address that NumPy publishes for them."""
+    bits = _numpy_bits()
+    return ctypes.string_at(bits.ctypes.state_address, _MT_BYTES) if type(bits) is np.random.MT19937 else b""
+
+
+def _numpy_bits() -> Any:
+    return np.random.mtrand._rand._bit_generator  # type: ignore[attr-defined]  # np.random.get_bit_generator() only since NumPy 1.24
+
+
+def _numpy_still(before: RandomState, raw: bytes) -> bool:
+    if raw and raw == before.numpy_raw and not before.numpy["has_gauss"]:
+        return True
+    now = _numpy_state()
+    return bool(_plain(now) == _plain(before.numpy))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return value.tobytes() if isinstance(value, np.ndarray) else value
