@@ -12,7 +12,7 @@ This module is pure: no clock, no files, no torch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from outlast.model.terms import Cause, FailureClass, Mechanism, Rung
 
@@ -123,14 +123,14 @@ class Interruption:
         """Fault to first new commit, where both are known."""
         return None if self.fault_s is None or self.resumed_s is None else max(0.0, self.resumed_s - self.fault_s)
 
-    def public(self, *, began_s: float, first_id: int = 0) -> dict[str, object]:
-        """The shape that `status`, `report` and the live view show. Times count from `began_s`, ids from `first_id`."""
+    def public(self, *, began_s: float) -> dict[str, object]:
+        """The shape that `status`, `report` and the live view show. Times count from `began_s`."""
 
         def since(at_s: float | None) -> float | None:
             return None if at_s is None else round(at_s - began_s, 6)
 
         return {
-            "id": self.id + first_id, "parent": None if self.parent is None else self.parent + first_id,
+            "id": self.id, "parent": self.parent,
             "class": FailureClass(self.failure_class).value, "mechanism": Mechanism(self.mechanism).value,
             "ranks": list(self.ranks), "pids": list(self.pids), "nodes": list(self.nodes),
             "rung": None if self.rung is None else Rung(self.rung).value, "generation": self.generation, "step": self.step,
@@ -194,16 +194,21 @@ class Records:
         """The newest committed step of the newest session that committed any."""
         return next((part.steps[-1].to_step for part in reversed(self.sessions) if part.steps), 0)
 
-    def interruptions(self) -> list[dict[str, object]]:
-        """Public shape of all interruptions; ids that a later session gave again are moved up, so that they stay unique."""
-        out: list[dict[str, object]] = []
+    def unique_interruptions(self) -> list[tuple[Interruption, float]]:
+        """All interruptions, each with its session's `began_s`; ids that a later session gave again are moved up."""
+        out: list[tuple[Interruption, float]] = []
         highest = -1
         for part in self.sessions:
             first = min((one.id for one in part.interruptions), default=0)
             shift = 0 if first > highest else highest + 1 - first
-            out.extend(one.public(began_s=part.began_s, first_id=shift) for one in part.interruptions)
-            highest = max([highest, *(one.id + shift for one in part.interruptions)])
+            for one in part.interruptions:
+                out.append((replace(one, id=one.id + shift, parent=None if one.parent is None else one.parent + shift), part.began_s))
+                highest = max(highest, one.id + shift)
         return out
+
+    def interruptions(self) -> list[dict[str, object]]:
+        """The public shape of all interruptions."""
+        return [one.public(began_s=began_s) for one, began_s in self.unique_interruptions()]
 
 
 def began_on_each_clock(sessions: tuple[Session, ...] | list[Session]) -> list[float]:

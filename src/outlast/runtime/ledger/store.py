@@ -49,7 +49,7 @@ class Ledger:
         self.dropped_count = 0
         self._connection = connection
         self._queue: list[Record] = []
-        self._snapshot: tuple[float, str] | None = None
+        self._snapshot: tuple[float, str] | None = None  # when it was taken, and its JSON
         self._queueing = threading.Lock()
         self._writing = threading.Lock()
 
@@ -112,7 +112,8 @@ class Ledger:
             except OutlastError:
                 with self._queueing:
                     self._queue = queue + self._queue
-                    self._snapshot = self._snapshot or snapshot
+                    if self._snapshot is None:
+                        self._snapshot = snapshot
                 raise
             return len(queue)
 
@@ -149,10 +150,12 @@ class Ledger:
     def newest(self) -> Newest:
         """The highest numbers given so far, over all sessions."""
         with self._writing, _as_our_errors(self.path):
-            one = self._connection.execute(
-                "SELECT (SELECT max(generation) FROM generations), (SELECT max(worker) FROM lives), (SELECT max(id) FROM interruptions), (SELECT max(to_step) FROM steps)"
-            ).fetchone()
-        return Newest(*(-1 if value is None else value for value in one[:3]), one[3] or 0)
+            highest = [
+                self._connection.execute(f"SELECT max({column}) FROM {table}").fetchone()[0]
+                for column, table in (("generation", "generations"), ("worker", "lives"), ("id", "interruptions"), ("to_step", "steps"))
+            ]
+        generation, worker, interruption = (-1 if value is None else value for value in highest[:3])
+        return Newest(generation, worker, interruption, step=highest[3] or 0)
 
     # --- inside --------------------------------------------------------------------------------------
 

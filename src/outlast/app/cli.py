@@ -1,0 +1,116 @@
+"""The command `outlast`.
+
+Exit codes   0 ended well, 1 the run failed, 2 usage, 3 undetermined, 130 and 143 on SIGINT and SIGTERM.
+Start        Neither torch nor Rich is imported before a subcommand needs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import os
+import sys
+import typing
+from collections.abc import Callable, Mapping, Sequence
+
+from outlast.errors import OutlastError, UsageError
+
+SIGINT_EXIT, SIGTERM_EXIT = 130, 143
+
+COMMANDS = {
+    "run": "train with a script, and go on through failures (torchrun's flags)",
+    "status": "how a run stands now",
+    "report": "where the time of a run went, and every interruption",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with errors that say what to do, and no abbreviated flags. Raises UsageError instead of leaving the process."""
+
+    def __init__(self, *args: typing.Any, **keywords: typing.Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **keywords})
+
+    def error(self, message: str) -> typing.NoReturn:
+        raise UsageError(message, hint=f"`{self.prog} --help` lists what there is")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line; the exit code. Errors go to stderr as `error: ...`, a blank line, `hint: ...`."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(arguments)
+    except OutlastError as error:
+        return fail(error)
+    except KeyboardInterrupt:
+        return SIGINT_EXIT
+    except BrokenPipeError:  # `outlast report | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def fail(error: OutlastError) -> int:
+    """Say the error on stderr; its exit code."""
+    print(f"error: {error}", file=sys.stderr)
+    return error.exit_code
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if arguments[:1] == ["run"]:
+        from outlast.app import run
+
+        return run.main(arguments[1:])
+    parser = _parser()
+    if not arguments:
+        parser.print_help()
+        return 2
+    command = arguments[0]
+    if not command.startswith("-") and command not in COMMANDS:
+        close = difflib.get_close_matches(command, COMMANDS, n=1)
+        raise UsageError(f"there is no command {command!r}", hint=f"did you mean `outlast {close[0]}`?" if close else "`outlast --help` lists the commands")
+    options = parser.parse_args(arguments)
+    return _show(options.command, options.run, as_json=options.json)
+
+
+def _parser() -> Parser:
+    from outlast import __version__
+
+    parser = Parser(prog="outlast", description="PyTorch training that outlives its workers, and says where every second went.")
+    parser.add_argument("--version", action="version", version=f"outlast {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
+    commands.add_parser("run", help=COMMANDS["run"], add_help=False)
+    for name in ("status", "report"):
+        one = commands.add_parser(name, help=COMMANDS[name], description=f"Say {COMMANDS[name]}." if name == "status" else "Say where the time of a run went.")
+        one.add_argument("run", nargs="?", metavar="RUN", help="a run's folder, or its name under runs/ (default: the newest)")
+        one.add_argument("--json", action="store_true", help="for programs: one JSON object on stdout")
+    return parser
+
+
+def _show(command: str, run: str | None, *, as_json: bool) -> int:
+    from outlast.runtime.ledger.view import look
+
+    view = look(run)
+    facts: Mapping[str, typing.Any]
+    show: Callable[..., None]
+    if command == "status":
+        from outlast.app.status import show_status as show
+        from outlast.app.status import status_facts
+
+        facts = status_facts(view)
+    else:
+        from outlast.app.report import report_facts
+        from outlast.app.report import show_report as show
+
+        facts = report_facts(view)
+    if as_json:
+        print(json.dumps(facts, indent=2, default=str))
+    else:
+        from outlast.app.words import console_for
+
+        show(console_for(environment=os.environ), facts)
+    sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

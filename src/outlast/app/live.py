@@ -1,0 +1,109 @@
+"""The live view of `outlast run`, on stderr: a few lines that stay in place on a terminal, plain lines elsewhere.
+
+A snapshot is what `outlast status --json` prints. The view asks nobody for the time: `wall_s` of the snapshots is its clock.
+One thread; nothing is drawn between calls.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.padding import Padding
+from rich.text import Text
+
+from outlast.app import words
+from outlast.app.status import headline, last_interruptions
+from outlast.app.words import Facts
+
+PLAIN_EVERY_S = 10.0
+
+
+class LiveView:
+    """Use as a context manager, or call `close`. `console` is one for stderr (see words.console_for)."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live: Live | None = None
+        self._facts: Facts | None = None
+        self._said_s: float | None = None
+        self._began: set[int] = set()
+        self._ended: set[int] = set()
+
+    def __enter__(self) -> LiveView:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def update(self, snapshot: Facts) -> None:
+        """Show this from now on. Off a terminal: a line at the start, at each interruption and its end, and every 10 s."""
+        self._facts = snapshot
+        if self._console.is_terminal:
+            self._start()
+            if self._live is not None:
+                self._live.update(_view(snapshot), refresh=True)
+            return
+        for line in self._news(snapshot):
+            self._write(line)
+
+    def print_line(self, text: str) -> None:
+        """A line for people, above the view."""
+        self._write(Text(text))
+
+    def pass_through(self, write: Callable[[], object]) -> None:
+        """Call `write`, which writes to the same terminal by other ways (a worker's output), with the view out of its way."""
+        drawn = self._live is not None
+        self._stop()
+        try:
+            write()
+        finally:
+            if drawn and self._facts is not None:
+                self.update(self._facts)
+
+    def close(self) -> None:
+        """Take the view away. What was printed stays."""
+        self._stop()
+
+    def _start(self) -> None:
+        if self._live is None:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False)
+            self._live.start()
+
+    def _stop(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _write(self, line: Text) -> None:
+        self._console.print(Text.assemble(("outlast ", "dim"), line), soft_wrap=True)
+
+    def _news(self, snapshot: Facts) -> list[Text]:
+        lines = []
+        for one in snapshot.get("interruptions", ()):
+            if one["id"] not in self._began:
+                self._began.add(one["id"])
+                lines.append(Text(words.began(one)))
+            if one["id"] not in self._ended and one.get("resumed_s") is not None:
+                self._ended.add(one["id"])
+                lines.append(Text(words.ended(one)))
+        at_s = snapshot.get("wall_s") or 0.0
+        if self._said_s is None or at_s >= self._said_s + PLAIN_EVERY_S:
+            self._said_s = at_s
+            lines.append(Text.assemble(headline(snapshot), f"   workers: {_workers(snapshot)}"))
+        return lines
+
+
+def _view(snapshot: Facts) -> RenderableType:
+    parts: list[RenderableType] = [headline(snapshot), Padding(Text(f"workers  {_workers(snapshot)}"), (0, 0, 0, 2))]
+    if snapshot.get("interruptions"):
+        parts.append(Padding(last_interruptions(snapshot), (0, 0, 0, 2)))
+    return Group(*parts)
+
+
+def _workers(snapshot: Facts) -> str:
+    text = words.states(snapshot.get("workers", ()))
+    spares: list[typing.Any] = list(snapshot.get("spares", ()))
+    return f"{text}; spares: {words.spares(spares)}" if spares else text

@@ -1,0 +1,178 @@
+"""`outlast report`: where the time of a run went, and every interruption. Read from the ledger, at any time.
+
+Clocks   `wall_s`, `rank_seconds` and ETTR count launcher start to end, summed over the sessions of a resumed run; nobody
+         held ranks in between, so that is apart as `downtime_s`, and `elapsed_s` is both. Times of interruptions are
+         seconds since the run began, on the line of `elapsed_s`.
+"""
+
+from __future__ import annotations
+
+import typing
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from outlast.app import words
+from outlast.app.status import OVER, STATE_STYLE
+from outlast.app.words import Facts
+from outlast.model.goodput import account, recovery
+from outlast.model.records import SessionRecords
+from outlast.model.terms import Cause
+from outlast.runtime.ledger.view import RunView
+
+SHOWN_COUNT = 20  # interruptions in the table; --json has all
+BAR_COLUMNS = 32
+MEANING = {
+    "startup": "launcher start to a rank's first second in the script", "productive": "first execution of steps that stayed",
+    "data_wait": "waiting for a batch", "stall": "standing still for a snapshot or a checkpoint", "repeated": "steps rolled back or executed again",
+    "detection": "fault to detection", "regroup": "detection to the next process or group", "restore": "moving state back",
+    "evaluation": "run.phase(...)", "other": "user code between steps", "degraded": "ranks asked for but given up", "shutdown": "after the last step",
+}  # fmt: skip
+
+
+def report_facts(view: RunView) -> dict[str, typing.Any]:
+    """The JSON of `report`."""
+    records = view.records
+    books = account(records, now_s=view.now_s)
+    seconds = books.rank_seconds
+    newest = records.sessions[-1]
+    over_s = newest.session.over_s if view.now_s is None else view.now_s
+    elapsed_s = max(books.wall_s, over_s - newest.began_s)
+    return {
+        "run": records.meta.run, "state": view.state, "reason": newest.session.reason, "path": str(view.path), "version": records.meta.version,
+        "world_size": records.meta.world_size, "steps": _steps(view),
+        "generation": max((one.generation for part in records.sessions for one in part.generations), default=0),
+        "wall_s": books.wall_s, "elapsed_s": elapsed_s, "downtime_s": elapsed_s - books.wall_s,
+        "ettr": books.ettr, "ettr_training": books.ettr_training, "productive_s": seconds[Cause.PRODUCTIVE] / max(1, books.world_size),
+        "rank_seconds": {cause.value: value for cause, value in seconds.items()}, "spare_seconds": books.spare_seconds,
+        "step_median_s": _median_step_s(records.sessions), "mttr": asdict(recovery(one for one, _ in records.unique_interruptions())),
+        "interruptions": records.interruptions(),
+        "warnings": [str(event.data.get("text", "")) for part in records.sessions for event in part.events if event.kind == "warning"],
+        "sessions": [
+            {"session": part.session.session, "pid": part.session.pid,
+             "from_s": part.session.started_s - part.began_s, "to_s": part.session.over_s - part.began_s,
+             "state": part.session.state, "exit_code": part.session.exit_code, "reason": part.session.reason}
+            for part in records.sessions
+        ],
+    }  # fmt: skip
+
+
+def show_report(console: Console, facts: Facts) -> None:
+    """The same for people: the verdict first, then where the time went, then every interruption."""
+    _show_head(console, facts)
+    total_s = sum(facts["rank_seconds"].values())
+    console.print(f"\nWhere the rank-seconds went ({words.count(facts['world_size'], 'rank')} x {words.duration(facts['wall_s'])})", style="bold")
+    console.print(Padding(_causes(console, facts, total_s), (0, 0, 0, 2)))
+    if facts["spare_seconds"] > 0:
+        console.print(f"  Spares stood by for {words.duration(facts['spare_seconds'])}, apart from the above.", style="dim")
+    if facts["interruptions"]:
+        hidden = len(facts["interruptions"]) - SHOWN_COUNT
+        console.print("\nInterruptions" + (f" (the last {SHOWN_COUNT}; {hidden:,} before them are in --json)" if hidden > 0 else ""), style="bold")
+        console.print(Padding(_interruptions(facts["interruptions"][-SHOWN_COUNT:]), (0, 0, 0, 2)))
+    if facts["warnings"]:
+        console.print("\nWarnings", style="bold")
+        for text in dict.fromkeys(facts["warnings"]):
+            console.print(Padding(Text(f"- {text}"), (0, 0, 0, 2)))
+
+
+def _show_head(console: Console, facts: Facts) -> None:
+    state = facts["state"]
+    going = "" if state in OVER else " so far"
+    console.print(
+        Text.assemble(
+            (facts["run"], "bold"), "  ", (state, STATE_STYLE.get(state, "")),
+            f"  {words.count(facts['steps'], 'step')} on {words.count(facts['world_size'], 'rank')} in {words.duration(facts['wall_s'])}{going}",
+        )
+    )  # fmt: skip
+    if state == "lost":
+        console.print(Text("The launcher is gone though the run has not ended: go on with `outlast run --resume`.", style=STATE_STYLE[state]))
+    if state in ("failed", "stopped") and facts["reason"]:
+        console.print(Text(f"{state}: {facts['reason']}", style=STATE_STYLE[state]))
+    broken = next((one for one in reversed(facts["interruptions"]) if one["traceback"]), None)
+    if state == "failed" and broken is not None:
+        console.print(Padding(Text(broken["traceback"].rstrip()), (1, 0, 0, 2)))
+    console.print()
+    pairs = Table.grid(padding=(0, 3, 0, 0))
+    pairs.add_row("ETTR", Text(words.percent(facts["ettr"]), "bold"), f"{words.percent(facts['ettr_training'])} without start-up and shutdown")
+    pairs.add_row("MTTR", *_mttr(facts))
+    repeated, lost = (sum(one[key] for one in facts["interruptions"]) for key in ("steps_repeated", "steps_lost"))
+    pairs.add_row("steps", f"{facts['steps']:,}", f"{repeated:,} repeated, {lost:,} lost" + _pace(facts))
+    if len(facts["sessions"]) > 1:
+        pairs.add_row("down", words.duration(facts["downtime_s"]), f"between {len(facts['sessions'])} launcher sessions; not in the figures here")
+    console.print(Padding(pairs, (0, 0, 0, 2)))
+
+
+def _pace(facts: Facts) -> str:
+    return "" if facts["step_median_s"] is None else f", one takes {words.duration(facts['step_median_s'])} (median)"
+
+
+def _mttr(facts: Facts) -> tuple[Text, str]:
+    mttr = facts["mttr"]
+    many = words.count(mttr["count"], "interruption") + (f", {mttr['open_count']} not yet over" if mttr["open_count"] else "")
+    if mttr["median_range_s"] is None:
+        return Text("-", "bold"), many
+    exact = all(mttr[name][0] == mttr[name][1] for name in ("median_range_s", "max_range_s"))
+    unsure = "" if exact else "; a fault's time is unknown, so from-to"
+    return Text(words.span(*mttr["median_range_s"]), "bold"), f"median; max {words.span(*mttr['max_range_s'])}; {many}{unsure}"
+
+
+def _causes(console: Console, facts: Facts, total_s: float) -> Table:
+    block = "\N{FULL BLOCK}" if console.encoding.lower().replace("-", "") == "utf8" else "#"
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(no_wrap=True)
+    for _ in range(2):
+        table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(style="dim")
+    for cause, value in sorted(facts["rank_seconds"].items(), key=lambda item: -item[1]):
+        if value > 0:
+            share = value / total_s
+            bar = Text(block * max(1, round(share * BAR_COLUMNS)), "green" if cause == "productive" else "yellow")
+            table.add_row(cause.replace("_", " "), words.duration(value), f"{share * 100:.1f} %", bar, MEANING[cause])
+    table.add_row("total", words.duration(total_s), "100.0 %", "", "", style="bold")
+    return table
+
+
+def _interruptions(some: list[dict[str, typing.Any]]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("#", "at", "rank", "step"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("what", "rung"):
+        table.add_column(name, no_wrap=True)
+    for name in ("detected", "MTTR", "repeated", "lost"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("why", overflow="fold")
+    for one in some:
+        late_s = words.detection_s(one)
+        at_s = one["detected_s"] if one["fault_s"] is None else one["fault_s"]
+        table.add_row(
+            str(one["id"]), words.duration(at_s), words.listed(one["ranks"]) or "-", f"{one['step']:,}",
+            one["mechanism"].replace("_", " "), one["rung"] or "-", "-" if late_s is None else words.duration(late_s),
+            words.recovery_words(one) if one["parent"] is None else f"with {one['parent']}",
+            f"{one['steps_repeated']:,}", f"{one['steps_lost']:,}", Text(_why(one)),
+        )  # fmt: skip
+    return table
+
+
+def _why(one: Facts) -> str:
+    kind = "" if one["class"] == "unknown" else one["class"].replace("_", " ")
+    return ": ".join(part for part in (kind, one["reason"] or one["error"].strip().rpartition("\n")[2]) if part) or "unknown"
+
+
+def _steps(view: RunView) -> int:
+    said = (view.records.snapshot or {}).get("step")
+    return said if isinstance(said, int) else view.records.newest_step
+
+
+def _median_step_s(sessions: tuple[SessionRecords, ...]) -> float | None:
+    """The median of the buckets' medians, each weighted with its steps."""
+    buckets = sorted((bucket.median_s, bucket.to_step - bucket.from_step) for part in sessions for bucket in part.steps)
+    half = sum(steps for _, steps in buckets) / 2
+    for median_s, steps in buckets:
+        half -= steps
+        if half <= 0:
+            return median_s
+    return None

@@ -1,0 +1,105 @@
+"""Numbers and interruptions in words; units are converted here and nowhere else in app/."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterable, Mapping
+
+from rich.console import Console
+
+Facts = Mapping[str, typing.Any]
+
+PLAIN_WIDTH = 120  # columns where nobody says how wide the output is
+
+
+def console_for(*, stderr: bool = False, environment: Mapping[str, str]) -> Console:
+    """A console that is plain where the output is no terminal, or NO_COLOR is set."""
+    probe = Console(stderr=stderr, highlight=False)
+    if probe.is_terminal and not environment.get("NO_COLOR"):
+        return probe
+    columns = environment.get("COLUMNS", "")
+    width = int(columns) if columns.isdigit() and int(columns) >= 40 else probe.width if probe.is_terminal else PLAIN_WIDTH
+    return Console(stderr=stderr, highlight=False, color_system=None, force_terminal=False, width=width)
+
+
+def duration(seconds: float | None) -> str:
+    """3 ms, 1.24 s, 2 m 05 s, 3 h 07 m; "-" for None."""
+    if seconds is None:
+        return "-"
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
+    if seconds < 3599.5:
+        return f"{int(seconds + 0.5) // 60} m {int(seconds + 0.5) % 60:02d} s"
+    minutes = int(seconds / 60 + 0.5)
+    return f"{minutes // 60} h {minutes % 60:02d} m"
+
+
+def span(low_s: float, high_s: float) -> str:
+    """One duration, or from-to where they differ in what is shown."""
+    low, high = duration(low_s), duration(high_s)
+    return low if low == high else f"{low} to {high}"
+
+
+def percent(share: float) -> str:
+    """Rounded down, so that 100.0 % means all."""
+    return f"{int(share * 1000 + 1e-9) / 10:.1f} %"
+
+
+def count(number: int, one: str, many: str = "") -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def listed(items: Iterable[object]) -> str:
+    return ", ".join(str(item) for item in items)
+
+
+def ranks(one: Facts) -> str:
+    names = one.get("ranks") or []
+    return f"rank {names[0]}" if len(names) == 1 else f"ranks {listed(names)}" if names else "no rank"
+
+
+def detection_s(one: Facts) -> float | None:
+    """Fault to detection; None where the fault's time is not known."""
+    return None if one.get("fault_s") is None else max(0.0, one["detected_s"] - one["fault_s"])
+
+
+def recovery_words(one: Facts) -> str:
+    """How long the interruption lasted: exact, an interval where its beginning is not known, or that it goes on."""
+    if one.get("resumed_s") is None:
+        return "open"
+    if one.get("mttr_s") is not None:
+        return duration(one["mttr_s"])
+    earliest_s = one["detected_s"] if one.get("fault_not_before_s") is None else one["fault_not_before_s"]
+    return span(one["resumed_s"] - one["detected_s"], one["resumed_s"] - earliest_s)
+
+
+def began(one: Facts) -> str:
+    """`interruption 3: rank 2, signal, at step 131, detected after 3 ms`."""
+    late_s = detection_s(one)
+    words = [f"interruption {one['id']}: {ranks(one)}", str(one["mechanism"]).replace("_", " ")]
+    if one.get("step"):
+        words.append(f"at step {one['step']:,}")
+    if late_s is not None:
+        words.append(f"detected after {duration(late_s)}")
+    return ", ".join(words) + (f" (part of {one['parent']})" if one.get("parent") is not None else "")
+
+
+def ended(one: Facts) -> str:
+    """`interruption 3: back after 92 ms by spare, 1 step repeated, 0 lost`."""
+    by = f" by {one['rung']}" if one.get("rung") else ""
+    repeated = count(one.get("steps_repeated") or 0, "step")
+    return f"interruption {one['id']}: back after {recovery_words(one)}{by}, {repeated} repeated, {one.get('steps_lost') or 0:,} lost"
+
+
+def states(workers: Iterable[Facts]) -> str:
+    """`3 training, 1 starting`: workers by state, most first."""
+    by_state: dict[str, int] = {}
+    for worker in workers:
+        by_state[worker["state"]] = by_state.get(worker["state"], 0) + 1
+    return listed(f"{number} {state}" for state, number in sorted(by_state.items(), key=lambda item: (-item[1], item[0]))) or "none"
+
+
+def spares(some: Iterable[Facts]) -> str:
+    return states({"state": spare["kind"]} for spare in some)

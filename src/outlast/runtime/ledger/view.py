@@ -1,0 +1,43 @@
+"""A run as others see it: its folder, its ledger, and whether its launcher is still there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from outlast.model.records import Records
+from outlast.runtime import clock, run_folder
+from outlast.runtime.ledger.store import read_ledger
+
+STATES = ("starting", "training", "regrouping", "ended", "failed", "stopped", "lost")
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """`now_s` is the monotonic reading up to which seconds count; None when nobody runs it any more."""
+
+    path: Path
+    records: Records
+    now_s: float | None
+
+    @property
+    def state(self) -> str:
+        """One of STATES. Lost: the launcher is gone though the run has not ended."""
+        session = self.records.sessions[-1].session
+        if session.ended_s is not None:
+            return session.state
+        if self.now_s is None:
+            return "lost"
+        said = (self.records.snapshot or {}).get("state")
+        return said if isinstance(said, str) and said in STATES else "starting"
+
+
+def look(run: str | None, *, root: Path = run_folder.ROOT) -> RunView:
+    """The run meant by RUN (see run_folder.find). Raises RunFolderError, CorruptError."""
+    path = run_folder.find(run, root=root)
+    records = read_ledger(path / "ledger.db")
+    if records.sessions[-1].session.ended_s is None and run_folder.holder(path) is None:
+        records = read_ledger(path / "ledger.db")  # it may have said its end between the two looks
+        return RunView(path, records, None)
+    session = records.sessions[-1].session
+    return RunView(path, records, max(clock.now_s(), session.seen_s) if session.ended_s is None else None)

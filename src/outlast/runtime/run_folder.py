@@ -1,0 +1,250 @@
+"""A run's folder: where it lies, what lies in it, and who holds it.
+
+    runs/<utc time>-<name>/
+      run.json      run id, name, format, version, options, pid of the newest launcher
+      ledger.db     see runtime/ledger
+      logs/ evidence/ checkpoints/
+      lock          held (flock) by the launcher while it lives; its text is the holder's pid
+
+The lock goes with the process, however it ends. It is not inherited by programs the launcher starts; a bare fork that
+outlives the launcher would keep it. Over network file systems flock is only as good as theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import fcntl
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from outlast.errors import CapacityError, RunFolderError
+from outlast.model.limits import LEDGER_VERSION, LOCK_PATIENCE_S
+from outlast.runtime import clock
+
+ROOT = Path("runs")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """An open run folder: this process holds its lock until `close`."""
+
+    path: Path
+    run: str
+    name: str
+    lock_fd: int
+
+    @property
+    def ledger(self) -> Path:
+        return self.path / "ledger.db"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def evidence(self) -> Path:
+        return self.path / "evidence"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @classmethod
+    def create(cls, path: Path | None, *, name: str, version: str, options: Mapping[str, object], root: Path = ROOT) -> RunFolder:
+        """A new run. Without a path, `root/<utc time>-<name>`. Raises RunFolderError where there is a run already, CapacityError where the disk refuses."""
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("._-")[:64] or "run"
+        stamp = f"{datetime.fromtimestamp(clock.wall_s(), timezone.utc):%Y%m%dT%H%M%SZ}-{name}"
+        with _disk_errors(path or root):
+            path = _make_new(root, stamp) if path is None else _make_given(path)
+            lock_fd = _lock(path)
+            try:
+                if (path / "run.json").exists():  # another launcher was faster
+                    raise _has_a_run(path)
+                folder = cls(path, f"{stamp}-{secrets.token_hex(3)}", name, lock_fd)
+                for part in (folder.logs, folder.evidence, folder.checkpoints):
+                    part.mkdir(exist_ok=True)
+                folder._write_card(version, options)
+            except BaseException:
+                os.close(lock_fd)
+                raise
+        return folder
+
+    @classmethod
+    def resume(cls, path: Path, *, version: str, options: Mapping[str, object]) -> RunFolder:
+        """An existing run, to go on with. Raises RunFolderError if it is in use, of another version, or not a run."""
+        read_card(path)
+        with _disk_errors(path):
+            lock_fd = _lock(path)
+            try:
+                card = read_card(path)
+                folder = cls(path, str(card["run"]), str(card["name"]), lock_fd)
+                folder._write_card(version, options)
+            except BaseException:
+                os.close(lock_fd)
+                raise
+        return folder
+
+    def close(self) -> None:
+        """Let go of the lock. Call once."""
+        os.close(self.lock_fd)
+
+    def _write_card(self, version: str, options: Mapping[str, object]) -> None:
+        card: dict[str, object] = {"run": self.run, "name": self.name, "format": LEDGER_VERSION, "version": version}
+        card |= {"pid": os.getpid(), "opened_wall_s": clock.wall_s(), "options": options}
+        part = self.path / "run.json.part"
+        part.write_text(json.dumps(card, indent=2, default=str) + "\n")
+        part.replace(self.path / "run.json")
+
+
+def read_card(path: Path) -> dict[str, object]:
+    """run.json of a run folder. Raises RunFolderError where there is none or it is of another version."""
+    try:
+        card = json.loads((path / "run.json").read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        raise RunFolderError(f"{path} is not a run folder: it has no run.json", hint="name a folder that `outlast run` made") from None
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"{path / 'run.json'} cannot be read: {error}", hint="restore the file, or start a new run") from None
+    if not isinstance(card, dict) or not {"run", "name", "format", "version"} <= set(card):
+        raise RunFolderError(f"{path / 'run.json'} is not what outlast writes", hint="restore the file, or start a new run")
+    if card["format"] != LEDGER_VERSION:
+        raise RunFolderError(
+            f"{path} was written by outlast {card['version']} (format {card['format']}); this one reads format {LEDGER_VERSION}",
+            hint=f"install outlast {card['version']} for this run, or start a new one",
+        )
+    return card
+
+
+def find(run: str | None, *, root: Path = ROOT) -> Path:
+    """The folder meant by RUN: a folder's path, a name or a run id under `root`; the newest one where RUN is left out."""
+    if run is None:
+        return newest(root)
+    for path in (Path(run), root / run):
+        if path.is_dir():
+            read_card(path)
+            return path
+    known = {str(card["run"]): path for path, card in _runs(root)} | {path.name: path for path, _ in _runs(root)}
+    if run in known:
+        return known[run]
+    close = difflib.get_close_matches(run, known, n=1)
+    hint = f"did you mean {close[0]}?" if close else "name a run folder, or leave RUN out for the newest one under runs/"
+    raise RunFolderError(f"there is no run {run}", hint=hint)
+
+
+def newest(root: Path = ROOT) -> Path:
+    """The run that was started or resumed last. Raises RunFolderError where there is none."""
+    runs = _runs(root)
+    if not runs:
+        raise RunFolderError(f"there is no run under {root}/", hint="start one with `outlast run script.py`, or name its folder")
+    return max(runs, key=lambda run: (_opened_s(run[1]), run[0].name))[0]
+
+
+def holder(path: Path) -> int | None:
+    """The pid of the launcher that holds the folder now; None when nobody does; 0 when it cannot be told."""
+    try:
+        fd = os.open(path / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return 0
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # for an instant: a launcher that comes just now is patient
+    except OSError:
+        return _pid_in(fd)
+    else:
+        return None
+    finally:
+        os.close(fd)
+
+
+def _make_new(root: Path, stamp: str) -> Path:
+    root.mkdir(parents=True, exist_ok=True)
+    for number in range(1, 1000):
+        path = root / (stamp if number == 1 else f"{stamp}-{number}")
+        with contextlib.suppress(FileExistsError):
+            path.mkdir()
+            return path
+    raise RunFolderError(f"there are a thousand runs named {root / stamp}", hint="wait a second, or name a folder with --run-dir")
+
+
+def _make_given(path: Path) -> Path:
+    if path.exists() and not path.is_dir():
+        raise RunFolderError(f"{path} is a file", hint="name another folder with --run-dir")
+    if (path / "run.json").exists():
+        _refuse_if_held(path)
+        raise _has_a_run(path)
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _has_a_run(path: Path) -> RunFolderError:
+    return RunFolderError(f"{path} holds a run already", hint="go on with it with --resume, or name another folder with --run-dir")
+
+
+def _lock(path: Path) -> int:
+    """The lock's descriptor, held. A reader looks for an instant only, so a taken lock is tried again for a moment."""
+    fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    patient_until_s = clock.now_s() + LOCK_PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if clock.now_s() >= patient_until_s:
+                os.close(fd)
+                _refuse_if_held(path, certain=True)
+            time.sleep(LOCK_PATIENCE_S / 20)
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    return fd
+
+
+def _refuse_if_held(path: Path, *, certain: bool = False) -> None:
+    pid = holder(path)
+    if pid is not None or certain:
+        who = f"process {pid}" if pid else "another process"
+        raise RunFolderError(f"{path} is in use by {who}", hint="wait for that run to end, stop it, or name another folder with --run-dir")
+
+
+def _pid_in(fd: int) -> int:
+    try:
+        return int(os.pread(fd, 32, 0).decode().strip() or 0)
+    except (OSError, ValueError):
+        return 0
+
+
+def _runs(root: Path) -> list[tuple[Path, dict[str, object]]]:
+    """Folders under `root` that hold a run of this version."""
+    found = []
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for path in sorted(root.iterdir()):
+            with contextlib.suppress(RunFolderError):
+                found.append((path, read_card(path)))
+    return found
+
+
+def _opened_s(card: Mapping[str, object]) -> float:
+    value = card.get("opened_wall_s")
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+class _disk_errors:  # noqa: N801 - reads as a statement
+    """The file system's refusals as ours."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            hint = "free space there, or name another folder with --run-dir"
+            raise CapacityError(f"the run folder {self._path} cannot be written: {error.strerror}", hint=hint) from error
