@@ -8,10 +8,11 @@ Units: seconds. Times are the agent's monotonic clock. This module is pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from outlast.model import limits
+from outlast.model.beacon import Beacon
 from outlast.model.terms import Phase
 
 _FIXED: dict[Phase, float] = {
@@ -29,13 +30,19 @@ _JOINT = (Phase.BODY, Phase.VOTE)  # a rank may stand here because another does
 
 @dataclass(slots=True)
 class Deadlines:
-    """How long each phase may last, learned from how long it lasted. Forgets slowly: a rare long step stays allowed."""
+    """How long each phase may last, learned from how long it lasted on any member."""
 
     typical_s: dict[Phase, float] = field(default_factory=dict)
     scale: float = 1.0  # raised after a false alarm
 
-    def learn(self, *, phase: Phase, lasted_s: float) -> None:
-        self.typical_s[phase] = max(lasted_s, self.typical_s.get(phase, 0.0) * 0.99)
+    def learn(self, beacons: Iterable[Beacon]) -> None:
+        """Take over what the workers measured themselves."""
+        typical: dict[Phase, float] = {}
+        for beacon in beacons:
+            for phase, lasted_s in beacon.typical_s.items():
+                if lasted_s > typical.get(phase, 0.0):
+                    typical[phase] = lasted_s
+        self.typical_s = typical
 
     def of(self, *, phase: Phase, steps_done: int) -> float | None:
         """The deadline of `phase` for a worker that committed `steps_done` steps in this process; None: never overdue."""

@@ -20,12 +20,16 @@ BEACON_BYTES = 4096
 BEACON_MAGIC = 0x5453_4C54  # "TLST"
 BEACON_VERSION = 1
 _HEAD = struct.Struct("<IIQ")  # magic, version, sequence
-_BODY = struct.Struct(f"<qqqqqqqqqqIIqq{len(CAUSES)}d")
+_BODY = struct.Struct(f"<qqqqqqqqqqIIqq{len(CAUSES)}d{len(PHASES)}d")
 
 
 @dataclass(slots=True)
 class Beacon:
-    """`step` is the newest committed step; `beats` grows by one at each write."""
+    """`step` is the newest committed step; `beats` grows by one at each write.
+
+    seconds    settled seconds by cause since `opened_ns`; since `since_ns` the rest runs as `cause`
+    typical_s  how long each phase lasts when it ends well: a slowly forgetting maximum
+    """
 
     worker: int = 0
     pid: int = 0
@@ -42,6 +46,7 @@ class Beacon:
     opened_ns: int = 0
     since_ns: int = 0
     seconds: dict[Cause, float] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0.0))
+    typical_s: dict[Phase, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     torn: bool = False
 
 
@@ -53,7 +58,7 @@ def pack_into(page: memoryview, beacon: Beacon) -> None:
         page, _HEAD.size,
         beacon.worker, beacon.pid, beacon.rank, beacon.generation, beacon.step, beacon.prepared, beacon.sealed, beacon.attempt,
         beacon.beats, beacon.at_ns, PHASES.index(beacon.phase), CAUSES.index(beacon.cause), beacon.opened_ns, beacon.since_ns,
-        *(beacon.seconds[cause] for cause in CAUSES),
+        *(beacon.seconds[cause] for cause in CAUSES), *(beacon.typical_s[phase] for phase in PHASES),
     )  # fmt: skip
     _HEAD.pack_into(page, 0, BEACON_MAGIC, BEACON_VERSION, (sequence | 1) + 1)
 
@@ -73,6 +78,7 @@ def unpack(page: memoryview) -> Beacon | None:
 
 def _beacon(fields: tuple[float, ...], *, torn: bool) -> Beacon:
     worker, pid, rank, generation, step, prepared, sealed, attempt, beats, at_ns, phase, cause, opened_ns, since_ns = (int(value) for value in fields[:14])
-    seconds = dict(zip(CAUSES, fields[14:], strict=True))
+    seconds = dict(zip(CAUSES, fields[14 : 14 + len(CAUSES)], strict=True))
+    typical_s = dict(zip(PHASES, fields[14 + len(CAUSES) :], strict=True))
     place, spent_on = PHASES[phase % len(PHASES)], CAUSES[cause % len(CAUSES)]
-    return Beacon(worker, pid, rank, generation, step, prepared, sealed, attempt, beats, at_ns, place, spent_on, opened_ns, since_ns, seconds, torn)
+    return Beacon(worker, pid, rank, generation, step, prepared, sealed, attempt, beats, at_ns, place, spent_on, opened_ns, since_ns, seconds, typical_s, torn)

@@ -103,6 +103,7 @@ class Agent:
                 if late_s > limits.LATE_TICK_S - limits.TICK_S:
                     watched.moved_s += late_s
                 self._look(watched, reading, now_s)
+        self.deadlines.learn(reading.beacon for reading in readings.values() if reading.beacon.rank >= 0)
         standing = [self._standing(watched, now_s) for watched in self._watched.values() if watched.reading is not None and not watched.reported]
         stopped = find_stopped(members=standing)
         if stopped is not None:
@@ -117,12 +118,7 @@ class Agent:
     def _look(self, watched: Watched, reading: Reading, now_s: float) -> None:
         beacon = reading.beacon
         if beacon.beats != watched.beats:
-            at_s = min(now_s, beacon.at_ns / 1e9)
-            if beacon.beats == watched.beats + 1 and self._steps_done(watched) >= limits.FIRST_STEPS_COUNT:
-                self.deadlines.learn(phase=watched.phase, lasted_s=max(0.0, at_s - watched.moved_s))
-            elif beacon.beats > watched.beats + 1:  # several phases since: none lasted longer than this
-                self.deadlines.learn(phase=beacon.phase, lasted_s=0.0)
-            watched.beats, watched.phase, watched.moved_s = beacon.beats, beacon.phase, at_s
+            watched.beats, watched.phase, watched.moved_s = beacon.beats, beacon.phase, min(now_s, beacon.at_ns / 1e9)
             if watched.first_step < 0 and beacon.phase is Phase.BODY:
                 watched.first_step = beacon.step
         watched.reading = reading
