@@ -59,15 +59,6 @@ def report_of(folder: Path) -> dict:
     return json.loads(said.stdout)
 
 
-def show_interruptions(report: dict) -> None:
-    print(f"{'':2}{'at':>7}  {'how':<12}{'ranks':<8}{'rung':<9}{'back after':>10}{'repeated':>10}{'lost':>6}")
-    for one in report["interruptions"]:
-        at_s = one["fault_s"] if one["fault_s"] is not None else one["detected_s"]
-        back = "unknown" if one["mttr_s"] is None else f"{one['mttr_s']:.3f} s"
-        ranks = ",".join(str(rank) for rank in one["ranks"])
-        print(f"{'':2}{at_s:6.1f}s  {one['mechanism']:<12}{ranks:<8}{one['rung']:<9}{back:>10}{one['steps_repeated']:>10}{one['steps_lost']:>6}")
-
-
 def judge(report: dict, faults: list[dict], fire: str, calm: str) -> list[str]:
     """What is wrong; empty if all is well."""
     wrong = []
@@ -76,33 +67,28 @@ def judge(report: dict, faults: list[dict], fire: str, calm: str) -> list[str]:
     elif fire != calm:
         wrong.append("the two models differ")
     if not faults:
-        wrong.append("no fault was fired: nothing is proven")
+        wrong.append("no fault was fired, so nothing is proven")
     if len(report["interruptions"]) < len(faults):
-        wrong.append(f"{len(faults)} faults were fired, but {len(report['interruptions'])} interruptions are in the ledger")
+        wrong.append(f"{len(faults)} faults were fired, but the ledger has {len(report['interruptions'])} interruptions")
     if lost := sum(one["steps_lost"] for one in report["interruptions"]):
         wrong.append(f"{lost} committed steps were lost")
     return wrong
 
 
-def show_result(report: dict, faults: list[dict], fire: str, calm: str, seed: int) -> bool:
-    headline("result")
+def show(report: dict, faults: list[dict], fire: str, calm: str) -> None:
     mttr_s = [one["mttr_s"] for one in report["interruptions"] if one["mttr_s"] is not None]
-    count = {name: sum(fault["signal"] == name for fault in faults) for name in ("SIGKILL", "SIGSTOP")}
-    wrong = judge(report, faults, fire, calm)
+    kills = sum(fault["signal"] == "SIGKILL" for fault in faults)
     rows = {
-        "seed": str(seed),
-        "faults fired": f"{len(faults)}: {count['SIGKILL']} SIGKILL, {count['SIGSTOP']} SIGSTOP",
-        "interruptions": str(len(report["interruptions"])),
-        "ETTR": f"{report['ettr']:.3f} of all rank-seconds, {report['ettr_training']:.3f} without start-up and shutdown",
+        "faults fired": f"{len(faults)}: {kills} SIGKILL, {len(faults) - kills} SIGSTOP",
+        "interruptions": f"{len(report['interruptions'])}, {sum(one['steps_repeated'] for one in report['interruptions'])} steps repeated",
+        "ETTR": f"{report['ettr']:.1%} of all rank-seconds; {report['ettr_training']:.1%} without start-up and shutdown",
         "MTTR": f"median {statistics.median(mttr_s):.3f} s, maximum {max(mttr_s):.3f} s" if mttr_s else "none measured",
         "digest under fire": fire or "none",
         "digest undisturbed": calm or "none",
-        "the digests are": "equal" if fire and fire == calm else "NOT EQUAL",
+        "digests": "equal" if fire and fire == calm else "NOT EQUAL",
     }
     for name, value in rows.items():
         print(f"  {name:<20}{value}")
-    print("\n" + "\n".join(f"{RED}failed: {one}{PLAIN}" for one in wrong) if wrong else f"\n{GREEN}nothing was lost{PLAIN}", flush=True)
-    return not wrong
 
 
 def main() -> int:
@@ -113,19 +99,24 @@ def main() -> int:
     parser.add_argument("--spares", type=int, default=1)
     args = parser.parse_args()
 
-    folder = Path("runs") / time.strftime(f"%Y%m%dT%H%M%SZ-drill-{args.seed}", time.gmtime())
-    folder.mkdir(parents=True)
+    stem = time.strftime(f"%Y%m%dT%H%M%SZ-drill-{args.seed}", time.gmtime())
+    under_fire, undisturbed = Path("runs", f"{stem}-fire"), Path("runs", f"{stem}-calm")
+    under_fire.parent.mkdir(exist_ok=True)
     headline(f"under fire: {args.workers} workers, {args.spares} spare, {args.steps} steps, seed {args.seed}")
-    fire = train(folder / "fire", args, under_fire=True)
-    headline("undisturbed: the same training, nobody shoots")
-    calm = train(folder / "calm", args, under_fire=False)
+    fire = train(under_fire, args, under_fire=True)
+    headline("undisturbed: the same training, and nobody shoots")
+    calm = train(undisturbed, args, under_fire=False)
 
-    log = injections_of(folder / "fire")
+    headline(f"what happened (outlast report {under_fire})")
+    subprocess.run([OUTLAST, "report", str(under_fire)], check=False)
+    log = injections_of(under_fire)
     faults = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-    report = report_of(folder / "fire")
-    headline("interruptions")
-    show_interruptions(report)
-    return 0 if show_result(report, faults, fire, calm, args.seed) else 1
+    report = report_of(under_fire)
+    headline(f"result, seed {args.seed}")
+    show(report, faults, fire, calm)
+    wrong = judge(report, faults, fire, calm)
+    print("\n" + ("\n".join(f"{RED}failed: {one}{PLAIN}" for one in wrong) or f"{GREEN}nothing was lost{PLAIN}"), flush=True)
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def main() -> None:
             time.sleep(pause_s)
             seen = status_of(args.run_folder)
             step = seen.get("step") or 0
-            if step >= args.until_step or seen.get("state") in {"ended", "failed", "stopped"}:
+            if step >= args.until_step or seen.get("state") in {"ended", "failed", "stopped", "lost"}:
                 return
             victims = [worker for worker in seen.get("workers", []) if worker.get("pid")]
             if step < args.from_step or not victims:

@@ -34,7 +34,7 @@ def train(run: outlast.Run) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.steps)
     corpus = Corpus()
-    loader = DataLoader(corpus, batch_sampler=outlast.StepSampler(len(corpus), batch_size=BATCH, seed=args.seed))
+    loader = DataLoader(corpus, batch_sampler=outlast.StepSampler(corpus, batch_size=BATCH, seed=args.seed))
 
     state = run.state(model=model, optimizer=optimizer, schedule=schedule, loader=loader)
     for step in run.steps(state, until=args.steps):
