@@ -1,0 +1,163 @@
+"""An area of the vault: a folder with one or two slots of shared memory, and the seals that say what lies in them.
+
+A slot is a file of fixed size, allocated before it is mapped, so that a full file system is an error here and
+never a SIGBUS later. Its seal is taken away before the slot is written and comes back after; a writer that
+dies in between leaves a slot without a seal, and the other slot as it was.
+
+Seals are written by pwrite, not through a mapping: one system call, and the file's time of change then says
+when the run was last alive. Several processes may have the same area open; who writes is agreed elsewhere.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from outlast.errors import CapacityError, CorruptError
+from outlast.model.manifest import SEAL_BYTES, Seal, unpack_seal
+from outlast.runtime.tiers.image import Image, Piece, header_bytes, read_image, write_image
+
+FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
+
+
+class Area:
+    """`slots_count` slots in `folder`. Errors of the file system that are not about room stay OSErrors."""
+
+    def __init__(self, folder: Path, *, run: int, rank: int, slots_count: int) -> None:
+        self.folder = folder
+        self._run = run
+        self._rank = rank
+        self._slots_count = slots_count
+        self._slots: dict[int, memoryview] = {}
+        self._seals_fd = -1
+
+    def slot_path(self, slot: int) -> Path:
+        return self.folder / f"slot-{slot}"
+
+    def allocated(self) -> tuple[int, ...]:
+        """Bytes of each slot, 0 where it does not exist."""
+        return tuple(_size(self.slot_path(slot)) for slot in range(self._slots_count))
+
+    def reserve(self, slot_bytes: int) -> None:
+        """Make every slot at least this large, and touch it. What was sealed stays sealed.
+
+        Raises CapacityError where memory does not suffice; then everything is as it was before the call.
+        """
+        before, existed = self.allocated(), self.folder.exists()
+        try:
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            allocate(self.folder / "seals", SEAL_BYTES * self._slots_count)
+            for slot in range(self._slots_count):
+                allocate(self.slot_path(slot), slot_bytes)
+        except OSError as error:
+            self._undo(before, existed=existed)
+            if error.errno in FULL_ERRNOS:
+                raise CapacityError(
+                    f"{self._slots_count} slots of {slot_bytes:,} bytes could not be allocated in {self.folder}: {error.strerror}",
+                    hint="make /dev/shm larger (docker run --shm-size=..., mount -o remount,size=...), or keep less state",
+                ) from error
+            raise
+        for slot in range(self._slots_count):
+            self._slot(slot, slot_bytes)
+
+    def write(self, slot: int, *, generation: int, step: int, pieces: Sequence[Piece], metadata: Mapping[str, str]) -> Seal:
+        """Seal the image of `step` in `slot`. Errors as `write_image`; the slot then stays without a seal."""
+        target = self._slot(slot)
+        self._put_seal(slot, bytes(SEAL_BYTES))
+        reserved = header_bytes([piece.spec for piece in pieces])
+        written = write_image(target, pieces=pieces, metadata=metadata, header_bytes_reserved=reserved)
+        seal = Seal(self._run, generation, self._rank, step, written.length, written.checksum)
+        self._put_seal(slot, seal.pack())
+        return seal
+
+    def sealed(self) -> dict[int, Seal]:
+        """Slot -> its valid seal: whole, of this run and this rank."""
+        try:
+            data = os.pread(self._seals(), SEAL_BYTES * self._slots_count, 0)
+        except FileNotFoundError:
+            return {}
+        found = {slot: unpack_seal(data[slot * SEAL_BYTES : (slot + 1) * SEAL_BYTES]) for slot in range(self._slots_count)}
+        return {slot: seal for slot, seal in found.items() if seal is not None and (seal.run, seal.rank) == (self._run, self._rank)}
+
+    def view(self, slot: int, seal: Seal) -> memoryview:
+        """The bytes that `seal` speaks of, unverified. Raises CorruptError where the slot is too small for it."""
+        try:
+            view = self._slot(slot, seal.length)
+        except OSError as error:
+            raise CorruptError(f"{self.slot_path(slot)} cannot be read: {error.strerror}") from error
+        if len(view) < seal.length:
+            raise CorruptError(
+                f"{self.slot_path(slot)} has {len(view):,} bytes, its seal says {seal.length:,}", hint="an older image or another copy has to be used"
+            )
+        return view[: seal.length]
+
+    def read(self, slot: int, seal: Seal) -> Image:
+        """The verified image. Raises CorruptError where bytes and seal do not agree, or the slot was rewritten meanwhile."""
+        image = read_image(self.view(slot, seal), seal.length, seal.checksum)
+        if self.sealed().get(slot) != seal:
+            raise CorruptError(f"{self.slot_path(slot)} was rewritten while it was read", hint="read the newest seals again")
+        return image
+
+    def close(self) -> None:
+        """Forget mappings and descriptors. Views given out stay valid until they are dropped."""
+        self._slots.clear()
+        if self._seals_fd >= 0:
+            os.close(self._seals_fd)
+            self._seals_fd = -1
+
+    def _slot(self, slot: int, at_least: int = 0) -> memoryview:
+        view = self._slots.get(slot)
+        if view is None or len(view) < at_least:
+            view = self._slots[slot] = map_file(self.slot_path(slot))
+        return view
+
+    def _seals(self) -> int:
+        if self._seals_fd < 0:
+            self._seals_fd = os.open(self.folder / "seals", os.O_RDWR | os.O_CLOEXEC)
+        return self._seals_fd
+
+    def _put_seal(self, slot: int, record: bytes) -> None:
+        os.pwrite(self._seals(), record, slot * SEAL_BYTES)
+
+    def _undo(self, before: Sequence[int], *, existed: bool) -> None:
+        for slot, size in enumerate(before):
+            path = self.slot_path(slot)
+            if size:
+                os.truncate(path, size)
+            else:
+                path.unlink(missing_ok=True)
+        if not existed and self.folder.exists():
+            (self.folder / "seals").unlink(missing_ok=True)
+            self.folder.rmdir()
+
+
+def allocate(path: Path, size: int) -> None:
+    """Make `path` at least `size` bytes long, each of them backed by memory. Content is kept. Raises OSError."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if os.fstat(fd).st_size < size:
+            os.posix_fallocate(fd, 0, size)
+    finally:
+        os.close(fd)
+
+
+def map_file(path: Path) -> memoryview:
+    """All of `path`, shared and writable, its page tables filled at once."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        size = os.fstat(fd).st_size
+        if size == 0:
+            return memoryview(b"")
+        return memoryview(mmap.mmap(fd, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE))
+    finally:
+        os.close(fd)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,298 @@
+"""Durable checkpoints in a local folder: shards first, manifest last.
+
+    <root>/step-000000000012/rank-0.safetensors ...    each written under another name, synced, renamed
+    <root>/step-000000000012/manifest.json             likewise, when all shards it names lie there
+
+A checkpoint exists once its manifest does; whatever a save leaves before that is never offered for restore. Reads
+verify checksums. Several ranks write into one folder; one of them, once it knows all entries, writes the manifest.
+
+Errors     CapacityError when the disk is full, at any point of a save; the checkpoints before it stand.
+Limits     One run saves into a root at a time. A shard is the whole image of a rank: resharding needs the header key
+           DCP_SHARDING_INFO, which this module passes through in the metadata and does not make.
+           `Disk` promises what fsync promises on this file system, no more.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from outlast.errors import CapacityError, CorruptError, RunFolderError
+from outlast.model.limits import CHECKSUM_BLOCK_BYTES
+from outlast.model.manifest import FileEntry, Manifest, decode_manifest
+from outlast.runtime.tiers.image import Image, Piece, header_bytes, image_chunks, read_image
+
+MANIFEST_NAME = "manifest.json"
+_TEMPORARY = ".tmp"
+_REFUSED = "refused-"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    folder: Path
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A checkpoint that was not taken, and why."""
+
+    folder: Path
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """`checkpoint` is the newest whose every byte is as written, or None; `refused` are the newer ones that are not, newest first."""
+
+    checkpoint: Checkpoint | None
+    refused: tuple[Refusal, ...]
+
+
+class Disk:
+    """The operations that change the disk, each of which can be the last. Tests end the process at each in turn."""
+
+    def make_folder(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def write(self, fd: int, data: memoryview) -> None:
+        while len(data):
+            data = data[os.write(fd, data) :]
+
+    def sync(self, fd: int) -> None:
+        os.fsync(fd)
+
+    def rename(self, source: Path, target: Path) -> None:
+        source.replace(target)
+
+    def remove(self, folder: Path) -> None:
+        # The manifest goes first: a removal cut short leaves a leftover, not a checkpoint with holes.
+        (folder / MANIFEST_NAME).unlink(missing_ok=True)
+        shutil.rmtree(folder)
+
+
+DISK = Disk()
+
+
+def checkpoint_folder(root: Path, step: int) -> Path:
+    return root / f"step-{step:012d}"
+
+
+def shard_name(rank: int) -> str:
+    return f"rank-{rank}.safetensors"
+
+
+# --- saving --------------------------------------------------------------------------------------------
+
+
+def write_shard(folder: Path, rank: int, *, pieces: Sequence[Piece], metadata: Mapping[str, str], disk: Disk = DISK) -> FileEntry:
+    """Write the image of `pieces` as the shard of `rank`; returns what the manifest has to say of it.
+
+    Raises RunFolderError where the folder already has a manifest (`set_aside` it first, or there is nothing to save), CapacityError.
+    """
+    reserved = header_bytes([piece.spec for piece in pieces])
+    return _write_shard(folder, rank, image_chunks(pieces=pieces, metadata=metadata, header_bytes_reserved=reserved), disk)
+
+
+def write_shard_bytes(folder: Path, rank: int, image: memoryview, *, disk: Disk = DISK) -> FileEntry:
+    """The same for an image that exists already, as in a slot of the vault. Its entry's checksum is that of the bytes as read now."""
+    return _write_shard(folder, rank, (image[at : at + CHECKSUM_BLOCK_BYTES] for at in range(0, len(image), CHECKSUM_BLOCK_BYTES)), disk)
+
+
+def write_manifest(folder: Path, manifest: Manifest, *, disk: Disk = DISK) -> Checkpoint:
+    """Make the checkpoint exist. Raises CorruptError where a file that the manifest names does not lie there in its length, CapacityError."""
+    for entry in manifest.files:
+        if _size(folder / entry.name) != entry.length:
+            raise CorruptError(f"{folder / entry.name} should have {entry.length:,} bytes and has {_size(folder / entry.name):,}", hint="the save is given up")
+    with _room(folder):
+        _sync_folder(folder, disk)  # the shards' names are durable before anything names them
+        _write_file(folder / MANIFEST_NAME, (memoryview(manifest.encode()),), disk)
+        _sync_folder(folder, disk)
+        _sync_folder(folder.parent, disk)
+    return Checkpoint(folder, manifest)
+
+
+def _write_shard(folder: Path, rank: int, chunks: Iterable[memoryview], disk: Disk) -> FileEntry:
+    if (folder / MANIFEST_NAME).exists():
+        raise RunFolderError(f"{folder} holds a checkpoint already", hint="it is that of this step; set it aside if it was refused")
+    with _room(folder):
+        disk.make_folder(folder)
+        return _write_file(folder / shard_name(rank), chunks, disk)
+
+
+def _write_file(path: Path, chunks: Iterable[memoryview], disk: Disk) -> FileEntry:
+    temporary = path.with_name(path.name + _TEMPORARY)
+    digest, length = xxhash.xxh3_64(), 0
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        for chunk in chunks:
+            disk.write(fd, chunk)
+            digest.update(chunk)
+            length += len(chunk)
+        disk.sync(fd)
+    except OSError:
+        temporary.unlink(missing_ok=True)  # a full disk gets its room back at once
+        raise
+    finally:
+        os.close(fd)
+    disk.rename(temporary, path)
+    return FileEntry(path.name, length, digest.intdigest())
+
+
+def _sync_folder(folder: Path, disk: Disk) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        disk.sync(fd)
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def _room(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise CapacityError(f"the checkpoint in {folder} could not be written: {error.strerror}", hint="make room, or keep fewer checkpoints") from error
+
+
+# --- finding and reading -------------------------------------------------------------------------------
+
+
+def checkpoints(root: Path) -> tuple[Checkpoint, ...]:
+    """Those with a readable manifest, newest first. Shards are not verified: `newest_good` and `verify` do that."""
+    return tuple(found for found in _scan(root) if isinstance(found, Checkpoint))
+
+
+def verify(checkpoint: Checkpoint) -> None:
+    """Read every byte. Raises CorruptError for the first file that is missing, cut short or changed."""
+    block = memoryview(bytearray(CHECKSUM_BLOCK_BYTES))
+    for entry in checkpoint.manifest.files:
+        digest = xxhash.xxh3_64()
+        with _opened(checkpoint.folder / entry.name, entry) as file:
+            while count := file.readinto(block):
+                digest.update(block[:count])
+        if digest.intdigest() != entry.checksum:
+            raise CorruptError(f"{checkpoint.folder / entry.name} does not match its checksum")
+
+
+def newest_good(root: Path) -> Search:
+    """Walk back from the newest checkpoint to the first that verifies. Reads all bytes of those it looks at."""
+    refused: list[Refusal] = []
+    for found in _scan(root):
+        if isinstance(found, Refusal):
+            refused.append(found)
+            continue
+        try:
+            verify(found)
+        except CorruptError as error:
+            refused.append(Refusal(found.folder, str(error)))
+            continue
+        return Search(found, tuple(refused))
+    return Search(None, tuple(refused))
+
+
+def read_shard(checkpoint: Checkpoint, rank: int) -> Image:
+    """The verified image of `rank`, read into memory. Raises CorruptError."""
+    name = shard_name(rank)
+    entry = next((entry for entry in checkpoint.manifest.files if entry.name == name), None)
+    if entry is None:
+        raise CorruptError(f"the checkpoint in {checkpoint.folder} has no {name}", hint=f"it was written by {checkpoint.manifest.world_size} ranks")
+    data = bytearray(entry.length)
+    with _opened(checkpoint.folder / name, entry) as file:
+        file.readinto(data)
+    return read_image(memoryview(data), entry.length, entry.checksum)
+
+
+@contextmanager
+def _opened(path: Path, entry: FileEntry) -> Iterator[io.BufferedReader]:
+    # Read, not mapped: a bad sector is then an error, not a SIGBUS.
+    if _size(path) != entry.length:
+        raise CorruptError(f"{path} should have {entry.length:,} bytes and has {_size(path):,}")
+    try:
+        with path.open("rb") as file:
+            yield file
+    except OSError as error:
+        raise CorruptError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _scan(root: Path) -> Iterator[Checkpoint | Refusal]:
+    for folder in _folders(root):
+        path = folder / MANIFEST_NAME
+        if not path.exists():
+            continue
+        try:
+            manifest = decode_manifest(path.read_bytes())
+            if checkpoint_folder(root, manifest.step) != folder:
+                raise CorruptError(f"its manifest is of step {manifest.step}")
+        except CorruptError as error:
+            yield Refusal(folder, str(error))
+        except OSError as error:
+            yield Refusal(folder, f"its manifest cannot be read: {error.strerror}")
+        else:
+            yield Checkpoint(folder, manifest)
+
+
+def _folders(root: Path) -> list[Path]:
+    found = [path for path in root.glob("step-*") if path.name[5:].isdecimal() and path.is_dir()]
+    return sorted(found, key=lambda path: int(path.name[5:]), reverse=True)
+
+
+# --- making room ---------------------------------------------------------------------------------------
+
+
+def clean(root: Path, *, disk: Disk = DISK) -> tuple[Path, ...]:
+    """Remove what cut-short saves left; says which folders. Only while nobody saves into `root`."""
+    return _remove([folder for folder in _folders(root) if not (folder / MANIFEST_NAME).exists()], disk)
+
+
+def set_aside(folder: Path, *, disk: Disk = DISK) -> Path:
+    """Rename a refused checkpoint, so that its step can be saved again; it is kept for whoever wants to know."""
+    target = folder.with_name(_REFUSED + folder.name)
+    count = 1
+    while target.exists():
+        count += 1
+        target = folder.with_name(f"{_REFUSED}{folder.name}-{count}")
+    disk.rename(folder, target)
+    return target
+
+
+def prune(root: Path, keep: int, *, disk: Disk = DISK) -> tuple[Path, ...]:
+    """Keep the newest `keep` checkpoints (at least one) and remove older ones and older leftovers; says which folders.
+
+    If none of those to keep verifies, older ones are kept back to the first that does: the last restorable
+    checkpoint is never removed. Reads the bytes of one checkpoint where all is well. A save in progress is safe: it is the newest.
+    """
+    kept = list(checkpoints(root)[: max(keep, 1)])
+    good = newest_good(root).checkpoint
+    if good is None or not kept:
+        return ()
+    oldest = min(good.manifest.step, kept[-1].manifest.step)
+    return _remove([folder for folder in _folders(root) if _is_superfluous(folder, oldest, newest=kept[0].manifest.step)], disk)
+
+
+def _is_superfluous(folder: Path, oldest: int, *, newest: int) -> bool:
+    step = int(folder.name[5:])
+    return step < oldest or (step < newest and not (folder / MANIFEST_NAME).exists())
+
+
+def _remove(folders: Sequence[Path], disk: Disk) -> tuple[Path, ...]:
+    for folder in folders:
+        disk.remove(folder)
+    return tuple(folders)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return -1

@@ -1,0 +1,84 @@
+"""Tensors as bytes: between torch and the images of the vault.
+
+`piece` gives a live view of a contiguous CPU tensor, so a piece may be made once and written at every step as
+long as the tensor keeps its storage (`is_live` says whether it is such a view). Everything else is copied.
+
+Limits     Dense tensors in the dtypes of DTYPES. A DTensor is not taken: pass its local tensor. CUDA tensors
+           come over by a blocking copy into fresh memory: right, but neither pinned nor overlapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from outlast.errors import StateError
+from outlast.runtime.tiers.image import Piece, TensorSpec
+
+DTYPES: Mapping[torch.dtype, str] = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
+    torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16", torch.uint8: "U8",
+    torch.bool: "BOOL", torch.complex64: "C64",
+}  # fmt: skip
+_TORCH = {name: dtype for dtype, name in DTYPES.items()}
+
+
+def spec_of(name: str, tensor: torch.Tensor) -> TensorSpec:
+    """Raises StateError for a tensor that no image can hold."""
+    dtype = DTYPES.get(tensor.dtype)
+    if dtype is None or tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+        raise StateError(
+            f"{name} is a tensor of {tensor.dtype}, {tensor.layout}, on {tensor.device}", hint=f"state must be dense tensors of {', '.join(_TORCH)}"
+        )
+    if hasattr(tensor, "to_local"):
+        raise StateError(f"{name} is a distributed tensor", hint="pass its local tensor")
+    return TensorSpec(name, dtype, tuple(tensor.shape))
+
+
+def is_live(tensor: torch.Tensor) -> bool:
+    """Whether `piece` of this tensor is a view of its memory, not a copy."""
+    return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+def piece(name: str, tensor: torch.Tensor) -> Piece:
+    """The tensor's bytes: a view where `is_live`, else a copy as of now. Raises StateError as `spec_of`."""
+    spec = spec_of(name, tensor)
+    plain = tensor.detach()
+    if not is_live(plain):
+        plain = plain.resolve_conj().resolve_neg().cpu().contiguous()
+    return Piece(spec, _bytes(plain))
+
+
+def copy_into(tensor: torch.Tensor, spec: TensorSpec, data: memoryview) -> None:
+    """Overwrite `tensor` in place, whatever its device and strides. Raises StateError where dtype or shape differ."""
+    mine = spec_of(spec.name, tensor)
+    if mine != spec:
+        raise StateError(
+            f"{spec.name} is {mine.dtype} {list(mine.shape)} here, but {spec.dtype} {list(spec.shape)} in the image",
+            hint="the model or the optimizer is not the one that was saved",
+        )
+    plain = tensor.detach()
+    if is_live(plain):
+        _bytes(plain)[:] = data
+    else:
+        plain.copy_(to_tensor(spec, data))
+
+
+def to_tensor(spec: TensorSpec, data: memoryview) -> torch.Tensor:
+    """A CPU tensor with memory of its own. Raises StateError for a dtype that torch lacks."""
+    dtype = _TORCH.get(spec.dtype)
+    if dtype is None:
+        raise StateError(f"{spec.name} is {spec.dtype}, which has no counterpart in torch")
+    tensor = torch.empty(spec.shape, dtype=dtype)
+    _bytes(tensor)[:] = data
+    return tensor
+
+
+def _bytes(tensor: torch.Tensor) -> memoryview:
+    # numel first: a view of nothing has no address that NumPy would take.
+    if tensor.numel() == 0:
+        return memoryview(bytearray())
+    return tensor.reshape(-1).view(torch.uint8).numpy().data

@@ -1,0 +1,98 @@
+"""Between torch and bytes: every dtype, every odd shape, in place and into new memory."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from outlast.errors import StateError
+from outlast.runtime.tiers.image import TensorSpec, header_bytes, image_bytes, read_image, write_image
+from outlast.runtime.worker.tensors import DTYPES, copy_into, is_live, piece, spec_of, to_tensor
+
+
+def random_tensor(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    count = torch.Size(shape).numel() * torch.empty((), dtype=dtype).element_size()
+    raw = torch.randint(0, 2 if dtype is torch.bool else 256, (count,), dtype=torch.uint8)
+    return raw.view(dtype).reshape(shape)
+
+
+def as_bytes(tensor: torch.Tensor) -> bytes:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+
+
+@pytest.mark.parametrize("dtype", sorted(DTYPES, key=str), ids=str)
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (7,), (2, 3, 4)], ids=str)
+def test_every_dtype_and_shape_comes_back_bit_for_bit(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    tensor = random_tensor(dtype, shape)
+    given = piece("t", tensor)
+    assert given.spec == TensorSpec("t", DTYPES[dtype], shape)
+    assert given.data.nbytes == given.spec.nbytes
+    target = memoryview(bytearray(image_bytes([given.spec])))
+    spec, data = read_image(target, *write_image(target, pieces=[given], metadata={}, header_bytes_reserved=header_bytes([given.spec]))).tensors["t"]
+    again, new = torch.zeros_like(tensor), to_tensor(spec, data)
+    copy_into(again, spec, data)
+    assert as_bytes(again) == as_bytes(new) == as_bytes(tensor)
+    assert new.dtype == dtype
+    assert new.shape == tensor.shape
+
+
+def test_the_piece_of_a_contiguous_tensor_is_live_and_that_of_another_is_a_copy() -> None:
+    flat, turned = torch.zeros(2, 3), torch.zeros(3, 2).t()
+    live, copied = piece("a", flat), piece("b", turned)
+    flat.fill_(1)
+    turned.fill_(1)
+    assert is_live(flat)
+    assert not is_live(turned)
+    assert bytes(live.data) == as_bytes(torch.ones(2, 3))
+    assert bytes(copied.data) == bytes(24)
+
+
+def test_tensors_of_other_strides_keep_their_values_both_ways() -> None:
+    for tensor in (
+        torch.randn(3, 4).t(),
+        torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
+        torch.randn(5).expand(3, 5),
+        torch.randn(8)[::2],
+    ):
+        given = piece("t", tensor)
+        assert torch.equal(to_tensor(*given), tensor)
+        target = torch.empty_like(tensor) if tensor.stride(0) else torch.empty(3, 5)
+        copy_into(target, *given)
+        assert torch.equal(target, tensor)
+    conjugate = torch.randn(3, dtype=torch.complex64).conj()
+    assert torch.equal(to_tensor(*piece("c", conjugate)), conjugate)
+
+
+def test_a_parameter_is_written_in_place_without_autograd() -> None:
+    parameter = torch.nn.Parameter(torch.zeros(3))
+    at = parameter.data_ptr()
+    copy_into(parameter, *piece("p", torch.arange(3.0)))
+    assert parameter.tolist() == [0.0, 1.0, 2.0]
+    assert parameter.data_ptr() == at
+    assert parameter.requires_grad
+    assert parameter.grad_fn is None
+
+
+def test_another_dtype_or_shape_is_refused_and_the_tensor_stays() -> None:
+    for given in (piece("t", torch.ones(4)), piece("t", torch.ones(1, 3)), piece("t", torch.ones(3, dtype=torch.int32))):
+        tensor = torch.zeros(3)
+        with pytest.raises(StateError, match="t is F32"):
+            copy_into(tensor, *given)
+        assert tensor.tolist() == [0.0] * 3
+
+
+def test_tensors_that_no_image_can_hold_are_refused_by_name() -> None:
+    for tensor in (torch.eye(2).to_sparse(), torch.empty(2, device="meta"), torch.zeros(2, dtype=torch.complex128)):
+        with pytest.raises(StateError, match="odd"):
+            spec_of("odd", tensor)
+    with pytest.raises(StateError):
+        to_tensor(TensorSpec("t", "F8_E8M1", (1,)), memoryview(b"x"))
+
+
+@pytest.mark.gpu
+def test_a_cuda_tensor_comes_over_and_back() -> None:
+    tensor = torch.randn(5, 3, device="cuda").t()
+    given, target = piece("t", tensor), torch.zeros(3, 5, device="cuda")
+    copy_into(target, *given)
+    assert not is_live(tensor)
+    assert torch.equal(target, tensor)

@@ -1,0 +1,373 @@
+"""The vault: what is sealed survives its writers, what is not is never given out, and a full file system is an error."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from outlast.errors import CapacityError, CorruptError, RunFolderError, StateError
+from outlast.model.beacon import BEACON_BYTES
+from outlast.model.limits import SLOTS_COUNT, VAULT_SPARE_BYTES, VAULT_STALE_S
+from outlast.model.manifest import SEAL_BYTES, Seal
+from outlast.runtime.tiers.image import Piece, TensorSpec, image_bytes
+from outlast.runtime.tiers.vault import Vault, clean_stale, vault_folder
+
+SHAPE = (1000,)
+
+
+def state(step: int, name: str = "w") -> list[Piece]:
+    return [Piece(TensorSpec(name, "F32", SHAPE), np.full(SHAPE, step, np.float32).view(np.uint8).data)]
+
+
+SLOT = image_bytes([state(0)[0].spec])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "vault"
+
+
+@pytest.fixture
+def vault(folder: Path) -> Iterator[Vault]:
+    vault = Vault.create(folder, "run-1")
+    yield vault
+    vault.remove()
+
+
+def put(vault: Vault, step: int, rank: int = 0, generation: int = 1, slot: int | None = None) -> Seal:
+    return vault.write(rank, generation=generation, step=step, pieces=state(step), metadata={"step": str(step)}, slot=slot)
+
+
+def value(vault: Vault, step: int, rank: int = 0) -> float:
+    image = vault.read(rank, step)
+    assert image.metadata == {"step": str(step)}
+    return float(np.frombuffer(image.tensors["w"][1], np.float32).min())
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 4
+    with path.open("r+b") as file:
+        file.write(data)
+
+
+def test_the_two_newest_steps_are_there_and_newest_comes_first(vault: Vault) -> None:
+    vault.reserve(0, SLOT, companions=1)
+    assert vault.steps(0) == ()
+    for step in range(1, 6):
+        put(vault, step)
+        assert vault.steps(0) == tuple(range(step, max(0, step - SLOTS_COUNT), -1))
+        assert [value(vault, known) for known in vault.steps(0)] == list(vault.steps(0))
+    with pytest.raises(CorruptError):
+        vault.read(0, 3)
+
+
+def test_the_same_step_may_be_sealed_again_and_the_other_slot_stays(vault: Vault) -> None:
+    vault.reserve(0, SLOT, companions=1)
+    put(vault, 1)
+    put(vault, 2)
+    seal = put(vault, 2, generation=5)
+    assert vault.seals(0) == (seal, vault.seals(0)[1])
+    assert seal.generation == 5
+    assert (value(vault, 1), value(vault, 2)) == (1, 2)
+
+
+def test_who_seals_every_nth_step_chooses_the_slot(vault: Vault) -> None:
+    vault.reserve(0, SLOT, companions=1)
+    for step in (2, 4, 6):
+        put(vault, step, slot=step // 2 % SLOTS_COUNT)
+    assert vault.steps(0) == (6, 4)
+
+
+def test_another_process_sees_what_was_sealed(vault: Vault, folder: Path) -> None:
+    """Method: the second vault maps first, so that it must also see a slot that grew after that."""
+    vault.reserve(0, SLOT, companions=1)
+    put(vault, 1)
+    other = Vault.open(folder)
+    assert (other.run_id, value(other, 1), other.ranks()) == ("run-1", 1, (0,))
+    vault.reserve(0, SLOT * 2, companions=1)
+    assert value(vault, 1) == 1, "growing a slot keeps what is sealed in it"
+    large = [*state(3), *state(3, "v")]
+    vault.write(0, generation=1, step=3, pieces=large, metadata={})
+    assert set(other.read(0, 3).tensors) == {"v", "w"}
+    other.close()
+
+
+def test_reserving_twice_changes_nothing(vault: Vault, folder: Path) -> None:
+    vault.reserve(0, SLOT, companions=1)
+    put(vault, 1)
+    before = (folder / "rank-0" / "slot-1").stat()
+    vault.reserve(0, SLOT, companions=1)
+    vault.reserve(0, SLOT - 500, companions=1)
+    after = (folder / "rank-0" / "slot-1").stat()
+    assert (before.st_ino, before.st_size, before.st_blocks) == (after.st_ino, after.st_size, after.st_blocks)
+    assert after.st_blocks * 512 >= SLOT, "allocated, not sparse"
+    assert value(vault, 1) == 1
+
+
+def test_a_flipped_byte_in_slot_or_seal_is_refused_and_the_other_step_stays(vault: Vault, folder: Path) -> None:
+    vault.reserve(0, SLOT, companions=1)
+    put(vault, 1)
+    length = put(vault, 2).length
+    for at in (0, 9, length // 2, length - 1):
+        flip(folder / "rank-0" / "slot-0", at)
+        with pytest.raises(CorruptError):
+            vault.read(0, 2)
+        flip(folder / "rank-0" / "slot-0", at)
+    assert value(vault, 2) == 2
+    flip(folder / "rank-0" / "seals", 20)
+    assert vault.steps(0) == (1,)
+    assert value(vault, 1) == 1
+
+
+def test_a_seal_of_another_run_or_rank_does_not_count(vault: Vault, folder: Path) -> None:
+    for rank in (0, 1):
+        vault.reserve(rank, SLOT, companions=2)
+        put(vault, 1, rank=rank)
+    shutil.copy(folder / "rank-0" / "seals", folder / "rank-1" / "seals")
+    assert vault.steps(1) == ()
+    stranger = Vault(folder, "run-2", -1)
+    assert stranger.steps(0) == ()
+    stranger.close()
+
+
+def test_a_failed_write_takes_its_own_seal_only(vault: Vault) -> None:
+    vault.reserve(0, SLOT, companions=1)
+    put(vault, 1)
+    put(vault, 2)
+    with pytest.raises(CapacityError):
+        vault.write(0, generation=1, step=4, pieces=[*state(4), *(state(4, f"v{i}")[0] for i in range(9))], metadata={})
+    with pytest.raises(StateError):
+        vault.write(0, generation=1, step=4, pieces=[*state(4), *state(4)], metadata={})
+    assert vault.steps(0) == (1,)
+    assert value(vault, 1) == 1
+
+
+def test_the_transfer_image_is_found_by_generation_and_step_only(vault: Vault, folder: Path) -> None:
+    vault.reserve_transfer(SLOT)
+    with pytest.raises(CorruptError):
+        vault.read_transfer(None, 7)
+    vault.write_transfer(3, 7, state(7), {"a": "b"})
+    other = Vault.open(folder)
+    for generation in (3, None):
+        assert other.read_transfer(generation, 7).metadata == {"a": "b"}
+    for generation, step in ((2, 7), (3, 6), (None, 8)):
+        with pytest.raises(CorruptError):
+            other.read_transfer(generation, step)
+    vault.write_transfer(4, 7, state(8), {})
+    with pytest.raises(CorruptError):
+        other.read_transfer(3, 7)
+    flip(folder / "transfer" / "slot-0", SLOT - 1)
+    with pytest.raises(CorruptError):
+        other.read_transfer(4, 7)
+    other.close()
+
+
+def test_a_beacon_is_shared_and_can_be_dropped(vault: Vault, folder: Path) -> None:
+    page = vault.beacon(3, create=True)
+    page[5] = 77
+    other = Vault.open(folder)
+    assert len(page) == BEACON_BYTES
+    assert other.beacon(3, create=False)[5] == 77
+    vault.drop_beacon(3)
+    vault.drop_beacon(3)
+    assert page[5] == 77, "who still holds it may go on writing"
+    with pytest.raises(FileNotFoundError):
+        vault.beacon(3, create=False)
+    other.close()
+
+
+WRITER = """
+import sys, numpy as np
+from pathlib import Path
+from outlast.runtime.tiers.vault import Vault
+from outlast.runtime.tiers.image import Piece, TensorSpec, image_bytes
+vault = Vault.open(Path(sys.argv[1]))
+count = 4_000_000
+def pieces(step): return [Piece(TensorSpec("w", "F32", (count,)), np.full(count, step, np.float32).view(np.uint8).data)]
+vault.reserve(0, image_bytes([pieces(0)[0].spec]), companions=1)
+step = 0
+while True:
+    step += 1
+    vault.write(0, generation=1, step=step, pieces=pieces(step), metadata={"step": str(step)})
+    print(step, flush=True)
+"""
+
+
+def test_a_writer_killed_at_any_moment_leaves_one_of_its_last_two_steps_whole(vault: Vault, folder: Path) -> None:
+    """Method: SIGKILL a process that seals without pause, at several moments; what its seals name must verify."""
+    for after in (2, 3, 5):
+        process = subprocess.Popen([sys.executable, "-c", WRITER, str(folder)], stdout=subprocess.PIPE, text=True)
+        try:
+            assert process.stdout is not None
+            said = [int(process.stdout.readline()) for _ in range(after)]
+        finally:
+            process.send_signal(signal.SIGKILL)
+            rest, _ = process.communicate(timeout=20)
+        said += [int(line) for line in rest.splitlines() if line]
+        steps = vault.steps(0)
+        assert steps
+        assert steps[0] >= said[-1] - 1
+        for step in steps:
+            assert value(vault, step) == step
+
+
+def test_room_for_all_companions_is_looked_for_before_anything_is_allocated(vault: Vault, folder: Path) -> None:
+    found = os.statvfs(folder)
+    slot = found.f_bavail * found.f_frsize // (4 * SLOTS_COUNT)
+    with pytest.raises(CapacityError, match=f"{4 * SLOTS_COUNT * slot + VAULT_SPARE_BYTES:,}") as caught:
+        vault.reserve(0, slot, companions=4)
+    assert "--shm-size" in caught.value.hint
+    assert not (folder / "rank-0").exists()
+
+
+@pytest.fixture
+def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
+    """32 MiB of tmpfs of our own."""
+    where = tmp_path / "shm"
+    where.mkdir()
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", where], check=False).returncode != 0:
+        pytest.skip("mounting a tmpfs needs root")
+    yield where
+    subprocess.run(["umount", "-l", where], check=True)
+
+
+def test_a_full_file_system_is_an_error_and_leaves_nothing_half_made(small_tmpfs: Path) -> None:
+    """Method: take the room between the check and the allocation by going to `Area` directly, then fill up for the rest."""
+    vault = Vault.create(small_tmpfs / "vault", "run-1")
+    vault.reserve(0, SLOT, companions=1)
+    put(vault, 1)
+    before = sorted((path, path.stat().st_size) for path in (small_tmpfs / "vault").rglob("*"))
+    for rank in (0, 1):
+        with pytest.raises(CapacityError):
+            vault.reserve(rank, 9 << 20, companions=1)
+        with pytest.raises(CapacityError):
+            vault._area(rank).reserve(20 << 20)
+    with pytest.raises(CapacityError):
+        vault.reserve_transfer(20 << 20)
+    assert sorted((path, path.stat().st_size) for path in (small_tmpfs / "vault").rglob("*")) == before
+    assert value(vault, 1) == 1
+    (small_tmpfs / "filler").write_bytes(bytes(os.statvfs(small_tmpfs).f_bavail * os.statvfs(small_tmpfs).f_frsize))
+    with pytest.raises(CapacityError):
+        vault.beacon(1, create=True)
+    put(vault, 3)
+    assert value(vault, 3) == 3, "writing allocates nothing"
+    with pytest.raises(CapacityError):
+        Vault.create(small_tmpfs / "second", "run-2")
+    assert not (small_tmpfs / "second").exists()
+    vault.remove()
+
+
+def test_one_vault_one_owner(folder: Path) -> None:
+    vault = Vault.create(folder, "run-1")
+    with pytest.raises(RunFolderError):
+        Vault.create(folder, "run-1")
+    with pytest.raises(RunFolderError, match="in use"):
+        Vault.adopt(folder, "run-1")
+    vault.remove()
+    vault.remove()
+    assert not folder.exists()
+    for missing in (lambda: Vault.open(folder), lambda: Vault.adopt(folder, "run-1")):
+        with pytest.raises(RunFolderError):
+            missing()
+
+
+def test_a_folder_without_a_good_owner_file_is_no_vault(folder: Path) -> None:
+    folder.mkdir()
+    for content in (None, "", "[]", '{"version": 1}', '{"version": 99, "run": "r", "pid": 1}'):
+        if content is not None:
+            (folder / "owner").write_text(content)
+        with pytest.raises(RunFolderError):
+            Vault.open(folder)
+
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from outlast.runtime.tiers.vault import Vault
+vault = Vault.create(Path(sys.argv[1]), sys.argv[2])
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_the_vault_of_a_killed_launcher_is_adopted_with_its_images(folder: Path) -> None:
+    """Method: a process makes the vault, another seals in it, the owner gets SIGKILL."""
+    process = subprocess.Popen([sys.executable, "-c", OWNER, str(folder), "run-1"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        worker = Vault.open(folder)
+        worker.reserve(0, SLOT, companions=1)
+        put(worker, 9)
+        with pytest.raises(RunFolderError, match="in use"):
+            Vault.adopt(folder, "run-1")
+    finally:
+        process.kill()
+        process.communicate(timeout=20)
+    with pytest.raises(RunFolderError, match="belongs to"):
+        Vault.adopt(folder, "run-2")
+    vault = Vault.adopt(folder, "run-1")
+    assert value(vault, 9) == 9
+    with pytest.raises(RunFolderError, match="in use"):
+        Vault.adopt(folder, "run-1")
+    vault.remove()
+    assert not folder.exists()
+
+
+def test_only_old_vaults_of_dead_owners_are_cleaned(tmp_path: Path) -> None:
+    """Method: four vaults, dead or alive, old or young by their files' times; a young seal makes an old vault young."""
+    prefix = vault_folder("").name
+    living, young, old, sealed, ownerless = (tmp_path / f"{prefix}{name}" for name in ("living", "young", "old", "sealed", "ownerless"))
+    owner = Vault.create(living, "living")
+    for path in (young, old, sealed):
+        vault = Vault.create(path, path.name)
+        if path == sealed:
+            vault.reserve(0, SLOT, companions=1)
+        vault.close()
+    ownerless.mkdir()
+    (tmp_path / "somebody-else").mkdir()
+    then = time.time() - VAULT_STALE_S - 60
+    for path in (living, old, sealed, ownerless, tmp_path / "somebody-else"):
+        for item in (*path.rglob("*"), path):
+            os.utime(item, (then, then))
+    worker = Vault.open(sealed)
+    put(worker, 1)
+    worker.close()
+    assert clean_stale(tmp_path) == tuple(sorted((old, ownerless)))
+    assert sorted(path for path in tmp_path.iterdir()) == sorted((living, young, sealed, tmp_path / "somebody-else"))
+    owner.remove()
+
+
+def test_views_outlive_close(vault: Vault) -> None:
+    vault.reserve(0, SLOT, companions=1)
+    put(vault, 1)
+    image = vault.read(0, 1)
+    page = vault.beacon(0, create=True)
+    vault.close()
+    page[0] = 1
+    assert np.frombuffer(image.tensors["w"][1], np.float32).max() == 1
+    fd = os.open(vault.folder / "owner", os.O_RDWR)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    vault._owner_fd = fd  # so that the fixture may remove it
+
+
+def test_default_folder_is_per_user_and_run() -> None:
+    run_id = uuid.uuid4().hex
+    assert vault_folder(run_id) == Path(f"/dev/shm/outlast-{os.getuid()}-{run_id}")
+
+
+def test_seals_have_their_own_place_per_slot(vault: Vault, folder: Path) -> None:
+    vault.reserve(0, SLOT, companions=1)
+    assert (folder / "rank-0" / "seals").stat().st_size == SEAL_BYTES * SLOTS_COUNT
