@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import io
 import json
 import os
 import sys
@@ -35,9 +36,22 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message, hint=f"`{self.prog} --help` lists what there is")
 
 
+class _Version(argparse.Action):
+    """Looks the version up only when it is asked for; the look-up costs more than the rest of the start."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
+        from importlib.metadata import version
+
+        print(f"outlast {version('outlast')}")
+        parser.exit()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; the exit code. Errors go to stderr as `error: ...`, a blank line, `hint: ...`."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a path or a traceback may hold what the terminal cannot show
     try:
         return _dispatch(arguments)
     except OutlastError as error:
@@ -73,10 +87,8 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _parser() -> Parser:
-    from outlast import __version__
-
     parser = Parser(prog="outlast", description="PyTorch training that outlives its workers, and says where every second went.")
-    parser.add_argument("--version", action="version", version=f"outlast {__version__}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and leave")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     commands.add_parser("run", help=COMMANDS["run"], add_help=False)
     for name in ("status", "report"):
@@ -107,7 +119,10 @@ def _show(command: str, run: str | None, *, as_json: bool) -> int:
     else:
         from outlast.app.words import console_for
 
-        show(console_for(environment=os.environ), facts)
+        console = console_for(environment=os.environ)
+        with console.capture() as page:
+            show(console, facts)
+        print("\n".join(line.rstrip() for line in page.get().splitlines()))
     sys.stdout.flush()
     return 0
 

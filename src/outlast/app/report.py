@@ -25,6 +25,7 @@ from outlast.runtime.ledger.view import RunView
 
 SHOWN_COUNT = 20  # interruptions in the table; --json has all
 BAR_COLUMNS = 32
+WIDE = 100  # columns of the output from which explanations stand beside the figures
 MEANING = {
     "startup": "launcher start to a rank's first second in the script", "productive": "first execution of steps that stayed",
     "data_wait": "waiting for a batch", "stall": "standing still for a snapshot or a checkpoint", "repeated": "steps rolled back or executed again",
@@ -71,7 +72,7 @@ def show_report(console: Console, facts: Facts) -> None:
     if facts["interruptions"]:
         hidden = len(facts["interruptions"]) - SHOWN_COUNT
         console.print("\nInterruptions" + (f" (the last {SHOWN_COUNT}; {hidden:,} before them are in --json)" if hidden > 0 else ""), style="bold")
-        console.print(Padding(_interruptions(facts["interruptions"][-SHOWN_COUNT:]), (0, 0, 0, 2)))
+        _show_interruptions(console, facts["interruptions"][-SHOWN_COUNT:])
     if facts["warnings"]:
         console.print("\nWarnings", style="bold")
         for text in dict.fromkeys(facts["warnings"]):
@@ -120,7 +121,7 @@ def _mttr(facts: Facts) -> tuple[Text, str]:
 
 
 def _causes(console: Console, facts: Facts, total_s: float) -> Table:
-    block = "\N{FULL BLOCK}" if console.encoding.lower().replace("-", "") == "utf8" else "#"
+    blocks = console.encoding.lower().replace("-", "") == "utf8"
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(no_wrap=True)
     for _ in range(2):
@@ -130,13 +131,20 @@ def _causes(console: Console, facts: Facts, total_s: float) -> Table:
     for cause, value in sorted(facts["rank_seconds"].items(), key=lambda item: -item[1]):
         if value > 0:
             share = value / total_s
-            bar = Text(block * max(1, round(share * BAR_COLUMNS)), "green" if cause == "productive" else "yellow")
-            table.add_row(cause.replace("_", " "), words.duration(value), f"{share * 100:.1f} %", bar, MEANING[cause])
+            bar = Text(words.bar(share, BAR_COLUMNS, blocks=blocks), "green" if cause == "productive" else "yellow")
+            table.add_row(cause.replace("_", " "), words.duration(value), words.percent(share), bar, MEANING[cause] if console.width >= WIDE else "")
     table.add_row("total", words.duration(total_s), "100.0 %", "", "", style="bold")
     return table
 
 
-def _interruptions(some: list[dict[str, typing.Any]]) -> Table:
+def _show_interruptions(console: Console, some: list[dict[str, typing.Any]]) -> None:
+    wide = console.width >= WIDE
+    console.print(Padding(_interruptions(some, with_why=wide), (0, 0, 0, 2)))
+    for one in () if wide else some:
+        console.print(Padding(Text.assemble((f"#{one['id']} ", "bold"), _why(one)), (0, 0, 0, 2)))
+
+
+def _interruptions(some: list[dict[str, typing.Any]], *, with_why: bool) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("#", "at", "rank", "step"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -144,7 +152,8 @@ def _interruptions(some: list[dict[str, typing.Any]]) -> Table:
         table.add_column(name, no_wrap=True)
     for name in ("detected", "MTTR", "repeated", "lost"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("why", overflow="fold")
+    if with_why:
+        table.add_column("why", overflow="fold")
     for one in some:
         late_s = words.detection_s(one)
         at_s = one["detected_s"] if one["fault_s"] is None else one["fault_s"]
@@ -152,7 +161,7 @@ def _interruptions(some: list[dict[str, typing.Any]]) -> Table:
             str(one["id"]), words.duration(at_s), words.listed(one["ranks"]) or "-", f"{one['step']:,}",
             one["mechanism"].replace("_", " "), one["rung"] or "-", "-" if late_s is None else words.duration(late_s),
             words.recovery_words(one) if one["parent"] is None else f"with {one['parent']}",
-            f"{one['steps_repeated']:,}", f"{one['steps_lost']:,}", Text(_why(one)),
+            f"{one['steps_repeated']:,}", f"{one['steps_lost']:,}", *([Text(_why(one))] if with_why else []),
         )  # fmt: skip
     return table
 

@@ -35,7 +35,8 @@ def status_facts(view: RunView) -> dict[str, typing.Any]:
         "spares": [{"pid": life.pid, "kind": life.kind, "node": life.node} for life in alive if life.rank < 0],
         "reason": newest.session.reason,
     } | said  # fmt: skip
-    facts |= {"run": records.meta.run, "state": state, "path": str(view.path), "world_size": records.meta.world_size}
+    facts = {"run": records.meta.run, "state": state} | facts | {"run": records.meta.run, "state": state}
+    facts |= {"path": str(view.path), "world_size": records.meta.world_size}
     facts |= {"ettr": books.ettr, "wall_s": round(books.wall_s, 6), "interruptions": records.interruptions()[-LAST_COUNT:]}
     if state in OVER:
         facts["steps_per_s"] = 0.0

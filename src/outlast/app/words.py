@@ -43,8 +43,16 @@ def span(low_s: float, high_s: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Rounded down, so that 100.0 % means all."""
-    return f"{int(share * 1000 + 1e-9) / 10:.1f} %"
+    """Rounded to a tenth; 100.0 % means all."""
+    return f"{share * 100 if share >= 1 else min(99.9, share * 100):.1f} %"
+
+
+def bar(share: float, columns: int, *, blocks: bool) -> str:
+    """A bar of at most `columns`, to an eighth of a column where the output can show it."""
+    if not blocks:
+        return "#" * round(share * columns)
+    eighths = max(1, round(share * columns * 8))
+    return "\N{FULL BLOCK}" * (eighths // 8) + ("", *"\u258f\u258e\u258d\u258c\u258b\u258a\u2589")[eighths % 8]
 
 
 def count(number: int, one: str, many: str = "") -> str:

@@ -354,10 +354,11 @@ def encode(message: Message) -> bytes:
 def decode(body: bytes | memoryview) -> Message:
     """One frame's JSON (without its length)."""
     try:
-        value = json.loads(bytes(body))
+        return _message(json.loads(bytes(body)))
     except ValueError as error:
         raise CorruptError(f"a message that is not JSON: {error}") from None
-    return _message(value)
+    except (RecursionError, OverflowError) as error:  # nested too deep; a whole number that no float can hold
+        raise CorruptError(f"a message out of bounds: {error}") from None
 
 
 def _plain(message: typing.Any) -> dict[str, typing.Any]:
@@ -369,9 +370,10 @@ def _plain(message: typing.Any) -> dict[str, typing.Any]:
 
 
 def _message(value: object) -> Message:
-    if not isinstance(value, dict) or value.get("type") not in _TYPES:
+    name = value.get("type") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or not isinstance(name, str) or name not in _TYPES:
         raise CorruptError(f"not a message: {str(value)[:80]}")
-    kind = _TYPES[value["type"]]
+    kind = _TYPES[name]
     hints = _FIELDS[kind]
     if set(value) - {"type"} != set(hints):
         raise CorruptError(f"{kind.__name__} has the wrong fields: {sorted(set(value) ^ set(hints) ^ {'type'})}")

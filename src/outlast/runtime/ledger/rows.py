@@ -32,6 +32,9 @@ TABLES: dict[type, str] = {Generation: "generations", Life: "lives", Interruptio
 
 Sql = int | float | str | None
 
+_FIELDS: dict[type, dict[str, Any]] = {}
+_READERS: dict[type, dict[str, Callable[[Any], Any]]] = {}
+
 
 def schema() -> str:
     """The whole schema as one script. What is added stays: events and steps cannot be changed, nothing can be deleted."""
@@ -54,9 +57,6 @@ def put_sql(table: str, kind: type, *, keyed: tuple[str, ...], with_session: boo
     return sql
 
 
-PUT: dict[type, str] = {kind: put_sql(TABLES[kind], kind, keyed=KEYS[kind], with_session=True) for kind in TABLES}
-
-
 def to_row(record: Record | Meta | Session) -> dict[str, Sql]:
     return {name: _to_sql(getattr(record, name)) for name in _fields(type(record))}
 
@@ -74,10 +74,6 @@ def _table(table: str, kind: type, keyed: tuple[str, ...], *, extra: tuple[str, 
     if keyed:
         columns.append(f"PRIMARY KEY ({', '.join(keyed)})")
     return f"CREATE TABLE {table} ({', '.join(columns)});"
-
-
-_FIELDS: dict[type, dict[str, Any]] = {}
-_READERS: dict[type, dict[str, Callable[[Any], Any]]] = {}
 
 
 def _fields(kind: type) -> dict[str, Any]:
@@ -129,3 +125,6 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
     else:
         read = inner
     return (lambda value: None if value is None else read(value)) if optional else read
+
+
+PUT: dict[type, str] = {kind: put_sql(TABLES[kind], kind, keyed=KEYS[kind], with_session=True) for kind in TABLES}

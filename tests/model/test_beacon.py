@@ -1,0 +1,92 @@
+"""model/beacon.py: what the worker writes is what the agent reads, or it is marked as torn."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlast.model.beacon import BEACON_BYTES, BEACON_MAGIC, BEACON_VERSION, Beacon, pack_into, unpack
+from outlast.model.terms import CAUSES, PHASES, Cause
+
+whole = st.integers(-(2**63), 2**63 - 1)
+beacons = st.builds(
+    Beacon, *[whole] * 10, st.sampled_from(PHASES), st.sampled_from(CAUSES), whole, whole,
+    st.fixed_dictionaries({cause: st.floats(allow_nan=False) for cause in CAUSES}),
+)  # fmt: skip
+
+
+def page_of(content: bytes = b"") -> memoryview:
+    return memoryview(bytearray(content.ljust(BEACON_BYTES, b"\0")))
+
+
+@given(beacon=beacons, again=beacons)
+def test_a_beacon_comes_back_as_it_was_written(beacon: Beacon, again: Beacon) -> None:
+    page = page_of()
+    for written in (beacon, again):
+        pack_into(page, written)
+        assert unpack(page) == written
+
+
+def test_an_empty_page_is_no_beacon() -> None:
+    assert unpack(page_of()) is None
+
+
+@given(content=st.binary(max_size=BEACON_BYTES))
+def test_any_bytes_can_be_read(content: bytes) -> None:
+    """A page that something else wrote over: no exception, whatever it holds, the right magic in front or not."""
+    unpack(page_of(content))
+    head = BEACON_MAGIC.to_bytes(4, "little") + BEACON_VERSION.to_bytes(4, "little")
+    found = unpack(page_of((head + content)[:BEACON_BYTES]))
+    assert found is not None
+    assert found.cause in CAUSES
+
+
+def test_a_worker_that_died_while_writing_leaves_a_torn_beacon() -> None:
+    """The counter is odd and stays odd: the fields come, with the mark; the next whole write clears it."""
+    page = page_of()
+    pack_into(page, Beacon(worker=3, step=41))
+    page[8] |= 1
+    found = unpack(page)
+    assert found is not None
+    assert (found.torn, found.worker, found.step) == (True, 3, 41)
+    pack_into(page, Beacon(worker=3, step=42))
+    found = unpack(page)
+    assert found is not None
+    assert (found.torn, found.step) == (False, 42)
+
+
+def test_a_reader_beside_a_writer_never_takes_a_torn_beacon_for_a_whole_one() -> None:
+    """Method: a thread writes beacons whose fields all hold the same number; every read that is not marked must agree with itself."""
+    page, over = page_of(), threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not over.is_set():
+            number += 1
+            pack_into(page, Beacon(*[number] * 10, opened_ns=number, since_ns=number, seconds=dict.fromkeys(CAUSES, float(number))))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        reads, until_s = 0, time.monotonic() + 0.5
+        while time.monotonic() < until_s:
+            found = unpack(page)
+            if found is not None and not found.torn:
+                reads += 1
+                assert {found.worker, found.beats, found.since_ns, *found.seconds.values()} == {found.step}
+    finally:
+        over.set()
+        writer.join(5)
+    assert reads > 0
+
+
+def test_seconds_may_hold_anything() -> None:
+    page = page_of()
+    pack_into(page, Beacon(seconds={**dict.fromkeys(CAUSES, math.inf), Cause.OTHER: math.nan}))
+    found = unpack(page)
+    assert found is not None
+    assert math.isnan(found.seconds[Cause.OTHER])

@@ -1,0 +1,106 @@
+"""model/messages.py: what is sent is what arrives; whatever else arrives is a CorruptError and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import typing
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlast.errors import CorruptError
+from outlast.model import messages
+from outlast.model.limits import MESSAGE_MAX_BYTES
+from outlast.model.messages import Committed, FrameReader, Message, Ping, ToWorker, Warned, decode, encode
+
+st.register_type_strategy(float, st.floats(allow_nan=False))
+anything = st.one_of([st.from_type(kind) for kind in typing.get_args(Message)])
+names = st.sampled_from([kind.__name__ for kind in typing.get_args(Message)])
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | names,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6) | st.just("type"), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(message=anything)
+def test_every_message_comes_back_as_it_was_sent(message: Message) -> None:
+    frame = encode(message)
+    assert decode(frame[4:]) == message
+    assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+
+
+@given(sent=st.lists(anything, max_size=5), cuts=st.lists(st.integers(0, 4000), max_size=8))
+def test_frames_survive_any_cutting(sent: list[Message], cuts: list[int]) -> None:
+    stream = b"".join(encode(message) for message in sent)
+    edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    reader = FrameReader()
+    assert [message for start, end in zip(edges, edges[1:], strict=False) for message in reader.feed(stream[start:end])] == sent
+
+
+@given(body=st.binary(max_size=200) | json_values.map(lambda value: json.dumps(value).encode()))
+def test_bytes_that_are_no_message_raise_corrupt_error_only(body: bytes) -> None:
+    with contextlib.suppress(CorruptError):
+        decode(body)
+
+
+@given(message=anything, data=st.data())
+def test_a_message_with_one_field_changed_decodes_or_is_corrupt(message: Message, data: st.DataObject) -> None:
+    """Method: take a real message and put any JSON value in the place of one field, add a field, or leave one out."""
+    value = json.loads(encode(message)[4:])
+    name = data.draw(st.sampled_from(sorted(value)))
+    change = data.draw(st.sampled_from(["replace", "add", "remove"]))
+    if change == "remove":
+        del value[name]
+    else:
+        value[name if change == "replace" else name + "_"] = data.draw(json_values)
+    try:
+        again = decode(json.dumps(value).encode())
+    except CorruptError:
+        return
+    assert change == "replace"
+    assert type(again).__name__ in dir(messages)
+
+
+@given(data=st.binary(max_size=100))
+def test_a_stream_of_noise_raises_corrupt_error_only(data: bytes) -> None:
+    with contextlib.suppress(CorruptError):
+        FrameReader().feed(data)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 200_000,
+        b'{"type":"ToWorker","worker":1,"message":' * 5_000 + b"1" + b"}" * 5_000,
+        b'{"type":"ToWorker","worker":1,"message":' * 300 + b"1" + b"}" * 300,
+        b'{"type":"Committed","worker":1,"generation":1,"step":1,"at_s":1' + b"0" * 400 + b"}",
+        b'{"type":["Ping"],"nonce":1}',
+        b'{"type":"Ping","nonce":true}',
+        b'{"type":"Ping","nonce":1.0}',
+        b'{"type":"ToWorker","worker":1,"message":{"type":"Hello","worker":1,"pid":1}}',
+        b"\xff\xfe",
+        b"",
+    ],
+    ids=["nested lists", "nested messages", "deep messages", "number too large", "type is a list", "bool for int", "float for int", "wrong way", "no text", "empty"],
+)
+def test_hostile_bodies_are_corrupt(body: bytes) -> None:
+    with pytest.raises(CorruptError):
+        decode(body)
+
+
+def test_whole_numbers_are_good_seconds() -> None:
+    assert decode(b'{"type":"Committed","worker":1,"generation":1,"step":1,"at_s":3}') == Committed(1, 1, 1, 3.0)
+
+
+def test_a_message_over_the_limit_is_refused_on_both_sides() -> None:
+    with pytest.raises(CorruptError, match="over the limit"):
+        encode(Warned(1, "x" * MESSAGE_MAX_BYTES))
+    with pytest.raises(CorruptError, match="over the limit"):
+        FrameReader().feed((MESSAGE_MAX_BYTES + 1).to_bytes(4, "big"))
+
+
+def test_a_message_inside_a_message_keeps_its_type() -> None:
+    assert decode(encode(ToWorker(4, Ping(9)))[4:]) == ToWorker(4, Ping(9))
