@@ -95,7 +95,7 @@ class _Encoder:
         return sorted(nodes, key=lambda node: json.dumps(node, separators=(",", ":")))
 
     def tensor(self, value: torch.Tensor, path: str) -> str:
-        if value.layout != torch.strided or value.is_quantized or value.device.type == "meta":
+        if value.layout != torch.strided or value.is_quantized or value.device.type == "meta" or hasattr(value, "to_local"):
             raise _unknown(path, f"a tensor of layout {value.layout} on {value.device}")
         known = self._names.get(id(value))
         if known is not None:

@@ -1,0 +1,338 @@
+"""Where batches come from: an endless stream over epochs that can say its position and go back to one, bit for bit.
+
+    source = open_source(loader, "loader")
+    batch = source.next_batch()
+    position = source.position()         # after the batch just given; plain data and tensors, for `tree.encode`
+    source.seek(position)                # the next batch is the one that followed
+
+Two kinds of loader can do this. A DataLoader over `StepSampler`: its workers are fed by an endless sampler, so they live through epochs.
+A StatefulDataLoader of torchdata: the state it says after each batch that was taken, so what was fetched ahead is neither lost nor repeated.
+
+Randomness in the data set, in collate_fn and in worker_init_fn must come out the same after a seek, with any number of workers:
+the three host generators are seeded before each sample from the sampler's seed, the epoch and the sample's index; without workers
+the main process's random state is put back afterwards. A data set with `__getitems__` is seeded once for the rank's batch.
+With a StatefulDataLoader the seed comes from torch.initial_seed(), rank, epoch and batch (with workers: sample).
+
+Not promised: an IterableDataset that draws random numbers in workers of a StatefulDataLoader (its own state_dict must hold
+its generator); transforms that draw on a GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from outlast.errors import StateError
+from outlast.runtime.worker import random_state
+from outlast.runtime.worker.sampler import StepSampler, mix
+
+_HINT = "use DataLoader(dataset, batch_sampler=outlast.StepSampler(dataset, batch_size=...)), or torchdata's StatefulDataLoader"
+
+
+class BatchSource(ABC):
+    """One rank's batches. An error in fetching costs no batch: the next call fetches the same one again."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self._loader = loader
+        self._iterator: Iterator[Any] | None = None
+        self._random: random_state.RandomState | None = None
+
+    def bind(self, rank: int, world_size: int) -> None:
+        """Give the rank's share from the next seek or first batch on."""
+        raise NotImplementedError
+
+    def next_batch(self) -> Any:
+        try:
+            return self._next()
+        except BaseException:  # a broken iterator has moved on; a new one starts at the batch that was not given
+            self.close()
+            raise
+
+    @abstractmethod
+    def position(self) -> dict[str, Any]:
+        """After the batch last given."""
+
+    @abstractmethod
+    def seek(self, position: Mapping[str, Any]) -> None: ...
+
+    @abstractmethod
+    def _next(self) -> Any: ...
+
+    def close(self) -> None:
+        """End the workers. The position stays."""
+        iterator, self._iterator = self._iterator, None
+        shut_down = getattr(iterator, "_shutdown_workers", None)  # its only other way is garbage collection
+        if shut_down is not None:
+            shut_down()
+
+    @contextlib.contextmanager
+    def _seeded(self, seed: int) -> Iterator[None]:
+        """As random_state.isolated, but what did not move since the last batch is not copied again."""
+        self._random = before = random_state.capture(self._random)
+        random_state.seed_cpu(seed)
+        try:
+            yield
+        finally:
+            random_state.restore(before)
+
+
+def open_source(loader: DataLoader[Any], name: str) -> BatchSource:
+    """The source for a loader. StateError, naming `name`, if it cannot go back to a batch."""
+    stateful = getattr(sys.modules.get("torchdata.stateful_dataloader"), "StatefulDataLoader", None)
+    is_stateful = stateful is not None and isinstance(loader, stateful)
+    if type(loader).__iter__ not in (DataLoader.__iter__, getattr(stateful, "__iter__", None)):
+        raise StateError(f"{name} is a {type(loader).__name__} with an __iter__ of its own: its batches cannot be given again", hint=_HINT)
+    if getattr(loader, "in_order", True) is False:
+        raise StateError(f"{name} has in_order=False: its batches come in an order that cannot be repeated", hint="leave in_order=True")
+    if isinstance(loader.batch_sampler, StepSampler):
+        return StepSource(loader, loader.batch_sampler)
+    if is_stateful:
+        return StatefulSource(loader)
+    order = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+    inner = getattr(order, "sampler", order)
+    raise StateError(f"{name} is a DataLoader over {type(inner).__name__}, which cannot go back to a batch", hint=_HINT)
+
+
+class StepSource(BatchSource):
+    """Batches of a DataLoader over a StepSampler, through a DataLoader of our own with the same settings."""
+
+    def __init__(self, loader: DataLoader[Any], sampler: StepSampler) -> None:
+        super().__init__(loader)
+        self._sampler = sampler
+        self._keyed: _KeyedSampler = _KeyedSampler(sampler)
+        self._mine: DataLoader[Any] | None = None
+        self.step = 0
+
+    def bind(self, rank: int, world_size: int) -> None:
+        self._sampler.bind(rank, world_size)
+
+    def position(self) -> dict[str, Any]:
+        return {"step": self.step}
+
+    def seek(self, position: Mapping[str, Any]) -> None:
+        self.step = _count(position, "step")
+        if self._loader.persistent_workers:
+            self._iterator = None  # the loader holds it, and winds it back
+        else:
+            super().close()
+
+    def close(self) -> None:
+        if self._iterator is None and self._mine is not None:
+            self._iterator = getattr(self._mine, "_iterator", None)
+        super().close()
+        self._mine = None
+
+    def _next(self) -> Any:
+        if self._iterator is None:
+            self._iterator = self._open()
+        if self._loader.num_workers:
+            batch = next(self._iterator)
+        else:
+            with self._seeded(self._sampler.seed):
+                batch = next(self._iterator)
+        self.step += 1
+        return batch
+
+    def _open(self) -> Iterator[Any]:
+        self._keyed.start = self.step
+        with random_state.isolated(mix(self._sampler.seed)):
+            self._mine = self._mine or self._copy()
+            return iter(self._mine)
+
+    def _copy(self) -> DataLoader[Any]:
+        theirs = self._loader
+        generator = torch.Generator()
+        generator.manual_seed(mix(self._sampler.seed) >> 1)  # workers' base seed
+        more = {key: getattr(theirs, key) for key in ("pin_memory_device",) if getattr(theirs, key, "")}
+        return DataLoader(
+            _KeyedDataset(theirs.dataset, self._sampler.seed), batch_sampler=self._keyed, num_workers=theirs.num_workers, collate_fn=theirs.collate_fn,
+            pin_memory=theirs.pin_memory, timeout=theirs.timeout, worker_init_fn=theirs.worker_init_fn, multiprocessing_context=theirs.multiprocessing_context,
+            generator=generator, prefetch_factor=theirs.prefetch_factor, persistent_workers=theirs.persistent_workers, **more,
+        )  # fmt: skip
+
+
+class StatefulSource(BatchSource):
+    """Batches of a StatefulDataLoader. Its workers start anew at each epoch, also persistent ones: they carry the epoch's seed."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        super().__init__(loader)
+        self._epoch = 0
+        self._batches = 0
+        self._rank = 0
+        self._base: int | None = None
+        self._state: dict[str, Any] | None = None  # the loader's, after the batch last given; None: not asked yet, or at an epoch's start
+
+    def bind(self, rank: int, world_size: int) -> None:
+        self._rank = rank
+
+    def position(self) -> dict[str, Any]:
+        if self._state is None and self._batches and self._iterator is not None:
+            self._state = self._stateful().state_dict()
+        return {"epoch": self._epoch, "batches": self._batches, "base": self._seed(), "state": self._state}
+
+    def seek(self, position: Mapping[str, Any]) -> None:
+        self.close()
+        self._epoch, self._batches, self._base = _count(position, "epoch"), _count(position, "batches"), _count(position, "base")
+        self._state = position["state"]
+
+    def close(self) -> None:
+        if self._iterator is not None:
+            self.position()  # asks the loader while its workers can still say
+        super().close()
+        self._stateful()._iterator = None
+
+    def _next(self) -> Any:
+        for _ in range(2):
+            if self._iterator is None:
+                self._iterator = self._open()
+            try:
+                batch = self._draw(self._iterator)
+            except StopIteration:
+                self._end_epoch()
+                continue
+            self._batches += 1
+            self._state = None
+            return batch
+        raise StateError("the loader gave no batch in a whole epoch", hint="is the data set empty on this rank?")
+
+    def _end_epoch(self) -> None:
+        self._batches, self._state = 0, None
+        self.close()
+        self._epoch += 1
+
+    def _draw(self, iterator: Iterator[Any]) -> Any:
+        if self._loader.num_workers:
+            return next(iterator)
+        with self._seeded(self._seed(self._epoch, self._batches)):
+            return next(iterator)
+
+    def _open(self) -> Iterator[Any]:
+        loader = self._stateful()
+        order = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+        for part in (order, getattr(order, "sampler", None), loader.dataset):
+            if hasattr(part, "set_epoch"):
+                part.set_epoch(self._epoch)
+        if self._state is not None:
+            loader.load_state_dict(self._state)
+        with random_state.isolated(self._seed(self._epoch)), self._seeding_dataset():
+            return iter(loader)
+
+    @contextlib.contextmanager
+    def _seeding_dataset(self) -> Iterator[None]:
+        """Workers get a data set that seeds each sample. The attribute is put back: it is the user's."""
+        theirs = self._loader.dataset
+        if self._loader.num_workers and not isinstance(theirs, IterableDataset):
+            kind = _StatefulSeedingDataset if hasattr(theirs, "state_dict") and hasattr(theirs, "load_state_dict") else _SeedingDataset
+            self._loader.__dict__["dataset"] = kind(theirs, self._seed(self._epoch))  # DataLoader forbids plain assignment
+        try:
+            yield
+        finally:
+            self._loader.__dict__["dataset"] = theirs
+
+    def _seed(self, *words: int) -> int:
+        """Without words: the base. It travels in the position, since a script that sets no seed has another one after a restart."""
+        if self._base is None:
+            self._base = mix(mix(torch.initial_seed()) ^ self._rank)
+        out = self._base
+        for word in words:
+            out = mix(out ^ word)
+        return out
+
+    def _stateful(self) -> Any:
+        return self._loader
+
+
+class _KeyedSampler:
+    """Batches of (epoch, index), from `start` on, for ever."""
+
+    def __init__(self, sampler: StepSampler) -> None:
+        self._sampler = sampler
+        self.start = 0
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        return self._from(self.start)
+
+    def _from(self, step: int) -> Iterator[list[tuple[int, int]]]:
+        while True:
+            epoch = self._sampler.epoch_of(step)
+            yield [(epoch, index) for index in self._sampler.indices(step)]
+            step += 1
+
+
+class _SeedingDataset(Dataset[Any]):
+    """The user's data set, with the host generators seeded before each sample."""
+
+    def __init__(self, inner: Any, seed: int) -> None:
+        self.__dict__.update(inner=inner, seed=mix(seed))
+
+    def __getitem__(self, index: Any) -> Any:
+        self._start(index)
+        return self.inner[index]
+
+    def __getitems__(self, indices: list[Any]) -> list[Any]:
+        if not callable(getattr(self.inner, "__getitems__", None)):
+            return [self[index] for index in indices]
+        self._start(indices[0])
+        out: list[Any] = self.inner.__getitems__(indices)
+        return out
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getattr__(self, name: str) -> Any:
+        """A worker_init_fn finds the user's attributes in get_worker_info().dataset."""
+        if name.startswith("__") or "inner" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.__dict__["inner"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.inner, name, value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    def _start(self, index: Any) -> None:
+        random_state.seed_cpu(mix(self.seed ^ (index if isinstance(index, int) else hash(str(index)))))
+
+
+class _StatefulSeedingDataset(_SeedingDataset):
+    def state_dict(self) -> Any:
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self.inner.load_state_dict(state)
+
+
+class _KeyedDataset(_SeedingDataset):
+    """Takes (epoch, index), so that each epoch augments a sample in another way."""
+
+    def __getitem__(self, key: Any) -> Any:
+        self._start(key)
+        return self.inner[key[1]]
+
+    def __getitems__(self, keys: list[Any]) -> list[Any]:
+        if not callable(getattr(self.inner, "__getitems__", None)):
+            return [self[key] for key in keys]
+        self._start(keys[0])
+        out: list[Any] = self.inner.__getitems__([index for _, index in keys])
+        return out
+
+    def _start(self, key: Any) -> None:
+        epoch, index = key
+        random_state.seed_cpu(mix(mix(self.seed ^ epoch) ^ index))
+
+
+def _count(position: Mapping[str, Any], key: str) -> int:
+    value = position.get(key)
+    if type(value) is not int or value < 0:
+        raise StateError(f"a loader's position without {key!r}: {str(position)[:80]}", hint="it was saved with a loader of another kind")
+    return value

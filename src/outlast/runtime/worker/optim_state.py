@@ -1,0 +1,224 @@
+"""An optimizer's state: tensors under stable names, everything else as plain data; put back in place, bit for bit.
+
+A tensor of the state is named `<optimizer>.<group>.<index>.<key>`. Dtypes are those of the saved tensors, whatever the parameter's dtype
+(load_state_dict would cast), and a tensor that lived on the CPU beside a parameter that does not (AdamW's `step`) goes back to the CPU.
+
+Limits     Refused: a key of the state that lives on the CPU for some parameters and not for others; distributed state that is laid
+           out in another way than its parameter. Tensors inside tuples, lists and dicts come back on their parameter's device
+           (scalars: on the CPU).
+"""
+
+from __future__ import annotations
+
+import collections
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from outlast.errors import StateError
+from outlast.runtime.worker.sharding import is_distributed, like, local, same_layout
+
+_SKIPPED = ("params", "param_names")  # of a group: the parameters themselves, and names that the script gives anew
+_UNLIKE = "the model or the optimizer is not the one that was saved"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Bytes of state after the first step; `how` says where the number comes from."""
+
+    bytes: int
+    how: str
+
+
+def parameters(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
+    """All parameters as (`<group>.<index>`, parameter)."""
+    for number, group in enumerate(optimizer.param_groups):
+        for index, parameter in enumerate(group["params"]):
+            yield f"{number}.{index}", parameter
+
+
+def tensors(name: str, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """The live tensors of the state, distributed ones as such. Empty before the first step."""
+    out: dict[str, torch.Tensor] = {}
+    for place, parameter in parameters(optimizer):
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if _is_plain(key, value):
+                out[f"{name}.{place}.{key}"] = value
+    return out
+
+
+def describe(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What `tensors` leaves out, as data for `tree.encode`: hyper-parameters, counters, tuples, and which tensors live apart from their parameter."""
+    rest: dict[str, dict[Any, Any]] = {}
+    whole: list[str] = []
+    for place, parameter in parameters(optimizer):
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if not _is_plain(key, value):
+                rest.setdefault(place, {})[key] = value
+            elif is_distributed(parameter) and not is_distributed(value):
+                whole.append(f"{place}.{key}")
+            elif is_distributed(value) and not (is_distributed(parameter) and same_layout(value, parameter)):
+                raise StateError(f"{place}.{key} of an optimizer is distributed in another way than its parameter", hint="this optimizer cannot be kept")
+    others = {key: value for key, value in _state(optimizer).items() if not isinstance(key, torch.Tensor)}
+    sizes = [len(group["params"]) for group in optimizer.param_groups]
+    return {"sizes": sizes, "groups": hyper(optimizer), "rest": rest, "others": others, "whole": whole, "on_cpu": _keys_on_cpu(optimizer)}
+
+
+def hyper(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """The hyper-parameters of each group; live values, not copies."""
+    return [{key: value for key, value in group.items() if key not in _SKIPPED} for group in optimizer.param_groups]
+
+
+def keep_hyper(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """`hyper`, with tensors copied, for `put_hyper`."""
+    return [{key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in group.items()} for group in hyper(optimizer)]
+
+
+def put_hyper(optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]]) -> None:
+    """Hyper-parameters back; a learning rate that is a tensor keeps its identity."""
+    for group, values in zip(optimizer.param_groups, saved, strict=True):
+        for key in [key for key in group if key not in values and key not in _SKIPPED]:
+            del group[key]
+        for key, value in values.items():
+            mine = group.get(key)
+            if isinstance(value, torch.Tensor) and isinstance(mine, torch.Tensor) and _fits(mine, value):
+                mine.detach().copy_(value)
+            else:
+                group[key] = value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def load(name: str, optimizer: torch.optim.Optimizer, described: Mapping[str, Any], given: Mapping[str, torch.Tensor]) -> None:
+    """Make the state what `describe` and `tensors` said. `given` holds local tensors; they are copied, never kept. StateError where groups differ."""
+    sizes = [len(group["params"]) for group in optimizer.param_groups]
+    if sizes != described["sizes"]:
+        raise StateError(f"{name} has parameter groups of {sizes} here, but of {described['sizes']} in what was saved", hint=_UNLIKE)
+    put_hyper(optimizer, described["groups"])
+    incoming = _by_place(name, given)
+    on_cpu, whole = set(described["on_cpu"]), set(described["whole"])
+    for place, parameter in parameters(optimizer):
+        fresh = {key: _onto(local(parameter).device, value) for key, value in described["rest"].get(place, {}).items()}
+        mine = optimizer.state.get(parameter, {})
+        for key, value in incoming.pop(place, {}).items():
+            where = f"{name}.{place}.{key}"
+            fresh[key] = _put(where, mine.get(key), value, parameter, cpu=key in on_cpu, whole=f"{place}.{key}" in whole)
+        _replace(optimizer, parameter, fresh)
+    if incoming:
+        raise StateError(f"{name} has no parameter {min(incoming)} here", hint=_UNLIKE)
+    state = _state(optimizer)
+    for key in [key for key in state if not isinstance(key, torch.Tensor)]:
+        del state[key]
+    state.update(described["others"])
+
+
+def estimate_bytes(optimizer: torch.optim.Optimizer) -> Estimate:
+    """How much state there is, or will be after the first step: found by a step of a clone on meta tensors, which computes nothing."""
+    mine = [parameter for _, parameter in parameters(optimizer)]
+    have = sum(_bytes(value) for value in optimizer.state.values())
+    if have:
+        return Estimate(have, "the state that is there")
+    clone = _meta_clone(optimizer)
+    failed = False
+    try:
+        with torch.no_grad():
+            inspect.unwrap(type(optimizer).step)(clone)
+    except Exception:  # a stranger's optimizer may refuse meta tensors in any way; then its state may still have been laid out
+        failed = True
+    theirs = [parameter for _, parameter in parameters(clone)]
+    if failed and not all(clone.state.get(parameter) for parameter in theirs):
+        return Estimate(2 * sum(local(parameter).nbytes for parameter in mine), "twice its parameters, because its class cannot step on meta tensors")
+    return Estimate(sum(_bytes(value) for value in clone.state.values()), "a step of its class on meta tensors")
+
+
+def _state(optimizer: torch.optim.Optimizer) -> dict[Any, Any]:
+    return optimizer.state  # typed as keyed by tensors, but some optimizers keep strings there
+
+
+def _onto(device: torch.device, value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone() if value.dim() == 0 else value.detach().to(device, copy=True)
+    if isinstance(value, dict):
+        return {key: _onto(device, item) for key, item in value.items()}
+    return type(value)(_onto(device, item) for item in value) if type(value) in (list, tuple) else value
+
+
+def _is_plain(key: object, value: object) -> bool:
+    return isinstance(value, torch.Tensor) and type(key) is str and "/" not in key
+
+
+def _fits(mine: torch.Tensor, value: torch.Tensor) -> bool:
+    return mine.shape == value.shape and mine.dtype == value.dtype
+
+
+def _keys_on_cpu(optimizer: torch.optim.Optimizer) -> list[str]:
+    """Keys whose tensors live on the CPU though a parameter does not."""
+    seen: dict[str, set[bool]] = {}
+    for _, parameter in parameters(optimizer):
+        if parameter.device.type == "cpu":
+            continue
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if _is_plain(key, value):
+                seen.setdefault(key, set()).add(value.device.type == "cpu")
+    mixed = [key for key, kinds in seen.items() if len(kinds) > 1]
+    if mixed:
+        raise StateError(f"the optimizer's {mixed[0]!r} lives on the CPU for some parameters and not for others", hint="use one optimizer for each kind")
+    return [key for key, kinds in seen.items() if kinds == {True}]
+
+
+def _by_place(name: str, given: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
+    out: dict[str, dict[str, torch.Tensor]] = {}
+    for full, value in given.items():
+        parts = full.split(".", 3)
+        if len(parts) == 4 and parts[0] == name:
+            out.setdefault(f"{parts[1]}.{parts[2]}", {})[parts[3]] = value
+    return out
+
+
+def _put(where: str, mine: Any, value: torch.Tensor, parameter: torch.Tensor, *, cpu: bool, whole: bool) -> torch.Tensor:
+    """`value` in the tensor that is there, if it fits, else in a new one."""
+    distributed = is_distributed(parameter) and not whole
+    if isinstance(mine, torch.Tensor) and is_distributed(mine) == distributed and _fits(local(mine), value):
+        local(mine).copy_(value)
+        return mine
+    if distributed and local(parameter).shape != value.shape:
+        raise StateError(f"{where} is {list(value.shape)} in what was saved, but its parameter's shard is {list(local(parameter).shape)}", hint=_UNLIKE)
+    device = torch.device("cpu") if cpu else local(parameter).device
+    like_parameter = local(parameter).shape == value.shape and local(parameter).dim() > 0
+    fresh = torch.empty_like(local(parameter), dtype=value.dtype, device=device) if like_parameter else torch.empty_like(value, device=device)
+    fresh.copy_(value)
+    return like(parameter, fresh) if distributed else fresh
+
+
+def _replace(optimizer: torch.optim.Optimizer, parameter: torch.Tensor, fresh: dict[Any, Any]) -> None:
+    if not fresh:
+        optimizer.state.pop(parameter, None)
+        return
+    mine = optimizer.state[parameter]
+    mine.clear()
+    mine.update(fresh)
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, torch.Tensor):
+        return local(value).nbytes
+    if isinstance(value, Mapping):
+        return sum(_bytes(item) for item in value.values())
+    return sum(_bytes(item) for item in value) if isinstance(value, (list, tuple)) else 0
+
+
+def _meta_clone(optimizer: torch.optim.Optimizer) -> Any:
+    """The same class with meta parameters and gradients, no hooks, and not the `step` that a scheduler puts on the instance."""
+    clone = object.__new__(type(optimizer))
+    clone.__dict__.update({key: value for key, value in optimizer.__dict__.items() if key != "step"})
+    clone.__dict__.update(state=collections.defaultdict(dict), param_groups=[])
+    clone.__dict__.update(_optimizer_step_pre_hooks=collections.OrderedDict(), _optimizer_step_post_hooks=collections.OrderedDict())
+    plain = {"foreach": False, "fused": False, "capturable": False}
+    for group in optimizer.param_groups:
+        metas = [torch.empty_like(local(parameter), device="meta") for parameter in group["params"]]
+        for meta in metas:
+            meta.grad = torch.empty_like(meta)
+        clone.param_groups.append({**group, **{key: value for key, value in plain.items() if key in group}, "params": metas})
+    return clone
+

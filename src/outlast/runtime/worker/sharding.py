@@ -1,0 +1,65 @@
+"""Distributed tensors seen from one rank: the local shard, and where it lies in the whole.
+
+Only this file knows DTensor. torch.distributed.tensor takes long to import, so it is imported when the first one is met.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """`offsets` is where the local tensor begins in the tensor of `global_shape`; `placements` is one word per mesh dimension.
+
+    `replica` is 0 on the one rank of each replica set whose copy should be stored, else a positive number.
+    """
+
+    global_shape: tuple[int, ...]
+    offsets: tuple[int, ...]
+    placements: tuple[str, ...]
+    replica: int
+
+
+def is_distributed(tensor: object) -> bool:
+    return isinstance(tensor, torch.Tensor) and hasattr(tensor, "to_local")
+
+
+def is_sharded(tensor: object) -> bool:
+    """Distributed, and no rank need hold all of it."""
+    return is_distributed(tensor) and any(not placement.is_replicate() for placement in tensor.placements)  # type: ignore[attr-defined]
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory this rank holds, live and without autograd."""
+    if hasattr(tensor, "to_local"):
+        with torch.no_grad():  # to_local is part of the graph otherwise
+            tensor = tensor.to_local()
+    return tensor.detach()
+
+
+def shard_of(tensor: Any) -> Shard:
+    """Where the local part of a distributed tensor lies."""
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    mesh = tensor.device_mesh
+    _, offsets = compute_local_shape_and_global_offset(tensor.shape, mesh, tensor.placements)
+    coordinate = mesh.get_coordinate() or [0] * len(tensor.placements)
+    replica = 0
+    for size, place, placement in zip(mesh.shape, coordinate, tensor.placements, strict=True):
+        replica = replica * size + place if placement.is_replicate() else replica
+    return Shard(tuple(tensor.shape), tuple(offsets), tuple(str(placement) for placement in tensor.placements), replica)
+
+
+def like(whole: Any, shard: torch.Tensor) -> torch.Tensor:
+    """A distributed tensor laid out as `whole`, of which this rank holds `shard`. Does not communicate."""
+    from torch.distributed.tensor import DTensor
+
+    return DTensor.from_local(shard, whole.device_mesh, whole.placements, run_check=False, shape=whole.shape, stride=whole.stride())
+
+
+def same_layout(left: Any, right: Any) -> bool:
+    return left.shape == right.shape and left.device_mesh == right.device_mesh and tuple(left.placements) == tuple(right.placements)
