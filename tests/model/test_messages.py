@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import typing
 
@@ -37,7 +38,7 @@ def test_frames_survive_any_cutting(sent: list[Message], cuts: list[int]) -> Non
     stream = b"".join(encode(message) for message in sent)
     edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     reader = FrameReader()
-    assert [message for start, end in zip(edges, edges[1:], strict=False) for message in reader.feed(stream[start:end])] == sent
+    assert [message for start, end in itertools.pairwise(edges) for message in reader.feed(stream[start:end])] == sent
 
 
 @given(body=st.binary(max_size=200) | json_values.map(lambda value: json.dumps(value).encode()))
@@ -84,7 +85,9 @@ def test_a_stream_of_noise_raises_corrupt_error_only(data: bytes) -> None:
         b"\xff\xfe",
         b"",
     ],
-    ids=["nested lists", "nested messages", "deep messages", "number too large", "type is a list", "bool for int", "float for int", "wrong way", "no text", "empty"],
+    ids=[
+        "nested lists", "nested messages", "deep messages", "number too large", "type is a list", "bool for int", "float for int", "wrong way", "no text", "empty",
+    ],  # fmt: skip
 )
 def test_hostile_bodies_are_corrupt(body: bytes) -> None:
     with pytest.raises(CorruptError):

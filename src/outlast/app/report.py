@@ -139,30 +139,28 @@ def _causes(console: Console, facts: Facts, total_s: float) -> Table:
 
 def _show_interruptions(console: Console, some: list[dict[str, typing.Any]]) -> None:
     wide = console.width >= WIDE
-    console.print(Padding(_interruptions(some, with_why=wide), (0, 0, 0, 2)))
+    console.print(Padding(_interruptions(some, wide=wide), (0, 0, 0, 2)))
     for one in () if wide else some:
         console.print(Padding(Text.assemble((f"#{one['id']} ", "bold"), _why(one)), (0, 0, 0, 2)))
 
 
-def _interruptions(some: list[dict[str, typing.Any]], *, with_why: bool) -> Table:
+def _interruptions(some: list[dict[str, typing.Any]], *, wide: bool) -> Table:
+    """A row each; on a narrow output the less important columns are left out."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("#", "at", "rank", "step"):
+    for name in ("#", "at", "rank", *(["step"] if wide else [])):
         table.add_column(name, justify="right", no_wrap=True)
     for name in ("what", "rung"):
         table.add_column(name, no_wrap=True)
-    for name in ("detected", "MTTR", "repeated", "lost"):
+    for name in (*(["detected"] if wide else []), "MTTR", "repeated", "lost"):
         table.add_column(name, justify="right", no_wrap=True)
-    if with_why:
+    if wide:
         table.add_column("why", overflow="fold")
     for one in some:
-        late_s = words.detection_s(one)
         at_s = one["detected_s"] if one["fault_s"] is None else one["fault_s"]
-        table.add_row(
-            str(one["id"]), words.duration(at_s), words.listed(one["ranks"]) or "-", f"{one['step']:,}",
-            one["mechanism"].replace("_", " "), one["rung"] or "-", "-" if late_s is None else words.duration(late_s),
-            words.recovery_words(one) if one["parent"] is None else f"with {one['parent']}",
-            f"{one['steps_repeated']:,}", f"{one['steps_lost']:,}", *([Text(_why(one))] if with_why else []),
-        )  # fmt: skip
+        row = [str(one["id"]), words.duration(at_s), words.listed(one["ranks"]) or "-", *([f"{one['step']:,}"] if wide else [])]
+        row += [one["mechanism"].replace("_", " "), one["rung"] or "-", *([words.duration(words.detection_s(one))] if wide else [])]
+        row += [words.recovery_words(one) if one["parent"] is None else f"with {one['parent']}", f"{one['steps_repeated']:,}", f"{one['steps_lost']:,}"]
+        table.add_row(*map(Text, row), *([Text(_why(one))] if wide else []))
     return table
 
 
