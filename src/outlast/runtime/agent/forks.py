@@ -1,0 +1,145 @@
+"""Who makes the launcher's children: a zygote, started again when it is lost, or a spawn where there is none or it may not fork."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from outlast.model.limits import FORKS_IN_FLIGHT_COUNT, ZYGOTE_BOOT_DEADLINE_S, ZYGOTE_FORK_DEADLINE_S, ZYGOTE_LOSSES_COUNT
+from outlast.runtime.agent.processes import Child
+from outlast.runtime.agent.zygote_client import ZygoteClient
+from outlast.runtime.clock import now_s
+from outlast.runtime.loop import Loop
+
+
+class ForkEvents(Protocol):
+    def on_zygote_ready(self, pid: int, imports_s: float) -> None: ...
+    def on_zygote_lost(self, reason: str) -> None: ...
+    def on_fallback(self, reason: str) -> None:
+        """From now on workers are spawned. `reason` is for people."""
+
+    def on_preload_failed(self, error: str) -> None:
+        """A module given with --preload cannot be imported: the user's input is wrong, nothing will be started."""
+
+
+class ForkDesk:
+    """Takes children that want to be, one after the other. `started(child, pid)` or `failed(child, error)` follows, from the loop."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        events: ForkEvents,
+        *,
+        started: Callable[[Child, int], None],
+        failed: Callable[[Child, str], None],
+        spawn: Callable[[Child], None],
+    ) -> None:
+        self._loop = loop
+        self._events = events
+        self._started = started
+        self._failed = failed
+        self._spawn = spawn
+        self._imports: tuple[tuple[str, ...], str] | None = None  # preload and its folder; None: children are spawned
+        self._client: ZygoteClient | None = None
+        self._waiting: deque[Child] = deque()
+        self._in_flight: dict[int, tuple[Child, float]] = {}
+        self._losses = 0
+
+    @property
+    def pid(self) -> int:
+        return self._client.pid if self._client else 0
+
+    @property
+    def busy(self) -> bool:
+        """A fork was asked for whose pid is not known yet."""
+        return bool(self._in_flight)
+
+    def begin(self, preload: tuple[str, ...], first_path: str, client: ZygoteClient | None) -> None:
+        self._imports = (preload, first_path)
+        client = self._client = client or ZygoteClient.start()
+        client.attach(self._loop, self._answered)
+        pidfd = os.pidfd_open(client.pid)
+        self._loop.add_reader(pidfd, lambda: self._ended(client, pidfd))
+        self._loop.call_at(now_s() + ZYGOTE_BOOT_DEADLINE_S, lambda: None if client.ready else client.process.kill())
+        client.prepare(preload, first_path)
+
+    def ask(self, child: Child) -> None:
+        self._waiting.append(child)
+        self._loop.call_soon(self._serve)
+
+    def end(self) -> None:
+        """No more children; what waits is failed. The zygote ends by itself."""
+        self._imports = None
+        if self._client:
+            self._client.close()
+        while self._waiting:
+            self._failed(self._waiting.popleft(), "the run is ending")
+
+    def kill(self) -> None:
+        """`end`, and the zygote is gone and reaped when this returns."""
+        self.end()
+        if self._client:
+            self._client.kill()
+
+    def _serve(self) -> None:
+        while self._waiting:
+            if self._imports is None:
+                self._spawn(self._waiting.popleft())
+            elif self._client is None or not self._client.ready or len(self._in_flight) >= FORKS_IN_FLIGHT_COUNT:
+                return
+            else:
+                child = self._waiting.popleft()
+                self._in_flight[child.spec.worker] = (child, now_s())
+                self._client.fork(child.spec, child.handover.theirs)
+                self._loop.call_at(now_s() + ZYGOTE_FORK_DEADLINE_S, self._check_late)
+
+    def _check_late(self) -> None:
+        if self._client and any(now_s() - asked_s >= ZYGOTE_FORK_DEADLINE_S for _, asked_s in self._in_flight.values()):
+            self._client.process.kill()  # its end is seen as any other
+
+    def _answered(self, answer: dict[str, Any]) -> None:
+        assert self._client is not None
+        if answer.get("ready"):
+            self._client.ready, self._client.imports_s = True, answer["imports_s"]
+            self._events.on_zygote_ready(self._client.pid, answer["imports_s"])
+        elif "preload" in answer:
+            self._events.on_preload_failed(answer["preload"])
+        elif "unfit" in answer:
+            self._fall_back(f"{answer['unfit']}: forks would not be safe")
+        elif "forked" in answer:
+            self._losses = 0
+            self._started(self._in_flight.pop(answer["forked"])[0], answer["pid"])
+        else:
+            self._failed(self._in_flight.pop(answer["failed"])[0], answer["error"])
+        self._serve()
+
+    def _fall_back(self, reason: str) -> None:
+        self._imports = None
+        if self._client:
+            self._client.close()
+        self._events.on_fallback(f"workers are spawned, which takes seconds instead of milliseconds: {reason}")
+        self._loop.call_soon(self._serve)
+
+    def _ended(self, client: ZygoteClient, pidfd: int) -> None:
+        code = client.process.poll()
+        if code is None:
+            return
+        client.drain()
+        client.close()
+        self._loop.remove_reader(pidfd)
+        os.close(pidfd)
+        self._client = None
+        lost, self._in_flight = list(self._in_flight.values()), {}
+        for child, _ in lost:
+            self._failed(child, "the zygote was lost while it forked it")
+        if self._imports is None:
+            return
+        self._losses += 1
+        reason = f"the zygote {client.pid} was ended by signal {-code}" if code < 0 else f"the zygote {client.pid} ended with exit code {code}"
+        self._events.on_zygote_lost(reason)
+        if self._losses >= ZYGOTE_LOSSES_COUNT:
+            self._fall_back(f"{reason}, {self._losses} times in a row")
+        else:
+            self.begin(*self._imports, None)

@@ -1,0 +1,237 @@
+"""The launcher's hands: starts processes, tells when they end, kills them. It decides nothing.
+
+A child's life: `start` -> on_started or on_failed -> (on_message ...) -> on_exit. Exits come from pidfds, at once; the zombie is kept until the rest of
+its session is gone, so that no number is used again while somebody may still be killed by it. The launcher is a subreaper: whatever workers leave
+behind becomes its child and is reaped in silence. A process that left its worker's session on purpose (setsid) is left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from typing import Protocol
+
+from outlast.model.limits import HOUSEKEEPING_S, OOM_LOOK_S
+from outlast.model.messages import Message
+from outlast.runtime.agent.forks import ForkDesk, ForkEvents
+from outlast.runtime.agent.logs import WorkerLogs
+from outlast.runtime.agent.oom import OomWatch
+from outlast.runtime.agent.processes import Child, Exited, Handover, spawn
+from outlast.runtime.agent.zygote_client import ZygoteClient
+from outlast.runtime.channel import Channel
+from outlast.runtime.child import ChildSpec
+from outlast.runtime.clock import now_s
+from outlast.runtime.linux import become_subreaper
+from outlast.runtime.loop import Loop, Timer
+
+
+class HostEvents(ForkEvents, Protocol):
+    """What the driver is told, always from the loop and never from within a call to the host."""
+
+    def on_started(self, worker: int, pid: int, at_s: float) -> None: ...
+    def on_failed(self, worker: int, error: str) -> None: ...
+    def on_exit(self, exited: Exited) -> None: ...
+    def on_message(self, worker: int, message: Message) -> None: ...
+    def on_channel_closed(self, worker: int, reason: str) -> None: ...
+
+
+class ProcessHost:
+    """All processes of one node. `open` before anything else, `close` last."""
+
+    def __init__(self, loop: Loop, events: HostEvents, logs: WorkerLogs, *, oom: OomWatch | None = None) -> None:
+        self._loop = loop
+        self._events = events
+        self._logs = logs
+        self._oom = oom or OomWatch()
+        self._children: dict[int, Child] = {}
+        self._forks = ForkDesk(loop, events, started=self._started, failed=self._failed, spawn=self._spawn)
+        self._housekeeping: Timer | None = None
+        self._then: Callable[[], None] | None = None
+
+    def open(self) -> None:
+        become_subreaper()
+        self._loop.add_signal(signal.SIGCHLD, self._put_off_housekeeping)
+        self._look_for_oom()
+
+    def start_zygote(self, *, preload: tuple[str, ...] = (), first_path: str = "", client: ZygoteClient | None = None) -> None:
+        """Without a call to this, workers are spawned. `first_path`: the script's folder, where `preload` modules may lie. `client`: a zygote that runs."""
+        self._forks.begin(preload, first_path, client)
+
+    @property
+    def zygote_pid(self) -> int:
+        """0 while there is none."""
+        return self._forks.pid
+
+    def pids(self) -> dict[int, int]:
+        """Of the workers that run: worker to pid."""
+        return {worker: child.pid for worker, child in self._children.items() if child.pid and not child.exited}
+
+    # --- starting --------------------------------------------------------------------------------------
+
+    def start(self, spec: ChildSpec) -> None:
+        """Asynchronous: on_started or on_failed follows. The place of its logs is its LOCAL_RANK, or `spare_<worker>`."""
+        assert spec.worker not in self._children, "a worker's number is never given twice"
+        try:
+            handover = Handover.make()
+        except OSError as error:
+            reason = f"no descriptors for it: {error.strerror}"
+            self._loop.call_soon(lambda: self._events.on_failed(spec.worker, reason))
+            return
+        worker = spec.worker
+        channel = Channel(
+            self._loop,
+            handover.sock,
+            on_message=lambda message: self._events.on_message(worker, message),
+            on_close=lambda reason: self._events.on_channel_closed(worker, reason),
+        )
+        child = self._children[worker] = Child(spec, handover, channel)
+        local_rank = spec.env.get("LOCAL_RANK")
+        place = int(local_rank) if local_rank is not None and spec.kind == "rank" else f"{'store' if spec.kind == 'store' else 'spare'}_{worker}"
+        self._logs.attach(worker, handover.stdout, handover.stderr, attempt=spec.attempt, place=place)
+        self._forks.ask(child)
+
+    def send(self, worker: int, message: Message) -> None:
+        """Dropped where the worker is gone."""
+        if child := self._children.get(worker):
+            child.channel.send(message)
+
+    def _spawn(self, child: Child) -> None:
+        try:
+            child.process = spawn(child.spec, child.handover)
+        except OSError as error:
+            self._failed(child, f"spawn: {error.strerror}")
+            return
+        self._started(child, child.process.pid)
+
+    def _started(self, child: Child, pid: int) -> None:
+        child.handover.close_theirs()
+        try:
+            child.watch(pid)
+        except ProcessLookupError:
+            self._failed(child, "it ended before it could be watched")
+            return
+        self._loop.add_reader(child.pidfd, lambda: self._seen_to_end(child))
+        self._events.on_started(child.spec.worker, pid, now_s())
+        if child.killed:
+            child.kill()
+        else:
+            child.handover.open_gate()
+
+    def _failed(self, child: Child, error: str) -> None:
+        if child.handover.theirs:
+            child.handover.close_theirs()
+        self._forget(child)
+        self._events.on_failed(child.spec.worker, error)
+        self._check_stopped()
+
+    # --- ending ----------------------------------------------------------------------------------------
+
+    def kill(self, worker: int) -> None:
+        """SIGKILL to its session. on_exit follows, as for any death; unknown and dead workers are ignored."""
+        if (child := self._children.get(worker)) is None:
+            return
+        child.killed = True
+        if child.pid:
+            child.kill()
+
+    def _seen_to_end(self, child: Child) -> None:
+        """Supervision of one death: first the rest of its group, then its last words, then the news."""
+        ending = child.peek()
+        if ending is None:
+            return
+        at_s = now_s()
+        self._loop.remove_reader(child.pidfd)
+        child.exited = True
+        child.kill_group(signal.SIGKILL)
+        child.channel.drain()
+        self._logs.drain(child.spec.worker)
+        exit_code, number = ending
+        oom = self._oom.judge(at_s) if number == signal.SIGKILL and not child.killed else False
+        self._events.on_exit(Exited(child.spec.worker, child.pid, exit_code, number, oom, at_s))
+        self._put_off_housekeeping()
+        self._check_stopped()
+
+    def stop_all(self, *, term_grace_s: float, then: Callable[[], None]) -> None:
+        """SIGTERM to all workers, SIGKILL after the grace, the store host and the zygote last; `then` when all are gone."""
+        self._then = then
+        self._forks.end()
+        for child in self._running(store=False):
+            if child.pid:
+                child.kill_group(signal.SIGTERM)
+            else:
+                child.killed = True
+        self._loop.call_at(now_s() + term_grace_s, self._kill_workers)
+        self._loop.call_soon(self._check_stopped)
+
+    def _kill_workers(self) -> None:
+        for child in self._running(store=False):
+            self.kill(child.spec.worker)
+
+    def _check_stopped(self) -> None:
+        if self._then is None or self._running(store=False):
+            return
+        if stores := self._running(store=True):
+            for child in stores:
+                self.kill(child.spec.worker)
+            return
+        then, self._then = self._then, None
+        self._reap_exited()
+        self._loop.call_soon(then)
+
+    def _running(self, *, store: bool) -> list[Child]:
+        return [child for child in self._children.values() if not child.exited and (child.spec.kind == "store") is store]
+
+    def close(self) -> None:
+        """At once: SIGKILL to all that is left, reaped; no more events."""
+        self._forks.kill()
+        for child in list(self._children.values()):
+            if child.pid and not child.exited:
+                self._loop.remove_reader(child.pidfd)
+                child.kill()
+            if child.pid:
+                child.reap()
+                child.exited = True
+            self._forget(child)
+        self._reap_unknown()
+
+    def _forget(self, child: Child) -> None:
+        self._children.pop(child.spec.worker, None)
+        child.handover.shut_gate()
+        child.channel.close()
+        self._logs.close(child.spec.worker)
+
+    # --- housekeeping ----------------------------------------------------------------------------------
+
+    def _put_off_housekeeping(self) -> None:
+        """Reaping reads /proc, and nobody waits for it; what comes right after a death is more urgent."""
+        if self._housekeeping is None:
+            self._housekeeping = self._loop.call_at(now_s() + HOUSEKEEPING_S, self._housekeep)
+
+    def _housekeep(self) -> None:
+        self._housekeeping = None
+        self._reap_exited()
+        if self._forks.busy:
+            self._put_off_housekeeping()  # an unknown zombie may be a worker whose pid has not been told yet
+        else:
+            self._reap_unknown()
+
+    def _reap_exited(self) -> None:
+        for child in [child for child in self._children.values() if child.exited]:
+            child.reap()
+            self._forget(child)
+
+    def _reap_unknown(self) -> None:
+        """Zombies that workers left to us. Stops at one of ours, which its own watcher will take."""
+        ours = {child.pid for child in self._children.values()} | {self._forks.pid}
+        with contextlib.suppress(ChildProcessError):
+            while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                if found.si_pid in ours:
+                    self._put_off_housekeeping()
+                    return
+                os.waitpid(found.si_pid, os.WNOHANG)
+
+    def _look_for_oom(self) -> None:
+        self._oom.look(now_s())
+        self._loop.call_at(now_s() + OOM_LOOK_S, self._look_for_oom)

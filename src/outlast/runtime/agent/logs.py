@@ -1,0 +1,249 @@
+"""What workers print: into files in torchrun's layout, and to the console by torchrun's rules.
+
+    <log_dir>/<run id>_<suffix>/attempt_<n>/<local rank>/{stdout,stderr}.log, error.json
+
+A spare has `spare_<worker>` in place of its rank, and goes on in a rank's files once it takes one. Files get the bytes as they come. The console
+gets whole lines; the beginning of a line whose end does not come is shown after LOG_PARTIAL_S (progress bars).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from string import Template
+from typing import Any, BinaryIO
+
+from outlast.errors import UsageError
+from outlast.model.limits import LOG_DRAIN_MAX_BYTES, LOG_LINE_MAX_BYTES, LOG_PARTIAL_S, LOG_READ_BYTES, LOG_TAIL_LINES, MESSAGE_MAX_BYTES
+from outlast.runtime.clock import now_s
+from outlast.runtime.loop import Loop, Timer
+
+STDOUT, STDERR = 1, 2  # torchrun's bits of --redirects and --tee
+_NAMES = {STDOUT: "stdout", STDERR: "stderr"}
+
+Sink = Callable[[str, str], None]  # ("stdout" or "stderr", a line with its end, or the beginning of one)
+Streams = Mapping[int, int] | int  # bits for all local ranks, or by local rank
+
+
+def parse_streams(text: str, flag: str) -> Streams:
+    """torchrun's form: "3" for all, or "0:1,1:2" by local rank; 1 is stdout, 2 stderr, 3 both."""
+    if re.fullmatch(r"[0-3]", text):
+        return int(text)
+    if re.fullmatch(r"\d+:[0-3](,\d+:[0-3])*", text):
+        return {int(rank): int(bits) for rank, bits in (item.split(":") for item in text.split(","))}
+    raise UsageError(f"{flag} {text}: not a choice of streams", hint=f"`{flag} 3` is for all workers; `{flag} 0:1,1:2` is stdout of local rank 0, stderr of 1")
+
+
+@dataclass(frozen=True)
+class ConsolePolicy:
+    """Who is heard on the console: all, less redirected streams and ranks that the filter leaves out; tee'd streams with a prefix."""
+
+    role: str = "default"
+    redirects: Streams = 0
+    tee: Streams = 0
+    only_ranks: frozenset[int] = frozenset()
+    prefix: str = ""  # TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE
+
+    def prefix_of(self, local_rank: int, stream: int) -> str | None:
+        """What goes in front of a line, or None where it does not go to the console."""
+        if self.only_ranks and local_rank not in self.only_ranks:
+            return None
+        if _bits(self.tee, local_rank) & stream:
+            if not self.prefix:
+                return f"[{self.role}{local_rank}]:"
+            return Template(self.prefix).safe_substitute(role_name=self.role, rank=local_rank, local_rank=local_rank)
+        return None if _bits(self.redirects, local_rank) & stream else ""
+
+
+def _bits(streams: Streams, local_rank: int) -> int:
+    return streams if isinstance(streams, int) else streams.get(local_rank, 0)
+
+
+def make_log_folder(log_dir: Path, run_id: str) -> Path | None:
+    """A fresh folder for this launch; None for /dev/null, which means no files."""
+    if str(log_dir) == os.devnull:
+        return None
+    if log_dir.is_file():
+        raise UsageError(f"--log-dir {log_dir} is a file", hint="give a folder")
+    log_dir.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"{run_id}_", dir=log_dir))
+    folder.chmod(0o755)
+    return folder
+
+
+class WorkerLogs:
+    """Reads the workers' pipes. `folder` is that of `make_log_folder`."""
+
+    def __init__(self, loop: Loop, folder: Path | None, policy: ConsolePolicy, sink: Sink) -> None:
+        self._loop = loop
+        self._folder = folder
+        self._policy = policy
+        self._sink = sink
+        self._pipes: dict[int, list[_Pipe]] = {}
+
+    def error_file(self, attempt: int, place: int | str) -> str:
+        """For TORCHELASTIC_ERROR_FILE. `place`: a local rank, or `spare_<worker>`. "" without files, as torchrun has it."""
+        return str(self._place(attempt, place) / "error.json") if self._folder else ""
+
+    def attach(self, worker: int, stdout: int, stderr: int, *, attempt: int, place: int | str) -> None:
+        """Own both descriptors from now on. A place that was used before keeps its text, and loses its error file."""
+        self._pipes[worker] = [_Pipe(self._loop, fd, stream, self._sink) for fd, stream in ((stdout, STDOUT), (stderr, STDERR))]
+        self.move(worker, attempt=attempt, place=place)
+
+    def move(self, worker: int, *, attempt: int, place: int | str) -> None:
+        """From now on `worker` writes at `place`; with a rank it is heard on the console."""
+        if self._folder:
+            Path(self.error_file(attempt, place)).unlink(missing_ok=True)
+        for pipe in self._pipes.get(worker, ()):
+            prefix = self._policy.prefix_of(place, pipe.stream) if isinstance(place, int) else None
+            pipe.turn_to(self._place(attempt, place) / f"{_NAMES[pipe.stream]}.log" if self._folder else None, prefix)
+
+    def stderr_tail(self, worker: int) -> tuple[str, ...]:
+        """The last LOG_TAIL_LINES lines."""
+        return next((pipe.tail_lines() for pipe in self._pipes.get(worker, ()) if pipe.stream == STDERR), ())
+
+    def drain(self, worker: int) -> None:
+        """Read what lies in the pipes of a dead worker, without waiting for end of file: a child of it may still hold them."""
+        for pipe in self._pipes.get(worker, ()):
+            pipe.drain()
+
+    def close(self, worker: int) -> None:
+        for pipe in self._pipes.pop(worker, ()):
+            pipe.drain()
+            pipe.close()
+
+    def _place(self, attempt: int, place: int | str) -> Path:
+        assert self._folder is not None
+        path = self._folder / f"attempt_{attempt}" / str(place)
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+
+@dataclass
+class _Pipe:
+    loop: Loop
+    fd: int
+    stream: int
+    sink: Sink
+    prefix: str | None = None
+    file: BinaryIO | None = None
+    unfinished: bytes = b""
+    mid_line: bool = False  # the console has the beginning of this line already
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_TAIL_LINES))
+    timer: Timer | None = None
+
+    def __post_init__(self) -> None:
+        os.set_blocking(self.fd, False)
+        self.loop.add_reader(self.fd, self.read_some)
+
+    def turn_to(self, path: Path | None, prefix: str | None) -> None:
+        self.flush()
+        if self.file:
+            self.file.close()
+        self.prefix = prefix
+        self.file = open(path, "ab", buffering=0) if path else None  # noqa: SIM115 - closed by the next turn_to
+
+    def read_some(self) -> int:
+        """Bytes read; 0 at end of file or when there is nothing now."""
+        try:
+            data = os.read(self.fd, LOG_READ_BYTES)
+        except BlockingIOError:
+            return 0
+        if not data:
+            self.loop.remove_reader(self.fd)
+            self.flush()
+            return 0
+        self._to_file(data)
+        self._to_lines(data)
+        return len(data)
+
+    def drain(self) -> None:
+        left = LOG_DRAIN_MAX_BYTES
+        while left > 0 and (count := self.read_some()):
+            left -= count
+        self.flush()
+
+    def close(self) -> None:
+        self.loop.remove_reader(self.fd)
+        os.close(self.fd)
+        self.turn_to(None, None)
+
+    def tail_lines(self) -> tuple[str, ...]:
+        return tuple(self.tail)
+
+    def flush(self) -> None:
+        """Show what there is of a line."""
+        if self.timer:
+            self.timer.cancel()
+            self.timer = None
+        if self.unfinished:
+            self._emit(self.unfinished)
+            self.unfinished = b""
+
+    def _to_file(self, data: bytes) -> None:
+        if not self.file:
+            return
+        try:
+            self.file.write(data)
+        except OSError as error:
+            self.sink("stderr", f"outlast: {self.file.name}: {error.strerror}; this log ends here\n")
+            self.file.close()
+            self.file = None
+
+    def _to_lines(self, data: bytes) -> None:
+        *lines, rest = re.split(rb"(?<=\n)|(?<=\r)(?!\n)", self.unfinished + data)
+        for line in lines:
+            self._emit(line)
+        self.unfinished = rest
+        if len(rest) > LOG_LINE_MAX_BYTES:
+            self.flush()
+        elif rest and self.timer is None:
+            self.timer = self.loop.call_at(now_s() + LOG_PARTIAL_S, self._show_partial)
+
+    def _show_partial(self) -> None:
+        self.timer = None
+        self.flush()
+
+    def _emit(self, line: bytes) -> None:
+        text = line.decode("utf-8", "replace")
+        if self.stream == STDERR:
+            if self.mid_line and self.tail:
+                self.tail[-1] += text.rstrip("\r\n")
+            else:
+                self.tail.append(text.rstrip("\r\n"))
+        if self.prefix is not None:
+            self.sink(_NAMES[self.stream], text if self.mid_line else self.prefix + text)
+        self.mid_line = not text.endswith(("\n", "\r"))
+
+
+@dataclass(frozen=True)
+class ErrorRecord:
+    """What a worker left in its error file. `timestamp` in whole seconds since 1970, or 0."""
+
+    message: str
+    traceback: str
+    timestamp: int
+
+
+def read_error_file(path: str | Path) -> ErrorRecord | None:
+    """None where there is none, or none that can be read: a process killed while writing leaves half of one."""
+    try:
+        with open(path, "rb") as file:
+            value = json.loads(file.read(MESSAGE_MAX_BYTES))
+        return _record(value)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _record(value: dict[str, Any]) -> ErrorRecord:
+    message = value["message"]
+    if isinstance(message, str):
+        return ErrorRecord(message, "", int(value.get("timestamp", 0)))
+    extra = message.get("extraInfo", {})
+    return ErrorRecord(str(message["message"]), str(extra.get("py_callstack", "")), int(extra.get("timestamp", 0)))

@@ -1,0 +1,63 @@
+"""Was it the kernel's out-of-memory killer? Judged from its counters: of the machine and of our control group.
+
+A rise says that somebody was killed for memory, not who: another tenant's kill within OOM_WINDOW_S of a foreign SIGKILL to a worker is mistaken
+for ours. The kernel's log knows better, for those who may read it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from outlast.model.limits import OOM_WINDOW_S
+
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+class OomWatch:
+    """`look` now and then; `judge` at a death by SIGKILL."""
+
+    def __init__(self, sources: list[Path] | None = None) -> None:
+        self._sources = counter_files(Path("/proc/self/cgroup")) if sources is None else sources
+        self._seen: dict[Path, int] = {}
+        self._last_rise_s: float | None = None
+
+    def look(self, now_s: float) -> None:
+        for path in self._sources:
+            count = _oom_kills(path)
+            if count is None:
+                self._seen.pop(path, None)
+                continue
+            if count > self._seen.get(path, count):
+                self._last_rise_s = now_s
+            self._seen[path] = count
+
+    def judge(self, now_s: float) -> bool | None:
+        """True: a counter rose lately. False: none did. None: no counter can be read."""
+        self.look(now_s)
+        if not self._seen:
+            return None
+        return self._last_rise_s is not None and now_s - self._last_rise_s <= OOM_WINDOW_S
+
+
+def counter_files(own_groups: Path) -> list[Path]:
+    """Files with a line "oom_kill N": the machine's, and our group's under either hierarchy."""
+    files = [Path("/proc/vmstat")]
+    try:
+        lines = own_groups.read_text().splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            files += [_CGROUPS / path.lstrip("/") / "memory.events", _CGROUPS / "memory.events"]
+        elif "memory" in controllers.split(","):
+            files += [_CGROUPS / "memory" / path.lstrip("/") / "memory.oom_control", _CGROUPS / "memory" / "memory.oom_control"]
+    return [file for file in dict.fromkeys(files) if _oom_kills(file) is not None]
+
+
+def _oom_kills(path: Path) -> int | None:
+    try:
+        text = path.read_text()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill ")), None)

@@ -1,0 +1,147 @@
+"""One child of the launcher: how it is started, watched and ended. `host.ProcessHost` holds many."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass, field
+
+from outlast.runtime.channel import Channel
+from outlast.runtime.child import ChildSpec
+from outlast.runtime.linux import session_members
+
+_TITLE_ROOM = " " * 256
+
+
+@dataclass(frozen=True)
+class Exited:
+    """The kernel's word on an ended process. exit_code None when a signal ended it. oom None: nobody can say. at_s: when we saw it."""
+
+    worker: int
+    pid: int
+    exit_code: int | None
+    signal: int | None
+    oom: bool | None
+    at_s: float
+
+
+@dataclass
+class Handover:
+    """Both sides of a child's four descriptors: channel, gate, stdout, stderr."""
+
+    sock: socket.socket
+    gate: int
+    stdout: int
+    stderr: int
+    theirs: tuple[int, int, int, int]
+
+    @classmethod
+    def make(cls) -> Handover:
+        """Raises OSError (too many open files); nothing is left open then."""
+        with contextlib.ExitStack() as undo:
+            ours, theirs = socket.socketpair()
+            undo.callback(ours.close)
+            channel = theirs.detach()
+            undo.callback(os.close, channel)
+            pipes = []
+            for _ in range(3):
+                pipes.append(os.pipe())
+                for fd in pipes[-1]:
+                    undo.callback(os.close, fd)
+            undo.pop_all()
+        (gate_reader, gate), (stdout, stdout_writer), (stderr, stderr_writer) = pipes
+        return cls(ours, gate, stdout, stderr, (channel, gate_reader, stdout_writer, stderr_writer))
+
+    def close_theirs(self) -> None:
+        """Once, after the child has its copies."""
+        for fd in self.theirs:
+            os.close(fd)
+        self.theirs = ()  # type: ignore[assignment]  # spent
+
+    def open_gate(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self.gate, b".")
+        self.shut_gate()
+
+    def shut_gate(self) -> None:
+        """Unopened, it makes the child end before it began."""
+        if self.gate >= 0:
+            os.close(self.gate)
+            self.gate = -1
+
+
+@dataclass
+class Child:
+    """State: asked for (pid 0), running, exited (a zombie that keeps its pid from being given to another), reaped (gone from the table)."""
+
+    spec: ChildSpec
+    handover: Handover
+    channel: Channel
+    pid: int = 0
+    pidfd: int = -1
+    killed: bool = False  # by us
+    exited: bool = False
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    def watch(self, pid: int) -> None:
+        """Raises ProcessLookupError when it is gone without a trace."""
+        self.pidfd = os.pidfd_open(pid)
+        self.pid = pid
+
+    def peek(self) -> tuple[int | None, int | None] | None:
+        """(exit code, signal) once it has ended, without reaping it."""
+        found = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        if found is None:
+            return None
+        if found.si_code == os.CLD_EXITED:
+            return found.si_status, None
+        return None, found.si_status
+
+    def kill(self) -> None:
+        """SIGKILL to it and to its process group. Safe until it is reaped: its pid, which is the group's number, cannot be given away."""
+        if not self.exited:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+        self.kill_group(signal.SIGKILL)
+
+    def kill_group(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    def reap(self) -> None:
+        """End what is left of its session in other process groups, then give its pid back."""
+        for pid in session_members(self.pid):
+            if pid != self.pid:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED)
+        os.close(self.pidfd)
+        if self.process is not None:
+            self.process.returncode = 0  # reaped here; keeps Popen from looking for it
+
+
+def spawn(spec: ChildSpec, handover: Handover) -> subprocess.Popen[bytes]:
+    """A fresh interpreter in place of a fork. Raises OSError."""
+    channel, gate, stdout, stderr = handover.theirs
+    memory = os.memfd_create("spec", os.MFD_CLOEXEC)
+    try:
+        os.write(memory, json.dumps(spec.to_json()).encode())
+        command = [sys.executable, "-u", "-m", "outlast.runtime.worker.bootstrap", str(memory), str(channel), str(gate), _TITLE_ROOM]
+        return subprocess.Popen(
+            command,
+            pass_fds=(memory, channel, gate),
+            env=spec.env,
+            cwd=spec.cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        )
+    finally:
+        os.close(memory)

@@ -1,0 +1,117 @@
+"""The launcher's end of a zygote: start it, let it read the command line, then ask it for forks.
+
+Before `attach` calls block (there is no loop yet); after it answers arrive by callback.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from outlast.errors import CapacityError, CorruptError
+from outlast.model.limits import ZYGOTE_BOOT_DEADLINE_S
+from outlast.runtime.child import ChildSpec
+from outlast.runtime.clock import now_s
+from outlast.runtime.loop import Loop
+from outlast.runtime.packets import receive_packet, send_packet
+
+_TITLE_ROOM = " " * 256
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+
+
+class ZygoteClient:
+    """One zygote process. `ready` once it has said that it may be forked."""
+
+    def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
+        self.process = process
+        self.pid = process.pid
+        self.ready = False
+        self.imports_s = 0.0
+        self._sock = sock
+        self._loop: Loop | None = None
+        self._on_answer: Callable[[dict[str, Any]], None] = _nobody
+
+    @classmethod
+    def start(cls) -> ZygoteClient:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-m", "outlast.runtime.worker.zygote", str(theirs.fileno()), str(os.getpid()), _TITLE_ROOM]
+        with theirs:
+            process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env={**os.environ, **_ONE_THREAD}, stdin=subprocess.DEVNULL, start_new_session=True)
+        return cls(process, ours)
+
+    def parse(self, argv: list[str]) -> dict[str, Any]:
+        """Let it read a command line; blocks for torch's import. The answer is that of `worker.arguments.parse`."""
+        self._send({"do": "parse", "argv": argv})
+        return self._await(now_s() + ZYGOTE_BOOT_DEADLINE_S)
+
+    def prepare(self, preload: tuple[str, ...], first_path: str) -> None:
+        """Let it import. Its answer comes to `attach`'s callback."""
+        self._send({"do": "prepare", "preload": list(preload), "first_path": first_path})
+
+    def fork(self, spec: ChildSpec, fds: tuple[int, int, int, int]) -> None:
+        """`fds`: channel, gate, stdout, stderr. The answer names the worker."""
+        self._send({"do": "fork", "spec": spec.to_json()}, fds)
+
+    def attach(self, loop: Loop, on_answer: Callable[[dict[str, Any]], None]) -> None:
+        """Answers go to `on_answer` from now on. Its death is seen by its pid, not here."""
+        self._loop = loop
+        self._on_answer = on_answer
+        self._sock.setblocking(False)
+        loop.add_reader(self._sock.fileno(), self._read)
+
+    def drain(self) -> None:
+        """Take the answers that a dead zygote has left."""
+        while self._sock.fileno() >= 0 and self._read():
+            pass
+
+    def _read(self) -> bool:
+        try:
+            packet = receive_packet(self._sock)
+        except BlockingIOError:
+            return False
+        except (OSError, CorruptError):
+            packet = None
+        if packet is None:
+            if self._loop is not None:
+                self._loop.remove_reader(self._sock.fileno())
+            return False
+        self._on_answer(packet[0])
+        return True
+
+    def close(self) -> None:
+        """It ends by itself when it sees the closed socket. Whoever wants to be sure kills and waits."""
+        if self._sock.fileno() >= 0:
+            if self._loop is not None:
+                self._loop.remove_reader(self._sock.fileno())
+            self._sock.close()
+
+    def kill(self) -> None:
+        """At once, and reaped."""
+        self.close()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait()
+
+    def _send(self, request: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
+        try:
+            send_packet(self._sock, request, fds)
+        except OSError:
+            pass  # it is dead: the pid tells
+
+    def _await(self, end_s: float) -> dict[str, Any]:
+        readable, _, _ = select.select([self._sock], [], [], max(0.0, end_s - now_s()))
+        packet = receive_packet(self._sock) if readable else None
+        if packet is None:
+            why = "ended" if readable else f"gave no answer within {ZYGOTE_BOOT_DEADLINE_S:.0f} s"
+            raise CapacityError(f"the process that imports torch {why}", hint="its own words are above; is torch installed? `python -c 'import torch'`")
+        return packet[0]
+
+
+def _nobody(_answer: dict[str, Any]) -> None:
+    raise AssertionError("an answer before `attach`")

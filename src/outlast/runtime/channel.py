@@ -1,0 +1,138 @@
+"""Messages over a unix stream socket: `Channel` inside the loop, `BlockingChannel` for a worker's threads.
+
+Both close on a corrupt frame, with the reason; neither raises into the loop. A closed channel drops what is sent.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+from outlast.errors import CorruptError
+from outlast.model.limits import CHANNEL_BUFFER_MAX_BYTES, CHANNEL_READ_BYTES
+from outlast.model.messages import FrameReader, Message, encode
+from outlast.runtime.loop import Loop
+
+
+class Channel:
+    """Non-blocking. `on_close(reason)` is called once, from the loop; "" means that the peer closed."""
+
+    def __init__(self, loop: Loop, sock: socket.socket, *, on_message: Callable[[Message], None], on_close: Callable[[str], None]) -> None:
+        self._loop = loop
+        self._sock = sock
+        self._on_message = on_message
+        self._on_close = on_close
+        self._reader = FrameReader()
+        self._unsent = bytearray()
+        self.closed = False
+        sock.setblocking(False)
+        loop.add_reader(sock.fileno(), self._read_some)
+
+    def send(self, message: Message) -> None:
+        """Never blocks. A peer that leaves CHANNEL_BUFFER_MAX_BYTES unread loses the channel."""
+        if self.closed:
+            return
+        was_empty = not self._unsent
+        self._unsent += encode(message)
+        if was_empty:
+            self._write()
+        if len(self._unsent) > CHANNEL_BUFFER_MAX_BYTES:
+            self._fail(f"the peer has left {len(self._unsent):,} bytes unread")
+
+    def drain(self) -> None:
+        """Deliver what has arrived already; for a peer that is known to be dead."""
+        while not self.closed and self._read_some():
+            pass
+
+    def close(self) -> None:
+        """Silently: `on_close` is not called."""
+        if self.closed:
+            return
+        self.closed = True
+        self._loop.remove_reader(self._sock.fileno())
+        self._loop.remove_writer(self._sock.fileno())
+        self._sock.close()
+
+    def _read_some(self) -> bool:
+        try:
+            data = self._sock.recv(CHANNEL_READ_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            self._fail("" if isinstance(error, ConnectionError) else str(error))
+            return False
+        if not data:
+            self._fail("")
+            return False
+        try:
+            messages = self._reader.feed(data)
+        except CorruptError as error:
+            self._fail(str(error))
+            return False
+        for message in messages:
+            if self.closed:
+                break
+            self._on_message(message)
+        return True
+
+    def _write(self) -> None:
+        try:
+            sent = self._sock.send(self._unsent)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self._fail("" if isinstance(error, ConnectionError) else str(error))
+            return
+        del self._unsent[:sent]
+        if self._unsent:
+            self._loop.add_writer(self._sock.fileno(), self._write)
+        else:
+            self._loop.remove_writer(self._sock.fileno())
+
+    def _fail(self, reason: str) -> None:
+        if not self.closed:
+            self.close()
+            self._loop.call_soon(lambda: self._on_close(reason))
+
+
+class BlockingChannel:
+    """For threads: `send` under a lock, from any thread; iterate from one thread. Ends at end of file.
+
+    `error` says why it ended early, "" if the peer closed. A send to a closed peer is dropped: the listener learns of it.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._lock = threading.Lock()
+        self.error = ""
+        sock.setblocking(True)
+
+    def send(self, message: Message) -> None:
+        frame = encode(message)
+        with self._lock:
+            try:
+                self._sock.sendall(frame)
+            except OSError as error:
+                self.error = self.error or str(error)
+
+    def __iter__(self) -> Iterator[Message]:
+        reader = FrameReader()
+        while True:
+            try:
+                data = self._sock.recv(CHANNEL_READ_BYTES)
+                messages = reader.feed(data) if data else []
+            except (OSError, CorruptError) as error:
+                self.error = str(error)
+                return
+            if not data:
+                return
+            yield from messages
+
+    def close(self) -> None:
+        """Wakes a thread that reads."""
+        try:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        self._sock.close()

@@ -1,0 +1,83 @@
+"""The few calls of Linux that Python has no name for."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+_IOLBF = 1
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _prctl(option: int, value: int | bytes) -> None:
+    argument: object = ctypes.c_char_p(value) if isinstance(value, bytes) else ctypes.c_ulong(value)
+    if _libc.prctl(option, argument, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option})")
+
+
+def become_subreaper() -> None:
+    """Orphans among our descendants become our children, not init's."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with(parent_pid: int) -> None:
+    """SIGKILL us when the thread that is our parent ends. Raises ProcessLookupError if it has ended already."""
+    _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != parent_pid:
+        raise ProcessLookupError(f"the parent {parent_pid} is gone")
+
+
+def line_buffer_c_stdout() -> None:
+    """C code that prints (libraries) flushes at line ends, as it would on a terminal, so that a kill loses no line."""
+    _libc.fflush(None)
+    _libc.setvbuf(ctypes.c_void_p.in_dll(_libc, "stdout"), None, _IOLBF, 0)
+
+
+def flush_c_streams() -> None:
+    _libc.fflush(None)
+
+
+def set_title(arguments: list[str], name: str) -> None:
+    """What `ps` shows: `arguments` as the command line (cut to the room of the original one), `name` (15 bytes) as the command."""
+    _prctl(_PR_SET_NAME, name.encode()[:15])
+    with open("/proc/self/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end: fields 48 and 49 of proc(5)
+    if 0 < start < end:
+        text = b"\0".join(argument.encode("utf-8", "surrogateescape") for argument in arguments)[: end - start - 1]
+        ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
+
+
+def open_descriptors() -> set[int]:
+    """All of this process's descriptors, the one used for looking left out."""
+    found = {int(name) for name in os.listdir("/proc/self/fd")}
+    return {fd for fd in found if _is_open(fd)}
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def session_members(session: int) -> list[int]:
+    """Pids whose session is `session`, the leader included. Costs one read per process of the machine."""
+    members = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session:
+            members.append(int(name))
+    return members

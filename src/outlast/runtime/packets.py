@@ -1,0 +1,42 @@
+"""JSON of any length with descriptors, over a unix SOCK_SEQPACKET pair: how launcher and zygote talk.
+
+A packet is empty of text: its first descriptor is a memfd that holds the JSON, the others are the caller's. So neither the socket
+buffer nor a long environment limits a request, and one packet is one request.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from typing import Any
+
+from outlast.errors import CorruptError
+
+_FDS_MAX_COUNT = 8
+
+
+def send_packet(sock: socket.socket, value: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
+    """The caller keeps its descriptors and closes them. Raises OSError when the peer is gone."""
+    memory = os.memfd_create("packet", os.MFD_CLOEXEC)
+    try:
+        with open(memory, "wb", closefd=False) as out:
+            out.write(json.dumps(value).encode())
+        socket.send_fds(sock, [b"."], [memory, *fds])
+    finally:
+        os.close(memory)
+
+
+def receive_packet(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """The next request and its descriptors (close-on-exec; the caller closes them); None at end of file."""
+    text, fds, _, _ = socket.recv_fds(sock, 16, _FDS_MAX_COUNT, socket.MSG_CMSG_CLOEXEC)
+    if not text:
+        return None
+    if not fds:
+        raise CorruptError("a packet without descriptors")
+    with open(fds[0], "rb") as memory:
+        memory.seek(0)
+        value = json.loads(memory.read())
+    if not isinstance(value, dict):
+        raise CorruptError("a packet that is not an object")
+    return value, fds[1:]

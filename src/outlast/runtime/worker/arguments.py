@@ -1,0 +1,158 @@
+"""The command line of `outlast run`, read by torch's own parser for torchrun, with our flags added to it.
+
+Runs in a process that may import torch, and in a fork of it: asking for `gpu` or `auto` may touch a driver that a zygote must not have touched.
+Answers are JSON values: {"options": {...}}, {"help": text}, or {"usage": message, "hint": text}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from torch.distributed.run import determine_local_world_size, get_args_parser
+
+
+class _Wrong(Exception):
+    """argparse's complaint."""
+
+
+def parse(argv: list[str]) -> dict[str, Any]:
+    parser = _parser()
+
+    def error(message: str) -> NoReturn:
+        raise _Wrong(message)
+
+    parser.error = error  # type: ignore[method-assign]
+    if _asks_for_help(parser, argv):
+        return {"help": parser.format_help()}
+    try:
+        options = vars(_known(parser, argv))
+        options["given"] = _given(parser, argv, options)
+        options["nproc_per_node"] = _worker_count(options["nproc_per_node"])
+    except _Wrong as wrong:
+        return {"usage": str(wrong), "hint": _hint(parser, argv)}
+    return {"options": options}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = get_args_parser()
+    parser.prog = "outlast run"
+    parser.usage = "outlast run [options] training_script ..."
+    parser.description = "Start a training script as torchrun does, and keep it going through dead, hung and slow processes."
+    group = parser.add_argument_group("outlast")
+    group.add_argument("--spares", type=_at_least(0), default=0, metavar="N", help="Processes that stand ready to take a dead rank's place.")
+    group.add_argument("--spare-kind", "--spare_kind", choices=["hot", "warm"], default="hot", help="hot: script begun, model built. warm: imports done.")
+    group.add_argument("--preload", action="append", default=[], metavar="MODULE", help="Import MODULE once, before workers are forked. Repeatable.")
+    group.add_argument("--run-dir", "--run_dir", metavar="PATH", help="The run's folder: ledger, logs, evidence. Default: runs/<utc time>-<name>.")
+    group.add_argument("--resume", action="store_true", help="Go on from the newest good state in the run's folder.")
+    group.add_argument("--checkpoint-every", "--checkpoint_every", type=_at_least(1), metavar="STEPS", help="Write a checkpoint each STEPS steps.")
+    group.add_argument("--checkpoint-dir", "--checkpoint_dir", metavar="PATH", help="Where checkpoints go. Default: in the run's folder.")
+    group.add_argument(
+        "--hang-after", "--hang_after", type=_seconds, metavar="SECONDS", help="For scripts without an outlast call: silence longer than this is a hang."
+    )
+    group.add_argument("--no-zygote", "--no_zygote", action="store_true", help="Start each worker as a fresh interpreter: slower, nothing shared.")
+    return parser
+
+
+def _known(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
+    # argparse tells of a missing script before it tells of an unknown flag; the flag is what the user has to know.
+    try:
+        options, unknown = parser.parse_known_args(argv)
+    except _Wrong as wrong:
+        unknown = _unknown_flags(parser, argv)
+        if "training_script" not in str(wrong) or not unknown:
+            raise
+        options = argparse.Namespace()
+    if unknown:
+        raise _Wrong(f"unknown option {unknown[0].partition('=')[0]}")
+    return options
+
+
+def _unknown_flags(parser: argparse.ArgumentParser, argv: list[str]) -> list[str]:
+    known = _flags(parser)
+    return [word for word in argv if word.startswith("--") and word != "--" and not any(flag.startswith(word.partition("=")[0]) for flag in known)]
+
+
+def _flags(parser: argparse.ArgumentParser) -> list[str]:
+    return [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--") and "_" not in flag]
+
+
+def _hint(parser: argparse.ArgumentParser, argv: list[str]) -> str:
+    unknown = _unknown_flags(parser, argv)
+    close = difflib.get_close_matches(unknown[0].partition("=")[0].replace("_", "-"), _flags(parser), n=1) if unknown else []
+    return f"did you mean {close[0]}?" if close else "`outlast run --help` lists the options; options of the script come after its name"
+
+
+def _asks_for_help(parser: argparse.ArgumentParser, argv: list[str]) -> bool:
+    """-h or --help before the script's name: let argparse say where that is."""
+    called: list[bool] = []
+    parser.print_help = lambda file=None: called.append(True)  # type: ignore[method-assign, assignment]
+    try:
+        parser.parse_known_args(argv)
+    except (SystemExit, _Wrong):
+        pass
+    del parser.print_help
+    return bool(called)
+
+
+def _given(parser: argparse.ArgumentParser, argv: list[str], options: dict[str, Any]) -> list[str]:
+    """The options that differ from the parser's own defaults, environment included: those that the user asked for."""
+    own = {action.dest: action.default for action in parser._actions}
+    environment = {dest for dest in own if f"PET_{dest.upper()}" in os.environ}
+    return sorted(dest for dest, value in options.items() if dest in environment or (dest in own and value != own[dest]))
+
+
+def _worker_count(text: str) -> int:
+    try:
+        return int(determine_local_world_size(text))
+    except ValueError as error:
+        raise _Wrong(f"--nproc-per-node {text}: {error}") from None
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least:
+            raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, not {text!r}")
+        return value
+
+    return number
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, not {text!r}")
+    return value
+
+
+def parse_in_fork(argv: list[str]) -> dict[str, Any]:
+    """`parse` in a fork of this process, whose answer comes back through a pipe."""
+    import json
+
+    reader, writer = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with open(writer, "w") as out:
+                json.dump(parse(argv), out)
+            os._exit(0)
+        finally:
+            os._exit(1)  # the traceback is on stderr already
+    os.close(writer)
+    with open(reader) as answer:
+        text = answer.read()
+    os.waitpid(pid, 0)
+    return dict(json.loads(text)) if text else {"usage": "the command line could not be read", "hint": "see the error above"}

@@ -1,0 +1,244 @@
+"""From a bare child process to the user's script as `__main__`, and from the script's end to an exit code.
+
+`child_main` serves forks of the zygote and spawned processes alike. What the script sees is what `python script.py` would give it: sys.argv,
+sys.path[0], `__main__`, unbuffered streams, its own random state, torch's number of threads; a traceback shows the script's frames only.
+
+Not reproduced in a fork: PYTHONHASHSEED differs per spawned process and is one for all forks; numpy's BLAS stays at one thread.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import importlib
+import importlib.machinery
+import io
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+import types
+from typing import Protocol, cast
+
+from outlast.runtime.child import ChildSpec, spec_from_json
+from outlast.runtime.linux import die_with, line_buffer_c_stdout, set_title
+
+__all__ = ["ChildSpec", "Session", "SessionStart", "child_main", "spawned_main"]
+
+
+class Session(Protocol):
+    """What stands between the script and the launcher (runtime/worker/session.py)."""
+
+    def wait_for_rank(self) -> ChildSpec:
+        """For kind "warm": block until this process has a rank."""
+
+    def user_failed(self, error: BaseException) -> None:
+        """The script ended with `error`."""
+
+    def finish(self, exit_code: int) -> None:
+        """The script is over; the process ends with `exit_code` after the interpreter's own clean-up."""
+
+
+class SessionStart(Protocol):
+    def __call__(self, spec: ChildSpec, sock: socket.socket) -> Session: ...
+
+
+def child_main(spec: ChildSpec, channel_fd: int, start: SessionStart | None = None) -> int:
+    """Be the child that `spec` describes; returns the exit code. `start` is `session.start` unless a test says otherwise."""
+    if spec.kind == "store":
+        from outlast.runtime.worker import store_host
+
+        return store_host.serve(spec, channel_fd)
+    if spec.entry == "program":
+        return _execute(spec, channel_fd)
+    if start is None:
+        start = cast(SessionStart, importlib.import_module("outlast.runtime.worker.session").start)
+    session = start(spec, socket.socket(fileno=channel_fd))
+    if spec.kind == "warm":
+        spec = session.wait_for_rank()
+        os.environ.update(spec.env)
+        _title(spec)
+    exit_code = _run_guarded(spec, session)
+    session.finish(exit_code)
+    return exit_code
+
+
+# --- the process ----------------------------------------------------------------------------------------
+
+
+def settle(spec: ChildSpec) -> None:
+    """Streams, folder, title and threads; after this nothing of the parent shows. The environment is set already."""
+    os.chdir(spec.cwd)
+    line_buffer_c_stdout()
+    for name, fd, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
+        stream = _stream(fd, mode, getattr(sys, f"__{name}__"))
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    _title(spec)
+    _bind_forks()
+
+
+def _bind_forks() -> None:
+    """What the script's main thread forks (DataLoader workers) dies with it, however it dies. Forks of other threads are left alone:
+    the kernel would end them with the thread. Programs started with `subprocess` are not touched."""
+    parent = [0]
+
+    def before() -> None:
+        parent[0] = os.getpid() if threading.current_thread() is threading.main_thread() else 0
+
+    def in_child() -> None:
+        if parent[0]:
+            try:
+                die_with(parent[0])
+            except ProcessLookupError:
+                os._exit(1)
+
+    os.register_at_fork(before=before, after_in_child=in_child)
+
+
+def _stream(fd: int, mode: str, like: io.TextIOWrapper | None) -> io.TextIOWrapper:
+    """As `python -u` opens it, which is how torchrun starts workers."""
+    raw = open(fd, mode + "b", buffering=-1 if mode == "r" else 0, closefd=False)  # noqa: SIM115 - lives as long as the process
+    encoding, errors = (like.encoding, like.errors) if like else ("utf-8", "surrogateescape")
+    return io.TextIOWrapper(raw, encoding=encoding, errors=errors, write_through=mode == "w")  # type: ignore[type-var]
+
+
+def _title(spec: ChildSpec) -> None:
+    name = "outlast-store" if spec.kind == "store" else f"outlast-{spec.kind}" if spec.rank < 0 else f"outlast-rank{spec.rank}"
+    set_title([sys.executable, "-u", *(["-m"] if spec.entry == "module" else []), spec.script, *spec.args] if spec.script else [name], name)
+
+
+def _execute(spec: ChildSpec, channel_fd: int) -> int:
+    os.set_inheritable(channel_fd, True)  # its end of file then is the program's end
+    try:
+        os.execvpe(spec.script, [spec.script, *spec.args], spec.env)
+    except OSError as error:
+        print(f"outlast: cannot execute {spec.script}: {error.strerror}", file=sys.stderr)
+        return 127 if isinstance(error, FileNotFoundError) else 126
+
+
+# --- the script -----------------------------------------------------------------------------------------
+
+
+def _run_guarded(spec: ChildSpec, session: Session) -> int:
+    """Supervision boundary: whatever leaves the script becomes an exit code."""
+    try:
+        _run(spec)
+    except SystemExit as left:
+        return _exit_code(left)
+    except BaseException as error:
+        error.__traceback__ = _without_our_frames(error.__traceback__)
+        session.user_failed(error)
+        _write_error_file(error)
+        sys.excepthook(type(error), error, error.__traceback__)
+        if isinstance(error, KeyboardInterrupt):
+            atexit.register(_die_of, signal.SIGINT)
+        return 1
+    return 0
+
+
+def _run(spec: ChildSpec) -> None:
+    main = types.ModuleType("__main__")
+    main.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = main
+    sys.argv = [spec.script, *spec.args]
+    if spec.entry == "module":
+        set_first_path(os.getcwd())
+        runpy._run_module_as_main(spec.script)  # type: ignore[attr-defined]  # what `python -m` itself calls
+    elif os.path.isdir(spec.script) or spec.script.endswith((".zip", ".pyz")):
+        set_first_path(os.path.realpath(spec.script))
+        runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]
+    else:
+        set_first_path(os.path.dirname(os.path.realpath(spec.script)))
+        _run_file(main, os.path.abspath(spec.script))
+
+
+def _run_file(main: types.ModuleType, path: str) -> None:
+    loader = importlib.machinery.SourceFileLoader("__main__", path)
+    main.__dict__.update(__file__=path, __cached__=None, __loader__=loader, __package__=None, __spec__=None)
+    exec(loader.source_to_code(loader.get_data(path), path), main.__dict__)
+
+
+def set_first_path(folder: str) -> None:
+    """Put `folder` where the interpreter puts the script's (not with -P or PYTHONSAFEPATH). The zygote has dropped its own entry."""
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, folder)
+
+
+def _exit_code(left: SystemExit) -> int:
+    if left.code is None:
+        return 0
+    if isinstance(left.code, int):
+        return left.code & 0xFF
+    print(left.code, file=sys.stderr)
+    return 1
+
+
+def _without_our_frames(where: types.TracebackType | None) -> types.TracebackType | None:
+    """Drop the frames above the script's first one. An error before the script began (a syntax error) keeps none."""
+    ours = (__file__, runpy.__file__, "<frozen runpy>", "<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
+    while where is not None and where.tb_frame.f_code.co_filename in ours:
+        where = where.tb_next
+    return where
+
+
+def _write_error_file(error: BaseException) -> None:
+    """torchrun's error file, unless @record wrote it."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
+    if not path or os.path.exists(path):
+        return
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
+    try:
+        with open(path, "w") as file:
+            json.dump({"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}}, file)
+    except OSError as problem:
+        print(f"outlast: cannot write {path}: {problem}", file=sys.stderr)
+
+
+def _die_of(number: int) -> None:
+    """End by the signal itself, as Python does after an uncaught KeyboardInterrupt."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+# --- without a zygote -----------------------------------------------------------------------------------
+
+
+def await_gate(gate_fd: int) -> None:
+    """The launcher opens the gate once it watches us; if it cannot, it closes it, and nothing was begun."""
+    opened = os.read(gate_fd, 1)
+    os.close(gate_fd)
+    if not opened:
+        os._exit(0)
+
+
+def spawned_main(arguments: list[str]) -> int:
+    """`python -m outlast.runtime.worker.bootstrap SPEC_FD CHANNEL_FD GATE_FD`, started by the launcher with its environment and streams."""
+    spec_fd, channel_fd, gate_fd = map(int, arguments)
+    with open(spec_fd, "rb") as file:
+        file.seek(0)
+        spec = spec_from_json(json.loads(file.read()))
+    try:
+        die_with(spec.launcher_pid)
+    except ProcessLookupError:
+        return 1
+    os.set_inheritable(channel_fd, False)
+    await_gate(gate_fd)
+    if not getattr(sys.flags, "safe_path", False):
+        del sys.path[0]  # the folder that `-m` put there
+    settle(spec)
+    return child_main(spec, channel_fd)
+
+
+if __name__ == "__main__":
+    from outlast.runtime.worker import bootstrap  # this module under its own name, once
+
+    sys.exit(bootstrap.spawned_main(sys.argv[1:]))

@@ -1,0 +1,30 @@
+"""The process that holds the TCPStore: it outlives the ranks, and the launcher imports no torch.
+
+options: host (default 127.0.0.1), port (default 0: any free one). It says StoreUp and lives until its channel closes.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # re-exported from C
+
+from outlast.model.messages import StoreUp
+from outlast.runtime.channel import BlockingChannel
+from outlast.runtime.child import ChildSpec
+
+
+def serve(spec: ChildSpec, channel_fd: int) -> int:
+    """Returns the exit code: 0 after the channel closed, 1 when the port cannot be had."""
+    host, port = str(spec.options.get("host", "127.0.0.1")), int(spec.options.get("port", 0))
+    channel = BlockingChannel(socket.socket(fileno=channel_fd))
+    try:
+        store = TCPStore(host, port, is_master=True, wait_for_workers=False)
+    except RuntimeError as error:
+        print(f"outlast: no store on {host}:{port}: {str(error).splitlines()[0]}", file=sys.stderr)
+        return 1
+    channel.send(StoreUp(host=host, port=store.port))
+    for _ in channel:  # nothing is ever said to it; this ends with the launcher
+        pass
+    return 0

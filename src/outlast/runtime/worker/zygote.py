@@ -1,0 +1,221 @@
+"""The process that has paid for the imports and forks workers from then on.
+
+`python -m outlast.runtime.worker.zygote FD LAUNCHER_PID PADDING`: FD is a SOCK_SEQPACKET end that speaks `runtime.packets`.
+Requests {"do": ...} and their answers:
+    parse    argv                         -> what `arguments.parse` says
+    prepare  preload, first_path          -> {"ready": true, "imports_s": s} | {"preload": message} | {"unfit": reason}
+    fork     spec + channel, gate, stdout, stderr   -> {"forked": worker, "pid": pid} | {"failed": worker, "error": text}
+It runs one thread, touches no device, and ends with the launcher. It forks twice: the middle process ends at once, so the worker becomes the
+child of the launcher (a subreaper) and does not care what becomes of the zygote.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import multiprocessing.process
+import os
+import random
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+from outlast.model.limits import ADOPTION_DEADLINE_S
+from outlast.runtime.child import ChildSpec, spec_from_json
+from outlast.runtime.clock import now_s
+from outlast.runtime.linux import die_with, flush_c_streams, open_descriptors, set_title
+from outlast.runtime.packets import receive_packet, send_packet
+
+
+class Zygote:
+    """Answers requests until the launcher closes the socket. In a child, `serve` returns its (spec, channel) instead of None."""
+
+    def __init__(self, sock: socket.socket, *, launcher_pid: int) -> None:
+        self._sock = sock
+        self._launcher_pid = launcher_pid
+        self._environment = dict(os.environ)
+        self._descriptors = open_descriptors()
+        self._libraries: set[int] = set()
+
+    def serve(self) -> tuple[ChildSpec, int] | None:
+        while (packet := receive_packet(self._sock)) is not None:
+            request, fds = packet
+            if request["do"] == "fork":
+                child = self._fork(request["spec"], fds)
+                if child is not None:
+                    return child
+                for fd in fds:
+                    os.close(fd)
+            elif request["do"] == "parse":
+                arguments = importlib.import_module("outlast.runtime.worker.arguments")
+                send_packet(self._sock, arguments.parse_in_fork(request["argv"]))
+            else:
+                send_packet(self._sock, self._prepare(request["preload"], request["first_path"]))
+        return None
+
+    def _prepare(self, preload: list[str], first_path: str) -> dict[str, Any]:
+        began_s = now_s()
+        imports = importlib.import_module("outlast.runtime.worker.imports")
+        path = list(sys.path)
+        sys.path.insert(0, first_path)
+        try:
+            imports.import_all(preload)
+        except imports.PreloadFailed as failed:
+            return {"preload": str(failed)}
+        finally:
+            sys.path[:] = path
+        self._libraries = open_descriptors() - self._descriptors
+        unfit = imports.unfit_to_fork()
+        return {"unfit": unfit} if unfit else {"ready": True, "imports_s": now_s() - began_s}
+
+    # --- forking ---------------------------------------------------------------------------------------
+
+    def _fork(self, value: dict[str, Any], fds: list[int]) -> tuple[ChildSpec, int] | None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        flush_c_streams()
+        reader, writer = os.pipe()
+        try:
+            middle = os.fork()
+        except OSError as error:
+            os.close(reader)
+            os.close(writer)
+            send_packet(self._sock, {"failed": value["worker"], "error": f"fork: {error.strerror}"})
+            return None
+        if middle == 0:
+            self._sock.close()
+            return self._in_middle(value, fds, writer)
+        os.close(writer)
+        pid = os.read(reader, 32)
+        os.close(reader)
+        os.waitpid(middle, 0)
+        send_packet(self._sock, {"forked": value["worker"], "pid": int(pid)} if pid else {"failed": value["worker"], "error": "the second fork failed"})
+        return None
+
+    def _in_middle(self, value: dict[str, Any], fds: list[int], writer: int) -> tuple[ChildSpec, int]:
+        """Two processes come here and neither returns into the zygote's loop: one exits, the other is the worker."""
+        try:
+            pid = os.fork()
+            if pid:
+                os.write(writer, str(pid).encode())
+                os._exit(0)
+        except OSError:
+            os._exit(1)
+        try:
+            return self._become(spec_from_json(value), fds)
+        except BaseException as error:
+            # Nothing of the user's has run. The worker's own stderr is descriptor 2 by now, or still the one in the packet.
+            text = f"outlast: the worker could not be set up: {type(error).__name__}: {error}\n".encode()
+            with contextlib.suppress(OSError):
+                os.dup2(fds[3], 2)
+            os.write(2, text)
+            os._exit(1)
+
+    def _become(self, spec: ChildSpec, fds: list[int]) -> tuple[ChildSpec, int]:
+        """From a copy of the zygote to a process of its own. The order matters: first a parent, then the gate, then the rest."""
+        bootstrap = importlib.import_module("outlast.runtime.worker.bootstrap")
+        channel, gate, stdout, stderr = fds
+        _await_adoption(self._launcher_pid)
+        bootstrap.await_gate(gate)
+        os.setsid()
+        _reset_signals()
+        stdin = os.open(os.devnull, os.O_RDONLY)
+        for number, fd in enumerate((stdin, stdout, stderr)):
+            os.dup2(fd, number)
+        for fd in open_descriptors() - self._libraries - {0, 1, 2, channel}:
+            os.close(fd)  # what imported libraries opened for themselves stays
+        self._set_environment(spec)
+        _reseed()
+        _set_threads(spec.env.get("OMP_NUM_THREADS", ""))
+        bootstrap.settle(spec)
+        return spec, channel
+
+    def _set_environment(self, spec: ChildSpec) -> None:
+        """The child's environment over what the imports have set: a fresh process would have both."""
+        imported = {name: value for name, value in os.environ.items() if self._environment.get(name) != value}
+        os.environ.clear()
+        os.environ.update(imported)
+        os.environ.update(spec.env)
+
+
+def _await_adoption(launcher_pid: int) -> None:
+    """Wait until the middle process is gone and the launcher is our parent; only then can we ask to die with it."""
+    end_s = now_s() + ADOPTION_DEADLINE_S
+    while os.getppid() != launcher_pid:
+        if now_s() > end_s:
+            os._exit(1)
+        time.sleep(0.0001)
+    try:
+        die_with(launcher_pid)
+    except ProcessLookupError:
+        os._exit(1)
+
+
+def _reset_signals() -> None:
+    """The handlers that imports installed go; SIGINT gets Python's own, as in a fresh interpreter."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def _reseed() -> None:
+    """Random states that a fresh process draws from the system; a fork would copy the zygote's."""
+    import numpy
+    import torch
+
+    random.seed()
+    numpy.random.seed()
+    torch.default_generator.seed()
+    multiprocessing.process.current_process().authkey = os.urandom(32)
+
+
+def _set_threads(wanted: str) -> None:
+    """torch's own rule at start-up: OMP_NUM_THREADS, else one per physical core."""
+    import torch
+
+    first = wanted.partition(",")[0].strip()
+    torch.set_num_threads(int(first) if first.isdigit() and int(first) else _physical_cores())
+
+
+def _physical_cores() -> int:
+    cores = set()
+    for cpu in os.sched_getaffinity(0):
+        try:
+            with open(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") as file:
+                cores.add(file.read())
+        except OSError:
+            cores.add(str(cpu))
+    return len(cores)
+
+
+def main(arguments: list[str]) -> int:
+    """The zygote's whole life; a worker's too, since it returns from `serve` in a child."""
+    fd, launcher_pid = int(arguments[0]), int(arguments[1])
+    try:
+        die_with(launcher_pid)
+    except ProcessLookupError:
+        return 1
+    set_title(["outlast: zygote"], "outlast-zygote")
+    if not getattr(sys.flags, "safe_path", False):
+        del sys.path[0]  # the folder that `-m` put there
+    os.set_inheritable(fd, False)
+    try:
+        child = Zygote(socket.socket(fileno=fd), launcher_pid=launcher_pid).serve()
+    except (BrokenPipeError, ConnectionResetError):
+        return 0  # the launcher has let go of us
+    if child is None:
+        return 0
+    from outlast.runtime.worker import bootstrap
+
+    return bootstrap.child_main(*child)
+
+
+if __name__ == "__main__":
+    from outlast.runtime.worker import zygote  # this module under its own name: a worker replaces `__main__`
+
+    sys.exit(zygote.main(sys.argv[1:]))
