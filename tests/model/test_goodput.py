@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from outlast.model.goodput import Accounting, account, account_session, recovery
 from outlast.model.records import Interruption, Life, Meta, Records, Session, SessionRecords, began_on_each_clock
-from outlast.model.terms import CAUSES, Mechanism
-from outlast.model.terms import Cause as C
+from outlast.model.terms import CAUSES, Cause, Mechanism
+
+C = Cause
 
 moments = st.floats(min_value=-10, max_value=110)
 seconds = st.dictionaries(st.sampled_from(CAUSES), st.floats(), max_size=5)  # a torn beacon may say anything

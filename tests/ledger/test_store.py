@@ -1,0 +1,317 @@
+"""runtime/ledger: what was flushed is there, for any reader, whatever happens to the writer."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlast.errors import CapacityError, CorruptError, OutlastError, RunFolderError
+from outlast.model import limits
+from outlast.model.records import Event, Generation, Interruption, Life, StepsBucket
+from outlast.model.terms import CAUSES, Mechanism, Rung
+from outlast.runtime.ledger import rows
+from outlast.runtime.ledger.store import Ledger, read_ledger
+from tests.ledger import a_run
+
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+number = st.integers(-(2**63), 2**63 - 1)
+moment = st.floats(allow_nan=False)
+RECORDS = {
+    Generation: st.builds(Generation, number, number, moment, st.lists(number, max_size=4).map(tuple)),
+    Life: st.builds(
+        Life, number, number, text, number, text, moment, st.none() | moment, st.none() | moment,
+        st.dictionaries(st.sampled_from(CAUSES), moment), st.sampled_from(CAUSES), text,
+    ),
+    Interruption: st.builds(
+        Interruption, id=number, mechanism=st.sampled_from(Mechanism), detected_s=moment, parent=st.none() | number,
+        ranks=st.lists(number, max_size=3).map(tuple),
+        nodes=st.lists(text, max_size=3).map(tuple), rung=st.none() | st.sampled_from(Rung), fault_s=st.none() | moment, error=text, traceback=text,
+    ),
+    StepsBucket: st.builds(StepsBucket, moment, moment, number, number, moment, moment, moment),
+    Event: st.builds(Event, moment, moment, text, st.dictionaries(text, st.none() | number | text | st.lists(number, max_size=3))),
+}  # fmt: skip
+
+
+@pytest.fixture
+def ledger(tmp_path: Path):
+    with closing(Ledger.create(tmp_path / "ledger.db", a_run.META, pid=os.getpid())) as one:
+        yield one
+
+
+# --- what goes in comes out ------------------------------------------------------------------------------
+
+
+@given(data=st.data())
+@pytest.mark.parametrize("kind", RECORDS, ids=lambda kind: kind.__name__)
+def test_every_record_comes_back_as_it_was_added(kind: type, data: st.DataObject) -> None:
+    """Method: through the same SQL, in memory."""
+    record = data.draw(RECORDS[kind])
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.row_factory = sqlite3.Row
+        connection.executescript(rows.schema())
+        connection.execute(rows.PUT[kind], {"session": 1, **rows.to_row(record)})
+        assert rows.from_row(kind, connection.execute(f"SELECT * FROM {rows.TABLES[kind]}").fetchone()) == record
+
+
+def test_a_run_comes_back_whole_and_in_order(tmp_path: Path) -> None:
+    records = read_ledger(a_run.ended_run(tmp_path) / "ledger.db")
+    assert records.meta == a_run.META
+    part = records.sessions[0]
+    assert (part.session.state, part.session.exit_code, part.session.ended_s) == ("ended", 0, 120.0)
+    assert part.interruptions == (a_run.KILL, a_run.CHILD, a_run.HANG)
+    assert sorted(part.lives, key=lambda life: (life.worker, life.rank)) == sorted(a_run.LIVES, key=lambda life: (life.worker, life.rank))
+    assert [one.generation for one in part.generations] == [0, 2]
+    assert records.newest_step == 200
+    assert records.snapshot == a_run.SNAPSHOT
+
+
+def test_a_later_record_with_the_same_key_replaces_the_row(ledger: Ledger) -> None:
+    """An interruption fills up; within one flush, and over two."""
+    ledger.add(dataclasses.replace(a_run.KILL, resumed_s=None))
+    ledger.add(dataclasses.replace(a_run.KILL, resumed_s=None, left_s=110.005))
+    ledger.flush()
+    ledger.add(a_run.KILL)
+    ledger.flush()
+    assert ledger.read().sessions[0].interruptions == (a_run.KILL,)
+
+
+def test_text_that_is_no_unicode_is_kept_as_far_as_it_goes(ledger: Ledger) -> None:
+    ledger.add(dataclasses.replace(a_run.KILL, error="path \udcff", nodes=("n\udcff",)))
+    ledger.flush()
+    assert ledger.read().sessions[0].interruptions[0].error == "path ?"
+
+
+def test_events_and_steps_cannot_be_changed_and_nothing_can_be_deleted(tmp_path: Path) -> None:
+    path = a_run.ended_run(tmp_path) / "ledger.db"
+    with closing(sqlite3.connect(path)) as connection:
+        for table in rows.TABLES.values():
+            with pytest.raises(sqlite3.IntegrityError, match="only grows"):
+                connection.execute(f"DELETE FROM {table}")
+        for table in ("events", "steps"):
+            with pytest.raises(sqlite3.IntegrityError, match="only grows"):
+                connection.execute(f"UPDATE {table} SET rowid = rowid + 1000")
+
+
+# --- flush -------------------------------------------------------------------------------------------------
+
+
+def test_only_what_was_flushed_is_there(ledger: Ledger) -> None:
+    ledger.add(a_run.KILL)
+    ledger.set_snapshot({"step": 3}, now_s=101.0)
+    assert ledger.read().sessions[0].interruptions == ()
+    assert ledger.snapshot() is None
+    assert ledger.flush() == 1
+    assert ledger.flush() == 0
+    assert ledger.snapshot() == {"step": 3}
+    assert ledger.read().sessions[0].session.seen_s == 101.0
+
+
+def test_a_disk_that_refuses_keeps_the_queue(ledger: Ledger) -> None:
+    """Method: SQLite's own page limit stands for the full disk; when it is lifted, everything arrives."""
+    pages = ledger._connection.execute("PRAGMA page_count").fetchone()[0]
+    ledger._connection.execute(f"PRAGMA max_page_count = {pages}")
+    for number in range(2000):
+        ledger.add(Event(float(number), 0.0, "noise", {"text": "x" * 100}))
+    ledger.set_snapshot({"step": 4}, now_s=101.0)
+    with pytest.raises(CapacityError, match="full") as caught:
+        ledger.flush()
+    assert "free space" in caught.value.hint
+    ledger.add(Event(2000.0, 0.0, "noise"))
+    ledger._connection.execute("PRAGMA max_page_count = 1000000")
+    assert ledger.flush() == 2001
+    assert [event.at_s for event in ledger.read().sessions[0].events] == [float(number) for number in range(2001)]
+    assert ledger.snapshot() == {"step": 4}
+
+
+def test_a_queue_over_its_limit_drops_the_oldest_and_counts_them(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same interruption written often is one record, not many."""
+    monkeypatch.setattr("outlast.runtime.ledger.store.LEDGER_QUEUE_MAX_COUNT", 100)
+    for number in range(95):
+        ledger.add(dataclasses.replace(a_run.KILL, step=number))
+    for number in range(110):
+        ledger.add(Event(float(number), 0.0, "noise"))
+    ledger.flush()
+    events = [event.at_s for event in ledger.read().sessions[0].events]
+    assert events == sorted(events)
+    assert events[-1] == 109.0
+    assert len(events) + ledger.dropped_count >= 110
+    assert limits.LEDGER_QUEUE_MAX_COUNT > 1000
+
+
+def test_one_thread_may_add_while_another_flushes(ledger: Ledger) -> None:
+    over = threading.Event()
+    flusher = threading.Thread(target=lambda: [ledger.flush() for _ in iter(over.is_set, True)])
+    flusher.start()
+    try:
+        for number in range(500):
+            ledger.add(Event(float(number), 0.0, "noise"))
+    finally:
+        over.set()
+        flusher.join(10)
+    ledger.flush()
+    assert [event.at_s for event in ledger.read().sessions[0].events] == [float(number) for number in range(500)]
+
+
+# --- readers and writers -------------------------------------------------------------------------------------
+
+
+def test_a_reader_never_blocks_the_writer(ledger: Ledger) -> None:
+    """Method: a reader stands in the middle of its transaction while the writer flushes; then it still sees its own moment."""
+    ledger.add(Event(1.0, 0.0, "a"))
+    ledger.flush()
+    with closing(Ledger.read_only(ledger.path)) as reader:
+        reader._connection.execute("BEGIN")
+        assert len(reader._read().sessions[0].events) == 1
+        ledger.add(Event(2.0, 0.0, "b"))
+        assert ledger.flush() == 1
+        assert len(reader._read().sessions[0].events) == 1
+        reader._connection.rollback()
+        assert len(reader.read().sessions[0].events) == 2
+
+
+def test_a_reader_cannot_write(tmp_path: Path) -> None:
+    with closing(Ledger.read_only(a_run.ended_run(tmp_path) / "ledger.db")) as reader:
+        reader.add(a_run.KILL)
+        with pytest.raises(OutlastError, match="readonly"):
+            reader.flush()
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from outlast.model.records import Event, Meta
+from outlast.runtime.ledger.store import Ledger
+ledger = Ledger.create(Path(sys.argv[1]), Meta("r", "r", 1, "0", 0.0, 0.0), pid=1)
+number = 0
+while True:
+    for _ in range(7):
+        number += 1
+        ledger.add(Event(float(number), 0.0, "beat"))
+    ledger.flush()
+    print(number, flush=True)
+"""
+
+
+def test_what_was_flushed_survives_a_kill_of_the_writer(tmp_path: Path) -> None:
+    """Method: a process flushes batches of seven and says so; SIGKILL in the middle; whole batches are there, at least all that it said."""
+    path = tmp_path / "ledger.db"
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    said = [int(writer.stdout.readline()) for _ in range(20)]
+    writer.send_signal(signal.SIGKILL)
+    rest = writer.stdout.read().split("\n")
+    writer.wait(10)
+    writer.stdout.close()
+    said += [int(line) for line in rest[:-1]]
+    events = read_ledger(path).sessions[0].events
+    assert [event.at_s for event in events] == [float(number) for number in range(1, len(events) + 1)]
+    assert len(events) % 7 == 0
+    assert said[-1] <= len(events) <= said[-1] + 7
+
+
+NOBODY_READS = """
+import os, sys
+from pathlib import Path
+from outlast.runtime.ledger.store import read_ledger
+if os.getuid() == 0:
+    os.setuid(65534)
+print(read_ledger(Path(sys.argv[1])).newest_step)
+"""
+
+
+def test_a_ledger_in_a_folder_that_cannot_be_written_is_readable() -> None:
+    """Method: an ended run, its folder read-only, read by a user who is not root (root may write anywhere)."""
+    with tempfile.TemporaryDirectory() as home:
+        Path(home).chmod(0o755)
+        folder = a_run.ended_run(Path(home))
+        assert not list(folder.glob("ledger.db-*")), "an ended run leaves one file"
+        folder.chmod(0o555)
+        try:
+            done = subprocess.run([sys.executable, "-c", NOBODY_READS, str(folder / "ledger.db")], capture_output=True, text=True, timeout=30)
+        finally:
+            folder.chmod(0o755)
+    assert done.stdout.strip() == "200", done.stderr
+
+
+# --- sessions -----------------------------------------------------------------------------------------------
+
+
+def test_a_second_launcher_appends_a_session_and_goes_on_with_the_numbers(tmp_path: Path) -> None:
+    path = a_run.lost_run(tmp_path) / "ledger.db"
+    with closing(Ledger.resume(path, pid=77, started_s=5.0, started_wall_s=a_run.META.started_wall_s + 100)) as ledger:
+        newest = ledger.newest()
+        assert (newest.generation, newest.worker, newest.interruption, newest.step) == (2, 5, 3, 200)
+        ledger.add(dataclasses.replace(a_run.KILL, id=1, detected_s=7.0, fault_s=6.5, resumed_s=7.5))
+        ledger.end_session(ended_s=9.0, state="ended", exit_code=0, reason="")
+        records = ledger.read()
+    assert [part.session.session for part in records.sessions] == [1, 2]
+    assert [len(part.interruptions) for part in records.sessions] == [3, 1]
+    assert records.sessions[0].session.over_s == 119.0
+    last = records.interruptions()[-1]
+    assert (last["id"], last["fault_s"]) == (4, 101.5), "an id that was given again is moved up; times count from the first start"
+
+
+def test_a_new_ledger_has_no_numbers_yet(ledger: Ledger) -> None:
+    assert dataclasses.astuple(ledger.newest()) == (-1, -1, -1, 0)
+
+
+# --- what is refused ------------------------------------------------------------------------------------------
+
+
+def test_a_ledger_of_another_version_is_refused(tmp_path: Path) -> None:
+    path = a_run.ended_run(tmp_path) / "ledger.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    with pytest.raises(RunFolderError, match="schema 99") as caught:
+        Ledger.read_only(path)
+    assert caught.value.exit_code == 2
+    assert "version of outlast" in caught.value.hint
+
+
+@pytest.mark.parametrize(("content", "error"), [(b"this is no database, whatever its name says" * 30, CorruptError), (b"", RunFolderError)])
+def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path, content: bytes, error: type[OutlastError]) -> None:
+    path = tmp_path / "ledger.db"
+    path.write_bytes(content)
+    with pytest.raises(error) as caught:
+        read_ledger(path)
+    assert caught.value.hint
+
+
+def test_a_ledger_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="there is no ledger"):
+        Ledger.read_only(tmp_path / "ledger.db")
+    assert not (tmp_path / "ledger.db").exists()
+
+
+def test_a_ledger_is_never_made_over_another(ledger: Ledger) -> None:
+    with pytest.raises(RunFolderError, match="exists already"):
+        Ledger.create(ledger.path, a_run.META, pid=1)
+
+
+def test_a_row_that_was_tampered_with_is_corrupt(tmp_path: Path) -> None:
+    path = a_run.ended_run(tmp_path) / "ledger.db"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE interruptions SET mechanism = 'magic'")
+    with pytest.raises(CorruptError, match="Interruption"):
+        read_ledger(path)
+
+
+def test_add_is_cheap(ledger: Ledger) -> None:
+    """Off the disk: a thousand adds take less than a tenth of a second on any machine."""
+    began_s = time.perf_counter()
+    for _ in range(1000):
+        ledger.add(a_run.KILL)
+    assert time.perf_counter() - began_s < 0.1
