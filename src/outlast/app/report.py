@@ -116,7 +116,7 @@ def _mttr(facts: Facts) -> tuple[Text, str]:
     if mttr["median_range_s"] is None:
         return Text("-", "bold"), many
     exact = all(mttr[name][0] == mttr[name][1] for name in ("median_range_s", "max_range_s"))
-    unsure = "" if exact else "; a fault's time is unknown, so from-to"
+    unsure = "" if exact else "; from-to where a fault's time is unknown"
     return Text(words.span(*mttr["median_range_s"]), "bold"), f"median; max {words.span(*mttr['max_range_s'])}; {many}{unsure}"
 
 

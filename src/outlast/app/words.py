@@ -64,7 +64,8 @@ def listed(items: Iterable[object]) -> str:
 
 
 def ranks(one: Facts) -> str:
-    names = one.get("ranks") or []
+    """`rank 2`, `ranks 1, 3`."""
+    names: list[int] = one.get("ranks") or []
     return f"rank {names[0]}" if len(names) == 1 else f"ranks {listed(names)}" if names else "no rank"
 
 

@@ -1,0 +1,84 @@
+"""app/cli.py: a fast start, errors that say what to do, exit codes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from outlast.app import cli
+from tests.app.command import outlast
+from tests.ledger import a_run
+
+
+def test_help_names_every_command_and_loads_neither_torch_nor_rich() -> None:
+    program = (
+        "import sys; from outlast.app.cli import main\n"
+        "try: main(['--help'])\nexcept SystemExit as end: assert end.code == 0\n"
+        "sys.exit(', '.join(name for name in ('torch', 'rich', 'numpy', 'sqlite3') if name in sys.modules) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    assert all(name in done.stdout for name in cli.COMMANDS)
+
+
+def test_help_comes_at_once() -> None:
+    """The best of five, so that a busy machine does not decide; a bare interpreter is part of it."""
+    times_s = []
+    for _ in range(5):
+        began_s = time.perf_counter()
+        assert outlast("--help").returncode == 0
+        times_s.append(time.perf_counter() - began_s)
+    assert min(times_s) < 0.3
+
+
+def test_version_is_the_packages() -> None:
+    assert outlast("--version").stdout == f"outlast {version('outlast')}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "hint"),
+    [
+        (["reprot"], "there is no command 'reprot'", "did you mean `outlast report`?"),
+        (["frobnicate"], "there is no command 'frobnicate'", "`outlast --help` lists the commands"),
+        (["report", "--jsn"], "unrecognized arguments: --jsn", "`outlast --help` lists what there is"),
+        (["status", "a", "b"], "unrecognized arguments: b", "`outlast --help` lists what there is"),
+        (["report", "--js"], "unrecognized arguments: --js", "`outlast --help` lists what there is"),
+        (["report", "no-such-run"], "there is no run no-such-run", "name a run folder, or leave RUN out for the newest one under runs/"),
+        (["report"], "there is no run under runs/", "start one with `outlast run script.py`, or name its folder"),
+    ],
+)
+def test_a_wrong_command_line_is_an_error_with_a_hint_and_exit_code_2(tmp_path: Path, arguments: list[str], error: str, hint: str) -> None:
+    done = outlast(*arguments, cwd=tmp_path)
+    assert done.stderr == f"error: {error}\n\nhint: {hint}\n"
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_a_bare_outlast_shows_its_help_and_is_a_usage_error() -> None:
+    done = outlast()
+    assert done.returncode == 2
+    assert done.stdout.startswith("usage: outlast")
+
+
+def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
+    """As in `outlast report | head -0`. Method: the other end of the pipe is closed before a word is written."""
+    path = a_run.ended_run(tmp_path)
+    command = subprocess.Popen([sys.executable, "-m", "outlast.app.cli", "report", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert command.stdout is not None
+    assert command.stderr is not None
+    command.stdout.close()
+    assert (command.stderr.read(), command.wait(30)) == ("", 0)
+    command.stderr.close()
+
+
+def test_a_damaged_ledger_is_exit_code_1(tmp_path: Path) -> None:
+    path = a_run.ended_run(tmp_path)
+    (path / "ledger.db").write_bytes(b"damaged by somebody" * 100)
+    done = outlast("report", path)
+    assert done.returncode == 1
+    assert "is not a ledger" in done.stderr
+    assert "Traceback" not in done.stderr
