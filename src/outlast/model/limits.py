@@ -12,7 +12,10 @@ LEAVE_DEADLINE_S = 0.5  # a survivor blocked in a collective must have left it b
 LEAVE_STEPS = 3.0  # a survivor that is computing gets this many of its learned steps instead
 REGROUP_DEADLINE_S = 30.0  # all members of a new generation have joined, state moved (grows with state: see engine.deadlines)
 BOOT_DEADLINE_S = 600.0  # process start to the first step, imports and model building included
+GROUP_TIMEOUT_S = 1_800.0  # torch's own time-out for a collective; outlast never waits for it
 STORE_DEADLINE_S = 20.0  # the store host says its port
+GROUP_CONNECT_S = 10.0  # all ranks are there: connecting a process group takes milliseconds
+GROUP_POLL_S = 0.0005  # how often a rank looks whether the others have come to the group
 
 # --- detection ---------------------------------------------------------------------------------------
 TICK_S = 0.05  # the agent looks at the beacons this often
@@ -78,6 +81,9 @@ IMAGE_ALIGN_BYTES = 64  # tensors begin at a multiple of this in an image
 IMAGE_HEADER_MAX_BYTES = 100_000_000  # safetensors refuses longer headers
 METADATA_RESERVE_BYTES = 16 << 10  # room kept in an image's header for metadata that changes from step to step
 
+# --- checkpoints ------------------------------------------------------------------------------------
+CHECKPOINTS_KEPT_COUNT = 2  # in a run's folder; the last restorable one is never removed
+
 # --- ledger ------------------------------------------------------------------------------------------
 LEDGER_FLUSH_S = 1.0
 LEDGER_VERSION = 1
@@ -85,6 +91,7 @@ LEDGER_QUEUE_MAX_COUNT = 20_000  # records kept in memory while the disk refuses
 LOCK_PATIENCE_S = 0.2  # a launcher tries a taken lock for this long: readers hold it for an instant
 
 assert 0 < COMPANION_WAIT_S < LEAVE_DEADLINE_S < REGROUP_DEADLINE_S < BOOT_DEADLINE_S
+assert GROUP_POLL_S < COMPANION_WAIT_S and LEAVE_DEADLINE_S < GROUP_CONNECT_S < REGROUP_DEADLINE_S
 assert TICK_S < LATE_TICK_S < STOPPED_FLOOR_S < STEP_FLOOR_S < STEP_CEILING_S <= FIRST_STEPS_DEADLINE_S
 assert PING_DEADLINE_S < STOPPED_FLOOR_S, "a ping must be over before the shortest verdict"
 assert SLOTS_COUNT == 2, "the vote frees exactly the older slot"

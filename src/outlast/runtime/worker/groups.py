@@ -1,0 +1,157 @@
+"""The default process group of one generation: built, counted, destroyed, and built again in the same process.
+
+Errors   Whatever goes wrong while building surfaces as a RuntimeError (torch's own are); `Cancelled` is one.
+Limits   torch's TCPStore asks the DNS for the peer's name at every connection, on both sides, and waits 5 s for
+         an answer that is lost (measured: 1 in 100 connections here). So a process connects once, early, and
+         keeps its client over generations; and `serve` turns the resolver off in the process that hosts the store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import HashStore, PrefixStore, Store, TCPStore, distributed_c10d  # type: ignore[attr-defined]  # re-exported from C
+
+from outlast.model.limits import GROUP_CONNECT_S, GROUP_POLL_S
+from outlast.runtime.worker.wake import SocketWatch, open_sockets
+
+_Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
+
+
+class Cancelled(RuntimeError):
+    """The generation ended before its group was there. A signal to the caller, never shown to a user."""
+
+
+@dataclass(slots=True)
+class Group:
+    """The default group, as built. `excepthook` is what stood there before torch put its own in front."""
+
+    generation: int
+    rank: int
+    world_size: int
+    backend: str
+    excepthook: _Hook
+    watch: SocketWatch | None
+
+
+def serve(host: str = "127.0.0.1", port: int = 0) -> TCPStore:
+    """Host the store in this process; port 0: any free one (`.port`). Turns DNS off here: call it where nothing else needs it."""
+    os.environ["RES_OPTIONS"] = "attempts:0"
+    return TCPStore(host, port, is_master=True, wait_for_workers=False)
+
+
+def connect(host: str, port: int, timeout_s: float, watch: SocketWatch | None = None) -> TCPStore:
+    """A client of the store. Call it early in a process's life: see Limits above."""
+    before = open_sockets()
+    store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=timeout_s))
+    if watch is not None:
+        watch.note_store({fd: inode for fd, inode in open_sockets().items() if before.get(fd) != inode})
+    return store
+
+
+def build(
+    *, store: Store, generation: int, rank: int, world_size: int, backend: str, timeout_s: float,
+    watch: SocketWatch | None = None, cancelled: Callable[[], bool] = lambda: False,
+) -> Group:  # fmt: skip
+    """Make the default group of `generation`, every pair connected. Collective over `world_size` ranks.
+
+    Waits for the other ranks up to `timeout_s`, leaving as soon as `cancelled()`; connecting itself is bounded by
+    GROUP_CONNECT_S; collectives of the group time out after `timeout_s`.
+    """
+    assert not dist.is_initialized(), "destroy the old group first"
+    prefix = PrefixStore(f"outlast/{generation}", store)
+    _assemble(prefix, generation, world_size, time.monotonic() + timeout_s, cancelled)
+    group = Group(generation, rank, world_size, backend, sys.excepthook, watch)
+    try:
+        with watch.recording() if watch is not None else contextlib.nullcontext():
+            if cancelled():
+                raise Cancelled(f"generation {generation} is over")
+            _initialise(prefix, group, min(timeout_s, GROUP_CONNECT_S))
+    except BaseException:
+        destroy(group)
+        raise
+    distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s), dist.group.WORLD)
+    return group
+
+
+def solo(*, backend: str = "gloo") -> Group:
+    """A default group of this process alone, for spares: nothing done in it communicates."""
+    assert not dist.is_initialized(), "destroy the old group first"
+    group = Group(-1, 0, 1, backend, sys.excepthook, None)
+    _initialise(HashStore(), group, GROUP_CONNECT_S)
+    return group
+
+
+def destroy(group: Group) -> None:
+    """Drop the default group and all groups made from it. Never blocks, broken or not; safe to call twice.
+
+    The sockets go down first: the threads of a broken gloo group end only when their operations have failed.
+    A group that somebody still refers to (a DDP object, the script) keeps its descriptors until it is let go.
+    """
+    if group.watch is not None:
+        group.watch.wake()
+        group.watch.forget()
+    if dist.is_initialized():
+        try:
+            dist.destroy_process_group()
+        except Exception:  # boundary: a broken backend may raise anything, and the tables must be emptied all the same
+            _clear_tables()
+    sys.excepthook = group.excepthook  # torch stacks one more at each init
+
+
+def collectives() -> int:
+    """Collectives that the default group was given so far; -1 where the backend does not count. From any thread."""
+    world = dist.group.WORLD
+    if world is None:
+        return -1
+    try:
+        device = max(world._device_types, key=lambda device: device.type != "cpu")
+        return int(world._get_backend(device)._get_sequence_number_for_group())  # type: ignore[attr-defined]
+    except (AttributeError, RuntimeError, ValueError):
+        return -1
+
+
+def _initialise(store: Store, group: Group, timeout_s: float) -> None:
+    dist.init_process_group(
+        group.backend, store=store, rank=group.rank, world_size=group.world_size, timeout=timedelta(seconds=timeout_s),
+        device_id=_device() if "nccl" in group.backend else None,
+    )  # fmt: skip
+    world = dist.group.WORLD
+    assert world is not None
+    if group.watch is not None and not group.watch.covers(world):
+        group.watch.note(world)
+
+
+def _device() -> torch.device | None:
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else None
+
+
+def _assemble(store: Store, generation: int, world_size: int, deadline_s: float, cancelled: Callable[[], bool]) -> None:
+    """Wait in Python until all ranks are here: torch's own wait inside the backend cannot be left without cutting the store."""
+    here = store.add("here", 1)
+    while here < world_size:
+        if cancelled():
+            raise Cancelled(f"generation {generation} is over")
+        if time.monotonic() > deadline_s:
+            raise RuntimeError(f"generation {generation}: {here} of {world_size} ranks came to the group in time")
+        time.sleep(GROUP_POLL_S)
+        here = store.add("here", 0)
+
+
+def _clear_tables() -> None:
+    world = distributed_c10d._world
+    distributed_c10d._update_default_pg(None)
+    for table in (world.pg_map, world.pg_names, world.pg_group_ranks, world.pg_backend_config, world.pg_to_tag, world.tags_to_pg, world.pg_coalesce_state):
+        table.clear()
+    world.group_count = 0
+    distributed_c10d._unregister_all_process_groups()  # type: ignore[attr-defined]

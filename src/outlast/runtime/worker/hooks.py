@@ -1,0 +1,148 @@
+"""Hooks on the script's optimizers: the first call of a step asks for the vote; what cannot be repeated is refused.
+
+The hooks sit on the optimizer objects, so they fire under GradScaler, LR schedulers, fused and foreach alike.
+A GradScaler that skips the step calls no optimizer: `called` stays 0 and the caller votes at the block's end.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.amp import grad_scaler as _grad_scaler
+from torch.optim import Optimizer
+
+import outlast
+from outlast.errors import TransactionError
+
+_OUTSIDE = tuple(os.path.dirname(os.path.abspath(str(module.__file__))) + os.sep for module in (outlast, torch))
+_PLUMBING = ("contextlib.py", "threading.py")
+
+
+def user_frame() -> FrameType | None:
+    """The innermost frame that is neither outlast's nor torch's."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(_OUTSIDE) and not name.startswith("<frozen") and os.path.basename(name) not in _PLUMBING:
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def user_line() -> str:
+    """`file:line in function` of the innermost frame outside outlast and torch; "" where there is none."""
+    return line_of(user_frame())
+
+
+def line_of(frame: FrameType | None) -> str:
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+
+
+class OptimizerHooks:
+    """Watches `step` of the registered optimizers, and backward, between `begin` and `end` of each step.
+
+    before_first  called in front of the step's first optimizer call; may raise to keep it from running
+    after_undo    called in front of a backward that runs after an optimizer was applied in this step (GANs): what the
+                  vote let pass can then only be taken back with an undo copy. At most once a step
+    """
+
+    def __init__(self, optimizers: Iterable[Optimizer], *, before_first: Callable[[], None], after_undo: Callable[[], None] = lambda: None) -> None:
+        self.optimizers = list(optimizers)
+        self._before_first = before_first
+        self._after_undo = after_undo
+        self._lines: dict[int, str] = {}
+        self._applied = False
+        self._inside = False
+        self._handles: list[Any] = []
+        self._backward: Callable[..., Any] | None = None
+
+    @property
+    def called(self) -> int:
+        """How many optimizers were called in this step; 0 after a GradScaler that skipped."""
+        return len(self._lines)
+
+    @property
+    def first_line(self) -> str:
+        """Where the first one was called, or ""."""
+        return next(iter(self._lines.values()), "")
+
+    def begin(self) -> None:
+        """A step begins (installs the hooks at the first)."""
+        self._install()
+        self._lines.clear()
+        self._applied = False
+        self._inside = True
+
+    def end(self) -> None:
+        """From here calls pass unseen, until the next `begin`."""
+        self._inside = False
+
+    def remove(self) -> None:
+        self._inside = False
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        if self._backward is not None and getattr(torch.autograd.backward, "__self__", None) is self:
+            torch.autograd.backward = self._backward
+        self._backward = None
+
+    def _install(self) -> None:
+        if self._handles or not self.optimizers:
+            return
+        for optimizer in self.optimizers:
+            self._handles += [optimizer.register_step_pre_hook(self._pre), optimizer.register_step_post_hook(self._post)]
+        self._backward = torch.autograd.backward  # Tensor.backward calls it by this name
+        torch.autograd.backward = self._watched_backward
+
+    def _watched_backward(self, *args: Any, **kwargs: Any) -> Any:
+        if self._inside and self._applied:
+            self._applied = False
+            self._after_undo()
+        assert self._backward is not None
+        return self._backward(*args, **kwargs)
+
+    def _pre(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not self._inside:
+            return
+        line = user_line()
+        self._refuse(optimizer, args, kwargs, line)
+        first = not self._lines
+        self._lines[id(optimizer)] = line
+        if first:
+            self._before_first()
+
+    def _post(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._applied = self._inside
+
+    def _refuse(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any], line: str) -> None:
+        name = type(optimizer).__name__
+        if kwargs.get("closure") is not None or any(callable(arg) for arg in args if arg is not optimizer):
+            raise TransactionError(
+                f"{line}: {name}.step was given a closure, which would run forward and backward after the vote",
+                hint="call loss.backward() first and step() without arguments",
+            )
+        if torch._C._current_graph_task_id() != -1:
+            raise TransactionError(
+                f"{line}: {name}.step was called while a backward is running; a step that is half applied cannot be repeated",
+                hint="call step() after loss.backward()",
+            )
+        if id(optimizer) in self._lines:
+            raise TransactionError(
+                f"{line}: {name}.step is called a second time in this step; the first was at {self._lines[id(optimizer)]}",
+                hint="one `with step:` block is one update of each optimizer; use one block for each, or run.steps(..., accumulate=n)",
+            )
+
+
+def scaler_reset(scaler: torch.amp.GradScaler, optimizers: Iterable[Optimizer] = ()) -> None:
+    """Make an interrupted scaler (and the fused optimizers it was stepping) take a repeat: load_state_dict does not."""
+    scaler._per_optimizer_states = defaultdict(_grad_scaler._refresh_per_optimizer_state)
+    for optimizer in optimizers:
+        if getattr(optimizer, "_step_supports_amp_scaling", False):
+            for name in ("grad_scale", "found_inf"):  # set around step() by the scaler, and left there by an exception
+                optimizer.__dict__.pop(name, None)

@@ -1,0 +1,236 @@
+"""Waking a rank that is blocked in a collective: shut down the sockets of its groups.
+
+gloo's abort() and shutdown() do not wake a blocked collective. Shutting down its TCP connections does, in
+1-2 ms and without the peer's help. So every socket that appears while a group is built is noted by descriptor
+and inode, subgroups and device meshes included, and `wake` (from the listener thread) shuts down those that
+still are what they were.
+
+A socket counts as a group's only if it is new, connected, and one of its ends is a listening port that a
+member of the group announced in its first exchange; so a connection that another thread of the script opens
+at the same moment is left alone.
+
+Not promised: a rank blocked while its group is still connecting, with a peer that died after it had said its
+address, may hold out for GROUP_CONNECT_S; call `wake` again until the main thread stands still, or kill it.
+NCCL has no sockets of ours: its communicators are aborted instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+_HELPER = "_new_process_group_helper"  # every way to make a group but split_group goes through it
+
+
+class SocketWatch:
+    """The sockets of this process's groups. One per worker; `wake` may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sockets: dict[int, int] = {}  # descriptor -> inode
+        self._store: dict[int, int] = {}
+        self._ports: set[int] = set()
+        self._before: dict[int, int] | None = None  # sockets that existed when the group now under construction was begun
+        self._originals: dict[tuple[Any, str], Any] = {}
+        self.store_lost = False  # `wake` had to cut the store's connection: connect anew before the next group
+
+    @property
+    def sockets(self) -> dict[int, int]:
+        """Descriptor and inode of every noted socket."""
+        with self._lock:
+            return dict(self._sockets)
+
+    def install(self) -> None:
+        """Cover the groups that the script makes itself (new_group, device meshes, split_group). Idempotent."""
+        if self._originals:
+            return
+        self._patch(distributed_c10d, _HELPER, self._covered_helper(getattr(distributed_c10d, _HELPER)))
+        split = distributed_c10d.split_group
+        covered = self._covered_split(split)
+        for module in (distributed_c10d, dist, sys.modules.get("torch.distributed.device_mesh")):
+            if module is not None and getattr(module, "split_group", None) is split:
+                self._patch(module, "split_group", covered)
+
+    def uninstall(self) -> None:
+        for (owner, name), original in self._originals.items():
+            setattr(owner, name, original)
+        self._originals.clear()
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """What appears inside, up to each `note`, may be a group's; until then `wake` cuts the store's connection too."""
+        if self._before is not None:  # a group made while another is made: one window
+            yield
+            return
+        with self._lock:
+            self._before = _sockets()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._before = None
+
+    def note(self, group: dist.ProcessGroup) -> None:
+        """Connect every pair of `group` and keep its sockets. Collective over the group's members."""
+        before = self._before or {}
+        listeners = [_local_port(fd) for fd, inode in _sockets().items() if before.get(fd) != inode and _listens(fd)]
+        own = next((port for port in listeners if port), 0)
+        ports = connect_eagerly(group, own)
+        with self._lock:
+            self._ports |= ports
+            for fd, inode in _sockets().items():
+                if before.get(fd) != inode and inode not in self._store.values() and _ends(fd) & self._ports:
+                    self._sockets[fd] = inode
+
+    def covers(self, group: dist.ProcessGroup) -> bool:
+        """Whether `install` has noted it already."""
+        return bool(self._originals) and group in distributed_c10d._world.pg_map
+
+    def note_store(self, sockets: dict[int, int]) -> None:
+        """The sockets of the store's client, cut only while a group is being built."""
+        with self._lock:
+            self._store = dict(sockets)
+            self.store_lost = False
+
+    def forget(self) -> None:
+        """The groups are gone."""
+        with self._lock:
+            self._sockets.clear()
+            self._ports.clear()
+
+    def wake(self) -> int:
+        """Shut down all noted sockets; how many there were. From any thread, any number of times, 1-2 ms."""
+        with self._lock:
+            targets = dict(self._sockets)
+            if self._before is not None:
+                fresh = {fd: inode for fd, inode in _sockets().items() if self._before.get(fd) != inode}
+                own = {port for fd in fresh if _listens(fd) and (port := _local_port(fd))}
+                targets |= {fd: inode for fd, inode in fresh.items() if _ends(fd) & (own | self._ports)}
+                targets |= self._store
+                self.store_lost = self.store_lost or bool(self._store)
+        _abort_accelerators()
+        return sum(_shut(fd, inode) for fd, inode in targets.items())
+
+    def _patch(self, owner: Any, name: str, value: Any) -> None:
+        self._originals[owner, name] = getattr(owner, name)
+        setattr(owner, name, value)
+
+    def _covered_helper(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def helper(*args: Any, **kwargs: Any) -> Any:
+            with self.recording():
+                made = original(*args, **kwargs)
+                if isinstance(made[0], dist.ProcessGroup):
+                    self.note(made[0])
+            return made
+
+        return helper
+
+    def _covered_split(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def split_group(*args: Any, **kwargs: Any) -> Any:
+            with self.recording():
+                made = original(*args, **kwargs)
+                if isinstance(made, dist.ProcessGroup):
+                    self.note(made)
+            return made
+
+        return split_group
+
+
+def connect_eagerly(group: dist.ProcessGroup, port: int) -> set[int]:
+    """One all-to-all over `group`, so that no pair connects later; gives the ports that its members said (never 0)."""
+    devices = {device.type for device in group._device_types}
+    if group.size() < 2 or not devices:
+        return {port} - {0}
+    if "cpu" in devices:
+        said = torch.full((group.size(),), port, dtype=torch.int64)
+        heard = torch.empty_like(said)
+        group.alltoall_base(heard, said, [], []).wait()
+        return {int(value) for value in heard.tolist()} - {0}
+    # Without a CPU backend there are no sockets to note, but the communicator must exist before the first step.
+    group.allreduce([torch.zeros(1, device=next(iter(devices)))]).wait()
+    return set()
+
+
+def open_sockets() -> dict[int, int]:
+    """Descriptor and inode of every socket of this process."""
+    return _sockets()
+
+
+def _abort_accelerators() -> None:
+    """NCCL and its like: abort() leaves the collective, and is not known to gloo (where it does nothing)."""
+    if not torch.cuda.is_available():
+        return
+    for group in list(distributed_c10d._world.pg_map):
+        for device in group._device_types:
+            if device.type != "cpu":
+                with contextlib.suppress(RuntimeError):
+                    group._get_backend(device).abort()
+
+
+def _sockets() -> dict[int, int]:
+    out: dict[int, int] = {}
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            status = os.fstat(int(name))
+            if stat.S_ISSOCK(status.st_mode):
+                out[int(name)] = status.st_ino
+    return out
+
+
+@contextlib.contextmanager
+def _borrowed(fd: int) -> Iterator[socket.socket | None]:
+    """A second descriptor of the same socket, closed afterwards; the first stays as it is. None where it is gone."""
+    try:
+        twin = socket.socket(fileno=os.dup(fd))
+    except OSError:
+        yield None
+        return
+    try:
+        yield twin
+    finally:
+        twin.close()
+
+
+def _internet(twin: socket.socket | None) -> bool:
+    return twin is not None and twin.family in (socket.AF_INET, socket.AF_INET6) and twin.type == socket.SOCK_STREAM
+
+
+def _listens(fd: int) -> bool:
+    with _borrowed(fd) as twin:
+        return twin is not None and _internet(twin) and bool(twin.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
+def _local_port(fd: int) -> int:
+    with _borrowed(fd) as twin:
+        return int(twin.getsockname()[1]) if twin is not None and _internet(twin) else 0
+
+
+def _ends(fd: int) -> set[int]:
+    """The two ports of a connected TCP socket; nothing for any other."""
+    with _borrowed(fd) as twin:
+        if twin is None or not _internet(twin):
+            return set()
+        try:
+            return {int(twin.getsockname()[1]), int(twin.getpeername()[1])}
+        except OSError:
+            return set()
+
+
+def _shut(fd: int, inode: int) -> bool:
+    """Shut the connection down for all holders of the socket, if descriptor `fd` still is that socket."""
+    with _borrowed(fd) as twin:
+        if twin is None or os.fstat(twin.fileno()).st_ino != inode:
+            return False
+        with contextlib.suppress(OSError):
+            twin.shutdown(socket.SHUT_RDWR)
+        return True
