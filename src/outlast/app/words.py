@@ -52,7 +52,7 @@ def bar(share: float, columns: int, *, blocks: bool) -> str:
     if not blocks:
         return "#" * round(share * columns)
     eighths = max(1, round(share * columns * 8))
-    return "\N{FULL BLOCK}" * (eighths // 8) + ("", *"\u258f\u258e\u258d\u258c\u258b\u258a\u2589")[eighths % 8]
+    return "\N{FULL BLOCK}" * (eighths // 8) + "\u258f\u258e\u258d\u258c\u258b\u258a\u2589"[eighths % 8 - 1 :][: min(1, eighths % 8)]
 
 
 def count(number: int, one: str, many: str = "") -> str:
