@@ -1,0 +1,29 @@
+"""What every contestant shares: the batch of a step, and how it says that a step is committed.
+
+A contestant appends one line of JSON for each step that it has committed to the file named by COMMITS; times are
+CLOCK_MONOTONIC seconds. `generation` grows whenever the contestant's membership changes, however it counts that.
+The model and the corpus are those of examples/train_gpt.py.
+"""
+
+import json
+import os
+import time
+
+import torch
+from train_gpt import BATCH, Corpus
+
+_file = os.open(os.environ["COMMITS"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600) if "COMMITS" in os.environ else -1
+
+
+def committed(*, rank: int, step: int, generation: int, members: int) -> None:
+    """One line, written at once: it outlives the writer."""
+    at_s = time.clock_gettime(time.CLOCK_MONOTONIC)
+    line = {"rank": rank, "pid": os.getpid(), "step": step, "generation": generation, "members": members, "at_s": at_s}
+    os.write(_file, json.dumps(line).encode() + b"\n")
+
+
+def batch_of(corpus: Corpus, step: int, rank: int, world_size: int) -> list[torch.Tensor]:
+    """This rank's part of the batch of a step."""
+    chosen = torch.randint(len(corpus), (BATCH,), generator=torch.Generator().manual_seed(step))
+    mine = chosen[rank::world_size].tolist()
+    return [torch.stack(parts) for parts in zip(*(corpus[index] for index in mine), strict=True)]

@@ -1,0 +1,56 @@
+"""Plain DDP under torchrun: with --checkpoint, one each step, which is what losing no step costs there; without, the bare training.
+
+A step counts as committed when its checkpoint is in place. torchrun counts restarts; that is the generation.
+"""
+
+import argparse
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from commits import batch_of, committed
+from torch.nn.parallel import DistributedDataParallel
+from train_gpt import GPT, Corpus
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Train the example's model under torchrun.")
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--checkpoint", type=Path, help="save here each step, and begin from it")
+    parser.add_argument("--timeout", type=float, help="the process group's, in seconds (torch's default: 30 minutes)")
+    args = parser.parse_args()
+
+    dist.init_process_group("gloo", timeout=timedelta(seconds=args.timeout) if args.timeout else None)
+    rank, world_size, restarts = dist.get_rank(), dist.get_world_size(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    torch.manual_seed(0)
+    model = DistributedDataParallel(GPT())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    done = load(args.checkpoint, model, optimizer) if args.checkpoint and args.checkpoint.exists() else 0
+    corpus = Corpus()
+    for step in range(done + 1, args.steps + 1):
+        model(*batch_of(corpus, step, rank, world_size)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if args.checkpoint and rank == 0:
+            save(args.checkpoint, model, optimizer, step)
+        committed(rank=rank, step=step, generation=restarts, members=world_size)
+    dist.destroy_process_group()
+
+
+def save(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    new = path.with_suffix(".new")
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, new)
+    new.replace(path)
+
+
+def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    saved = torch.load(path, map_location="cpu")
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    return saved["step"]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""What the benchmarks share: start a contestant, follow its commits, strike one of its workers, time the way back.
+
+MTTR here is from the signal to the first step committed by the next membership, by whichever of its workers is first, less
+one undisturbed step (the median of the steps before the signal). The clock is CLOCK_MONOTONIC in all processes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+HERE = Path(__file__).resolve().parent
+HOME = HERE.parent
+PEERS = HERE / "peers"
+WORKERS = 4
+SETTLED_STEPS = 12  # steps of a membership before it is struck; the first two are not counted into the step time
+
+
+@dataclass(frozen=True)
+class Commit:
+    rank: int
+    pid: int
+    step: int
+    generation: int
+    members: int
+    at_s: float
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """`command` starts it in a folder of its own ({folder} is replaced); `ready(folder)` says whether it may be struck again."""
+
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    ready: Callable[[Path], bool] = lambda folder: True
+    many_strikes: bool = True  # False: a new start for each, because it does not come back from the last
+    limit_s: float = 120.0
+
+
+@dataclass(frozen=True)
+class Strike:
+    """seconds is None if it did not come back within the limit."""
+
+    name: str
+    rank: int
+    step_s: float
+    seconds: float | None
+
+
+class Trial:
+    """A contestant at work. On leaving, it and all workers that ever committed are ended."""
+
+    def __init__(self, contestant: Contestant) -> None:
+        self.contestant = contestant
+        self._scratch = tempfile.TemporaryDirectory(prefix="outlast-bench-", ignore_cleanup_errors=True)
+        self.folder = Path(self._scratch.name)
+        self.commits: list[Commit] = []
+        self._read_bytes = 0
+
+    def __enter__(self) -> Trial:
+        paths = os.pathsep.join([str(HOME / "src"), str(HOME / "examples"), str(PEERS)])
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "COMMITS": str(self.folder / "commits"), "PYTHONPATH": paths} | self.contestant.environment
+        command = [word.replace("{folder}", str(self.folder)) for word in self.contestant.command]
+        with (self.folder / "output").open("wb") as output:
+            self._process = subprocess.Popen(command, env=environment, cwd=self.folder, stdout=output, stderr=output, start_new_session=True)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(timeout=40)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for pid in {commit.pid for commit in self.commits}:
+            if b"COMMITS=" + str(self.folder / "commits").encode() in environment_of(pid):
+                os.kill(pid, signal.SIGKILL)
+        self._scratch.cleanup()
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.poll()
+
+    def output(self) -> str:
+        return (self.folder / "output").read_text(errors="replace")[-3000:]
+
+    def follow(self) -> list[Commit]:
+        """Read what has been committed since; all commits so far."""
+        path = self.folder / "commits"
+        if path.exists():
+            with path.open("rb") as file:
+                file.seek(self._read_bytes)
+                whole = file.read().rpartition(b"\n")[0]
+            self._read_bytes += len(whole) + 1 if whole else 0
+            self.commits += [Commit(**json.loads(line)) for line in whole.splitlines()]
+        return self.commits
+
+    def wait_for(self, condition: Callable[[], bool], limit_s: float) -> bool:
+        over_s = time.monotonic() + limit_s
+        while time.monotonic() < over_s:
+            self.follow()
+            if condition():
+                return True
+            if self.exit_code is not None:
+                return False
+            time.sleep(0.01)
+        return False
+
+    def latest(self) -> list[Commit]:
+        """The commits of the newest membership, if all workers are in it."""
+        newest = max((commit.generation for commit in self.commits), default=0)
+        latest = [commit for commit in self.commits if commit.generation == newest and commit.members == WORKERS]
+        return latest if len({commit.rank for commit in latest}) == WORKERS else []
+
+    def is_settled(self) -> bool:
+        latest = self.latest()
+        return bool(latest) and min(sum(one.rank == rank for one in latest) for rank in range(WORKERS)) >= SETTLED_STEPS and self.contestant.ready(self.folder)
+
+    def step_s(self) -> float:
+        """Median of one rank's undisturbed steps in the newest membership."""
+        at_s = [commit.at_s for commit in self.latest() if commit.rank == 0][2:]
+        return statistics.median(after - before for before, after in itertools.pairwise(at_s))
+
+    def strike(self, rank: int, how: signal.Signals) -> Strike | None:
+        """Signal the worker that holds `rank` and wait for the next membership's first commit. None if it never settled."""
+        if not self.wait_for(self.is_settled, self.contestant.limit_s):
+            return None
+        step_s, before = self.step_s(), self.latest()[-1].generation
+        victim = next(commit.pid for commit in reversed(self.latest()) if commit.rank == rank)
+        at_s = time.clock_gettime(time.CLOCK_MONOTONIC)
+        os.kill(victim, how)
+
+        def back() -> bool:
+            return any(commit.generation > before for commit in self.commits)
+
+        seconds = None
+        if self.wait_for(back, self.contestant.limit_s):
+            seconds = min(commit.at_s for commit in self.commits if commit.generation > before) - at_s - step_s
+        if how == signal.SIGSTOP and b"COMMITS=" in environment_of(victim):
+            os.kill(victim, signal.SIGKILL)  # who does not end it by himself has it ended, so that the next strike finds four
+        return Strike(self.contestant.name, rank, step_s, seconds)
+
+
+def environment_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def torchrun(*flags: str, script: tuple[str, ...]) -> tuple[str, ...]:
+    return (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(WORKERS), *flags, str(PEERS / "with_torchrun.py"), *script)
+
+
+def outlast(*flags: str, script: tuple[str, ...]) -> tuple[str, ...]:
+    run = (str(Path(sys.executable).with_name("outlast")), "run", "--nproc-per-node", str(WORKERS), "--run-dir", "{folder}/run")
+    return (*run, *flags, str(PEERS / "with_outlast.py"), *script)
+
+
+def machine() -> str:
+    import torch
+
+    return f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, Python {platform.python_version()}, torch {torch.__version__}, gloo"
+
+
+def write_result(name: str, value: object) -> Path:
+    """Keep the numbers of one benchmark for RESULTS.md (see all.py)."""
+    path = HERE / "results" / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"machine": machine(), "at": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "result": value}, indent=1) + "\n")
+    return path
