@@ -15,9 +15,14 @@ from typing import Any, NoReturn
 
 from torch.distributed.run import determine_local_world_size, get_args_parser
 
+_HINT = "`outlast run --help` lists the options; options of the script come after its name"
+
 
 class _Wrong(Exception):
-    """argparse's complaint."""
+    """The command line cannot be understood: message and hint."""
+
+    def __init__(self, message: str, hint: str = _HINT) -> None:
+        super().__init__(message, hint)
 
 
 def parse(argv: list[str]) -> dict[str, Any]:
@@ -34,7 +39,7 @@ def parse(argv: list[str]) -> dict[str, Any]:
         options["given"] = _given(parser, argv, options)
         options["nproc_per_node"] = _worker_count(options["nproc_per_node"])
     except _Wrong as wrong:
-        return {"usage": str(wrong), "hint": _hint(parser, argv)}
+        return dict(zip(("usage", "hint"), wrong.args, strict=True))
     return {"options": options}
 
 
@@ -45,46 +50,47 @@ def _parser() -> argparse.ArgumentParser:
     parser.description = "Start a training script as torchrun does, and keep it going through dead, hung and slow processes."
     group = parser.add_argument_group("outlast")
     group.add_argument("--spares", type=_at_least(0), default=0, metavar="N", help="Processes that stand ready to take a dead rank's place.")
-    group.add_argument("--spare-kind", "--spare_kind", choices=["hot", "warm"], default="hot", help="hot: script begun, model built. warm: imports done.")
+    group.add_argument("--spare-kind", choices=["hot", "warm"], default="hot", help="hot: script begun, model built. warm: imports done.")
     group.add_argument("--preload", action="append", default=[], metavar="MODULE", help="Import MODULE once, before workers are forked. Repeatable.")
-    group.add_argument("--run-dir", "--run_dir", metavar="PATH", help="The run's folder: ledger, logs, evidence. Default: runs/<utc time>-<name>.")
+    group.add_argument("--run-dir", metavar="PATH", help="The run's folder: ledger, logs, evidence. Default: runs/<utc time>-<name>.")
     group.add_argument("--resume", action="store_true", help="Go on from the newest good state in the run's folder.")
-    group.add_argument("--checkpoint-every", "--checkpoint_every", type=_at_least(1), metavar="STEPS", help="Write a checkpoint each STEPS steps.")
-    group.add_argument("--checkpoint-dir", "--checkpoint_dir", metavar="PATH", help="Where checkpoints go. Default: in the run's folder.")
-    group.add_argument(
-        "--hang-after", "--hang_after", type=_seconds, metavar="SECONDS", help="For scripts without an outlast call: silence longer than this is a hang."
-    )
-    group.add_argument("--no-zygote", "--no_zygote", action="store_true", help="Start each worker as a fresh interpreter: slower, nothing shared.")
+    group.add_argument("--checkpoint-every", type=_at_least(1), metavar="STEPS", help="Write a checkpoint each STEPS steps.")
+    group.add_argument("--checkpoint-dir", metavar="PATH", help="Where checkpoints go. Default: in the run's folder.")
+    group.add_argument("--hang-after", type=_seconds, metavar="SECONDS", help="For scripts without an outlast call: silence longer than this is a hang.")
+    group.add_argument("--no-zygote", action="store_true", help="Start each worker as a fresh interpreter: slower, nothing shared.")
     return parser
 
 
 def _known(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
-    # argparse tells of a missing script before it tells of an unknown flag; the flag is what the user has to know.
+    """argparse complains of a missing script before it does of an unknown flag; the flag is what the user has to know."""
     try:
         options, unknown = parser.parse_known_args(argv)
     except _Wrong as wrong:
-        unknown = _unknown_flags(parser, argv)
-        if "training_script" not in str(wrong) or not unknown:
+        if "training_script" not in wrong.args[0]:
             raise
-        options = argparse.Namespace()
+        options, unknown = argparse.Namespace(), [word for word in argv if word.startswith("--") and not _is_known(parser, word)]
+        if not unknown:
+            raise _Wrong("no training script was named") from None
     if unknown:
-        raise _Wrong(f"unknown option {unknown[0].partition('=')[0]}")
+        raise _Wrong(f"unknown option {_flag(unknown[0])}", _meant(parser, unknown[0]))
     return options
 
 
-def _unknown_flags(parser: argparse.ArgumentParser, argv: list[str]) -> list[str]:
-    known = _flags(parser)
-    return [word for word in argv if word.startswith("--") and word != "--" and not any(flag.startswith(word.partition("=")[0]) for flag in known)]
+def _flag(word: str) -> str:
+    return word.partition("=")[0]
 
 
 def _flags(parser: argparse.ArgumentParser) -> list[str]:
-    return [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--") and "_" not in flag]
+    return [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
 
 
-def _hint(parser: argparse.ArgumentParser, argv: list[str]) -> str:
-    unknown = _unknown_flags(parser, argv)
-    close = difflib.get_close_matches(unknown[0].partition("=")[0].replace("_", "-"), _flags(parser), n=1) if unknown else []
-    return f"did you mean {close[0]}?" if close else "`outlast run --help` lists the options; options of the script come after its name"
+def _is_known(parser: argparse.ArgumentParser, word: str) -> bool:
+    return any(flag.startswith(_flag(word)) for flag in _flags(parser))
+
+
+def _meant(parser: argparse.ArgumentParser, word: str) -> str:
+    close = difflib.get_close_matches(_flag(word).replace("_", "-"), _flags(parser), n=1)
+    return f"did you mean {close[0]}?" if close else _HINT
 
 
 def _asks_for_help(parser: argparse.ArgumentParser, argv: list[str]) -> bool:
@@ -110,7 +116,7 @@ def _worker_count(text: str) -> int:
     try:
         return int(determine_local_world_size(text))
     except ValueError as error:
-        raise _Wrong(f"--nproc-per-node {text}: {error}") from None
+        raise _Wrong(f"--nproc-per-node {text}: {error}", "give a number, or auto, cpu, gpu") from None
 
 
 def _at_least(least: int) -> Callable[[str], int]:

@@ -1,0 +1,199 @@
+"""`outlast run`'s command line, understood: torchrun's flags and ours, as `RunOptions`.
+
+The words are read by torch's own parser, in the process that imports torch anyway. Here they are judged: what one node can do is taken over, what
+changes nothing on one node is noted, and what cannot be done is an error that names the flag.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from outlast.errors import UsageError
+from outlast.model.limits import TERM_GRACE_S, WORKERS_MAX_COUNT
+from outlast.runtime.agent.logs import ConsolePolicy, parse_streams
+from outlast.runtime.agent.zygote_client import ZygoteClient
+
+
+@dataclass(frozen=True)
+class Program:
+    """What every worker runs. entry: "script" (a path), "module" (-m), "program" (--no-python: executed as it is)."""
+
+    script: str
+    entry: str
+    args: tuple[str, ...]
+
+    @property
+    def first_path(self) -> str:
+        """The folder that Python puts in front of sys.path for it."""
+        return os.path.dirname(os.path.realpath(self.script)) if self.entry == "script" else os.getcwd()
+
+
+@dataclass(frozen=True)
+class Spares:
+    count: int
+    kind: str  # "hot" or "warm"
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """every_steps None: none but those asked for in the script. folder "": in the run's folder."""
+
+    every_steps: int | None
+    folder: str
+    resume: bool
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What workers find in MASTER_ADDR and MASTER_PORT (0: any free port), and under which name. run_id "": one is made up."""
+
+    run_id: str
+    role: str
+    master_addr: str
+    master_port: int
+    max_restarts: int
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """All that `outlast run` was asked for. log_dir and run_dir "": the usual place. `notes`: flags without effect here, each in a sentence."""
+
+    program: Program
+    workers: int
+    meeting: Meeting
+    spares: Spares
+    checkpoints: Checkpoints
+    console: ConsolePolicy
+    preload: tuple[str, ...]
+    run_dir: str
+    log_dir: str
+    hang_after_s: float | None
+    term_grace_s: float
+    zygote: bool
+    notes: tuple[str, ...]
+
+
+def read_command_line(argv: list[str], zygote: ZygoteClient) -> RunOptions | str:
+    """The options, or the text of --help. Raises UsageError. Blocks while the zygote imports torch."""
+    return understand(zygote.parse(argv), prefix=os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", ""))
+
+
+def understand(answer: dict[str, Any], *, prefix: str = "") -> RunOptions | str:
+    """Judge the parser's answer (`runtime.worker.arguments.parse`)."""
+    if "help" in answer:
+        return str(answer["help"])
+    if "usage" in answer:
+        raise UsageError(answer["usage"], hint=answer["hint"])
+    asked: dict[str, Any] = answer["options"]
+    given: set[str] = set(asked["given"])
+    _refuse(asked, given)
+    workers, spares = _counts(asked)
+    return RunOptions(
+        program=_program(asked, spares),
+        workers=workers,
+        meeting=_meeting(asked),
+        spares=Spares(spares, asked["spare_kind"]),
+        checkpoints=Checkpoints(asked["checkpoint_every"], asked["checkpoint_dir"] or "", asked["resume"]),
+        console=_console(asked, prefix),
+        preload=tuple(asked["preload"]),
+        run_dir=asked["run_dir"] or "",
+        log_dir=asked["log_dir"] or "",
+        hang_after_s=asked["hang_after"],
+        term_grace_s=TERM_GRACE_S if asked.get("shutdown_timeout") is None else float(asked["shutdown_timeout"]),
+        zygote=not asked["no_zygote"],
+        notes=tuple(f"--{name.replace('_', '-')} has no effect here: {why}" for name, why in _WITHOUT_EFFECT.items() if name in given),
+    )
+
+
+_WITHOUT_EFFECT = {
+    "monitor_interval": "the kernel tells at once when a worker ends",
+    "start_method": "workers are forked from a process that has paid for the imports (--no-zygote starts fresh ones)",
+    "rdzv_conf": "on one node nobody is waited for",
+    "local_addr": "on one node workers meet on --master-addr",
+}
+_REFUSED = {
+    "event_log_handler": "outlast keeps its own ledger; `outlast report --json` reads it",
+    "logs_specs": "logs go to --log-dir in torchrun's layout",
+    "numa_binding": "bind with numactl around `outlast run`",
+    "duplicate_stdout_filters": "filter the files in --log-dir",
+    "duplicate_stderr_filters": "filter the files in --log-dir",
+    "virtual_local_rank": "choose the device by LOCAL_RANK in the script",
+    "signals_to_handle": "SIGINT and SIGTERM end the run cleanly; others cannot be chosen",
+}
+
+
+def _refuse(asked: dict[str, Any], given: set[str]) -> None:
+    if asked["nnodes"] not in ("1", "1:1"):
+        raise UsageError(
+            f"--nnodes {asked['nnodes']}: runs on one node only", hint="leave --nnodes away; --nproc-per-node says how many workers this node gets"
+        )
+    if asked["node_rank"] != 0:
+        raise UsageError(f"--node-rank {asked['node_rank']}: runs on one node only, which is node 0", hint="leave --node-rank away")
+    if asked["rdzv_backend"] not in ("static", "c10d"):
+        raise UsageError(f"--rdzv-backend {asked['rdzv_backend']} is not supported", hint="on one node use --standalone")
+    host = asked["rdzv_endpoint"].rpartition(":")[0] or asked["rdzv_endpoint"]
+    if host not in ("", "localhost", "127.0.0.1", "[::1]", "::1") and not asked["standalone"]:
+        raise UsageError(f"--rdzv-endpoint {asked['rdzv_endpoint']}: runs on one node only", hint="use --standalone, or --master-addr and --master-port")
+    for name, instead in _REFUSED.items():
+        if name in given:
+            raise UsageError(f"--{name.replace('_', '-')} is not supported", hint=instead)
+
+
+def _counts(asked: dict[str, Any]) -> tuple[int, int]:
+    workers, spares = asked["nproc_per_node"], asked["spares"]
+    if workers < 1:
+        raise UsageError(f"--nproc-per-node {workers}: at least one worker is needed")
+    if workers + spares > WORKERS_MAX_COUNT:
+        raise UsageError(
+            f"{workers} workers and {spares} spares are more than the {WORKERS_MAX_COUNT} that a node may have", hint="lower --nproc-per-node or --spares"
+        )
+    return workers, spares
+
+
+def _program(asked: dict[str, Any], spares: int) -> Program:
+    script, args = asked["training_script"], tuple(asked["training_script_args"])
+    if asked["no_python"] and not asked.get("run_path"):
+        if asked["module"]:
+            raise UsageError("--no-python and --module exclude each other", hint="leave one of them away")
+        if spares:
+            raise UsageError("--spares does not go with --no-python: a program cannot wait for a rank", hint="leave one of them away")
+        return Program(script, "program", args)
+    if asked["module"]:
+        return Program(script, "module", args)
+    if not os.path.exists(script):
+        raise UsageError(f"there is no script {script}", hint=_where(script))
+    return Program(script, "script", args)
+
+
+def _where(script: str) -> str:
+    if script.startswith("-"):
+        return "options of `outlast run` come before the script's name"
+    if "/" not in script and not script.endswith(".py"):
+        return f"a module is run with `-m {script}`; else give the script's path"
+    return f"the path counts from {os.getcwd()}"
+
+
+def _meeting(asked: dict[str, Any]) -> Meeting:
+    addr, port = asked["master_addr"], asked["master_port"] or 0
+    static = asked["rdzv_backend"] == "static" and asked["rdzv_endpoint"] and not asked["standalone"]
+    if static:
+        addr, _, text = asked["rdzv_endpoint"].rpartition(":")
+        if not text.isdigit():
+            raise UsageError(f"--rdzv-endpoint {asked['rdzv_endpoint']} has no port", hint="write host:port")
+        port = int(text)
+    if asked["max_restarts"] < 0:
+        raise UsageError(f"--max-restarts {asked['max_restarts']}: cannot be negative")
+    run_id = "" if asked["standalone"] or asked["rdzv_id"] == "none" else asked["rdzv_id"]
+    return Meeting(run_id, asked["role"], addr, port, asked["max_restarts"])
+
+
+def _console(asked: dict[str, Any], prefix: str) -> ConsolePolicy:
+    text = asked["local_ranks_filter"]
+    try:
+        only = frozenset(int(rank) for rank in text.split(",")) if text else frozenset()
+    except ValueError:
+        raise UsageError(f"--local-ranks-filter {text}: not a list of ranks", hint="write --local-ranks-filter 0,1,2") from None
+    redirects, tee = parse_streams(asked["redirects"], "--redirects"), parse_streams(asked["tee"], "--tee")
+    return ConsolePolicy(role=asked["role"], redirects=redirects, tee=tee, only_ranks=only, prefix=prefix)
