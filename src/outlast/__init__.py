@@ -1,1 +1,56 @@
-"""outlast keeps a PyTorch training run going through the failures of its hardware."""
+"""outlast keeps a PyTorch training run going through the failures of its hardware.
+
+In a training script:
+
+    import outlast
+
+    run = outlast.join()
+    model = run.replicate(Net())
+    state = run.state(model=model, optimizer=optimizer, loader=loader)
+    for step in run.steps(state, until=1_000):
+        with step:
+            ...
+
+Names are imported when they are first used, so that tools which need no torch start fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from outlast.errors import CapacityError, CorruptError, OutlastError, RunFailed, StateError, TransactionError, UsageError
+    from outlast.runtime.worker.digest import digest
+    from outlast.runtime.worker.run import Run, join, main
+    from outlast.runtime.worker.sampler import StepSampler
+    from outlast.runtime.worker.state import State
+    from outlast.runtime.worker.step import Step
+
+_HOMES = {
+    "join": "outlast.runtime.worker.run",
+    "main": "outlast.runtime.worker.run",
+    "Run": "outlast.runtime.worker.run",
+    "Step": "outlast.runtime.worker.step",
+    "State": "outlast.runtime.worker.state",
+    "StepSampler": "outlast.runtime.worker.sampler",
+    "digest": "outlast.runtime.worker.digest",
+    **dict.fromkeys(("OutlastError", "UsageError", "TransactionError", "StateError", "CapacityError", "CorruptError", "RunFailed"), "outlast.errors"),
+}
+
+__all__ = [
+    "CapacityError", "CorruptError", "OutlastError", "Run", "RunFailed", "State", "StateError", "Step", "StepSampler", "TransactionError",
+    "UsageError", "__version__", "digest", "join", "main",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("outlast")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'outlast' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -15,6 +15,7 @@ BOOT_DEADLINE_S = 600.0  # process start to the first step, imports and model bu
 GROUP_TIMEOUT_S = 1_800.0  # torch's own time-out for a collective; outlast never waits for it
 STORE_DEADLINE_S = 20.0  # the store host says its port
 GROUP_CONNECT_S = 10.0  # all ranks are there: connecting a process group takes milliseconds
+GROUP_LET_GO_S = 0.5  # an old process group's threads are joined this long after it is gone, off the path to training
 GROUP_POLL_S = 0.0005  # how often a rank looks whether the others have come to the group
 
 # --- detection ---------------------------------------------------------------------------------------
@@ -77,6 +78,9 @@ CHECKSUM_BLOCK_BYTES = 256 << 10
 SLOTS_COUNT = 2
 VAULT_SPARE_BYTES = 16 << 20  # left free in /dev/shm for everybody else
 VAULT_STALE_S = 86_400.0  # a dead run's vault is removed after a day
+TENSOR_HEADER_BYTES = 256  # estimate of a tensor's entry in an image's header, alignment included
+STATE_TEXT_BYTES = 4 << 10  # room for a state's text to grow from step to step
+LOADER_POSITION_BYTES = 256 << 10  # room for the position of a loader that keeps state of its own
 IMAGE_ALIGN_BYTES = 64  # tensors begin at a multiple of this in an image
 IMAGE_HEADER_MAX_BYTES = 100_000_000  # safetensors refuses longer headers
 METADATA_RESERVE_BYTES = 16 << 10  # room kept in an image's header for metadata that changes from step to step

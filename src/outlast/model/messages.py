@@ -254,6 +254,14 @@ class KillWorker:
 
 
 @dataclass(frozen=True, slots=True)
+class TermWorker:
+    """SIGTERM to a worker whose script makes no outlast call: it cannot be asked otherwise."""
+
+    worker: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ToWorker:
     worker: int
     message: Leave | Regroup | Ping | Stop
@@ -335,7 +343,7 @@ class ZygoteLost:
 
 FromWorker = Hello | Parked | Registered | Broke | Inventory | Donated | Joined | Committed | Checkpointed | Finished | Refused | Warned | Pong
 ForWorker = Leave | Regroup | Ping | Stop
-ForAgent = StartWorker | KillWorker | ToWorker | StartStore
+ForAgent = StartWorker | KillWorker | TermWorker | ToWorker | StartStore
 FromAgent = WorkerStarted | WorkerExited | WorkerHung | WorkerFailedToStart | StoreUp | StoreLost | ZygoteLost
 Message = FromWorker | ForWorker | ForAgent | FromAgent
 

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from outlast.engine.hang import Deadlines, HangVerdict, Standing, find_culprits, find_stopped
-from outlast.engine.protocol.outputs import Deliver, HostStore, Kill, Output, Spawn, ToCoordinator
+from outlast.engine.protocol.outputs import Deliver, HostStore, Kill, Output, Spawn, Terminate, ToCoordinator
 from outlast.model import limits
 from outlast.model.beacon import Beacon
-from outlast.model.messages import ForAgent, FromAgent, FromWorker, KillWorker, Ping, Pong, Regroup, StartStore, StartWorker, ToWorker, WorkerHung
+from outlast.model.messages import ForAgent, FromAgent, FromWorker, KillWorker, Ping, Pong, Regroup, StartStore, StartWorker, TermWorker, ToWorker, WorkerHung
 from outlast.model.terms import Phase
 
 
@@ -69,6 +69,8 @@ class Agent:
             return [Spawn(message.worker, message.rank, message.kind, message.generation)]
         if isinstance(message, KillWorker):
             return [Kill(message.worker, message.reason)]
+        if isinstance(message, TermWorker):
+            return [Terminate(message.worker)]
         if isinstance(message, StartStore):
             return [HostStore(message.reason)]
         assert isinstance(message, ToWorker)

@@ -47,6 +47,7 @@ from outlast.model.messages import (
     Stop,
     StoreLost,
     StoreUp,
+    TermWorker,
     ToWorker,
     Warned,
     WorkerExited,
@@ -72,29 +73,29 @@ class Stage(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class CoordinatorOptions:
-    """`checkpoint`: folder and step of the checkpoint to start from, or ("", 0)."""
-
-    world_size: int
-    spares: int = 0
-    spare_kind: str = "hot"
-    max_restarts: int | None = None
-    checkpoint: str = ""
-    checkpoint_step: int = 0
-    checkpoint_root: str = ""
-    checkpoint_on_stop: bool = False
-    first_interruption: int = 1
-    first_worker: int = 1
-
-
-@dataclass(slots=True)
 class Restart:
-    """What all ranks start from when they come anew."""
+    """What all ranks start from when they come anew: step, and the sources of `Regroup`."""
 
     step: int = 0
     replicated: str = "none"
     private: str = "none"
     checkpoint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorOptions:
+    """`start`: what the ranks begin from. `checkpoint`: folder and step of the newest good checkpoint, or ("", 0)."""
+
+    world_size: int
+    start: Restart
+    spares: int = 0
+    spare_kind: str = "hot"
+    max_restarts: int | None = None
+    checkpoint: tuple[str, int] = ("", 0)
+    checkpoint_on_stop: bool = False
+    generation: int = 0
+    first_interruption: int = 1
+    first_worker: int = 1
 
 
 class Coordinator:
@@ -103,15 +104,15 @@ class Coordinator:
     def __init__(self, *, options: CoordinatorOptions) -> None:
         self.options = options
         self.stage = Stage.STARTING
-        self.generation = 0
+        self.generation = options.generation
         self.roster = Roster(world_size=options.world_size, next_worker=options.first_worker)
         self.interruptions = InterruptionLog(first_id=options.first_interruption)
         self.budgets: Budgets = default_budgets(options.max_restarts)
-        self.step = options.checkpoint_step  # newest step known to be committed
-        self.executed = options.checkpoint_step  # newest step ever executed: again books as repeated
+        self.step = options.start.step  # newest step known to be committed
+        self.executed = options.start.step  # newest step ever executed: again books as repeated
         self._store: tuple[str, int] | None = None
         self._pending: list[Output] = []  # waits for a store
-        self._restart = Restart()
+        self._restart = options.start
         self._verdict: RecoveryVerdict | None = None
         self._fault_s: float | None = None
         self._detected_s: float | None = None
@@ -120,7 +121,7 @@ class Coordinator:
         self._trained = False
         self._user_error = ("", "")
         self._end: End | None = None
-        self._newest_checkpoint = (options.checkpoint_step, options.checkpoint)
+        self._newest_checkpoint = (options.checkpoint[1], options.checkpoint[0])
         self._shards: dict[int, dict[int, Checkpointed]] = {}
         self._donated: tuple[int, int] | None = None  # generation, step of the sealed transfer image
         self._spare_failures = 0
@@ -129,8 +130,6 @@ class Coordinator:
     # --- the driver's calls -------------------------------------------------------------------------------
 
     def start(self, *, now_s: float) -> list[Output]:
-        if self._newest_checkpoint[1]:
-            self._restart = Restart(self._newest_checkpoint[0], "checkpoint", "checkpoint", self._newest_checkpoint[1])
         return [*self._ask_store("the run starts"), *self._launch_all(now_s)]
 
     def ask_stop(self, *, now_s: float, reason: str, exit_code: int) -> list[Output]:
@@ -142,7 +141,7 @@ class Coordinator:
         self._end = End(exit_code, "stopped", reason, "")
         stop = Stop(reason, self.options.checkpoint_on_stop)
         out: list[Output] = [Tell(f"stopping: {reason}; the step in flight is committed first")]
-        out += [ToAgent(ToWorker(member.worker, stop)) for member in self.roster.live()]
+        out += [ToAgent(ToWorker(member.worker, stop) if member.registered else TermWorker(member.worker, reason)) for member in self.roster.live()]
         return [*out, SetTimer("stop", now_s + limits.TERM_GRACE_S)]
 
     def on_manifest(self, *, now_s: float, step: int, folder: str, error: str) -> list[Output]:
@@ -595,7 +594,7 @@ class Coordinator:
         if len(shards) < self.options.world_size:
             return []
         del self._shards[message.step]
-        return [Manifest(message.step, tuple((shard.file, shard.length, shard.checksum) for _, shard in sorted(shards.items())))]
+        return [Manifest(message.step, self.roster.sharded, tuple((shard.file, shard.length, shard.checksum) for _, shard in sorted(shards.items())))]
 
     def _stop_now(self, now_s: float, end: End) -> list[Output]:
         """Kill what lives, then end. A reason given earlier (a stop asked for) stays."""

@@ -43,6 +43,11 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
+class Terminate:
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
 class HostStore:
     reason: str
 
@@ -67,6 +72,7 @@ class Manifest:
     """All shards of a checkpoint lie in their folder: write its manifest. Answered with `on_manifest`."""
 
     step: int
+    sharded: bool
     shards: tuple[tuple[str, int, str], ...]  # file, length in bytes, checksum
 
 
@@ -114,4 +120,4 @@ class Answer:
     nonce: int
 
 
-Output = ToAgent | ToCoordinator | Deliver | Spawn | Kill | HostStore | SetTimer | Record | Manifest | Tell | End | Say | Wake | Plan | Answer
+Output = ToAgent | ToCoordinator | Deliver | Spawn | Kill | Terminate | HostStore | SetTimer | Record | Manifest | Tell | End | Say | Wake | Plan | Answer

@@ -51,6 +51,7 @@ class WorkerMachine:
         self.plan: Regroup | None = None
         self.stop: Stop | None = None
         self.attached = False
+        self._detached = False
         self.committed = -1
         self.prepared = -1
         self.passed = -1
@@ -80,7 +81,7 @@ class WorkerMachine:
             return []  # stale
         self.generation = message.generation
         self.plan = message
-        self.state = State.MOVING if self.attached or self.state is not State.DETACHED else State.DETACHED
+        self.state = State.DETACHED if self._detached else State.MOVING
         self._first_commit_said = False
         return [Plan()]
 
@@ -99,13 +100,15 @@ class WorkerMachine:
 
     def detach(self) -> None:
         """The plan is known but no group is built until run.steps: the survivors build theirs there too."""
-        assert self.state is State.MOVING
-        self.state = State.DETACHED
+        self._detached = True
+        if self.state is State.MOVING:
+            self.state = State.DETACHED
 
-    def move(self) -> None:
-        """A detached worker has come to run.steps and now follows its plan."""
-        assert self.state is State.DETACHED and self.plan is not None
-        self.state = State.MOVING
+    def follow(self) -> None:
+        """Run.steps is reached: from here on a Leave concerns the main thread."""
+        self._detached = False
+        if self.state is State.DETACHED:
+            self.state = State.MOVING
 
     def register(self, *, way: str, sharded: bool, exact: bool, note: str) -> list[Output]:
         """How this script can be healed: said at join and again at run.steps."""

@@ -136,6 +136,11 @@ class ProcessHost:
         if child.pid:
             child.kill()
 
+    def terminate(self, worker: int) -> None:
+        """SIGTERM to its process group."""
+        if (child := self._children.get(worker)) is not None and child.pid and not child.exited:
+            child.kill_group(signal.SIGTERM)
+
     def _seen_to_end(self, child: Child) -> None:
         """Supervision of one death: first the rest of its group, then its last words, then the news."""
         ending = child.peek()

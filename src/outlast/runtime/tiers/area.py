@@ -73,6 +73,9 @@ class Area:
         self._put_seal(slot, seal.pack())
         return seal
 
+    def unseal(self, slot: int) -> None:
+        self._put_seal(slot, bytes(SEAL_BYTES))
+
     def sealed(self) -> dict[int, Seal]:
         """Slot -> its valid seal: whole, of this run and this rank."""
         try:

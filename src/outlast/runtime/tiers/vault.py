@@ -123,6 +123,18 @@ class Vault:
         """Ranks that have slots here."""
         return tuple(sorted(int(path.name[5:]) for path in self.folder.glob("rank-*") if path.name[5:].isdecimal()))
 
+    def forget_step(self, rank: int, step: int) -> None:
+        """Take the seals of `step` away: its image must not be restored from again."""
+        for slot, seal in self._area(rank).sealed().items():
+            if seal.step == step:
+                self._area(rank).unseal(slot)
+
+    def forget_after(self, rank: int, step: int) -> None:
+        """Take the seals of later steps away: they are of a past that was rolled back."""
+        for later in self.steps(rank):
+            if later > step:
+                self.forget_step(rank, later)
+
     def read(self, rank: int, step: int) -> Image:
         """The verified image: views of the slot, good until it is written again. Raises CorruptError."""
         area = self._area(rank)

@@ -1,0 +1,137 @@
+"""`outlast run`: from a command line to a run folder, a vault and a launcher; from the run's end to an exit code."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from outlast.app.live import LiveView
+from outlast.app.torchrun import RunOptions, read_command_line
+from outlast.app.words import console_for
+from outlast.engine.protocol.coordinator import CoordinatorOptions, Restart
+from outlast.engine.protocol.outputs import End
+from outlast.errors import RunFolderError
+from outlast.model.records import Meta
+from outlast.runtime import clock, run_folder
+from outlast.runtime.agent.logs import WorkerLogs, make_log_folder
+from outlast.runtime.agent.zygote_client import ZygoteClient
+from outlast.runtime.coordinator.bookkeeping import Bookkeeping
+from outlast.runtime.coordinator.launcher import Launcher, Surroundings
+from outlast.runtime.coordinator.saves import newest_start
+from outlast.runtime.coordinator.specs import Place, Script, Specs
+from outlast.runtime.ledger.store import Ledger
+from outlast.runtime.loop import Loop
+from outlast.runtime.run_folder import RunFolder
+from outlast.runtime.tiers.vault import Vault, clean_stale, vault_folder
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a script under outlast; the exit code."""
+    began_s, began_wall_s = clock.now_s(), clock.wall_s()
+    zygote = ZygoteClient.start()
+    try:
+        options = read_command_line(list(argv), zygote)
+        if isinstance(options, str):
+            print(options)
+            return 0
+        folder, ledger = _open_folder(options, began_s, began_wall_s)
+    except BaseException:
+        zygote.kill()
+        raise
+    end = _run(options, folder, ledger, zygote)
+    _say_end(end, folder)
+    return end.exit_code
+
+
+def _open_folder(options: RunOptions, began_s: float, began_wall_s: float) -> tuple[RunFolder, Ledger]:
+    release = version("outlast")
+    name = Path(options.program.script).stem
+    card = {"argv": sys.argv[1:], "workers": options.workers, "spares": options.spares.count}
+    given = Path(options.run_dir) if options.run_dir else None
+    if options.checkpoints.resume:
+        path = given if given is not None else run_folder.newest()
+        folder = RunFolder.resume(path, version=release, options=card)
+        return folder, Ledger.resume(folder.ledger, pid=os.getpid(), started_s=began_s, started_wall_s=began_wall_s)
+    folder = RunFolder.create(given, name=name, version=release, options=card)
+    meta = Meta(run=folder.run, name=folder.name, world_size=options.workers, version=release, started_s=began_s, started_wall_s=began_wall_s)
+    return folder, Ledger.create(folder.ledger, meta, pid=os.getpid())
+
+
+def _open_vault(folder: RunFolder, *, resume: bool) -> tuple[Vault, bool]:
+    """The run's vault, and whether it is what a killed launcher left."""
+    clean_stale()
+    path = vault_folder(folder.run)
+    if resume:
+        try:
+            return Vault.adopt(path, folder.run), True
+        except RunFolderError:
+            if path.exists():
+                raise
+    return Vault.create(path, folder.run), False
+
+
+def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteClient) -> End:
+    vault, adopted = _open_vault(folder, resume=options.checkpoints.resume)
+    root = Path(options.checkpoints.folder) if options.checkpoints.folder else folder.checkpoints
+    start, checkpoint, refused = newest_start(root, vault if adopted else None, options.workers) if options.checkpoints.resume else (Restart(), ("", 0), [])
+    newest = ledger.newest()
+    loop = Loop()
+    view = LiveView(console_for(stderr=True, environment=os.environ))
+    log_folder = make_log_folder(Path(options.log_dir) if options.log_dir else folder.logs, options.meeting.run_id or "none")
+    logs = WorkerLogs(loop, log_folder, options.console, _sink(view))
+    books = Bookkeeping(ledger=ledger, vault=vault, run=folder.run, node=socket.gethostname(), world_size=options.workers, show=view.update)
+    specs = Specs(
+        place=Place(folder.run, str(folder.path.resolve()), str(vault.folder)),
+        script=Script(options.program.script, options.program.entry, options.program.args), workers=options.workers, role=options.meeting.role,
+        master=(options.meeting.master_addr or "127.0.0.1", options.meeting.master_port), max_restarts=options.meeting.max_restarts, logs=logs,
+        options={"checkpoint_every": options.checkpoints.every_steps or 0, "checkpoint_root": str(root.resolve())},
+    )  # fmt: skip
+    around = Surroundings(
+        loop=loop, logs=logs, vault=vault, books=books, specs=specs, checkpoint_root=root.resolve(), zygote=zygote if options.zygote else None,
+        preload=options.preload, first_path=options.program.first_path, tell=view.print_line,
+    )  # fmt: skip
+    for note in (*options.notes, *(f"a checkpoint was refused: {one}" for one in refused)):
+        view.print_line(note)
+    if options.checkpoints.resume:
+        view.print_line(f"resuming {folder.path} at step {start.step}" + (f" from {start.checkpoint}" if start.checkpoint else ""))
+    launcher = Launcher(
+        around,
+        CoordinatorOptions(
+            world_size=options.workers, start=start, spares=options.spares.count, spare_kind=options.spares.kind,
+            max_restarts=options.meeting.max_restarts or None, checkpoint=checkpoint, checkpoint_on_stop=bool(options.checkpoints.every_steps),
+            generation=max(0, newest.generation), first_interruption=max(newest.interruption + 1, 1), first_worker=max(newest.worker + 1, 1),
+        ),
+    )  # fmt: skip
+    try:
+        end = launcher.run()
+        view.close()
+        books.close(end)
+    finally:
+        view.close()
+        vault.remove()
+        loop.close()
+        ledger.close()
+        folder.close()
+    return end
+
+
+def _sink(view: LiveView) -> Callable[[str, str], None]:
+    """Workers' lines go where the launcher's own would."""
+
+    def write(stream: str, line: str) -> None:
+        out = sys.stdout if stream == "stdout" else sys.stderr
+        view.pass_through(lambda: (out.write(line), out.flush()))
+
+    return write
+
+
+def _say_end(end: End, folder: RunFolder) -> None:
+    if end.traceback:
+        print(end.traceback, file=sys.stderr, end="")
+    if end.exit_code not in (0, 130, 143):
+        print(f"error: {end.reason}\n\nhint: `outlast report {folder.path}` shows what happened; logs lie in {folder.logs}", file=sys.stderr)
+

@@ -1,0 +1,215 @@
+"""What the launcher notes: beacons read, lives, steps, the snapshot that `outlast status` shows. It decides nothing."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from outlast.engine.protocol.agent import Reading
+from outlast.engine.protocol.coordinator import Coordinator, Stage
+from outlast.engine.protocol.outputs import End, Spawn
+from outlast.model import limits
+from outlast.model.beacon import Beacon, unpack
+from outlast.model.records import Event, Interruption, Life, Record, StepsBucket
+from outlast.model.terms import Cause
+from outlast.runtime import clock
+from outlast.runtime.agent.processes import Exited
+from outlast.runtime.ledger.store import Ledger
+from outlast.runtime.tiers.vault import Vault
+
+_RATE_WINDOW_S = 5.0
+_SHOWN = 5
+_STATES = {Stage.STARTING: "starting", Stage.TRAINING: "training", Stage.STOPPING: "stopped", Stage.ENDED: "ended"}
+_OLD_ENOUGH_S = limits.STOPPED_FLOOR_S / 2
+
+
+@dataclass(slots=True)
+class _Known:
+    """One process: as a spare until its beacon has a rank."""
+
+    worker: int
+    kind: str
+    started_s: float
+    pid: int = 0
+    rank: int = -1
+    page: memoryview | None = None
+    beacon: Beacon | None = None
+
+
+class Bookkeeping:
+    """Owns the ledger's writing. `show` gets each snapshot."""
+
+    def __init__(self, *, ledger: Ledger, vault: Vault, run: str, node: str, world_size: int, show: Callable[[Mapping[str, object]], None]) -> None:
+        self._ledger = ledger
+        self._vault = vault
+        self._run = run
+        self._node = node
+        self._world_size = world_size
+        self._show = show
+        self._began_s = clock.now_s()
+        self._known: dict[int, _Known] = {}
+        self._steps = _Steps(self._began_s)
+        self._interruptions: dict[int, Interruption] = {}
+        self._productive_before_s = 0.0
+
+    # --- processes ---
+
+    def started(self, order: Spawn) -> None:
+        self._known[order.worker] = _Known(order.worker, order.kind, clock.now_s(), rank=order.rank)
+
+    def forked(self, worker: int, pid: int, at_s: float) -> None:
+        if worker in self._known:
+            self._known[worker].pid = pid
+
+    def look(self, worker: int, pid: int, *, now_s: float) -> Reading | None:
+        """Read one worker's beacon; None while there is none."""
+        known = self._known.get(worker)
+        if known is None:
+            return None
+        beacon = self._read(known)
+        if beacon is None:
+            return None
+        if beacon.rank >= 0 and known.rank < 0:
+            self._promoted(known, beacon)
+        known.beacon = beacon
+        if known.rank >= 0:
+            self._steps.seen(beacon.step, now_s)
+        old = now_s - beacon.at_ns / 1e9 > _OLD_ENOUGH_S
+        return Reading(beacon, stopped=old and _is_stopped(pid))
+
+    def ended(self, exited: Exited) -> tuple[Beacon | None, tuple[int, ...]]:
+        """The last beacon of a dead worker, and the steps that lie sealed in its rank's slots. Its life is over."""
+        known = self._known.pop(exited.worker, None)
+        if known is None:
+            return None, ()
+        beacon = self._read(known)
+        if beacon is not None and beacon.rank >= 0 and known.rank < 0:
+            self._promoted(known, beacon)
+        how = f"signal {exited.signal}" if exited.signal is not None else f"exit code {exited.exit_code}"
+        known.beacon = beacon
+        if beacon is not None and known.rank >= 0:
+            self._productive_before_s += beacon.seconds[Cause.PRODUCTIVE]
+        self.record(replace(self._life(known), ended_s=exited.at_s, end=how))
+        self._vault.drop_beacon(exited.worker)
+        return beacon, self._vault.steps(known.rank) if known.rank >= 0 else ()
+
+    def _promoted(self, known: _Known, beacon: Beacon) -> None:
+        opened_s = beacon.opened_ns / 1e9
+        self.record(Life(known.worker, known.pid, self._node, -1, known.kind, known.started_s, ended_s=opened_s, end="took a rank"))
+        known.rank, known.kind, known.started_s = beacon.rank, "rank", opened_s
+
+    def _read(self, known: _Known) -> Beacon | None:
+        if known.page is None:
+            try:
+                known.page = self._vault.beacon(known.worker, create=False)
+            except OSError:
+                return None
+        return unpack(known.page)
+
+    def _life(self, known: _Known) -> Life:
+        beacon = known.beacon
+        opened_s = beacon.opened_ns / 1e9 if beacon is not None and known.rank >= 0 else None
+        seconds = dict(beacon.seconds) if beacon is not None and known.rank >= 0 else {}
+        cause = beacon.cause if beacon is not None else Cause.STARTUP
+        return Life(known.worker, known.pid, self._node, known.rank, known.kind, known.started_s, opened_s, None, seconds, cause)
+
+    # --- the ledger ---
+
+    def record(self, record: Record) -> None:
+        if isinstance(record, Interruption):
+            self._interruptions[record.id] = record
+        if isinstance(record, Event) and record.wall_s == 0.0:
+            record = replace(record, wall_s=clock.wall_s())
+        self._ledger.add(record)
+
+    def flush(self, coordinator: Coordinator, *, now_s: float) -> None:
+        """Once a second: lives and steps so far, and the snapshot. Raises OutlastError when the disk refuses."""
+        for known in self._known.values():
+            self.record(self._life(known))
+        for bucket in self._steps.buckets(now_s):
+            self.record(bucket)
+        snapshot = self.snapshot(coordinator, now_s=now_s)
+        self._show(snapshot)
+        self._ledger.set_snapshot(snapshot, now_s=now_s)
+        self._ledger.flush()
+
+    def close(self, end: End) -> None:
+        """The run is over. A ledger that cannot take it is not worth more than the run's own end."""
+        self._ledger.end_session(ended_s=clock.now_s(), state=end.state, exit_code=end.exit_code, reason=end.reason)
+
+    def snapshot(self, coordinator: Coordinator, *, now_s: float) -> dict[str, object]:
+        """What `outlast status --json` prints."""
+        wall_s = now_s - self._began_s
+        productive_s = self._productive_before_s
+        for known in self._known.values():
+            if known.beacon is not None and known.rank >= 0:
+                productive_s += known.beacon.seconds[Cause.PRODUCTIVE]
+        members = sorted(coordinator.roster.members(), key=lambda member: member.rank)
+        last = list(self._interruptions.values())[-_SHOWN:]
+        return {
+            "run": self._run,
+            "state": _STATES.get(coordinator.stage, "regrouping"),
+            "generation": coordinator.generation,
+            "step": max(self._steps.newest, coordinator.step),
+            "steps_per_s": self._steps.rate(now_s),
+            "workers": [{"rank": m.rank, "pid": m.pid, "node": m.node, "state": _state(m.dead, m.joined, m.finished)} for m in members],
+            "spares": [{"pid": m.pid, "kind": m.kind, "node": m.node, "parked": m.parked} for m in coordinator.roster.spares()],
+            "ettr": productive_s / (wall_s * self._world_size) if wall_s > 0 else 0.0,
+            "wall_s": wall_s,
+            "interruptions": [one.public(began_s=self._began_s) for one in last],
+        }
+
+
+class _Steps:
+    """Committed steps as the beacons show them, at the resolution of a tick."""
+
+    def __init__(self, now_s: float) -> None:
+        self.newest = 0
+        self._first_s = now_s
+        self._from_s = now_s
+        self._from_step = -1
+        self._last_s = now_s
+        self._lasted: list[float] = []
+        self._recent: deque[tuple[float, int]] = deque()
+
+    def seen(self, step: int, now_s: float) -> None:
+        if self._from_step < 0:
+            self._from_step = self.newest = step
+            self._from_s = self._last_s = now_s
+            return
+        if step > self.newest:
+            self._lasted += [(now_s - self._last_s) / (step - self.newest)] * min(step - self.newest, 1_000)
+            self.newest, self._last_s = step, now_s
+            self._recent.append((now_s, step))
+
+    def buckets(self, now_s: float) -> list[StepsBucket]:
+        if not self._lasted:
+            return []
+        lasted, self._lasted = self._lasted, []
+        bucket = StepsBucket(self._from_s, self._last_s, self._from_step, self.newest, min(lasted), statistics.median(lasted), max(lasted))
+        self._from_s, self._from_step = self._last_s, self.newest
+        return [bucket]
+
+    def rate(self, now_s: float) -> float:
+        """Steps per second over the last few seconds."""
+        while len(self._recent) > 1 and self._recent[0][0] < now_s - _RATE_WINDOW_S:
+            self._recent.popleft()
+        if len(self._recent) < 2:
+            return 0.0
+        (from_s, from_step), (_, to_step) = self._recent[0], self._recent[-1]
+        return (to_step - from_step) / max(now_s - from_s, 1e-9)
+
+
+def _state(dead: bool, joined: bool, finished: bool) -> str:
+    return "dead" if dead else "finished" if finished else "training" if joined else "starting"
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether the kernel holds the process stopped (SIGSTOP, a debugger)."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    except OSError:
+        return False

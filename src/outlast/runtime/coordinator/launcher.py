@@ -1,0 +1,241 @@
+"""`outlast run` at work: one event loop that carries out what coordinator and agent decide.
+
+It holds both state machines, the process host, the vault and the ledger. Messages between the two machines go
+through a queue here; on several nodes they will go through sockets, and nothing else changes.
+"""
+
+from __future__ import annotations
+
+import functools
+import signal
+import socket
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from outlast.engine.protocol.agent import Agent, Reading
+from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions
+from outlast.engine.protocol.outputs import (
+    Deliver,
+    End,
+    HostStore,
+    Kill,
+    Manifest,
+    Output,
+    Record,
+    SetTimer,
+    Spawn,
+    Tell,
+    Terminate,
+    ToAgent,
+    ToCoordinator,
+)
+from outlast.errors import OutlastError
+from outlast.model import limits
+from outlast.model.messages import FromAgent, FromWorker, Message, StoreLost, StoreUp, WorkerExited, WorkerFailedToStart, WorkerStarted, ZygoteLost
+from outlast.model.records import Event
+from outlast.runtime import clock
+from outlast.runtime.agent.host import ProcessHost
+from outlast.runtime.agent.logs import WorkerLogs
+from outlast.runtime.agent.processes import Exited
+from outlast.runtime.agent.zygote_client import ZygoteClient
+from outlast.runtime.coordinator.bookkeeping import Bookkeeping
+from outlast.runtime.coordinator.saves import write_checkpoint
+from outlast.runtime.coordinator.specs import Specs
+from outlast.runtime.loop import Loop, Timer
+from outlast.runtime.tiers.vault import Vault
+
+FIRST_STORE_NUMBER = 1_000_000_000  # store hosts are numbered apart from workers
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the launcher is given, already open; whoever opened it closes it."""
+
+    loop: Loop
+    logs: WorkerLogs
+    vault: Vault
+    books: Bookkeeping
+    specs: Specs
+    checkpoint_root: Path
+    zygote: ZygoteClient | None
+    preload: tuple[str, ...]
+    first_path: str
+    tell: Callable[[str], None]
+
+
+class Launcher:
+    """`run` returns when the run is over. The process host reports to it (`HostEvents`)."""
+
+    def __init__(self, around: Surroundings, options: CoordinatorOptions) -> None:
+        self._around = around
+        self._loop = around.loop
+        self._node = socket.gethostname()
+        self._coordinator = Coordinator(options=options)
+        self._agent = Agent(now_s=clock.now_s())
+        self._host = ProcessHost(around.loop, self, around.logs)
+        self._timers: dict[str, Timer] = {}
+        self._outputs: deque[Output] = deque()
+        self._stores = FIRST_STORE_NUMBER
+        self._end: End | None = None
+
+    def run(self) -> End:
+        self._host.open()
+        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            self._loop.add_signal(number, functools.partial(self._on_signal, number, code))
+        if self._around.zygote is not None:
+            self._host.start_zygote(preload=self._around.preload, first_path=self._around.first_path, client=self._around.zygote)
+        self._tick()
+        self._flush()
+        self._do(self._coordinator.start(now_s=clock.now_s()))
+        self._loop.run()
+        self._host.close()
+        assert self._end is not None
+        return self._end
+
+    # --- carrying out --------------------------------------------------------------------------------------
+
+    def _do(self, outputs: list[Output]) -> None:
+        """Carry out outputs in order; what they lead to comes after them."""
+        running = bool(self._outputs)
+        self._outputs.extend(outputs)
+        if running:
+            return
+        while self._outputs:
+            output = self._outputs[0]
+            self._carry_out(output)
+            self._outputs.popleft()
+
+    def _carry_out(self, output: Output) -> None:
+        now_s = clock.now_s()
+        if isinstance(output, ToAgent):
+            self._do(self._agent.on_command(output.message, now_s=now_s))
+        elif isinstance(output, ToCoordinator):
+            self._do(self._coordinator.on_message(output.message, now_s=now_s))
+        elif isinstance(output, Deliver):
+            self._host.send(output.worker, output.message)
+        elif isinstance(output, Kill):
+            self._host.kill(output.worker)
+        elif isinstance(output, Spawn):
+            self._spawn(output)
+        elif isinstance(output, SetTimer):
+            self._set_timer(output)
+        elif isinstance(output, Record):
+            self._around.books.record(output.record)
+        elif isinstance(output, Tell):
+            self._around.tell(output.text)
+            self._around.books.record(Event(now_s, clock.wall_s(), "told", {"text": output.text}))
+        else:
+            self._carry_out_rare(output)
+
+    def _carry_out_rare(self, output: Output) -> None:
+        if isinstance(output, Terminate):
+            self._host.terminate(output.worker)
+        elif isinstance(output, HostStore):
+            self._stores += 1
+            self._host.start(self._around.specs.store(self._stores))
+        elif isinstance(output, Manifest):
+            self._write_manifest(output)
+        elif isinstance(output, End):
+            self._end = output
+            self._host.stop_all(term_grace_s=0.0, then=self._loop.stop)
+
+    def _spawn(self, order: Spawn) -> None:
+        self._around.books.started(order)
+        self._around.specs.when_store_is_known(lambda: self._host.start(self._around.specs.worker(order)))
+
+    def _set_timer(self, order: SetTimer) -> None:
+        if (old := self._timers.pop(order.name, None)) is not None:
+            old.cancel()
+        if order.at_s is not None:
+            name = order.name
+            self._timers[name] = self._loop.call_at(order.at_s, lambda: self._do(self._coordinator.on_timer(now_s=clock.now_s(), name=name)))
+
+    def _write_manifest(self, order: Manifest) -> None:
+        folder, error = write_checkpoint(self._around.checkpoint_root, order, self._around.specs.run_id, self._coordinator.generation)
+        self._do(self._coordinator.on_manifest(now_s=clock.now_s(), step=order.step, folder=folder, error=error))
+
+    def _event(self, message: FromAgent) -> None:
+        self._do(self._agent.on_event(message, now_s=clock.now_s()))
+
+    def _on_signal(self, number: int, exit_code: int) -> None:
+        name = signal.Signals(number).name
+        self._do(self._coordinator.ask_stop(now_s=clock.now_s(), reason=f"the launcher received {name}", exit_code=exit_code))
+
+    # --- periodic work -------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        now_s = clock.now_s()
+        self._loop.call_at(now_s + limits.TICK_S, self._tick)
+        readings: dict[int, Reading] = {}
+        for worker, pid in self._host.pids().items():
+            if worker < FIRST_STORE_NUMBER:
+                reading = self._around.books.look(worker, pid, now_s=now_s)
+                if reading is not None:
+                    readings[worker] = reading
+        self._do(self._agent.on_tick(readings, now_s=now_s))
+
+    def _flush(self) -> None:
+        """Supervision boundary: a ledger that cannot be written is told, and stops nothing."""
+        self._loop.call_at(clock.now_s() + limits.LEDGER_FLUSH_S, self._flush)
+        try:
+            self._around.books.flush(self._coordinator, now_s=clock.now_s())
+        except OutlastError as error:
+            self._around.tell(f"the ledger cannot be written: {error}")
+
+    # --- the process host's news (HostEvents) ----------------------------------------------------------------
+
+    def on_started(self, worker: int, pid: int, at_s: float) -> None:
+        if worker < FIRST_STORE_NUMBER:
+            self._around.books.forked(worker, pid, at_s)
+            self._event(WorkerStarted(worker, pid, self._node, at_s))
+
+    def on_failed(self, worker: int, error: str) -> None:
+        if worker >= FIRST_STORE_NUMBER:
+            self._event(StoreLost(f"the store's host did not start: {error}"))
+        else:
+            self._event(WorkerFailedToStart(worker, error))
+
+    def on_exit(self, exited: Exited) -> None:
+        if exited.worker >= FIRST_STORE_NUMBER:
+            if self._end is None:
+                self._event(StoreLost(f"the store's host ended (exit code {exited.exit_code}, signal {exited.signal})"))
+            return
+        beacon, steps = self._around.books.ended(exited)
+        committed = beacon.step if beacon is not None else 0
+        phase = beacon.phase.value if beacon is not None else "boot"
+        error = self._around.specs.last_words(exited.worker)
+        self._event(
+            WorkerExited(
+                exited.worker, exited.pid, exited.exit_code, exited.signal, bool(exited.oom), committed, steps, steps, phase, exited.at_s, exited.at_s, error
+            )
+        )
+
+    def on_message(self, worker: int, message: Message) -> None:
+        now_s = clock.now_s()
+        if isinstance(message, StoreUp):
+            self._around.specs.store_is_up(message)
+            self._event(message)
+        elif getattr(message, "worker", worker) == worker:
+            self._do(self._agent.on_worker(_from_worker(message), now_s=now_s))
+
+    def on_channel_closed(self, worker: int, reason: str) -> None:
+        """A worker without a channel cannot be led; its exit follows, or is brought about."""
+        self._host.kill(worker)
+
+    def on_zygote_ready(self, pid: int, imports_s: float) -> None:
+        self._around.books.record(Event(clock.now_s(), clock.wall_s(), "zygote", {"pid": pid, "imports_s": imports_s}))
+
+    def on_zygote_lost(self, reason: str) -> None:
+        self._event(ZygoteLost(reason))
+
+    def on_fallback(self, reason: str) -> None:
+        self._around.tell(f"warning: workers are spawned, not forked: {reason}")
+
+    def on_preload_failed(self, error: str) -> None:
+        self._do([End(2, "failed", error, "")])
+
+
+def _from_worker(message: Message) -> FromWorker:
+    return message  # type: ignore[return-value]  # a worker that says anything else is answered by the machine's assertion

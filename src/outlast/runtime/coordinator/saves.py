@@ -1,0 +1,55 @@
+"""The manifest of a checkpoint whose shards all lie in their folder; and what a resumed run can start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from outlast.engine.protocol.coordinator import Restart
+from outlast.engine.protocol.outputs import Manifest as ManifestOrder
+from outlast.errors import CorruptError, OutlastError
+from outlast.model.limits import CHECKPOINTS_KEPT_COUNT
+from outlast.model.manifest import FileEntry, Manifest
+from outlast.runtime.tiers import local
+from outlast.runtime.tiers.vault import Vault
+
+
+def write_checkpoint(root: Path, order: ManifestOrder, run_id: str, generation: int) -> tuple[str, str]:
+    """(folder, "") once the manifest is durable, ("", why not) otherwise. Older checkpoints beyond the kept ones are removed."""
+    folder = local.checkpoint_folder(root, order.step)
+    files = tuple(FileEntry(name, length, int(checksum, 16)) for name, length, checksum in order.shards)
+    kind = "sharded" if order.sharded else "replicated"
+    manifest = Manifest(run=run_id, generation=generation, step=order.step, world_size=len(files), kind=kind, files=files)
+    try:
+        local.write_manifest(folder, manifest)
+        local.prune(root, CHECKPOINTS_KEPT_COUNT)
+    except (OutlastError, OSError) as error:
+        return "", str(error)
+    return str(folder), ""
+
+
+def newest_start(root: Path, vault: Vault | None, world_size: int) -> tuple[Restart, tuple[str, int], list[str]]:
+    """What --resume goes on from: (start, newest good checkpoint, what was refused and why).
+
+    The vault of a launcher that was killed is newer than any checkpoint, if all ranks' images of one step are whole in it.
+    """
+    search = local.newest_good(root)
+    refused = [f"{one.folder}: {one.reason}" for one in search.refused]
+    found = search.checkpoint
+    checkpoint = (str(found.folder), found.manifest.step) if found is not None else ("", 0)
+    start = Restart(checkpoint[1], "checkpoint", "checkpoint", checkpoint[0]) if found is not None else Restart()
+    step = _newest_whole(vault, world_size) if vault is not None else None
+    if step is not None and step > start.step:
+        start = Restart(step, "none", "slot", "")
+    return start, checkpoint, refused
+
+
+def _newest_whole(vault: Vault, world_size: int) -> int | None:
+    """The newest step of which every rank's image holds its whole (sharded) state, verified."""
+    common = set.intersection(*(set(vault.steps(rank)) for rank in range(world_size)))
+    for step in sorted(common, reverse=True):
+        try:
+            if all("shared/text" in vault.read(rank, step).tensors for rank in range(world_size)):
+                return step
+        except CorruptError:
+            continue
+    return None

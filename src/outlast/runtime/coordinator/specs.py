@@ -1,0 +1,103 @@
+"""From "start worker 7 with rank 2" to everything a process has to be told."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from outlast.engine.protocol.outputs import Spawn
+from outlast.model.messages import StoreUp
+from outlast.runtime.agent.environment import RunIdentity, worker_environment
+from outlast.runtime.agent.logs import WorkerLogs, read_error_file
+from outlast.runtime.child import ChildSpec
+
+
+@dataclass(frozen=True)
+class Script:
+    """entry: "script", "module" or "program"; see `ChildSpec`."""
+
+    script: str
+    entry: str
+    args: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run lies."""
+
+    run_id: str
+    run_folder: str
+    vault_folder: str
+
+
+class Specs:
+    """Made once per launcher. `options` go to every worker's session."""
+
+    def __init__(
+        self, *, place: Place, script: Script, workers: int, role: str, master: tuple[str, int], max_restarts: int, logs: WorkerLogs,
+        options: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        self._place = place
+        self._script = script
+        self._workers = workers
+        self._role = role
+        self._master = master
+        self._max_restarts = max_restarts
+        self._logs = logs
+        self._options = dict(options)
+        self._store: tuple[str, int] | None = None
+        self._waiting: list[Callable[[], None]] = []
+        self._error_files: dict[int, str] = {}
+
+    @property
+    def run_id(self) -> str:
+        return self._place.run_id
+
+    def when_store_is_known(self, then: Callable[[], None]) -> None:
+        """A worker's environment names the store: no worker starts before there is one."""
+        if self._store is not None:
+            then()
+        else:
+            self._waiting.append(then)
+
+    def store_is_up(self, message: StoreUp) -> None:
+        self._store = (message.host, message.port)
+        waiting, self._waiting = self._waiting, []
+        for then in waiting:
+            then()
+
+    def worker(self, order: Spawn) -> ChildSpec:
+        assert self._store is not None
+        rank = order.rank if order.rank >= 0 else None
+        attempt = max(order.generation - 1, 0)
+        self._error_files[order.worker] = self._logs.error_file(attempt, order.rank if rank is not None else f"spare_{order.worker}")
+        identity = RunIdentity(
+            run_id=self._place.run_id, role=self._role, world_size=self._workers, local_world_size=self._workers, master_addr=self._store[0],
+            master_port=self._store[1], max_restarts=self._max_restarts,
+        )  # fmt: skip
+        env = worker_environment(os.environ, identity, rank=rank, local_rank=rank, attempt=attempt, error_file=self._error_files[order.worker])
+        return self._spec(order.worker, order.kind, order.rank, order.generation, attempt, env, self._options)
+
+    def store(self, number: int) -> ChildSpec:
+        host, port = self._master
+        options = {"host": host, "port": port}
+        return self._spec(number, "store", -1, 0, 0, {**os.environ, "RES_OPTIONS": "attempts:0"}, options)
+
+    def last_words(self, worker: int) -> str:
+        """What an ended worker left behind: its error file's message, or the last line of its stderr."""
+        path = self._error_files.pop(worker, "")
+        record = read_error_file(path) if path else None
+        if record is not None:
+            return record.message
+        tail = [line for line in self._logs.stderr_tail(worker) if line.strip()]
+        return tail[-1] if tail else ""
+
+    def _spec(self, worker: int, kind: str, rank: int, generation: int, attempt: int, env: dict[str, str], options: dict[str, Any]) -> ChildSpec:
+        script = self._script
+        return ChildSpec(
+            worker=worker, kind=kind, rank=rank, world_size=self._workers, local_world_size=self._workers, generation=generation, env=env,
+            script=script.script, entry=script.entry, args=script.args, cwd=os.getcwd(), run_folder=self._place.run_folder,
+            vault_folder=self._place.vault_folder, run_id=self._place.run_id, attempt=attempt, launcher_pid=os.getpid(), options=options,
+        )  # fmt: skip

@@ -1,0 +1,297 @@
+"""Between a rank's state and the vault: what is sealed when, and where state comes from when a rank attaches or is healed.
+
+Under replicated state a rank's image holds its private state only, sealed before the vote of the step. Under
+sharded state it holds the shards as well, sealed after apply.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from outlast.errors import CorruptError, Reenter
+from outlast.model.messages import Regroup
+from outlast.model.terms import Cause, Phase
+from outlast.runtime import clock
+from outlast.runtime.tiers.image import Image, Piece
+from outlast.runtime.worker import ddp
+from outlast.runtime.worker.checkpoints import Checkpoints, load_checkpoint
+from outlast.runtime.worker.membership import Membership
+from outlast.runtime.worker.state import State
+from outlast.runtime.worker.tensors import piece, to_tensor
+
+_PRIVATE, _SHARED, _TEXT = "private/", "shared/", "text"
+_SLACK = 1.25  # loader positions and tree texts may grow
+_SLACK_BYTES = 256 << 10
+
+
+class Attachment:
+    """Made with run.steps; `attach` is its first act. `high_water` is the newest step executed before: doing it again books as repeated."""
+
+    def __init__(self, membership: Membership, state: State, *, accumulate: int) -> None:
+        self.member = membership
+        self.state = state
+        self.replicas = [given for given in state.given.values() if isinstance(given, DistributedDataParallel)]
+        self.undo = False  # the steps of this run keep undo copies
+        self._accumulate = accumulate
+        self._strangers: list[str] = []
+        self.sealed = -1  # newest step whose image this rank has sealed
+        self.high_water = 0
+        self.first_step = True
+        self.checkpoints = Checkpoints(membership.session, self._pieces)
+
+    # --- attaching ---------------------------------------------------------------------------------------
+
+    def attach(self) -> int:
+        """Get this rank's state to the run's step, be in its group, and say so. Returns the step."""
+        member, session = self.member, self.member.session
+        self.state.bind(member.rank(), member.world_size)
+        if session is None:
+            return 0
+        session.enter(Phase.REGROUP, cause=Cause.RESTORE)
+        self._reserve()
+        while True:
+            plan = self._plan()
+            try:
+                if not member.has_group:
+                    self._build(plan)
+                self._freeze()
+                began_s = clock.now_s()
+                self._restore(plan)
+                return self._ready(plan, restore_s=clock.now_s() - began_s)
+            except Exception as error:  # boundary: a peer was lost meanwhile; anything else ends this process
+                if not member.is_victim(error):
+                    raise
+                member.broke(error)
+                member.destroy()
+                member.stand_still(in_hook=False)
+                self._leave_if_reentering()
+
+    def _plan(self) -> Regroup:
+        """The newest plan, taken: from here on a Leave of its generation reaches the main thread."""
+        session = self.member.session
+        assert session is not None
+        while True:
+            plan = session.wait_plan(newer_than=-1)
+            if session.take_plan(plan):
+                return plan
+
+    def _leave_if_reentering(self) -> None:
+        """A process in which main's function runs, and which had its group from the start, begins the function anew."""
+        session = self.member.session
+        assert session is not None
+        plan = session.wait_plan()
+        if plan.then == "reenter" or (self.member.reenters and plan.replicated != "donor"):
+            raise Reenter
+
+    def _build(self, plan: Regroup) -> None:
+        self.member.build(plan)
+        for wrapped in self.replicas:
+            with self.member.guards.ours():
+                ddp.rebuild(wrapped)
+
+    def _freeze(self) -> None:
+        for wrapped in self.replicas:
+            with self.member.guards.ours():
+                reason = ddp.freeze_buckets(wrapped)
+            if reason and self.member.session is not None:
+                self.member.session.warn(f"not bit-exact: {reason}")
+
+    def _ready(self, plan: Regroup, *, restore_s: float) -> int:
+        session = self.member.session
+        assert session is not None
+        step = plan.step
+        self.high_water = plan.high_water
+        session.vault.forget_after(self.member.rank(), step)
+        if self.state.sharded:
+            self.seal(step)
+        else:
+            self._seal_private(step)
+        self._register()
+        session.do(lambda machine: machine.joined(step=step, group_s=0.0, restore_s=restore_s))
+        session.enter(Phase.BETWEEN, cause=Cause.OTHER)
+        return step
+
+    def _register(self) -> None:
+        """How survivors can go on from here (trap 14)."""
+        member = self.member
+        notes = [reason for wrapped in self.replicas if (reason := ddp.not_rebuildable(wrapped))]
+        if not self.state.sharded and member.guards.counted == 0 and not notes:
+            way, note = "in_place", ""
+        elif member.reenters:
+            way, note = "reenter", ""
+        else:
+            way = "respawn"
+            note = notes[0] if notes else "" if self.state.sharded else "the script makes collectives of its own before run.steps"
+            note += "; put the training into a function and give it to outlast.main, so that survivors need not start anew"
+        member.register(way=way, sharded=self.state.sharded, exact=True, note=note.lstrip("; ") if way == "respawn" else "")
+
+    # --- restoring ---------------------------------------------------------------------------------------
+
+    def _restore(self, plan: Regroup) -> None:
+        session = self.member.session
+        assert session is not None
+        session.enter(Phase.REGROUP, cause=Cause.RESTORE)
+        if plan.replicated in ("donor", "transfer"):
+            generation = plan.generation if plan.replicated == "donor" else None
+            image = session.vault.read_transfer(generation, plan.step)
+            self.undo = image.metadata.get("undo") == "1"
+            self._load(image, shared=True, private=False)
+        if plan.checkpoint:
+            load_checkpoint(plan.checkpoint, self.member.rank(), self.member.world_size, self._load_parts)
+        elif plan.private == "slot":
+            self._load_slot(plan.step)
+
+    def _load_slot(self, step: int) -> None:
+        """This rank's own image. A corrupt one is struck out, and the next plan is for an older step."""
+        session = self.member.session
+        assert session is not None
+        try:
+            image = session.vault.read(self.member.rank(), step)
+        except CorruptError as error:
+            session.warn(f"rank {self.member.rank()}: {error}")
+            if self.state.sharded:
+                session.vault.forget_step(self.member.rank(), step)
+                session.machine.sealed = session.vault.steps(self.member.rank())
+                raise
+            self._load_older(step)
+            return
+        self._load(image, shared=self.state.sharded, private=True)
+
+    def _load_older(self, step: int) -> None:
+        """Replicated state is whole; only this rank's random state and loader position come from an older step."""
+        session = self.member.session
+        assert session is not None
+        for older in session.vault.steps(self.member.rank()):
+            if older < step:
+                self._load(session.vault.read(self.member.rank(), older), shared=False, private=True)
+                for _ in range((step - older) * self._accumulate):
+                    if self.state.source is not None:
+                        self.state.source.next_batch()
+                break
+        session.warn(f"rank {self.member.rank()} goes on with the random state of an older step: not bit-exact from here on")
+
+    def _load_parts(self, image: Image) -> None:
+        """Of a checkpoint: rank 0's image comes first and holds the replicated state, then the own one."""
+        self._load(image, shared=_SHARED + _TEXT in image.tensors, private=True)
+
+    def _load(self, image: Image, *, shared: bool, private: bool) -> None:
+        for prefix, wanted, load in ((_SHARED, shared, self.state.load_shared), (_PRIVATE, private, self.state.load_private)):
+            if wanted:
+                text = bytes(image.tensors[prefix + _TEXT][1]).decode()
+                tensors = {name[len(prefix) :]: to_tensor(spec, data) for name, (spec, data) in image.tensors.items() if name.startswith(prefix)}
+                tensors.pop(_TEXT)
+                load(text, tensors)
+
+    # --- sealing -----------------------------------------------------------------------------------------
+
+    def _reserve(self) -> None:
+        session = self.member.session
+        assert session is not None
+        private, shared = self.state.bytes_needed()
+        own = private + (shared if self.state.sharded else 0)
+        session.vault.reserve(self.member.rank(), int(own * _SLACK) + _SLACK_BYTES, self.member.local_world_size)
+        if not self.state.sharded and self.member.rank() % self.member.local_world_size == 0:
+            session.vault.reserve_transfer(int(shared * 1.02) + _SLACK_BYTES)
+
+    def prepare(self, step: int) -> None:
+        """Before the vote: private state of `step`, sealed. Sharded state is sealed whole, after apply."""
+        session = self.member.session
+        assert session is not None
+        if not self.state.sharded:
+            self._seal_private(step)
+        session.do(lambda machine: machine.now_prepared(step=step))
+
+    def seal_tail(self, step: int) -> None:
+        """After the block's tail: again, if the tail drew random numbers or moved a scheduler (traps 8)."""
+        if self.state.random_moved():
+            self._seal_private(step)
+
+    def _seal_private(self, step: int) -> None:
+        session = self.member.session
+        assert session is not None
+        session.vault.write(self.member.rank(), generation=self.member.generation, step=step, pieces=self._private_pieces(), metadata={})
+        self.sealed = step
+
+    def seal(self, step: int) -> None:
+        """Sharded: the whole image of `step`."""
+        session = self.member.session
+        assert session is not None
+        session.vault.write(self.member.rank(), generation=self.member.generation, step=step, pieces=self._pieces(True), metadata={"step": str(step)})
+        self.sealed = step
+        steps = session.vault.steps(self.member.rank())
+        session.do(lambda machine: machine.now_sealed(steps=steps))
+
+    def _pieces(self, with_shared: bool) -> list[Piece]:
+        return [*self._private_pieces(), *(self._shared_pieces() if with_shared else [])]
+
+    def _private_pieces(self) -> list[Piece]:
+        return _pieces(_PRIVATE, *self.state.private_tensors())
+
+    def _shared_pieces(self) -> list[Piece]:
+        return _pieces(_SHARED, *self.state.shared_tensors())
+
+    # --- regrouping in place -----------------------------------------------------------------------------
+
+    def follow(self, plan: Regroup, *, undo: bool) -> None:
+        """A survivor, its step settled, into the next generation. Raises Reenter where its function is to begin anew."""
+        session = self.member.session
+        assert session is not None
+        if plan.donate:
+            session.enter(Phase.REGROUP, cause=Cause.RESTORE)
+            self.donate(plan, undo=undo)
+        if plan.then == "exit":
+            self.member.wait_to_be_killed()
+        if plan.then == "reenter":
+            raise Reenter
+        session.enter(Phase.REGROUP, cause=Cause.REGROUP)
+        group_s = self.member.build(plan)
+        for wrapped in self.replicas:
+            with self.member.guards.ours():
+                ddp.rebuild(wrapped)
+        self._freeze()
+        self.high_water = max(self.high_water, plan.high_water)
+        session.do(lambda machine: machine.joined(step=plan.step, group_s=group_s, restore_s=0.0))
+        session.enter(Phase.BETWEEN, cause=Cause.OTHER)
+
+    def donate(self, plan: Regroup, *, undo: bool) -> None:
+        """Write the replicated state where those who need it find it."""
+        session = self.member.session
+        assert session is not None
+        session.vault.write_transfer(plan.generation, plan.step, self._shared_pieces(), {"undo": str(int(undo))})
+        session.do(lambda machine: machine.donated(step=plan.step))
+
+    def hand_over_at_end(self, step: int, *, undo: bool) -> None:
+        """After the last step one rank leaves the final state in the vault: a rank lost from here on starts from it."""
+        session = self.member.session
+        assert session is not None
+        if self.member.rank() == 0 and not self.state.sharded:
+            session.vault.write_transfer(self.member.generation, step, self._shared_pieces(), {"undo": str(int(undo))})
+            session.do(lambda machine: machine.donated(step=step))
+
+    # --- the first step ----------------------------------------------------------------------------------
+
+    def watch(self, until_left: contextlib.ExitStack) -> None:
+        """Look which modules run in the first step."""
+        self._strangers = until_left.enter_context(self.state.watch_modules())
+
+    def after_first_step(self) -> None:
+        """What can only be seen once a step has run: modules that nobody registered."""
+        self.first_step = False
+        if self._strangers and self.member.session is not None:
+            self.member.session.warn(f"ran in the first step, but is not in run.state(...), so its parameters would not survive: {', '.join(self._strangers)}")
+
+    def after_rehearsal(self) -> None:
+        for parameter in self.state.parameters.values():
+            parameter.grad = None
+
+    def drop(self) -> None:
+        self.checkpoints.wait()
+
+
+def _pieces(prefix: str, text: str, tensors: dict[str, torch.Tensor]) -> list[Piece]:
+    out = [piece(prefix + _TEXT, torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8))]
+    out.extend(piece(prefix + name, tensor) for name, tensor in tensors.items())
+    return out

@@ -1,0 +1,82 @@
+"""This rank's part of the periodic checkpoint: copied at the commit, written by a thread, reported to the coordinator.
+
+The coordinator writes the manifest once all ranks have reported; until then nothing exists. A failed save is
+reported and training goes on. Training stands still for the copy only, unless the save before is still being written.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from outlast.errors import OutlastError, StateError
+from outlast.model.messages import Checkpointed
+from outlast.runtime.tiers import local
+from outlast.runtime.tiers.image import Image, Piece, header_bytes, image_bytes, write_image
+from outlast.runtime.worker.session import Session, one_line
+
+
+class Checkpoints:
+    """`every`: steps between two saves, 0 for none. `on_stop`: one more when a stop is asked for."""
+
+    def __init__(self, session: Session | None, pieces: Callable[[bool], list[Piece]]) -> None:
+        options = session.spec.options if session is not None else {}
+        self.every = int(options.get("checkpoint_every", 0))
+        self.root = Path(str(options.get("checkpoint_root", "")))
+        self.on_stop = self.every > 0
+        self._session = session
+        self._pieces = pieces
+        self._staging = bytearray()
+        self._writer: threading.Thread | None = None
+
+    def due(self, step: int) -> bool:
+        return self.every > 0 and step % self.every == 0
+
+    def save(self, step: int, *, sharded: bool) -> None:
+        """Copy this rank's shard and let a thread write it. Rank 0's holds the replicated state."""
+        assert self._session is not None
+        self.wait()
+        pieces = self._pieces(sharded or self._session.beacon.rank == 0)
+        specs = [piece.spec for piece in pieces]
+        size = image_bytes(specs)
+        if len(self._staging) < size:
+            self._staging = bytearray(size)
+        written = write_image(memoryview(self._staging), pieces=pieces, metadata={"step": str(step)}, header_bytes_reserved=header_bytes(specs))
+        image = memoryview(self._staging)[: written.length]
+        self._writer = threading.Thread(target=self._write, args=(step, image), name="outlast-checkpoint", daemon=True)
+        self._writer.start()
+
+    def wait(self) -> None:
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+
+    def _write(self, step: int, image: memoryview) -> None:
+        """Supervision boundary: a save that fails is told, and ends nothing."""
+        assert self._session is not None
+        rank, worker = self._session.beacon.rank, self._session.spec.worker
+        try:
+            entry = local.write_shard_bytes(local.checkpoint_folder(self.root, step), rank, image)
+            done = Checkpointed(worker, rank, step, entry.name, entry.length, f"{entry.checksum:016x}", "")
+        except (OutlastError, OSError) as error:
+            done = Checkpointed(worker, rank, step, "", 0, "", one_line(error))
+        self._session.say(done)
+
+
+def load_checkpoint(folder: str, rank: int, world_size: int, load: Callable[[Image], None]) -> None:
+    """Hand over the images that make up this rank's state: its own, and rank 0's where that holds the replicated state.
+
+    Raises StateError where the checkpoint was written by another number of ranks, CorruptError.
+    """
+    path = Path(folder)
+    found = next((one for one in local.checkpoints(path.parent) if one.folder == path), None)
+    if found is None:
+        raise StateError(f"there is no checkpoint in {folder}", hint="it was there when the run started; was it removed?")
+    manifest = found.manifest
+    if manifest.world_size != world_size:
+        hint = f"resume with --nproc-per-node {manifest.world_size}"
+        raise StateError(f"{folder} was written by {manifest.world_size} ranks, this run has {world_size}", hint=hint)
+    if manifest.kind == "replicated" and rank != 0:
+        load(local.read_shard(found, 0))
+    load(local.read_shard(found, rank))

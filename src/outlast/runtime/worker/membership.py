@@ -1,0 +1,273 @@
+"""This process's place in the run: its rank, its generation, its process group; how it leaves one and gets into the next.
+
+Three kinds of process come here: a rank that starts (or enters main's function again) builds its group at once;
+one that replaces a rank while survivors wait in their steps builds it at run.steps, where they do; a hot spare
+has no rank at all until it is given one. `Alone` needs none of this.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import os
+import signal
+import traceback
+from collections.abc import Iterator
+from types import FrameType
+from typing import NoReturn
+
+import torch
+import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # re-exported from C
+
+from outlast.errors import OutlastError, StepInterrupted, UsageError
+from outlast.model import limits
+from outlast.model.messages import Regroup
+from outlast.model.terms import Cause, Phase
+from outlast.runtime import clock
+from outlast.runtime.worker import ddp, groups
+from outlast.runtime.worker.guards import Guards
+from outlast.runtime.worker.session import Session, cut, one_line
+from outlast.runtime.worker.wake import SocketWatch
+
+_INTERRUPT = int(signal.SIGRTMIN) + 7  # never sent by the kernel or to us: only its Python handler is used
+
+
+class Membership:
+    """Made by `of`. `session` is None without `outlast run`."""
+
+    def __init__(self, session: Session | None, *, reenters: bool) -> None:
+        self.session = session
+        self.reenters = reenters
+        self.guards = Guards()
+        self.watch = SocketWatch()
+        self.in_body = False  # the main thread runs the body of a step: it may be interrupted between two bytecodes
+        self._group: groups.Group | None = None
+        self._solo: groups.Group | None = None
+        self._store: TCPStore | None = None
+        self._store_address = ("", 0)
+        self._rank = 0
+        self.world_size = 1
+        self.local_world_size = 1
+
+    @classmethod
+    def of(cls, session: Session | None, *, reenters: bool) -> Membership:
+        member = cls(session, reenters=reenters)
+        if session is None:
+            member._join_alone()
+        else:
+            member._join(session)
+        return member
+
+    # --- what others ask ---
+
+    @property
+    def generation(self) -> int:
+        return 0 if self.session is None else self.session.machine.generation
+
+    @property
+    def has_group(self) -> bool:
+        """The process group of the run stands (not the solo group)."""
+        return self._group is not None
+
+    @property
+    def is_spare(self) -> bool:
+        return self.session is not None and self.session.spec.rank < 0
+
+    def rank(self) -> int:
+        """Parks a spare until it has one; raises StepInterrupted then if that was in the body of a rehearsed step."""
+        if self.is_spare:
+            rehearsing, self.in_body = self.in_body, False
+            self.park()
+            if rehearsing:
+                raise StepInterrupted
+        return self._rank
+
+    def park(self) -> None:
+        """Wait for a rank, then do what its plan says as far as it can be done before run.steps."""
+        assert self.session is not None
+        self.session.wait_for_rank()
+        self._take(self.session.wait_plan())
+
+    def ensure_group(self) -> None:
+        self.rank()
+        if self._group is None and self.session is not None:
+            raise UsageError(
+                "a process group is needed before run.steps by a process that replaces a rank in place",
+                hint="make the mesh and the model inside a function, and give it to outlast.main",
+            )
+
+    def solo_group(self) -> None:
+        """A group of one, so that DDP can be made where no peer is."""
+        if not dist.is_initialized():
+            with self.guards.ours():
+                self._solo = groups.solo()
+
+    @contextlib.contextmanager
+    def refusing(self) -> Iterator[None]:
+        """Errors of input raised in here end the run, not only this process: all ranks run the same script."""
+        try:
+            yield
+        except OutlastError as error:
+            self.refuse(error)
+
+    def refuse(self, error: OutlastError) -> NoReturn:
+        if self.session is not None:
+            self.session.refuse(error, error.exit_code)
+        raise error
+
+    # --- joining ---
+
+    def _join_alone(self) -> None:
+        if "RANK" in os.environ and "MASTER_ADDR" in os.environ:
+            if not dist.is_initialized():
+                dist.init_process_group(_backend())
+            self._rank, self.world_size = dist.get_rank(), dist.get_world_size()
+            self.local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+    def _join(self, session: Session) -> None:
+        self.world_size, self.local_world_size = session.spec.world_size, session.spec.local_world_size
+        self.guards.install(on_rank_read=self.rank if self.is_spare else None)
+        ddp.install()
+        session.collectives = groups.collectives
+        session.wake = self.watch.wake
+        session.interrupt = self._interrupt
+        signal.signal(_INTERRUPT, self._on_interrupt)
+        self.watch.install()
+        session.enter(Phase.SETUP)
+        if self.is_spare:
+            self._connect(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+        else:
+            self._take(session.wait_plan())
+        self.register(way="reenter" if self.reenters else "respawn", sharded=False, exact=True, note="")
+
+    def _take(self, plan: Regroup) -> None:
+        """The first plan of this process, or of its next life in main's function."""
+        assert self.session is not None
+        self._rank, self.world_size = plan.rank, plan.world_size
+        if plan.replicated == "donor":  # survivors stand in run.steps: meet them there
+            self.session.do(lambda machine: machine.detach())
+            self._connect(plan.store_host, plan.store_port)
+            return
+        self.session.enter(Phase.REGROUP)
+        self.build(plan)
+        self.session.enter(Phase.SETUP)
+
+    def register(self, *, way: str, sharded: bool, exact: bool, note: str) -> None:
+        if self.session is not None:
+            self.session.do(lambda machine: machine.register(way=way, sharded=sharded, exact=exact, note=note))
+
+    # --- the group ---
+
+    def build(self, plan: Regroup) -> float:
+        """Leave the old group, enter that of `plan`; seconds it took. Raises what torch raises when a peer is lost meanwhile."""
+        began_s = clock.now_s()
+        self.destroy()
+        with self.guards.ours():
+            store = self._connect(plan.store_host, plan.store_port)
+            self._group = groups.build(
+                store=store, generation=plan.generation, rank=plan.rank, world_size=plan.world_size, backend=_backend(), timeout_s=limits.GROUP_TIMEOUT_S,
+                watch=self.watch, cancelled=lambda: self.broken,
+            )  # fmt: skip
+        return clock.now_s() - began_s
+
+    def _connect(self, host: str, port: int) -> TCPStore:
+        """Once per store and process: connecting may take long (see groups)."""
+        if self._store is None or self._store_address != (host, port) or self.watch.store_lost:
+            self._store = groups.connect(host, port, limits.STORE_DEADLINE_S, self.watch)
+            self._store_address = (host, port)
+        return self._store
+
+    def destroy(self) -> None:
+        for group in (self._group, self._solo):
+            if group is not None:
+                groups.destroy(group)
+        self._group = self._solo = None
+
+    def reenter(self) -> None:
+        """Main's function is about to be entered again: into the generation of the newest plan."""
+        assert self.session is not None
+        session = self.session
+        while True:
+            plan = session.wait_plan()
+            session.do(lambda machine: machine.forget_state())
+            session.enter(Phase.REGROUP, cause=Cause.REGROUP)
+            try:
+                self._take(plan)
+            except Exception as error:  # boundary: a peer was lost while the group was built
+                self.broke(error)
+                self.stand_still(in_hook=False)
+                continue
+            session.enter(Phase.SETUP, cause=Cause.RESTORE)
+            return
+
+    # --- breaking and standing still ---
+
+    @property
+    def broken(self) -> bool:
+        return self.session is not None and self.session.machine.broken
+
+    def broke(self, error: BaseException, *, text: str = "") -> None:
+        """This rank cannot go on in this generation: as a victim, or for an error of its own."""
+        assert self.session is not None
+        mechanism = "collective" if self.is_victim(error) else "exception"
+        now_s = clock.now_s()
+        self.session.do(lambda machine: machine.broke(mechanism=mechanism, error=one_line(error), traceback=cut(text), now_s=now_s))
+
+    def is_victim(self, error: BaseException) -> bool:
+        """Whether `error` is what a lost peer looks like from here."""
+        return self.broken or isinstance(error, (StepInterrupted, groups.Cancelled)) or _is_peer_failure(error)
+
+    def left_function(self, error: Exception) -> Regroup | None:
+        """An error left main's function: say so, and wait for the plan to enter it again. None where nobody can give one."""
+        if self.session is None or self.is_spare:
+            return None
+        self.register(way="reenter", sharded=False, exact=True, note="")
+        self.broke(error, text="".join(traceback.format_exception(error)))
+        return self.stand_still(in_hook=False)
+
+    def stand_still(self, *, in_hook: bool) -> Regroup:
+        """Say what this rank holds and wait for the next generation's plan."""
+        assert self.session is not None
+        session, seen = self.session, self.generation
+        session.enter(Phase.WAIT)
+        session.do(lambda machine: machine.stand_still(in_hook=in_hook))
+        plan = session.wait_plan(newer_than=seen)
+        session.enter(Phase.REGROUP)
+        return plan
+
+    def wait_to_be_killed(self) -> NoReturn:
+        """State is handed over; a successor takes the rank as soon as the kernel says that we are gone."""
+        while True:
+            signal.pause()
+
+    # --- interrupting the body ---
+
+    def _interrupt(self) -> None:
+        """From the listener thread: let the main thread see that its step is over, at its next bytecode."""
+        if self.in_body:
+            _thread.interrupt_main(_INTERRUPT)  # type: ignore[arg-type]  # any number is taken
+
+    def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
+        """In the main thread. Only the user's own code is unwound, never torch's or ours half-way."""
+        if not self.in_body or not self.broken or frame is None:
+            return
+        name = frame.f_code.co_filename
+        if _OURS not in name and f"{os.sep}torch{os.sep}" not in name and not name.startswith("<frozen"):
+            raise StepInterrupted
+
+
+def _backend() -> str:
+    return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+
+
+def _is_peer_failure(error: BaseException) -> bool:
+    """Whether torch raised this because a peer or its connection is gone. gloo says so in words only."""
+    if isinstance(error, (dist.DistBackendError, dist.DistNetworkError)):
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError) and any(word in text for word in _PEER_WORDS)
+
+
+_PEER_WORDS = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "Broken pipe", "Socket closed", "Socket Timeout")
+_OURS = f"{os.sep}outlast{os.sep}runtime{os.sep}"

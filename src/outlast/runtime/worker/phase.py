@@ -1,0 +1,35 @@
+"""`run.phase(name)`: work between steps (evaluation, export) that is repeated as a whole when it is interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from outlast.runtime.worker.transaction import Transaction
+
+
+class Attempt:
+    """`with attempt:` runs the work once. All ranks agree at its end that it is done, or all do it again."""
+
+    def __init__(self, transaction: Transaction, name: str) -> None:
+        self._transaction = transaction
+        self.name = name
+        self.done = False
+
+    def __enter__(self) -> Attempt:
+        self._transaction.enter_phase(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> bool:
+        return self._transaction.leave_phase(self, error)
+
+
+def attempts(transaction: Transaction, name: str) -> Iterator[Attempt]:
+    """One attempt after the other, until one is done."""
+    while True:
+        attempt = Attempt(transaction, name)
+        yield attempt
+        if attempt.done:
+            return

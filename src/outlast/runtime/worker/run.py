@@ -1,0 +1,168 @@
+"""What a script holds: `Run`, and the functions that give one.
+
+    join()   ask the launcher for a place in the run (or run alone); builds the process group
+    main(f)  run f(run), and again where a rung of the ladder asks for it
+
+A script started by `outlast run` is fenced and healed. The same script started by `python` runs alone; started by
+torchrun it runs on torchrun's process group. Neither is healed then: a step is just a step.
+"""
+
+from __future__ import annotations
+
+import gc
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+
+from outlast.errors import OutlastError, Reenter, UsageError
+from outlast.runtime.worker import ddp, session
+from outlast.runtime.worker.membership import Membership
+from outlast.runtime.worker.phase import Attempt, attempts
+from outlast.runtime.worker.state import State
+from outlast.runtime.worker.step import Step
+from outlast.runtime.worker.transaction import Transaction
+
+T = TypeVar("T")
+
+
+class Run:
+    """One rank's view of the run. Reading `rank`, `local_rank`, `device` (where it depends on the rank) or `mesh` parks a hot spare until it has a rank."""
+
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
+        self._mesh: DeviceMesh | None = None
+        self._transaction: Transaction | None = None
+
+    @property
+    def rank(self) -> int:
+        return self._membership.rank()
+
+    @property
+    def local_rank(self) -> int:
+        return self._membership.rank() % self._membership.local_world_size
+
+    @property
+    def world_size(self) -> int:
+        return self._membership.world_size
+
+    @property
+    def generation(self) -> int:
+        """The membership this process is in; grows by one at each regroup. 0 without `outlast run`."""
+        return self._membership.generation
+
+    @property
+    def device(self) -> torch.device:
+        """This rank's device: its GPU where there are any, else the CPU."""
+        if torch.cuda.is_available():
+            return torch.device("cuda", self.local_rank % torch.cuda.device_count())
+        return torch.device("cpu")
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        """All ranks in one dimension, named "world"; for `fully_shard(model, mesh=run.mesh)`."""
+        if self._mesh is None:
+            self._mesh = self.device_mesh((self.world_size,), ("world",))
+        return self._mesh
+
+    def device_mesh(self, shape: tuple[int, ...], names: tuple[str, ...]) -> DeviceMesh:
+        """A mesh over all ranks, e.g. `((2, 2), ("replicate", "shard"))` for HSDP. Make it inside the function given to `main`: each generation has its own."""
+        self._membership.ensure_group()
+        with self._membership.guards.ours():
+            return init_device_mesh(self.device.type, shape, mesh_dim_names=names)
+
+    def replicate(self, model: torch.nn.Module, **ddp_kwargs: Any) -> DistributedDataParallel:
+        """`model` under DistributedDataParallel, on the run's process group. The keyword arguments are DDP's own.
+
+        In a spare, and in a process that replaces another, this does not communicate: weights come at run.steps.
+        """
+        device = self.device
+        with self._membership.guards.ours():
+            if not self._membership.has_group:
+                self._membership.solo_group()
+            return ddp.wrap(model.to(device), **ddp_kwargs)
+
+    def state(self, **named: Any) -> State:
+        """Name what must survive: modules, optimizers, schedulers, grad scalers, loaders, anything with state_dict and load_state_dict.
+
+        Random state (Python, NumPy, torch) is taken along by itself. Raises StateError for what cannot be saved.
+        """
+        with self._membership.refusing():
+            return State(**named)
+
+    def steps(self, state: State, *, until: int, accumulate: int = 1, log_every: int = 10) -> Iterator[Step]:
+        """Yield a `Step` for each optimizer update up to and including step `until`; a step that is interrupted is yielded again.
+
+        until        the number of the last step; steps count from 1, also over restarts
+        accumulate   micro-batches per step: `step.batches` has that many
+        log_every    rank 0 prints what `step.log` was given, every so many steps; 0: never
+        """
+        self._transaction = Transaction(self, self._membership, state, accumulate=accumulate, log_every=log_every)
+        return self._transaction.steps(until)
+
+    def phase(self, name: str) -> Iterator[Attempt]:
+        """`for attempt in run.phase("evaluate"): with attempt: ...`: work between steps that is repeated when interrupted, under its own deadline."""
+        if self._transaction is None:
+            raise UsageError('run.phase(...) before run.steps(...)', hint="a phase lies between steps; work before the first step needs none")
+        return attempts(self._transaction, name)
+
+    def _forget(self) -> None:
+        """Before the function is entered again: nothing of the old model may live on (trap 16)."""
+        if self._transaction is not None:
+            self._transaction.drop()
+        self._transaction = None
+        self._mesh = None
+
+
+def join() -> Run:
+    """Take part in the run: rank, world size, device and process group are known after this. May be called again; gives the same Run."""
+    global _run
+    if _run is None:
+        _run = Run(Membership.of(session.current(), reenters=_in_main))
+    return _run
+
+
+def main(function: Callable[[Run], T]) -> T:
+    """Run `function(run)`; enter it again, in the same process, where survivors of a failure must rebuild their model.
+
+    Everything that the function makes (model, optimizer, loader) must be made inside it. What it returns is returned.
+    """
+    global _in_main
+    _in_main = True
+    run = join()
+    while True:
+        try:
+            return function(run)
+        except Reenter as left:
+            _let_go(left)
+        except OutlastError:
+            raise
+        except Exception as error:
+            plan = run._membership.left_function(error)
+            if plan is None:
+                raise
+            if run._transaction is not None:
+                run._transaction.stand_and_donate(plan)
+            _let_go(error)
+        run._forget()
+        gc.collect()
+        run._membership.reenter()
+
+
+def _let_go(error: BaseException) -> None:
+    """Free what the function's frames hold."""
+    while error.__context__ is not None or error.__cause__ is not None:
+        inner = error.__context__ or error.__cause__
+        assert inner is not None
+        traceback.clear_frames(inner.__traceback__)
+        error.__context__, error.__cause__ = None, None
+        error = inner
+    traceback.clear_frames(error.__traceback__)
+    error.__traceback__ = None
+
+
+_run: Run | None = None
+_in_main = False

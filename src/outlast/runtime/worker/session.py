@@ -1,0 +1,223 @@
+"""One worker's tie to its agent: the socket with its listener thread, the beacon, the book of seconds, the protocol's state.
+
+The listener thread hears the agent while the main thread computes or is blocked in a collective. Both drive
+one `WorkerMachine` under one lock; what it puts out is carried out here: messages go out, a `Wake`
+shuts the group's sockets so that a blocked collective raises, a `Plan` wakes a waiting main thread.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import traceback
+import typing
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from outlast.engine.protocol.outputs import Answer, Output, Plan, Say, Wake
+from outlast.engine.protocol.worker import WorkerMachine
+from outlast.model import limits
+from outlast.model.beacon import Beacon, pack_into
+from outlast.model.booking import Book
+from outlast.model.messages import ForWorker, Hello, Message, Parked, Pong, Refused, Regroup, Warned
+from outlast.model.terms import Cause, Phase
+from outlast.runtime import clock
+from outlast.runtime.channel import BlockingChannel
+from outlast.runtime.child import ChildSpec
+from outlast.runtime.tiers.vault import Vault
+
+_FORGET = 0.99  # per occurrence: how fast a long phase is forgotten
+
+
+class Session:
+    """Made by `start`. `wake` and `where` are set by those who know: the group's waker, and where the script stands."""
+
+    def __init__(self, spec: ChildSpec, sock: socket.socket) -> None:
+        self.spec = spec
+        self.machine = WorkerMachine(worker=spec.worker)
+        self.vault = Vault.open(Path(spec.vault_folder))
+        self.wake: Callable[[], object] = _nothing
+        self.interrupt: Callable[[], None] = _nothing
+        self.collectives: Callable[[], int] = _minus_one
+        self._channel = BlockingChannel(sock)
+        self._lock = threading.Condition()
+        self._page = self.vault.beacon(spec.worker, create=True)
+        now_s = clock.now_s()
+        self.book = Book(now_s=now_s, cause=Cause.STARTUP)
+        self.beacon = Beacon(worker=spec.worker, pid=os.getpid(), rank=spec.rank)
+        self._phase_since_s = now_s
+        self._main = threading.main_thread().ident or 0
+        self._failed = False
+        self.publish(now_s)
+
+    # --- starting and ending ---
+
+    def listen(self) -> None:
+        threading.Thread(target=self._listen, name="outlast-listener", daemon=True).start()
+        self._channel.send(Hello(self.spec.worker, os.getpid()))
+
+    def wait_for_rank(self) -> ChildSpec:
+        """For a spare: park until a rank is given. Seconds before that are nobody's; the rank's book opens then."""
+        self.enter(Phase.PARKED)
+        self._channel.send(Parked(self.spec.worker, self.spec.kind))
+        plan = self.wait_plan()
+        self.take_rank(plan)
+        return self.spec
+
+    def take_rank(self, plan: Regroup) -> None:
+        """From spare to rank: environment, beacon and book are those of the rank from here on."""
+        local = plan.rank % self.spec.local_world_size
+        os.environ.update(RANK=str(plan.rank), LOCAL_RANK=str(local), GROUP_RANK=str(plan.rank // self.spec.local_world_size), ROLE_RANK=str(plan.rank))
+        self.spec = replace(self.spec, kind="rank", rank=plan.rank, env=dict(os.environ))
+        now_s = clock.now_s()
+        self.book = Book(now_s=now_s, cause=Cause.REGROUP)
+        self.beacon.rank = plan.rank
+        self.publish(now_s)
+
+    def user_failed(self, error: BaseException) -> None:
+        """The script ended with an error: its traceback goes into the ledger before the process does."""
+        self._failed = True
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        if self.machine.generation == 0 and self.machine.plan is None:  # never joined: the launcher has sent a plan or will
+            self.machine.generation = self.spec.generation
+        self.do(lambda m: m.broke(mechanism="exception", error=one_line(error), traceback=cut(text), now_s=clock.now_s()))
+
+    def finish(self, exit_code: int) -> None:
+        """The script is over; what follows is the interpreter's end."""
+        self.enter(Phase.EPILOGUE, cause=Cause.SHUTDOWN)
+
+    # --- what the main thread says ---
+
+    def do(self, act: Callable[[WorkerMachine], list[Output] | None]) -> None:
+        """Drive the machine from the main thread."""
+        with self._lock:
+            outputs = act(self.machine)
+        self._carry_out(outputs or [])
+
+    def wait_plan(self, *, newer_than: int = 0) -> Regroup:
+        """Block until a plan of a generation above `newer_than` has come; it is left in the machine."""
+        with self._lock:
+            while self.machine.plan is None or self.machine.plan.generation <= newer_than:
+                self._lock.wait()
+            return self.machine.plan
+
+    def take_plan(self, plan: Regroup) -> bool:
+        """Follow `plan` from here on; False if it is not the newest any more."""
+        with self._lock:
+            if self.machine.plan is not plan:
+                return False
+            self.machine.follow()
+            return True
+
+    def refuse(self, error: BaseException, exit_code: int) -> None:
+        """The script or its input cannot work: the run is to stop."""
+        self._channel.send(Refused(self.spec.worker, str(error), exit_code))
+
+    def warn(self, text: str) -> None:
+        self._channel.send(Warned(self.spec.worker, text))
+
+    def say(self, message: Message) -> None:
+        self._channel.send(message)
+
+    # --- beacon and book ---
+
+    def enter(self, phase: Phase, *, cause: Cause | None = None, learn: bool = False) -> None:
+        """The main thread is in `phase` from now on. `learn`: the phase left ended well, so its length counts."""
+        now_s = clock.now_s()
+        beacon = self.beacon
+        if learn:
+            lasted_s = now_s - self._phase_since_s
+            beacon.typical_s[beacon.phase] = max(lasted_s, beacon.typical_s[beacon.phase] * _FORGET)
+        if cause is not None:
+            self.book.switch(now_s=now_s, cause=cause)
+        beacon.phase = phase
+        self._phase_since_s = now_s
+        self.publish(now_s)
+
+    def publish(self, now_s: float) -> None:
+        """Write the beacon."""
+        beacon, machine = self.beacon, self.machine
+        seconds, since_s, cause = self.book.settled()
+        beacon.generation, beacon.step, beacon.prepared = machine.generation, max(machine.committed, 0), max(machine.prepared, 0)
+        beacon.sealed = machine.sealed[0] if machine.sealed else 0
+        beacon.beats += 1
+        beacon.at_ns = int(now_s * 1e9)
+        beacon.opened_ns, beacon.since_ns = int(self.book.opened_s * 1e9), int(since_s * 1e9)
+        beacon.cause, beacon.seconds = cause, seconds
+        pack_into(self._page, beacon)
+
+    # --- the listener thread ---
+
+    def _listen(self) -> None:
+        """Supervision boundary: the agent's word, or its end. Without an agent a worker must not live on."""
+        for message in self._channel:
+            if isinstance(message, _FOR_WORKER):
+                with self._lock:
+                    outputs = self.machine.on_message(typing.cast(ForWorker, message))
+                self._carry_out(outputs)
+        os._exit(limits.ORPHAN_EXIT_CODE)
+
+    def _carry_out(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            if isinstance(output, Say):
+                self._channel.send(output.message)
+            elif isinstance(output, Wake):
+                self.wake()
+                self.interrupt()
+            elif isinstance(output, Plan):
+                with self._lock:
+                    self._lock.notify_all()
+            elif isinstance(output, Answer):
+                self._channel.send(Pong(self.spec.worker, output.nonce, self.collectives(), self._where()))
+
+    def _where(self) -> str:
+        """The main thread's innermost frame outside torch and outlast: "file:line in function"."""
+        frame = sys._current_frames().get(self._main)
+        innermost = frame
+        while frame is not None:
+            name = frame.f_code.co_filename
+            if "/torch/" not in name and "/outlast/" not in name and not name.startswith("<"):
+                return f"{name}:{frame.f_lineno} in {frame.f_code.co_name}"
+            frame = frame.f_back
+        return f"{innermost.f_code.co_filename}:{innermost.f_lineno}" if innermost is not None else ""
+
+
+def start(spec: ChildSpec, sock: socket.socket) -> Session:
+    """Called by bootstrap in every worker, before the script."""
+    global _current
+    session = Session(spec, sock)
+    _current = session
+    session.listen()
+    return session
+
+
+def current() -> Session | None:
+    """This process's session; None when the script runs without `outlast run`."""
+    return _current
+
+
+def one_line(error: BaseException) -> str:
+    text = str(error).strip()
+    first = text.splitlines()[0] if text else ""
+    return f"{type(error).__name__}: {first}"[:2000]
+
+
+def cut(text: str) -> str:
+    """A traceback that fits a message: its end says most."""
+    data = text.encode("utf-8", "replace")
+    return text if len(data) <= limits.TRACEBACK_MAX_BYTES else "...\n" + data[-limits.TRACEBACK_MAX_BYTES :].decode("utf-8", "replace")
+
+
+def _nothing() -> None:
+    return None
+
+
+def _minus_one() -> int:
+    return -1
+
+
+_current: Session | None = None
+_FOR_WORKER: tuple[type, ...] = typing.get_args(ForWorker)
