@@ -137,7 +137,7 @@ def test_tensors_lie_at_the_same_place_whatever_the_metadata() -> None:
     reserved = header_bytes([piece.spec for piece in pieces], metadata_bytes=600)
     short, long = (written(pieces, metadata, reserved)[0] for metadata in ({}, {"note": "x" * 500}))
     assert reserved % IMAGE_ALIGN_BYTES == 0
-    assert short[reserved:] == long[reserved:] == bytes(pieces[1].data) + bytes(pieces[0].data), "larger elements first, so that all are aligned"
+    assert short[reserved:] == long[reserved:] == bytes(pieces[1].data) + bytes(pieces[0].data), "whichever is whole cache lines first, then larger elements"
 
 
 def test_what_cannot_be_held_is_refused_before_a_byte_is_written() -> None:

@@ -7,7 +7,7 @@ import torch
 
 from outlast.errors import StateError
 from outlast.runtime.tiers.image import TensorSpec, header_bytes, image_bytes, read_image, write_image
-from outlast.runtime.worker.tensors import DTYPES, copy_into, is_live, piece, spec_of, to_tensor
+from outlast.runtime.worker.tensors import DTYPES, Pieces, copy_into, is_live, piece, spec_of, to_tensor
 
 
 def random_tensor(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
@@ -45,6 +45,19 @@ def test_the_piece_of_a_contiguous_tensor_is_live_and_that_of_another_is_a_copy(
     assert not is_live(turned)
     assert bytes(live.data) == as_bytes(torch.ones(2, 3))
     assert bytes(copied.data) == bytes(24)
+
+
+def test_views_are_kept_until_the_tensor_is_another() -> None:
+    """Method: change values, storage, shape, dtype and strides of one name in turn; what is written must be what is there."""
+    pieces, tensor = Pieces(), torch.zeros(2, 4)
+    first = pieces.of([("a", tensor)])[0]
+    tensor.fill_(1)
+    assert pieces.of([("a", tensor)])[0] is first
+    tensor.data = torch.full((2, 4), 2.0)
+    for changed in (tensor, tensor.view(4, 2), tensor.view(torch.int32), tensor.t(), torch.tensor(5.0), torch.zeros(0), torch.zeros(0, 3)):
+        given = pieces.of([("a", changed)])[0]
+        assert given.spec == spec_of("a", changed)
+        assert torch.equal(to_tensor(*given), changed)
 
 
 def test_tensors_of_other_strides_keep_their_values_both_ways() -> None:

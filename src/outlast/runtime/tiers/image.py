@@ -1,8 +1,9 @@
 """A safetensors image: the bytes in shared memory are the file.
 
 Form       8 bytes little-endian header length, JSON header padded with spaces, raw tensors without holes.
-           Tensors lie by falling size of their elements, so each is aligned to its own; the first begins
-           at `header_bytes_reserved`, a multiple of IMAGE_ALIGN_BYTES, however long this step's metadata is.
+           Tensors of whole cache lines come first, the others by falling size of their elements, so each is aligned
+           to its own; the first begins at `header_bytes_reserved`, a multiple of IMAGE_ALIGN_BYTES, however long
+           this step's metadata is.
 Checksum   xxh3_64 over the whole image, computed block by block behind the copy, while a block is in cache.
 Units      Lengths and offsets are bytes.
 Limits     An `Image` is a view: its tensors change when somebody writes to the memory below. A header says
@@ -141,7 +142,7 @@ def _plan(specs: tuple[TensorSpec, ...]) -> _Plan:
     for spec in specs:
         if spec.dtype not in ITEM_BYTES or any(size < 0 for size in spec.shape):
             raise StateError(f"{spec.name} has dtype {spec.dtype} and shape {list(spec.shape)}, which an image cannot hold")
-    order = sorted(range(len(specs)), key=lambda index: -ITEM_BYTES[specs[index].dtype])
+    order = sorted(range(len(specs)), key=lambda index: (specs[index].nbytes % IMAGE_ALIGN_BYTES != 0, -ITEM_BYTES[specs[index].dtype]))
     sizes = tuple(specs[index].nbytes for index in order)
     entries, at = {}, 0
     for index, size in zip(order, sizes, strict=True):
@@ -171,24 +172,27 @@ def _check_sizes(plan: _Plan, pieces: Sequence[Piece]) -> None:
 
 
 def _copy(target: memoryview, head: bytes, buffers: Sequence[memoryview], sizes: Sequence[int]) -> int:
-    # A small tensor costs one slice assignment; blocks are cut at the same places whatever the tensors' sizes.
-    digest = xxhash.xxh3_64()
+    # Each block is read again for its checksum while it is in cache. A small tensor costs one slice assignment.
+    digest, size_of_block = xxhash.xxh3_64(), CHECKSUM_BLOCK_BYTES
     target[: len(head)] = head
     at, hashed = len(head), 0
     for data, size in zip(buffers, sizes, strict=True):
         end = at + size
-        if end - hashed < CHECKSUM_BLOCK_BYTES:
+        if end - hashed < size_of_block:
             target[at:end] = data
             at = end
             continue
-        view, start = memoryview(data), at
-        while at < end:
-            stop = max(at, min(end, hashed + CHECKSUM_BLOCK_BYTES))
-            target[at:stop] = view[at - start : stop - start]
-            at = stop
-            if at - hashed >= CHECKSUM_BLOCK_BYTES:
-                digest.update(target[hashed:at])
-                hashed = at
+        edge = max(at, hashed + size_of_block)
+        target[at:edge] = data[: edge - at]
+        digest.update(target[hashed:edge])
+        hashed = edge
+        while end - hashed >= size_of_block:
+            block = target[hashed : hashed + size_of_block]
+            block[:] = data[hashed - at : hashed - at + size_of_block]
+            digest.update(block)
+            hashed += size_of_block
+        target[hashed:end] = data[hashed - at :]
+        at = end
     digest.update(target[hashed:at])
     return digest.intdigest()
 
