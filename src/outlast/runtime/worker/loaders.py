@@ -20,15 +20,18 @@ its generator); transforms that draw on a GPU.
 from __future__ import annotations
 
 import contextlib
+import copy
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+import xxhash
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from outlast.errors import StateError
+from outlast.model.limits import LOADER_POSITION_BYTES
 from outlast.runtime.worker import random_state
 from outlast.runtime.worker.sampler import StepSampler, mix
 
@@ -37,6 +40,8 @@ _HINT = "use DataLoader(dataset, batch_sampler=outlast.StepSampler(dataset, batc
 
 class BatchSource(ABC):
     """One rank's batches. An error in fetching costs no batch: the next call fetches the same one again."""
+
+    position_bytes = 0  # room that a position may need beyond what it needs now
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._loader = loader
@@ -142,7 +147,7 @@ class StepSource(BatchSource):
     def _open(self) -> Iterator[Any]:
         self._keyed.start = self.step
         with random_state.isolated(mix(self._sampler.seed)):
-            self._mine = self._mine or self._copy()
+            self._mine = self._copy() if self._mine is None else self._mine
             return iter(self._mine)
 
     def _copy(self) -> DataLoader[Any]:
@@ -160,6 +165,8 @@ class StepSource(BatchSource):
 class StatefulSource(BatchSource):
     """Batches of a StatefulDataLoader. Its workers start anew at each epoch, also persistent ones: they carry the epoch's seed."""
 
+    position_bytes = LOADER_POSITION_BYTES
+
     def __init__(self, loader: DataLoader[Any]) -> None:
         super().__init__(loader)
         self._epoch = 0
@@ -173,7 +180,7 @@ class StatefulSource(BatchSource):
 
     def position(self) -> dict[str, Any]:
         if self._state is None and self._batches and self._iterator is not None:
-            self._state = self._stateful().state_dict()
+            self._state = copy.deepcopy(self._stateful().state_dict())  # a data set may hand out its live dict
         return {"epoch": self._epoch, "batches": self._batches, "base": self._seed(), "state": self._state}
 
     def seek(self, position: Mapping[str, Any]) -> None:
@@ -182,8 +189,6 @@ class StatefulSource(BatchSource):
         self._state = position["state"]
 
     def close(self) -> None:
-        if self._iterator is not None:
-            self.position()  # asks the loader while its workers can still say
         super().close()
         self._stateful()._iterator = None
 
@@ -207,6 +212,7 @@ class StatefulSource(BatchSource):
         self._epoch += 1
 
     def _draw(self, iterator: Iterator[Any]) -> Any:
+        self.position()  # known before the next batch is touched, so that an error in it can go back
         if self._loader.num_workers:
             return next(iterator)
         with self._seeded(self._seed(self._epoch, self._batches)):
@@ -216,8 +222,9 @@ class StatefulSource(BatchSource):
         loader = self._stateful()
         order = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
         for part in (order, getattr(order, "sampler", None), loader.dataset):
-            if hasattr(part, "set_epoch"):
-                part.set_epoch(self._epoch)
+            set_epoch = getattr(part, "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(self._epoch)
         if self._state is not None:
             loader.load_state_dict(self._state)
         with random_state.isolated(self._seed(self._epoch)), self._seeding_dataset():
@@ -301,7 +308,7 @@ class _SeedingDataset(Dataset[Any]):
         self.__dict__.update(state)
 
     def _start(self, index: Any) -> None:
-        random_state.seed_cpu(mix(self.seed ^ (index if isinstance(index, int) else hash(str(index)))))
+        random_state.seed_cpu(mix(self.seed ^ (index if isinstance(index, int) else xxhash.xxh3_64_intdigest(repr(index).encode()))))
 
 
 class _StatefulSeedingDataset(_SeedingDataset):

@@ -27,9 +27,10 @@ _UNLIKE = "the model or the optimizer is not the one that was saved"
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Bytes of state after the first step; `how` says where the number comes from."""
+    """Bytes and tensors of state after the first step; `how` says where the numbers come from."""
 
     bytes: int
+    count: int
     how: str
 
 
@@ -115,10 +116,9 @@ def load(name: str, optimizer: torch.optim.Optimizer, described: Mapping[str, An
 
 def estimate_bytes(optimizer: torch.optim.Optimizer) -> Estimate:
     """How much state there is, or will be after the first step: found by a step of a clone on meta tensors, which computes nothing."""
-    mine = [parameter for _, parameter in parameters(optimizer)]
-    have = sum(_bytes(value) for value in optimizer.state.values())
+    have = [tensor for value in optimizer.state.values() for tensor in _tensors_in(value)]
     if have:
-        return Estimate(have, "the state that is there")
+        return Estimate(sum(local(tensor).nbytes for tensor in have), len(have), "the state that is there")
     clone = _meta_clone(optimizer)
     failed = False
     try:
@@ -126,10 +126,11 @@ def estimate_bytes(optimizer: torch.optim.Optimizer) -> Estimate:
             inspect.unwrap(type(optimizer).step)(clone)
     except Exception:  # a stranger's optimizer may refuse meta tensors in any way; then its state may still have been laid out
         failed = True
-    theirs = [parameter for _, parameter in parameters(clone)]
-    if failed and not all(clone.state.get(parameter) for parameter in theirs):
-        return Estimate(2 * sum(local(parameter).nbytes for parameter in mine), "twice its parameters, because its class cannot step on meta tensors")
-    return Estimate(sum(_bytes(value) for value in clone.state.values()), "a step of its class on meta tensors")
+    if failed and not all(clone.state.get(parameter) for _, parameter in parameters(clone)):
+        sizes = [local(parameter).nbytes for _, parameter in parameters(optimizer)]
+        return Estimate(2 * sum(sizes), 2 * len(sizes), "twice its parameters, because its class cannot step on meta tensors")
+    made = [tensor for value in clone.state.values() for tensor in _tensors_in(value)]
+    return Estimate(sum(tensor.nbytes for tensor in made), len(made), "a step of its class on meta tensors")
 
 
 def _state(optimizer: torch.optim.Optimizer) -> dict[Any, Any]:
@@ -200,12 +201,11 @@ def _replace(optimizer: torch.optim.Optimizer, parameter: torch.Tensor, fresh: d
     mine.update(fresh)
 
 
-def _bytes(value: Any) -> int:
+def _tensors_in(value: Any) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
-        return local(value).nbytes
-    if isinstance(value, Mapping):
-        return sum(_bytes(item) for item in value.values())
-    return sum(_bytes(item) for item in value) if isinstance(value, (list, tuple)) else 0
+        return [value]
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    return [tensor for item in items for tensor in _tensors_in(item)]
 
 
 def _meta_clone(optimizer: torch.optim.Optimizer) -> Any:
@@ -221,4 +221,3 @@ def _meta_clone(optimizer: torch.optim.Optimizer) -> Any:
             meta.grad = torch.empty_like(meta)
         clone.param_groups.append({**group, **{key: value for key, value in plain.items() if key in group}, "params": metas})
     return clone
-

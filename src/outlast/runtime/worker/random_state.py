@@ -102,14 +102,15 @@ def isolated(seed: int) -> Iterator[None]:
         restore(before)
 
 
-def encode(state: RandomState) -> tree.Encoded:
-    """JSON text and a few small tensors whose names begin with `random:`."""
+def encode(state: RandomState, last: tuple[RandomState, tree.Encoded] | None = None) -> tree.Encoded:
+    """JSON text and a few small tensors whose names begin with `random:`. What did not move since `last` is taken from there."""
+    moving = {f"{_PREFIX}torch": state.cpu} | ({} if state.cuda is None else {f"{_PREFIX}cuda": state.cuda})
+    if last is not None and state.python is last[0].python and state.numpy is last[0].numpy:
+        return tree.Encoded(last[1].text, {**last[1].tensors, **moving})
     version, words, gauss = state.python
-    tensors = {f"{_PREFIX}python": torch.frombuffer(array.array("I", words), dtype=torch.int32), f"{_PREFIX}torch": state.cpu}
-    if state.cuda is not None:
-        tensors[f"{_PREFIX}cuda"] = state.cuda
+    python = torch.frombuffer(array.array("I", words), dtype=torch.int32)
     rest = tree.encode({"python": [version, gauss], "numpy": state.numpy}, f"{_PREFIX}numpy")
-    return tree.Encoded(rest.text, tensors | rest.tensors)
+    return tree.Encoded(rest.text, {f"{_PREFIX}python": python, **moving, **rest.tensors})
 
 
 def decode(text: str, tensors: Mapping[str, torch.Tensor]) -> RandomState:
