@@ -71,9 +71,9 @@ def fail(error: OutlastError) -> int:
 
 def _dispatch(arguments: list[str]) -> int:
     if arguments[:1] == ["run"]:
-        from outlast.app import run
+        from outlast.app.run import main as run
 
-        return run.main(arguments[1:])
+        return run(arguments[1:])
     parser = _parser()
     if not arguments:
         parser.print_help()
