@@ -124,7 +124,7 @@ def estimate_bytes(optimizer: torch.optim.Optimizer) -> Estimate:
     try:
         with torch.no_grad():
             inspect.unwrap(type(optimizer).step)(clone)
-    except Exception:  # a stranger's optimizer may refuse meta tensors in any way; then its state may still have been laid out
+    except Exception:  # boundary: the user's optimizer may refuse meta tensors in any way; then its state may still have been laid out
         failed = True
     if failed and not all(clone.state.get(parameter) for _, parameter in parameters(clone)):
         sizes = [local(parameter).nbytes for _, parameter in parameters(optimizer)]
