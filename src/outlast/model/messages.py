@@ -320,6 +320,15 @@ class WorkerHung:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """The beacons moved: newest committed step on any member, and how long a step typically takes."""
+
+    step: int
+    step_s: float
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerFailedToStart:
     worker: int
     error: str
@@ -344,7 +353,7 @@ class ZygoteLost:
 FromWorker = Hello | Parked | Registered | Broke | Inventory | Donated | Joined | Committed | Checkpointed | Finished | Refused | Warned | Pong
 ForWorker = Leave | Regroup | Ping | Stop
 ForAgent = StartWorker | KillWorker | TermWorker | ToWorker | StartStore
-FromAgent = WorkerStarted | WorkerExited | WorkerHung | WorkerFailedToStart | StoreUp | StoreLost | ZygoteLost
+FromAgent = WorkerStarted | WorkerExited | WorkerHung | Progress | WorkerFailedToStart | StoreUp | StoreLost | ZygoteLost
 Message = FromWorker | ForWorker | ForAgent | FromAgent
 
 _TYPES: dict[str, type] = {member.__name__: member for member in typing.get_args(Message)}

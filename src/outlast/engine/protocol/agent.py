@@ -16,7 +16,7 @@ from outlast.engine.hang import Deadlines, HangVerdict, Standing, find_culprits,
 from outlast.engine.protocol.outputs import Deliver, HostStore, Kill, Output, Spawn, Terminate, ToCoordinator
 from outlast.model import limits
 from outlast.model.beacon import Beacon
-from outlast.model.messages import ForAgent, FromAgent, FromWorker, KillWorker, Ping, Pong, Regroup, StartStore, StartWorker, TermWorker, ToWorker, WorkerHung
+from outlast.model.messages import ForAgent, FromAgent, FromWorker, KillWorker, Ping, Pong, Progress, Regroup, StartStore, StartWorker, TermWorker, ToWorker, WorkerHung
 from outlast.model.terms import Phase
 
 
@@ -61,6 +61,7 @@ class Agent:
         self._ticked_s = now_s
         self._question: Question | None = None
         self._nonce = 0
+        self._newest = 0
 
     def on_command(self, message: ForAgent, *, now_s: float) -> list[Output]:
         """From the coordinator."""
@@ -106,6 +107,18 @@ class Agent:
                     watched.moved_s += late_s
                 self._look(watched, reading, now_s)
         self.deadlines.learn(reading.beacon for reading in readings.values() if reading.beacon.rank >= 0)
+        return [*self._progress(now_s), *self._judge(now_s)]
+
+    def _progress(self, now_s: float) -> list[Output]:
+        members = [w.reading.beacon for w in self._watched.values() if w.reading is not None and w.rank >= 0]
+        newest = max((beacon.step for beacon in members), default=0)
+        if newest <= self._newest:
+            return []
+        self._newest = newest
+        typical = self.deadlines.typical_s
+        return [ToCoordinator(Progress(newest, sum(typical.get(phase, 0.0) for phase in (Phase.DATA, Phase.BODY, Phase.VOTE, Phase.APPLY)), now_s))]
+
+    def _judge(self, now_s: float) -> list[Output]:
         standing = [self._standing(watched, now_s) for watched in self._watched.values() if watched.reading is not None and not watched.reported]
         stopped = find_stopped(members=standing)
         if stopped is not None:

@@ -39,6 +39,7 @@ from outlast.model.messages import (
     Leave,
     Parked,
     Pong,
+    Progress,
     Refused,
     Registered,
     Regroup,
@@ -117,6 +118,7 @@ class Coordinator:
         self._fault_s: float | None = None
         self._detected_s: float | None = None
         self._raised: set[int] = set()
+        self._moved_s: float | None = None  # when a step was last seen committed
         self._restore_s = 0.0
         self._trained = False
         self._user_error = ("", "")
@@ -181,6 +183,10 @@ class Coordinator:
         if isinstance(message, StoreLost):
             self._store = None
             return [self._event(now_s, "store_lost", {"reason": message.reason}), *self._ask_store(message.reason)]
+        if isinstance(message, Progress):
+            self.step, self.executed = max(self.step, message.step), max(self.executed, message.step)
+            self.roster.step_s, self._moved_s = message.step_s, message.at_s
+            return []
         if isinstance(message, ZygoteLost):
             return [self._event(now_s, "zygote_lost", {"reason": message.reason})]
         member = self.roster.of(message.worker)
@@ -298,16 +304,11 @@ class Coordinator:
         return self._resumed(now_s, message.at_s)
 
     def _resumed(self, now_s: float, at_s: float) -> list[Output]:
-        closed = self.interruptions.open[-1] if self.interruptions.open else None
-        self.interruptions.resumed(at_s=at_s)
-        if closed is None:
+        if not self.interruptions.resumed(at_s=at_s):
             return []
-        rung = closed.rung.value if closed.rung else "?"
-        since = "" if closed.fault_s is None else f", {(at_s - closed.fault_s) * 1e3:.0f} ms after the fault"
-        told = Tell(f"training goes on at step {self.step} (generation {self.generation}, {rung}{since})")
         self._fault_s = self._detected_s = None
         self._raised.clear()
-        return [*self._records(), told, SetTimer("spares", now_s + limits.SPARE_REFILL_DELAY_S)]
+        return [*self._records(), SetTimer("spares", now_s + limits.SPARE_REFILL_DELAY_S)]
 
     def _refill_spares(self, now_s: float) -> list[Output]:
         if self.stage in (Stage.STOPPING, Stage.ENDED) or self._spare_failures >= limits.SPARE_FAILURES_COUNT:
@@ -376,7 +377,7 @@ class Coordinator:
         member.condemned = True
         if member.rank < 0:
             return [ToAgent(KillWorker(member.worker, message.reason))]
-        out = self._fault(now_s, member, Mechanism.HANG, message.last_s, message.reason, "", message.reason)
+        out = self._fault(now_s, member, Mechanism.HANG, message.last_s, "", "", message.reason)
         return [*out, ToAgent(KillWorker(member.worker, message.reason))]
 
     def _on_broke(self, now_s: float, member: Member, message: Broke) -> list[Output]:
@@ -394,7 +395,7 @@ class Coordinator:
     def _fault(self, now_s: float, member: Member, mechanism: Mechanism, fault_s: float | None, error: str, traceback: str, reason: str) -> list[Output]:
         same_event = self.stage in (Stage.GATHERING, Stage.LEAVING) and bool(self.interruptions.open)
         first = not self.interruptions.open
-        not_before = None if fault_s is not None else member.last_commit_s
+        not_before = None if fault_s is not None else self._moved_s
         self.interruptions.fault(
             rank=member.rank, pid=member.pid, node=member.node, mechanism=mechanism, generation=self.generation, step=self.step, fault_s=fault_s,
             fault_not_before_s=not_before, detected_s=now_s, same_event=same_event, error=error, traceback=traceback, reason=reason,
@@ -403,7 +404,7 @@ class Coordinator:
             self._fault_s, self._detected_s = fault_s if fault_s is not None else now_s, now_s
         elif fault_s is not None and self._fault_s is not None:
             self._fault_s = min(self._fault_s, fault_s)
-        out: list[Output] = [*self._records(), Tell(f"{reason}" + (f": {error}" if error and error not in reason else ""))]
+        out = self._records()
         if self.stage in (Stage.TRAINING, Stage.MOVING, Stage.STARTING):
             self.stage = Stage.GATHERING
             wait = limits.VICTIM_WAIT_S if mechanism is Mechanism.LOST_CONTACT else limits.COMPANION_WAIT_S
@@ -468,10 +469,16 @@ class Coordinator:
             lost=lost, raised=tuple(sorted(self._raised - set(lost))), way=way, state=restore.step is not None or (finished and self._donated is not None),
             committed=self.step, error=self._user_error[0], trained=self._trained,
         )  # fmt: skip
-        verdict = decide_rung(situation=situation, spares=self.roster.parked(), budgets=self.budgets, world_size=self.options.world_size)
+        verdict = self._verdict or decide_rung(situation=situation, spares=self.roster.parked(), budgets=self.budgets, world_size=self.options.world_size)
         if not sharded and verdict.survivors == "reenter" and restore.step is None:
             raise AssertionError(f"re-entry without state: {situation}")
-        self._verdict = verdict
+        given_up = [m for m in self.roster.live() if m.rank in verdict.replace]
+        if given_up:  # a process that cannot get over the step: killed, and confirmed dead, before its rank is given away
+            self._verdict = verdict
+            for member in given_up:
+                member.condemned = True
+            return [ToAgent(KillWorker(member.worker, verdict.reason)) for member in given_up]
+        self._verdict = None
         step = restore.step if restore.step is not None else self._restart_step()
         in_flight = 0 if any(way == "forward" for way in restore.settle.values()) else 1
         self.interruptions.left(

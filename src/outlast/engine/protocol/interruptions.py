@@ -41,11 +41,18 @@ class InterruptionLog:
 
     def _join(self, rank: int, pid: int, mechanism: Mechanism, fault_s: float | None, error: str, traceback: str, reason: str) -> None:
         last = self.open[-1]
+        stronger = _RANKING.index(mechanism) < _RANKING.index(last.mechanism)
+        if stronger and last.mechanism is Mechanism.LOST_CONTACT:  # the first to speak was a victim
+            fault_s = None if fault_s is None else min(fault_s, last.detected_s)
+            self._put(
+                replace(
+                    last, ranks=(rank,), pids=(pid,), mechanism=mechanism, failure_class=_class_of(mechanism), fault_s=fault_s, error=error,
+                    traceback=traceback, reason=reason,
+                )
+            )  # fmt: skip
+            return
         ranks = last.ranks if rank in last.ranks else (*last.ranks, rank)
         pids = last.pids if pid in last.pids else (*last.pids, pid)
-        stronger = _RANKING.index(mechanism) < _RANKING.index(last.mechanism)
-        if last.mechanism is Mechanism.LOST_CONTACT and stronger:
-            ranks, pids = (rank,), (pid,)  # the first to speak was a victim
         known = [moment for moment in (last.fault_s, fault_s) if moment is not None]
         kind = mechanism if stronger else last.mechanism
         self._put(
@@ -66,7 +73,7 @@ class InterruptionLog:
             why = f"{last.reason}; {reason}" if last.reason else reason
             self._put(
                 replace(
-                    last, left_s=last.left_s or now_s, rung=rung, reason=why if newest else last.reason,
+                    last, left_s=last.left_s or now_s, rung=last.rung or rung, reason=why if newest else last.reason,
                     steps_repeated=repeated if newest else last.steps_repeated, steps_lost=lost if newest else last.steps_lost,
                 )
             )  # fmt: skip

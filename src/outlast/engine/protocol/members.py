@@ -36,7 +36,6 @@ class Member:
     dead: bool = False
     still: Inventory | None = None
     raised: tuple[str, str] | None = None
-    last_commit_s: float | None = None
 
     @property
     def answers_leave(self) -> bool:

@@ -130,10 +130,14 @@ class Bookkeeping:
             self.record(self._life(known))
         for bucket in self._steps.buckets(now_s):
             self.record(bucket)
-        snapshot = self.snapshot(coordinator, now_s=now_s)
-        self._show(snapshot)
+        snapshot = self.show(coordinator, now_s=now_s)
         self._ledger.set_snapshot(snapshot, now_s=now_s)
         self._ledger.flush()
+
+    def show(self, coordinator: Coordinator, *, now_s: float) -> dict[str, object]:
+        snapshot = self.snapshot(coordinator, now_s=now_s)
+        self._show(snapshot)
+        return snapshot
 
     def close(self, end: End) -> None:
         """The run is over. A ledger that cannot take it is not worth more than the run's own end."""

@@ -33,8 +33,8 @@ from outlast.engine.protocol.outputs import (
 )
 from outlast.errors import OutlastError
 from outlast.model import limits
-from outlast.model.messages import FromAgent, FromWorker, Message, StoreLost, StoreUp, WorkerExited, WorkerFailedToStart, WorkerStarted, ZygoteLost
-from outlast.model.records import Event
+from outlast.model.messages import FromAgent, FromWorker, Message, Regroup, StoreLost, StoreUp, WorkerExited, WorkerFailedToStart, WorkerStarted, ZygoteLost
+from outlast.model.records import Event, Interruption
 from outlast.runtime import clock
 from outlast.runtime.agent.host import ProcessHost
 from outlast.runtime.agent.logs import WorkerLogs
@@ -114,6 +114,8 @@ class Launcher:
         elif isinstance(output, ToCoordinator):
             self._do(self._coordinator.on_message(output.message, now_s=now_s))
         elif isinstance(output, Deliver):
+            if isinstance(output.message, Regroup):
+                self._around.specs.takes_rank(output.worker, output.message)
             self._host.send(output.worker, output.message)
         elif isinstance(output, Kill):
             self._host.kill(output.worker)
@@ -123,6 +125,8 @@ class Launcher:
             self._set_timer(output)
         elif isinstance(output, Record):
             self._around.books.record(output.record)
+            if isinstance(output.record, Interruption) and output.record.resumed_s is not None:
+                self._loop.call_soon(lambda: self._around.books.show(self._coordinator, now_s=clock.now_s()))
         elif isinstance(output, Tell):
             self._around.tell(output.text)
             self._around.books.record(Event(now_s, clock.wall_s(), "told", {"text": output.text}))

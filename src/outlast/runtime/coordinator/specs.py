@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outlast.engine.protocol.outputs import Spawn
-from outlast.model.messages import StoreUp
+from outlast.model.messages import Regroup, StoreUp
 from outlast.runtime.agent.environment import RunIdentity, worker_environment
 from outlast.runtime.agent.logs import WorkerLogs, read_error_file
 from outlast.runtime.child import ChildSpec
@@ -50,6 +50,7 @@ class Specs:
         self._store: tuple[str, int] | None = None
         self._waiting: list[Callable[[], None]] = []
         self._error_files: dict[int, str] = {}
+        self._spares: set[int] = set()
 
     @property
     def run_id(self) -> str:
@@ -73,6 +74,8 @@ class Specs:
         rank = order.rank if order.rank >= 0 else None
         attempt = max(order.generation - 1, 0)
         self._error_files[order.worker] = self._logs.error_file(attempt, order.rank if rank is not None else f"spare_{order.worker}")
+        if rank is None:
+            self._spares.add(order.worker)
         identity = RunIdentity(
             run_id=self._place.run_id, role=self._role, world_size=self._workers, local_world_size=self._workers, master_addr=self._store[0],
             master_port=self._store[1], max_restarts=self._max_restarts,
@@ -84,6 +87,12 @@ class Specs:
         host, port = self._master
         options = {"host": host, "port": port}
         return self._spec(number, "store", -1, 0, 0, {**os.environ, "RES_OPTIONS": "attempts:0"}, options)
+
+    def takes_rank(self, worker: int, plan: Regroup) -> None:
+        """A spare that is given a rank is heard on the console and writes into that rank's files from now on."""
+        if worker in self._spares:
+            self._spares.discard(worker)
+            self._logs.move(worker, attempt=plan.generation - 1, place=plan.rank % self._workers)
 
     def last_words(self, worker: int) -> str:
         """What an ended worker left behind: its error file's message, or the last line of its stderr."""

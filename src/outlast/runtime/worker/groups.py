@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import HashStore, PrefixStore, Store, TCPStore, distributed_c10d  # type: ignore[attr-defined]  # re-exported from C
 
-from outlast.model.limits import GROUP_CONNECT_S, GROUP_POLL_S
+from outlast.model.limits import GROUP_CONNECT_S, GROUP_LET_GO_S, GROUP_POLL_S
 from outlast.runtime.worker.wake import SocketWatch, open_sockets
 
 _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
@@ -96,16 +97,20 @@ def destroy(group: Group) -> None:
     """Drop the default group and all groups made from it. Never blocks, broken or not; safe to call twice.
 
     The sockets go down first: the threads of a broken gloo group end only when their operations have failed.
-    A group that somebody still refers to (a DDP object, the script) keeps its descriptors until it is let go.
+    The objects are let go by a thread, GROUP_LET_GO_S later: each gloo group joins its own threads for up to 10 ms,
+    which nobody who waits for training should pay. Whoever refers to one longer (a DDP object, the script) keeps its
+    descriptors open until then.
     """
     if group.watch is not None:
         group.watch.wake()
         group.watch.forget()
     if dist.is_initialized():
+        parting = list(distributed_c10d._world.pg_map)
         try:
             dist.destroy_process_group()
         except Exception:  # boundary: a broken backend may raise anything, and the tables must be emptied all the same
             _clear_tables()
+        threading.Thread(target=_let_go, args=(parting,), name="outlast-let-go").start()
     sys.excepthook = group.excepthook  # torch stacks one more at each init
 
 
@@ -146,6 +151,12 @@ def _assemble(store: Store, generation: int, world_size: int, deadline_s: float,
             raise RuntimeError(f"generation {generation}: {here} of {world_size} ranks came to the group in time")
         time.sleep(GROUP_POLL_S)
         here = store.add("here", 0)
+
+
+def _let_go(parting: list[dist.ProcessGroup]) -> None:
+    """Not a daemon: Python ends those inside the group's C++ destructor, which aborts the process. At exit it does not wait."""
+    threading.main_thread().join(GROUP_LET_GO_S)
+    parting.clear()
 
 
 def _clear_tables() -> None:

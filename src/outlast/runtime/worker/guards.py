@@ -65,12 +65,15 @@ class Guards:
         for name in (*_COLLECTIVES, *_READS):
             original = getattr(dist.ProcessGroup, name, None)
             if original is not None:
-                self._originals[name] = original
+                self._originals[name] = dist.ProcessGroup.__dict__.get(name)  # as it lies in the class: read through it, it would no longer bind
                 setattr(dist.ProcessGroup, name, self._read(original) if name in _READS else self._called(original, _COLLECTIVES[name]))
 
     def uninstall(self) -> None:
         for name, original in self._originals.items():
-            setattr(dist.ProcessGroup, name, original)
+            if original is None:
+                delattr(dist.ProcessGroup, name)
+            else:
+                setattr(dist.ProcessGroup, name, original)
         self._originals.clear()
 
     @contextlib.contextmanager

@@ -6,8 +6,11 @@ A GradScaler that skips the step calls no optimizer: `called` stays 0 and the ca
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import sys
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from types import FrameType
@@ -21,7 +24,8 @@ import outlast
 from outlast.errors import TransactionError
 
 _OUTSIDE = tuple(os.path.dirname(os.path.abspath(str(module.__file__))) + os.sep for module in (outlast, torch))
-_PLUMBING = ("contextlib.py", "threading.py")
+_PLUMBING = tuple(str(module.__file__) for module in (contextlib, functools, threading))
+_DECORATORS = os.sep + "typing_extensions.py"  # torch marks deprecated functions with it
 
 
 def user_frame() -> FrameType | None:
@@ -29,7 +33,7 @@ def user_frame() -> FrameType | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(_OUTSIDE) and not name.startswith("<frozen") and os.path.basename(name) not in _PLUMBING:
+        if not (name.startswith((*_OUTSIDE, "<frozen")) or name in _PLUMBING or name.endswith(_DECORATORS)):
             return frame
         frame = frame.f_back
     return None
@@ -42,6 +46,17 @@ def user_line() -> str:
 
 def line_of(frame: FrameType | None) -> str:
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+
+
+_backward = torch.autograd.backward
+_watchers: set[OptimizerHooks] = set()
+
+
+@functools.wraps(_backward)
+def _watched_backward(*args: Any, **kwargs: Any) -> None:
+    for hooks in tuple(_watchers):
+        hooks._backward_begins()
+    _backward(*args, **kwargs)
 
 
 class OptimizerHooks:
@@ -60,7 +75,6 @@ class OptimizerHooks:
         self._applied = False
         self._inside = False
         self._handles: list[Any] = []
-        self._backward: Callable[..., Any] | None = None
 
     @property
     def called(self) -> int:
@@ -88,24 +102,22 @@ class OptimizerHooks:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        if self._backward is not None and getattr(torch.autograd.backward, "__self__", None) is self:
-            torch.autograd.backward = self._backward
-        self._backward = None
+        _watchers.discard(self)
+        if not _watchers and torch.autograd.backward is _watched_backward:
+            torch.autograd.backward = _backward
 
     def _install(self) -> None:
         if self._handles or not self.optimizers:
             return
         for optimizer in self.optimizers:
             self._handles += [optimizer.register_step_pre_hook(self._pre), optimizer.register_step_post_hook(self._post)]
-        self._backward = torch.autograd.backward  # Tensor.backward calls it by this name
-        torch.autograd.backward = self._watched_backward
+        _watchers.add(self)
+        torch.autograd.backward = _watched_backward  # Tensor.backward calls it by this name
 
-    def _watched_backward(self, *args: Any, **kwargs: Any) -> Any:
+    def _backward_begins(self) -> None:
         if self._inside and self._applied:
             self._applied = False
             self._after_undo()
-        assert self._backward is not None
-        return self._backward(*args, **kwargs)
 
     def _pre(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self._inside:

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
 
 @dataclass(frozen=True, slots=True)
 class Shard:
@@ -25,7 +27,7 @@ class Shard:
 
 
 def is_distributed(tensor: object) -> bool:
-    return isinstance(tensor, torch.Tensor) and hasattr(tensor, "to_local")
+    return type(tensor) not in _PLAIN and isinstance(tensor, torch.Tensor) and hasattr(tensor, "to_local")
 
 
 def is_sharded(tensor: object) -> bool:
@@ -35,10 +37,10 @@ def is_sharded(tensor: object) -> bool:
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """The memory this rank holds, live and without autograd."""
-    if hasattr(tensor, "to_local"):
+    if type(tensor) not in _PLAIN and hasattr(tensor, "to_local"):  # asking a plain tensor for what it lacks is slow
         with torch.no_grad():  # to_local is part of the graph otherwise
             tensor = tensor.to_local()
-    return tensor.detach()
+    return tensor.detach() if tensor.requires_grad or tensor.grad_fn is not None else tensor
 
 
 def shard_of(tensor: Any) -> Shard:
