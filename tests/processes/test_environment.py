@@ -50,7 +50,7 @@ def test_the_values_are_torchruns() -> None:
 
 
 def test_a_spare_finds_no_rank_even_if_the_launcher_had_one() -> None:
-    env = worker_environment({name: "5" for name in OF_A_RANK}, RUN, rank=None, local_rank=None, attempt=0, error_file="")
+    env = worker_environment(dict.fromkeys(OF_A_RANK, "5"), RUN, rank=None, local_rank=None, attempt=0, error_file="")
     assert not set(OF_A_RANK) & set(env)
     assert env["WORLD_SIZE"] == "4"
 

@@ -222,7 +222,7 @@ def await_gate(gate_fd: int) -> None:
 
 def spawned_main(arguments: list[str]) -> int:
     """`python -m outlast.runtime.worker.bootstrap SPEC_FD CHANNEL_FD GATE_FD`, started by the launcher with its environment and streams."""
-    spec_fd, channel_fd, gate_fd = map(int, arguments)
+    spec_fd, channel_fd, gate_fd = map(int, arguments[:3])  # what follows makes room for the title
     with open(spec_fd, "rb") as file:
         file.seek(0)
         spec = spec_from_json(json.loads(file.read()))
