@@ -20,10 +20,9 @@ import torch
 import torch.distributed as dist
 from torch.optim import LBFGS, Optimizer
 
-import outlast
 from outlast.errors import TransactionError
 from outlast.runtime.worker.groups import collectives
-from outlast.runtime.worker.hooks import user_frame, user_line
+from outlast.runtime.worker.hooks import OURS, user_frame, user_line
 
 _COLLECTIVES = {  # method of ProcessGroup -> the function that people call
     "allreduce": "all_reduce", "allreduce_coalesced": "all_reduce_coalesced", "broadcast": "broadcast", "barrier": "barrier",
@@ -37,7 +36,6 @@ _COLLECTIVES = {  # method of ProcessGroup -> the function that people call
     "send": "send", "recv": "recv", "recv_anysource": "recv",
 }  # fmt: skip
 _READS = ("rank", "size")
-_OURS = os.path.dirname(os.path.abspath(str(outlast.__file__))) + os.sep
 _DDP = os.path.join("nn", "parallel", "distributed.py")
 
 
@@ -103,7 +101,7 @@ class Guards:
     def _called(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
         @functools.wraps(original)
         def guarded(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
-            if not self._mine() and not sys._getframe(1).f_code.co_filename.startswith(_OURS):
+            if not self._mine() and not sys._getframe(1).f_code.co_filename.startswith(OURS):
                 if self._local_since:
                     raise _refused(f"torch.distributed.{name}", f"at {user_line()}, after {self._local_since}")
                 self.counted += 1
@@ -129,7 +127,7 @@ def _innocent() -> bool:
     frame: FrameType | None = sys._getframe(2)
     user = user_frame()
     while frame is not user and frame is not None:
-        if frame.f_code.co_filename.startswith(_OURS) or frame.f_code.co_filename.endswith(_DDP):
+        if frame.f_code.co_filename.startswith(OURS) or frame.f_code.co_filename.endswith(_DDP):
             return True
         frame = frame.f_back
     return user is None

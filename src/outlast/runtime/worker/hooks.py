@@ -13,6 +13,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -20,10 +21,10 @@ import torch
 from torch.amp import grad_scaler as _grad_scaler
 from torch.optim import Optimizer
 
-import outlast
 from outlast.errors import TransactionError
 
-_OUTSIDE = tuple(os.path.dirname(os.path.abspath(str(module.__file__))) + os.sep for module in (outlast, torch))
+OURS = str(Path(__file__).resolve().parents[2]) + os.sep
+_OUTSIDE = (OURS, str(Path(torch.__file__).parent) + os.sep)
 _PLUMBING = tuple(str(module.__file__) for module in (contextlib, functools, threading))
 _DECORATORS = os.sep + "typing_extensions.py"  # torch marks deprecated functions with it
 

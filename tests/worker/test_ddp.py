@@ -1,0 +1,292 @@
+"""DDP over rebuilt groups: one hash in all steps, nothing of the user's lost, nothing of a failed step left."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import signal
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from tests.worker._ranks import Rank, run_ranks
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+from outlast.runtime.worker import ddp, groups  # noqa: E402
+from outlast.runtime.worker.wake import SocketWatch  # noqa: E402
+
+SEVERAL_BUCKETS = {"bucket_cap_mb": 0.02}
+
+
+class World:
+    """One rank's groups, one generation after the other."""
+
+    def __init__(self, rank: Rank) -> None:
+        ddp.install()
+        self.rank = rank
+        self.watch = SocketWatch()
+        self.watch.install()
+        self.store = groups.connect("127.0.0.1", rank.port, 20.0, self.watch)
+        self.generation = -1
+        self.group: groups.Group | None = None
+        self.next()
+
+    def next(self, world_size: int = 0) -> None:
+        if self.group is not None:
+            groups.destroy(self.group)
+        self.generation += 1
+        self.group = groups.build(
+            store=self.store, generation=self.generation, rank=self.rank.rank, world_size=world_size or self.rank.world_size, backend="gloo",
+            timeout_s=20.0, watch=self.watch,
+        )  # fmt: skip
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(*[nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(6)], nn.Linear(64, 7))
+
+
+def batch(rank: Rank) -> tuple[Any, Any]:
+    generator = torch.Generator().manual_seed(rank.rank + 1)
+    return torch.randn(16, 64, generator=generator), torch.randn(16, 7, generator=generator)
+
+
+def gradients(model: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for parameter in model.parameters():
+        digest.update(b"-" if parameter.grad is None else parameter.grad.numpy().tobytes())
+    return digest.hexdigest()[:8]
+
+
+def backward(model: nn.Module, rank: Rank, *, clear: bool = True) -> str:
+    if clear:
+        model.zero_grad(set_to_none=True)
+    inputs, targets = batch(rank)
+    nn.functional.mse_loss(model(inputs), targets).backward()
+    return gradients(model)
+
+
+def _hashes(rank: Rank, options: dict[str, Any], frozen: bool) -> list[str]:
+    world = World(rank)
+    model = ddp.wrap(network(), **SEVERAL_BUCKETS, **options)
+    out = []
+    for _ in range(3):
+        if frozen:
+            assert ddp.freeze_buckets(model) == ""
+        out += [backward(model, rank) for _ in range(3)]
+        world.next()
+        assert ddp.rebuild(model) == ""
+    return out
+
+
+@functools.cache
+def frozen_hash() -> str:
+    """What 4 ranks compute with frozen buckets, in every step."""
+    return str(run_ranks(4, _hashes, {}, True)[0][0])
+
+
+@pytest.mark.parametrize("options", [{}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}], ids=["plain", "bucket_view", "find_unused"])
+def test_gradients_have_one_hash_in_all_steps_over_rebuilds_with_frozen_buckets(options: dict[str, Any]) -> None:
+    """Method: 4 ranks, fixed input, 5 buckets, 3 generations of 3 backwards; every gradient of every rank hashed."""
+    answers = run_ranks(4, _hashes, options, True)
+    assert {digest for answer in answers for digest in answer} == {answers[0][0]}
+
+
+def test_without_freezing_the_first_backward_differs_so_the_test_above_can_fail() -> None:
+    """The frozen layout is moreover the one that DDP settles on by itself."""
+    free = run_ranks(4, _hashes, {}, False)[0]
+    assert free[0] != free[1]
+    assert frozen_hash() == free[1]
+
+
+def _from_solo(rank: Rank) -> list[str]:
+    """Rank 3 is a spare: it made DDP alone, ran a throw-away step, and comes in generation 1. Rank 0 warmed up before run.steps."""
+    if rank.rank < 3:
+        world = World(Rank(rank.rank, 3, rank.port))
+        model = ddp.wrap(network(), **SEVERAL_BUCKETS)
+        backward(model, rank)
+        backward(model, rank)
+    else:
+        ddp.install()
+        alone = groups.solo()
+        model = ddp.wrap(network(), **SEVERAL_BUCKETS)
+        backward(model, rank)
+        groups.destroy(alone)
+        world = World.__new__(World)
+        world.rank, world.watch, world.generation, world.group = rank, SocketWatch(), 0, None
+        world.store = groups.connect("127.0.0.1", rank.port, 20.0, world.watch)
+    world.rank = rank
+    world.next()
+    assert ddp.rebuild(model) == ""
+    assert ddp.freeze_buckets(model) == ""
+    return [backward(model, rank) for _ in range(3)]
+
+
+def test_a_spares_model_joins_those_of_the_survivors_and_the_bits_are_the_frozen_ones() -> None:
+    answers = run_ranks(4, _from_solo)
+    assert {digest for answer in answers for digest in answer} == {frozen_hash()}
+
+
+def _warmed_up(rank: Rank) -> list[str]:
+    World(rank)
+    model = ddp.wrap(network(), **SEVERAL_BUCKETS)
+    backward(model, rank)
+    backward(model, rank)
+    assert ddp.freeze_buckets(model) == ""
+    return [backward(model, rank) for _ in range(2)]
+
+
+def test_buckets_that_a_backward_of_the_scripts_laid_out_are_laid_out_anew() -> None:
+    assert {digest for answer in run_ranks(4, _warmed_up) for digest in answer} == {frozen_hash()}
+
+
+def _keeps(rank: Rank) -> dict[str, Any]:
+    world = World(rank)
+    model = DistributedDataParallel(network(), find_unused_parameters=False, **SEVERAL_BUCKETS)  # the user's own
+    ddp.freeze_buckets(model)
+    calls: list[str] = []
+    model.register_forward_hook(lambda *_: calls.append("forward"))
+    model.register_full_backward_hook(lambda *_: calls.append("backward"))
+    model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    backward(model, rank)
+    model.eval()
+    model.require_backward_grad_sync = False
+    before, reference = gradients(model), [parameter.data_ptr() for parameter in model.parameters()]
+    world.next()
+    assert ddp.rebuild(model) == ""
+    assert ddp.freeze_buckets(model) == ""
+    out = {
+        "arguments": ddp.arguments(model),
+        "mode": model.training,
+        "sync": model.require_backward_grad_sync,
+        "gradients": gradients(model) == before,
+        "parameters": [parameter.data_ptr() for parameter in model.parameters()] == reference,
+    }
+    model.train()
+    model.require_backward_grad_sync = True
+    calls.clear()
+    out["same bits"] = backward(model, rank) == before
+    out["calls"] = sorted(calls)
+    return out
+
+
+def test_hooks_comm_hooks_mode_and_arguments_survive_a_rebuild_and_gradients_are_untouched() -> None:
+    expected = {
+        "arguments": {"find_unused_parameters": False, **SEVERAL_BUCKETS}, "mode": False, "sync": False, "gradients": True,
+        "parameters": True, "same bits": True, "calls": ["backward", "forward"],
+    }  # fmt: skip
+    assert run_ranks(2, _keeps) == [expected] * 2
+
+
+def _interrupted(rank: Rank, options: dict[str, Any]) -> tuple[list[str], str]:
+    """Rank 3 dies inside a backward; the others are cut out of it, and repeat as three."""
+    world = World(rank)
+    model = ddp.wrap(network(), **SEVERAL_BUCKETS, **options)
+    ddp.freeze_buckets(model)
+    backward(model, rank)
+    if rank.rank == 3:
+        for parameter in model.module[3].parameters():
+            parameter.register_hook(lambda _: os.kill(os.getpid(), signal.SIGKILL))
+    with pytest.raises(RuntimeError):
+        [backward(model, rank) for _ in range(100)]
+    ddp.reset_after_failure(model)
+    model.zero_grad(set_to_none=True)
+    world.next(world_size=3)
+    assert ddp.rebuild(model) == ""
+    assert ddp.freeze_buckets(model) == ""
+    return [backward(model, rank) for _ in range(3)], ddp.not_exact(model)
+
+
+@pytest.mark.parametrize("options", [{}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}], ids=["plain", "bucket_view", "find_unused"])
+def test_a_backward_cut_short_leaves_nothing_behind_in_the_repeat(options: dict[str, Any]) -> None:
+    """Method: SIGKILL in the middle of a backward; the repeats of the three left equal those of three that never failed."""
+    answers = run_ranks(4, _interrupted, options, may_die=(3,))
+    undisturbed = run_ranks(3, _hashes, options, True)
+    assert {digest for answer in answers[:3] for digest in answer[0]} == {undisturbed[0][0]}
+
+
+def _raises_in_forward(rank: Rank) -> list[str]:
+    """All ranks live; user code raises between forward and backward, and within no_sync. No new group."""
+    World(rank)
+    model = ddp.wrap(network(), **SEVERAL_BUCKETS)
+    ddp.freeze_buckets(model)
+    out = [backward(model, rank)]
+    with pytest.raises(ZeroDivisionError), model.no_sync():
+        model(batch(rank)[0]).sum().item() / 0
+    model(batch(rank)[0])  # forward without a backward
+    ddp.reset_after_failure(model)
+    ddp.freeze_buckets(model)
+    return [*out, *(backward(model, rank) for _ in range(2))]
+
+
+def test_a_step_that_failed_between_forward_and_backward_repeats_with_the_same_bits() -> None:
+    answers = run_ranks(2, _raises_in_forward)
+    assert {digest for answer in answers for digest in answer} == {answers[0][0]}
+
+
+def _accumulates(rank: Rank, options: dict[str, Any], cut_at: int) -> str:
+    """Three micro-batches, the group rebuilt in front of number `cut_at` (0: before the first, 3: not at all)."""
+    world = World(rank)
+    model = ddp.wrap(network(), **SEVERAL_BUCKETS, **options)
+    ddp.freeze_buckets(model)
+    backward(model, rank)
+    model.zero_grad(set_to_none=True)
+    for index in range(3):
+        if index == cut_at:
+            world.next()
+            assert ddp.rebuild(model) == ""
+            assert ddp.freeze_buckets(model) == ""
+        with model.no_sync() if index < 2 else nullcontext():
+            backward(model, rank, clear=False)
+    return gradients(model)
+
+
+@pytest.mark.parametrize("options", [{}, {"gradient_as_bucket_view": True}], ids=["plain", "bucket_view"])
+def test_gradients_accumulated_under_no_sync_survive_a_rebuild_bit_for_bit(options: dict[str, Any]) -> None:
+    answers = [run_ranks(2, _accumulates, options, cut_at) for cut_at in (3, 0, 1, 2)]
+    assert {digest for answer in answers for digest in answer} == {answers[0][0]}
+
+
+def _refusals(rank: Rank) -> dict[str, str]:
+    World(rank)
+    out = {"plain": ddp.not_rebuildable(ddp.wrap(network()))}
+    out["world"] = ddp.not_rebuildable(DistributedDataParallel(network(), process_group=dist.group.WORLD))
+    out["subgroup"] = ddp.rebuild(DistributedDataParallel(network(), process_group=dist.new_group([0, 1])))
+    out["static"] = ddp.rebuild(DistributedDataParallel(network(), static_graph=True))
+    hooked = ddp.wrap(network())
+    hooked.register_comm_hook(dist.group.WORLD, default_hooks.allreduce_hook)
+    out["hook"] = ddp.rebuild(hooked)
+    out["hook exact"] = ddp.freeze_buckets(hooked)
+    built_in = ddp.wrap(network())
+    built_in._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
+    out["builtin"] = ddp.rebuild(built_in)
+    return out
+
+
+def test_what_cannot_move_to_another_group_says_why() -> None:
+    said = run_ranks(2, _refusals)[0]
+    assert said["plain"] == said["world"] == ""
+    assert "process_group of the script's own" in said["subgroup"]
+    assert "static_graph" in said["static"]
+    assert "register it with None" in said["hook"]
+    assert "state of its own" in said["hook exact"]
+    assert "holds the old group" in said["builtin"]
+
+
+def test_uninstalled_ddp_is_as_torch_made_it() -> None:
+    before = (DistributedDataParallel.__init__, DistributedDataParallel._build_params_for_reducer)
+    ddp.install()
+    ddp.install()
+    assert DistributedDataParallel.__init__ is not before[0]
+    ddp.uninstall()
+    ddp.uninstall()
+    assert (DistributedDataParallel.__init__, DistributedDataParallel._build_params_for_reducer) == before
+    assert ddp.missing() == ""

@@ -1,0 +1,194 @@
+"""Guards: the script's collectives are counted and, after the optimizer, refused; a spare parks at its first read of rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from outlast.errors import TransactionError
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+from torch.distributed import all_reduce as imported_before  # noqa: E402
+from torch.distributed import get_rank as rank_imported_before  # noqa: E402
+from torch.distributed.optim import _apply_optimizer_in_backward  # type: ignore[attr-defined]  # noqa: E402
+
+from outlast.runtime.worker import ddp, groups  # noqa: E402
+from outlast.runtime.worker.guards import Guards, check_optimizer  # noqa: E402
+from outlast.runtime.worker.wake import SocketWatch  # noqa: E402
+
+
+@pytest.fixture
+def guards() -> Iterator[Guards]:
+    group = groups.solo()
+    made = Guards()
+    made.install()
+    yield made
+    made.uninstall()
+    groups.destroy(group)
+
+
+def ones() -> Any:
+    return torch.ones(1)
+
+
+COLLECTIVES = {
+    "all_reduce": lambda: dist.all_reduce(ones()),
+    "all_reduce imported before": lambda: imported_before(ones()),
+    "broadcast": lambda: dist.broadcast(ones(), 0),
+    "barrier": lambda: dist.barrier(),
+    "all_gather": lambda: dist.all_gather([ones()], ones()),
+    "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(ones(), ones()),
+    "all_gather_object": lambda: dist.all_gather_object([None], "x"),
+    "broadcast_object_list": lambda: dist.broadcast_object_list(["x"], 0),
+    "reduce": lambda: dist.reduce(ones(), 0),
+    "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(ones(), ones()),
+    "gather": lambda: dist.gather(ones(), [ones()], 0),
+    "scatter": lambda: dist.scatter(ones(), [ones()], 0),
+    "all_to_all_single": lambda: dist.all_to_all_single(ones(), ones()),
+    "scatter_object_list": lambda: dist.scatter_object_list([None], ["x"], 0),
+    "monitored_barrier": lambda: dist.monitored_barrier(),
+}
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_a_collective_of_the_scripts_is_counted_and_refused_in_the_tail_with_its_line(guards: Guards, name: str) -> None:
+    call = COLLECTIVES[name]
+    call()
+    assert guards.counted >= 1
+    assert __file__ in guards.first_line
+    counted = guards.counted
+    guards.local_only(True, since="train.py:7 in step")
+    with pytest.raises(TransactionError) as caught:
+        call()
+    line = call.__code__.co_firstlineno
+    assert f"{__file__}:{line}" in str(caught.value)
+    assert "train.py:7" in str(caught.value)
+    assert 'step.log(name=value, reduce="mean")' in caught.value.hint
+    assert guards.local_only(False) == 0
+    call()
+    assert guards.counted > counted
+
+
+def test_what_outlast_and_ddp_do_is_neither_counted_nor_refused(guards: Guards) -> None:
+    with guards.ours():
+        dist.all_reduce(ones())
+    model = ddp.wrap(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)))
+    ddp.freeze_buckets(model)
+    model(torch.ones(2, 4)).sum().backward()
+    guards.local_only(True)
+    with guards.ours():
+        dist.all_reduce(ones())
+        dist.barrier()
+    assert guards.local_only(False) == 0
+    assert guards.counted == 0
+
+
+def test_connecting_a_group_of_the_scripts_own_is_not_counted(guards: Guards) -> None:
+    watch = SocketWatch()
+    watch.install()
+    try:
+        sub = dist.new_group([0])
+    finally:
+        watch.uninstall()
+    assert guards.counted == 0
+    dist.all_reduce(ones(), group=sub)
+    assert guards.counted == 1
+
+
+def test_a_functional_collective_in_the_tail_is_seen_at_its_end(guards: Guards) -> None:
+    from torch.distributed import _functional_collectives as functional
+
+    guards.local_only(True)
+    functional.wait_tensor(functional.all_reduce(ones(), "sum", dist.group.WORLD))
+    assert guards.local_only(False) == 1
+    assert guards.local_only(False) == 0
+
+
+def test_a_group_that_cannot_count_accuses_nobody(guards: Guards) -> None:
+    groups_before = dist.group.WORLD
+    guards.local_only(True)
+    dist.group.WORLD = None
+    try:
+        assert guards.local_only(False) == 0
+    finally:
+        dist.group.WORLD = groups_before
+
+
+@pytest.mark.parametrize("read", [lambda: dist.get_rank(), lambda: rank_imported_before(), lambda: dist.get_world_size(), lambda: dist.group.WORLD.rank()])
+def test_the_first_read_of_rank_or_size_parks_once(guards: Guards, read: Any) -> None:
+    parked: list[str] = []
+    guards.install(on_rank_read=lambda: parked.append("parked"))
+    with guards.ours():
+        read()
+    assert parked == []
+    read()
+    read()
+    assert parked == ["parked"]
+
+
+def test_a_sampler_or_a_mesh_parks_too_but_ddp_does_not(guards: Guards) -> None:
+    parked: list[str] = []
+
+    def armed() -> None:
+        guards.install(on_rank_read=lambda: parked.append("parked"))
+
+    armed()
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+    model(torch.ones(1, 2)).sum().backward()
+    assert parked == []
+    torch.utils.data.DistributedSampler(range(4))  # type: ignore[arg-type]
+    assert parked == ["parked"]
+    armed()
+    dist.device_mesh.init_device_mesh("cpu", (1,))
+    assert parked == ["parked", "parked"]
+
+
+def test_the_answer_after_parking_is_that_of_the_group_which_was_joined_meanwhile(guards: Guards) -> None:
+    """Method: the hook replaces the default group by one whose rank is 2 of 3 (a group object; nothing is connected)."""
+
+    class Joined(dist.ProcessGroup):
+        def __init__(self) -> None:
+            super().__init__(2, 3)
+
+    before = dist.group.WORLD
+
+    def park() -> None:
+        dist.group.WORLD = Joined()
+
+    guards.install(on_rank_read=park)
+    try:
+        assert dist.get_rank() == 2
+        assert dist.get_world_size() == 3
+    finally:
+        dist.group.WORLD = before
+
+
+def test_install_and_uninstall_are_idempotent() -> None:
+    before = (dist.ProcessGroup.allreduce, dist.ProcessGroup.rank)
+    made = Guards()
+    made.install()
+    made.install()
+    assert dist.ProcessGroup.allreduce is not before[0]
+    made.uninstall()
+    made.uninstall()
+    assert (dist.ProcessGroup.allreduce, dist.ProcessGroup.rank) == before
+
+
+def test_optimizers_whose_step_is_no_transaction_are_refused_with_the_line() -> None:
+    parameters = [torch.nn.Parameter(torch.ones(2))]
+    with pytest.raises(TransactionError, match=rf"{__file__}:\d+ in test_.*LBFGS"):
+        check_optimizer(torch.optim.LBFGS(parameters))
+
+    class ZeroRedundancyOptimizer(torch.optim.SGD):
+        """Stands for torch's, which needs a group to be made; told by name, as there."""
+
+    with pytest.raises(TransactionError, match="fully_shard"):
+        check_optimizer(ZeroRedundancyOptimizer(parameters, lr=0.1))
+    check_optimizer(torch.optim.SGD(parameters, lr=0.1))
+    _apply_optimizer_in_backward(torch.optim.SGD, parameters, {"lr": 0.1})
+    with pytest.raises(TransactionError, match="during backward"):
+        check_optimizer(torch.optim.SGD(parameters, lr=0.1))

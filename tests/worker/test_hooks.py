@@ -1,0 +1,255 @@
+"""Optimizer hooks: the first call of a step asks, under whatever wraps the optimizer; what cannot be repeated is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from outlast.errors import StepInterrupted, TransactionError
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from outlast.runtime.worker.hooks import OptimizerHooks, scaler_reset, user_line  # noqa: E402
+
+KINDS = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.1),
+    "fused": lambda parameters: torch.optim.AdamW(parameters, lr=0.1, fused=True),
+    "foreach": lambda parameters: torch.optim.AdamW(parameters, lr=0.1, foreach=True),
+}
+
+
+class Asked:
+    """Counts the votes; refuses the next one if told to."""
+
+    def __init__(self) -> None:
+        self.votes = 0
+        self.undo = 0
+        self.repeat = False
+
+    def vote(self) -> None:
+        self.votes += 1
+        if self.repeat:
+            self.repeat = False
+            raise StepInterrupted
+
+    def needs_undo(self) -> None:
+        self.undo += 1
+
+
+@pytest.fixture
+def asked() -> Asked:
+    return Asked()
+
+
+@pytest.fixture
+def hook(asked: Asked) -> Iterator[Any]:
+    made: list[OptimizerHooks] = []
+
+    def build(*optimizers: Any) -> OptimizerHooks:
+        hooks = OptimizerHooks(optimizers, before_first=asked.vote, after_undo=asked.needs_undo)
+        made.append(hooks)
+        hooks.begin()
+        return hooks
+
+    yield build
+    for hooks in made:
+        hooks.remove()
+
+
+def a_step(model: nn.Module) -> Any:
+    loss = model(torch.ones(2, 3)).sum()
+    loss.backward()
+    return loss
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_call_of_each_step_asks_under_a_scheduler_too(kind: str, hook: Any, asked: Asked) -> None:
+    model = nn.Linear(3, 1)
+    optimizer = KINDS[kind](model.parameters())
+    before = torch.optim.lr_scheduler.StepLR(optimizer, 1)  # schedulers wrap optimizer.step
+    hooks = hook(optimizer)
+    after = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    for number in (1, 2, 3):
+        hooks.begin()
+        a_step(model)
+        assert hooks.called == 0
+        optimizer.step()
+        assert (hooks.called, asked.votes) == (1, number)
+        assert __file__ in hooks.first_line
+        before.step()
+        after.step()
+        optimizer.zero_grad()
+
+
+def test_an_interrupted_vote_keeps_the_optimizer_from_running(hook: Any, asked: Asked) -> None:
+    model = nn.Linear(3, 1)
+    optimizer = KINDS["adamw"](model.parameters())
+    hooks = hook(optimizer)
+    a_step(model)
+    kept = model.weight.detach().clone()
+    asked.repeat = True
+    with pytest.raises(StepInterrupted):
+        optimizer.step()
+    assert torch.equal(model.weight, kept)
+    assert not optimizer.state
+    hooks.begin()
+    optimizer.step()
+    assert not torch.equal(model.weight, kept)
+
+
+def test_several_optimizers_ask_once_and_the_same_one_twice_is_refused_with_both_lines(hook: Any, asked: Asked) -> None:
+    one, two = nn.Linear(3, 1), nn.Linear(3, 1)
+    first, second = KINDS["sgd"](one.parameters()), KINDS["adamw"](two.parameters())
+    hooks = hook(first, second)
+    a_step(one)
+    a_step(two)
+    first.step()
+    second.step()
+    assert (hooks.called, asked.votes) == (2, 1)
+    with pytest.raises(TransactionError) as caught:
+        first.step()
+    assert str(caught.value).count(f"{__file__}:") == 2
+    assert "accumulate" in caught.value.hint
+    hooks.begin()
+    first.step()
+
+
+def test_a_backward_after_an_applied_optimizer_is_told_once_a_step(hook: Any, asked: Asked) -> None:
+    one, two = nn.Linear(3, 1), nn.Linear(3, 1)
+    first, second = KINDS["sgd"](one.parameters()), KINDS["sgd"](two.parameters())
+    hooks = hook(first, second)
+    a_step(one)
+    a_step(one)
+    first.step()
+    assert asked.undo == 0
+    a_step(two)
+    torch.autograd.backward(two(torch.ones(1, 3)))
+    second.step()
+    assert asked.undo == 1
+    hooks.begin()
+    a_step(one)
+    assert asked.undo == 1
+
+
+def test_closures_are_refused_with_the_line(hook: Any, asked: Asked) -> None:
+    model = nn.Linear(3, 1)
+    optimizer = KINDS["sgd"](model.parameters())
+    hook(optimizer)
+    for call in (lambda: optimizer.step(lambda: a_step(model)), lambda: optimizer.step(closure=lambda: a_step(model))):
+        with pytest.raises(TransactionError, match=rf"{__file__}:\d+ in <lambda>: SGD.step was given a closure"):
+            call()
+    assert asked.votes == 0
+
+
+def test_an_optimizer_called_during_backward_is_refused(hook: Any) -> None:
+    model = nn.Linear(3, 1)
+    optimizer = KINDS["sgd"](model.parameters())
+    hook(optimizer)
+    model.weight.register_post_accumulate_grad_hook(lambda _: optimizer.step())
+    with pytest.raises(TransactionError, match="while a backward is running"):
+        a_step(model)
+
+
+def test_outside_of_a_step_and_once_removed_calls_pass_unseen(hook: Any, asked: Asked) -> None:
+    backward = torch.autograd.backward
+    model = nn.Linear(3, 1)
+    optimizer = KINDS["sgd"](model.parameters())
+    hooks = hook(optimizer)
+    assert torch.autograd.backward is not backward
+    hooks.end()
+    a_step(model)
+    optimizer.step()
+    optimizer.step()
+    hooks.remove()
+    hooks.remove()
+    optimizer.step()
+    assert asked.votes == 0
+    assert torch.autograd.backward is backward
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_scaler_that_skips_calls_none_and_one_that_steps_calls_once(kind: str, hook: Any, asked: Asked) -> None:
+    """A fused optimizer is called by the scaler in either case, and skips by itself."""
+    model = nn.Linear(3, 1)
+    optimizer = KINDS[kind](model.parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    hooks = hook(optimizer)
+    for value, expected in ((math.inf, int(kind == "fused")), (1.0, 1)):
+        hooks.begin()
+        optimizer.zero_grad()
+        kept = model.weight.detach().clone()
+        scaler.scale(model(torch.full((2, 3), value)).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assert hooks.called == expected
+        assert torch.equal(model.weight, kept) == math.isinf(value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("explicit", [False, True])
+def test_a_step_that_failed_after_unscale_repeats_with_the_same_result_once_the_scaler_is_reset(kind: str, explicit: bool, hook: Any, asked: Asked) -> None:
+    """Method: interrupt the vote under scaler.step, repeat, and compare with a run that was never interrupted."""
+
+    def train(repeat: bool) -> Any:
+        torch.manual_seed(0)
+        model = nn.Linear(3, 1)
+        optimizer = KINDS[kind](model.parameters())
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        hooks = hook(optimizer)
+
+        def attempt() -> None:
+            hooks.begin()
+            optimizer.zero_grad(set_to_none=True)
+            scaler.scale(model(torch.ones(2, 3)).square().sum()).backward()
+            if explicit:
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            scaler.step(optimizer)
+            scaler.update()
+
+        attempt()
+        saved = scaler.state_dict()
+        asked.repeat = repeat
+        if repeat:
+            with pytest.raises(StepInterrupted):
+                attempt()
+            scaler.load_state_dict(saved)
+            scaler_reset(scaler, [optimizer])
+        attempt()
+        return model.weight.detach().clone(), scaler.state_dict()
+
+    disturbed, undisturbed = train(True), train(False)
+    assert torch.equal(disturbed[0], undisturbed[0])
+    assert disturbed[1] == undisturbed[1]
+
+
+def test_without_the_reset_the_repeat_would_raise() -> None:
+    model = nn.Linear(3, 1)
+    optimizer = KINDS["sgd"](model.parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    scaler.scale(model(torch.ones(2, 3)).sum()).backward()
+    scaler.unscale_(optimizer)
+    scaler.load_state_dict(scaler.state_dict())
+    with pytest.raises(RuntimeError, match="already been called"):
+        scaler.unscale_(optimizer)
+    scaler_reset(scaler, [optimizer])
+    scaler.unscale_(optimizer)
+
+
+def test_the_users_line_is_the_innermost_outside_of_torch() -> None:
+    seen: list[str] = []
+
+    class Module(nn.Module):
+        def forward(self, x: Any) -> Any:
+            seen.append(user_line())
+            return x
+
+    Module()(torch.ones(1))
+    assert seen[0].startswith(f"{__file__}:")
+    assert seen[0].endswith(" in forward")
