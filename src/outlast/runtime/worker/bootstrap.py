@@ -126,12 +126,12 @@ def _execute(spec: ChildSpec, channel_fd: int) -> int:
 
 
 def _run_guarded(spec: ChildSpec, session: Session) -> int:
-    """Supervision boundary: whatever leaves the script becomes an exit code."""
+    """Whatever leaves the script becomes an exit code."""
     try:
         _run(spec)
     except SystemExit as left:
         return _exit_code(left)
-    except BaseException as error:
+    except BaseException as error:  # boundary: the user's script
         error.__traceback__ = _without_our_frames(error.__traceback__)
         session.user_failed(error)
         _write_error_file(error)
@@ -161,7 +161,7 @@ def _run(spec: ChildSpec) -> None:
 def _run_file(main: types.ModuleType, path: str) -> None:
     loader = importlib.machinery.SourceFileLoader("__main__", path)
     main.__dict__.update(__file__=path, __cached__=None, __loader__=loader, __package__=None, __spec__=None)
-    exec(loader.source_to_code(loader.get_data(path), path), main.__dict__)
+    exec(loader.source_to_code(loader.get_data(path), path), main.__dict__)  # tidy: this is what running a script means
 
 
 def set_first_path(folder: str) -> None:

@@ -41,7 +41,7 @@ def import_all(preload: list[str]) -> None:
     for name in preload:
         try:
             importlib.import_module(name)
-        except BaseException as error:
+        except BaseException as error:  # boundary: the user's module
             raise PreloadFailed(f"--preload {name}: {type(error).__name__}: {error}") from error
     gc.collect()
     gc.freeze()  # collections in a child then leave the pages shared

@@ -105,7 +105,7 @@ class Zygote:
             os._exit(1)
         try:
             return self._become(spec_from_json(value), fds)
-        except BaseException as error:
+        except BaseException as error:  # boundary: a child must not fall back into the zygote's loop
             # Nothing of the user's has run. The worker's own stderr is descriptor 2 by now, or still the one in the packet.
             text = f"outlast: the worker could not be set up: {type(error).__name__}: {error}\n".encode()
             with contextlib.suppress(OSError):
