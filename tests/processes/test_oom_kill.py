@@ -1,0 +1,46 @@
+"""A worker that the kernel really kills for memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.processes.house import House
+
+LIMIT_BYTES = 64 << 20
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A control group with little memory, under either hierarchy."""
+    v1 = Path("/sys/fs/cgroup/memory/memory.limit_in_bytes").exists()
+    group = Path("/sys/fs/cgroup/memory" if v1 else "/sys/fs/cgroup") / f"outlast-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / ("memory.limit_in_bytes" if v1 else "memory.max")).write_text(str(LIMIT_BYTES))
+        with contextlib.suppress(OSError):  # no swap account
+            (group / ("memory.memsw.limit_in_bytes" if v1 else "memory.swap.max")).write_text(str(LIMIT_BYTES if v1 else 0))
+    except OSError as error:
+        if group.exists():
+            group.rmdir()
+        pytest.skip(f"no control group can be made here: {error.strerror}")
+    yield group
+    group.rmdir()
+
+
+def test_a_worker_killed_for_memory_is_known_as_such(bare: Callable[[], House], small_group: Path) -> None:
+    """Trap 25. The control: the same SIGKILL without a counter that rose."""
+    house = bare()
+    env = {**house.spec().env, "GROUP": str(small_group / "cgroup.procs")}
+    eat = 'echo $$ > "$GROUP" && exec tail /dev/zero'
+    control = house.start(replace(house.spec(), script="sh", entry="program", args=("-c", "kill -9 $$")))
+    assert house.wait_exit(control).oom is False
+    worker = house.start(replace(house.spec(), script="sh", entry="program", args=("-c", eat), env=env))
+    exited = house.wait_exit(worker)
+    assert (exited.signal, exited.oom) == (signal.SIGKILL, True)
