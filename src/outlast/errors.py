@@ -60,9 +60,9 @@ class RunFailed(OutlastError):
     pass
 
 
-class StepInterrupted(BaseException):  # noqa: N818 - a signal, not an error
+class StepInterrupted(BaseException):
     """Unwinds the body of a step that will be repeated. Do not catch it."""
 
 
-class Reenter(BaseException):  # noqa: N818 - a signal, not an error
+class Reenter(BaseException):
     """Unwinds the function given to `outlast.main`, which is then entered again. Do not catch it."""

@@ -321,9 +321,10 @@ class WorkerHung:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The beacons moved: newest committed step on any member, and how long a step typically takes."""
+    """The beacons moved: newest step committed on any member and on all, and how long a step typically takes."""
 
-    step: int
+    newest: int
+    oldest: int
     step_s: float
     at_s: float
 

@@ -61,7 +61,7 @@ class Agent:
         self._ticked_s = now_s
         self._question: Question | None = None
         self._nonce = 0
-        self._newest = 0
+        self._moved = (0, 0)
 
     def on_command(self, message: ForAgent, *, now_s: float) -> list[Output]:
         """From the coordinator."""
@@ -111,12 +111,14 @@ class Agent:
 
     def _progress(self, now_s: float) -> list[Output]:
         members = [w.reading.beacon for w in self._watched.values() if w.reading is not None and w.rank >= 0]
-        newest = max((beacon.step for beacon in members), default=0)
-        if newest <= self._newest:
+        if not members:
             return []
-        self._newest = newest
-        typical = self.deadlines.typical_s
-        return [ToCoordinator(Progress(newest, sum(typical.get(phase, 0.0) for phase in (Phase.DATA, Phase.BODY, Phase.VOTE, Phase.APPLY)), now_s))]
+        newest, oldest = max(beacon.step for beacon in members), min(beacon.step for beacon in members)
+        if (newest, oldest) == self._moved:
+            return []
+        self._moved = (newest, oldest)
+        step_s = sum(self.deadlines.typical_s.get(phase, 0.0) for phase in (Phase.DATA, Phase.BODY, Phase.VOTE, Phase.APPLY, Phase.SNAPSHOT))
+        return [ToCoordinator(Progress(newest, oldest, step_s, now_s))]
 
     def _judge(self, now_s: float) -> list[Output]:
         standing = [self._standing(watched, now_s) for watched in self._watched.values() if watched.reading is not None and not watched.reported]

@@ -184,7 +184,7 @@ class Coordinator:
             self._store = None
             return [self._event(now_s, "store_lost", {"reason": message.reason}), *self._ask_store(message.reason)]
         if isinstance(message, Progress):
-            self.step, self.executed = max(self.step, message.step), max(self.executed, message.step)
+            self._note_step(message.oldest if self.roster.sharded else message.newest, message.newest)
             self.roster.step_s, self._moved_s = message.step_s, message.at_s
             return []
         if isinstance(message, ZygoteLost):
@@ -202,12 +202,11 @@ class Coordinator:
         if isinstance(message, Joined):
             return self._on_joined(now_s, member, message)
         if isinstance(message, Committed):
-            return self._on_committed(now_s, message)
+            return self._on_committed(now_s, member, message)
         if isinstance(message, WorkerHung):
             return self._on_hung(now_s, member, message)
         if isinstance(message, Hello):
-            member.greeted = True
-            return self._send_plan(member) if member.rank >= 0 else []
+            return self._on_hello(now_s, member)
         if isinstance(message, Parked):
             member.parked = True
             self._spare_failures = 0
@@ -251,6 +250,15 @@ class Coordinator:
             out.append(ToAgent(StartWorker(member.worker, rank, "rank", self.generation)))
         out.append(SetTimer("move", now_s + limits.BOOT_DEADLINE_S))
         return [*out, self._record_generation(now_s), SetTimer("spares", now_s + limits.SPARE_PLAIN_WAIT_S)]
+
+    def _on_hello(self, now_s: float, member: Member) -> list[Output]:
+        member.greeted = True
+        if member.rank < 0:
+            return []
+        out = self._send_plan(member)
+        if self.roster.way == "plain" and all(m.greeted for m in self.roster.members()):
+            out += self._resumed(now_s, now_s)  # a script without steps goes on when all its processes run again
+        return out
 
     def _start_plan(self, rank: int, start: Restart) -> Regroup:
         return Regroup(
@@ -296,12 +304,20 @@ class Coordinator:
         self._restore_s = 0.0
         return [*self._records(), SetTimer("move", None)]
 
-    def _on_committed(self, now_s: float, message: Committed) -> list[Output]:
-        self.step, self.executed = max(self.step, message.step), max(self.executed, message.step)
+    def _note_step(self, committed: int, executed: int) -> None:
+        self.step, self.executed = max(self.step, committed), max(self.executed, executed)
+
+    def _on_committed(self, now_s: float, member: Member, message: Committed) -> list[Output]:
+        """Replicated state: one rank's commit is everybody's. Sharded: the step is committed once the last owner has sealed it."""
         if message.generation != self.generation:
             return []
+        member.committed_s = message.at_s
+        last_s = [m.committed_s for m in self.roster.members()] if self.roster.sharded else [message.at_s]
+        self._note_step(0 if self.roster.sharded else message.step, message.step)
+        if None in last_s:
+            return []
         self._trained = True
-        return self._resumed(now_s, message.at_s)
+        return self._resumed(now_s, max(at_s for at_s in last_s if at_s is not None))
 
     def _resumed(self, now_s: float, at_s: float) -> list[Output]:
         if not self.interruptions.resumed(at_s=at_s):
@@ -362,7 +378,7 @@ class Coordinator:
     def _fault_of_exit(self, now_s: float, member: Member, message: WorkerExited) -> list[Output]:
         if member.condemned:
             return []  # its fault was booked when it was condemned
-        mechanism = Mechanism.SIGNAL if message.signal is not None else Mechanism.EXIT
+        mechanism = Mechanism.SIGNAL if message.signal is not None else Mechanism.LOST_CONTACT if member.victim else Mechanism.EXIT
         if member.raised:
             mechanism = Mechanism.EXCEPTION
         error, traceback = member.raised or (message.error or _how(message), "")
@@ -383,6 +399,7 @@ class Coordinator:
     def _on_broke(self, now_s: float, member: Member, message: Broke) -> list[Output]:
         if message.generation != self.generation or member.rank < 0:
             return []
+        member.victim = message.mechanism == "collective"
         if message.mechanism == "exception":
             self._raised.add(member.rank)
             member.raised = (message.error, message.traceback)
@@ -443,8 +460,7 @@ class Coordinator:
         if message.generation != self.generation:
             return []
         member.still = message
-        self.executed = max(self.executed, message.passed, message.committed)
-        self.step = max(self.step, message.committed)
+        self._note_step(0 if self.roster.sharded else message.committed, max(message.passed, message.committed))
         return self._check_left(now_s) if self.stage is Stage.LEAVING else []
 
     def _check_left(self, now_s: float) -> list[Output]:
@@ -513,7 +529,7 @@ class Coordinator:
                 settle=restore.settle.get(member.rank, "none"), then="start" if fresh else verdict.survivors, donor=restore.donor,
                 donate=member.rank == restore.donor and bool(heal), heal=heal,
             )  # fmt: skip
-            member.still, member.joined, member.finished = None, False, False
+            member.still, member.joined, member.finished, member.committed_s = None, False, False, None
             out += self._send_plan(member)
         deadline = limits.REGROUP_DEADLINE_S if verdict.rung in (Rung.REPEAT, Rung.SPARE) and not reenter else limits.BOOT_DEADLINE_S
         return [*out, SetTimer("move", now_s + deadline), self._record_generation(now_s)]
@@ -580,16 +596,21 @@ class Coordinator:
             return []
         if self.roster.live():
             return self._stop_now(now_s, End(1, "failed", f"processes {[m.pid for m in self.roster.live()]} cannot be killed", ""))
+        plain = self.roster.way == "plain"
         self.roster.clear()
+        out: list[Output] = [SetTimer("clear", None)]
+        if plain:  # torch keys what a script's own init_process_group says by nothing that changes: a new store forgets the dead
+            self._store = None
+            out += self._ask_store("a new store for a new start")
         if not self._restart.checkpoint and self._restart.step == 0:
             self.step = 0
-        return [SetTimer("clear", None), *self._launch_all(now_s)]
+        return [*out, *self._launch_all(now_s)]
 
     # --- the end ------------------------------------------------------------------------------------------
 
     def _on_finished(self, now_s: float, member: Member, message: Finished) -> list[Output]:
         member.finished = True
-        self.step, self.executed = max(self.step, message.step), max(self.executed, message.step)
+        self._note_step(message.step, message.step)
         return self._resumed(now_s, now_s) if message.generation == self.generation and self.stage is Stage.TRAINING else []
 
     def _on_checkpointed(self, now_s: float, message: Checkpointed) -> list[Output]:

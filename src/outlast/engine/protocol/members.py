@@ -34,8 +34,10 @@ class Member:
     done: bool = False  # ended well
     condemned: bool = False  # to be killed: its fault is booked
     dead: bool = False
+    victim: bool = False  # its own words: a collective failed under it
     still: Inventory | None = None
     raised: tuple[str, str] | None = None
+    committed_s: float | None = None  # its first commit in this generation
 
     @property
     def answers_leave(self) -> bool:

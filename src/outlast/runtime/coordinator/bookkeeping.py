@@ -151,10 +151,11 @@ class Bookkeeping:
             if known.beacon is not None and known.rank >= 0:
                 productive_s += known.beacon.seconds[Cause.PRODUCTIVE]
         members = sorted(coordinator.roster.members(), key=lambda member: member.rank)
+        plain = coordinator.stage is Stage.STARTING and not coordinator.roster.outlast and bool(members) and all(m.greeted for m in members)
         last = list(self._interruptions.values())[-_SHOWN:]
         return {
             "run": self._run,
-            "state": _STATES.get(coordinator.stage, "regrouping"),
+            "state": "training" if plain else _STATES.get(coordinator.stage, "regrouping"),
             "generation": coordinator.generation,
             "step": max(self._steps.newest, coordinator.step),
             "steps_per_s": self._steps.rate(now_s),

@@ -78,6 +78,7 @@ class Launcher:
         self._timers: dict[str, Timer] = {}
         self._outputs: deque[Output] = deque()
         self._stores = FIRST_STORE_NUMBER
+        self._renewing = False
         self._end: End | None = None
 
     def run(self) -> End:
@@ -137,13 +138,22 @@ class Launcher:
         if isinstance(output, Terminate):
             self._host.terminate(output.worker)
         elif isinstance(output, HostStore):
-            self._stores += 1
-            self._host.start(self._around.specs.store(self._stores))
+            self._renew_store()
         elif isinstance(output, Manifest):
             self._write_manifest(output)
         elif isinstance(output, End):
             self._end = output
             self._host.stop_all(term_grace_s=0.0, then=self._loop.stop)
+
+    def _renew_store(self) -> None:
+        """A new store host; the old one goes first, it may hold the port."""
+        self._around.specs.store_is_gone()
+        if self._stores in self._host.pids():
+            self._host.kill(self._stores)  # its exit brings us here again
+            self._renewing = True
+            return
+        self._stores += 1
+        self._host.start(self._around.specs.store(self._stores))
 
     def _spawn(self, order: Spawn) -> None:
         self._around.books.started(order)
@@ -203,7 +213,10 @@ class Launcher:
 
     def on_exit(self, exited: Exited) -> None:
         if exited.worker >= FIRST_STORE_NUMBER:
-            if self._end is None:
+            if self._renewing:
+                self._renewing = False
+                self._renew_store()
+            elif self._end is None:
                 self._event(StoreLost(f"the store's host ended (exit code {exited.exit_code}, signal {exited.signal})"))
             return
         beacon, steps = self._around.books.ended(exited)

@@ -63,6 +63,9 @@ class Specs:
         else:
             self._waiting.append(then)
 
+    def store_is_gone(self) -> None:
+        self._store = None
+
     def store_is_up(self, message: StoreUp) -> None:
         self._store = (message.host, message.port)
         waiting, self._waiting = self._waiting, []

@@ -87,6 +87,7 @@ class Attachment:
             raise Reenter
 
     def _build(self, plan: Regroup) -> None:
+        self.mark("grouping")
         self.member.build(plan)
         for wrapped in self.replicas:
             with self.member.guards.ours():
@@ -111,6 +112,7 @@ class Attachment:
             self._seal_private(step)
         self._register()
         session.do(lambda machine: machine.joined(step=step, group_s=0.0, restore_s=restore_s))
+        self.mark("joined")
         session.enter(Phase.BETWEEN, cause=Cause.OTHER)
         return step
 
@@ -128,12 +130,18 @@ class Attachment:
             note += "; put the training into a function and give it to outlast.main, so that survivors need not start anew"
         member.register(way=way, sharded=self.state.sharded, exact=True, note=note.lstrip("; ") if way == "respawn" else "")
 
+    def mark(self, name: str) -> None:
+        session = self.member.session
+        assert session is not None
+        session.mark(name, max(session.machine.committed, session.beacon.step))
+
     # --- restoring ---------------------------------------------------------------------------------------
 
     def _restore(self, plan: Regroup) -> None:
         session = self.member.session
         assert session is not None
         session.enter(Phase.REGROUP, cause=Cause.RESTORE)
+        self.mark("restoring")
         if plan.replicated in ("donor", "transfer"):
             generation = plan.generation if plan.replicated == "donor" else None
             image = session.vault.read_transfer(generation, plan.step)
@@ -206,12 +214,13 @@ class Attachment:
 
     def seal_tail(self, step: int) -> None:
         """After the block's tail: again, if the tail drew random numbers or moved a scheduler (traps 8)."""
-        if self.state.random_moved():
+        if self.state.private_moved():
             self._seal_private(step)
 
     def _seal_private(self, step: int) -> None:
         session = self.member.session
         assert session is not None
+        session.mark("sealing", step)
         session.vault.write(self.member.rank(), generation=self.member.generation, step=step, pieces=self._private_pieces(), metadata={})
         self.sealed = step
 
@@ -219,10 +228,12 @@ class Attachment:
         """Sharded: the whole image of `step`."""
         session = self.member.session
         assert session is not None
+        session.mark("sealing", step)
         session.vault.write(self.member.rank(), generation=self.member.generation, step=step, pieces=self._pieces(True), metadata={"step": str(step)})
         self.sealed = step
         steps = session.vault.steps(self.member.rank())
         session.do(lambda machine: machine.now_sealed(steps=steps))
+        session.mark("sealed", step)
 
     def _pieces(self, with_shared: bool) -> list[Piece]:
         return [*self._private_pieces(), *(self._shared_pieces() if with_shared else [])]
@@ -247,19 +258,23 @@ class Attachment:
         if plan.then == "reenter":
             raise Reenter
         session.enter(Phase.REGROUP, cause=Cause.REGROUP)
+        self.mark("grouping")
         group_s = self.member.build(plan)
+        self.mark("grouped")
         for wrapped in self.replicas:
             with self.member.guards.ours():
                 ddp.rebuild(wrapped)
         self._freeze()
         self.high_water = max(self.high_water, plan.high_water)
         session.do(lambda machine: machine.joined(step=plan.step, group_s=group_s, restore_s=0.0))
+        self.mark("joined")
         session.enter(Phase.BETWEEN, cause=Cause.OTHER)
 
     def donate(self, plan: Regroup, *, undo: bool) -> None:
         """Write the replicated state where those who need it find it."""
         session = self.member.session
         assert session is not None
+        self.mark("donating")
         session.vault.write_transfer(plan.generation, plan.step, self._shared_pieces(), {"undo": str(int(undo))})
         session.do(lambda machine: machine.donated(step=plan.step))
 

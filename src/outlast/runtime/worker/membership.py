@@ -27,6 +27,7 @@ from outlast.model.terms import Cause, Phase
 from outlast.runtime import clock
 from outlast.runtime.worker import ddp, groups
 from outlast.runtime.worker.guards import Guards
+from outlast.runtime.worker.peers import is_peer_failure
 from outlast.runtime.worker.session import Session, cut, one_line
 from outlast.runtime.worker.wake import SocketWatch
 
@@ -216,7 +217,7 @@ class Membership:
 
     def is_victim(self, error: BaseException) -> bool:
         """Whether `error` is what a lost peer looks like from here."""
-        return self.broken or isinstance(error, (StepInterrupted, groups.Cancelled)) or _is_peer_failure(error)
+        return self.broken or isinstance(error, (StepInterrupted, groups.Cancelled)) or is_peer_failure(error)
 
     def left_function(self, error: Exception) -> Regroup | None:
         """An error left main's function: say so, and wait for the plan to enter it again. None where nobody can give one."""
@@ -230,6 +231,7 @@ class Membership:
         """Say what this rank holds and wait for the next generation's plan."""
         assert self.session is not None
         session, seen = self.session, self.generation
+        session.mark("still", session.beacon.step)
         session.enter(Phase.WAIT)
         session.do(lambda machine: machine.stand_still(in_hook=in_hook))
         plan = session.wait_plan(newer_than=seen)
@@ -261,13 +263,4 @@ def _backend() -> str:
     return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
 
 
-def _is_peer_failure(error: BaseException) -> bool:
-    """Whether torch raised this because a peer or its connection is gone. gloo says so in words only."""
-    if isinstance(error, (dist.DistBackendError, dist.DistNetworkError)):
-        return True
-    text = str(error)
-    return isinstance(error, RuntimeError) and any(word in text for word in _PEER_WORDS)
-
-
-_PEER_WORDS = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "Broken pipe", "Socket closed", "Socket Timeout")
 _OURS = f"{os.sep}outlast{os.sep}runtime{os.sep}"

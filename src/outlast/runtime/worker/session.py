@@ -28,6 +28,8 @@ from outlast.runtime import clock
 from outlast.runtime.channel import BlockingChannel
 from outlast.runtime.child import ChildSpec
 from outlast.runtime.tiers.vault import Vault
+from outlast.runtime.worker.marks import mark
+from outlast.runtime.worker.peers import is_peer_failure
 
 _FORGET = 0.99  # per occurrence: how fast a long phase is forgotten
 
@@ -83,7 +85,8 @@ class Session:
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         if self.machine.generation == 0 and self.machine.plan is None:  # never joined: the launcher has sent a plan or will
             self.machine.generation = self.spec.generation
-        self.do(lambda m: m.broke(mechanism="exception", error=one_line(error), traceback=cut(text), now_s=clock.now_s()))
+        mechanism = "collective" if is_peer_failure(error) else "exception"
+        self.do(lambda m: m.broke(mechanism=mechanism, error=one_line(error), traceback=cut(text), now_s=clock.now_s()))
 
     def finish(self, exit_code: int) -> None:
         """The script is over; what follows is the interpreter's end."""
@@ -121,6 +124,10 @@ class Session:
 
     def say(self, message: Message) -> None:
         self._channel.send(message)
+
+    def mark(self, name: str, step: int) -> None:
+        """A place where a drill may strike."""
+        mark(name, rank=self.beacon.rank, step=step)
 
     # --- beacon and book ---
 

@@ -63,19 +63,21 @@ class Pieces:
 
     def of(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> list[Piece]:
         """As `piece` of each. Raises StateError."""
-        known: dict[str, tuple[int, torch.dtype, torch.Size, Piece]] = {}
+        before, self._known = self._known, {}
         pieces = []
         for name, tensor in tensors:
-            entry = self._known.get(name)
-            if not is_live(tensor):
-                pieces.append(piece(name, tensor))
-                continue
-            # The view keeps its storage alive, so the same address is the same storage.
-            if entry is None or entry[0] != tensor.data_ptr() or entry[1] is not tensor.dtype or entry[2] != tensor.shape:
+            entry = before.get(name)
+            # The view keeps its storage alive, so the same address is the same storage. Cheapest questions first: this runs for each tensor at each step.
+            if (
+                entry is None or entry[0] != tensor.data_ptr() or entry[1] is not tensor.dtype or entry[2] != tensor.shape
+                or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg()
+            ):  # fmt: skip
                 entry = (tensor.data_ptr(), tensor.dtype, tensor.shape, piece(name, tensor))
-            known[name] = entry
+                if not is_live(tensor):
+                    pieces.append(entry[3])
+                    continue
+            self._known[name] = entry
             pieces.append(entry[3])
-        self._known = known
         return pieces
 
 

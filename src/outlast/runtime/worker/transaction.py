@@ -218,7 +218,9 @@ class Transaction:
         session = self.member.session
         try:
             self.attachment.prepare(step.number)
+            session.mark("prepared", step.number)
             session.enter(Phase.VOTE, learn=True)
+            session.mark("voting", step.number)
             ballot = vote(self.member, self._ballot(step))
         except OutlastError as error:
             self._refuse(error)
@@ -232,6 +234,7 @@ class Transaction:
             session.do(lambda machine: machine.now_passed(step=step.number))
             session.enter(Phase.VOTE, learn=True)
             self._counted(ballot)
+            session.mark("passed", step.number)
         self._passed = True
 
     def _ballot(self, step: Step | None) -> Ballot:
@@ -252,6 +255,7 @@ class Transaction:
         """The step is applied here: count it, seal what has to be, follow a plan that waited."""
         session = self.member.session
         assert session is not None
+        session.mark("applied", step.number)
         self._in_flight = self._undo_kept = False
         self._undo = self._undo or self._undo_asked
         self._stepped(step)
@@ -264,12 +268,14 @@ class Transaction:
         session.book.commit_step(now_s=now_s, first=step.number > self.attachment.high_water, then=Cause.OTHER)
         session.do(lambda machine: machine.now_committed(step=step.number, now_s=now_s))
         session.enter(Phase.BETWEEN)
+        session.mark("committed", step.number)
         if self.state.sharded:
             self._unsealed = step
         else:
             step.committed()
         if self._checkpoint.due(step.number) or (self._stopping and self._checkpoint.on_stop):
             session.enter(Phase.CHECKPOINT, cause=Cause.STALL)
+            session.mark("saving", step.number)
             self._checkpoint.save(step.number, sharded=self.state.sharded)
             session.enter(Phase.BETWEEN, cause=Cause.OTHER)
         plan, self._plan = self._plan, None
@@ -329,6 +335,7 @@ class Transaction:
         while True:
             try:
                 self._settle(plan)
+                self.attachment.mark("settled")
                 self.attachment.follow(plan, undo=self._undo)
                 self.committed = self._step_now()
                 return
@@ -386,6 +393,7 @@ class Transaction:
         if session is None:
             return
         self._checkpoint.wait()
+        session.mark("finishing", self.committed)
         if not self._stopping:
             self.attachment.hand_over_at_end(self.committed, undo=self._undo)
         session.do(lambda machine: machine.finished(stopped=self._stopping))

@@ -1,0 +1,14 @@
+"""What the loss of a peer looks like from here: torch and gloo say it with these types, or only with these words."""
+
+from __future__ import annotations
+
+_TYPES = ("DistBackendError", "DistNetworkError")
+_WORDS = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "Broken pipe", "Socket closed", "Socket Timeout", "connectFullMesh")
+
+
+def is_peer_failure(error: BaseException) -> bool:
+    """Whether torch raised `error` because a peer or its connection is gone."""
+    if type(error).__name__ in _TYPES:
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError) and any(words in text for words in _WORDS)
