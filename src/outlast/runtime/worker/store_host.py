@@ -8,11 +8,10 @@ from __future__ import annotations
 import socket
 import sys
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]  # re-exported from C
-
 from outlast.model.messages import StoreUp
 from outlast.runtime.channel import BlockingChannel
 from outlast.runtime.child import ChildSpec
+from outlast.runtime.worker import groups
 
 
 def serve(spec: ChildSpec, channel_fd: int) -> int:
@@ -20,7 +19,7 @@ def serve(spec: ChildSpec, channel_fd: int) -> int:
     host, port = str(spec.options.get("host", "127.0.0.1")), int(spec.options.get("port", 0))
     channel = BlockingChannel(socket.socket(fileno=channel_fd))
     try:
-        store = TCPStore(host, port, is_master=True, wait_for_workers=False)
+        store = groups.serve(host, port)  # without DNS: a lost answer would stall every rank for 5 s
     except RuntimeError as error:
         print(f"outlast: no store on {host}:{port}: {str(error).splitlines()[0]}", file=sys.stderr)
         return 1
