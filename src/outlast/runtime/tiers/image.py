@@ -169,7 +169,7 @@ def _check_sizes(plan: _Plan, pieces: Sequence[Piece]) -> None:
         return
     for spec, data in pieces:
         if len(data) != spec.nbytes:
-            raise StateError(f"{spec.name} is {spec.dtype} {list(spec.shape)}, {size:,} bytes, but came with {len(data):,}")
+            raise StateError(f"{spec.name} is {spec.dtype} {list(spec.shape)}, {spec.nbytes:,} bytes, but came with {len(data):,}")
 
 
 def _copy(target: memoryview, head: bytes, buffers: Sequence[memoryview], sizes: Sequence[int]) -> int:
