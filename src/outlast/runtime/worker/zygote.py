@@ -114,22 +114,22 @@ class Zygote:
             os._exit(1)
 
     def _become(self, spec: ChildSpec, fds: list[int]) -> tuple[ChildSpec, int]:
-        """From a copy of the zygote to a process of its own. The order matters: first a parent, then the gate, then the rest."""
+        """From a copy of the zygote to a process of its own. The middle process takes a while to end, so the launcher is waited for last."""
         bootstrap = importlib.import_module("outlast.runtime.worker.bootstrap")
         channel, gate, stdout, stderr = fds
-        _await_adoption(self._launcher_pid)
-        bootstrap.await_gate(gate)
         os.setsid()
         _reset_signals()
         stdin = os.open(os.devnull, os.O_RDONLY)
         for number, fd in enumerate((stdin, stdout, stderr)):
             os.dup2(fd, number)
-        for fd in open_descriptors() - self._libraries - {0, 1, 2, channel}:
+        for fd in open_descriptors() - self._libraries - {0, 1, 2, channel, gate}:
             os.close(fd)  # what imported libraries opened for themselves stays
         self._set_environment(spec)
         _reseed()
         _set_threads(spec.env.get("OMP_NUM_THREADS", ""))
         bootstrap.settle(spec)
+        _await_adoption(self._launcher_pid)
+        bootstrap.await_gate(gate)
         return spec, channel
 
     def _set_environment(self, spec: ChildSpec) -> None:
