@@ -78,11 +78,12 @@ def judge(report: dict, faults: list[dict], fire: str, calm: str) -> list[str]:
 def show(report: dict, faults: list[dict], fire: str, calm: str) -> None:
     mttr_s = [one["mttr_s"] for one in report["interruptions"] if one["mttr_s"] is not None]
     kills = sum(fault["signal"] == "SIGKILL" for fault in faults)
+    one_step = f"one step takes {report['step_median_s'] or 0:.3f} s of it"
     rows = {
         "faults fired": f"{len(faults)}: {kills} SIGKILL, {len(faults) - kills} SIGSTOP",
         "interruptions": f"{len(report['interruptions'])}, {sum(one['steps_repeated'] for one in report['interruptions'])} steps repeated",
         "ETTR": f"{report['ettr']:.1%} of all rank-seconds; {report['ettr_training']:.1%} without start-up and shutdown",
-        "MTTR": f"median {statistics.median(mttr_s):.3f} s, maximum {max(mttr_s):.3f} s" if mttr_s else "none measured",
+        "MTTR": f"median {statistics.median(mttr_s):.3f} s, maximum {max(mttr_s):.3f} s; {one_step}" if mttr_s else "none measured",
         "digest under fire": fire or "none",
         "digest undisturbed": calm or "none",
         "digests": "equal" if fire and fire == calm else "NOT EQUAL",
@@ -94,7 +95,7 @@ def show(report: dict, faults: list[dict], fire: str, calm: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Train under fire, then undisturbed, and compare.")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(100_000), help="of the training and of the killer (random)")
-    parser.add_argument("--steps", type=int, default=350)
+    parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--spares", type=int, default=1)
     args = parser.parse_args()

@@ -4,15 +4,17 @@ A step counts as committed when its checkpoint is in place. torchrun counts rest
 """
 
 import argparse
+import itertools
 import os
 from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from commits import batch_of, committed
+from commits import committed
 from torch.nn.parallel import DistributedDataParallel
-from train_gpt import GPT, Corpus
+from torch.utils.data import DataLoader, DistributedSampler
+from train_gpt import BATCH, GPT, Corpus
 
 
 def main() -> None:
@@ -29,8 +31,10 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     done = load(args.checkpoint, model, optimizer) if args.checkpoint and args.checkpoint.exists() else 0
     corpus = Corpus()
-    for step in range(done + 1, args.steps + 1):
-        model(*batch_of(corpus, step, rank, world_size)).backward()
+    loader = DataLoader(corpus, BATCH // world_size, sampler=DistributedSampler(corpus, world_size, rank))
+    endless = itertools.chain.from_iterable(itertools.repeat(loader))
+    for step, batch in zip(range(done + 1, args.steps + 1), endless, strict=False):
+        model(*batch).backward()
         optimizer.step()
         optimizer.zero_grad()
         if args.checkpoint and rank == 0:

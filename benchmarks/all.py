@@ -1,0 +1,98 @@
+"""Run every benchmark beside its peers and write RESULTS.md.
+
+    make bench                                       about 40 minutes on two cores, which nothing else should use
+    make bench ARGS="--torchft-python PATH"          with torchft, from an interpreter that has it
+    make bench ARGS="--only overhead stall"
+
+A benchmark that ends badly is named in RESULTS.md; figures of earlier runs are kept, with their own date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results"
+
+
+def commands(args: argparse.Namespace) -> dict[str, list[str]]:
+    torchft = ["--torchft-python", args.torchft_python] if args.torchft_python else []
+    return {
+        "mttr-sigkill": ["mttr.py", *torchft],
+        "mttr-sigstop": ["mttr.py", "--signal", "SIGSTOP", *torchft],
+        "overhead": ["overhead.py"],
+        "stall": ["stall.py", "--json", str(RESULTS / "stall.json")],
+    }
+
+
+def mttr_page(title: str, kept: dict) -> list[str]:
+    rows = [f"### {title}", "", condition(kept), "", "| | came back | median s | max s | one step s |", "|---|---|---|---|---|"]
+    for name, one in kept["result"].items():
+        figures = ["-" if one[key] is None else f"{one[key]:.3f}" for key in ("median_s", "max_s", "step_s")]
+        rows.append(f"| {name} | {one['came_back']} of {one['strikes']} | " + " | ".join(figures) + " |")
+    return rows
+
+
+def overhead_page(kept: dict) -> list[str]:
+    one = kept["result"]
+    return [
+        "### Step time without faults", "", condition(kept), "",
+        f"outlast takes **{one['overhead']:+.2%}** (95 % interval {one['low']:+.2%} to {one['high']:+.2%}), {one['outlast_step_s']:.4f} s beside "
+        f"torchrun's {one['torchrun_step_s']:.4f} s; {one['pairs']} alternating pairs of {one['steps']} steps. Goal of 2 %: {one['goal']}.",
+    ]  # fmt: skip
+
+
+def stall_page(text: str) -> list[str]:
+    return ["### One snapshot each step", "", "What `benchmarks/stall.py` said:", "", "```", *text.rstrip().splitlines(), "```"]
+
+
+def condition(kept: dict) -> str:
+    return f"{kept['at']}; {kept['machine']}; 4 workers with one thread each; the model of `examples/train_gpt.py` (40 MB of state)."
+
+
+def page() -> str:
+    parts = ["# Results", "", "Written by `make bench`. What is timed, and how, stands at the head of each program.", ""]
+    titles = {"mttr-sigkill": "SIGKILL of one of four workers to the first new commit, less one step", "mttr-sigstop": "The same with SIGSTOP"}
+    for name, title in titles.items():
+        if (RESULTS / f"{name}.json").exists():
+            parts += [*mttr_page(title, json.loads((RESULTS / f"{name}.json").read_text())), ""]
+    if (RESULTS / "overhead.json").exists():
+        parts += [*overhead_page(json.loads((RESULTS / "overhead.json").read_text())), ""]
+    if (RESULTS / "stall.txt").exists():
+        parts += [*stall_page((RESULTS / "stall.txt").read_text()), ""]
+    if (HERE / "NOTES.md").exists():
+        parts += [(HERE / "NOTES.md").read_text().rstrip(), ""]
+    return "\n".join(parts)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", nargs="*", help="these benchmarks; with no name: only write the page again")
+    parser.add_argument("--torchft-python", help="an interpreter that has torchft and this torch")
+    args = parser.parse_args()
+    RESULTS.mkdir(exist_ok=True)
+    bad = []
+    for name, command in commands(args).items():
+        if args.only is not None and name not in args.only:
+            continue
+        print(f"\n== {name}", flush=True)
+        with subprocess.Popen([sys.executable, str(HERE / command[0]), *command[1:]], stdout=subprocess.PIPE, text=True) as running:
+            said = []
+            for line in running.stdout or ():
+                print(line, end="", flush=True)
+                said.append(line)
+        if name == "stall":
+            (RESULTS / "stall.txt").write_text("".join(said))
+        if running.returncode not in (0, 3):
+            bad.append(f"{name} ended with {running.returncode}")
+    (HERE / "RESULTS.md").write_text(page())
+    print("\n" + ("\n".join(bad) or "all well") + f"\nwritten to {HERE / 'RESULTS.md'}")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
