@@ -32,6 +32,7 @@ from torch.utils.data import DataLoader
 from outlast.errors import CorruptError, StateError
 from outlast.model.limits import STATE_TEXT_BYTES, TENSOR_HEADER_BYTES
 from outlast.runtime.worker import modules, optim_state, random_state, tree
+from outlast.runtime.worker.hooks import scaler_reset
 from outlast.runtime.worker.loaders import BatchSource, open_source
 from outlast.runtime.worker.sharding import Shard, is_distributed, is_sharded, local, shard_of
 
@@ -141,7 +142,7 @@ class State:
         for name, scaler in self.scalers.items():
             if described["scalers"][name]:
                 scaler.load_state_dict(described["scalers"][name])
-            _clear_stage(scaler)
+            scaler_reset(scaler, self.optimizers.values())
 
     def shards(self) -> dict[str, Shard]:
         """For each distributed tensor of `shared_tensors`: where this rank's part lies."""
@@ -303,6 +304,7 @@ class _StepKeeper:
         state.modules.load_extra(extra)
         for name, scaler in state.scalers.items():
             _put_scaler(scaler, *self._scalers[name])
+            scaler_reset(scaler, state.optimizers.values())
         for parameter, graded in zip(state.parameters.values(), self._graded, strict=True):
             _clear_gradient(parameter, graded=graded)
         random_state.restore(self._random)
@@ -341,12 +343,6 @@ def _clear_gradient(parameter: torch.Tensor, *, graded: bool) -> None:
 def _put_scaler(scaler: torch.amp.GradScaler, scale: torch.Tensor | None, growth: torch.Tensor | None) -> None:
     """state_dict() would copy from the device and wait for it at each step; these two tensors are all it holds."""
     scaler._scale, scaler._growth_tracker = _clone(scale), _clone(growth)
-    _clear_stage(scaler)
-
-
-def _clear_stage(scaler: torch.amp.GradScaler) -> None:
-    """Forget "unscale_() has already been called": load_state_dict does not."""
-    scaler._per_optimizer_states.clear()
 
 
 def _clone(tensor: torch.Tensor | None) -> torch.Tensor | None:
