@@ -28,7 +28,6 @@ SURFACE = {
     "StateError": "",
     "CapacityError": "",
     "CorruptError": "",
-    "RunFolderError": "",
     "RunFailed": "",
 }
 

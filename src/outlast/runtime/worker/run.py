@@ -140,7 +140,7 @@ def main(function: Callable[[Run], T]) -> T:
             _let_go(left)
         except OutlastError:
             raise
-        except Exception as error:
+        except Exception as error:  # boundary: the user's function
             plan = run._membership.left_function(error)
             if plan is None:
                 raise

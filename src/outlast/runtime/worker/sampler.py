@@ -70,6 +70,7 @@ class StepSampler:
         self._next = step
 
     def epoch_of(self, step: int) -> int:
+        """Epochs count from 0."""
         return step // len(self)
 
     def indices(self, step: int) -> list[int]:

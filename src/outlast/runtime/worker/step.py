@@ -73,6 +73,7 @@ class Step:
         self.attempt += 1
 
     def committed(self) -> None:
+        """Called by the transaction, once: run what `on_commit` was given."""
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback()
