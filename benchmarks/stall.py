@@ -65,13 +65,13 @@ def make_state(nbytes: int) -> dict[str, torch.Tensor]:
 
 
 class Training:
-    """Steps of about `step_s` seconds on all cores."""
+    """Steps of at least `step_s` seconds on all cores: the length is set by the fastest products seen."""
 
     def __init__(self, step_s: float) -> None:
         self._left, self._right = torch.randn(768, 768), torch.randn(768, 768)
-        self._count = 1
-        for _ in range(3):  # the first products are slow: caches, threads, clock rate
-            self._count = max(1, round(self._count * step_s / min(self.timed() for _ in range(3))))
+        self._count = 4
+        fastest_s = min(self.timed() for _ in range(30)) / self._count
+        self._count = math.ceil(step_s / fastest_s)
 
     def timed(self) -> float:
         began = time.perf_counter()
