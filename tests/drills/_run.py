@@ -1,0 +1,186 @@
+"""One `outlast run` under a drill: start it in a folder of its own, strike, wait for its end, ask what the ledger says.
+
+    drill = Drill(tmp_path, "ddp.py", "--steps", "12", flags=("--spares", "1"), marks=[...], strikes=[...])
+    with drill:
+        drill.until(lambda: drill.step >= 5, "step 5"); os.kill(drill.pid_of(2), signal.SIGSTOP)
+        outcome = drill.finish()
+
+marks     faults at outlast's own places: OUTLAST_DRILL, see runtime/worker/marks.py
+strikes   faults at the script's places: DRILL_STRIKES, see scripts/strikes.py
+Either gets a `once` file of its own where it names none. All waits are bounded; leaving the block ends every process of the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from outlast.app.status import status_facts
+from outlast.errors import OutlastError
+from outlast.runtime.ledger.view import look
+
+SCRIPTS = Path(__file__).parent / "scripts"
+OUTLAST = str(Path(sys.executable).with_name("outlast"))
+Fault = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A run that is over. `commits`: (rank, step, pid) in the order they were noted."""
+
+    code: int
+    stdout: str
+    stderr: str
+    report: dict[str, Any]
+    commits: list[tuple[int, int, int]]
+
+    @property
+    def digests(self) -> dict[int, str]:
+        """By rank, as the script printed them."""
+        words = (line.split() for line in self.stdout.splitlines() if line.startswith("digest "))
+        return {int(one[1]): one[2] for one in words if len(one) == 3}
+
+    @property
+    def interruptions(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.report["interruptions"]
+        return found
+
+    def ledger_is_sound(self) -> None:
+        """Seconds by cause sum to ranks x wall; every interruption is over; no committed step was lost; none was committed twice on a rank."""
+        report = self.report
+        total_s = report["world_size"] * report["wall_s"]
+        assert abs(sum(report["rank_seconds"].values()) - total_s) < 1e-6, (report["rank_seconds"], total_s)
+        assert all(value >= 0 for value in report["rank_seconds"].values()), report["rank_seconds"]
+        for one in self.interruptions:
+            assert one["steps_lost"] == 0, one
+            assert one["resumed_s"] is not None, one
+            assert one["rung"] is not None, one
+        twice = [key for key, count in Counter((rank, step) for rank, step, _ in self.commits).items() if count > 1]
+        assert not twice, f"committed twice: {twice}"
+
+    def __str__(self) -> str:
+        brief = [{key: one[key] for key in ("mechanism", "class", "ranks", "rung", "mttr_s", "step", "reason", "error", "parent")} for one in self.interruptions]
+        lines = "\n".join(json.dumps(one) for one in brief)
+        return f"exit code {self.code}\n--- interruptions\n{lines}\n--- stderr\n{self.stderr[-6000:]}\n--- stdout\n{self.stdout[-2000:]}"
+
+
+class Drill:
+    """A run as its operator sees it."""
+
+    def __init__(
+        self, folder: Path, script: str, *arguments: str | int, workers: int = 4, flags: Sequence[str | int] = (),
+        marks: Sequence[Fault] = (), strikes: Sequence[Fault] = (), env: Mapping[str, str] | None = None, within_s: float = 90.0,
+    ) -> None:  # fmt: skip
+        self.folder = folder / "run"
+        self._scratch = folder
+        self._end_s = time.monotonic() + within_s
+        command = [OUTLAST, "run", "--nproc-per-node", workers, "--run-dir", self.folder, *flags, SCRIPTS / script, *arguments]
+        self._commits = folder / "commits"
+        self._commits.touch()
+        given = {name: value for name, value in os.environ.items() if not name.startswith(("OUTLAST_", "DRILL_"))}
+        given |= {"OMP_NUM_THREADS": "1", "DRILL_COMMITS": str(self._commits), **(env or {})}
+        if marks:
+            given["OUTLAST_DRILL"] = json.dumps(self._named("mark", marks))
+        if strikes:
+            given["DRILL_STRIKES"] = json.dumps(self._named("strike", strikes))
+        self._stdout, self._stderr = folder / "stdout", folder / "stderr"
+        with self._stdout.open("wb") as out, self._stderr.open("wb") as errors:
+            self.process = subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=out, stderr=errors, env=given, cwd=folder)
+
+    def _named(self, kind: str, faults: Sequence[Fault]) -> list[Fault]:
+        return [{"once": str(self._scratch / f"once-{kind}-{number}"), **fault} for number, fault in enumerate(faults)]
+
+    # --- looking -----------------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What `outlast status --json` prints; {} while there is no run."""
+        try:
+            return status_facts(look(str(self.folder)))
+        except (OutlastError, OSError, LookupError):
+            return {}
+
+    @property
+    def commits(self) -> list[tuple[int, int, int]]:
+        rows = (line.split() for line in self._commits.read_text().splitlines())
+        return [(int(rank), int(step), int(pid)) for rank, step, pid in rows]
+
+    @property
+    def step(self) -> int:
+        """The newest step that some rank has noted as committed: fresher than the status."""
+        return max((step for _, step, _ in self.commits), default=0)
+
+    def pid_of(self, rank: int) -> int:
+        """The process that noted a commit of this rank last."""
+        return [pid for of, _, pid in self.commits if of == rank][-1]
+
+    def fired(self, number: int = 0, kind: str = "mark") -> bool:
+        return (self._scratch / f"once-{kind}-{number}").exists()
+
+    def zygote(self) -> int:
+        return self._child("outlast-zygote")
+
+    def store(self) -> int:
+        return self._child("outlast-store")
+
+    def _child(self, title: str) -> int:
+        """The launcher's child with this kernel name (cut to 15 letters)."""
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                text = path.read_text()
+                name, parent = text[text.index("(") + 1 : text.rindex(")")], int(text.rpartition(")")[2].split()[1])
+                if parent == self.process.pid and name == title[:15]:
+                    return int(path.parent.name)
+        raise AssertionError(f"the launcher has no child {title}\n{self}")
+
+    # --- waiting -----------------------------------------------------------------------------------------
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        """Poll until the condition holds; the drill's own bound is the bound. Fails if the run ends before."""
+        while not condition():
+            if time.monotonic() > self._end_s:
+                raise AssertionError(f"not in time: {what}\n{self}")
+            if self.process.poll() is not None and not condition():
+                raise AssertionError(f"the run ended before: {what}\n{self}")
+            time.sleep(0.01)
+
+    def finish(self) -> Outcome:
+        """Wait for the run's end and read its ledger."""
+        try:
+            code = self.process.wait(max(0.1, self._end_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the run did not end in time\n{self}") from None
+        said = subprocess.run([OUTLAST, "report", str(self.folder), "--json"], capture_output=True, text=True, timeout=30)
+        report = json.loads(said.stdout) if said.returncode == 0 else {}
+        return Outcome(code, self._stdout.read_text(), self._stderr.read_text(), report, self.commits)
+
+    def __str__(self) -> str:
+        status = self.status
+        shown = {key: status.get(key) for key in ("state", "step", "generation", "workers", "spares", "interruptions")}
+        return f"{json.dumps(shown)}\ncommits {self.step}\n--- stderr\n{self._stderr.read_text()[-4000:]}\n--- stdout\n{self._stdout.read_text()[-1000:]}"
+
+    # --- ending ------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Drill:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)  # its workers die with it
+        self.process.wait(10)
+
+
+def drilled(folder: Path, script: str, *arguments: str | int, **options: Any) -> Outcome:
+    """Start, and wait for the end."""
+    with Drill(folder, script, *arguments, **options) as drill:
+        return drill.finish()
