@@ -1,0 +1,67 @@
+"""Where a drill strikes inside a script's own code, and what it does there.
+
+The environment variable DRILL_STRIKES holds a JSON list of
+    {"at": place, "rank": r, "step": n, "do": what, "once": path}
+Each fires at the first visit of its place at or after step n, on rank r (-1: any), unless the file `once` exists; it is made then.
+do: a signal's name, "raise", "sleep" (`for_s`), "exit" (`code`), "gil" (holds the interpreter lock for ever), "eat" (memory, without end).
+`after_s`: not here and now, but from a thread, that much later; `always`: at each visit, whatever lies in `once`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+
+class Struck(RuntimeError):
+    """What a strike raises where it was asked to."""
+
+
+def strike(place: str, *, rank: int, step: int) -> None:
+    for fault in _faults:
+        if fault["at"] == place and fault.get("rank", -1) in (-1, rank) and step >= fault.get("step", 0) and _take(fault):
+            if "after_s" in fault:
+                threading.Timer(fault["after_s"], _act, (fault,)).start()
+            else:
+                _act(fault)
+
+
+def _take(fault: dict[str, Any]) -> bool:
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(fault["once"], os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        return True
+    return bool(fault.get("always"))
+
+
+def _act(fault: dict[str, Any]) -> None:
+    do = fault["do"]
+    if do == "raise":
+        raise Struck(f"struck at {fault['at']}")
+    if do == "exit":
+        os._exit(int(fault["code"]))
+    if do == "sleep":
+        time.sleep(float(fault.get("for_s", 3600.0)))
+    elif do == "gil":
+        ctypes.PyDLL(None).sleep(3600)  # called without letting go of the lock
+    elif do == "eat":
+        _eat(fault["group"])
+    else:
+        os.kill(os.getpid(), signal.Signals[do])
+
+
+def _eat(group: str) -> None:
+    """Move into a control group with little memory, and ask for more."""
+    with open(group, "w") as file:
+        file.write(str(os.getpid()))
+    held = []
+    while True:
+        held.append(b"x" * (8 << 20))
+
+
+_faults: list[dict[str, Any]] = json.loads(os.environ.get("DRILL_STRIKES", "[]"))
