@@ -16,7 +16,21 @@ from outlast.engine.hang import Deadlines, HangVerdict, Standing, find_culprits,
 from outlast.engine.protocol.outputs import Deliver, HostStore, Kill, Output, Spawn, Terminate, ToCoordinator
 from outlast.model import limits
 from outlast.model.beacon import Beacon
-from outlast.model.messages import ForAgent, FromAgent, FromWorker, KillWorker, Ping, Pong, Progress, Regroup, StartStore, StartWorker, TermWorker, ToWorker, WorkerHung
+from outlast.model.messages import (
+    ForAgent,
+    FromAgent,
+    FromWorker,
+    KillWorker,
+    Ping,
+    Pong,
+    Progress,
+    Regroup,
+    StartStore,
+    StartWorker,
+    TermWorker,
+    ToWorker,
+    WorkerHung,
+)
 from outlast.model.terms import Phase
 
 

@@ -1,0 +1,82 @@
+"""How a run ends, and what is saved on the way: stops that were asked for, verdicts, checkpoints.
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+from outlast.engine.protocol.members import Member
+from outlast.engine.protocol.outputs import End, Manifest, Output, SetTimer, Tell, ToAgent
+from outlast.engine.protocol.state import Course, Stage
+from outlast.model import limits
+from outlast.model.messages import Checkpointed, Finished, KillWorker, Stop, TermWorker, ToWorker, WorkerExited
+
+
+class Ending(Course):
+    """Stopping: everybody is killed, then the run is over. A run that was asked to stop commits the step in flight first."""
+
+    def ask_stop(self, *, now_s: float, reason: str, exit_code: int) -> list[Output]:
+        """A signal, or a person. Asked twice: at once."""
+        if self.stage is Stage.ENDED:
+            return []
+        if self._end is not None or self.stage is not Stage.TRAINING:
+            return self._stop_now(now_s, End(exit_code, "stopped", reason, ""))
+        self._end = End(exit_code, "stopped", reason, "")
+        stop = Stop(reason, self.options.checkpoint_on_stop)
+        out: list[Output] = [Tell(f"stopping: {reason}; the step in flight is committed first")]
+        out += [ToAgent(ToWorker(member.worker, stop) if member.registered else TermWorker(member.worker, reason)) for member in self.roster.live()]
+        return [*out, SetTimer("stop", now_s + limits.TERM_GRACE_S)]
+
+    def _stop_now(self, now_s: float, end: End) -> list[Output]:
+        """Kill what lives, then end. A reason given earlier (a stop asked for) stays."""
+        if self._end is None or end.state == "failed":
+            self._end = end
+        self.stage = Stage.STOPPING
+        out: list[Output] = [SetTimer(name, None) for name in ("gather", "leave", "move", "handover", "clear", "spares")]
+        for member in (*self.roster.live(), *self.roster.spares()):
+            member.condemned = True
+            out.append(ToAgent(KillWorker(member.worker, end.reason)))
+        return [*out, *self._when_stopped(now_s)]
+
+    def _when_stopped(self, now_s: float) -> list[Output]:
+        if self.roster.live() or self.roster.spares():
+            return []
+        assert self._end is not None
+        return self._finish(now_s, self._end)
+
+    def _finish(self, now_s: float, end: End) -> list[Output]:
+        self._end = end
+        if self.roster.spares() or self.roster.live():
+            return self._stop_now(now_s, end)
+        self.stage = Stage.ENDED
+        return [*self._records(), SetTimer("stop", None), end]
+
+    # --- the last step -------------------------------------------------------------------------------------------
+
+    def _on_finished(self, now_s: float, member: Member, message: Finished) -> list[Output]:
+        member.finished = True
+        self._note_step(message.step, message.step)
+        return self._resumed(now_s, now_s) if message.generation == self.generation and self.stage is Stage.TRAINING else []
+
+    def _ended_well(self, member: Member, message: WorkerExited) -> bool:
+        return message.exit_code == 0 and (member.finished or not member.attached or self._end is not None)
+
+    # --- checkpoints ---------------------------------------------------------------------------------------------
+
+    def _on_checkpointed(self, now_s: float, message: Checkpointed) -> list[Output]:
+        if message.error:
+            self._shards.pop(message.step, None)
+            return self.on_manifest(now_s=now_s, step=message.step, folder="", error=f"rank {message.rank}: {message.error}")
+        shards = self._shards.setdefault(message.step, {})
+        shards[message.rank] = message
+        if len(shards) < self.options.world_size:
+            return []
+        del self._shards[message.step]
+        return [Manifest(message.step, self.roster.sharded, tuple((shard.file, shard.length, shard.checksum) for _, shard in sorted(shards.items())))]
+
+    def on_manifest(self, *, now_s: float, step: int, folder: str, error: str) -> list[Output]:
+        if error:
+            return [self._event(now_s, "checkpoint_failed", {"step": step, "error": error}), Tell(f"the checkpoint of step {step} failed: {error}")]
+        if step >= self._newest_checkpoint[0]:
+            self._newest_checkpoint = (step, folder)
+        return [self._event(now_s, "checkpoint", {"step": step, "folder": folder})]

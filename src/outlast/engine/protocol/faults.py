@@ -1,0 +1,100 @@
+"""What counts as a fault, of which rank, and which faults are one event.
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+from outlast.engine.protocol.members import Member
+from outlast.engine.protocol.moving import Moving
+from outlast.engine.protocol.outputs import Output, SetTimer, Tell, ToAgent
+from outlast.engine.protocol.state import Stage
+from outlast.model import limits
+from outlast.model.messages import Broke, KillWorker, WorkerExited, WorkerHung
+from outlast.model.terms import FailureClass, Mechanism
+
+
+class Faults(Moving):
+    """Each fault is booked once, when it is first seen: a process that is condemned adds nothing by its death."""
+
+    def _fault(self, now_s: float, member: Member, mechanism: Mechanism, fault_s: float | None, error: str, traceback: str, reason: str) -> list[Output]:
+        same_event = self.stage in (Stage.GATHERING, Stage.LEAVING) and bool(self.interruptions.open)
+        first = not self.interruptions.open
+        not_before = None if fault_s is not None else self._moved_s
+        self.interruptions.fault(
+            rank=member.rank, pid=member.pid, node=member.node, mechanism=mechanism, generation=self.generation, step=self.step, fault_s=fault_s,
+            fault_not_before_s=not_before, detected_s=now_s, same_event=same_event, error=error, traceback=traceback, reason=reason,
+        )  # fmt: skip
+        if first:
+            self._fault_s, self._detected_s = fault_s if fault_s is not None else now_s, now_s
+        elif fault_s is not None and self._fault_s is not None:
+            self._fault_s = min(self._fault_s, fault_s)
+        out = self._records()
+        if self.stage in (Stage.TRAINING, Stage.MOVING, Stage.STARTING):
+            self.stage = Stage.GATHERING
+            wait = limits.VICTIM_WAIT_S if mechanism is Mechanism.LOST_CONTACT else limits.COMPANION_WAIT_S
+            out.append(SetTimer("gather", now_s + wait))
+        elif self.stage is Stage.GATHERING and mechanism is not Mechanism.LOST_CONTACT:
+            out.append(SetTimer("gather", now_s + limits.COMPANION_WAIT_S))
+        elif self.stage is Stage.HANDOVER:
+            out += self._clear(now_s, "the donor was lost", keep_restart=False)
+        return out
+
+    def _kill_those(self, now_s: float, members: list[Member], why: str) -> list[Output]:
+        out: list[Output] = []
+        for member in members:
+            if not member.condemned and not member.dead:
+                member.condemned = True
+                out += self._fault(now_s, member, Mechanism.HANG, None, "", "", f"rank {member.rank} (pid {member.pid}) {why}")
+                out.append(ToAgent(KillWorker(member.worker, why)))
+        return out
+
+    # --- how faults show themselves ------------------------------------------------------------------------------
+
+    def _fault_of_exit(self, now_s: float, member: Member, message: WorkerExited) -> list[Output]:
+        if member.condemned:
+            return []  # its fault was booked when it was condemned
+        mechanism = Mechanism.SIGNAL if message.signal is not None else Mechanism.LOST_CONTACT if member.victim else Mechanism.EXIT
+        if member.raised:
+            mechanism = Mechanism.EXCEPTION
+        error, traceback = member.raised or (message.error or _how(message), "")
+        out = self._fault(now_s, member, mechanism, message.fault_s, error, traceback, f"rank {member.rank} (pid {member.pid}) ended: {_how(message)}")
+        if message.oom:
+            self.interruptions.classify(failure_class=FailureClass.HOST_MEMORY, reason=f"rank {member.rank} was killed for memory by the kernel")
+        return out
+
+    def _on_spare_exit(self, now_s: float, spare: Member, message: WorkerExited) -> list[Output]:
+        self.roster.drop(spare)
+        if self.stage is Stage.STOPPING:
+            return self._when_stopped(now_s)
+        out: list[Output] = [self._event(now_s, "spare_lost", {"pid": spare.pid, "kind": spare.kind, "error": message.error})]
+        if not spare.parked:
+            self._spare_failures += 1
+            out.append(Tell(f"a {spare.kind} spare ended before it could park: {message.error or _how(message)}"))
+        return [*out, SetTimer("spares", now_s + limits.SPARE_REFILL_DELAY_S)]
+
+    def _on_hung(self, now_s: float, member: Member, message: WorkerHung) -> list[Output]:
+        if member.condemned or member.dead:
+            return []
+        member.condemned = True
+        if member.rank < 0:
+            return [ToAgent(KillWorker(member.worker, message.reason))]
+        out = self._fault(now_s, member, Mechanism.HANG, message.last_s, "", "", message.reason)
+        return [*out, ToAgent(KillWorker(member.worker, message.reason))]
+
+    def _on_broke(self, now_s: float, member: Member, message: Broke) -> list[Output]:
+        if message.generation != self.generation or member.rank < 0:
+            return []
+        member.victim = message.mechanism == "collective"
+        if message.mechanism == "exception":
+            self._raised.add(member.rank)
+            member.raised = (message.error, message.traceback)
+            self._user_error = (message.error, message.traceback)
+            return self._fault(now_s, member, Mechanism.EXCEPTION, message.at_s, message.error, message.traceback, f"rank {member.rank} raised")
+        if self.stage is not Stage.TRAINING:
+            return []  # a victim of what is being dealt with
+        return self._fault(now_s, member, Mechanism.LOST_CONTACT, None, message.error, "", f"rank {member.rank}'s collective failed")
+
+
+def _how(message: WorkerExited) -> str:
+    return f"signal {message.signal}" if message.signal is not None else f"exit code {message.exit_code}"

@@ -1,0 +1,172 @@
+"""Who goes where: the plan of each member of a generation, given once there is a store; spares and forks for lost ranks.
+
+    _move         survivors go on in their processes
+    _restart_all  all ranks come anew: at once, or after a survivor has handed its state over
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from outlast.engine.protocol.ending import Ending
+from outlast.engine.protocol.members import Member
+from outlast.engine.protocol.outputs import End, Output, SetTimer, ToAgent
+from outlast.engine.protocol.state import Restart, Stage
+from outlast.engine.recovery import RecoveryVerdict
+from outlast.engine.restore import RestoreVerdict
+from outlast.model import limits
+from outlast.model.messages import Donated, KillWorker, Regroup, StartStore, StartWorker, ToWorker
+from outlast.model.terms import Rung
+
+
+class Moving(Ending):
+    """Plans."""
+
+    def _launch_all(self, now_s: float) -> list[Output]:
+        """All ranks anew, from `self._restart`."""
+        self.generation += 1
+        self.stage = Stage.STARTING
+        out: list[Output] = []
+        for rank in range(self.options.world_size):
+            member = self.roster.add(rank=rank, kind="rank", now_s=now_s)
+            member.plan = self._start_plan(rank, self._restart)
+            out.append(ToAgent(StartWorker(member.worker, rank, "rank", self.generation)))
+        out.append(SetTimer("move", now_s + limits.BOOT_DEADLINE_S))
+        return [*out, self._record_generation(now_s), SetTimer("spares", now_s + limits.SPARE_PLAIN_WAIT_S)]
+
+    def _start_plan(self, rank: int, start: Restart) -> Regroup:
+        return Regroup(
+            generation=self.generation, rank=rank, world_size=self.options.world_size, store_host="", store_port=0, settle="none", then="start",
+            step=start.step, donor=-1, donate=False, heal=(), replicated=start.replicated, private=start.private, checkpoint=start.checkpoint,
+            high_water=self.executed, fault_s=self._fault_s, detected_s=self._detected_s,
+        )  # fmt: skip
+
+    def _send_plan(self, member: Member) -> list[Output]:
+        """To a member that listens, as soon as there is a store."""
+        if member.plan is None or not member.greeted:
+            return []
+        output = ToAgent(ToWorker(member.worker, member.plan))
+        if self._store is None:
+            self._pending.append(output)
+            return []
+        return [replace_store(output, self._store)]
+
+    def _ask_store(self, reason: str) -> list[Output]:
+        return [ToAgent(StartStore(reason))]
+
+    # --- survivors go on -----------------------------------------------------------------------------------------
+
+    def _move(self, now_s: float, verdict: RecoveryVerdict, restore: RestoreVerdict) -> list[Output]:
+        """Survivors go on in their processes; lost ranks are given to spares or forks."""
+        assert restore.step is not None
+        self.generation += 1
+        self.stage = Stage.MOVING
+        out: list[Output] = []
+        for rank, worker in verdict.replace.items():
+            out += self._replace(now_s, rank, worker)
+        sharded = self.roster.sharded
+        reenter = verdict.survivors == "reenter"
+        heal = () if sharded else tuple(range(self.options.world_size)) if reenter else restore.heal
+        for member in self.roster.members():
+            fresh = member.rank not in restore.settle and not (sharded and member.still is not None and member.rank not in verdict.replace)
+            healed = "none" if sharded else "transfer" if reenter else "donor" if member.rank in heal else "none"
+            member.plan = replace(
+                self._start_plan(member.rank, Restart(restore.step, healed, "slot" if fresh or reenter or sharded else "keep")),
+                settle=restore.settle.get(member.rank, "none"), then="start" if fresh else verdict.survivors, donor=restore.donor,
+                donate=member.rank == restore.donor and bool(heal), heal=heal,
+            )  # fmt: skip
+            member.still, member.joined, member.finished, member.committed_s = None, False, False, None
+            out += self._send_plan(member)
+        deadline = limits.REGROUP_DEADLINE_S if verdict.rung in (Rung.REPEAT, Rung.SPARE) and not reenter else limits.BOOT_DEADLINE_S
+        return [*out, SetTimer("move", now_s + deadline), self._record_generation(now_s)]
+
+    def _replace(self, now_s: float, rank: int, worker: int) -> list[Output]:
+        if worker >= 0:
+            self.roster.promote(worker, rank, now_s=now_s)
+            return []
+        member = self.roster.add(rank=rank, kind="rank", now_s=now_s)
+        return [ToAgent(StartWorker(member.worker, rank, "rank", self.generation))]
+
+    def _refill_spares(self, now_s: float) -> list[Output]:
+        if self.stage in (Stage.STOPPING, Stage.ENDED) or self._spare_failures >= limits.SPARE_FAILURES_COUNT:
+            return []
+        kind = self.options.spare_kind if self.roster.outlast and not self._spare_failures else "warm"
+        out: list[Output] = []
+        for _ in range(self.options.spares - len(self.roster.spares())):
+            spare = self.roster.add(rank=-1, kind=kind, now_s=now_s)
+            out.append(ToAgent(StartWorker(spare.worker, -1, kind, self.generation)))
+        return out
+
+    # --- all come anew -------------------------------------------------------------------------------------------
+
+    def _restart_all(self, now_s: float, verdict: RecoveryVerdict, restore: RestoreVerdict, finished: bool) -> list[Output]:
+        if finished and self._donated is not None:
+            self._restart = Restart(self._donated[1], "transfer", "slot")
+            return self._clear(now_s, verdict.reason, keep_restart=True)
+        if restore.step is None or self.roster.way == "plain":
+            self._restart = self._from_checkpoint()
+            return self._clear(now_s, verdict.reason, keep_restart=True)
+        if self.roster.sharded:
+            self._restart = Restart(restore.step, "none", "slot")
+            return self._clear(now_s, verdict.reason, keep_restart=True)
+        return self._hand_over(now_s, restore)
+
+    def _hand_over(self, now_s: float, restore: RestoreVerdict) -> list[Output]:
+        """One survivor writes the replicated state where its successors find it; then all come anew."""
+        assert restore.step is not None
+        self.stage = Stage.HANDOVER
+        self.generation += 1
+        self._restart = Restart(restore.step, "transfer", "slot")
+        donor = self.roster.holder(restore.donor)
+        donor.plan = replace(
+            self._start_plan(donor.rank, self._restart), settle=restore.settle[donor.rank], then="exit", donor=donor.rank, donate=True,
+        )  # fmt: skip
+        return [*self._send_plan(donor), SetTimer("handover", now_s + limits.REGROUP_DEADLINE_S)]
+
+    def _on_donated(self, now_s: float, message: Donated) -> list[Output]:
+        if message.generation == self.generation:
+            self._donated = (message.generation, message.step)
+            if self.stage is Stage.HANDOVER:
+                return self._clear(now_s, "state is handed over", keep_restart=True)
+        return []
+
+    def _from_checkpoint(self) -> Restart:
+        step, folder = self._newest_checkpoint
+        return Restart(step, "checkpoint", "checkpoint", folder) if folder else Restart()
+
+    def _restart_step(self) -> int:
+        return self._newest_checkpoint[0] if self._newest_checkpoint[1] else 0
+
+    def _clear(self, now_s: float, reason: str, *, keep_restart: bool) -> list[Output]:
+        if not keep_restart:
+            self._restart = self._from_checkpoint()
+        self.stage = Stage.CLEARING
+        out: list[Output] = [SetTimer("handover", None), SetTimer("clear", now_s + limits.KILL_DEADLINE_S)]
+        for member in self.roster.live():
+            member.condemned = True
+            out.append(ToAgent(KillWorker(member.worker, reason)))
+        return [*out, *self._when_cleared(now_s)]
+
+    def _when_cleared(self, now_s: float, *, force: bool = False) -> list[Output]:
+        if self.roster.live() and not force:
+            return []
+        if self.roster.live():
+            return self._stop_now(now_s, End(1, "failed", f"processes {[m.pid for m in self.roster.live()]} cannot be killed", ""))
+        plain = self.roster.way == "plain"
+        self.roster.clear()
+        out: list[Output] = [SetTimer("clear", None)]
+        if plain:  # torch keys what a script's own init_process_group says by nothing that changes: a new store forgets the dead
+            self._store = None
+            out += self._ask_store("a new store for a new start")
+        if not self._restart.checkpoint and self._restart.step == 0:
+            self.step = 0
+        return [*out, *self._launch_all(now_s)]
+
+
+def replace_store(output: Output, store: tuple[str, int]) -> Output:
+    """Fill the store's address into a Regroup on its way."""
+    assert isinstance(output, ToAgent) and isinstance(output.message, ToWorker) and isinstance(output.message.message, Regroup)
+    plan = replace(output.message.message, store_host=store[0], store_port=store[1])
+    return ToAgent(ToWorker(output.message.worker, plan))

@@ -1,0 +1,114 @@
+"""What the coordinator knows and remembers, and how it writes that down.
+
+Its methods are layered by subject, each class adding one: `Course` (here), `Ending`, `Moving`, `Faults`,
+`Leaving`, and on top `Coordinator`, which takes the messages. Calls go down only.
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from outlast.engine.budget import Budgets, default_budgets
+from outlast.engine.protocol.interruptions import InterruptionLog
+from outlast.engine.protocol.members import Roster
+from outlast.engine.protocol.outputs import End, Output, Record, SetTimer
+from outlast.engine.recovery import RecoveryVerdict
+from outlast.model import limits
+from outlast.model.messages import Checkpointed
+from outlast.model.records import Event, Generation
+
+
+class Stage(Enum):
+    STARTING = "starting"
+    TRAINING = "training"
+    GATHERING = "gathering"
+    LEAVING = "leaving"
+    MOVING = "moving"
+    HANDOVER = "handover"
+    CLEARING = "clearing"
+    STOPPING = "stopping"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """What all ranks start from when they come anew: step, and the sources of `Regroup`."""
+
+    step: int = 0
+    replicated: str = "none"
+    private: str = "none"
+    checkpoint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorOptions:
+    """`start`: what the ranks begin from. `checkpoint`: folder and step of the newest good checkpoint, or ("", 0)."""
+
+    world_size: int
+    start: Restart
+    spares: int = 0
+    spare_kind: str = "hot"
+    max_restarts: int | None = None
+    checkpoint: tuple[str, int] = ("", 0)
+    checkpoint_on_stop: bool = False
+    generation: int = 0
+    first_interruption: int = 1
+    first_worker: int = 1
+
+
+class Course:
+    """The state of one run."""
+
+    def __init__(self, *, options: CoordinatorOptions) -> None:
+        self.options = options
+        self.stage = Stage.STARTING
+        self.generation = options.generation
+        self.roster = Roster(world_size=options.world_size, next_worker=options.first_worker)
+        self.interruptions = InterruptionLog(first_id=options.first_interruption)
+        self.budgets: Budgets = default_budgets(options.max_restarts)
+        self.step = options.start.step  # newest step known to be committed
+        self.executed = options.start.step  # newest step ever executed: again books as repeated
+        self._store: tuple[str, int] | None = None
+        self._pending: list[Output] = []  # waits for a store
+        self._restart = options.start
+        self._verdict: RecoveryVerdict | None = None
+        self._fault_s: float | None = None
+        self._detected_s: float | None = None
+        self._raised: set[int] = set()
+        self._moved_s: float | None = None  # when a step was last seen committed
+        self._restore_s = 0.0
+        self._trained = False
+        self._user_error = ("", "")
+        self._end: End | None = None
+        self._newest_checkpoint = (options.checkpoint[1], options.checkpoint[0])
+        self._shards: dict[int, dict[int, Checkpointed]] = {}
+        self._donated: tuple[int, int] | None = None  # generation, step of the sealed transfer image
+        self._spare_failures = 0
+        self._warned: set[str] = set()
+
+    # --- progress ------------------------------------------------------------------------------------------------
+
+    def _note_step(self, committed: int, executed: int) -> None:
+        self.step, self.executed = max(self.step, committed), max(self.executed, executed)
+
+    def _resumed(self, now_s: float, at_s: float) -> list[Output]:
+        if not self.interruptions.resumed(at_s=at_s):
+            return []
+        self._fault_s = self._detected_s = None
+        self._raised.clear()
+        return [*self._records(), SetTimer("spares", now_s + limits.SPARE_REFILL_DELAY_S)]
+
+    # --- records -------------------------------------------------------------------------------------------------
+
+    def _records(self) -> list[Output]:
+        return [Record(record) for record in self.interruptions.changed()]
+
+    def _record_generation(self, now_s: float) -> Record:
+        members = tuple(m.worker for m in sorted(self.roster.members(), key=lambda m: m.rank))
+        return Record(Generation(self.generation, self.options.world_size, now_s, members))
+
+    def _event(self, now_s: float, kind: str, data: dict[str, object]) -> Record:
+        return Record(Event(now_s, 0.0, kind, data))
