@@ -46,7 +46,7 @@ class Contestant:
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     ready: Callable[[Path], bool] = lambda folder: True
-    many_strikes: bool = True  # False: a new start for each, because it does not come back from the last
+    most: int = 1_000  # strikes, where each takes minutes
     limit_s: float = 120.0
 
 
