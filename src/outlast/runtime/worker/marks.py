@@ -1,8 +1,8 @@
 """Places in a worker's life where a drill may strike.
 
 `mark(name)` does nothing unless the environment holds a plan, in OUTLAST_DRILL: a JSON object
-    {"mark": name, "rank": r, "step": n, "do": "SIGKILL" | "SIGSTOP" | "exit" | "raise" | "sleep", "once": path}
-step      at or after it (default 0);  rank: -1 for any
+    {"mark": name, "rank": r, "step": n, "generation": g, "do": "SIGKILL" | "SIGSTOP" | "exit" | "raise" | "sleep", "once": path}
+step      at or after it (default 0);  generation: at or after it (default 0; a run begins with 1);  rank: -1 for any
 once      a file that is made when the fault fires: it fires only while the file does not exist, so a replaced process is spared
 A list of such objects is a plan of several faults.
 
@@ -29,10 +29,11 @@ class Drilled(RuntimeError):
     """What a drill raises where it was asked to."""
 
 
-def mark(name: str, *, rank: int, step: int) -> None:
+def mark(name: str, *, rank: int, step: int, generation: int) -> None:
     """Strike here if the plan says so."""
     for fault in _plan:
-        if fault["mark"] == name and fault.get("rank", -1) in (-1, rank) and step >= fault.get("step", 0) and _take(fault):
+        here = fault["mark"] == name and fault.get("rank", -1) in (-1, rank)
+        if here and step >= fault.get("step", 0) and generation >= fault.get("generation", 0) and _take(fault):
             _strike(fault)
 
 

@@ -127,7 +127,7 @@ class Session:
 
     def mark(self, name: str, step: int) -> None:
         """A place where a drill may strike."""
-        mark(name, rank=self.beacon.rank, step=step)
+        mark(name, rank=self.beacon.rank, step=step, generation=self.machine.generation)
 
     # --- beacon and book ---
 

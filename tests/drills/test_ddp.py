@@ -1,0 +1,343 @@
+"""Replicated state under fault: every survivor holds it, so whatever is struck, not one committed step is lost and not one bit differs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.drills._run import Drill, Fault, Outcome, drilled
+
+STEPS = 12
+INSIDE = ("forward", "backward", "before_optimizer", "apply", "tail")  # places of scripts/ddp.py
+MARKS = ("sealing", "prepared", "voting", "passed", "applied", "committed")  # places of the transaction
+Calm = Callable[..., dict[int, str]]
+
+
+@pytest.fixture(scope="session")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Calm:
+    """Digests by rank of a run with these arguments that nothing happens to. Each is made once."""
+    known: dict[tuple[str | int, ...], dict[int, str]] = {}
+
+    def digests(*arguments: str | int) -> dict[int, str]:
+        if arguments not in known:
+            outcome = drilled(tmp_path_factory.mktemp("calm"), "ddp.py", *arguments)
+            assert outcome.code == 0, str(outcome)
+            assert outcome.interruptions == [], str(outcome)
+            assert sorted(outcome.digests) == [0, 1, 2, 3], str(outcome)
+            outcome.ledger_is_sound()
+            known[arguments] = outcome.digests
+        return known[arguments]
+
+    return digests
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A control group with room for half a gibibyte, under either hierarchy. Only root can make one."""
+    v1 = Path("/sys/fs/cgroup/memory/memory.limit_in_bytes").exists()
+    group = Path("/sys/fs/cgroup/memory" if v1 else "/sys/fs/cgroup") / f"outlast-drill-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / ("memory.limit_in_bytes" if v1 else "memory.max")).write_text(str(512 << 20))
+        with contextlib.suppress(OSError):  # no swap account
+            (group / ("memory.memsw.limit_in_bytes" if v1 else "memory.swap.max")).write_text(str(512 << 20 if v1 else 0))
+    except OSError as error:
+        if group.exists():
+            group.rmdir()
+        pytest.skip(f"no control group can be made here: {error.strerror}")
+    yield group
+    group.rmdir()
+
+
+def nothing_shows(outcome: Outcome, digests: dict[int, str], *, faults: int, rungs: set[str] | None = None, lossless: bool = True) -> None:
+    """The run ended well with the digests of the undisturbed one, and the ledger tells of `faults` interruptions."""
+    assert outcome.code == 0, str(outcome)
+    assert outcome.digests == digests, str(outcome)
+    assert len(outcome.interruptions) == faults, str(outcome)
+    outcome.ledger_is_sound(lossless=lossless)
+    if rungs is not None:
+        assert {one["rung"] for one in outcome.interruptions} <= rungs, str(outcome)
+
+
+def kill_at(place: str, rank: int, step: int, **more: Any) -> Fault:
+    return {"at" if place not in MARKS else "mark": place, "rank": rank, "step": step, "do": "SIGKILL", **more}
+
+
+def one_each(places: tuple[str, ...], *, first: int, every: int) -> Iterator[Fault]:
+    for number, place in enumerate(places):
+        yield kill_at(place, (number + 1) % 4, first + every * number)
+
+
+# --- one rank, at every place of a step ----------------------------------------------------------------
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("loaders", [0, pytest.param(2, marks=pytest.mark.drill)])
+def test_a_kill_at_any_place_of_a_step_costs_no_step(tmp_path: Path, calm: Calm, loaders: int) -> None:
+    """One run of 60 steps; every four steps another rank is killed at another place, once with two DataLoader workers alive in each rank."""
+    strikes, marks = list(one_each(INSIDE, first=4, every=4)), list(one_each(MARKS, first=26, every=4))
+    outcome = drilled(tmp_path, "ddp.py", "--steps", 60, "--loaders", loaders, flags=("--spares", 1), strikes=strikes, marks=marks, within_s=120)
+    nothing_shows(outcome, calm("--steps", 60), faults=len(strikes) + len(marks), rungs={"spare", "respawn"})
+    for one, fault in zip(outcome.interruptions, strikes + marks, strict=True):
+        assert one["ranks"] == [fault["rank"]], str(outcome)
+        assert (one["mechanism"], one["class"], one["parent"]) == ("signal", "unknown", None), str(outcome)
+        assert one["steps_repeated"] == (0 if fault.get("mark") in ("prepared", "voting") else 1), (fault, outcome)
+
+
+@pytest.mark.drill
+def test_a_kill_inside_the_all_reduce(tmp_path: Path, calm: Calm) -> None:
+    """Rank 1 comes to its backward 0.4 s late; rank 2 waits for it in the all-reduce, and is killed there after 0.2 s."""
+    strikes = [
+        {"at": "backward", "rank": 1, "step": 5, "do": "sleep", "for_s": 0.4},
+        {"at": "backward", "rank": 2, "step": 5, "do": "SIGKILL", "after_s": 0.2},
+    ]
+    outcome = drilled(tmp_path, "ddp.py", strikes=strikes)
+    nothing_shows(outcome, calm(), faults=1, rungs={"respawn"})
+    assert outcome.interruptions[0]["ranks"] == [2]
+    assert outcome.interruptions[0]["steps_repeated"] == 1
+
+
+# --- more than one ---------------------------------------------------------------------------------------
+
+SECOND = [("still", 1), ("settled", 1), ("grouping", 1), ("grouped", 1), ("donating", 0), ("grouping", 2), ("restoring", 2), ("joined", 2), ("joined", 3)]
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("spares", [0, 1])
+@pytest.mark.parametrize(("mark", "rank"), SECOND)
+def test_a_second_fault_while_the_first_is_mended(tmp_path: Path, calm: Calm, mark: str, rank: int, spares: int) -> None:
+    """Rank 2 is killed in step 6. While its rank is given to another process, a survivor (1, or 0 as donor) or that process (2) is killed too."""
+    drill = Drill(
+        tmp_path, "ddp.py", flags=("--spares", spares), strikes=[kill_at("forward", 2, 6)],
+        marks=[{"mark": mark, "rank": rank, "generation": 1 if mark == "still" else 2, "do": "SIGKILL"}],
+    )  # fmt: skip
+    with drill:
+        outcome = drill.finish()
+    assert drill.fired(0), str(outcome)
+    if mark == "still":  # it dies before it has left: a companion, not a second event
+        nothing_shows(outcome, calm(), faults=1, rungs={"spare", "respawn"})
+        assert sorted(outcome.interruptions[0]["ranks"]) == [1, 2], str(outcome)
+        return
+    nothing_shows(outcome, calm(), faults=2, rungs={"spare", "respawn"})
+    first, second = outcome.interruptions
+    assert (first["ranks"], second["ranks"], second["parent"]) == ([2], [rank], first["id"]), str(outcome)
+    assert first["resumed_s"] == second["resumed_s"], str(outcome)
+
+
+@pytest.mark.drill
+def test_two_ranks_at_once(tmp_path: Path, calm: Calm) -> None:
+    with Drill(tmp_path, "ddp.py", "--steps", 60, flags=("--spares", 1)) as drill:
+        drill.until(lambda: drill.step >= 8, "step 8")
+        for rank in (1, 3):
+            os.kill(drill.pid_of(rank), signal.SIGKILL)
+        outcome = drill.finish()
+    nothing_shows(outcome, calm("--steps", 60), faults=1, rungs={"respawn"})
+    assert sorted(outcome.interruptions[0]["ranks"]) == [1, 3]
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("every", [0, 5])
+def test_all_ranks_at_once_start_from_the_newest_checkpoint_or_from_the_beginning(tmp_path: Path, calm: Calm, every: int) -> None:
+    """No process that held the state is left. The ledger says how many committed steps that cost."""
+    flags = ("--checkpoint-every", every) if every else ()
+    with Drill(tmp_path, "ddp.py", "--steps", 60, flags=flags) as drill:
+        drill.until(lambda: drill.step >= 18, "step 18")
+        if every:
+            drill.until(lambda: list(drill.folder.glob("checkpoints/*/manifest*")), "a checkpoint")
+        for rank in range(4):
+            os.kill(drill.pid_of(rank), signal.SIGKILL)
+        outcome = drill.finish()
+    nothing_shows(outcome, calm("--steps", 60), faults=1, rungs={"restart"}, lossless=False)
+    one = outcome.interruptions[0]
+    assert sorted(one["ranks"]) == [0, 1, 2, 3]
+    assert one["steps_lost"] >= 18 if not every else 0 <= one["steps_lost"] <= 3 * every, str(outcome)
+    assert outcome.report["rank_seconds"]["repeated"] > 0
+
+
+# --- what is not a rank -----------------------------------------------------------------------------------
+
+
+@pytest.mark.drill
+def test_a_lost_spare_is_replaced_and_interrupts_nobody(tmp_path: Path, calm: Calm) -> None:
+    with Drill(tmp_path, "ddp.py", "--steps", 150, flags=("--spares", 1)) as drill:
+        drill.until(lambda: any(spare.get("parked") for spare in drill.status.get("spares", [])), "a parked spare")
+        first = drill.status["spares"][0]["pid"]
+        os.kill(first, signal.SIGKILL)
+        drill.until(lambda: any(spare["pid"] not in (0, first) for spare in drill.status.get("spares", [])), "another spare")
+        outcome = drill.finish()
+    nothing_shows(outcome, calm("--steps", 150), faults=0)
+
+
+@pytest.mark.drill
+def test_without_its_zygote_a_run_still_replaces_ranks(tmp_path: Path, calm: Calm) -> None:
+    with Drill(tmp_path, "ddp.py", "--steps", 60) as drill:
+        drill.until(lambda: drill.step >= 5, "step 5")
+        os.kill(drill.zygote(), signal.SIGKILL)
+        before = drill.step
+        drill.until(lambda: drill.step >= before + 3, "three more steps")
+        os.kill(drill.pid_of(1), signal.SIGKILL)
+        outcome = drill.finish()
+    nothing_shows(outcome, calm("--steps", 60), faults=1, rungs={"respawn"})
+
+
+@pytest.mark.drill
+def test_a_lost_store_interrupts_nobody_and_the_next_regroup_finds_another(tmp_path: Path, calm: Calm) -> None:
+    with Drill(tmp_path, "ddp.py", "--steps", 60, flags=("--spares", 1)) as drill:
+        drill.until(lambda: drill.step >= 5, "step 5")
+        os.kill(drill.store(), signal.SIGKILL)
+        before = drill.step
+        drill.until(lambda: drill.step >= before + 3, "three more steps")
+        os.kill(drill.pid_of(1), signal.SIGKILL)
+        outcome = drill.finish()
+    nothing_shows(outcome, calm("--steps", 60), faults=1, rungs={"spare", "respawn"})
+
+
+@pytest.mark.drill
+def test_the_store_and_a_rank_at_once(tmp_path: Path, calm: Calm) -> None:
+    with Drill(tmp_path, "ddp.py", "--steps", 60) as drill:
+        drill.until(lambda: drill.step >= 5, "step 5")
+        os.kill(drill.store(), signal.SIGKILL)
+        os.kill(drill.pid_of(2), signal.SIGKILL)
+        outcome = drill.finish()
+    nothing_shows(outcome, calm("--steps", 60), faults=1, rungs={"respawn"})
+
+
+# --- the rank's own doing ---------------------------------------------------------------------------------
+
+
+def test_an_exception_that_comes_once_is_repeated_in_place(tmp_path: Path, calm: Calm) -> None:
+    outcome = drilled(tmp_path, "ddp.py", strikes=[{"at": "forward", "rank": 1, "step": 5, "do": "raise"}])
+    nothing_shows(outcome, calm(), faults=1, rungs={"repeat"})
+    one = outcome.interruptions[0]
+    assert (one["mechanism"], one["class"], one["ranks"], one["steps_repeated"]) == ("exception", "user_code", [1], 1)
+    assert "Struck: struck at forward" in one["traceback"]
+    assert len({pid for _, _, pid in outcome.commits}) == 4, "the same four processes"
+
+
+@pytest.mark.drill
+def test_an_exception_that_always_comes_ends_the_run_with_its_traceback_first(tmp_path: Path) -> None:
+    outcome = drilled(tmp_path, "ddp.py", flags=("--spares", 1), strikes=[{"at": "forward", "rank": 1, "step": 5, "do": "raise", "always": True}])
+    assert outcome.code == 1, str(outcome)
+    assert outcome.report["state"] == "failed"
+    said = [line for line in outcome.stderr.splitlines() if line.strip()]
+    first = next(number for number, line in enumerate(said) if line.startswith("Traceback (most recent call last)"))
+    assert any("Struck: struck at forward" in line for line in said[first:]), str(outcome)
+    assert next(number for number, line in enumerate(said) if line.startswith("error: ")) > first, str(outcome)
+    assert "ddp.py" in outcome.stderr
+    assert max(step for _, step, _ in outcome.commits) == 4, "no rank went past the step that failed"
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("code", [0, 7])
+def test_a_rank_that_leaves_by_os_exit_is_replaced(tmp_path: Path, calm: Calm, code: int) -> None:
+    """Code 0 too: within its steps no rank has ended well."""
+    outcome = drilled(tmp_path, "ddp.py", strikes=[{"at": "before_optimizer", "rank": 2, "step": 5, "do": "exit", "code": code}])
+    nothing_shows(outcome, calm(), faults=1, rungs={"respawn"})
+    assert (outcome.interruptions[0]["mechanism"], outcome.interruptions[0]["ranks"]) == ("exit", [2])
+
+
+@pytest.mark.drill
+def test_a_rank_that_the_kernel_kills_for_memory(tmp_path: Path, calm: Calm, small_group: Path) -> None:
+    strikes = [{"at": "forward", "rank": 2, "step": 5, "do": "eat", "group": str(small_group / "cgroup.procs")}]
+    outcome = drilled(tmp_path, "ddp.py", strikes=strikes)
+    nothing_shows(outcome, calm(), faults=1, rungs={"respawn"})
+    assert (outcome.interruptions[0]["mechanism"], outcome.interruptions[0]["class"]) == ("signal", "host_memory"), str(outcome)
+
+
+# --- what a step may hold ---------------------------------------------------------------------------------
+
+
+@pytest.mark.drill
+def test_a_kill_in_each_micro_batch(tmp_path: Path, calm: Calm) -> None:
+    strikes = [kill_at(f"micro{number}", number, 4 + 4 * number) for number in range(4)]
+    outcome = drilled(tmp_path, "ddp.py", "--accumulate", 4, "--steps", 24, flags=("--spares", 1), strikes=strikes)
+    nothing_shows(outcome, calm("--accumulate", 4, "--steps", 24), faults=4, rungs={"spare", "respawn"})
+
+
+@pytest.mark.drill
+def test_a_step_that_the_grad_scaler_skips(tmp_path: Path, calm: Calm) -> None:
+    """Steps 5 and 9 overflow: no optimizer is called, the block's end votes. Kills in the skipped step, at its vote, and after one."""
+    arguments = ("--scaler", "--overflow", 5, 9, 13, "--steps", 24)
+    marks = [kill_at("voting", 1, 5), kill_at("applied", 2, 13)]
+    strikes = [kill_at("before_optimizer", 3, 9), kill_at("forward", 0, 17)]
+    outcome = drilled(tmp_path, "ddp.py", *arguments, flags=("--spares", 1), strikes=strikes, marks=marks)
+    nothing_shows(outcome, calm(*arguments), faults=4, rungs={"spare", "respawn"})
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("place", ["second_backward", "apply", "tail", "prepared", "voting", "passed", "applied"])
+def test_two_optimizers_with_a_backward_between_them(tmp_path: Path, calm: Calm, place: str) -> None:
+    """As in a GAN: the first optimizer is applied when the second backward runs, so the step keeps an undo copy and votes at its end."""
+    fault = kill_at(place, 2, 6)
+    outcome = drilled(tmp_path, "ddp.py", "--gan", **{"marks" if place in MARKS else "strikes": [fault]})
+    nothing_shows(outcome, calm("--gan"), faults=1, rungs={"respawn"})
+    assert any("undo copy" in text for text in outcome.report["warnings"])
+
+
+@pytest.mark.drill
+def test_two_optimizers_struck_before_the_undo_copy_is_known_to_be_needed(tmp_path: Path, calm: Calm) -> None:
+    """In the first step nobody knows yet that a backward will follow; nothing is committed, so nothing is lost by starting again."""
+    outcome = drilled(tmp_path, "ddp.py", "--gan", strikes=[kill_at("second_backward", 2, 1)])
+    assert outcome.code == 0, str(outcome)
+    assert outcome.digests == calm("--gan"), str(outcome)
+    outcome.ledger_is_sound()
+
+
+# --- how the script is made -------------------------------------------------------------------------------
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("place", ["start", "forward", "passed", "committed"])
+@pytest.mark.parametrize(("arguments", "rung"), [(("--collectives",), "respawn"), (("--collectives", "--main"), "respawn"), (("--main",), "respawn")])
+def test_collectives_before_the_steps_cost_a_start_of_all_but_no_step(tmp_path: Path, calm: Calm, arguments: tuple[str, ...], rung: str, place: str) -> None:
+    """Outside outlast.main all ranks come anew, from what one survivor hands over; inside it the function is entered again."""
+    if place == "start":
+        fault = {"at": place, "do": "SIGKILL"}
+    else:
+        fault = kill_at(place, 2, 6)
+    outcome = drilled(tmp_path, "ddp.py", *arguments, **{"marks" if place in MARKS else "strikes": [fault]})
+    nothing_shows(outcome, calm(*arguments), faults=1)
+    if place != "start":
+        assert outcome.interruptions[0]["rung"] == rung, str(outcome)
+        processes = {pid for _, _, pid in outcome.commits}
+        assert len(processes) == (8 if arguments == ("--collectives",) else 5), str(outcome)
+
+
+# --- many -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(900)
+def test_a_hundred_random_faults(tmp_path: Path) -> None:
+    """SIGKILL and SIGSTOP to random ranks at random moments, from outside; the seed is printed. OUTLAST_SEED repeats one."""
+    seed = int(os.environ.get("OUTLAST_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    steps, faults = 1500, 100
+    (tmp_path / "calm").mkdir()
+    expected = drilled(tmp_path / "calm", "ddp.py", "--steps", steps, within_s=300)
+    with Drill(tmp_path, "ddp.py", "--steps", steps, flags=("--spares", 1), within_s=800) as drill:
+        fired = []
+        for number in range(faults):
+            at_step = 5 + number * (steps - 60) // faults
+            drill.until(lambda at_step=at_step: drill.step >= at_step, f"step {at_step}")
+            time.sleep(chance.uniform(0.0, 0.1))
+            rank, how = chance.randrange(4), chance.choice([signal.SIGKILL, signal.SIGSTOP])
+            os.kill(drill.pid_of(rank), how)
+            fired.append((at_step, rank, how.name))
+        outcome = drill.finish()
+    print(json.dumps(fired))
+    assert expected.code == 0, expected
+    assert outcome.digests == expected.digests, str(outcome)
+    assert outcome.code == 0, str(outcome)
+    outcome.ledger_is_sound()
+    assert sum(len(one["ranks"]) for one in outcome.interruptions) == faults, str(outcome)
