@@ -87,7 +87,7 @@ class Coordinator(Leaving):
             self._store = None
             return [self._event(now_s, "store_lost", {"reason": message.reason}), *self._ask_store(message.reason)]
         if isinstance(message, Progress):
-            self._note_step(message.oldest if self.roster.sharded else message.newest, message.newest)
+            self._note_step(self._committed_by(message), message.newest)
             self.roster.step_s, self._moved_s = message.step_s, message.at_s
             return []
         if isinstance(message, ZygoteLost):

@@ -17,7 +17,7 @@ from outlast.engine.protocol.members import Roster
 from outlast.engine.protocol.outputs import End, Output, Record, SetTimer
 from outlast.engine.recovery import RecoveryVerdict
 from outlast.model import limits
-from outlast.model.messages import Checkpointed
+from outlast.model.messages import Checkpointed, Progress
 from outlast.model.records import Event, Generation
 
 
@@ -90,6 +90,12 @@ class Course:
         self._warned: set[str] = set()
 
     # --- progress ------------------------------------------------------------------------------------------------
+
+    def _committed_by(self, message: Progress) -> int:
+        """Sharded state is committed where all owners are: without the beacon of a dead one, those of the others do not tell."""
+        if not self.roster.sharded:
+            return message.newest
+        return message.oldest if self.stage is Stage.TRAINING else 0
 
     def _note_step(self, committed: int, executed: int) -> None:
         self.step, self.executed = max(self.step, committed), max(self.executed, executed)

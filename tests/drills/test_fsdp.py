@@ -1,0 +1,223 @@
+"""Sharded state under fault: a dead rank's shard exists only in its sealed image, and everybody goes on from the newest common one."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.drills._run import Drill, Outcome, drilled
+
+SCRIPT, STEPS = "fsdp.py", 12
+STRIKES = ("forward", "backward", "before_optimizer", "apply", "tail")
+MARKS = ("prepared", "voting", "passed", "applied", "sealing", "sealed", "committed", "finishing")
+REENTRY = ("grouping", "restoring", "joined", "settled")
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
+    """Digests of a run that nothing happens to."""
+    return undisturbed(tmp_path_factory.mktemp("calm"), STEPS)
+
+
+def undisturbed(folder: Path, steps: int, *arguments: str | int) -> dict[int, str]:
+    outcome = drilled(folder, SCRIPT, "--steps", steps, *arguments)
+    assert outcome.code == 0, outcome
+    assert outcome.interruptions == [], outcome
+    assert len(outcome.digests) == 4, outcome
+    return outcome.digests
+
+
+def as_if_nothing_had_happened(outcome: Outcome, expected: dict[int, str]) -> None:
+    assert outcome.code == 0, outcome
+    assert outcome.digests == expected, outcome
+    outcome.ledger_is_sound()
+
+
+def faults_fired(folder: Path) -> int:
+    return len(list(folder.glob("once-*")))
+
+
+def killed(place: str, *, rank: int, step: int, do: str = "SIGKILL") -> dict[str, dict[str, Any]]:
+    """As keyword arguments of `drilled`: a mark of outlast's or a place of the script's."""
+    if place in STRIKES:
+        return {"strikes": [{"at": place, "rank": rank, "step": step, "do": do}]}
+    return {"marks": [{"mark": place, "rank": rank, "step": step, "do": do}]}
+
+
+# --- one rank ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(150)
+def test_a_rank_killed_at_every_place_in_turn_costs_no_committed_step(tmp_path: Path) -> None:
+    """One run: rank 2 is killed once at each mark of the transaction, then rank 1 once at each place of the script's, six steps apart."""
+    marks = [{"mark": name, "rank": 2, "step": 5 + 6 * number, "do": "SIGKILL"} for number, name in enumerate(MARKS)]
+    strikes = [{"at": name, "rank": 1, "step": 5 + 6 * (len(MARKS) + number), "do": "SIGKILL"} for number, name in enumerate(STRIKES)]
+    (tmp_path / "calm").mkdir()
+    expected = undisturbed(tmp_path / "calm", 80)
+    outcome = drilled(tmp_path, SCRIPT, "--steps", 80, marks=marks, strikes=strikes, within_s=120.0)
+    assert faults_fired(tmp_path) == len(marks) + len(strikes), outcome
+    assert len(outcome.interruptions) == len(marks) + len(strikes), outcome
+    assert {one["rung"] for one in outcome.interruptions} == {"respawn"}, outcome
+    as_if_nothing_had_happened(outcome, expected)
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(120)
+def test_a_rank_killed_before_the_first_step(tmp_path: Path, expected: dict[int, str]) -> None:
+    outcome = drilled(tmp_path, SCRIPT, "--steps", STEPS, strikes=[{"at": "setup", "rank": 3, "do": "SIGKILL"}])
+    assert faults_fired(tmp_path) == 1, outcome
+    as_if_nothing_had_happened(outcome, expected)
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("place", [*REENTRY, "grouped"])
+def test_a_second_rank_killed_while_all_enter_again_joins_the_interruption(tmp_path: Path, expected: dict[int, str], place: str) -> None:
+    """Rank 1 dies in the backward; then, on the way back, rank 3."""
+    outcome = drilled(
+        tmp_path, SCRIPT, "--steps", STEPS,
+        strikes=[{"at": "backward", "rank": 1, "step": 6, "do": "SIGKILL"}], marks=[{"mark": place, "rank": 3, "step": 5, "do": "SIGKILL"}],
+    )  # fmt: skip
+    as_if_nothing_had_happened(outcome, expected)
+    if place == "grouped":  # the way of survivors under replicated state: nobody comes by here
+        return
+    assert faults_fired(tmp_path) == 2, outcome
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("place", ["backward", "sealing"])
+def test_a_stopped_rank_is_found_killed_and_replaced(tmp_path: Path, expected: dict[int, str], place: str) -> None:
+    outcome = drilled(tmp_path, SCRIPT, "--steps", STEPS, **killed(place, rank=2, step=7, do="SIGSTOP"))
+    as_if_nothing_had_happened(outcome, expected)
+    assert [one["mechanism"] for one in outcome.interruptions] == ["hang"], outcome
+
+
+# --- several ranks -------------------------------------------------------------------------------------
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("place", ["forward", "voting", "applied", "sealing"])
+def test_two_ranks_killed_at_once(tmp_path: Path, expected: dict[int, str], place: str) -> None:
+    one, two = (killed(place, rank=rank, step=6) for rank in (1, 2))
+    outcome = drilled(tmp_path, SCRIPT, "--steps", STEPS, **{name: faults + two[name] for name, faults in one.items()})
+    assert faults_fired(tmp_path) == 2, outcome
+    as_if_nothing_had_happened(outcome, expected)
+
+
+@pytest.mark.timeout(120)
+def test_all_ranks_killed_at_once_go_on_from_their_images_without_a_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "calm").mkdir()
+    expected = undisturbed(tmp_path / "calm", 30)
+    with Drill(tmp_path, SCRIPT, "--steps", 30, "--step-s", 0.05) as drill:
+        drill.until(lambda: drill.step >= 8, "step 8")
+        for rank in range(4):
+            os.kill(drill.pid_of(rank), signal.SIGKILL)
+        outcome = drill.finish()
+    as_if_nothing_had_happened(outcome, expected)
+    assert [one["rung"] for one in outcome.interruptions] == ["restart"], outcome
+    assert sorted(outcome.interruptions[0]["ranks"]) == [0, 1, 2, 3], outcome
+
+
+# --- other meshes, other ways --------------------------------------------------------------------------
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("place", ["backward", "voting", "apply", "sealing", "committed"])
+def test_two_replicas_of_two_shards(tmp_path: Path, place: str) -> None:
+    """HSDP on a mesh of 2x2."""
+    (tmp_path / "calm").mkdir()
+    expected = undisturbed(tmp_path / "calm", STEPS, "--hsdp")
+    outcome = drilled(tmp_path, SCRIPT, "--steps", STEPS, "--hsdp", **killed(place, rank=2, step=6))
+    assert faults_fired(tmp_path) == 1, outcome
+    as_if_nothing_had_happened(outcome, expected)
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("place", ["backward", "voting", "applied", "sealed"])
+def test_without_main_all_ranks_come_anew_from_their_images(tmp_path: Path, expected: dict[int, str], place: str) -> None:
+    outcome = drilled(tmp_path, SCRIPT, "--steps", STEPS, "--way", "respawn", **killed(place, rank=2, step=6))
+    as_if_nothing_had_happened(outcome, expected)
+    assert [one["rung"] for one in outcome.interruptions] == ["respawn"], outcome
+    assert len({pid for rank, _, pid in outcome.commits if rank == 0}) == 2, outcome
+
+
+# --- exceptions ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("place", ["forward", "backward", "before_optimizer", "apply", "tail"])
+def test_an_exception_once_is_answered_by_entering_again(tmp_path: Path, expected: dict[int, str], place: str) -> None:
+    outcome = drilled(tmp_path, SCRIPT, "--steps", STEPS, **killed(place, rank=1, step=6, do="raise"))
+    as_if_nothing_had_happened(outcome, expected)
+    (one,) = outcome.interruptions
+    assert (one["mechanism"], one["rung"], one["class"]) == ("exception", "reenter", "user_code"), outcome
+    assert len({pid for _, _, pid in outcome.commits}) == 4, outcome
+    assert "Struck: struck at" in one["error"], outcome
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(120)
+def test_an_exception_at_every_try_ends_the_run_with_its_traceback(tmp_path: Path) -> None:
+    outcome = drilled(tmp_path, SCRIPT, "--steps", STEPS, strikes=[{"at": "forward", "rank": 1, "step": 6, "do": "raise", "always": True}])
+    assert outcome.code == 1, outcome
+    assert "strikes.Struck: struck at forward" in outcome.stderr, outcome
+    assert "crash loop" in outcome.stderr.rpartition("Traceback")[2], outcome
+    assert outcome.interruptions[-1]["rung"] == "stop", outcome
+    assert {step for _, step, _ in outcome.commits} == set(range(1, 6)), outcome
+
+
+# --- corrupt images ------------------------------------------------------------------------------------
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(120)
+def test_a_corrupt_image_is_refused_and_the_older_common_one_used(tmp_path: Path, expected: dict[int, str]) -> None:
+    """Rank 2 stops in the forward of step 8, when all hold images of 6 and 7; bytes of its image of 7 are flipped, then it is killed."""
+    strikes = [{"at": "forward", "rank": 2, "step": 8, "do": "SIGSTOP"}]
+    with Drill(tmp_path, SCRIPT, "--steps", STEPS, strikes=strikes) as drill:
+        drill.until(lambda: drill.fired(kind="strike"), "the stop")
+        drill.until(lambda: {rank for rank, step, _ in drill.commits if step == 6} == {0, 1, 2, 3}, "step 6 everywhere")
+        flip(drill.vault() / "rank-2" / "slot-1")
+        outcome = drill.finish()
+    assert outcome.code == 0, outcome
+    assert outcome.digests == expected, outcome
+    assert "does not match its checksum" in outcome.stderr, outcome
+    assert sum(one["steps_lost"] for one in outcome.interruptions) == 1, outcome
+    assert {one["step"] for one in outcome.interruptions} == {7}, outcome
+
+
+def flip(path: Path) -> None:
+    """A hundred bytes in the middle."""
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 3)
+        data = file.read(100)
+        file.seek(-100, os.SEEK_CUR)
+        file.write(bytes(byte ^ 0xFF for byte in data))
+
+
+# --- memory --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(180)
+def test_memory_stays_flat_over_twenty_reentries(tmp_path: Path) -> None:
+    """Rank 1 raises in twenty steps; rank 0 says what it holds each time it enters, a model of 8 MB among it."""
+    strikes = [{"at": "forward", "rank": 1, "step": 3 + number, "do": "raise"} for number in range(20)]
+    outcome = drilled(tmp_path, SCRIPT, "--steps", 25, "--width", 512, "--memory", strikes=strikes, within_s=150.0)
+    assert outcome.code == 0, outcome
+    assert len(outcome.interruptions) == 20, outcome
+    rows = [[int(word) for word in line.split()[1:]] for line in outcome.stdout.splitlines() if line.startswith("memory ")]
+    assert len(rows) == 21, outcome
+    for name, column in zip(("tensors", "resident", "maps", "descriptors", "threads"), zip(*rows, strict=True), strict=True):
+        early, late = max(column[3:7]), max(column[-4:])
+        room = {"tensors": 0, "resident": 3 << 20, "maps": 0, "descriptors": 0, "threads": 2}[name]
+        assert late <= early + room, (name, column)
