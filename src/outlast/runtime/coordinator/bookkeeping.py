@@ -41,16 +41,18 @@ class _Known:
 class Bookkeeping:
     """Owns the ledger's writing. `show` gets each snapshot."""
 
-    def __init__(self, *, ledger: Ledger, vault: Vault, run: str, node: str, world_size: int, show: Callable[[Mapping[str, object]], None]) -> None:
+    def __init__(
+        self, *, ledger: Ledger, vault: Vault, run: str, node: str, world_size: int, show: Callable[[Mapping[str, object]], None], began_s: float
+    ) -> None:
         self._ledger = ledger
         self._vault = vault
         self._run = run
         self._node = node
         self._world_size = world_size
         self._show = show
-        self._began_s = clock.now_s()
+        self._began_s = began_s  # the run's second zero on this launcher's clock
         self._known: dict[int, _Known] = {}
-        self._steps = _Steps(self._began_s)
+        self._steps = _Steps(clock.now_s())
         self._interruptions: dict[int, Interruption] = {}
         self._productive_before_s = 0.0
 

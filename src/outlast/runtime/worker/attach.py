@@ -20,7 +20,7 @@ from outlast.runtime.worker import ddp
 from outlast.runtime.worker.checkpoints import Checkpoints, load_checkpoint
 from outlast.runtime.worker.membership import Membership
 from outlast.runtime.worker.state import State
-from outlast.runtime.worker.tensors import piece, to_tensor
+from outlast.runtime.worker.tensors import Pieces, piece, to_tensor
 
 _PRIVATE, _SHARED, _TEXT = "private/", "shared/", "text"
 _SLACK = 1.25  # loader positions and tree texts may grow
@@ -37,6 +37,7 @@ class Attachment:
         self.undo = False  # the steps of this run keep undo copies
         self._accumulate = accumulate
         self._strangers: list[str] = []
+        self._private, self._shared = Pieces(), Pieces()
         self.sealed = -1  # newest step whose image this rank has sealed
         self.high_water = 0
         self.first_step = True
@@ -239,10 +240,10 @@ class Attachment:
         return [*self._private_pieces(), *(self._shared_pieces() if with_shared else [])]
 
     def _private_pieces(self) -> list[Piece]:
-        return _pieces(_PRIVATE, *self.state.private_tensors())
+        return _named(_PRIVATE, self._private, *self.state.private_tensors())
 
     def _shared_pieces(self) -> list[Piece]:
-        return _pieces(_SHARED, *self.state.shared_tensors())
+        return _named(_SHARED, self._shared, *self.state.shared_tensors())
 
     # --- regrouping in place -----------------------------------------------------------------------------
 
@@ -306,7 +307,8 @@ class Attachment:
         self.checkpoints.wait()
 
 
-def _pieces(prefix: str, text: str, tensors: dict[str, torch.Tensor]) -> list[Piece]:
+def _named(prefix: str, views: Pieces, text: str, tensors: dict[str, torch.Tensor]) -> list[Piece]:
+    """Text and tensors under `prefix`. `views` keeps what need not be made again at each step."""
     out = [piece(prefix + _TEXT, torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8))]
-    out.extend(piece(prefix + name, tensor) for name, tensor in tensors.items())
+    out += views.of((prefix + name, tensor) for name, tensor in tensors.items())
     return out
