@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from outlast.runtime.worker.transaction import Transaction
+
+class Owner(Protocol):
+    """What stands behind an attempt (`Transaction`)."""
+
+    def enter_phase(self, attempt: Attempt) -> None: ...
+    def leave_phase(self, attempt: Attempt, error: BaseException | None) -> bool: ...
 
 
 class Attempt:
     """`with attempt:` runs the work once. All ranks agree at its end that it is done, or all do it again."""
 
-    def __init__(self, transaction: Transaction, name: str) -> None:
+    def __init__(self, transaction: Owner, name: str) -> None:
         self._transaction = transaction
         self.name = name
         self.done = False
@@ -26,7 +30,7 @@ class Attempt:
         return self._transaction.leave_phase(self, error)
 
 
-def attempts(transaction: Transaction, name: str) -> Iterator[Attempt]:
+def attempts(transaction: Owner, name: str) -> Iterator[Attempt]:
     """One attempt after the other, until one is done."""
     while True:
         attempt = Attempt(transaction, name)

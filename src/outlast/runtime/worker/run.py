@@ -100,7 +100,7 @@ class Run:
         accumulate   micro-batches per step: `step.batches` has that many
         log_every    rank 0 prints what `step.log` was given, every so many steps; 0: never
         """
-        self._transaction = Transaction(self, self._membership, state, accumulate=accumulate, log_every=log_every)
+        self._transaction = Transaction(self._membership, state, accumulate=accumulate, log_every=log_every)
         return self._transaction.steps(until)
 
     def phase(self, name: str) -> Iterator[Attempt]:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
 from outlast.errors import TransactionError
 
-if TYPE_CHECKING:
-    from outlast.runtime.worker.transaction import Transaction
+
+class Owner(Protocol):
+    """What stands behind a step (`Transaction`)."""
+
+    def enter(self, step: Step) -> None: ...
+    def leave(self, step: Step, error: BaseException | None) -> bool: ...
+    def log(self, step: Step, values: dict[str, Any], reduce: str | None) -> None: ...
+
 
 REDUCTIONS = ("mean", "sum", None)
 
@@ -25,7 +31,7 @@ class Step:
     logged    values given to `log`, reduced; complete once the next step has voted
     """
 
-    def __init__(self, transaction: Transaction, number: int, batches: list[Any]) -> None:
+    def __init__(self, transaction: Owner, number: int, batches: list[Any]) -> None:
         self._transaction = transaction
         self.number = number
         self.attempt = 0

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from outlast.errors import OutlastError, Reenter, StepInterrupted, TransactionError
 from outlast.model.messages import Regroup
@@ -30,17 +30,13 @@ from outlast.runtime.worker.state import State
 from outlast.runtime.worker.step import Step
 from outlast.runtime.worker.vote import Ballot, vote
 
-if TYPE_CHECKING:
-    from outlast.runtime.worker.run import Run
-
 _PASS_ON = (KeyboardInterrupt, SystemExit, GeneratorExit, Reenter)
 
 
 class Transaction:
     """One per call of run.steps. `committed` counts from 0, the state before the first step."""
 
-    def __init__(self, run: Run, membership: Membership, state: State, *, accumulate: int, log_every: int) -> None:
-        self.run = run
+    def __init__(self, membership: Membership, state: State, *, accumulate: int, log_every: int) -> None:
         self.member = membership
         self.state = state
         self.committed = 0
@@ -182,7 +178,7 @@ class Transaction:
     def _leave_alone(self, step: Step, error: BaseException | None) -> bool:
         if error is None:
             self._stepped(step)
-            self.logbook.flush_alone(rank=self.run.rank, step=step.number)
+            self.logbook.flush_alone(rank=self.member.rank(), step=step.number)
             step.committed()
         return False
 
@@ -246,7 +242,7 @@ class Transaction:
         """What the vote said besides passing."""
         if ballot.stop:
             self._stopping = True
-        self.logbook.deliver(ballot.logs, rank=self.run.rank, world=self.member.world_size)
+        self.logbook.deliver(ballot.logs, rank=self.member.rank(), world=self.member.world_size)
         if self._unsealed is not None and ballot.sealed:
             done, self._unsealed = self._unsealed, None
             done.committed()
