@@ -89,12 +89,13 @@ def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteC
     specs = Specs(
         place=Place(folder.run, str(folder.path.resolve()), str(vault.folder)),
         script=Script(options.program.script, options.program.entry, options.program.args), workers=options.workers, role=options.meeting.role,
-        master=(options.meeting.master_addr or "127.0.0.1", options.meeting.master_port), max_restarts=options.meeting.max_restarts, logs=logs,
+        master=(options.meeting.master_addr or "127.0.0.1", options.meeting.master_port), max_restarts=options.meeting.max_restarts or 0, logs=logs,
         options={"checkpoint_every": options.checkpoints.every_steps or 0, "checkpoint_root": str(root.resolve())},
     )  # fmt: skip
     around = Surroundings(
         loop=loop, logs=logs, vault=vault, books=books, specs=specs, checkpoint_root=root.resolve(), zygote=zygote if options.zygote else None,
         preload=options.preload, first_path=options.program.first_path, tell=view.print_line,
+        hang_after_s=options.hang_after_s,
     )  # fmt: skip
     for note in (*options.notes, *(f"a checkpoint was refused: {one}" for one in refused)):
         view.print_line(note)
@@ -104,7 +105,8 @@ def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteC
         around,
         CoordinatorOptions(
             world_size=options.workers, start=start, spares=options.spares.count, spare_kind=options.spares.kind,
-            max_restarts=options.meeting.max_restarts or None, checkpoint=checkpoint, checkpoint_on_stop=bool(options.checkpoints.every_steps),
+            max_restarts=options.meeting.max_restarts, checkpoint=checkpoint, checkpoint_on_stop=bool(options.checkpoints.every_steps),
+            term_grace_s=options.term_grace_s,
             generation=max(0, newest.generation), first_interruption=max(newest.interruption + 1, 1), first_worker=max(newest.worker + 1, 1),
         ),
     )  # fmt: skip

@@ -47,13 +47,16 @@ class Checkpoints:
 
 @dataclass(frozen=True)
 class Meeting:
-    """What workers find in MASTER_ADDR and MASTER_PORT (0: any free port), and under which name. run_id "": one is made up."""
+    """What workers find in MASTER_ADDR and MASTER_PORT (0: any free port), and under which name. run_id "": one is made up.
+
+    max_restarts: whole restarts without progress; None: not given (torchrun's own default is none at all, ours is a budget).
+    """
 
     run_id: str
     role: str
     master_addr: str
     master_port: int
-    max_restarts: int
+    max_restarts: int | None
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ def understand(answer: dict[str, Any], *, prefix: str = "") -> RunOptions | str:
     return RunOptions(
         program=_program(asked, spares),
         workers=workers,
-        meeting=_meeting(asked),
+        meeting=_meeting(asked, given),
         spares=Spares(spares, asked["spare_kind"]),
         checkpoints=Checkpoints(asked["checkpoint_every"], asked["checkpoint_dir"] or "", asked["resume"]),
         console=_console(asked, prefix),
@@ -175,7 +178,7 @@ def _where(script: str) -> str:
     return f"the path counts from {os.getcwd()}"
 
 
-def _meeting(asked: dict[str, Any]) -> Meeting:
+def _meeting(asked: dict[str, Any], given: set[str]) -> Meeting:
     addr, port = asked["master_addr"], asked["master_port"] or 0
     static = asked["rdzv_backend"] == "static" and asked["rdzv_endpoint"] and not asked["standalone"]
     if static:
@@ -186,7 +189,7 @@ def _meeting(asked: dict[str, Any]) -> Meeting:
     if asked["max_restarts"] < 0:
         raise UsageError(f"--max-restarts {asked['max_restarts']}: cannot be negative")
     run_id = "" if asked["standalone"] or asked["rdzv_id"] == "none" else asked["rdzv_id"]
-    return Meeting(run_id, asked["role"], addr, port, asked["max_restarts"])
+    return Meeting(run_id, asked["role"], addr, port, asked["max_restarts"] if "max_restarts" in given else None)
 
 
 def _console(asked: dict[str, Any], prefix: str) -> ConsolePolicy:
