@@ -21,7 +21,7 @@ _FIXED: dict[Phase, float] = {
     Phase.CHECKPOINT: limits.CHECKPOINT_DEADLINE_S,
     Phase.EVALUATION: limits.EVALUATION_DEADLINE_S,
     Phase.BETWEEN: limits.BETWEEN_DEADLINE_S,
-    Phase.EPILOGUE: limits.BETWEEN_DEADLINE_S,
+    Phase.EPILOGUE: limits.EVALUATION_DEADLINE_S,
 }
 _FLOORS: dict[Phase, float] = {Phase.SNAPSHOT: limits.SNAPSHOT_FLOOR_S}
 _EXEMPT = (Phase.PARKED, Phase.WAIT, Phase.REGROUP, Phase.PLAIN)  # the coordinator's own deadlines hold there

@@ -11,7 +11,7 @@ VICTIM_WAIT_S = 0.05  # a collective failed, nobody is known dead: wait this lon
 LEAVE_DEADLINE_S = 0.5  # a survivor blocked in a collective must have left it by then; measured 1-2 ms after waking
 LEAVE_STEPS = 3.0  # a survivor that is computing gets this many of its learned steps instead
 REGROUP_DEADLINE_S = 30.0  # all members of a new generation have joined, state moved (grows with state: see engine.deadlines)
-BOOT_DEADLINE_S = 600.0  # process start to the first step, imports and model building included
+BOOT_DEADLINE_S = 1_800.0  # process start to the first step, imports and model building included
 GROUP_TIMEOUT_S = 1_800.0  # torch's own time-out for a collective; outlast never waits for it
 STORE_DEADLINE_S = 20.0  # the store host says its port
 GROUP_CONNECT_S = 10.0  # all ranks are there: connecting a process group takes milliseconds
@@ -29,7 +29,7 @@ FIRST_STEPS_COUNT = 3  # compile, warm-up, allocator: these are not learned from
 FIRST_STEPS_DEADLINE_S = 600.0  # ... and have this deadline
 CHECKPOINT_DEADLINE_S = 1_800.0
 EVALUATION_DEADLINE_S = 3_600.0
-BETWEEN_DEADLINE_S = 600.0
+BETWEEN_DEADLINE_S = 1_800.0
 PING_DEADLINE_S = 0.2  # a worker whose listener does not answer by then holds the GIL, or is stopped
 SNAPSHOT_FLOOR_S = 5.0
 

@@ -84,6 +84,8 @@ class Specs:
             master_port=self._store[1], max_restarts=self._max_restarts,
         )  # fmt: skip
         env = worker_environment(os.environ, identity, rank=rank, local_rank=rank, attempt=attempt, error_file=self._error_files[order.worker])
+        if self._store[0] == "127.0.0.1":
+            env.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else gloo asks for this machine's name, at each group
         return self._spec(order.worker, order.kind, order.rank, order.generation, attempt, env, self._options)
 
     def store(self, number: int) -> ChildSpec:
