@@ -4,6 +4,9 @@ Death is the kernel's word and passes straight through. A hang is the agent's ow
 deadline raises the question, all members are pinged, and PING_DEADLINE_S later the answers name the
 culprit. Its own late tick moves every age by its lateness (trap 19), so a starved agent sees no hangs.
 
+A script without an outlast call has no beacon that moves. Where a bound on silence was given, its workers are hung
+once none of them has printed anything for that long: which of them it is cannot be told, and all come anew anyway.
+
 Sans-IO: `on_tick` gets what was read from the beacons; outputs are carried out by the driver.
 """
 
@@ -52,6 +55,7 @@ class Watched:
     phase: Phase = Phase.BOOT
     moved_s: float = 0.0
     first_step: int = -1
+    heard_s: float = 0.0  # its last output, or its start
     reported: bool = False
     reading: Reading | None = None
 
@@ -69,8 +73,10 @@ class Question:
 class Agent:
     """One per node. Drive it with `on_message` (from coordinator or worker), `on_event` (from the process host), `on_tick`."""
 
-    def __init__(self, *, now_s: float) -> None:
+    def __init__(self, *, now_s: float, hang_after_s: float | None = None) -> None:
         self.deadlines = Deadlines()
+        self._hang_after_s = hang_after_s
+        self._plain = True  # no worker has called outlast.join
         self._watched: dict[int, Watched] = {}
         self._ticked_s = now_s
         self._question: Question | None = None
@@ -80,7 +86,7 @@ class Agent:
     def on_command(self, message: ForAgent, *, now_s: float) -> list[Output]:
         """From the coordinator."""
         if isinstance(message, StartWorker):
-            self._watched[message.worker] = Watched(message.worker, message.rank, moved_s=now_s)
+            self._watched[message.worker] = Watched(message.worker, message.rank, moved_s=now_s, heard_s=now_s)
             return [Spawn(message.worker, message.rank, message.kind, message.generation)]
         if isinstance(message, KillWorker):
             return [Kill(message.worker, message.reason)]
@@ -110,10 +116,14 @@ class Agent:
             self._drop_question()
         return [ToCoordinator(message)]
 
-    def on_tick(self, readings: Mapping[int, Reading], *, now_s: float) -> list[Output]:
-        """Every TICK_S, with one reading per worker whose beacon exists."""
+    def on_tick(self, readings: Mapping[int, Reading], *, now_s: float, heard_s: Mapping[int, float] | None = None) -> list[Output]:
+        """Every TICK_S, with one reading per worker whose beacon exists. `heard_s`: when a worker last printed something."""
         late_s = now_s - self._ticked_s - limits.TICK_S
         self._ticked_s = now_s
+        for worker, one in self._watched.items():
+            if late_s > limits.LATE_TICK_S - limits.TICK_S:
+                one.heard_s += late_s
+            one.heard_s = max(one.heard_s, (heard_s or {}).get(worker, 0.0))
         for worker, reading in readings.items():
             watched = self._watched.get(worker)
             if watched is not None:
@@ -121,7 +131,7 @@ class Agent:
                     watched.moved_s += late_s
                 self._look(watched, reading, now_s)
         self.deadlines.learn(reading.beacon for reading in readings.values() if reading.beacon.rank >= 0)
-        return [*self._progress(now_s), *self._judge(now_s)]
+        return [*self._progress(now_s), *self._judge(now_s), *self._listen(now_s)]
 
     def _progress(self, now_s: float) -> list[Output]:
         members = [w.reading.beacon for w in self._watched.values() if w.reading is not None and w.rank >= 0]
@@ -144,12 +154,26 @@ class Agent:
             return self._conclude(members, now_s)
         return self._ask(members, now_s)
 
+    def _listen(self, now_s: float) -> list[Output]:
+        """Silence of a plain script's workers, all together."""
+        members = [watched for watched in self._watched.values() if watched.rank >= 0 and not watched.reported]
+        if self._hang_after_s is None or not self._plain or not members:
+            return []
+        heard_s = max(watched.heard_s for watched in members)
+        if now_s - heard_s <= self._hang_after_s:
+            return []
+        verdict = HangVerdict(tuple(watched.worker for watched in members), f"no worker has printed anything for {self._hang_after_s:g} s")
+        for watched in members:
+            watched.moved_s = heard_s
+        return self._report(verdict, now_s)
+
     # --- watching ---
 
     def _look(self, watched: Watched, reading: Reading, now_s: float) -> None:
         beacon = reading.beacon
         if beacon.beats != watched.beats:
             watched.beats, watched.phase, watched.moved_s = beacon.beats, beacon.phase, min(now_s, beacon.at_ns / 1e9)
+            self._plain = self._plain and beacon.phase is Phase.BOOT
             if watched.first_step < 0 and beacon.phase is Phase.BODY:
                 watched.first_step = beacon.step
         watched.reading = reading
@@ -167,6 +191,8 @@ class Agent:
 
     def _overdue(self, members: list[Standing]) -> dict[int, float]:
         out: dict[int, float] = {}
+        if self._plain:
+            return out  # a script that never calls outlast.join stays in boot for as long as it likes
         for member in members:
             deadline = self.deadlines.of(phase=member.phase, steps_done=self._steps_done(self._watched[member.worker]))
             if deadline is not None and member.age_s > deadline:
@@ -205,6 +231,8 @@ class Agent:
             watched = self._watched[worker]
             watched.reported = True
             deadline = self.deadlines.of(phase=watched.phase, steps_done=self._steps_done(watched)) or limits.STOPPED_FLOOR_S
+            if self._plain and self._hang_after_s is not None:
+                deadline = self._hang_after_s
             out.append(ToCoordinator(WorkerHung(worker, watched.phase.value, watched.moved_s, deadline, now_s, verdict.reason)))
         self._drop_question()
         return out

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from outlast.engine.protocol.leaving import Leaving
 from outlast.engine.protocol.members import Member
-from outlast.engine.protocol.moving import replace_store
 from outlast.engine.protocol.outputs import End, Output, SetTimer, Tell
 from outlast.engine.protocol.state import CoordinatorOptions, Restart, Stage
 from outlast.model.messages import (
@@ -62,10 +61,9 @@ class Coordinator(Leaving):
         if name == "leave" and self.stage is Stage.LEAVING:
             return self._kill_those(now_s, [m for m in self.roster.live() if m.answers_leave and m.still is None], "did not leave its collective in time")
         if name == "move" and self.stage in (Stage.MOVING, Stage.STARTING):
-            late = [m for m in self.roster.live() if not m.joined and m.registered]
-            return self._kill_those(now_s, late, "did not join the new generation in time")
+            return self._kill_those(now_s, self.roster.holding_up(), "did not join the new generation in time")
         if name == "handover" and self.stage is Stage.HANDOVER:
-            return self._clear(now_s, "the donor did not hand over in time", keep_restart=False)
+            return self._kill_those(now_s, [m for m in self.roster.live() if m.plan is not None and m.plan.donate], "did not hand over in time")
         if name == "clear" and self.stage is Stage.CLEARING:
             return self._when_cleared(now_s, force=True)
         if name == "spares" and self.stage is not Stage.STOPPING:
@@ -81,8 +79,7 @@ class Coordinator(Leaving):
             return self._on_exit(now_s, message)
         if isinstance(message, StoreUp):
             self._store = (message.host, message.port)
-            pending, self._pending = self._pending, []
-            return [replace_store(output, self._store) for output in pending]
+            return [output for member in self.roster.members() for output in self._send_plan(member)]
         if isinstance(message, StoreLost):
             self._store = None
             return [self._event(now_s, "store_lost", {"reason": message.reason}), *self._ask_store(message.reason)]
@@ -154,6 +151,7 @@ class Coordinator(Leaving):
     def _on_registered(self, now_s: float, member: Member, message: Registered) -> list[Output]:
         member.way, member.sharded, member.registered = message.way, message.sharded, True
         member.attached = message.step >= 0
+        self.roster.sharded = self.roster.sharded or message.sharded
         out: list[Output] = []
         if not self.roster.outlast:
             self.roster.outlast = True
@@ -173,7 +171,7 @@ class Coordinator(Leaving):
         self.stage = Stage.TRAINING
         self.interruptions.joined(now_s=now_s, restore_s=self._restore_s)
         self._restore_s = 0.0
-        return [*self._records(), SetTimer("move", None)]
+        return [*self._records(), SetTimer("move", None), *self._spread_stop()]
 
     def _on_committed(self, now_s: float, member: Member, message: Committed) -> list[Output]:
         """Replicated state: one rank's commit is everybody's. Sharded: the step is committed once the last owner has sealed it."""
@@ -194,7 +192,7 @@ class Coordinator(Leaving):
         member.dead = True
         if member.rank < 0:
             return self._on_spare_exit(now_s, member, message)
-        self.executed = max(self.executed, message.committed, *message.prepared, 0)
+        self._note_step(0 if self.roster.sharded else message.committed, max(message.committed, *message.prepared, 0))
         self.roster.bury(member, message)
         if self.stage is Stage.STOPPING:
             return self._when_stopped(now_s)

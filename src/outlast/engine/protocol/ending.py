@@ -8,7 +8,6 @@ from __future__ import annotations
 from outlast.engine.protocol.members import Member
 from outlast.engine.protocol.outputs import End, Manifest, Output, SetTimer, Tell, ToAgent
 from outlast.engine.protocol.state import Course, Stage
-from outlast.model import limits
 from outlast.model.messages import Checkpointed, Finished, KillWorker, Stop, TermWorker, ToWorker, WorkerExited
 
 
@@ -16,16 +15,23 @@ class Ending(Course):
     """Stopping: everybody is killed, then the run is over. A run that was asked to stop commits the step in flight first."""
 
     def ask_stop(self, *, now_s: float, reason: str, exit_code: int) -> list[Output]:
-        """A signal, or a person. Asked twice: at once."""
+        """A signal, or a person. Asked twice, or before anything was trained: at once. While regrouping: once all are back."""
         if self.stage is Stage.ENDED:
             return []
-        if self._end is not None or self.stage is not Stage.TRAINING:
+        plain = not self.roster.outlast
+        nothing_yet = self.stage is Stage.CLEARING if plain else self.stage is Stage.STARTING and not self._trained
+        if self._end is not None or nothing_yet:
             return self._stop_now(now_s, End(exit_code, "stopped", reason, ""))
         self._end = End(exit_code, "stopped", reason, "")
-        stop = Stop(reason, self.options.checkpoint_on_stop)
-        out: list[Output] = [Tell(f"stopping: {reason}; the step in flight is committed first")]
-        out += [ToAgent(ToWorker(member.worker, stop) if member.registered else TermWorker(member.worker, reason)) for member in self.roster.live()]
-        return [*out, SetTimer("stop", now_s + limits.TERM_GRACE_S)]
+        out: list[Output] = [Tell(f"stopping: {reason}; " + ("workers are sent SIGTERM" if plain else "the step in flight is committed first"))]
+        return [*out, *self._spread_stop(), SetTimer("stop", now_s + self.options.term_grace_s)]
+
+    def _spread_stop(self) -> list[Output]:
+        """To all that hold a rank; again whenever a generation stands, for those that are new in it."""
+        if self._end is None:
+            return []
+        stop = Stop(self._end.reason, self.options.checkpoint_on_stop)
+        return [ToAgent(ToWorker(m.worker, stop) if self.roster.outlast else TermWorker(m.worker, self._end.reason)) for m in self.roster.live()]
 
     def _stop_now(self, now_s: float, end: End) -> list[Output]:
         """Kill what lives, then end. A reason given earlier (a stop asked for) stays."""
@@ -59,6 +65,8 @@ class Ending(Course):
         return self._resumed(now_s, now_s) if message.generation == self.generation and self.stage is Stage.TRAINING else []
 
     def _ended_well(self, member: Member, message: WorkerExited) -> bool:
+        if self._end is not None and not self.roster.outlast:
+            return True  # it was sent SIGTERM: however it ends, it has ended
         return message.exit_code == 0 and (member.finished or not member.attached or self._end is not None)
 
     # --- checkpoints ---------------------------------------------------------------------------------------------

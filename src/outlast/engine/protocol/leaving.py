@@ -80,6 +80,8 @@ class Leaving(Faults):
         out = self._records()
         if verdict.rung is Rung.STOP:
             return [*out, *self._stop_now(now_s, End(1, "failed", verdict.reason, self._user_error[1]))]
+        if verdict.survivors == "exit" and self._end is not None:
+            return [*out, *self._stop_now(now_s, self._end)]  # a stop was asked for: nobody is started anew for it
         if verdict.survivors != "exit":
             return [*out, *self._move(now_s, verdict, restore)]
         return [*out, *self._restart_all(now_s, verdict, restore, finished)]

@@ -54,6 +54,7 @@ class CoordinatorOptions:
     max_restarts: int | None = None
     checkpoint: tuple[str, int] = ("", 0)
     checkpoint_on_stop: bool = False
+    term_grace_s: float = limits.TERM_GRACE_S  # from a stop asked for to SIGKILL
     generation: int = 0
     first_interruption: int = 1
     first_worker: int = 1
@@ -72,7 +73,6 @@ class Course:
         self.step = options.start.step  # newest step known to be committed
         self.executed = options.start.step  # newest step ever executed: again books as repeated
         self._store: tuple[str, int] | None = None
-        self._pending: list[Output] = []  # waits for a store
         self._restart = options.start
         self._verdict: RecoveryVerdict | None = None
         self._fault_s: float | None = None
@@ -101,10 +101,12 @@ class Course:
         self.step, self.executed = max(self.step, committed), max(self.executed, executed)
 
     def _resumed(self, now_s: float, at_s: float) -> list[Output]:
-        if not self.interruptions.resumed(at_s=at_s):
+        """Of this generation, a step is committed."""
+        if not self.interruptions.resumed(at_s=at_s, generation=self.generation):
             return []
-        self._fault_s = self._detected_s = None
-        self._raised.clear()
+        if not self.interruptions.open:
+            self._fault_s = self._detected_s = None
+            self._raised.clear()
         return [*self._records(), SetTimer("spares", now_s + limits.SPARE_REFILL_DELAY_S)]
 
     # --- records -------------------------------------------------------------------------------------------------

@@ -108,6 +108,10 @@ class WorkerLogs:
         """The last LOG_TAIL_LINES lines."""
         return next((pipe.tail_lines() for pipe in self._pipes.get(worker, ()) if pipe.stream == STDERR), ())
 
+    def heard_s(self) -> dict[int, float]:
+        """When each worker that printed anything did so last, on the monotonic clock."""
+        return {worker: max(pipe.heard_s for pipe in pipes) for worker, pipes in self._pipes.items()}
+
     def drain(self, worker: int) -> None:
         """Read what lies in the pipes of a dead worker, without waiting for end of file: a child of it may still hold them."""
         for pipe in self._pipes.get(worker, ()):
@@ -137,6 +141,7 @@ class _Pipe:
     mid_line: bool = False  # the console has the beginning of this line already
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_TAIL_LINES))
     timer: Timer | None = None
+    heard_s: float = 0.0
 
     def __post_init__(self) -> None:
         os.set_blocking(self.fd, False)
@@ -159,6 +164,7 @@ class _Pipe:
             self.loop.remove_reader(self.fd)
             self.flush()
             return 0
+        self.heard_s = now_s()
         self._to_file(data)
         self._to_lines(data)
         return len(data)

@@ -63,6 +63,7 @@ class Surroundings:
     preload: tuple[str, ...]
     first_path: str
     tell: Callable[[str], None]
+    hang_after_s: float | None  # of silence, for a script without an outlast call; None: never
 
 
 class Launcher:
@@ -73,7 +74,7 @@ class Launcher:
         self._loop = around.loop
         self._node = socket.gethostname()
         self._coordinator = Coordinator(options=options)
-        self._agent = Agent(now_s=clock.now_s())
+        self._agent = Agent(now_s=clock.now_s(), hang_after_s=around.hang_after_s)
         self._host = ProcessHost(around.loop, self, around.logs)
         self._timers: dict[str, Timer] = {}
         self._outputs: deque[Output] = deque()
@@ -188,7 +189,8 @@ class Launcher:
                 reading = self._around.books.look(worker, pid, now_s=now_s)
                 if reading is not None:
                     readings[worker] = reading
-        self._do(self._agent.on_tick(readings, now_s=now_s))
+        heard_s = self._around.logs.heard_s() if self._around.hang_after_s is not None else None
+        self._do(self._agent.on_tick(readings, now_s=now_s, heard_s=heard_s))
 
     def _flush(self) -> None:
         """Supervision boundary: a ledger that cannot be written is told, and stops nothing."""
