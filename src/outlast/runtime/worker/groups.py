@@ -55,7 +55,7 @@ def serve(host: str = "127.0.0.1", port: int = 0) -> TCPStore:
 def connect(host: str, port: int, timeout_s: float, watch: SocketWatch | None = None) -> TCPStore:
     """A client of the store. `host` is an address, or a name in /etc/hosts (see DNS above)."""
     before = open_sockets()
-    with _no_dns():
+    with _no_dns(), _without_complaint(b"hostname of the client socket cannot be retrieved"):
         store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=timeout_s))
     if watch is not None:
         watch.note_store({fd: inode for fd, inode in open_sockets().items() if before.get(fd) != inode})
@@ -78,6 +78,24 @@ def _no_dns() -> Iterator[None]:
             os.environ["RES_OPTIONS"] = before
         if read_options is not None:
             read_options()
+
+
+@contextlib.contextmanager
+def _without_complaint(words: bytes) -> Iterator[None]:
+    """Lines with `words` that C++ writes to stderr meanwhile are dropped; all others are handed on at the end."""
+    sys.stderr.flush()
+    real, held = os.dup(2), os.memfd_create("stderr", os.MFD_CLOEXEC)
+    os.dup2(held, 2)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(real, 2)
+        said = os.pread(held, os.fstat(held).st_size, 0)
+        os.close(real)
+        os.close(held)
+        if rest := b"".join(line for line in said.splitlines(keepends=True) if words not in line):
+            os.write(2, rest)
 
 
 def build(
