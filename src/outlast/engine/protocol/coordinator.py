@@ -151,11 +151,13 @@ class Coordinator(Leaving):
     def _on_registered(self, now_s: float, member: Member, message: Registered) -> list[Output]:
         member.way, member.sharded, member.registered = message.way, message.sharded, True
         member.attached = message.step >= 0
+        if member.finished:  # the script calls run.steps again: what was left for the end is older than what comes
+            member.finished, self._donated = False, None
         self.roster.sharded = self.roster.sharded or message.sharded
         out: list[Output] = []
         if not self.roster.outlast:
             self.roster.outlast = True
-            out.append(SetTimer("spares", now_s))
+            out.append(SetTimer("spares", None))  # they begin with the training: starting ranks need the processors
         if message.note and message.note not in self._warned:
             self._warned.add(message.note)
             out += [self._event(now_s, "warning", {"text": message.note}), Tell(f"warning: {message.note}")]
@@ -171,7 +173,7 @@ class Coordinator(Leaving):
         self.stage = Stage.TRAINING
         self.interruptions.joined(now_s=now_s, restore_s=self._restore_s)
         self._restore_s = 0.0
-        return [*self._records(), SetTimer("move", None), *self._spread_stop()]
+        return [*self._records(), SetTimer("move", None), SetTimer("spares", now_s), *self._spread_stop()]
 
     def _on_committed(self, now_s: float, member: Member, message: Committed) -> list[Output]:
         """Replicated state: one rank's commit is everybody's. Sharded: the step is committed once the last owner has sealed it."""

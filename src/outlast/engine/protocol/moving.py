@@ -31,27 +31,30 @@ class Moving(Ending):
         out: list[Output] = []
         for rank in range(self.options.world_size):
             member = self.roster.add(rank=rank, kind="rank", now_s=now_s)
-            member.plan = self._start_plan(rank, self._restart)
+            member.plan = self._start_plan(rank, self._restart)  # the remains of its predecessor are known
             out.append(ToAgent(StartWorker(member.worker, rank, "rank", self.generation)))
         out.append(SetTimer("move", now_s + limits.BOOT_DEADLINE_S))
         return [*out, self._record_generation(now_s), SetTimer("spares", now_s + limits.SPARE_PLAIN_WAIT_S)]
 
     def _start_plan(self, rank: int, start: Restart) -> Regroup:
+        private = start.private
+        if private == "slot" and start.step == 0 and not self.roster.sharded and not self.roster.lies_sealed(rank, 0):
+            private = "none"  # nobody has come so far in this rank: what the script makes is the state before the first step
         return Regroup(
             generation=self.generation, rank=rank, world_size=self.options.world_size, store_host="", store_port=0, settle="none", then="start",
-            step=start.step, donor=-1, donate=False, heal=(), replicated=start.replicated, private=start.private, checkpoint=start.checkpoint,
+            step=start.step, donor=-1, donate=False, heal=(), replicated=start.replicated, private=private, checkpoint=start.checkpoint,
             high_water=self.executed, fault_s=self._fault_s, detected_s=self._detected_s,
         )  # fmt: skip
 
     def _send_plan(self, member: Member) -> list[Output]:
-        """To a member that listens, as soon as there is a store."""
-        if member.plan is None or not member.greeted:
+        """Once: to a member that listens, as soon as there is a store, and only while the generation is still to be."""
+        plan = member.plan
+        if plan is None or not member.greeted or member.dead or self._store is None:
             return []
-        output = ToAgent(ToWorker(member.worker, member.plan))
-        if self._store is None:
-            self._pending.append(output)
+        if plan.generation != self.generation or member.told >= plan.generation or self.stage not in (Stage.STARTING, Stage.MOVING, Stage.HANDOVER):
             return []
-        return [replace_store(output, self._store)]
+        member.told, member.still = plan.generation, None
+        return [ToAgent(ToWorker(member.worker, replace(plan, store_host=self._store[0], store_port=self._store[1])))]
 
     def _ask_store(self, reason: str) -> list[Output]:
         return [ToAgent(StartStore(reason))]
@@ -77,8 +80,10 @@ class Moving(Ending):
                 settle=restore.settle.get(member.rank, "none"), then="start" if fresh else verdict.survivors, donor=restore.donor,
                 donate=member.rank == restore.donor and bool(heal), heal=heal,
             )  # fmt: skip
-            member.still, member.joined, member.finished, member.committed_s = None, False, False, None
+            member.joined, member.finished, member.committed_s = False, False, None
             out += self._send_plan(member)
+        if heal:
+            self._donated = None  # is about to be written over
         deadline = limits.REGROUP_DEADLINE_S if verdict.rung in (Rung.REPEAT, Rung.SPARE) and not reenter else limits.BOOT_DEADLINE_S
         return [*out, SetTimer("move", now_s + deadline), self._record_generation(now_s)]
 
@@ -94,6 +99,10 @@ class Moving(Ending):
             return []
         kind = self.options.spare_kind if self.roster.outlast and not self._spare_failures else "warm"
         out: list[Output] = []
+        for spare in self.roster.spares():
+            if spare.kind == "warm" and kind == "hot" and not spare.condemned:  # made while nobody knew that the script can park
+                spare.condemned = True
+                out.append(ToAgent(KillWorker(spare.worker, "a hot spare takes its place")))
         for _ in range(self.options.spares - len(self.roster.spares())):
             spare = self.roster.add(rank=-1, kind=kind, now_s=now_s)
             out.append(ToAgent(StartWorker(spare.worker, -1, kind, self.generation)))
@@ -101,17 +110,21 @@ class Moving(Ending):
 
     # --- all come anew -------------------------------------------------------------------------------------------
 
-    def _restart_all(self, now_s: float, verdict: RecoveryVerdict, restore: RestoreVerdict, finished: bool) -> list[Output]:
-        if finished and self._donated is not None:
-            self._restart = Restart(self._donated[1], "transfer", "slot")
-            return self._clear(now_s, verdict.reason, keep_restart=True)
-        if restore.step is None or self.roster.way == "plain":
-            self._restart = self._from_checkpoint()
-            return self._clear(now_s, verdict.reason, keep_restart=True)
+    def _start_anew(self, restore: RestoreVerdict, *, finished: bool) -> Restart | None:
+        """What all ranks begin from if they come anew; None: a survivor has to hand over first."""
+        if self.roster.way == "plain":
+            return self._from_checkpoint()
         if self.roster.sharded:
-            self._restart = Restart(restore.step, "none", "slot")
-            return self._clear(now_s, verdict.reason, keep_restart=True)
-        return self._hand_over(now_s, restore)
+            return self._from_checkpoint() if restore.step is None else Restart(restore.step, "none", "slot")
+        if (finished or restore.step is None) and self._donated is not None and self._donated[1] == self.step:
+            return Restart(self.step, "transfer", "slot")
+        return self._from_checkpoint() if restore.step is None else None
+
+    def _restart_all(self, now_s: float, verdict: RecoveryVerdict, restore: RestoreVerdict, start: Restart | None) -> list[Output]:
+        if start is None:
+            return self._hand_over(now_s, restore)
+        self._restart = start
+        return self._clear(now_s, verdict.reason)
 
     def _hand_over(self, now_s: float, restore: RestoreVerdict) -> list[Output]:
         """One survivor writes the replicated state where its successors find it; then all come anew."""
@@ -119,6 +132,7 @@ class Moving(Ending):
         self.stage = Stage.HANDOVER
         self.generation += 1
         self._restart = Restart(restore.step, "transfer", "slot")
+        self._donated = None
         donor = self.roster.holder(restore.donor)
         donor.plan = replace(
             self._start_plan(donor.rank, self._restart), settle=restore.settle[donor.rank], then="exit", donor=donor.rank, donate=True,
@@ -129,19 +143,15 @@ class Moving(Ending):
         if message.generation == self.generation:
             self._donated = (message.generation, message.step)
             if self.stage is Stage.HANDOVER:
-                return self._clear(now_s, "state is handed over", keep_restart=True)
+                return self._clear(now_s, "state is handed over")
         return []
 
     def _from_checkpoint(self) -> Restart:
         step, folder = self._newest_checkpoint
         return Restart(step, "checkpoint", "checkpoint", folder) if folder else Restart()
 
-    def _restart_step(self) -> int:
-        return self._newest_checkpoint[0] if self._newest_checkpoint[1] else 0
-
-    def _clear(self, now_s: float, reason: str, *, keep_restart: bool) -> list[Output]:
-        if not keep_restart:
-            self._restart = self._from_checkpoint()
+    def _clear(self, now_s: float, reason: str) -> list[Output]:
+        """All are killed; once they are confirmed dead, all come anew from `self._restart`."""
         self.stage = Stage.CLEARING
         out: list[Output] = [SetTimer("handover", None), SetTimer("clear", now_s + limits.KILL_DEADLINE_S)]
         for member in self.roster.live():
