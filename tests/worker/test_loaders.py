@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import random
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, Subset, TensorDataset
@@ -136,7 +136,7 @@ def test_a_seek_gives_the_same_batches_and_the_main_random_state_never_moves(kin
         other.seek(positions[at])
         assert same(run(other, 2), batches[at : at + 2]), f"{kind} after a seek to {at}"
     other.close()
-    assert not psutil.Process().children(), "a loader's worker outlived close()"
+    assert not multiprocessing.active_children(), "a loader's worker outlived close()"
 
 
 @pytest.mark.parametrize("kind", ["plain", "plain-2-workers", "stateful", "stateful-2-workers"])
