@@ -65,6 +65,8 @@ def decide_rung(*, situation: Situation, spares: Sequence[int], budgets: Budgets
         lost = set(situation.raised)  # this process cannot get over the step: a fresh one may
     if situation.way == "plain" or not situation.state or situation.way == "respawn" or len(lost) == world_size:
         return _restart(situation, budgets)
+    if not lost and situation.way == "in_place":
+        return _restart(situation, budgets)  # nobody to blame, and repeating has been tried
     if not lost:
         return RecoveryVerdict(Rung.REENTER, "reenter", {}, "every process lives: all enter main's function again")
     return _replace(situation, sorted(lost), spares, budgets)
@@ -91,6 +93,8 @@ def _restart(situation: Situation, budgets: Budgets) -> RecoveryVerdict:
         why = "a script without outlast calls is restarted as a whole"
     elif not situation.state:
         why = "no live or sealed state is left: all ranks start from the newest checkpoint, or from the beginning"
+    elif situation.way == "in_place":
+        why = "all ranks come anew: too many are lost, or the step fails again and again with every process alive"
     else:
         why = "the script made collectives of its own before run.steps, outside outlast.main: all ranks come anew"
     rung = Rung.RESPAWN if situation.state and situation.way == "respawn" else Rung.RESTART

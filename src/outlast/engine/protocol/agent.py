@@ -12,6 +12,7 @@ Sans-IO: `on_tick` gets what was read from the beacons; outputs are carried out 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -33,6 +34,7 @@ from outlast.model.messages import (
     TermWorker,
     ToWorker,
     WorkerHung,
+    WorkerStarted,
 )
 from outlast.model.terms import Phase
 
@@ -55,7 +57,7 @@ class Watched:
     phase: Phase = Phase.BOOT
     moved_s: float = 0.0
     first_step: int = -1
-    heard_s: float = 0.0  # its last output, or its start
+    heard_s: float = math.inf  # its last output, or its start; not started yet: nobody waits to hear from it
     reported: bool = False
     reading: Reading | None = None
 
@@ -86,7 +88,7 @@ class Agent:
     def on_command(self, message: ForAgent, *, now_s: float) -> list[Output]:
         """From the coordinator."""
         if isinstance(message, StartWorker):
-            self._watched[message.worker] = Watched(message.worker, message.rank, moved_s=now_s, heard_s=now_s)
+            self._watched[message.worker] = Watched(message.worker, message.rank, moved_s=now_s)
             return [Spawn(message.worker, message.rank, message.kind, message.generation)]
         if isinstance(message, KillWorker):
             return [Kill(message.worker, message.reason)]
@@ -114,6 +116,8 @@ class Agent:
         if type(message).__name__ in ("WorkerExited", "WorkerFailedToStart"):
             self._watched.pop(getattr(message, "worker", 0), None)
             self._drop_question()
+        if isinstance(message, WorkerStarted) and message.worker in self._watched:
+            self._watched[message.worker].heard_s = now_s
         return [ToCoordinator(message)]
 
     def on_tick(self, readings: Mapping[int, Reading], *, now_s: float, heard_s: Mapping[int, float] | None = None) -> list[Output]:

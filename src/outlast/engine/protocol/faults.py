@@ -31,13 +31,18 @@ class Faults(Moving):
             self._fault_s = min(self._fault_s, fault_s)
         out = self._records()
         if self.stage in (Stage.TRAINING, Stage.MOVING, Stage.STARTING):
+            self._cut_short = self.stage is Stage.TRAINING
             self.stage = Stage.GATHERING
             wait = limits.VICTIM_WAIT_S if mechanism is Mechanism.LOST_CONTACT else limits.COMPANION_WAIT_S
             out.append(SetTimer("gather", now_s + wait))
         elif self.stage is Stage.GATHERING and mechanism is not Mechanism.LOST_CONTACT:
             out.append(SetTimer("gather", now_s + limits.COMPANION_WAIT_S))
-        elif self.stage is Stage.HANDOVER:
-            out += self._clear(now_s, "the donor was lost", keep_restart=False)
+        elif self.stage is Stage.HANDOVER and member.plan is not None and member.plan.donate:
+            self.stage = Stage.LEAVING  # all others stand still as before: another one hands over, once this one is dead
+            out.append(SetTimer("handover", None))
+            if not member.dead and not member.condemned:
+                member.condemned = True
+                out.append(ToAgent(KillWorker(member.worker, reason)))
         return out
 
     def _kill_those(self, now_s: float, members: list[Member], why: str) -> list[Output]:
@@ -68,7 +73,7 @@ class Faults(Moving):
         if self.stage is Stage.STOPPING:
             return self._when_stopped(now_s)
         out: list[Output] = [self._event(now_s, "spare_lost", {"pid": spare.pid, "kind": spare.kind, "error": message.error})]
-        if not spare.parked:
+        if not spare.parked and not spare.condemned:
             self._spare_failures += 1
             out.append(Tell(f"a {spare.kind} spare ended before it could park: {message.error or _how(message)}"))
         return [*out, SetTimer("spares", now_s + limits.SPARE_REFILL_DELAY_S)]

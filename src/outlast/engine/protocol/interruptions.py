@@ -11,7 +11,7 @@ from dataclasses import replace
 from outlast.model.records import Interruption
 from outlast.model.terms import FailureClass, Mechanism, Rung
 
-_RANKING = (Mechanism.SIGNAL, Mechanism.EXIT, Mechanism.HANG, Mechanism.EXCEPTION, Mechanism.CORRUPT, Mechanism.SLOW, Mechanism.LOST_CONTACT)
+_RANKING = (Mechanism.SIGNAL, Mechanism.EXIT, Mechanism.EXCEPTION, Mechanism.HANG, Mechanism.CORRUPT, Mechanism.SLOW, Mechanism.LOST_CONTACT)
 
 
 class InterruptionLog:
@@ -70,7 +70,7 @@ class InterruptionLog:
         """All inventories are in and the rung is chosen."""
         for index, last in enumerate(list(self.open)):
             newest = index == len(self.open) - 1
-            why = f"{last.reason}; {reason}" if last.reason else reason
+            why = f"{last.reason}; {reason}" if last.reason and reason not in last.reason else last.reason or reason
             self._put(
                 replace(
                     last, left_s=last.left_s or now_s, rung=last.rung or rung, reason=why if newest else last.reason,
@@ -82,14 +82,17 @@ class InterruptionLog:
         for last in list(self.open):
             self._put(replace(last, regrouped_s=now_s - restore_s, restored_s=now_s))
 
-    def resumed(self, *, at_s: float) -> int:
-        """The first new commit; how many interruptions it closed."""
-        count = len(self.open)
-        for last in list(self.open):
-            self._changed[last.id] = replace(last, resumed_s=at_s)
-        self.open.clear()
-        self.closed_count += count
-        return count
+    def resumed(self, *, at_s: float, generation: int) -> int:
+        """The first new commit, in `generation`; how many interruptions it closed. A fault of that generation itself stays open."""
+        closed = [one for one in self.open if one.generation < generation]
+        for one in closed:
+            self._changed[one.id] = replace(one, resumed_s=at_s)
+        self.open = [one for one in self.open if one.generation >= generation]
+        if closed:  # what is left came after that commit: it is no child of what the commit closed
+            for index, one in enumerate(list(self.open)):
+                self._put(replace(one, parent=self.open[0].id if index else None))
+        self.closed_count += len(closed)
+        return len(closed)
 
     def changed(self) -> list[Interruption]:
         out = list(self._changed.values())

@@ -5,12 +5,14 @@ This module is pure.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from outlast.engine.protocol.faults import Faults
 from outlast.engine.protocol.members import Member
 from outlast.engine.protocol.outputs import End, Output, SetTimer, ToAgent
-from outlast.engine.protocol.state import Stage
-from outlast.engine.recovery import Situation, decide_rung
-from outlast.engine.restore import decide_replicated, decide_sharded
+from outlast.engine.protocol.state import Restart, Stage
+from outlast.engine.recovery import RecoveryVerdict, Situation, decide_rung
+from outlast.engine.restore import RestoreVerdict, decide_replicated, decide_sharded
 from outlast.model import limits
 from outlast.model.messages import Inventory, KillWorker, Leave, ToWorker
 from outlast.model.terms import Rung
@@ -35,7 +37,7 @@ class Leaving(Faults):
     def _on_inventory(self, now_s: float, member: Member, message: Inventory) -> list[Output]:
         if message.generation != self.generation:
             return []
-        member.still = message
+        member.still, member.attached = message, member.attached or message.committed >= 0
         self._note_step(0 if self.roster.sharded else message.committed, max(message.passed, message.committed))
         return self._check_left(now_s) if self.stage is Stage.LEAVING else []
 
@@ -55,15 +57,8 @@ class Leaving(Faults):
         torn = [] if sharded or restore.step is None or finished else self.roster.torn(restore)
         if torn:  # alive, but what it holds is neither step: it comes anew
             return self._kill_those(now_s, torn, "failed after the step was applied; its state is torn")
-        lost = tuple(m.rank for m in self.roster.members() if m.dead)
-        way = "respawn" if finished and self.roster.way != "plain" else self.roster.way
-        situation = Situation(
-            lost=lost, raised=tuple(sorted(self._raised - set(lost))), way=way, state=restore.step is not None or (finished and self._donated is not None),
-            committed=self.step, error=self._user_error[0], trained=self._trained,
-        )  # fmt: skip
-        verdict = self._verdict or decide_rung(situation=situation, spares=self.roster.parked(), budgets=self.budgets, world_size=self.options.world_size)
-        if not sharded and verdict.survivors == "reenter" and restore.step is None:
-            raise AssertionError(f"re-entry without state: {situation}")
+        start = self._start_anew(restore, finished=finished)
+        verdict = self._choose(restore, start, finished=finished)
         given_up = [m for m in self.roster.live() if m.rank in verdict.replace]
         if given_up:  # a process that cannot get over the step: killed, and confirmed dead, before its rank is given away
             self._verdict = verdict
@@ -71,12 +66,7 @@ class Leaving(Faults):
                 member.condemned = True
             return [ToAgent(KillWorker(member.worker, verdict.reason)) for member in given_up]
         self._verdict = None
-        step = restore.step if restore.step is not None else self._restart_step()
-        in_flight = 0 if any(way == "forward" for way in restore.settle.values()) else 1
-        self.interruptions.left(
-            now_s=now_s, rung=verdict.rung, reason=f"{verdict.reason}; {restore.reason}",
-            repeated=max(0, self.executed - step) if sharded or restore.step is None else in_flight, lost=max(0, self.step - step),
-        )  # fmt: skip
+        self._book(now_s, verdict, restore, start)
         out = self._records()
         if verdict.rung is Rung.STOP:
             return [*out, *self._stop_now(now_s, End(1, "failed", verdict.reason, self._user_error[1]))]
@@ -84,4 +74,32 @@ class Leaving(Faults):
             return [*out, *self._stop_now(now_s, self._end)]  # a stop was asked for: nobody is started anew for it
         if verdict.survivors != "exit":
             return [*out, *self._move(now_s, verdict, restore)]
-        return [*out, *self._restart_all(now_s, verdict, restore, finished)]
+        return [*out, *self._restart_all(now_s, verdict, restore, start)]
+
+    def _choose(self, restore: RestoreVerdict, start: Restart | None, *, finished: bool) -> RecoveryVerdict:
+        """The rung; one that was chosen already is kept, and extended to those that were lost since."""
+        lost = tuple(m.rank for m in self.roster.members() if m.dead)
+        parked = self.roster.parked()
+        chosen = self._verdict
+        if chosen is not None and len(lost) < self.options.world_size:
+            sources = {rank: worker if worker in parked else -1 for rank, worker in chosen.replace.items()}
+            return replace(chosen, replace=dict.fromkeys(lost, -1) | sources)
+        situation = Situation(
+            lost=lost, raised=tuple(sorted(self._raised - set(lost))), way="respawn" if finished and self.roster.way != "plain" else self.roster.way,
+            state=restore.step is not None or (start is not None and start.replicated == "transfer"),
+            committed=self.step, error=self._user_error[0], trained=self._trained,
+        )  # fmt: skip
+        return decide_rung(situation=situation, spares=parked, budgets=self.budgets, world_size=self.options.world_size)
+
+    def _book(self, now_s: float, verdict: RecoveryVerdict, restore: RestoreVerdict, start: Restart | None) -> None:
+        """Of steps that were executed: how many are executed again, and how many that were committed are not any more."""
+        if restore.step is not None and not self.roster.sharded:
+            step, again = restore.step, 0 if "forward" in restore.settle.values() else 1
+        else:
+            step = start.step if start is not None else restore.step or 0
+            again = max(0, self.executed - step)
+        if not self._cut_short:
+            again = max(0, again - sum(one.steps_repeated for one in self.interruptions.open[:-1]))
+        self.interruptions.left(
+            now_s=now_s, rung=verdict.rung, reason=f"{verdict.reason}; {restore.reason}", repeated=again, lost=max(0, self.step - step)
+        )

@@ -36,13 +36,14 @@ class Member:
     dead: bool = False
     victim: bool = False  # its own words: a collective failed under it
     still: Inventory | None = None
+    told: int = 0  # generation of the newest plan that was sent to it
     raised: tuple[str, str] | None = None
     committed_s: float | None = None  # its first commit in this generation
 
     @property
     def answers_leave(self) -> bool:
         """It has been given a generation to leave. One that boots takes the newest plan when it says Hello."""
-        return self.greeted and self.registered and not self.dead and not self.condemned and not self.done
+        return self.told > 0 and not self.dead and not self.condemned and not self.done
 
 
 @dataclass(slots=True)
@@ -50,6 +51,7 @@ class Roster:
     world_size: int
     next_worker: int = 1
     outlast: bool = False  # some worker called outlast.join
+    sharded: bool = False  # some worker registered sharded state: so it stays, whoever lives
     step_s: float = 0.0  # learned step time
     _ranks: dict[int, Member] = field(default_factory=dict)
     _spares: dict[int, Member] = field(default_factory=dict)
@@ -92,6 +94,11 @@ class Roster:
         """Holders of ranks whose process has not ended."""
         return [m for m in self._ranks.values() if not m.dead]
 
+    def holding_up(self) -> list[Member]:
+        """Whom the others wait for, when not all have joined: those that are not even set up yet, or else all that are late."""
+        late = [m for m in self.live() if not m.joined and not m.condemned] if self.outlast else []
+        return [m for m in late if not m.registered] or [m for m in late if not m.attached] or late
+
     def spares(self) -> list[Member]:
         return list(self._spares.values())
 
@@ -102,20 +109,25 @@ class Roster:
 
     def bury(self, member: Member, message: WorkerExited) -> None:
         """Keep what the agent found sealed in the dead rank's slots, until a successor has attached."""
-        before = self._remains.get(member.rank)
-        committed = message.committed if member.attached else before.committed if before else -1
-        self._remains[member.rank] = Holding(member.rank, False, committed, message.prepared, committed, False, message.sealed)
+        before = self._remains.get(member.rank, Holding(member.rank, False, -1, (), -1, False, ()))
+        if member.attached:
+            committed, prepared, sealed = message.committed, message.prepared, message.sealed
+        else:  # what lies there is its predecessor's; the agent may not even have known which slots were to be its own
+            committed, prepared, sealed = before.committed, message.prepared or before.prepared, message.sealed or before.sealed
+        self._remains[member.rank] = Holding(member.rank, False, committed, prepared, committed, False, sealed)
 
-    @property
-    def sharded(self) -> bool:
-        return any(m.sharded for m in self._ranks.values())
+    def lies_sealed(self, rank: int, step: int) -> bool:
+        """The slots of `rank` hold `step`, as far as its last process's end or its present holder's state tells."""
+        remains, member = self._remains.get(rank), self._ranks.get(rank)
+        return (remains is not None and step in (*remains.prepared, *remains.sealed)) or (member is not None and member.attached)
 
     @property
     def way(self) -> str:
-        """The dearest way of the members that have said theirs; one that is not there yet follows the others."""
+        """The dearest way of the members that have said theirs at run.steps; one that is not there yet follows the others."""
         if not self.outlast:
             return "plain"
-        ways = [m.way for m in self._ranks.values() if m.registered and (not m.dead or m.attached)]
+        attached = [m.way for m in self._ranks.values() if m.attached]
+        ways = attached or [m.way for m in self._ranks.values() if m.registered and not m.dead]
         return max(ways, key=WAYS.index, default="respawn")
 
     def holdings(self) -> list[Holding]:
@@ -132,7 +144,7 @@ class Roster:
                 out.append(Holding(rank, True, -1, remains.prepared, -1, False, sealed, usable=False))
             else:
                 prepared = tuple(sorted({said.committed, said.prepared}))
-                out.append(Holding(rank, True, said.committed, prepared, said.passed, said.in_hook, said.sealed))
+                out.append(Holding(rank, True, said.committed, prepared, said.passed, said.in_hook, said.sealed, usable=not member.finished))
         return out
 
     def torn(self, restore: RestoreVerdict) -> list[Member]:

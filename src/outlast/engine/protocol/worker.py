@@ -3,8 +3,9 @@
     NEW ──Regroup──> MOVING ──joined──> TRAINING ──Leave or own failure──> BROKEN ──stand_still──> STILL ──Regroup──> MOVING
                         └──────────────────── Leave of this generation ────────┘
 
-A worker that has not attached its state yet (it runs the user's set-up code) and is in no group is DETACHED:
-it has nothing to lose, answers Leave by itself, and takes the newest plan when it gets to run.steps.
+A worker whose main thread has taken no plan yet (it boots, is parked, or runs the user's set-up code in no group) is
+DETACHED: it has nothing to lose, answers Leave by itself, and takes the newest plan when it gets to where plans are taken.
+One that is FINISHED is past its last step: it answers Leave by itself too, and is woken from whatever the script does there.
 
 Two threads of one process drive this: the listener with messages, the main thread with what the step did.
 Their lock lies outside. Sans-IO: methods take `now_s` where they need it and return outputs.
@@ -51,7 +52,7 @@ class WorkerMachine:
         self.plan: Regroup | None = None
         self.stop: Stop | None = None
         self.attached = False
-        self._detached = False
+        self._detached = True
         self.committed = -1
         self.prepared = -1
         self.passed = -1
@@ -83,6 +84,8 @@ class WorkerMachine:
         self.plan = message
         self.state = State.DETACHED if self._detached else State.MOVING
         self._first_commit_said = False
+        if message.settle == "forward":
+            self.passed = max(self.passed, message.step)
         return [Plan()]
 
     def _on_leave(self, message: Leave) -> list[Output]:
@@ -91,7 +94,9 @@ class WorkerMachine:
         if self.state is State.DETACHED:
             self.plan = None
             return self._inventory(in_hook=False)
-        if self.state in (State.MOVING, State.TRAINING, State.FINISHED):
+        if self.state is State.FINISHED:
+            return [*self._inventory(in_hook=False), Wake()]
+        if self.state in (State.MOVING, State.TRAINING):
             self.state = State.BROKEN
             return [Wake()]
         return []
@@ -105,7 +110,7 @@ class WorkerMachine:
             self.state = State.DETACHED
 
     def follow(self) -> None:
-        """Run.steps is reached: from here on a Leave concerns the main thread."""
+        """The main thread takes the newest plan: from here on a Leave concerns it."""
         self._detached = False
         if self.state is State.DETACHED:
             self.state = State.MOVING
@@ -160,6 +165,11 @@ class WorkerMachine:
         if self.state is State.TRAINING:
             self.state = State.FINISHED
         return [Say(Finished(self.worker, self.generation, self.committed, stopped))]
+
+    def goes_on(self) -> None:
+        """Run.steps is called again after it had ended."""
+        if self.state is State.FINISHED:
+            self.state = State.TRAINING
 
     def forget_state(self) -> None:
         """Main's function is entered again: what the old one held is gone, the images stay."""

@@ -79,6 +79,7 @@ class Launcher:
         self._timers: dict[str, Timer] = {}
         self._outputs: deque[Output] = deque()
         self._stores = FIRST_STORE_NUMBER
+        self._unborn: set[int] = set()  # spawns that wait for a store
         self._renewing = False
         self._end: End | None = None
 
@@ -120,7 +121,7 @@ class Launcher:
                 self._around.specs.takes_rank(output.worker, output.message)
             self._host.send(output.worker, output.message)
         elif isinstance(output, Kill):
-            self._host.kill(output.worker)
+            self._kill(output.worker)
         elif isinstance(output, Spawn):
             self._spawn(output)
         elif isinstance(output, SetTimer):
@@ -158,7 +159,20 @@ class Launcher:
 
     def _spawn(self, order: Spawn) -> None:
         self._around.books.started(order)
-        self._around.specs.when_store_is_known(lambda: self._host.start(self._around.specs.worker(order)))
+        self._unborn.add(order.worker)
+        self._around.specs.when_store_is_known(lambda: self._start(order))
+
+    def _start(self, order: Spawn) -> None:
+        if order.worker in self._unborn:
+            self._unborn.discard(order.worker)
+            self._host.start(self._around.specs.worker(order))
+
+    def _kill(self, worker: int) -> None:
+        if worker in self._unborn:  # it still waits for a store: it never comes to be, and its end is news like any other's
+            self._unborn.discard(worker)
+            self._loop.call_soon(lambda: self.on_failed(worker, "given up before it was started"))
+        else:
+            self._host.kill(worker)
 
     def _set_timer(self, order: SetTimer) -> None:
         if (old := self._timers.pop(order.name, None)) is not None:

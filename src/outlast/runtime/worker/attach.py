@@ -35,7 +35,7 @@ class Attachment:
         self.state = state
         self.replicas = [given for given in state.given.values() if isinstance(given, DistributedDataParallel)]
         self.undo = False  # the steps of this run keep undo copies
-        self._accumulate = accumulate
+        self.accumulate = accumulate
         self._strangers: list[str] = []
         self._private, self._shared = Pieces(), Pieces()
         self.sealed = -1  # newest step whose image this rank has sealed
@@ -107,17 +107,19 @@ class Attachment:
         step = plan.step
         self.high_water = plan.high_water
         session.vault.forget_after(self.member.rank(), step)
-        if self.state.sharded:
+        if step in session.vault.steps(self.member.rank()):  # read from there: writing it again would leave nothing if we died meanwhile
+            self._note_sealed(step)
+        elif self.state.sharded:
             self.seal(step)
         else:
             self._seal_private(step)
-        self._register()
+        self.register()
         session.do(lambda machine: machine.joined(step=step, group_s=0.0, restore_s=restore_s))
         self.mark("joined")
         session.enter(Phase.BETWEEN, cause=Cause.OTHER)
         return step
 
-    def _register(self) -> None:
+    def register(self) -> None:
         """How survivors can go on from here (trap 14)."""
         member = self.member
         notes = [reason for wrapped in self.replicas if (reason := ddp.not_rebuildable(wrapped))]
@@ -176,7 +178,7 @@ class Attachment:
         for older in session.vault.steps(self.member.rank()):
             if older < step:
                 self._load(session.vault.read(self.member.rank(), older), shared=False, private=True)
-                for _ in range((step - older) * self._accumulate):
+                for _ in range((step - older) * self.accumulate):
                     if self.state.source is not None:
                         self.state.source.next_batch()
                 break
@@ -231,10 +233,16 @@ class Attachment:
         assert session is not None
         session.mark("sealing", step)
         session.vault.write(self.member.rank(), generation=self.member.generation, step=step, pieces=self._pieces(True), metadata={"step": str(step)})
-        self.sealed = step
-        steps = session.vault.steps(self.member.rank())
-        session.do(lambda machine: machine.now_sealed(steps=steps))
+        self._note_sealed(step)
         session.mark("sealed", step)
+
+    def _note_sealed(self, step: int) -> None:
+        session = self.member.session
+        assert session is not None
+        self.sealed = step
+        if self.state.sharded:
+            steps = session.vault.steps(self.member.rank())
+            session.do(lambda machine: machine.now_sealed(steps=steps))
 
     def _pieces(self, with_shared: bool) -> list[Piece]:
         return [*self._private_pieces(), *(self._shared_pieces() if with_shared else [])]

@@ -88,7 +88,7 @@ class Membership:
         """Wait for a rank, then do what its plan says as far as it can be done before run.steps."""
         assert self.session is not None
         self.session.wait_for_rank()
-        self._take(self.session.wait_plan())
+        self._get_in()
 
     def ensure_group(self) -> None:
         self.rank()
@@ -139,20 +139,36 @@ class Membership:
         if self.is_spare:
             self._connect(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
         else:
-            self._take(session.wait_plan())
+            self._get_in()
         self.register(way="reenter" if self.reenters else "respawn", sharded=False, exact=True, note="")
 
-    def _take(self, plan: Regroup) -> None:
-        """The first plan of this process, or of its next life in main's function."""
+    def _get_in(self) -> None:
+        """Into the newest generation, as far as that can be done before run.steps; again where a peer is lost meanwhile."""
+        assert self.session is not None
+        while True:
+            plan = self.session.wait_plan()
+            try:
+                if self._take(plan):
+                    return
+            except Exception as error:  # boundary: a peer was lost while the group was built
+                self.broke(error, text=traceback.format_exc())
+                self.stand_still(in_hook=False)
+
+    def _take(self, plan: Regroup) -> bool:
+        """The first plan of this process, or of its next life in main's function. False: it is not the newest any more."""
         assert self.session is not None
         self._rank, self.world_size = plan.rank, plan.world_size
         if plan.replicated == "donor":  # survivors stand in run.steps: meet them there
             self.session.do(lambda machine: machine.detach())
             self._connect(plan.store_host, plan.store_port)
-            return
+            return True
+        if not self.session.take_plan(plan):
+            return False
         self.session.enter(Phase.REGROUP)
+        self.session.mark("grouping", self.session.beacon.step)
         self.build(plan)
         self.session.enter(Phase.SETUP)
+        return True
 
     def register(self, *, way: str, sharded: bool, exact: bool, note: str) -> None:
         if self.session is not None:
@@ -189,18 +205,10 @@ class Membership:
         """Main's function is about to be entered again: into the generation of the newest plan."""
         assert self.session is not None
         session = self.session
-        while True:
-            plan = session.wait_plan()
-            session.do(lambda machine: machine.forget_state())
-            session.enter(Phase.REGROUP, cause=Cause.REGROUP)
-            try:
-                self._take(plan)
-            except Exception as error:  # boundary: a peer was lost while the group was built
-                self.broke(error)
-                self.stand_still(in_hook=False)
-                continue
-            session.enter(Phase.SETUP, cause=Cause.RESTORE)
-            return
+        session.do(lambda machine: machine.forget_state())
+        session.enter(Phase.REGROUP, cause=Cause.REGROUP)
+        self._get_in()
+        session.enter(Phase.SETUP, cause=Cause.RESTORE)
 
     # --- breaking and standing still ---
 

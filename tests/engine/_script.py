@@ -1,0 +1,426 @@
+"""Main threads for `_world.py`: the worker's runtime around a script, as generators that yield where they wait.
+
+    ("sleep", s)     compute          ("plan", g)    wait for a plan of a generation above g
+    ("collective",)  in a collective  ("build", p)   building the group of plan p
+
+Follows runtime/worker/{membership,attach,transaction,run}.py; what they do with tensors is here one number: the step that
+the state in memory is of (`Process.content`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from _world import Act, Hello, Parked, PeerFailure, Process, Reenter, UserError, World
+
+from outlast.engine.protocol.outputs import Output
+from outlast.model.messages import Regroup
+from outlast.model.terms import Phase
+
+Thread = Generator[Act, Any, Any]
+
+
+class Died(Exception):
+    """The process ended where its main thread stood."""
+
+
+def in_place(world: World, process: Process) -> Generator[Act, Any, int]:
+    return Main(world, process, way="in_place", has_main=False).run()
+
+
+def respawn(world: World, process: Process) -> Generator[Act, Any, int]:
+    """Collectives before run.steps, no main: all come anew."""
+    return Main(world, process, way="respawn", has_main=False).run()
+
+
+def reenter(world: World, process: Process) -> Generator[Act, Any, int]:
+    return Main(world, process, way="reenter", has_main=True).run()
+
+
+def sharded(world: World, process: Process) -> Generator[Act, Any, int]:
+    return Main(world, process, way="reenter", has_main=True).run()
+
+
+def plain(world: World, process: Process) -> Generator[Act, Any, int]:
+    """Knows nothing of outlast."""
+    main = Main(world, process, way="plain", has_main=False)
+    return main.run_plain()
+
+
+class Main:
+    def __init__(self, world: World, process: Process, *, way: str, has_main: bool) -> None:
+        self.world, self.p, self.way, self.has_main = world, process, way, has_main
+        self.machine = process.machine
+        self.reached_steps = False
+        self.in_flight = False
+
+    # --- the process ---
+
+    def run(self) -> Generator[Act, Any, int]:
+        try:
+            yield from self.life()
+            yield from self.mark("epilogue", user=True)
+            yield "sleep", self.world.span(0.001, 0.05)
+        except Died:
+            return 0
+        except (UserError, PeerFailure) as error:
+            if self.machine.generation == 0 and self.machine.plan is None:
+                self.machine.generation = self.p.generation
+            self.broke(error)
+            yield "sleep", 0.002
+            return 1
+        return 0
+
+    def life(self) -> Thread:
+        yield from self.mark("boot")
+        yield "sleep", self.world.span(0.01, 0.03)
+        self.world.say(self.p, Hello(self.p.worker, 1000 + self.p.worker))
+        if self.p.kind == "warm":
+            yield from self.park()
+        yield from self.join()
+        if not self.has_main:
+            yield from self.function()
+            return
+        while True:
+            try:
+                yield from self.function()
+                return
+            except Reenter:
+                pass
+            except (UserError, PeerFailure) as error:
+                if self.p.rank < 0:
+                    raise
+                self.register("reenter")
+                self.broke(error)
+                plan = yield from self.stand_still(in_hook=False)
+                if self.reached_steps:
+                    yield from self.settle(plan)
+                    if plan.donate:
+                        yield from self.donate(plan)
+            self.reached_steps = False
+            self.p.content = -1
+            yield from self.reenter()
+
+    def run_plain(self) -> Generator[Act, Any, int]:
+        """A group by the store's port, a barrier a step, from the beginning each time."""
+        try:
+            yield from self.mark("boot")
+            yield "sleep", 0.02
+            self.world.say(self.p, Hello(self.p.worker, 1000 + self.p.worker))
+            self.world.enter(self.p, Phase.PLAIN)
+            plan: Regroup = yield "plan", 0
+            yield "build", plan
+            for _ in range(self.world.until):
+                yield from self.mark("body")
+                yield "sleep", 0.02
+                yield ("collective",)
+        except Died:
+            return 0
+        except (UserError, PeerFailure):
+            return 1
+        yield from self.mark("epilogue")
+        self.p.finished = True
+        return 0
+
+    def mark(self, name: str, *, user: bool = False) -> Thread:
+        self.world.passes(self.p, name)
+        if not self.p.alive:
+            raise Died
+        if self.p.stopped or self.p.hung:
+            yield "sleep", 0.0
+        if user or name in ("setup", "body", "reduced", "applied"):
+            self.user_code()
+
+    def user_code(self) -> None:
+        error, self.p.error = self.p.error, ""
+        if error:
+            raise UserError(error)
+
+    def do(self, outputs: list[Output] | None) -> None:
+        for output in outputs or ():
+            self.world.carry_out_in(self.p, output)
+
+    # --- membership ---
+
+    def join(self) -> Thread:
+        self.world.enter(self.p, Phase.SETUP)
+        yield from self.mark("join")
+        if self.p.rank >= 0:
+            yield from self.get_in()
+        self.register("reenter" if self.has_main else "respawn")
+
+    def park(self) -> Thread:
+        self.world.enter(self.p, Phase.PARKED)
+        self.world.say(self.p, Parked(self.p.worker, self.p.kind))
+        yield from self.mark("parked")
+        plan = yield "plan", 0
+        self.p.beacon.rank = plan.rank
+        self.world.enter(self.p, Phase.PARKED)
+
+    def get_in(self) -> Thread:
+        while True:
+            plan = yield "plan", 0
+            self.p.beacon.rank = plan.rank
+            if plan.replicated == "donor":
+                self.machine.detach()
+                return
+            if self.machine.plan is not plan:
+                continue
+            self.machine.follow()
+            self.world.enter(self.p, Phase.REGROUP)
+            try:
+                yield from self.build(plan)
+            except PeerFailure as error:
+                self.broke(error)
+                yield from self.stand_still(in_hook=False)
+                continue
+            self.world.enter(self.p, Phase.SETUP)
+            return
+
+    def register(self, way: str) -> None:
+        self.do(self.machine.register(way=way, sharded=self.world.sharded and self.reached_steps, exact=True, note=""))
+
+    def build(self, plan: Regroup) -> Thread:
+        self.world.leave_group(self.p)
+        yield "build", plan
+
+    def reenter(self) -> Thread:
+        self.machine.forget_state()
+        self.world.enter(self.p, Phase.REGROUP)
+        yield from self.get_in()
+
+    def broke(self, error: Exception) -> None:
+        victim = self.machine.broken or isinstance(error, PeerFailure)
+        self.do(self.machine.broke(mechanism="collective" if victim else "exception", error=str(error), traceback="traceback", now_s=self.world.now_s))
+
+    def stand_still(self, *, in_hook: bool) -> Thread:
+        seen = self.machine.generation
+        yield from self.mark("still")
+        self.world.enter(self.p, Phase.WAIT)
+        self.do(self.machine.stand_still(in_hook=in_hook))
+        plan = yield "plan", seen
+        self.world.enter(self.p, Phase.REGROUP)
+        return plan
+
+    # --- attaching ---
+
+    def function(self) -> Thread:
+        yield from self.mark("setup")
+        yield "sleep", self.world.span(0.005, 0.05)
+        if self.p.rank < 0:
+            yield from self.park()
+            yield from self.get_in()
+        self.reached_steps = True
+        yield from self.attach()
+        yield from self.steps()
+
+    def attach(self) -> Thread:
+        self.world.enter(self.p, Phase.REGROUP)
+        while True:
+            plan = yield from self.newest_plan()
+            try:
+                if self.p.group is None:
+                    yield from self.mark("grouping")
+                    yield from self.build(plan)
+                yield from self.restore(plan)
+                yield from self.ready(plan)
+                return
+            except PeerFailure as error:
+                self.broke(error)
+                self.world.leave_group(self.p)
+                yield from self.stand_still(in_hook=False)
+                plan = yield "plan", 0
+                if plan.then == "reenter" or (self.has_main and plan.replicated != "donor"):
+                    raise Reenter from None
+
+    def newest_plan(self) -> Thread:
+        """As Session.take_plan: the newest, or wait."""
+        while True:
+            plan = yield "plan", -1
+            if self.machine.plan is plan:
+                self.machine.follow()
+                return plan
+
+    def restore(self, plan: Regroup) -> Thread:
+        self.world.enter(self.p, Phase.REGROUP)
+        yield from self.mark("restoring")
+        yield "sleep", self.world.span(0.002, 0.01)
+        self.check_lives()
+        if plan.replicated in ("donor", "transfer"):
+            generation, step = self.world.transfer or (-1, -1)
+            assert step == plan.step, f"the transfer image is of step {step}, the plan of step {plan.step}"
+            assert plan.replicated == "transfer" or generation == plan.generation
+        if plan.private == "slot":
+            held = self.world.slots.get(self.p.rank, {}).values()
+            assert plan.step in held, f"rank {self.p.rank} goes on from step {plan.step}, and its slots hold {sorted(held)}"
+        self.p.content = plan.step
+
+    def ready(self, plan: Regroup) -> Thread:
+        slots = self.world.slots.setdefault(self.p.rank, {})
+        for slot in [slot for slot, step in slots.items() if step > plan.step]:
+            del slots[slot]
+        if plan.step not in slots.values():
+            yield from self.seal(plan.step)
+        if self.world.sharded:
+            self.machine.now_sealed(steps=self.sealed())
+        self.register(self.way)
+        self.joined(plan)
+
+    def check_lives(self) -> None:
+        if self.p.group is None:
+            raise PeerFailure("woken while it restored")
+
+    def joined(self, plan: Regroup) -> None:
+        assert self.p.content == plan.step, f"rank {self.p.rank} joins at step {plan.step} with the state of step {self.p.content}"
+        self.do(self.machine.joined(step=plan.step, group_s=0.0, restore_s=0.0))
+        self.world.passes(self.p, "joined")
+        if not self.p.alive:
+            raise Died
+        self.world.enter(self.p, Phase.BETWEEN)
+
+    def sealed(self) -> tuple[int, ...]:
+        return tuple(sorted(self.world.slots.get(self.p.rank, {}).values(), reverse=True))
+
+    def seal(self, step: int) -> Thread:
+        slots = self.world.slots.setdefault(self.p.rank, {})
+        slots.pop(step % 2, None)
+        yield from self.mark("sealing")
+        yield "sleep", self.world.span(0.0005, 0.005)
+        slots[step % 2] = step
+
+    # --- steps ---
+
+    def steps(self) -> Thread:
+        while True:
+            if self.machine.broken:
+                plan = yield from self.stand_still(in_hook=False)
+                yield from self.follow(plan)
+            if self.machine.committed >= self.world.until or self.machine.stop is not None:
+                if (yield from self.close()) and (yield from self.hand_over()):
+                    break
+                continue
+            yield from self.step(self.machine.committed + 1)
+        self.world.enter(self.p, Phase.EPILOGUE)
+        yield from self.mark("finishing")
+        self.do(self.machine.finished(stopped=self.machine.stop is not None))
+        self.p.finished = True
+
+    def step(self, number: int) -> Thread:
+        p, world = self.p, self.world
+        self.in_flight = True
+        held: Regroup | None = None
+        try:
+            world.enter(p, Phase.BODY)
+            p.in_body = True
+            yield from self.mark("body")
+            yield "sleep", world.span(0.01, 0.03)
+            yield ("collective",)
+            yield from self.mark("reduced")
+            p.in_body = False
+            yield from self.seal_prepared(number)
+            world.enter(p, Phase.VOTE)
+            yield from self.mark("voting")
+            try:
+                yield ("collective",)
+            except PeerFailure as error:
+                self.broke(error)
+                held = yield from self.stand_still(in_hook=True)
+                if held.settle != "forward":
+                    raise
+            else:
+                self.machine.now_passed(step=number)
+                yield from self.mark("passed")
+            world.enter(p, Phase.APPLY)
+            yield "sleep", world.span(0.001, 0.005)
+            assert p.content == number - 1
+            p.content = number
+            yield from self.mark("applied")
+        except (UserError, PeerFailure) as error:
+            p.in_body = False
+            if held is None:
+                self.broke(error)
+                held = yield from self.stand_still(in_hook=False)
+            yield from self.follow(held)
+            return
+        yield from self.commit(number, held)
+
+    def seal_prepared(self, number: int) -> Thread:
+        if not self.world.sharded:
+            yield from self.seal(number)
+        self.machine.now_prepared(step=number)
+        yield from self.mark("prepared")
+
+    def commit(self, number: int, held: Regroup | None) -> Thread:
+        self.in_flight = False
+        if self.world.sharded:
+            self.world.enter(self.p, Phase.SNAPSHOT)
+            yield from self.seal(number)
+            self.machine.now_sealed(steps=self.sealed())
+        if held is None or held.settle == "forward":
+            self.world.has_committed(self.p, number)
+        self.do(self.machine.now_committed(step=number, now_s=self.world.now_s))
+        self.world.enter(self.p, Phase.BETWEEN)
+        yield from self.mark("committed")
+        if held is not None:
+            yield from self.follow(held)
+
+    # --- after a fault ---
+
+    def follow(self, plan: Regroup) -> Thread:
+        while True:
+            try:
+                yield from self.settle(plan)
+                yield from self.mark("settled")
+                if plan.donate:
+                    yield from self.donate(plan)
+                if plan.then == "exit":
+                    while True:
+                        yield "sleep", 3600.0
+                if plan.then == "reenter":
+                    raise Reenter
+                yield from self.mark("grouping")
+                yield from self.build(plan)
+                self.joined(plan)
+                return
+            except PeerFailure as error:
+                self.broke(error)
+                plan = yield from self.stand_still(in_hook=False)
+
+    def settle(self, plan: Regroup) -> Thread:
+        self.in_flight = False
+        yield "sleep", self.world.span(0.0005, 0.002)
+
+    def donate(self, plan: Regroup) -> Thread:
+        self.world.transfer = None
+        yield from self.mark("donating")
+        yield "sleep", self.world.span(0.001, 0.01)
+        assert self.p.content == plan.step, f"rank {self.p.rank} donates the state of step {self.p.content} as that of {plan.step}"
+        self.world.transfer = (plan.generation, plan.step)
+        self.do(self.machine.donated(step=plan.step))
+
+    # --- the end ---
+
+    def close(self) -> Thread:
+        self.world.enter(self.p, Phase.VOTE)
+        yield from self.mark("closing")
+        try:
+            yield ("collective",)
+        except PeerFailure as error:
+            self.broke(error)
+            plan = yield from self.stand_still(in_hook=False)
+            yield from self.follow(plan)
+            return False
+        return True
+
+    def hand_over(self) -> Thread:
+        """Nobody leaves run.steps before the final state lies in the vault."""
+        if self.world.sharded or self.machine.stop is not None:
+            return True
+        if self.p.rank == 0:
+            self.world.enter(self.p, Phase.CHECKPOINT)
+            self.world.transfer = None
+            yield "sleep", self.world.span(0.001, 0.01)
+            self.world.transfer = (self.machine.generation, self.machine.committed)
+            self.do(self.machine.donated(step=self.machine.committed))
+        return (yield from self.close())
