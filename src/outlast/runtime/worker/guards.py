@@ -49,6 +49,7 @@ class Guards:
     def __init__(self) -> None:
         self.counted = 0
         self.first_line = ""
+        self.refused: TransactionError | None = None  # in this tail, whoever swallows it
         self.on_rank_read: Callable[[], object] | None = None
         self._local_since = ""
         self._mark = -1
@@ -93,6 +94,7 @@ class Guards:
         """
         mark, self._mark = self._mark, collectives() if on else -1
         self._local_since = (since or "the optimizer's step") if on else ""
+        self.refused = None if on else self.refused
         return max(0, collectives() - mark) if mark >= 0 else 0
 
     def _mine(self) -> bool:
@@ -103,7 +105,8 @@ class Guards:
         def guarded(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
             if not self._mine() and not sys._getframe(1).f_code.co_filename.startswith(OURS):
                 if self._local_since:
-                    raise _refused(f"torch.distributed.{name}", f"at {user_line()}, after {self._local_since}")
+                    self.refused = _refused(f"torch.distributed.{name}", f"at {user_line()}, after {self._local_since}")
+                    raise self.refused
                 self.counted += 1
                 self.first_line = self.first_line or user_line()
             return original(group, *args, **kwargs)

@@ -22,6 +22,7 @@ from torch.amp import grad_scaler as _grad_scaler
 from torch.optim import Optimizer
 
 from outlast.errors import TransactionError
+from outlast.runtime.worker.peers import is_peer_failure
 
 OURS = str(Path(__file__).resolve().parents[2]) + os.sep
 _OUTSIDE = (OURS, str(Path(torch.__file__).parent) + os.sep)
@@ -57,7 +58,12 @@ _watchers: set[OptimizerHooks] = set()
 def _watched_backward(*args: Any, **kwargs: Any) -> None:
     for hooks in tuple(_watchers):
         hooks._backward_begins()
-    _backward(*args, **kwargs)
+    try:
+        _backward(*args, **kwargs)
+    except RuntimeError as error:
+        for hooks in tuple(_watchers):
+            hooks._backward_failed(error)
+        raise
 
 
 class OptimizerHooks:
@@ -76,6 +82,8 @@ class OptimizerHooks:
         self._applied = False
         self._inside = False
         self._handles: list[Any] = []
+        self.lost: RuntimeError | None = None  # what a backward of this step raised for a lost peer: its gradients are torn, whoever swallows this
+        self.refused: TransactionError | None = None  # what this step was refused for, whoever swallows it
 
     @property
     def called(self) -> int:
@@ -93,6 +101,7 @@ class OptimizerHooks:
         self._lines.clear()
         self._applied = False
         self._inside = True
+        self.lost = self.refused = None
 
     def end(self) -> None:
         """From here calls pass unseen, until the next `begin`."""
@@ -120,15 +129,27 @@ class OptimizerHooks:
             self._applied = False
             self._after_undo()
 
+    def _backward_failed(self, error: RuntimeError) -> None:
+        if self._inside and is_peer_failure(error):
+            self.lost = error
+
     def _pre(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self._inside:
             return
         line = user_line()
-        self._refuse(optimizer, args, kwargs, line)
+        try:
+            self._refuse(optimizer, args, kwargs, line)
+        except TransactionError as error:
+            self.refused = error
+            raise
         first = not self._lines
         self._lines[id(optimizer)] = line
         if first:
-            self._before_first()
+            try:
+                self._before_first()
+            except BaseException:
+                self._lines.clear()  # a script that swallows this does not get past it with its next optimizer either
+                raise
 
     def _post(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._applied = self._inside

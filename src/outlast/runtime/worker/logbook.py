@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from outlast.errors import TransactionError
-from outlast.runtime.worker.vote import LOGGED_MAX
+from outlast.runtime.worker.vote import LOGGED_MAX, Values
 
 if TYPE_CHECKING:
     from outlast.runtime.worker.step import Step
@@ -27,7 +27,7 @@ class Logbook:
     """Values logged before the vote of their step go with it; those of the block's tail go with the next vote."""
 
     def __init__(self, every: int) -> None:
-        self._every = every
+        self.every = every
         self._entries: list[_Entry] = []
         self._sent: list[_Entry] = []
 
@@ -38,35 +38,45 @@ class Logbook:
         if sum(entry.reduce is not None for entry in self._entries) > LOGGED_MAX:
             raise TransactionError(f"more than {LOGGED_MAX} values in step.log(..., reduce=...)", hint="log fewer, or reduce them before the optimizer")
 
-    def pending(self) -> tuple[tuple[str, float], ...]:
-        """What the next vote carries."""
-        self._sent = list(self._entries)
-        return tuple((entry.name, float(entry.value)) for entry in self._sent if entry.reduce is not None)
+    def forget(self, step: Step) -> None:
+        """The step is repeated: what this attempt logged does not count."""
+        self._entries = [entry for entry in self._entries if entry.step is not step]
 
-    def deliver(self, summed: tuple[tuple[str, float], ...], *, rank: int, world: int = 1) -> None:
-        """The vote passed: hand the values to their steps, and print."""
-        totals = iter(summed)
+    def pending(self, step: Step | None) -> tuple[Values, Values]:
+        """What the next vote carries: values of `step`, and those of steps before it."""
+        current = [entry for entry in self._entries if entry.step is step]
+        self._sent = current + [entry for entry in self._entries if entry.step is not step]
+        sent = [entry for entry in self._sent if entry.reduce is not None]
+        split = sum(entry.reduce is not None for entry in current)
+        named: Values = tuple((f"{entry.step.number} {entry.name} {entry.reduce}", float(entry.value)) for entry in sent)
+        return named[:split], named[split:]
+
+    def deliver(self, current: Values | None, earlier: Values | None, step: Step | None, *, rank: int, world: int = 1) -> None:
+        """The vote passed: hand the values to their steps, and print. None: a rank was replaced and lacks them; nobody knows the total then."""
+        totals = {True: None if current is None else iter(current), False: None if earlier is None else iter(earlier)}
         steps: list[Step] = []
+        own: dict[int, dict[str, float]] = {}
         for entry in self._sent:
             value = float(entry.value)
             if entry.reduce is not None:
-                value = next(totals, (entry.name, value))[1]
-                if entry.reduce == "mean" and summed:
-                    value /= world
-            entry.step.logged[entry.name] = value
+                total = totals[entry.step is step]
+                if total is None:
+                    own.setdefault(id(entry.step), {})[entry.name] = value
+                else:
+                    value = next(total)[1] / (world if entry.reduce == "mean" else 1)
+            if entry.name not in own.get(id(entry.step), {}):
+                entry.step.logged[entry.name] = value
             if entry.step not in steps:
                 steps.append(entry.step)
         self._entries = [entry for entry in self._entries if entry not in self._sent]
         self._sent = []
         if rank == 0:
-            for step in steps:
-                self._print(step)
+            for one in steps:
+                self._print(one, own.get(id(one), {}))
 
-    def flush_alone(self, *, rank: int, step: int) -> None:
-        self.pending()
-        self.deliver((), rank=rank)
-
-    def _print(self, step: Step) -> None:
-        if self._every and (step.number % self._every == 0 or step.number == 1) and step.logged:
-            values = " ".join(f"{name} {value:.6g}" for name, value in step.logged.items())
-            print(f"step {step.number} {values}", file=sys.stdout, flush=True)
+    def _print(self, step: Step, own: dict[str, float]) -> None:
+        if self.every and (step.number % self.every == 0 or step.number == 1):
+            values = [f"{name} {value:.6g}" for name, value in step.logged.items()]
+            values += [f"{name} {value:.6g} (rank 0 alone: another was replaced before it was reduced)" for name, value in own.items()]
+            if values:
+                print(f"step {step.number} {' '.join(values)}", file=sys.stdout, flush=True)

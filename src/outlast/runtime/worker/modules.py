@@ -206,7 +206,8 @@ def watch(registered: Iterable[nn.Module], parameters: Iterable[torch.Tensor]) -
 def _compiled_anything() -> bool:
     """torch.compile was called in this process."""
     frames = sys.modules.get("torch._dynamo.eval_frame")
-    return bool(getattr(frames, "cached_backends", None))
+    backends = getattr(frames, "cached_backends", None) or {}  # DDP enters None
+    return any(backend is not None for backend in backends.values())
 
 
 def _exchanged(name: str) -> StateError:

@@ -99,9 +99,21 @@ class Run:
         until        the number of the last step; steps count from 1, also over restarts
         accumulate   micro-batches per step: `step.batches` has that many
         log_every    rank 0 prints what `step.log` was given, every so many steps; 0: never
+
+        It may be called again with the same state, to train in legs: step numbers go on, so a leg `until=100` after one `until=40` is
+        steps 41 to 100. A process that replaces another runs the script from its beginning, and passes over legs that are behind the
+        run: what lies between two legs must be the same then as it was before. A rank may `break` out of the loop if all ranks do at
+        the same step. Not promised: that a rank which is lost after a `break` comes back behind it.
         """
-        self._transaction = Transaction(self._membership, state, accumulate=accumulate, log_every=log_every)
-        return self._transaction.steps(until)
+        before = self._transaction
+        if before is not None and before.state is not state:
+            with self._membership.refusing():
+                raise UsageError("run.steps(...) was called again with another state", hint="name everything that is trained in one run.state(...)")
+        if before is None:
+            before = self._transaction = Transaction(self._membership, state, accumulate=accumulate, log_every=log_every)
+        else:
+            before.leg(accumulate=accumulate, log_every=log_every)
+        return before.steps(until)
 
     def phase(self, name: str) -> Iterator[Attempt]:
         """`for attempt in run.phase("evaluate"): with attempt: ...`: work between steps that is repeated when interrupted, under its own deadline."""

@@ -18,7 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from outlast.engine.protocol.outputs import Answer, Output, Plan, Say, Wake
-from outlast.engine.protocol.worker import WorkerMachine
+from outlast.engine.protocol.worker import State, WorkerMachine
+from outlast.errors import UsageError
 from outlast.model import limits
 from outlast.model.beacon import Beacon, pack_into
 from outlast.model.booking import Book
@@ -80,8 +81,11 @@ class Session:
         self.publish(now_s)
 
     def user_failed(self, error: BaseException) -> None:
-        """The script ended with an error: its traceback goes into the ledger before the process does."""
+        """The script ended with an error: its traceback goes into the ledger before the process does. One of usage ends the run: it would come again."""
         self._failed = True
+        if isinstance(error, UsageError):
+            self.refuse(error, error.exit_code)
+            return
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         if self.machine.generation == 0 and self.machine.plan is None:  # never joined: the launcher has sent a plan or will
             self.machine.generation = self.spec.generation
@@ -89,7 +93,9 @@ class Session:
         self.do(lambda m: m.broke(mechanism=mechanism, error=one_line(error), traceback=cut(text), now_s=clock.now_s()))
 
     def finish(self, exit_code: int) -> None:
-        """The script is over; what follows is the interpreter's end."""
+        """The script is over; what follows is the interpreter's end. A script that ends well before the last step has meant to."""
+        if exit_code == 0 and self.machine.state is State.TRAINING:
+            self.do(lambda machine: machine.finished(stopped=False))
         self.enter(Phase.EPILOGUE, cause=Cause.SHUTDOWN)
 
     # --- what the main thread says ---

@@ -21,7 +21,7 @@ from outlast.model.terms import Cause, Phase
 from outlast.runtime import clock
 from outlast.runtime.worker.attach import Attachment
 from outlast.runtime.worker.guards import check_optimizer
-from outlast.runtime.worker.hooks import OptimizerHooks
+from outlast.runtime.worker.hooks import OptimizerHooks, user_line
 from outlast.runtime.worker.loaders import BatchSource
 from outlast.runtime.worker.logbook import Logbook
 from outlast.runtime.worker.membership import Membership
@@ -34,7 +34,7 @@ _PASS_ON = (KeyboardInterrupt, SystemExit, GeneratorExit, Reenter)
 
 
 class Transaction:
-    """One per call of run.steps. `committed` counts from 0, the state before the first step."""
+    """One per State: a second run.steps goes on with it. `committed` counts from 0, the state before the first step."""
 
     def __init__(self, membership: Membership, state: State, *, accumulate: int, log_every: int) -> None:
         self.member = membership
@@ -56,6 +56,9 @@ class Transaction:
         self._undo_kept = False
         self._watch = contextlib.ExitStack()
         self._stopping = False
+        self._attached = False
+        self._leg_began = -1  # the step at which an earlier run.steps of this process ended
+        self._reentering = False  # Reenter was raised, whoever swallows it
         self._plan: Regroup | None = None  # given inside the hook, followed once the step is settled
         self._checkpoint = self.attachment.checkpoints
 
@@ -63,14 +66,22 @@ class Transaction:
 
     def steps(self, until: int) -> Iterator[Step]:
         try:
-            if self.member.is_spare:
-                yield from self._rehearse()
-            self.committed = self._attach()
+            if self._attached:
+                self._go_on()
+            else:
+                if self.member.is_spare:
+                    yield from self._rehearse()
+                self.committed, self._attached = self._attach(), True
+            if self.committed > until:
+                return  # this process came when the run was in a later leg
             while (step := self._next(until)) is not None:
                 yield step
                 if not step.entered:
-                    self._refuse(TransactionError(f"step {step.number} was skipped: its block was not entered", hint="enter each step once: `with step:`"))
+                    self._refuse_at(f"step {step.number} was skipped: its block was not entered", hint="enter each step once: `with step:`")
             self._finish()
+        except GeneratorExit:
+            self._left_early()
+            raise
         finally:
             self._hooks.remove()
 
@@ -83,6 +94,8 @@ class Transaction:
         return step
 
     def _next(self, until: int) -> Step | None:
+        if self._reentering:
+            raise Reenter
         while True:
             if self.member.broken:
                 self._follow(self.member.stand_still(in_hook=False))
@@ -132,7 +145,7 @@ class Transaction:
     def enter(self, step: Step) -> None:
         if self._current is not None or step.entered or step is not self._held:
             what = "is entered inside another step" if self._current is not None else "is entered twice" if step.entered else "is not the step in turn"
-            self._refuse(TransactionError(f"step {step.number} {what}", hint="enter each step once, in the loop that yields it: `with step:`"))
+            self._refuse_at(f"step {step.number} {what}", hint="enter each step once, in the loop that yields it: `with step:`")
         self._current, step.entered = step, True
         self._passed = False
         self._hooks.begin()
@@ -158,8 +171,8 @@ class Transaction:
             return not isinstance(error, (KeyboardInterrupt, SystemExit))
         if member.session is None:
             return self._leave_alone(step, error)
-        if error is None and member.broken and not self._passed and not self._hooks.called:
-            error = StepInterrupted()  # the block swallowed what told it that a peer was lost
+        if error is None:
+            error = self._swallowed()
         if error is None and not self._passed:  # no optimizer was called, or the step keeps an undo copy
             try:
                 self._settle_vote(step)
@@ -175,10 +188,22 @@ class Transaction:
             return False
         return self._recover(error)
 
+    def _swallowed(self) -> BaseException | None:
+        """What the block caught though it was not for it: a step that was refused or interrupted is not committed behind that."""
+        refused = self._hooks.refused or self.member.guards.refused
+        if refused is not None or self._passed:
+            return refused
+        if self._hooks.lost is not None:  # in backward: the gradients are torn
+            return self._hooks.lost
+        return StepInterrupted() if self.member.broken or self._plan is not None else None
+
     def _leave_alone(self, step: Step, error: BaseException | None) -> bool:
         if error is None:
             self._stepped(step)
-            self.logbook.flush_alone(rank=self.member.rank(), step=step.number)
+            ballot = Ballot(True, False, *self.logbook.pending(step))
+            if self.member.world_size > 1:
+                ballot = vote(self.member, ballot)
+            self.logbook.deliver(ballot.current, ballot.earlier, step, rank=self.member.rank(), world=self.member.world_size)
             step.committed()
         return False
 
@@ -189,6 +214,8 @@ class Transaction:
             return
         member.in_body = False
         assert self._current is not None
+        if (swallowed := self._swallowed()) is not None:
+            raise swallowed
         if self._undo:
             self.state.keep_undo()
             self._undo_kept = True
@@ -229,20 +256,20 @@ class Transaction:
         else:
             session.do(lambda machine: machine.now_passed(step=step.number))
             session.enter(Phase.VOTE, learn=True)
-            self._counted(ballot)
+            self._counted(ballot, step)
             session.mark("passed", step.number)
         self._passed = True
 
     def _ballot(self, step: Step | None) -> Ballot:
         assert self.member.session is not None
         asked = self.member.session.machine.stop is not None
-        return Ballot(sealed=self.attachment.sealed >= self.committed, stop=asked, logs=self.logbook.pending())
+        return Ballot(self.attachment.sealed >= self.committed, asked, *self.logbook.pending(step))
 
-    def _counted(self, ballot: Ballot) -> None:
+    def _counted(self, ballot: Ballot, step: Step | None) -> None:
         """What the vote said besides passing."""
         if ballot.stop:
             self._stopping = True
-        self.logbook.deliver(ballot.logs, rank=self.member.rank(), world=self.member.world_size)
+        self.logbook.deliver(ballot.current, ballot.earlier, step, rank=self.member.rank(), world=self.member.world_size)
         if self._unsealed is not None and ballot.sealed:
             done, self._unsealed = self._unsealed, None
             done.committed()
@@ -283,14 +310,15 @@ class Transaction:
         self._held = None
         if self.attachment.first_step:
             self.attachment.after_first_step()
-        self.state.check_signature()
+        with self.member.refusing():
+            self.state.check_signature()
 
     # --- phases between steps --------------------------------------------------------------------------------
 
     def enter_phase(self, attempt: Attempt) -> None:
         session = self.member.session
         if self._current is not None:
-            self._refuse(TransactionError(f"the phase {attempt.name!r} is entered inside a step", hint="put it between two steps"))
+            self._refuse_at(f"the phase {attempt.name!r} is entered inside a step", hint="put it between two steps")
         if session is None or self._rehearsing:
             return
         self.state.begin()
@@ -304,7 +332,7 @@ class Transaction:
             attempt.done = True
             return False
         if error is None:
-            attempt.done = self._close()
+            attempt.done = self._close(roll_back=True)
             session.enter(Phase.BETWEEN, cause=Cause.OTHER)
             return False
         if isinstance(error, _PASS_ON):
@@ -334,7 +362,12 @@ class Transaction:
                 self.attachment.mark("settled")
                 self.attachment.follow(plan, undo=self._undo)
                 self.committed = self._step_now()
+                if self.committed == self._leg_began:
+                    self._close()  # a rank that came anew begins with the leg before this one, and votes at its end
                 return
+            except Reenter:
+                self._reentering = True
+                raise
             except Exception as error:  # boundary: another peer was lost meanwhile
                 if not self.member.is_victim(error):
                     raise
@@ -345,9 +378,14 @@ class Transaction:
         """Roll the step in flight back, if there is one. A forward step has been applied by now."""
         session = self.member.session
         assert session is not None
+        done, self._unsealed = self._unsealed, None
+        if done is not None and plan.step >= done.number:
+            done.committed()  # all owners have sealed it: that is how the plan's step was chosen
         now_s = clock.now_s()
         if self._in_flight:
             self._in_flight = False
+            if self._held is not None:
+                self.logbook.forget(self._held)
             if self._undo_kept:
                 self._undo_kept = False
                 self.state.undo()
@@ -368,24 +406,27 @@ class Transaction:
 
     # --- the end -------------------------------------------------------------------------------------------
 
-    def _close(self) -> bool:
-        """A last vote: all ranks are past the last step, and all have sealed it. False: interrupted, go on."""
+    def _close(self, *, roll_back: bool = False) -> bool:
+        """A last vote: all ranks are past the last step, and all have sealed it. False: interrupted, go on. `roll_back`: what was done since `begin`, then."""
         session = self.member.session
         if session is None:
             return True
         session.enter(Phase.VOTE)
         try:
-            self._counted(vote(self.member, self._ballot(None)))
+            self._counted(vote(self.member, self._ballot(None)), None)
         except Exception as error:  # boundary: a peer was lost
             if not self.member.is_victim(error):
                 raise
             self.member.broke(error)
+            if roll_back:
+                self.state.roll_back()
             self._follow(self.member.stand_still(in_hook=False))
             return False
         return True
 
     def _finish(self) -> None:
         session = self.member.session
+        self._leg_began = self.committed
         if session is None:
             return
         self._checkpoint.wait()
@@ -396,6 +437,26 @@ class Transaction:
         session.enter(Phase.EPILOGUE, cause=Cause.SHUTDOWN)
         if self._stopping:
             raise SystemExit(0)
+
+    def leg(self, *, accumulate: int, log_every: int) -> None:
+        """Run.steps is called again with the same state: the steps go on from where they are."""
+        self._accumulate = self.attachment.accumulate = accumulate
+        self.logbook.every = log_every
+
+    def _go_on(self) -> None:
+        session = self.member.session
+        if session is not None:
+            session.do(lambda machine: machine.goes_on())
+            self.attachment.register()
+            session.enter(Phase.BETWEEN, cause=Cause.OTHER)
+
+    def _left_early(self) -> None:
+        """`break`, or an error on its way out of the loop: the script's end will tell which."""
+        session = self.member.session
+        if session is None or self._rehearsing or self._reentering or self.member.broken:
+            return
+        self._checkpoint.wait()
+        session.enter(Phase.EPILOGUE, cause=Cause.SHUTDOWN)
 
     def drop(self) -> None:
         """The function that made it is left: let go of the model."""
@@ -435,6 +496,9 @@ class Transaction:
     def log(self, step: Step, values: dict[str, Any], reduce: str | None) -> None:
         if not self._rehearsing:
             self.logbook.add(step, values, reduce)
+
+    def _refuse_at(self, what: str, *, hint: str) -> NoReturn:
+        self._refuse(TransactionError(f"{user_line()}: {what}", hint=hint))
 
     def _refuse(self, error: OutlastError) -> NoReturn:
         self.member.in_body = False
