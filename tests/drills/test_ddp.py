@@ -16,28 +16,34 @@ import pytest
 
 from tests.drills._run import Drill, Fault, Outcome, drilled
 
-STEPS = 12
+pytestmark = pytest.mark.timeout(150)
 INSIDE = ("forward", "backward", "before_optimizer", "apply", "tail")  # places of scripts/ddp.py
 MARKS = ("sealing", "prepared", "voting", "passed", "applied", "committed")  # places of the transaction
 Calm = Callable[..., dict[int, str]]
 
 
 @pytest.fixture(scope="session")
-def calm(tmp_path_factory: pytest.TempPathFactory) -> Calm:
-    """Digests by rank of a run with these arguments that nothing happens to. Each is made once."""
-    known: dict[tuple[str | int, ...], dict[int, str]] = {}
+def calm_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Outcome]:
+    """A run with these arguments that nothing happens to. Each is made once."""
+    known: dict[tuple[str | int, ...], Outcome] = {}
 
-    def digests(*arguments: str | int) -> dict[int, str]:
+    def run(*arguments: str | int) -> Outcome:
         if arguments not in known:
             outcome = drilled(tmp_path_factory.mktemp("calm"), "ddp.py", *arguments)
             assert outcome.code == 0, str(outcome)
             assert outcome.interruptions == [], str(outcome)
             assert sorted(outcome.digests) == [0, 1, 2, 3], str(outcome)
             outcome.ledger_is_sound()
-            known[arguments] = outcome.digests
+            known[arguments] = outcome
         return known[arguments]
 
-    return digests
+    return run
+
+
+@pytest.fixture(scope="session")
+def calm(calm_run: Callable[..., Outcome]) -> Calm:
+    """Its digests by rank."""
+    return lambda *arguments: calm_run(*arguments).digests
 
 
 @pytest.fixture
@@ -80,7 +86,6 @@ def one_each(places: tuple[str, ...], *, first: int, every: int) -> Iterator[Fau
 # --- one rank, at every place of a step ----------------------------------------------------------------
 
 
-@pytest.mark.timeout(150)
 @pytest.mark.parametrize("loaders", [0, pytest.param(2, marks=pytest.mark.drill)])
 def test_a_kill_at_any_place_of_a_step_costs_no_step(tmp_path: Path, calm: Calm, loaders: int) -> None:
     """One run of 60 steps; every four steps another rank is killed at another place, once with two DataLoader workers alive in each rank."""
@@ -108,12 +113,14 @@ def test_a_kill_inside_the_all_reduce(tmp_path: Path, calm: Calm) -> None:
 
 # --- more than one ---------------------------------------------------------------------------------------
 
-SECOND = [("still", 1), ("settled", 1), ("grouping", 1), ("grouped", 1), ("donating", 0), ("grouping", 2), ("restoring", 2), ("joined", 2), ("joined", 3)]
+SECOND = [
+    *((name, 1, 0) for name in ("still", "settled", "grouping", "grouped", "joined")), ("donating", 0, 0),
+    *((name, 2, spares) for name in ("grouping", "restoring", "joined") for spares in (0, 1)),
+]  # fmt: skip
 
 
 @pytest.mark.drill
-@pytest.mark.parametrize("spares", [0, 1])
-@pytest.mark.parametrize(("mark", "rank"), SECOND)
+@pytest.mark.parametrize(("mark", "rank", "spares"), SECOND)
 def test_a_second_fault_while_the_first_is_mended(tmp_path: Path, calm: Calm, mark: str, rank: int, spares: int) -> None:
     """Rank 2 is killed in step 6. While its rank is given to another process, a survivor (1, or 0 as donor) or that process (2) is killed too."""
     drill = Drill(
@@ -290,6 +297,66 @@ def test_two_optimizers_struck_before_the_undo_copy_is_known_to_be_needed(tmp_pa
     assert outcome.code == 0, str(outcome)
     assert outcome.digests == calm("--gan"), str(outcome)
     outcome.ledger_is_sound()
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("step", [5, 9])
+def test_an_exception_in_the_data_set_is_repeated_without_rolling_the_model_back(tmp_path: Path, calm: Calm, step: int) -> None:
+    """Between two steps: the schedule and the batch norm of the step before are committed and stay. With micro-batches, those already drawn are kept."""
+    arguments = ("--accumulate", 4) if step == 9 else ()
+    outcome = drilled(tmp_path, "ddp.py", *arguments, strikes=[{"at": "load", "rank": 2, "step": step, "visit": 4 * step * (4 if arguments else 1) + 7, "do": "raise"}])
+    nothing_shows(outcome, calm(*arguments), faults=1, rungs={"repeat"})
+
+
+# --- phases between steps ---------------------------------------------------------------------------------
+
+
+def evaluations(outcome: Outcome) -> set[str]:
+    return {line for line in outcome.stdout.splitlines() if line.startswith("evaluated ")}
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("spares", [0, 1])
+@pytest.mark.parametrize("place", ["evaluate", "evaluated", "phase_over", "forward"])
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_kill_in_a_phase_repeats_the_phase_with_all_ranks(
+    tmp_path: Path, calm_run: Callable[..., Outcome], place: str, rank: int, spares: int
+) -> None:
+    """The phase has a collective: a newcomer that went straight to the next step would meet it with another. forward: of the step after it."""
+    arguments = ("--evaluate", 3)
+    fault = kill_at(place, rank, 7 if place == "forward" else 6)
+    outcome = drilled(tmp_path, "ddp.py", *arguments, flags=("--spares", spares), strikes=[fault])
+    nothing_shows(outcome, calm_run(*arguments).digests, faults=1, rungs={"spare", "respawn"})
+    assert evaluations(outcome) <= evaluations(calm_run(*arguments)), str(outcome)
+    assert len(evaluations(outcome)) >= 3, str(outcome)
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("mark", MARKS)
+def test_a_kill_at_the_end_of_a_step_that_a_phase_follows(tmp_path: Path, calm_run: Callable[..., Outcome], mark: str) -> None:
+    """The successor takes the committed step over, and the phase after it lies ahead of everybody."""
+    arguments = ("--evaluate", 3)
+    outcome = drilled(tmp_path, "ddp.py", *arguments, marks=[kill_at(mark, 2, 6)])
+    nothing_shows(outcome, calm_run(*arguments).digests, faults=1, rungs={"respawn"})
+    assert evaluations(outcome) == evaluations(calm_run(*arguments)), str(outcome)
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("mark", ["grouping", "restoring", "joined"])
+def test_a_successor_that_dies_on_its_way_into_a_phase(tmp_path: Path, calm_run: Callable[..., Outcome], mark: str) -> None:
+    arguments = ("--evaluate", 3)
+    strikes, marks = [kill_at("evaluate", 2, 6)], [{"mark": mark, "rank": 2, "generation": 2, "do": "SIGKILL"}]
+    outcome = drilled(tmp_path, "ddp.py", *arguments, strikes=strikes, marks=marks)
+    nothing_shows(outcome, calm_run(*arguments).digests, faults=2, rungs={"respawn"})
+    assert evaluations(outcome) == evaluations(calm_run(*arguments)), str(outcome)
+
+
+@pytest.mark.drill
+def test_an_exception_in_a_phase_repeats_it_in_place(tmp_path: Path, calm_run: Callable[..., Outcome]) -> None:
+    arguments = ("--evaluate", 3)
+    outcome = drilled(tmp_path, "ddp.py", *arguments, strikes=[{"at": "evaluate", "rank": 1, "step": 6, "do": "raise"}])
+    nothing_shows(outcome, calm_run(*arguments).digests, faults=1, rungs={"repeat"})
+    assert evaluations(outcome) == evaluations(calm_run(*arguments)), str(outcome)
 
 
 # --- how the script is made -------------------------------------------------------------------------------

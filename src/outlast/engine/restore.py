@@ -28,6 +28,8 @@ class Holding:
     in_hook: bool
     sealed: tuple[int, ...]
     usable: bool = True  # False: alive, but its state is torn (it failed after apply) or not built yet
+    phases: int = 0  # done since `committed`
+    begun: bool = False  # past all phases after `committed`
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class RestoreVerdict:
 
     settle  what each live, usable rank does with the step in flight: "forward" or "repeat"
     heal    ranks that must take replicated state from `donor`
+    phases  how many phases after `step` are done: one that saw the vote at a phase's end pass speaks for all
+    replay  nobody is known to be past the phases after `step`: a healed rank must come to them through the script
     """
 
     step: int | None
@@ -43,6 +47,8 @@ class RestoreVerdict:
     donor: int
     heal: tuple[int, ...]
     reason: str
+    phases: int = 0
+    replay: bool = False
 
 
 def decide_replicated(*, holdings: Sequence[Holding]) -> RestoreVerdict:
@@ -66,7 +72,10 @@ def decide_replicated(*, holdings: Sequence[Holding]) -> RestoreVerdict:
     heal = tuple(sorted(held.rank for held in holdings if held.rank not in settle))
     if not settle:
         return RestoreVerdict(None, {}, -1, (), f"no live rank can reach step {newest}")
-    return RestoreVerdict(newest, settle, min(settle), heal, reason)
+    there = [held for held in live if held.committed == newest]
+    phases = max((held.phases for held in there), default=0)
+    replay = newest > 0 and not any(held.begun for held in there)
+    return RestoreVerdict(newest, settle, min(settle), heal, reason, phases, replay)
 
 
 def _all_sealed(holdings: Sequence[Holding], live: Sequence[Holding], step: int) -> bool:

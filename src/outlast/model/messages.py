@@ -81,6 +81,8 @@ class Inventory:
     passed     newest step whose vote it saw pass (>= committed)
     in_hook    it stands inside the optimizer hook of step `prepared` and can still apply it
     sealed     steps whose images (sharded state) lie sealed in its slots
+    phases     phases (run.phase) done since `committed`
+    begun      it has asked for the step after `committed`: no phase follows that one any more
     """
 
     worker: int
@@ -90,6 +92,8 @@ class Inventory:
     passed: int
     in_hook: bool
     sealed: tuple[int, ...]
+    phases: int = 0
+    begun: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +202,8 @@ class Regroup:
     private     where this rank takes private and sharded state from: "keep", "slot", "checkpoint", "none"
     checkpoint  folder of the checkpoint, or ""
     high_water  newest step ever committed: executing it again books as repeated
+    phases      phases after `step` that are done: nobody does them again
+    replay      survivors may still be in, or before, a phase after `step`: get there by doing that step once, for nothing
     """
 
     generation: int
@@ -217,6 +223,8 @@ class Regroup:
     high_water: int
     fault_s: float | None
     detected_s: float | None
+    phases: int = 0
+    replay: bool = False
 
 
 @dataclass(frozen=True, slots=True)

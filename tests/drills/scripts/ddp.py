@@ -1,6 +1,7 @@
 """A small training under DDP that can be struck at any place: dropout, batch norm, a schedule, several buckets.
 
-Its places: start, load, forward, backward, micro0.., before_optimizer, apply (between two parameter groups), tail, evaluate, second_backward.
+Its places: start, load, forward, backward, micro0.., before_optimizer, apply (between two parameter groups), tail, evaluate,
+evaluated (after its collective), phase_over, second_backward.
 Each rank prints `digest RANK HEX` at its end, and appends "RANK STEP PID" to $DRILL_COMMITS at each commit.
 """
 
@@ -109,9 +110,11 @@ def evaluate(run: outlast.Run, model: nn.Module, step: int) -> None:
                 strike("evaluate")
                 dist.all_reduce(loss)
                 strike("evaluated")
+                noise = torch.rand(1)  # a phase may draw random numbers
                 model.train()
+    strike("phase_over")
     if now["rank"] == 0:
-        print(f"evaluated {step} {loss.item():.6f}", flush=True)
+        print(f"evaluated {step} {loss.item():.6f} {noise.item():.6f}", flush=True)
 
 
 def train(run: outlast.Run, args: argparse.Namespace) -> None:

@@ -4,7 +4,8 @@ The environment variable DRILL_STRIKES holds a JSON list of
     {"at": place, "rank": r, "step": n, "do": what, "once": path}
 Each fires at the first visit of its place at or after step n, on rank r (-1: any), unless the file `once` exists; it is made then.
 do: a signal's name, "raise", "sleep" (`for_s`), "exit" (`code`), "gil" (holds the interpreter lock for ever), "eat" (memory, without end).
-`after_s`: not here and now, but from a thread, that much later; `always`: at each visit, whatever lies in `once`.
+`visit`: not before this process's n-th visit (a DataLoader worker knows no step); `after_s`: not here and now, but from a thread, that much
+later; `always`: at each visit, whatever lies in `once`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 from typing import Any
 
 
@@ -24,8 +26,10 @@ class Struck(RuntimeError):
 
 
 def strike(place: str, *, rank: int, step: int) -> None:
+    _visits[place] += 1
     for fault in _faults:
-        if fault["at"] == place and fault.get("rank", -1) in (-1, rank) and step >= fault.get("step", 0) and _take(fault):
+        here = fault["at"] == place and fault.get("rank", -1) in (-1, rank)
+        if here and step >= fault.get("step", 0) and _visits[place] >= fault.get("visit", 0) and _take(fault):
             if "after_s" in fault:
                 threading.Timer(fault["after_s"], _act, (fault,)).start()
             else:
@@ -64,4 +68,5 @@ def _eat(group: str) -> None:
         held.append(b"x" * (8 << 20))
 
 
+_visits: Counter[str] = Counter()
 _faults: list[dict[str, Any]] = json.loads(os.environ.get("DRILL_STRIKES", "[]"))

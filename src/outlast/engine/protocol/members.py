@@ -5,7 +5,7 @@ This module is pure.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from outlast.engine.recovery import WAYS
 from outlast.engine.restore import Holding, RestoreVerdict
@@ -144,7 +144,8 @@ class Roster:
                 out.append(Holding(rank, True, -1, remains.prepared, -1, False, sealed, usable=False))
             else:
                 prepared = tuple(sorted({said.committed, said.prepared}))
-                out.append(Holding(rank, True, said.committed, prepared, said.passed, said.in_hook, said.sealed, usable=not member.finished))
+                held = Holding(rank, True, said.committed, prepared, said.passed, said.in_hook, said.sealed, usable=not member.finished)
+                out.append(replace(held, phases=said.phases, begun=said.begun))
         return out
 
     def torn(self, restore: RestoreVerdict) -> list[Member]:

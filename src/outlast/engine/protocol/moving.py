@@ -47,11 +47,16 @@ class Moving(Ending):
         )  # fmt: skip
 
     def _send_plan(self, member: Member) -> list[Output]:
-        """Once: to a member that listens, as soon as there is a store, and only while the generation is still to be."""
+        """Once: to a member that listens, as soon as there is a store, and only while the generation is still to be.
+
+        Who enters main's function again forgets its state: nobody is told to before a donor's image is sealed.
+        """
         plan = member.plan
         if plan is None or not member.greeted or member.dead or self._store is None:
             return []
         if plan.generation != self.generation or member.told >= plan.generation or self.stage not in (Stage.STARTING, Stage.MOVING, Stage.HANDOVER):
+            return []
+        if plan.replicated == "transfer" and not plan.donate and self._donated is None:
             return []
         member.told, member.still = plan.generation, None
         return [ToAgent(ToWorker(member.worker, replace(plan, store_host=self._store[0], store_port=self._store[1])))]
@@ -61,9 +66,9 @@ class Moving(Ending):
 
     # --- survivors go on -----------------------------------------------------------------------------------------
 
-    def _move(self, now_s: float, verdict: RecoveryVerdict, restore: RestoreVerdict) -> list[Output]:
+    def _move(self, now_s: float, verdict: RecoveryVerdict, restore: RestoreVerdict, start: Restart | None) -> list[Output]:
         """Survivors go on in their processes; lost ranks are given to spares or forks."""
-        assert restore.step is not None
+        step = restore.step if restore.step is not None else start.step if start is not None else 0
         self.generation += 1
         self.stage = Stage.MOVING
         out: list[Output] = []
@@ -76,14 +81,15 @@ class Moving(Ending):
             fresh = member.rank not in restore.settle and not (sharded and member.still is not None and member.rank not in verdict.replace)
             healed = "none" if sharded else "transfer" if reenter else "donor" if member.rank in heal else "none"
             member.plan = replace(
-                self._start_plan(member.rank, Restart(restore.step, healed, "slot" if fresh or reenter or sharded else "keep")),
+                self._start_plan(member.rank, Restart(step, healed, "slot" if fresh or reenter or sharded else "keep")),
                 settle=restore.settle.get(member.rank, "none"), then="start" if fresh else verdict.survivors, donor=restore.donor,
-                donate=member.rank == restore.donor and bool(heal), heal=heal,
+                donate=member.rank == restore.donor and bool(heal), heal=heal, phases=restore.phases,
+                replay=fresh and restore.replay and verdict.survivors == "in_place",
             )  # fmt: skip
             member.joined, member.finished, member.committed_s = False, False, None
-            out += self._send_plan(member)
-        if heal:
+        if any(member.plan is not None and member.plan.donate for member in self.roster.members()):
             self._donated = None  # is about to be written over
+        out += [output for member in self.roster.members() for output in self._send_plan(member)]
         deadline = limits.REGROUP_DEADLINE_S if verdict.rung in (Rung.REPEAT, Rung.SPARE) and not reenter else limits.BOOT_DEADLINE_S
         return [*out, SetTimer("move", now_s + deadline), self._record_generation(now_s)]
 
@@ -144,6 +150,7 @@ class Moving(Ending):
             self._donated = (message.generation, message.step)
             if self.stage is Stage.HANDOVER:
                 return self._clear(now_s, "state is handed over")
+            return [output for member in self.roster.members() for output in self._send_plan(member)]
         return []
 
     def _from_checkpoint(self) -> Restart:

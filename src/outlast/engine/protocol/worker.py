@@ -57,6 +57,8 @@ class WorkerMachine:
         self.prepared = -1
         self.passed = -1
         self.sealed: tuple[int, ...] = ()
+        self.phases = 0  # done since `committed`
+        self.begun = False  # the step after `committed` was asked for: all phases lie behind
         self._first_commit_said = True
 
     @property
@@ -125,6 +127,9 @@ class WorkerMachine:
     def joined(self, *, step: int, group_s: float, restore_s: float) -> list[Output]:
         """The group stands and the state is of `step`. Nothing is said if this generation broke meanwhile."""
         self.attached = True
+        if step != self.committed:
+            self.begun = False
+        self.phases = 0 if self.plan is None else self.plan.phases
         self.committed, self.prepared, self.passed = step, max(step, 0), step
         if self.state is not State.MOVING:
             return []
@@ -142,11 +147,18 @@ class WorkerMachine:
 
     def now_committed(self, *, step: int, now_s: float) -> list[Output]:
         self.committed = step
+        self.phases, self.begun = 0, False
         self.passed = self.prepared = max(step, self.prepared)
         if self._first_commit_said:
             return []
         self._first_commit_said = True
         return [Say(Committed(self.worker, self.generation, step, now_s))]
+
+    def now_past_phase(self) -> None:
+        self.phases += 1
+
+    def now_begun(self) -> None:
+        self.begun = True
 
     def broke(self, *, mechanism: str, error: str, traceback: str, now_s: float) -> list[Output]:
         """The main thread cannot go on in this generation. A victim of a Leave need not say so."""
@@ -175,7 +187,8 @@ class WorkerMachine:
         """Main's function is entered again: what the old one held is gone, the images stay."""
         self.attached = False
         self.committed = self.prepared = self.passed = -1
+        self.phases, self.begun = 0, False
 
     def _inventory(self, *, in_hook: bool) -> list[Output]:
         self.state = State.STILL
-        return [Say(Inventory(self.worker, self.generation, self.committed, self.prepared, self.passed, in_hook, self.sealed))]
+        return [Say(Inventory(self.worker, self.generation, self.committed, self.prepared, self.passed, in_hook, self.sealed, self.phases, self.begun))]

@@ -1,4 +1,9 @@
-"""`run.phase(name)`: work between steps (evaluation, export) that is repeated as a whole when it is interrupted."""
+"""`run.phase(name)`: work between steps (evaluation, export) that is repeated as a whole when it is interrupted.
+
+A process that replaces a rank comes to the phase where its peers wait through the script itself: it does the last committed step once more,
+for nothing, and so the phases that are done (`Transaction._replay`). So the script's own code between that step and the phase runs there too.
+Where all ranks come anew (outlast.main entered again, a whole restart), they go on with the next step, and an unfinished phase is not made up for.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +25,7 @@ class Attempt:
     def __init__(self, transaction: Owner, name: str) -> None:
         self._transaction = transaction
         self.name = name
+        self.number = 0  # how many phases were done before it since the last step
         self.done = False
 
     def __enter__(self) -> Attempt:
