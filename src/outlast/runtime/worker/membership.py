@@ -75,6 +75,11 @@ class Membership:
     def is_spare(self) -> bool:
         return self.session is not None and self.session.spec.rank < 0
 
+    def replayed(self) -> Regroup | None:
+        """The plan by which this process has to do its last committed step once for nothing; else None."""
+        plan = None if self.session is None else self.session.wait_plan(newer_than=-1)
+        return plan if plan is not None and plan.replay else None
+
     def rank(self) -> int:
         """Parks a spare until it has one; raises StepInterrupted then if that was in the body of a rehearsed step."""
         if self.is_spare:

@@ -50,7 +50,11 @@ class Transaction:
         self._unsealed: Step | None = None  # sharded: applied here, not yet known to be sealed everywhere
         self._passed = False
         self._in_flight = False
-        self._rehearsing = False
+        self._rehearsing = False  # a step is done for nothing
+        self._replaying = False  # ... it is the last committed one, on the way to where the survivors wait
+        self._phases_to_skip = 0
+        self._counted_before = 0
+        self._drawn: list[Any] = []  # batches of the next step so far: an error in fetching costs none of them
         self._undo = False  # from the next commit on, or since: the block's end votes
         self._undo_asked = False
         self._undo_kept = False
@@ -71,7 +75,11 @@ class Transaction:
             else:
                 if self.member.is_spare:
                     yield from self._rehearse()
-                self.committed, self._attached = self._attach(), True
+                if (plan := self.member.replayed()) is not None:
+                    if plan.step > until:
+                        return  # the run is in a later leg
+                    yield from self._replay(plan)
+                self._arrive()
             if self.committed > until:
                 return  # this process came when the run was in a later leg
             while (step := self._next(until)) is not None:
@@ -85,6 +93,11 @@ class Transaction:
         finally:
             self._hooks.remove()
 
+    def _arrive(self) -> None:
+        """Be in the run's group, with the run's state. At the first step, or in the phase after a replayed one."""
+        if not self._attached:
+            self.committed, self._attached = self._attach(), True
+
     def _attach(self) -> int:
         with self.member.refusing():
             for optimizer in self.state.optimizers.values():
@@ -97,6 +110,8 @@ class Transaction:
         if self._reentering:
             raise Reenter
         while True:
+            if self.member.session is not None:
+                self.member.session.do(lambda machine: machine.now_begun())
             if self.member.broken:
                 self._follow(self.member.stand_still(in_hook=False))
                 self.committed = self._step_now()
@@ -122,18 +137,18 @@ class Transaction:
         if session is not None:
             session.enter(Phase.DATA, cause=Cause.DATA_WAIT)
         try:
-            batches = [self._source.next_batch() for _ in range(self._accumulate)]
+            while len(self._drawn) < self._accumulate:
+                self._drawn.append(self._source.next_batch())
         except OutlastError as error:
             self._refuse(error)
-        except Exception as error:  # boundary: the user's dataset; the ladder decides
+        except Exception as error:  # boundary: the user's dataset; the ladder decides. Fetching changes nothing but the loader, which goes on there
             if session is None:
                 raise
-            self._in_flight = True
             self._recover(error)
             return False
         if session is not None:
             session.enter(Phase.BETWEEN, cause=Cause.PRODUCTIVE, learn=True)
-        self._held = Step(self, number, batches)
+        self._held, self._drawn = Step(self, number, self._drawn), []
         return True
 
     def _begin_booking(self) -> None:
@@ -319,11 +334,23 @@ class Transaction:
         session = self.member.session
         if self._current is not None:
             self._refuse_at(f"the phase {attempt.name!r} is entered inside a step", hint="put it between two steps")
-        if session is None or self._rehearsing:
+        if session is None or (self._rehearsing and not self._arrives_here()):
             return
+        attempt.number = session.machine.phases
         self.state.begin()
         session.enter(Phase.EVALUATION, cause=Cause.EVALUATION)
         self.member.in_body = True
+
+    def _arrives_here(self) -> bool:
+        """After a replayed step: this phase is the first that the others have not done. Else it is done for nothing, as the step before it."""
+        if not self._replaying or self.member.is_spare:
+            return False
+        self._phases_to_skip -= 1
+        if self._phases_to_skip >= 0:
+            return False
+        self._end_rehearsal()
+        self._arrive()
+        return True
 
     def leave_phase(self, attempt: Attempt, error: BaseException | None) -> bool:
         session = self.member.session
@@ -331,8 +358,16 @@ class Transaction:
         if session is None:
             attempt.done = True
             return False
+        if self._rehearsing:
+            attempt.done = True
+            return not isinstance(error, (KeyboardInterrupt, SystemExit))
         if error is None:
-            attempt.done = self._close(roll_back=True)
+            voted = self._close(roll_back=True)
+            attempt.done = voted or session.machine.phases > attempt.number  # a peer saw the vote pass
+            if voted:
+                session.do(lambda machine: machine.now_past_phase())
+                if not self.state.sharded:
+                    self.attachment.seal_tail(self.committed)
             session.enter(Phase.BETWEEN, cause=Cause.OTHER)
             return False
         if isinstance(error, _PASS_ON):
@@ -418,9 +453,10 @@ class Transaction:
             if not self.member.is_victim(error):
                 raise
             self.member.broke(error)
-            if roll_back:
+            plan = self.member.stand_still(in_hook=False)
+            if roll_back and plan.phases <= session.machine.phases:
                 self.state.roll_back()
-            self._follow(self.member.stand_still(in_hook=False))
+            self._follow(plan)
             return False
         return True
 
@@ -470,25 +506,41 @@ class Transaction:
 
     def _rehearse(self) -> Iterator[Step]:
         """Run the block once on a group of one, so that the first real step is not the first. All it changes is overwritten later."""
-        self.member.solo_group()
-        if self._fetch_to_rehearse():
-            assert self._held is not None
-            self._rehearsing = True
-            yield self._held
-            self._rehearsing = False
-            self.member.in_body = False
-        self._held = self._current = None
-        self._in_flight = False
-        self.attachment.after_rehearsal()
+        yield from self._for_nothing(1)
         if self.member.is_spare:
             self.member.park()
 
-    def _fetch_to_rehearse(self) -> bool:
+    def _replay(self, plan: Regroup) -> Iterator[Step]:
+        """Do the last committed step for nothing, so that the script comes to the phases after it: the survivors wait in one of them, or before."""
+        self._replaying, self._phases_to_skip = True, plan.phases
+        yield from self._for_nothing(plan.step)
+        self._replaying = False
+
+    def _for_nothing(self, number: int) -> Iterator[Step]:
+        self.member.solo_group()
+        if self._fetch_to_rehearse(number):
+            assert self._held is not None
+            self._rehearsing, self._counted_before = True, self.member.guards.counted
+            yield self._held
+        self._end_rehearsal()
+
+    def _end_rehearsal(self) -> None:
+        """After the block, or in a phase that follows it."""
+        if self._rehearsing:
+            self._rehearsing = self._in_flight = False
+            self.member.in_body = False
+            self.member.guards.counted = self._counted_before  # the block's own collectives are no reason against going on in place
+            self._held = self._current = None
+            self.attachment.after_rehearsal()
+
+    def _fetch_to_rehearse(self, number: int) -> bool:
         try:
             batches = [self._source.next_batch() for _ in range(self._accumulate)] if self._source is not None else []
         except Exception:  # boundary: the real ranks will say what is wrong with the data
+            if self._replaying:
+                raise
             return False
-        self._held = Step(self, 1, batches)
+        self._held = Step(self, number, batches)
         return True
 
     # --- small things ----------------------------------------------------------------------------------------
