@@ -7,7 +7,8 @@
 
 marks     faults at outlast's own places: OUTLAST_DRILL, see runtime/worker/marks.py
 strikes   faults at the script's places: DRILL_STRIKES, see scripts/strikes.py
-Either gets a `once` file of its own where it names none. All waits are bounded; leaving the block ends every process of the run.
+Either gets a `once` file of its own where it names none. `before`: what runs the command.
+All waits are bounded; leaving the block ends every process of the run.
 """
 
 from __future__ import annotations
@@ -81,11 +82,12 @@ class Drill:
     def __init__(
         self, folder: Path, script: str, *arguments: str | int, workers: int = 4, flags: Sequence[str | int] = (),
         marks: Sequence[Fault] = (), strikes: Sequence[Fault] = (), env: Mapping[str, str] | None = None, within_s: float = 90.0,
+        before: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self.folder = folder / "run"
         self._scratch = folder
         self._end_s = time.monotonic() + within_s
-        command = [OUTLAST, "run", "--nproc-per-node", workers, "--run-dir", self.folder, *flags, SCRIPTS / script, *arguments]
+        command = [*before, OUTLAST, "run", "--nproc-per-node", workers, "--run-dir", self.folder, *flags, SCRIPTS / script, *arguments]
         self._commits = folder / "commits"
         self._commits.touch()
         given = {name: value for name, value in os.environ.items() if not name.startswith(("OUTLAST_", "DRILL_"))}

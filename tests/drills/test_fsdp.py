@@ -14,7 +14,7 @@ from tests.drills._run import Drill, Outcome, drilled
 SCRIPT, STEPS = "fsdp.py", 12
 STRIKES = ("forward", "backward", "before_optimizer", "apply", "tail")
 MARKS = ("prepared", "voting", "passed", "applied", "sealing", "sealed", "committed", "finishing")
-REENTRY = ("grouping", "restoring", "joined", "settled")
+REENTRY = ("grouping", "restoring", "joined")
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,13 @@ def undisturbed(folder: Path, steps: int, *arguments: str | int) -> dict[int, st
 
 
 def as_if_nothing_had_happened(outcome: Outcome, expected: dict[int, str]) -> None:
+    """The same digests, sound books, and on-commit work done once per step by each rank whose process lived to do it."""
     assert outcome.code == 0, outcome
+    living = {pid for _, step, pid in outcome.commits if step == max(step for _, step, _ in outcome.commits)}
+    for rank in range(4):
+        mine = [(step, pid) for of, step, pid in outcome.commits if of == rank]
+        if {pid for _, pid in mine} <= living:  # the same process from the first step to the last
+            assert [step for step, _ in mine] == list(range(1, mine[-1][0] + 1)), outcome
     assert outcome.digests == expected, outcome
     outcome.ledger_is_sound()
 
@@ -75,17 +81,16 @@ def test_a_rank_killed_before_the_first_step(tmp_path: Path, expected: dict[int,
 
 @pytest.mark.drill
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("place", [*REENTRY, "grouped"])
+@pytest.mark.parametrize("place", REENTRY)
 def test_a_second_rank_killed_while_all_enter_again_joins_the_interruption(tmp_path: Path, expected: dict[int, str], place: str) -> None:
     """Rank 1 dies in the backward; then, on the way back, rank 3."""
     outcome = drilled(
         tmp_path, SCRIPT, "--steps", STEPS,
-        strikes=[{"at": "backward", "rank": 1, "step": 6, "do": "SIGKILL"}], marks=[{"mark": place, "rank": 3, "step": 5, "do": "SIGKILL"}],
+        strikes=[{"at": "backward", "rank": 1, "step": 6, "do": "SIGKILL"}], marks=[{"mark": place, "rank": 3, "generation": 2, "do": "SIGKILL"}],
     )  # fmt: skip
     as_if_nothing_had_happened(outcome, expected)
-    if place == "grouped":  # the way of survivors under replicated state: nobody comes by here
-        return
     assert faults_fired(tmp_path) == 2, outcome
+    assert [one["parent"] for one in outcome.interruptions][1:] in ([], [outcome.interruptions[0]["id"]]), outcome
 
 
 @pytest.mark.drill
@@ -190,17 +195,19 @@ def test_a_corrupt_image_is_refused_and_the_older_common_one_used(tmp_path: Path
         outcome = drill.finish()
     assert outcome.code == 0, outcome
     assert outcome.digests == expected, outcome
-    assert "does not match its checksum" in outcome.stderr, outcome
+    assert "does not match its seal" in outcome.stderr, outcome
+    assert [one["mechanism"] for one in outcome.interruptions] == ["hang", "corrupt"], outcome
     assert sum(one["steps_lost"] for one in outcome.interruptions) == 1, outcome
     assert {one["step"] for one in outcome.interruptions} == {7}, outcome
 
 
 def flip(path: Path) -> None:
-    """A hundred bytes in the middle."""
+    """A hundred bytes of the first tensor: a slot is larger than the image in it, whose header says its own length first."""
     with path.open("r+b") as file:
-        file.seek(path.stat().st_size // 3)
+        at = 8 + int.from_bytes(file.read(8), "little")
+        file.seek(at)
         data = file.read(100)
-        file.seek(-100, os.SEEK_CUR)
+        file.seek(at)
         file.write(bytes(byte ^ 0xFF for byte in data))
 
 
@@ -218,6 +225,6 @@ def test_memory_stays_flat_over_twenty_reentries(tmp_path: Path) -> None:
     rows = [[int(word) for word in line.split()[1:]] for line in outcome.stdout.splitlines() if line.startswith("memory ")]
     assert len(rows) == 21, outcome
     for name, column in zip(("tensors", "resident", "maps", "descriptors", "threads"), zip(*rows, strict=True), strict=True):
-        early, late = max(column[3:7]), max(column[-4:])
-        room = {"tensors": 0, "resident": 3 << 20, "maps": 0, "descriptors": 0, "threads": 2}[name]
-        assert late <= early + room, (name, column)
+        early, late = max(column[2:9]), max(column[-6:])
+        room = {"tensors": 0, "resident": 16 << 20, "maps": 0, "descriptors": 4, "threads": 4}[name]  # an old group is let go of a moment later
+        assert late <= early + room, f"{name}: {column}"

@@ -61,7 +61,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Broke:
-    """This worker cannot go on in this generation. `mechanism`: "exception" (its own), or "collective" (a victim's view)."""
+    """This worker cannot go on in this generation. `mechanism`: "exception" (its own), "corrupt" (so was its image), or "collective" (a victim's view)."""
 
     worker: int
     generation: int

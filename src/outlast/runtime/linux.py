@@ -42,6 +42,12 @@ def flush_c_streams() -> None:
     _libc.fflush(None)
 
 
+def trim_heap() -> None:
+    """Give free memory back to the kernel; C libraries other than glibc have no such call."""
+    if hasattr(_libc, "malloc_trim"):
+        _libc.malloc_trim(0)
+
+
 def set_title(arguments: list[str], name: str) -> None:
     """What `ps` shows: `arguments` as the command line (cut to the room of the original one), `name` (15 bytes) as the command."""
     _prctl(_PR_SET_NAME, name.encode()[:15])

@@ -18,6 +18,7 @@ import strikes
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, TensorDataset
 
 import outlast
@@ -56,12 +57,17 @@ class Optimizer(torch.optim.AdamW):
 def say_memory() -> None:
     """Bytes of tensors that anybody holds, resident bytes, and how often the vault's slots are mapped."""
     gc.collect()
-    tensors = sum(one.untyped_storage().nbytes() for one in gc.get_objects() if type(one) is Tensor)
+    storages = {local.data_ptr(): local.nbytes() for local in (_storage(one) for one in gc.get_objects() if isinstance(one, Tensor))}
+    tensors = sum(storages.values())
     with open("/proc/self/statm") as file:
         resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     with open("/proc/self/maps") as file:
         maps = sum("/slot-" in line for line in file)
     print(f"memory {tensors} {resident} {maps} {len(os.listdir('/proc/self/fd'))} {len(os.listdir('/proc/self/task'))}", flush=True)
+
+
+def _storage(tensor: Tensor) -> torch.UntypedStorage:
+    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).untyped_storage()
 
 
 def train(run: outlast.Run, args: argparse.Namespace) -> None:

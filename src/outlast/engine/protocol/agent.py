@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from outlast.engine.hang import Deadlines, HangVerdict, Standing, find_culprits, find_stopped
+from outlast.engine.hang import Deadlines, HangVerdict, Standing, find_culprits, find_longest, find_stopped
 from outlast.engine.protocol.outputs import Deliver, HostStore, Kill, Output, Spawn, Terminate, ToCoordinator
 from outlast.model import limits
 from outlast.model.beacon import Beacon
@@ -114,8 +114,9 @@ class Agent:
     def on_event(self, message: FromAgent, *, now_s: float) -> list[Output]:
         """From the process host: started, exited, store up or lost."""
         if type(message).__name__ in ("WorkerExited", "WorkerFailedToStart"):
-            self._watched.pop(getattr(message, "worker", 0), None)
-            self._drop_question()
+            gone = self._watched.pop(getattr(message, "worker", 0), None)
+            if gone is not None and gone.rank >= 0:  # a spare's end answers nothing
+                self._drop_question()
         if isinstance(message, WorkerStarted) and message.worker in self._watched:
             self._watched[message.worker].heard_s = now_s
         return [ToCoordinator(message)]
@@ -145,6 +146,7 @@ class Agent:
         if (newest, oldest) == self._moved:
             return []
         self._moved = (newest, oldest)
+        self.deadlines.scale = 1.0  # they were slow, and the slow phase is learned now
         step_s = sum(self.deadlines.typical_s.get(phase, 0.0) for phase in (Phase.DATA, Phase.BODY, Phase.VOTE, Phase.APPLY, Phase.SNAPSHOT))
         return [ToCoordinator(Progress(newest, oldest, step_s, now_s))]
 
@@ -225,8 +227,12 @@ class Agent:
         verdict = find_culprits(members=members, overdue=still_overdue)
         self._question = None
         if not verdict.culprits:  # slow together, or stuck together: wait longer, then ask again
-            self.deadlines.scale = min(self.deadlines.scale * 2.0, limits.STEP_CEILING_S / limits.STEP_FLOOR_S)
-            return []
+            ceiling = limits.STEP_CEILING_S / limits.STEP_FLOOR_S
+            if self.deadlines.scale < ceiling:
+                self.deadlines.scale = min(self.deadlines.scale * 2.0, ceiling)
+                return []
+            verdict = find_longest(members=members, overdue=still_overdue)
+        self.deadlines.scale = 1.0
         return self._report(verdict, now_s)
 
     def _report(self, verdict: HangVerdict, now_s: float) -> list[Output]:

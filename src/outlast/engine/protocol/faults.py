@@ -96,6 +96,8 @@ class Faults(Moving):
             member.raised = (message.error, message.traceback)
             self._user_error = (message.error, message.traceback)
             return self._fault(now_s, member, Mechanism.EXCEPTION, message.at_s, message.error, message.traceback, f"rank {member.rank} raised")
+        if message.mechanism == "corrupt":
+            return self._fault(now_s, member, Mechanism.CORRUPT, message.at_s, message.error, "", f"rank {member.rank}'s image is corrupt: it was refused")
         if self.stage is not Stage.TRAINING:
             return []  # a victim of what is being dealt with
         return self._fault(now_s, member, Mechanism.LOST_CONTACT, None, message.error, "", f"rank {member.rank}'s collective failed")

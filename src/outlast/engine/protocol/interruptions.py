@@ -11,7 +11,7 @@ from dataclasses import replace
 from outlast.model.records import Interruption
 from outlast.model.terms import FailureClass, Mechanism, Rung
 
-_RANKING = (Mechanism.SIGNAL, Mechanism.EXIT, Mechanism.EXCEPTION, Mechanism.HANG, Mechanism.CORRUPT, Mechanism.SLOW, Mechanism.LOST_CONTACT)
+_RANKING = (Mechanism.SIGNAL, Mechanism.CORRUPT, Mechanism.EXIT, Mechanism.EXCEPTION, Mechanism.HANG, Mechanism.SLOW, Mechanism.LOST_CONTACT)
 
 
 class InterruptionLog:

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # re-exported from C
 
-from outlast.errors import OutlastError, StepInterrupted, UsageError
+from outlast.errors import CorruptError, OutlastError, StepInterrupted, UsageError
 from outlast.model import limits
 from outlast.model.messages import Regroup
 from outlast.model.terms import Cause, Phase
@@ -111,9 +111,14 @@ class Membership:
 
     @contextlib.contextmanager
     def refusing(self) -> Iterator[None]:
-        """Errors of input raised in here end the run, not only this process: all ranks run the same script."""
+        """Errors of input raised in here end the run, not only this process: all ranks run the same script.
+
+        A corrupt image is this rank's own trouble: it ends the process, and the run goes on from an older image.
+        """
         try:
             yield
+        except CorruptError:
+            raise
         except OutlastError as error:
             self.refuse(error)
 

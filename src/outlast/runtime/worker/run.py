@@ -19,6 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from outlast.errors import OutlastError, Reenter, UsageError
+from outlast.runtime import linux
 from outlast.runtime.worker import ddp, session
 from outlast.runtime.worker.membership import Membership
 from outlast.runtime.worker.phase import Attempt, attempts
@@ -161,6 +162,7 @@ def main(function: Callable[[Run], T]) -> T:
             _let_go(error)
         run._forget()
         gc.collect()
+        linux.trim_heap()
         run._membership.reenter()
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from outlast.engine.protocol.outputs import Answer, Output, Plan, Say, Wake
 from outlast.engine.protocol.worker import State, WorkerMachine
-from outlast.errors import UsageError
+from outlast.errors import CorruptError, UsageError
 from outlast.model import limits
 from outlast.model.beacon import Beacon, pack_into
 from outlast.model.booking import Book
@@ -89,7 +89,7 @@ class Session:
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         if self.machine.generation == 0 and self.machine.plan is None:  # never joined: the launcher has sent a plan or will
             self.machine.generation = self.spec.generation
-        mechanism = "collective" if is_peer_failure(error) else "exception"
+        mechanism = "corrupt" if isinstance(error, CorruptError) else "collective" if is_peer_failure(error) else "exception"
         self.do(lambda m: m.broke(mechanism=mechanism, error=one_line(error), traceback=cut(text), now_s=clock.now_s()))
 
     def finish(self, exit_code: int) -> None:

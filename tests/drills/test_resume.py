@@ -1,0 +1,178 @@
+"""The launcher itself is killed, checkpoints are cut short or find no room; and the run goes on from the newest good state."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from outlast.app.report import report_facts
+from outlast.runtime.ledger.view import look
+from outlast.runtime.tiers import local
+from tests.drills._pids import alive, below, until, zombies_of
+from tests.drills._run import Drill, Outcome, drilled
+
+STEPS = 60
+
+
+def undisturbed(folder: Path, script: str, *arguments: str | int) -> dict[int, str]:
+    folder.mkdir()
+    outcome = drilled(folder, script, *arguments)
+    assert outcome.code == 0, outcome
+    return outcome.digests
+
+
+def kill_launcher(drill: Drill) -> None:
+    """And see that nobody is left behind."""
+    pids = below(drill.process.pid)
+    assert len(pids) >= 6, pids  # four ranks, the zygote, the store's host
+    drill.process.kill()
+    drill.process.wait(10)
+    until("every process of the run has ended", lambda: not alive(pids), within_s=10.0)
+
+
+def resumed(folder: Path, script: str, *arguments: str | int, flags: tuple[str | int, ...] = ()) -> Outcome:
+    return drilled(folder, script, *arguments, flags=("--resume", *flags))
+
+
+def two_sessions_that_sum_up(folder: Path, outcome: Outcome) -> None:
+    assert len(look(str(folder / "run")).records.sessions) == 2, outcome
+    outcome.ledger_is_sound()
+
+
+# --- the launcher ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(150)
+def test_sharded_state_outlives_its_launcher_in_the_vault(tmp_path: Path) -> None:
+    """No checkpoint is ever written: the images of a step that all ranks sealed are enough."""
+    expected = undisturbed(tmp_path / "calm", "fsdp.py", "--steps", STEPS)
+    with Drill(tmp_path, "fsdp.py", "--steps", STEPS, "--step-s", 0.05) as drill:
+        drill.until(lambda: drill.step >= 10, "step 10")
+        kill_launcher(drill)
+        everywhere = min(max(step for of, step, _ in drill.commits if of == rank) for rank in range(4))
+        assert drill.status["state"] == "lost"
+        assert {worker["state"] for worker in drill.status["workers"]} == {"lost"}
+    outcome = resumed(tmp_path, "fsdp.py", "--steps", STEPS)
+    assert outcome.code == 0, outcome
+    assert outcome.digests == expected, outcome
+    said = next(line for line in outcome.stderr.splitlines() if "resuming" in line)
+    assert int(said.rpartition("at step ")[2]) >= everywhere, (said, everywhere)
+    two_sessions_that_sum_up(tmp_path, outcome)
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(150)
+def test_replicated_state_goes_on_from_the_newest_checkpoint(tmp_path: Path) -> None:
+    """Two loader workers per rank are alive as well when the launcher goes."""
+    expected = undisturbed(tmp_path / "calm", "ddp.py", "--steps", STEPS)
+    flags = ("--checkpoint-every", 5)
+    with Drill(tmp_path, "ddp.py", "--steps", STEPS, "--loaders", 2, flags=flags, strikes=[{"at": "forward", "rank": 2, "step": 18, "do": "sleep"}]) as drill:
+        root = drill.folder / "checkpoints"
+        drill.until(lambda: (found := local.checkpoints(root)) and found[0].manifest.step == 15, "the checkpoint of step 15")
+        kill_launcher(drill)
+    outcome = resumed(tmp_path, "ddp.py", "--steps", STEPS, flags=flags)
+    assert outcome.code == 0, outcome
+    assert outcome.digests == expected, outcome
+    assert "at step 15 from" in outcome.stderr, outcome
+    assert len(look(str(tmp_path / "run")).records.sessions) == 2, outcome
+    total_s = outcome.report["world_size"] * outcome.report["wall_s"]
+    assert abs(sum(outcome.report["rank_seconds"].values()) - total_s) < 1e-6, outcome.report
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(120)
+def test_no_zombie_stays_with_the_launcher(tmp_path: Path) -> None:
+    """A rank with two loader workers is killed; a second later nothing of it is left in the table."""
+    strikes = [{"at": "forward", "rank": 1, "step": 5, "do": "SIGKILL"}]
+    with Drill(tmp_path, "ddp.py", "--steps", 400, "--loaders", 2, strikes=strikes) as drill:
+        drill.until(lambda: drill.fired(kind="strike") and drill.step >= 10, "training after the fault")
+        until("no zombies", lambda: not zombies_of(drill.process.pid), within_s=5.0)
+
+
+# --- checkpoints -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("script", ["ddp.py", "fsdp.py"])
+def test_a_checkpoint_cut_short_is_never_offered(tmp_path: Path, script: str) -> None:
+    """Rank 2 is held up at its save of step 10 while the others write theirs; then everything is killed."""
+    expected = undisturbed(tmp_path / "calm", script, "--steps", 20)
+    flags = ("--checkpoint-every", 5)
+    with Drill(tmp_path, script, "--steps", 20, flags=flags, marks=[{"mark": "saving", "rank": 2, "step": 10, "do": "sleep"}]) as drill:
+        folder = local.checkpoint_folder(drill.folder / "checkpoints", 10)
+        drill.until(lambda: drill.fired() and len(list(folder.glob("rank-*.safetensors"))) == 3, "three of four shards")
+        vault = drill.vault()
+        kill_launcher(drill)
+    shutil.rmtree(vault)  # as after a reboot
+    assert [one.manifest.step for one in local.checkpoints(tmp_path / "run" / "checkpoints")] == [5]
+    outcome = resumed(tmp_path, script, "--steps", 20, flags=flags)
+    assert outcome.code == 0, outcome
+    assert outcome.digests == expected, outcome
+    assert "at step 5 from" in outcome.stderr, outcome
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(120)
+def test_a_rank_killed_in_its_save_costs_that_checkpoint_only(tmp_path: Path) -> None:
+    expected = undisturbed(tmp_path / "calm", "ddp.py", "--steps", 20)
+    outcome = drilled(tmp_path, "ddp.py", "--steps", 20, flags=("--checkpoint-every", 5), marks=[{"mark": "saving", "rank": 2, "step": 10, "do": "SIGKILL"}])
+    assert outcome.code == 0, outcome
+    assert outcome.digests == expected, outcome
+    outcome.ledger_is_sound()
+    assert [one.manifest.step for one in local.checkpoints(tmp_path / "run" / "checkpoints")] == [20, 15]
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(120)
+def test_a_full_disk_costs_the_checkpoint_and_nothing_else(tmp_path: Path) -> None:
+    """A small file system of its own takes the first checkpoint and not the second."""
+    if not can_mount():
+        pytest.skip("needs the right to mount a small file system (root)")
+    expected = undisturbed(tmp_path / "calm", "ddp.py", "--steps", 20)
+    disk, kept = tmp_path / "disk", tmp_path / "kept"
+    disk.mkdir()
+    mount = f'mount -t tmpfs -o size=2200k tmpfs {disk} && "$@"; code=$?; cp -r {disk} {kept}; exit $code'
+    outcome = drilled(
+        tmp_path, "ddp.py", "--steps", 20, flags=("--checkpoint-every", 5, "--checkpoint-dir", disk), before=("unshare", "-m", "sh", "-c", mount, "sh")
+    )
+    assert outcome.code == 0, outcome
+    assert outcome.digests == expected, outcome
+    assert "the checkpoint of step 10 failed" in outcome.stderr, outcome
+    assert "No space left" in outcome.stderr, outcome
+    assert [one.manifest.step for one in local.checkpoints(kept)] == [5], outcome
+    events = [event for part in look(str(tmp_path / "run")).records.sessions for event in part.events]
+    assert [event.data["step"] for event in events if event.kind == "checkpoint"] == [5]
+    assert {event.data["step"] for event in events if event.kind == "checkpoint_failed"} == {10, 15, 20}
+
+
+def can_mount() -> bool:
+    return os.geteuid() == 0 and subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode == 0
+
+
+# --- stopped, then resumed -------------------------------------------------------------------------------
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_run_goes_on_from_the_checkpoint_of_its_stop(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    expected = undisturbed(tmp_path / "calm", "ddp.py", "--steps", STEPS)
+    flags = ("--checkpoint-every", 1000)
+    with Drill(tmp_path, "ddp.py", "--steps", STEPS, flags=flags) as drill:
+        drill.until(lambda: drill.step >= 5, "step 5")
+        drill.process.send_signal(number)
+        stopped = drill.finish()
+    assert stopped.code == code, stopped
+    (step,) = {max(step for of, step, _ in stopped.commits if of == rank) for rank in range(4)}
+    assert [one.manifest.step for one in local.checkpoints(tmp_path / "run" / "checkpoints")] == [step], stopped
+    assert report_facts(look(str(tmp_path / "run")))["interruptions"] == []
+    outcome = resumed(tmp_path, "ddp.py", "--steps", STEPS, flags=flags)
+    assert outcome.code == 0, outcome
+    assert outcome.digests == expected, outcome
+    two_sessions_that_sum_up(tmp_path, outcome)
