@@ -123,6 +123,14 @@ class Drill:
         """The newest step that some rank has noted as committed: fresher than the status."""
         return max((step for _, step, _ in self.commits), default=0)
 
+    @property
+    def oldest(self) -> int:
+        """The newest step that every rank (of four) has noted as committed."""
+        newest: dict[int, int] = {}
+        for rank, step, _ in self.commits:
+            newest[rank] = max(step, newest.get(rank, 0))
+        return min(newest.values()) if len(newest) == 4 else 0
+
     def pid_of(self, rank: int) -> int:
         """The process that noted a commit of this rank last."""
         return [pid for of, _, pid in self.commits if of == rank][-1]
