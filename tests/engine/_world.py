@@ -19,7 +19,21 @@ from typing import Any
 from outlast.engine.protocol.agent import Agent, Reading
 from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart
 from outlast.engine.protocol.outputs import (
-    Answer, Deliver, End, HostStore, Kill, Output, Plan, Record, Say, SetTimer, Spawn, Terminate, ToAgent, ToCoordinator, Wake,
+    Answer,
+    Deliver,
+    End,
+    HostStore,
+    Kill,
+    Output,
+    Plan,
+    Record,
+    Say,
+    SetTimer,
+    Spawn,
+    Terminate,
+    ToAgent,
+    ToCoordinator,
+    Wake,
 )  # fmt: skip
 from outlast.engine.protocol.worker import WorkerMachine
 from outlast.model import limits
@@ -34,7 +48,7 @@ MARKS = (
     "boot", "join", "setup", "grouping", "restoring", "joined", "body", "reduced", "sealing", "prepared", "voting", "passed", "applied", "committed",
     "still", "settled", "donating", "closing", "finishing", "epilogue",
 )  # fmt: skip
-KINDS = ("kill", "stop", "raise", "exit", "hang", "deaf")
+KINDS = ("kill", "stop", "raise", "exit", "hang", "deaf", "store")
 Act = tuple[str, Any]
 
 
@@ -59,6 +73,7 @@ class Fault:
     deaf         the same, but the kernel does not call it stopped: a thread holds the interpreter lock
     hang         the main thread stays where it is; the listener answers
     raise        user code raises
+    store        the store's host ends, whoever the rank is
     """
 
     kind: str
@@ -134,6 +149,7 @@ class World:
         self.rolled_back: list[tuple[int, int]] = []  # step known, step gone back to
         self._visits: dict[tuple[int, str], int] = {}
         self._store = 0
+        self.store_lives = False
         self._doomed: set[int] = set()  # killed, forked or not
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
@@ -209,7 +225,8 @@ class World:
             self.end_process(self.processes.get(output.worker), None, 15)
         elif isinstance(output, HostStore):
             self._store += 1
-            self.after(self.span(0.005, 0.05), lambda: self._do(self.agent.on_event(StoreUp("here", self._store), now_s=self.now_s)))
+            port = self._store
+            self.after(self.span(0.005, 0.05), lambda: self._store_up(port))
         else:
             self._for_the_run(output)
 
@@ -252,13 +269,26 @@ class World:
             self.rolled_back.append((step, min(plans)))
             self.committed = min(plans)
 
+    def _store_up(self, port: int) -> None:
+        if port == self._store:
+            self.store_lives = True
+            self._do(self.agent.on_event(StoreUp("here", port), now_s=self.now_s))
+
     def lose_store(self) -> None:
+        """Who is on its way into a group raises; groups that stand need no store."""
+        if not self.store_lives:
+            return
+        self.store_lives = False
         self._do(self.agent.on_event(StoreLost("it ended"), now_s=self.now_s))
+        for process in self.processes.values():
+            if process.alive and process.waits is not None and process.waits[0] == "build":
+                self._wake(process, PeerFailure("the store is gone"))
 
     # --- processes -----------------------------------------------------------------------------------------
 
     def _spawn(self, order: Spawn) -> None:
-        process = Process(order.worker, order.rank, order.kind, order.generation, WorkerMachine(worker=order.worker), Beacon(worker=order.worker, rank=order.rank))
+        machine, beacon = WorkerMachine(worker=order.worker), Beacon(worker=order.worker, rank=order.rank)
+        process = Process(order.worker, order.rank, order.kind, order.generation, machine, beacon)
         process.beacon.typical_s.update(TYPICAL_S)
         self.processes[order.worker] = process
         process.main = self.script(self, process)
@@ -285,8 +315,10 @@ class World:
             process.main.close()
         rank = process.beacon.rank
         steps = tuple(sorted(self.slots.get(rank, {}).values(), reverse=True)) if rank >= 0 else ()
-        committed = max(process.machine.committed, 0)
-        self.event(process, WorkerExited(process.worker, 1000 + process.worker, exit_code, signal, False, committed, steps, steps, process.beacon.phase.value, self.now_s, self.now_s, ""))
+        committed, phase = process.beacon.step, process.beacon.phase.value
+        self.event(
+            process, WorkerExited(process.worker, 1000 + process.worker, exit_code, signal, False, committed, steps, steps, phase, self.now_s, self.now_s, "")
+        )
 
     def _deliver(self, order: Deliver) -> None:
         process = self.processes.get(order.worker)
@@ -368,7 +400,7 @@ class World:
 
     def _enter_group(self, process: Process, plan: Regroup) -> None:
         group = self.groups.setdefault((plan.generation, plan.store_port), Group())
-        if process.machine.broken and process.machine.generation == plan.generation:
+        if (process.machine.broken and process.machine.generation == plan.generation) or plan.store_port != self._store or not self.store_lives:
             self._wake(process, PeerFailure("cancelled"))
             return
         process.group, process.collectives = group, 0
@@ -440,6 +472,8 @@ class World:
             self.after(4.0, lambda: self._continue(process))
         elif fault.kind == "hang":
             process.hung = True
+        elif fault.kind == "store":
+            self.lose_store()
         else:
             process.error = "boom"
 

@@ -103,6 +103,12 @@ def find_culprits(*, members: Sequence[Standing], overdue: Mapping[int, float]) 
     return HangVerdict((), "all ranks stand at the same place: nobody can be told from the others")
 
 
+def find_longest(*, members: Sequence[Standing], overdue: Mapping[int, float]) -> HangVerdict:
+    """All have stood at the same place up to the ceiling of deadlines: one has to go, or they stand for ever. The one that moved last least."""
+    longest = max((m for m in members if m.worker in overdue), key=lambda m: (m.age_s, -m.rank))
+    return _verdict([longest], "has stood longest where all stand, and nothing tells them apart")
+
+
 def _verdict(found: Sequence[Standing], why: str) -> HangVerdict:
     ranks = sorted(m.rank for m in found)
     at = "; ".join(f"rank {m.rank} at {m.where}" for m in found if m.where)

@@ -98,7 +98,7 @@ class Faults(Moving):
             return self._fault(now_s, member, Mechanism.EXCEPTION, message.at_s, message.error, message.traceback, f"rank {member.rank} raised")
         if message.mechanism == "corrupt":
             return self._fault(now_s, member, Mechanism.CORRUPT, message.at_s, message.error, "", f"rank {member.rank}'s image is corrupt: it was refused")
-        if self.stage is not Stage.TRAINING:
+        if self.stage not in (Stage.TRAINING, Stage.MOVING, Stage.STARTING):
             return []  # a victim of what is being dealt with
         return self._fault(now_s, member, Mechanism.LOST_CONTACT, None, message.error, "", f"rank {member.rank}'s collective failed")
 

@@ -73,7 +73,7 @@ class Leaving(Faults):
         if verdict.survivors == "exit" and self._end is not None:
             return [*out, *self._stop_now(now_s, self._end)]  # a stop was asked for: nobody is started anew for it
         if verdict.survivors != "exit":
-            return [*out, *self._move(now_s, verdict, restore)]
+            return [*out, *self._move(now_s, verdict, restore, start)]
         return [*out, *self._restart_all(now_s, verdict, restore, start)]
 
     def _choose(self, restore: RestoreVerdict, start: Restart | None, *, finished: bool) -> RecoveryVerdict:
@@ -84,8 +84,11 @@ class Leaving(Faults):
         if chosen is not None and len(lost) < self.options.world_size:
             sources = {rank: worker if worker in parked else -1 for rank, worker in chosen.replace.items()}
             return replace(chosen, replace=dict.fromkeys(lost, -1) | sources)
+        way = self.roster.way
+        if way != "plain" and (finished or (restore.step is None and way == "in_place")):
+            way = "respawn"  # nobody stands in a step with the state of it
         situation = Situation(
-            lost=lost, raised=tuple(sorted(self._raised - set(lost))), way="respawn" if finished and self.roster.way != "plain" else self.roster.way,
+            lost=lost, raised=tuple(sorted(self._raised - set(lost))), way=way,
             state=restore.step is not None or (start is not None and start.replicated == "transfer"),
             committed=self.step, error=self._user_error[0], trained=self._trained,
         )  # fmt: skip

@@ -120,6 +120,8 @@ class Moving(Ending):
         """What all ranks begin from if they come anew; None: a survivor has to hand over first."""
         if self.roster.way == "plain":
             return self._from_checkpoint()
+        if restore.step is None and self._restart.step == self.step and self.budgets.at_step < limits.REPEATS_PER_STEP_COUNT:
+            return self._restart  # nobody has got further than where all began: what they began from is still there, unless that is the fault
         if self.roster.sharded:
             return self._from_checkpoint() if restore.step is None else Restart(restore.step, "none", "slot")
         if (finished or restore.step is None) and self._donated is not None and self._donated[1] == self.step:

@@ -86,7 +86,7 @@ class Course:
         self._end: End | None = None
         self._newest_checkpoint = (options.checkpoint[1], options.checkpoint[0])
         self._shards: dict[int, dict[int, Checkpointed]] = {}
-        self._donated: tuple[int, int] | None = None  # generation, step of the sealed transfer image
+        self._donated = (options.generation, options.start.step) if options.start.replicated == "transfer" else None  # generation, step of the transfer image
         self._spare_failures = 0
         self._warned: set[str] = set()
 

@@ -248,6 +248,8 @@ class Launcher:
     def on_message(self, worker: int, message: Message) -> None:
         now_s = clock.now_s()
         if isinstance(message, StoreUp):
+            if worker != self._stores or self._renewing:
+                return  # of a host that is given up
             self._around.specs.store_is_up(message)
             self._event(message)
         elif getattr(message, "worker", worker) == worker:
