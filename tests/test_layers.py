@@ -137,6 +137,16 @@ def test_an_allowed_import_is_not_blamed(module: str, source: str) -> None:
     assert not [fault for _, imported in imports_of(source, module) if (fault := fault_of(module, imported))]
 
 
+def test_tests_and_scripts_use_declared_packages_only() -> None:
+    """What happens to lie in one developer's environment is missing in a fresh one. torchft is a peer: imported where it is measured."""
+    declared = {"outlast", "numpy", "rich", "safetensors", "xxhash", "torch", "torchdata", "pytest", "hypothesis", "torchft"}
+    folders = ("tests", "examples", "benchmarks")
+    paths = [path for folder in folders for path in (SRC.parent / folder).rglob("*.py")]
+    known = declared | set(sys.stdlib_module_names) | set(folders) | {path.stem for path in paths}
+    unknown = {(path.name, name) for path in paths for _, name in imports_of(path.read_text(), path.stem) if name.split(".")[0] not in known}
+    assert not unknown
+
+
 def test_everything_outside_the_worker_starts_without_torch() -> None:
     """Method: a fresh process imports every such module and looks for torch. This also sees what is imported indirectly."""
     modules = [module_of(path) for path in FILES if not module_of(path).startswith(TORCH_HOMES) and path.name != "__main__.py"]

@@ -102,6 +102,8 @@ class Membership:
                 "a process group is needed before run.steps by a process that replaces a rank in place",
                 hint="make the mesh and the model inside a function, and give it to outlast.main",
             )
+        if self.session is None:
+            self.solo_group()  # alone; under torchrun its group stands already
 
     def solo_group(self) -> None:
         """A group of one, so that DDP can be made where no peer is."""

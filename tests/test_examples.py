@@ -1,0 +1,50 @@
+"""The examples train, with and without a launcher, and say the same digest in the end however they were started."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HOME = Path(__file__).parents[1]
+OUTLAST = str(Path(sys.executable).with_name("outlast"))
+
+
+def last_line(command: list[str], tmp_path: Path) -> str:
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout.splitlines()[-1]
+
+
+def under_outlast(*words: str) -> list[str]:
+    return [OUTLAST, "run", "--nproc-per-node", "2", "--run-dir", "run", *words]
+
+
+@pytest.mark.timeout(120)
+def test_the_gpt_trains_alone(tmp_path: Path) -> None:
+    line = last_line([sys.executable, str(HOME / "examples" / "train_gpt.py"), "--steps", "2", "--seed", "3"], tmp_path)
+    assert line.startswith("digest ")
+
+
+@pytest.mark.timeout(120)
+def test_fsdp_trains_alone(tmp_path: Path) -> None:
+    line = last_line([sys.executable, str(HOME / "examples" / "train_fsdp.py"), "--steps", "2", "--seed", "3"], tmp_path)
+    assert line.startswith("digest ")
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("example", ["train_gpt.py", "train_fsdp.py", "plain.py"])
+def test_each_trains_with_two_workers_and_its_last_line_is_the_digest(example: str, tmp_path: Path) -> None:
+    line = last_line(under_outlast(str(HOME / "examples" / example), "--steps", "3", "--seed", "3"), tmp_path)
+    assert line.startswith("digest ")
+    assert len(line.split()[1]) == 32
+
+
+@pytest.mark.timeout(200)
+def test_plain_training_gives_the_same_digest_under_both_launchers(tmp_path: Path) -> None:
+    """outlast changes nothing of a script that does not know it."""
+    script = [str(HOME / "examples" / "plain.py"), "--steps", "3", "--seed", "3"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *script]
+    assert last_line(under_outlast(*script), tmp_path) == last_line(torchrun, tmp_path)
