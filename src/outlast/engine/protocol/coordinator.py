@@ -151,8 +151,7 @@ class Coordinator(Leaving):
     def _on_registered(self, now_s: float, member: Member, message: Registered) -> list[Output]:
         member.way, member.sharded, member.registered = message.way, message.sharded, True
         member.attached = message.step >= 0
-        if member.finished:  # the script calls run.steps again: what was left for the end is older than what comes
-            member.finished, self._donated = False, None
+        member.finished = False  # the script may call run.steps again
         self.roster.sharded = self.roster.sharded or message.sharded
         out: list[Output] = []
         if not self.roster.outlast:

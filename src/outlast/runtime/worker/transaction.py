@@ -116,7 +116,7 @@ class Transaction:
                 self._follow(self.member.stand_still(in_hook=False))
                 self.committed = self._step_now()
             if self.committed >= until or self._stopping:
-                if self._close():
+                if self._close() and self._hand_over():
                     return None
                 continue
             number = self.committed + 1
@@ -398,7 +398,7 @@ class Transaction:
                 self.attachment.follow(plan, undo=self._undo)
                 self.committed = self._step_now()
                 if self.committed == self._leg_began:
-                    self._close()  # a rank that came anew begins with the leg before this one, and votes at its end
+                    _ = self._close() and self._hand_over()  # a rank that came anew begins with the leg before this one, and votes at its end
                 return
             except Reenter:
                 self._reentering = True
@@ -460,15 +460,23 @@ class Transaction:
             return False
         return True
 
+    def _hand_over(self) -> bool:
+        """Nobody leaves run.steps before the final state lies in the vault: a rank lost after that starts from it. False: interrupted, go on."""
+        session = self.member.session
+        if session is None or self._stopping or self.state.sharded:
+            return True
+        session.enter(Phase.CHECKPOINT)
+        self.attachment.hand_over_at_end(self.committed, undo=self._undo)
+        return self._close()
+
     def _finish(self) -> None:
         session = self.member.session
         self._leg_began = self.committed
         if session is None:
             return
+        session.enter(Phase.EPILOGUE)
         self._checkpoint.wait()
         session.mark("finishing", self.committed)
-        if not self._stopping:
-            self.attachment.hand_over_at_end(self.committed, undo=self._undo)
         session.do(lambda machine: machine.finished(stopped=self._stopping))
         session.enter(Phase.EPILOGUE, cause=Cause.SHUTDOWN)
         if self._stopping:
