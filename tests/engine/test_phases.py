@@ -1,0 +1,43 @@
+"""Where a replaced rank meets its peers when a phase (run.phase) lies between two steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from outlast.engine.protocol.worker import WorkerMachine
+from outlast.engine.restore import Holding, decide_replicated
+
+DEAD = Holding(0, False, 6, (5, 6), 6, False, ())
+AT_6 = Holding(1, True, 6, (6,), 6, False, ())
+
+
+def test_a_rank_that_asked_for_the_next_step_shows_that_all_phases_are_done() -> None:
+    verdict = decide_replicated(holdings=[DEAD, AT_6, replace(AT_6, rank=2, phases=1, begun=True)])
+    assert (verdict.step, verdict.phases, verdict.replay) == (6, 1, False)
+
+
+def test_while_nobody_asked_for_it_the_newcomer_comes_through_the_script() -> None:
+    verdict = decide_replicated(holdings=[DEAD, AT_6, replace(AT_6, rank=2, phases=1)])
+    assert (verdict.step, verdict.phases, verdict.replay) == (6, 1, True)
+
+
+def test_after_a_step_settled_forward_its_phases_lie_ahead_of_everybody() -> None:
+    """What the survivors did after step 5 says nothing of step 6."""
+    in_hook = Holding(1, True, 5, (5, 6), 5, True, (), phases=1, begun=True)
+    verdict = decide_replicated(holdings=[DEAD, in_hook, replace(in_hook, rank=2)])
+    assert (verdict.step, set(verdict.settle.values()), verdict.phases, verdict.replay) == (6, {"forward"}, 0, True)
+
+
+def test_before_the_first_step_there_is_nothing_to_replay() -> None:
+    start = Holding(1, True, 0, (0,), 0, False, ())
+    assert not decide_replicated(holdings=[replace(DEAD, committed=0, prepared=(0,)), start]).replay
+
+
+def test_a_commit_opens_the_phases_after_it() -> None:
+    machine = WorkerMachine(worker=1)
+    machine.joined(step=5, group_s=0.0, restore_s=0.0)
+    machine.now_past_phase()
+    machine.now_begun()
+    assert (machine.phases, machine.begun) == (1, True)
+    machine.now_committed(step=6, now_s=1.0)
+    assert (machine.phases, machine.begun) == (0, False)
