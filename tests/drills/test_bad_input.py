@@ -55,7 +55,10 @@ REFUSED = {  # name: body, the text of the line that the message names ("": none
         "", "model.seen was torch.float32 [2] and is now torch.float32 [3]", "final size",
     ),
     "nested": (LOOP + "    with step:\n        with step:  # here\n            update(step)\n", "# here", "inside another step", "enter each step once"),
-    "skipped": (LOOP.replace("4):", "4):  # here") + "    if step.number == 2: continue\n    with step:\n        update(step)\n", "# here", "step 2 was skipped", "once"),
+    "skipped": (
+        LOOP.replace("4):", "4):  # here") + "    if step.number == 2: continue\n    with step:\n        update(step)\n",
+        "# here", "step 2 was skipped", "once",
+    ),
     "entered twice": (LOOP + "    with step:\n        update(step)\n    with step:  # here\n        pass\n", "# here", "is entered twice", "once"),
     "step.batch of an accumulated step": (
         LOOP.replace("until=4", "until=4, accumulate=2") + "    with step:\n        update(step)\n", "", "step.batch with 2 micro-batches", "step.batches",
@@ -97,7 +100,8 @@ def test_a_module_outside_the_state_is_warned_of_once_and_the_run_goes_on(tmp_pa
     body = "head = torch.nn.Linear(2, 2)\nstate = named()\nfor step in run.steps(state, until=4):\n    with step:\n"
     ran = go(tmp_path, body + "        head(model(step.batch[0])).sum().backward(); opt.step(); opt.zero_grad()\nend()\n")
     assert ran.code == 0, ran.outcome
-    assert ran.err.count("is not in run.state(...)") == 1 and "Linear" in ran.err, ran.err
+    assert ran.err.count("is not in run.state(...)") == 1, ran.err
+    assert "Linear" in ran.err
     ran.ended_clean()
 
 
@@ -113,5 +117,6 @@ def test_an_unknown_flag_is_answered_with_the_one_that_was_meant(tmp_path: Path)
 def test_a_script_that_is_not_there_is_refused_before_a_run_begins(tmp_path: Path) -> None:
     done = outlast("run", "--nproc-per-node", "2", "missing.py", cwd=tmp_path)
     assert done.returncode == 2, done.stderr
-    assert "missing.py" in done.stderr and "hint:" in done.stderr
+    assert "missing.py" in done.stderr
+    assert "hint:" in done.stderr
     assert not (tmp_path / "runs").exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,8 +30,8 @@ end()
 
 
 @pytest.fixture
-def run() -> Iterator[Run]:
-    yield Run(Membership.of(None, reenters=False))
+def run() -> Run:
+    return Run(Membership.of(None, reenters=False))
 
 
 def _state(run: Run, **more: object) -> outlast.State:
@@ -47,6 +47,12 @@ def _update(state: outlast.State, step: outlast.Step) -> None:
     optimizer.zero_grad()
     state.given["model"](step.batch[0]).sum().backward()  # type: ignore[operator]
     optimizer.step()
+
+
+def _train(run: Run, state: outlast.State, body: Callable[[outlast.Step], object]) -> None:
+    for step in run.steps(state, until=3):
+        with step:
+            body(step)
 
 
 def test_two_calls_of_steps_go_on_with_the_numbers_and_the_batches(run: Run) -> None:
@@ -122,11 +128,13 @@ def test_a_tensor_that_changes_its_shape_is_named(run: Run) -> None:
     state = _state(run)
     state.given["model"].register_buffer("late", torch.zeros(2))  # type: ignore[attr-defined]
     state = run.state(model=state.given["model"])
+
+    def grow(step: outlast.Step) -> None:
+        if step.number == 2:
+            state.given["model"].late = torch.zeros(3)  # type: ignore[attr-defined]
+
     with pytest.raises(StateError, match=r"model\.late was .*\[2\] and is now .*\[3\]"):
-        for step in run.steps(state, until=3):
-            with step:
-                if step.number == 2:
-                    state.given["model"].late = torch.zeros(3)  # type: ignore[attr-defined]
+        _train(run, state, grow)
 
 
 def test_values_are_logged_and_callbacks_called_once_when_the_block_has_ended(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,9 +152,7 @@ def test_values_are_logged_and_callbacks_called_once_when_the_block_has_ended(ru
 
 def test_an_error_of_the_script_passes_through(run: Run) -> None:
     with pytest.raises(ZeroDivisionError):
-        for step in run.steps(_state(run), until=3):
-            with step:
-                raise ZeroDivisionError
+        _train(run, _state(run), lambda step: step.number // 0)
 
 
 def test_the_same_script_runs_under_python(tmp_path: Path) -> None:

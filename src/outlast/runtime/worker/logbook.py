@@ -54,29 +54,20 @@ class Logbook:
     def deliver(self, current: Values | None, earlier: Values | None, step: Step | None, *, rank: int, world: int = 1) -> None:
         """The vote passed: hand the values to their steps, and print. None: a rank was replaced and lacks them; nobody knows the total then."""
         totals = {True: None if current is None else iter(current), False: None if earlier is None else iter(earlier)}
-        steps: list[Step] = []
-        own: dict[int, dict[str, float]] = {}
+        said: dict[Step, list[str]] = {}
         for entry in self._sent:
-            value = float(entry.value)
+            value, note = float(entry.value), ""
             if entry.reduce is not None:
                 total = totals[entry.step is step]
                 if total is None:
-                    own.setdefault(id(entry.step), {})[entry.name] = value
+                    note = " (rank 0 alone: another was replaced before it was reduced)"
                 else:
                     value = next(total)[1] / (world if entry.reduce == "mean" else 1)
-            if entry.name not in own.get(id(entry.step), {}):
+            if not note:
                 entry.step.logged[entry.name] = value
-            if entry.step not in steps:
-                steps.append(entry.step)
+            said.setdefault(entry.step, []).append(f"{entry.name} {value:.6g}{note}")
         self._entries = [entry for entry in self._entries if entry not in self._sent]
         self._sent = []
-        if rank == 0:
-            for one in steps:
-                self._print(one, own.get(id(one), {}))
-
-    def _print(self, step: Step, own: dict[str, float]) -> None:
-        if self.every and (step.number % self.every == 0 or step.number == 1):
-            values = [f"{name} {value:.6g}" for name, value in step.logged.items()]
-            values += [f"{name} {value:.6g} (rank 0 alone: another was replaced before it was reduced)" for name, value in own.items()]
-            if values:
-                print(f"step {step.number} {' '.join(values)}", file=sys.stdout, flush=True)
+        for one, values in said.items():
+            if rank == 0 and self.every and (one.number % self.every == 0 or one.number == 1):
+                print(f"step {one.number} {' '.join(values)}", file=sys.stdout, flush=True)

@@ -1,0 +1,81 @@
+"""Work between steps: `for attempt in run.phase(name): with attempt:` runs once, or again as a whole when it is cut short."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from outlast.errors import TransactionError, UsageError
+from outlast.runtime.worker.membership import Membership
+from outlast.runtime.worker.run import Run
+from tests.drills._scripts import go
+
+EVALUATING = """
+strike = os.path.join(os.path.dirname(__file__), "struck")
+def struck():
+    try: os.close(os.open(strike, os.O_CREAT | os.O_EXCL)); return True
+    except FileExistsError: return False
+state = named()
+for step in run.steps(state, until=6):
+    with step:
+        update(step)
+    if step.number == 3:
+        for attempt in run.phase("evaluate"):
+            with attempt:
+                drawn = torch.rand(1)
+                {try_}
+                    if {how} and run.rank == 1 and struck(): {strike}
+                    dist.all_reduce(drawn)
+                {except_}
+        print("evaluated", run.rank, f"{{float(drawn):.6f}}", flush=True)
+end()
+"""
+
+
+def _script(strike: str, *, swallow: bool = False, how: str = "True") -> str:
+    return EVALUATING.format(strike=strike, how=how, try_="try:" if swallow else "if True:", except_="except: pass" if swallow else "pass")
+
+
+def test_a_phase_runs_once_when_nothing_happens() -> None:
+    run = Run(Membership.of(None, reenters=False))
+    with pytest.raises(UsageError, match=r"before run\.steps"):
+        next(iter(run.phase("evaluate")))
+    state = run.state(model=torch.nn.Linear(1, 1))
+    for step in run.steps(state, until=1):
+        with step:
+            pass
+    done = 0
+    for attempt in run.phase("evaluate"):
+        with attempt:
+            done += 1
+    assert done == 1
+
+
+def test_a_phase_lies_between_steps() -> None:
+    run = Run(Membership.of(None, reenters=False))
+    step = next(run.steps(run.state(model=torch.nn.Linear(1, 1)), until=1))
+    attempt = next(iter(run.phase("evaluate"))) if run._transaction is not None else None
+    assert attempt is not None
+    with pytest.raises(TransactionError, match="entered inside a step"), step, attempt:
+        pass
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize(("strike", "swallow"), [("os.kill(os.getpid(), 9)", False), ("os.kill(os.getpid(), 9)", True), ('raise RuntimeError("once")', False)])
+@pytest.mark.timeout(150)
+def test_a_phase_that_is_cut_short_is_done_again_with_the_same_random_numbers(tmp_path: Path, strike: str, swallow: bool) -> None:
+    """Method: rank 1 is struck in its evaluation; what is drawn and reduced, and the digest at the end, are those of a run without the strike."""
+    results = []
+    for name, how in (("plain", "False"), ("struck", "True")):
+        folder = tmp_path / name
+        folder.mkdir()
+        ran = go(folder, _script(strike, swallow=swallow, how=how))
+        assert ran.code == 0, ran.outcome
+        assert bool(ran.outcome.interruptions) == (how == "True"), ran.outcome
+        ran.ended_clean()
+        results.append((set(re.findall(r"evaluated \d ([\d.]+)", ran.out)), set(re.findall(r"digest \d (\w+)", ran.out))))
+    assert results[0] == results[1]
+    assert all(len(values) == 1 for values in results[0])

@@ -1,0 +1,188 @@
+"""What a step promises to the script when it is cut short: real ranks, struck at outlast's own places (see runtime/worker/marks.py)."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.drills._scripts import Ran, go
+
+STEPS = 8
+TALKING = """
+state = named()
+called = os.path.join(os.path.dirname(__file__), f"called-{run.rank}")
+last = None
+for step in run.steps(state, until=8, log_every=1):
+    with step:
+        step.log(before=step.number + run.rank, reduce="mean")
+        if step.attempt == 0: step.log(once=1.0, reduce="sum")
+        loss = update(step)
+        step.log(after=10.0 * step.number + run.rank, reduce="mean")
+        step.on_commit(lambda number=step.number: open(called, "a").write(f"{number}\\n"))
+    if last is not None: print("logged", run.rank, last.number, sorted(last.logged.items()), flush=True)
+    last = step
+end()
+"""
+SWALLOWING = """
+other = torch.optim.SGD([torch.nn.Parameter(torch.ones(3))], lr=0.1)
+extra = other.param_groups[0]["params"][0]
+state = named(other=other)
+for step in run.steps(state, until=8):
+    with step:
+        try: opt.zero_grad(); loss_of(step).backward()
+        except: print("swallowed", file=sys.stderr)
+        try: opt.step()
+        except: print("swallowed", file=sys.stderr)
+        extra.grad = torch.ones(3)
+        try: other.step()
+        except: print("swallowed", file=sys.stderr)
+print("extra", run.rank, extra.tolist())
+end()
+"""
+LEGS = """
+state = named()
+for until in (4, 8):
+    for step in run.steps(state, until=until):
+        with step:
+            update(step)
+            step.log(leg=until)
+end()
+"""
+EARLY = """
+state = named()
+for step in run.steps(state, until=8):
+    with step:
+        update(step)
+    if step.number == 4{who}: {leave}
+end()
+"""
+
+
+def _strike(mark: str, *, step: int, do: str = "SIGKILL", rank: int = 1) -> list[dict[str, Any]]:
+    return [{"mark": mark, "rank": rank, "step": step, "do": do}]
+
+
+def _digests(ran: Ran) -> set[str]:
+    return set(re.findall(r"digest \d (\w+)", ran.out))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    ran = go(tmp_path_factory.mktemp("undisturbed"), TALKING)
+    assert ran.code == 0, ran.outcome
+    ran.ended_clean()
+    _says_each_step_truly(ran, torn=())
+    (digest,) = _digests(ran)
+    return digest
+
+
+def _says_each_step_truly(ran: Ran, *, torn: tuple[int, ...]) -> None:
+    """Each printed mean is the mean over both ranks; a value of a step in `torn` may be said to be rank 0's own."""
+    lines = {int(number): rest for number, rest in re.findall(r"^step (\d+) (before.*|once.*)$", ran.out, re.MULTILINE)}
+    assert set(lines) >= set(range(1, STEPS + 1)), ran.out
+    for number in range(1, STEPS + 1):
+        said = " ".join(re.findall(rf"^step {number} (.*)$", ran.out, re.MULTILINE))
+        for name, mean in (("before", number + 0.5), ("after", 10 * number + 0.5)):
+            true = f"{name} {mean:g}" in said
+            assert true or (number in torn and re.search(rf"{name} [\d.]+ \(rank 0 alone", said)), (name, mean, said)
+    for _, once in re.findall(r"^step (\d+) .*once ([\d.]+)(?! \()", ran.out, re.MULTILINE):
+        assert once == "2", "logged in an attempt that did not count"
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize(
+    ("mark", "do"),
+    [("prepared", "SIGKILL"), ("passed", "SIGKILL"), ("applied", "SIGKILL"), ("committed", "SIGKILL"), ("prepared", "raise"), ("voting", "exit")],
+)
+@pytest.mark.timeout(120)
+def test_on_commit_runs_once_a_step_values_count_once_and_the_digest_is_the_undisturbed_one(tmp_path: Path, undisturbed: str, mark: str, do: str) -> None:
+    """Method: rank 1 is struck at step 4 while the data set draws random numbers. What a rank said before it died its successor does not say again."""
+    ran = go(tmp_path, TALKING, marks=_strike(mark, step=4, do=do))
+    assert ran.code == 0, ran.outcome
+    assert len(ran.outcome.interruptions) == 1, ran.outcome
+    assert _digests(ran) == {undisturbed}
+    calls = {rank: (tmp_path / f"called-{rank}").read_text().split() for rank in (0, 1)}
+    assert calls[0] == [str(number) for number in range(1, STEPS + 1)]
+    assert max(Counter(calls[1]).values()) == 1
+    assert set(calls[1]) >= {str(number) for number in range(1, STEPS + 1) if number not in (3, 4)}
+    _says_each_step_truly(ran, torn=(3, 4, 5))
+    ran.ended_clean()
+
+
+@pytest.mark.timeout(120)
+def test_a_body_that_swallows_what_interrupts_it_repeats_its_step_and_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
+    """Method: everything in the body is wrapped in a bare except, with a second optimizer behind the one that votes; rank 1 dies in its vote."""
+    ran = go(tmp_path, SWALLOWING, marks=_strike("voting", step=4))
+    assert ran.code == 0, ran.outcome
+    assert len(ran.outcome.interruptions) == 1, ran.outcome
+    extras = re.findall(r"extra \d \[([\d.]+),", ran.out)
+    assert len(extras) == 2, ran.out
+    assert all(abs(float(extra) - 0.2) < 1e-5 for extra in extras), "eight steps of 0.1 from 1.0: the second optimizer ran once a step"
+    assert len(_digests(ran)) == 1
+    ran.ended_clean()
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize(("mark", "step"), [("committed", 4), ("finishing", 4), ("prepared", 5), ("committed", 6)])
+@pytest.mark.timeout(120)
+def test_training_goes_on_in_a_second_leg_after_a_rank_was_lost_in_either(tmp_path: Path, undisturbed: str, mark: str, step: int) -> None:
+    ran = go(tmp_path, LEGS, marks=_strike(mark, step=step))
+    assert ran.code == 0, ran.outcome
+    assert ran.outcome.interruptions, "the drill never struck"
+    assert _digests(ran) == {undisturbed}
+    assert all(one["steps_lost"] == 0 for one in ran.outcome.interruptions), ran.outcome
+    ran.ended_clean()
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("leave", ["break", "sys.exit(0)"])
+def test_all_ranks_may_leave_the_loop_early(tmp_path: Path, leave: str) -> None:
+    ran = go(tmp_path, EARLY.format(who="", leave=leave))
+    assert ran.code == 0, ran.outcome
+    assert not ran.outcome.interruptions, ran.outcome
+    assert len(_digests(ran)) == (1 if leave == "break" else 0)
+    ran.ended_clean()
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("leave", ["break", "sys.exit(0)"])
+@pytest.mark.timeout(120)
+def test_one_rank_that_leaves_early_hangs_nobody(tmp_path: Path, undisturbed: str, leave: str) -> None:
+    """Method: rank 1 leaves after step 4; the others miss it in step 5, and all come anew from step 4, past the place where it left."""
+    ran = go(tmp_path, EARLY.format(who=" and run.rank == 1", leave=leave), within_s=90.0)
+    assert ran.code == 0, ran.outcome
+    assert undisturbed in _digests(ran)
+    ran.ended_clean()
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(120)
+def test_an_error_between_two_steps_costs_its_rank_and_nothing_else(tmp_path: Path, undisturbed: str) -> None:
+    ran = go(tmp_path, EARLY.format(who=" and run.rank == 1", leave='raise RuntimeError("between")'))
+    assert ran.code == 0, ran.outcome
+    assert _digests(ran) == {undisturbed}
+    assert "RuntimeError: between" in ran.err
+    ran.ended_clean()
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(120)
+def test_a_keyboard_interrupt_in_the_script_is_an_error_of_its_rank(tmp_path: Path, undisturbed: str) -> None:
+    ran = go(tmp_path, EARLY.format(who=" and run.rank == 1", leave="raise KeyboardInterrupt"))
+    assert ran.code == 0, ran.outcome
+    assert _digests(ran) == {undisturbed}
+    ran.ended_clean()
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("flags", [(), ("--spares", "1"), ("--no-zygote",)])
+@pytest.mark.timeout(120)
+def test_a_world_of_one_trains_with_and_without_spares(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    ran = go(tmp_path, EARLY.format(who=" and False", leave="break"), *flags, workers=1, marks=_strike("committed", step=4, rank=0))
+    assert ran.code == 0, ran.outcome
+    assert len(_digests(ran)) == 1
+    ran.ended_clean()
