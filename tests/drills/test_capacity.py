@@ -20,7 +20,7 @@ def in_small_memory(mib: int) -> tuple[str, ...]:
     return ("unshare", "-m", "sh", "-c", f'mount -t tmpfs -o size={mib}m tmpfs /dev/shm && exec "$@"', "sh")
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize("script", ["fsdp.py"])
 def test_too_little_shared_memory_is_refused_before_training_starts(tmp_path: Path, script: str) -> None:
     outcome = drilled(tmp_path, script, "--width", 512, before=in_small_memory(48))
@@ -33,7 +33,7 @@ def test_too_little_shared_memory_is_refused_before_training_starts(tmp_path: Pa
 
 
 @pytest.mark.drill
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(200)
 def test_no_room_for_a_vault_at_all_is_refused(tmp_path: Path) -> None:
     """A /dev/shm that is full before the run begins."""
     before = list(in_small_memory(1))
@@ -46,7 +46,7 @@ def test_no_room_for_a_vault_at_all_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.drill
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("script", ["ddp.py", "fsdp.py"])
 def test_training_goes_on_while_shared_memory_is_full_and_replaces_a_rank_even_then(tmp_path: Path, script: str) -> None:
     """Somebody else takes all that is left of /dev/shm at step 5; a rank dies at step 10."""
@@ -88,7 +88,7 @@ def refused(*arguments: str | Path, cwd: Path) -> str:
 
 
 @pytest.mark.drill
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(200)
 def test_a_run_folder_in_use_is_refused_with_its_holder(tmp_path: Path) -> None:
     """Both a new run and a resumed one; the run that holds it goes on."""
     with Drill(tmp_path, "ddp.py", "--steps", 100_000) as drill:
@@ -101,7 +101,7 @@ def test_a_run_folder_in_use_is_refused_with_its_holder(tmp_path: Path) -> None:
 
 
 @pytest.mark.drill
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(200)
 def test_a_run_folder_that_is_done_or_of_another_version_is_refused(tmp_path: Path) -> None:
     assert drilled(tmp_path, "plain.py", tmp_path, "--numbers", 1, workers=1).code == 0
     folder = tmp_path / "run"
@@ -115,7 +115,7 @@ def test_a_run_folder_that_is_done_or_of_another_version_is_refused(tmp_path: Pa
     assert "is not a run folder" in said, said
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(200)
 def test_more_workers_than_a_node_may_have_are_refused(tmp_path: Path) -> None:
     said = refused("--nproc-per-node", "250", "--spares", "7", SCRIPTS / "ddp.py", cwd=tmp_path)
     assert "250 workers and 7 spares are more than the 256 that a node may have" in said, said

@@ -57,7 +57,7 @@ def killed(place: str, *, rank: int, step: int, do: str = "SIGKILL") -> dict[str
 # --- one rank ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 def test_a_rank_killed_at_every_place_in_turn_costs_no_committed_step(tmp_path: Path) -> None:
     """One run: rank 2 is killed once at each mark of the transaction, then rank 1 once at each place of the script's, six steps apart."""
     marks = [{"mark": name, "rank": 2, "step": 5 + 6 * number, "do": "SIGKILL"} for number, name in enumerate(MARKS)]
@@ -72,7 +72,7 @@ def test_a_rank_killed_at_every_place_in_turn_costs_no_committed_step(tmp_path: 
 
 
 @pytest.mark.drill
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_rank_killed_before_the_first_step(tmp_path: Path, expected: dict[int, str]) -> None:
     outcome = drilled(tmp_path, SCRIPT, "--steps", STEPS, strikes=[{"at": "setup", "rank": 3, "do": "SIGKILL"}])
     assert faults_fired(tmp_path) == 1, outcome
@@ -80,7 +80,7 @@ def test_a_rank_killed_before_the_first_step(tmp_path: Path, expected: dict[int,
 
 
 @pytest.mark.drill
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("place", REENTRY)
 def test_a_second_rank_killed_while_all_enter_again_joins_the_interruption(tmp_path: Path, expected: dict[int, str], place: str) -> None:
     """Rank 1 dies in the backward; then, on the way back, rank 3."""
@@ -94,7 +94,7 @@ def test_a_second_rank_killed_while_all_enter_again_joins_the_interruption(tmp_p
 
 
 @pytest.mark.drill
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("place", ["backward", "sealing"])
 def test_a_stopped_rank_is_found_killed_and_replaced(tmp_path: Path, expected: dict[int, str], place: str) -> None:
     outcome = drilled(tmp_path, SCRIPT, "--steps", STEPS, **killed(place, rank=2, step=7, do="SIGSTOP"))
@@ -106,7 +106,7 @@ def test_a_stopped_rank_is_found_killed_and_replaced(tmp_path: Path, expected: d
 
 
 @pytest.mark.drill
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("place", ["forward", "voting", "applied", "sealing"])
 def test_two_ranks_killed_at_once(tmp_path: Path, expected: dict[int, str], place: str) -> None:
     one, two = (killed(place, rank=rank, step=6) for rank in (1, 2))
@@ -115,7 +115,7 @@ def test_two_ranks_killed_at_once(tmp_path: Path, expected: dict[int, str], plac
     as_if_nothing_had_happened(outcome, expected)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_all_ranks_killed_at_once_go_on_from_their_images_without_a_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "calm").mkdir()
     expected = undisturbed(tmp_path / "calm", 30)
@@ -133,7 +133,7 @@ def test_all_ranks_killed_at_once_go_on_from_their_images_without_a_checkpoint(t
 
 
 @pytest.mark.drill
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("place", ["backward", "voting", "apply", "sealing", "committed"])
 def test_two_replicas_of_two_shards(tmp_path: Path, place: str) -> None:
     """HSDP on a mesh of 2x2."""
@@ -145,7 +145,7 @@ def test_two_replicas_of_two_shards(tmp_path: Path, place: str) -> None:
 
 
 @pytest.mark.drill
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("place", ["backward", "voting", "applied", "sealed"])
 def test_without_main_all_ranks_come_anew_from_their_images(tmp_path: Path, expected: dict[int, str], place: str) -> None:
     outcome = drilled(tmp_path, SCRIPT, "--steps", STEPS, "--way", "respawn", **killed(place, rank=2, step=6))
@@ -158,7 +158,7 @@ def test_without_main_all_ranks_come_anew_from_their_images(tmp_path: Path, expe
 
 
 @pytest.mark.drill
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("place", ["forward", "backward", "before_optimizer", "apply", "tail"])
 def test_an_exception_once_is_answered_by_entering_again(tmp_path: Path, expected: dict[int, str], place: str) -> None:
     outcome = drilled(tmp_path, SCRIPT, "--steps", STEPS, **killed(place, rank=1, step=6, do="raise"))
@@ -170,7 +170,7 @@ def test_an_exception_once_is_answered_by_entering_again(tmp_path: Path, expecte
 
 
 @pytest.mark.drill
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_an_exception_at_every_try_ends_the_run_with_its_traceback(tmp_path: Path) -> None:
     outcome = drilled(tmp_path, SCRIPT, "--steps", STEPS, strikes=[{"at": "forward", "rank": 1, "step": 6, "do": "raise", "always": True}])
     assert outcome.code == 1, outcome
@@ -184,7 +184,7 @@ def test_an_exception_at_every_try_ends_the_run_with_its_traceback(tmp_path: Pat
 
 
 @pytest.mark.drill
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_corrupt_image_is_refused_and_the_older_common_one_used(tmp_path: Path, expected: dict[int, str]) -> None:
     """Rank 2 stops in the forward of step 8, when all hold images of 6 and 7; bytes of its image of 7 are flipped, then it is killed."""
     strikes = [{"at": "forward", "rank": 2, "step": 8, "do": "SIGSTOP"}]

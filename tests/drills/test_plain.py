@@ -12,6 +12,7 @@ import pytest
 
 from tests.drills._run import Drill, Outcome, drilled
 
+pytestmark = pytest.mark.timeout(200)
 SCRIPT = "plain.py"
 
 
@@ -100,6 +101,7 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
         assert drill.process.wait(20) == 130
 
 
+@pytest.mark.drill
 def test_silence_is_a_hang_only_where_a_bound_was_given(tmp_path: Path) -> None:
     """Rank 1 sleeps without a word, and rank 0 waits for it in a collective. All come anew once nobody has printed for five seconds."""
     strikes = [{"at": "count", "rank": 1, "step": 5, "do": "sleep"}]

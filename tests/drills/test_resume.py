@@ -47,7 +47,7 @@ def two_sessions_that_sum_up(folder: Path, outcome: Outcome) -> None:
 # --- the launcher ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 def test_sharded_state_outlives_its_launcher_in_the_vault(tmp_path: Path) -> None:
     """No checkpoint is ever written: the images of a step that all ranks sealed are enough."""
     expected = undisturbed(tmp_path / "calm", "fsdp.py", "--steps", STEPS)
@@ -66,7 +66,7 @@ def test_sharded_state_outlives_its_launcher_in_the_vault(tmp_path: Path) -> Non
 
 
 @pytest.mark.drill
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 def test_replicated_state_goes_on_from_the_newest_checkpoint(tmp_path: Path) -> None:
     """Two loader workers per rank are alive as well when the launcher goes."""
     expected = undisturbed(tmp_path / "calm", "ddp.py", "--steps", STEPS)
@@ -85,7 +85,7 @@ def test_replicated_state_goes_on_from_the_newest_checkpoint(tmp_path: Path) -> 
 
 
 @pytest.mark.drill
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_no_zombie_stays_with_the_launcher(tmp_path: Path) -> None:
     """A rank with two loader workers is killed; a second later nothing of it is left in the table."""
     strikes = [{"at": "forward", "rank": 1, "step": 5, "do": "SIGKILL"}]
@@ -98,7 +98,7 @@ def test_no_zombie_stays_with_the_launcher(tmp_path: Path) -> None:
 
 
 @pytest.mark.drill
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("script", ["ddp.py", "fsdp.py"])
 def test_a_checkpoint_cut_short_is_never_offered(tmp_path: Path, script: str) -> None:
     """Rank 2 is held up at its save of step 10 while the others write theirs; then everything is killed."""
@@ -118,7 +118,7 @@ def test_a_checkpoint_cut_short_is_never_offered(tmp_path: Path, script: str) ->
 
 
 @pytest.mark.drill
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_rank_killed_in_its_save_costs_that_checkpoint_only(tmp_path: Path) -> None:
     expected = undisturbed(tmp_path / "calm", "ddp.py", "--steps", 20)
     outcome = drilled(tmp_path, "ddp.py", "--steps", 20, flags=("--checkpoint-every", 5), marks=[{"mark": "saving", "rank": 2, "step": 10, "do": "SIGKILL"}])
@@ -129,7 +129,7 @@ def test_a_rank_killed_in_its_save_costs_that_checkpoint_only(tmp_path: Path) ->
 
 
 @pytest.mark.drill
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_full_disk_costs_the_checkpoint_and_nothing_else(tmp_path: Path) -> None:
     """A small file system of its own takes the first checkpoint and not the second."""
     if not can_mount():
@@ -159,7 +159,7 @@ def can_mount() -> bool:
 
 
 @pytest.mark.drill
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_stopped_run_goes_on_from_the_checkpoint_of_its_stop(tmp_path: Path, number: signal.Signals, code: int) -> None:
     expected = undisturbed(tmp_path / "calm", "ddp.py", "--steps", STEPS)

@@ -30,7 +30,7 @@ def newest_checkpoint(folder: Path) -> int:
     return found.manifest.step
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(200)
 def test_ctrl_c_ends_sharded_training_at_a_committed_step_with_its_checkpoint(tmp_path: Path) -> None:
     with Drill(tmp_path, "fsdp.py", "--steps", 100_000, flags=("--checkpoint-every", 100_000)) as drill:
         drill.until(lambda: drill.step >= 5, "step 5")
@@ -43,7 +43,7 @@ def test_ctrl_c_ends_sharded_training_at_a_committed_step_with_its_checkpoint(tm
 
 
 @pytest.mark.drill
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
 @pytest.mark.parametrize("flags", [(), ("--spares", 1)])
 def test_a_signal_while_training_ends_all_ranks_at_one_step(tmp_path: Path, number: signal.Signals, code: int, flags: tuple[str, ...]) -> None:
@@ -59,7 +59,7 @@ def test_a_signal_while_training_ends_all_ranks_at_one_step(tmp_path: Path, numb
 
 
 @pytest.mark.drill
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
 @pytest.mark.parametrize("script", ["ddp.py", "fsdp.py"])
 def test_a_signal_while_regrouping_waits_for_the_step_in_flight(tmp_path: Path, script: str, number: signal.Signals, code: int) -> None:
@@ -77,7 +77,7 @@ def test_a_signal_while_regrouping_waits_for_the_step_in_flight(tmp_path: Path, 
 
 
 @pytest.mark.drill
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
 @pytest.mark.parametrize(("script", "place"), [("ddp.py", "start"), ("fsdp.py", "setup")])
 def test_a_signal_before_the_first_step_ends_at_once(tmp_path: Path, script: str, place: str, number: signal.Signals, code: int) -> None:
@@ -93,7 +93,7 @@ def test_a_signal_before_the_first_step_ends_at_once(tmp_path: Path, script: str
 
 
 @pytest.mark.drill
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(200)
 def test_a_signal_while_torch_is_imported_ends_at_once(tmp_path: Path) -> None:
     with Drill(tmp_path, "ddp.py") as drill:
         until("the zygote is there", lambda: below(drill.process.pid), within_s=20.0)
@@ -102,7 +102,7 @@ def test_a_signal_while_torch_is_imported_ends_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.drill
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(200)
 def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
     """Rank 2 would be in its second step for an hour; the first Ctrl-C waits for it, the second does not."""
     with Drill(tmp_path, "ddp.py", strikes=[{"at": "forward", "rank": 2, "step": 2, "do": "sleep"}], flags=("--shutdown-timeout", 600)) as drill:
@@ -117,7 +117,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.drill
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(200)
 def test_a_step_that_does_not_end_is_given_up_after_the_grace(tmp_path: Path) -> None:
     with Drill(tmp_path, "ddp.py", strikes=[{"at": "forward", "rank": 2, "step": 2, "do": "sleep"}], flags=("--shutdown-timeout", 1)) as drill:
         drill.until(lambda: drill.fired(kind="strike"), "the long step")
