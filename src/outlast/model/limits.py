@@ -80,6 +80,7 @@ VAULT_SPARE_BYTES = 16 << 20  # left free in /dev/shm for everybody else
 VAULT_STALE_S = 86_400.0  # a dead run's vault is removed after a day
 TENSOR_HEADER_BYTES = 256  # estimate of a tensor's entry in an image's header, alignment included
 STATE_TEXT_BYTES = 4 << 10  # room for a state's text to grow from step to step
+OPTIMIZER_LOOK_STEPS = 16  # between two looks at the shapes of what optimizers hold
 LOADER_POSITION_BYTES = 256 << 10  # room for the position of a loader that keeps state of its own
 IMAGE_ALIGN_BYTES = 64  # tensors begin at a multiple of this in an image
 IMAGE_HEADER_MAX_BYTES = 100_000_000  # safetensors refuses longer headers

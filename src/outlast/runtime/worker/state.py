@@ -30,7 +30,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from outlast.errors import CorruptError, StateError
-from outlast.model.limits import STATE_TEXT_BYTES, TENSOR_HEADER_BYTES
+from outlast.model.limits import OPTIMIZER_LOOK_STEPS, STATE_TEXT_BYTES, TENSOR_HEADER_BYTES
 from outlast.runtime.worker import modules, optim_state, random_state, tree
 from outlast.runtime.worker.hooks import scaler_reset
 from outlast.runtime.worker.loaders import BatchSource, open_source
@@ -70,7 +70,8 @@ class State:
         self._random: tuple[random_state.RandomState, tree.Encoded] | None = None
         self._given: tuple[str, list[tuple[int, int]]] = ("", [])  # what private_tensors gave last: text of objects, marks of buffers
         self._known: dict[str, tuple[torch.Size, torch.dtype]] = {}
-        self._shapes: list[tuple[torch.Size, torch.dtype]] = []
+        self._shapes: dict[bool, list[tuple[torch.Size, torch.dtype]]] = {True: [], False: []}  # with and without the optimizers' tensors
+        self._looks = 0
 
     def bind(self, rank: int, world_size: int) -> None:
         """Give the loader its share."""
@@ -167,11 +168,16 @@ class State:
         return "\n".join(f"{name} {tensor.dtype} {list(tensor.shape)}" for name, tensor in self.whole_tensors().items())
 
     def check_signature(self) -> None:
-        """StateError naming the first tensor whose shape or dtype is not what it was at the last call. New optimizer state is fine."""
+        """StateError naming the first tensor whose shape or dtype is not what it was at the last call. New optimizer state is fine.
+
+        Looking at hundreds of tensors costs more than all else that a step does here: parameters and buffers are looked at in every
+        call, what the optimizers hold in every 16th."""
         if not self.sharded:  # fully_shard itself puts other parameters in place for a while
             self.modules.check_identity()
-        shapes = [(tensor.shape, tensor.dtype) for tensor in self._unnamed()]
-        if shapes == self._shapes:  # names are for the message only: making them costs most of the time
+        self._looks += 1
+        whole = self._looks % OPTIMIZER_LOOK_STEPS == 1 or self._looks <= 3
+        shapes = [(tensor.shape, tensor.dtype) for tensor in self._unnamed(optimizers=whole)]
+        if shapes == self._shapes[whole]:  # names are for the message only: making them costs most of the time
             return
         now = {name: (tensor.shape, tensor.dtype) for name, tensor in (*self.whole_tensors().items(), *self.modules.buffers().items())}
         for name, kind in now.items():
@@ -179,7 +185,7 @@ class State:
                 (old, was), (shape, dtype) = self._known[name], kind
                 hint = "state must keep its shapes between steps: give tensors their final size first"
                 raise StateError(f"{name} was {was} {list(old)} and is now {dtype} {list(shape)}", hint=hint)
-        self._known, self._shapes = now, shapes
+        self._known, self._shapes[whole] = now, shapes
 
     # --- a step that may be repeated -----------------------------------------------------------------
 
@@ -233,10 +239,10 @@ class State:
             out.update(optim_state.tensors(name, optimizer))
         return out
 
-    def _unnamed(self) -> Iterator[torch.Tensor]:
-        """Parameters, optimizer tensors and buffers."""
+    def _unnamed(self, *, optimizers: bool) -> Iterator[torch.Tensor]:
+        """Parameters, buffers and optimizer tensors."""
         yield from self.parameters.values()
-        for optimizer in self.optimizers.values():
+        for optimizer in self.optimizers.values() if optimizers else ():
             for values in optimizer.state.values():
                 yield from (value for value in values.values() if isinstance(value, torch.Tensor))
         yield from self.modules.live()
