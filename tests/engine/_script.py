@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from _world import Act, Hello, Parked, PeerFailure, Process, Reenter, UserError, World
-
 from outlast.engine.protocol.outputs import Output
 from outlast.model.messages import Regroup
 from outlast.model.terms import Phase
+from tests.engine._world import Act, Hello, Parked, PeerFailure, Process, Reenter, UserError, World
 
 Thread = Generator[Act, Any, Any]
 

@@ -246,15 +246,15 @@ class World:
 
     def _timer(self, name: str, number: int) -> None:
         if self._timers[name] == number:
-            self._led(lambda: self.coordinator.on_timer(now_s=self.now_s, name=name))
+            self.led(lambda: self.coordinator.on_timer(now_s=self.now_s, name=name))
 
     def _coordinator(self, news: Any) -> None:
         if isinstance(news, Joined):
             self.joined.setdefault(news.generation, {})[news.worker] = news.step
             assert len(set(self.joined[news.generation].values())) == 1, f"generation {news.generation} joined at different steps: {self.joined}"
-        self._led(lambda: self.coordinator.on_message(news, now_s=self.now_s))
+        self.led(lambda: self.coordinator.on_message(news, now_s=self.now_s))
 
-    def _led(self, act: Callable[[], list[Output]]) -> None:
+    def led(self, act: Callable[[], list[Output]]) -> None:
         """Drive the coordinator, and look at the plans that it made."""
         generation, step = self.coordinator.generation, self.committed
         outputs = act()

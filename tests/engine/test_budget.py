@@ -1,0 +1,60 @@
+"""Budgets refill with progress, and only with progress."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlast.engine.budget import Budget, Budgets, default_budgets
+from outlast.model import limits
+
+
+def test_a_token_comes_back_after_enough_steps_and_not_before() -> None:
+    budget = Budget(2, 10)
+    assert budget.take(step=5)
+    assert budget.take(step=5)
+    assert not budget.take(step=14)
+    assert budget.take(step=15)
+    assert not budget.take(step=24), "one token at a time: the second comes ten steps after the first"
+    assert budget.left(step=25) == 1
+
+
+@given(steps=st.lists(st.integers(0, 500), min_size=1, max_size=60), capacity=st.integers(1, 5), refill=st.integers(1, 20))
+def test_no_more_is_taken_than_the_stock_and_what_progress_gave(steps: list[int], capacity: int, refill: int) -> None:
+    budget = Budget(capacity, refill)
+    taken = [step for step in sorted(steps) if budget.take(step=step)]
+    for first in range(len(taken)):
+        for last in range(first, len(taken)):
+            assert last - first + 1 <= capacity + (taken[last] - taken[first]) // refill + 1
+
+
+@given(steps=st.lists(st.integers(0, 500), min_size=1, max_size=60))
+def test_steps_committed_again_give_nothing_back(steps: list[int]) -> None:
+    budget = Budget(3, 10)
+    newest = 0
+    for step in steps:
+        newest = max(newest, step)
+        budget.take(step=newest)
+        assert 0 <= budget.left(step=newest) <= 3
+        assert budget.left(step=newest) == budget.left(step=newest)
+
+
+def test_faults_at_one_step_are_counted_until_it_is_committed() -> None:
+    budgets = default_budgets(None)
+    assert [budgets.note_fault(step=4) for _ in range(3)] == [1, 2, 3]
+    assert budgets.note_fault(step=5) == 1
+    assert budgets.note_fault(step=4) == 2, "a step rolled back to does not begin anew"
+
+
+def test_a_step_is_repeated_in_place_a_few_times_only() -> None:
+    budgets = default_budgets(None)
+    budgets.note_fault(step=1)
+    assert [budgets.take_repeat() for _ in range(limits.REPEATS_PER_STEP_COUNT + 1)] == [True] * limits.REPEATS_PER_STEP_COUNT + [False]
+    budgets.note_fault(step=2)
+    assert budgets.take_repeat()
+
+
+def test_torchruns_flag_is_the_stock_of_restarts() -> None:
+    assert not default_budgets(0).restarts.take(step=0)
+    assert default_budgets(7).restarts.capacity == 7
+    assert isinstance(default_budgets(None), Budgets)

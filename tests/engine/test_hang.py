@@ -1,0 +1,146 @@
+"""Deadlines and culprits; and the agent, which raises the question and draws the conclusion."""
+
+from __future__ import annotations
+
+import pytest
+
+from outlast.engine.hang import Deadlines, Standing, find_culprits, find_longest, find_stopped
+from outlast.engine.protocol.agent import Agent, Reading
+from outlast.engine.protocol.outputs import Deliver, Output, ToCoordinator
+from outlast.model import limits
+from outlast.model.beacon import Beacon
+from outlast.model.messages import Ping, Pong, StartWorker, WorkerExited, WorkerHung
+from outlast.model.terms import Phase
+
+
+def standing(rank: int, phase: Phase = Phase.BODY, *, collectives: int | None = 5, step: int = 9, age_s: float = 3.0, stopped: bool = False) -> Standing:
+    return Standing(rank + 1, rank, phase, step, age_s, stopped, collectives, f"train.py:{rank}")
+
+
+def late(*members: Standing) -> dict[int, float]:
+    return {member.worker: 1.0 for member in members}
+
+
+def test_a_stopped_process_is_named_after_its_grace() -> None:
+    fresh, old = standing(0, stopped=True, age_s=0.1), standing(1, stopped=True, age_s=limits.STOPPED_FLOOR_S + 0.1)
+    assert find_stopped(members=[fresh]) is None
+    verdict = find_stopped(members=[fresh, old])
+    assert verdict is not None
+    assert verdict.culprits == (2,)
+
+
+def test_who_does_not_answer_is_named_before_who_is_behind() -> None:
+    members = [standing(0, collectives=None), standing(1, collectives=4), standing(2)]
+    assert find_culprits(members=members, overdue=late(*members)).culprits == (1,)
+
+
+def test_who_stands_where_no_peer_is_waited_for_is_named_before_who_is_behind() -> None:
+    members = [standing(0, Phase.DATA, collectives=4), standing(1), standing(2)]
+    verdict = find_culprits(members=members, overdue=late(*members))
+    assert verdict.culprits == (1,)
+    assert "train.py:0" in verdict.reason
+
+
+def test_who_entered_fewer_collectives_is_named_and_an_older_step_counts_more() -> None:
+    members = [standing(0), standing(1, collectives=4), standing(2)]
+    assert find_culprits(members=members, overdue=late(*members)).culprits == (2,)
+    members = [standing(0, collectives=1), standing(1, step=8, collectives=9), standing(2, collectives=1)]
+    assert find_culprits(members=members, overdue=late(*members)).culprits == (2,)
+
+
+def test_nobody_is_named_where_all_stand_alike_until_the_ceiling() -> None:
+    members = [standing(0, age_s=9.0), standing(1, age_s=9.5), standing(2, age_s=9.0)]
+    assert find_culprits(members=members, overdue=late(*members)).culprits == ()
+    assert find_longest(members=members, overdue=late(*members)).culprits == (2,)
+
+
+def test_a_deadline_is_learned_has_a_floor_a_ceiling_and_exceptions() -> None:
+    deadlines = Deadlines()
+    beacon = Beacon()
+    beacon.typical_s[Phase.BODY] = 2.0
+    beacon.typical_s[Phase.APPLY] = 1e6
+    deadlines.learn([Beacon(), beacon])
+    assert deadlines.of(phase=Phase.BODY, steps_done=9) == 2.0 * limits.DEADLINE_FACTOR
+    assert deadlines.of(phase=Phase.VOTE, steps_done=9) == limits.STEP_FLOOR_S
+    assert deadlines.of(phase=Phase.APPLY, steps_done=9) == limits.STEP_CEILING_S
+    assert deadlines.of(phase=Phase.BODY, steps_done=0) == limits.FIRST_STEPS_DEADLINE_S
+    assert deadlines.of(phase=Phase.PARKED, steps_done=9) is None
+    assert deadlines.of(phase=Phase.CHECKPOINT, steps_done=0) == limits.CHECKPOINT_DEADLINE_S
+
+
+class Watch:
+    """An agent with three ranks past their first steps, driven tick by tick. `still`: ranks whose beacons stand."""
+
+    def __init__(self) -> None:
+        self.now_s = 50.0
+        self.agent = Agent(now_s=self.now_s)
+        self.beacons = {worker: Beacon(worker=worker, rank=worker - 1, phase=Phase.BODY) for worker in (1, 2, 3)}
+        for worker in self.beacons:
+            self.agent.on_command(StartWorker(worker, worker - 1, "rank", 1), now_s=self.now_s)
+        for step in range(limits.FIRST_STEPS_COUNT + 2):
+            self.tick(moving=(1, 2, 3), step=step)
+
+    def tick(self, *, moving: tuple[int, ...] = (), step: int | None = None, after_s: float = limits.TICK_S) -> list[Output]:
+        self.now_s += after_s
+        for worker in moving:
+            beacon = self.beacons[worker]
+            beacon.beats, beacon.at_ns = beacon.beats + 1, int(self.now_s * 1e9)
+            beacon.step = beacon.step if step is None else step
+        return self.agent.on_tick({worker: Reading(beacon, False) for worker, beacon in self.beacons.items()}, now_s=self.now_s)
+
+    def stand(self, for_s: float, answers: dict[int, int]) -> list[WorkerHung]:
+        """All stand; `answers`: the collectives of each worker whose listener answers."""
+        found: list[WorkerHung] = []
+        end_s = self.now_s + for_s
+        while self.now_s < end_s:
+            for output in self.tick():
+                if isinstance(output, Deliver) and isinstance(output.message, Ping) and output.worker in answers:
+                    self.agent.on_worker(Pong(output.worker, output.message.nonce, answers[output.worker], ""), now_s=self.now_s)
+                elif isinstance(output, ToCoordinator) and isinstance(output.message, WorkerHung):
+                    found.append(output.message)
+        return found
+
+
+def test_the_agent_names_the_one_behind_within_its_deadline_and_once() -> None:
+    watch = Watch()
+    stood_s = watch.now_s
+    found = watch.stand(6.0, {1: 7, 2: 6, 3: 7})
+    assert [hung.worker for hung in found] == [2]
+    assert found[0].at_s - stood_s <= limits.STEP_FLOOR_S + limits.PING_DEADLINE_S + 3 * limits.TICK_S
+    assert found[0].last_s == pytest.approx(stood_s, abs=1e-6)
+
+
+def test_the_agent_names_the_one_that_does_not_answer() -> None:
+    assert [hung.worker for hung in Watch().stand(3.0, {1: 7, 2: 7})] == [3]
+
+
+def test_an_agent_that_was_starved_itself_sees_no_hang() -> None:
+    watch = Watch()
+    for _ in range(5):
+        assert not [one for one in watch.tick(after_s=30.0) if not isinstance(one, ToCoordinator)], "thirty seconds between its own ticks prove nothing"
+
+
+def test_all_alike_are_given_time_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "STEP_CEILING_S", 8.0)
+    watch = Watch()
+    assert not watch.stand(4.0, {1: 7, 2: 7, 3: 7})
+    assert watch.agent.deadlines.scale > 1.0
+    assert len(watch.stand(20.0, {1: 7, 2: 7, 3: 7})) >= 1
+
+
+def test_progress_takes_a_false_alarms_patience_back() -> None:
+    watch = Watch()
+    watch.stand(2.0, {1: 7, 2: 7, 3: 7})
+    assert watch.agent.deadlines.scale > 1.0
+    watch.tick(moving=(1, 2, 3), step=50)
+    assert watch.agent.deadlines.scale == 1.0
+
+
+def test_spares_that_keep_dying_do_not_silence_the_question() -> None:
+    watch = Watch()
+    found: list[WorkerHung] = []
+    for number in range(60):
+        watch.agent.on_command(StartWorker(100 + number, -1, "hot", 1), now_s=watch.now_s)
+        watch.agent.on_event(WorkerExited(100 + number, 1, 1, None, False, 0, (), (), "boot", watch.now_s, watch.now_s, ""), now_s=watch.now_s)
+        found += watch.stand(limits.TICK_S, {1: 7, 2: 6, 3: 7})
+    assert [hung.worker for hung in found] == [2]

@@ -1,0 +1,79 @@
+"""The ladder: which rung for which situation, cheapest first, and an end to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlast.engine.budget import default_budgets
+from outlast.engine.recovery import WAYS, RecoveryVerdict, Situation, decide_rung
+from outlast.model import limits
+from outlast.model.terms import Rung
+
+CALM = Situation(lost=(), raised=(), way="in_place", state=True, committed=10, error="", trained=True)
+
+
+def decide(situation: Situation, *, spares: tuple[int, ...] = (), world: int = 4) -> RecoveryVerdict:
+    return decide_rung(situation=situation, spares=spares, budgets=default_budgets(None), world_size=world)
+
+
+def test_with_every_process_alive_the_step_is_repeated_in_place() -> None:
+    assert decide(CALM).rung is Rung.REPEAT
+    assert decide(replace(CALM, raised=(2,))).rung is Rung.REPEAT
+
+
+def test_a_rank_that_cannot_get_over_the_step_is_replaced() -> None:
+    budgets = default_budgets(None)
+    rungs = [decide_rung(situation=replace(CALM, raised=(2,)), spares=(), budgets=budgets, world_size=4) for _ in range(limits.REPEATS_PER_STEP_COUNT + 1)]
+    assert [verdict.rung for verdict in rungs[:-1]] == [Rung.REPEAT] * limits.REPEATS_PER_STEP_COUNT
+    assert (rungs[-1].rung, rungs[-1].replace) == (Rung.RESPAWN, {2: -1})
+
+
+def test_a_step_that_fails_again_and_again_with_nobody_to_blame_brings_all_anew() -> None:
+    """A script without main cannot be entered again."""
+    budgets = default_budgets(None)
+    verdicts = [decide_rung(situation=CALM, spares=(), budgets=budgets, world_size=4) for _ in range(limits.REPEATS_PER_STEP_COUNT + 1)]
+    assert (verdicts[-1].rung, verdicts[-1].survivors) == (Rung.RESTART, "exit")
+
+
+def test_spares_come_before_forks_and_both_serve_one_event() -> None:
+    assert decide(replace(CALM, lost=(1,)), spares=(9, 8)).replace == {1: 9}
+    mixed = decide(replace(CALM, lost=(3, 1)), spares=(9,))
+    assert (mixed.rung, mixed.replace, mixed.survivors) == (Rung.RESPAWN, {1: 9, 3: -1}, "in_place")
+
+
+def test_survivors_enter_main_again_where_that_is_their_way() -> None:
+    assert decide(replace(CALM, way="reenter")).rung is Rung.REENTER
+    assert decide(replace(CALM, way="reenter", lost=(0,))).survivors == "reenter"
+
+
+@pytest.mark.parametrize(
+    ("change", "rung"),
+    [({"way": "plain"}, Rung.RESTART), ({"state": False}, Rung.RESTART), ({"way": "respawn"}, Rung.RESPAWN), ({"lost": (0, 1, 2, 3)}, Rung.RESTART)],
+)
+def test_all_come_anew_where_nobody_can_go_on(change: dict[str, object], rung: Rung) -> None:
+    verdict = decide(replace(CALM, **{"lost": (1,), **change}))  # type: ignore[arg-type]
+    assert (verdict.rung, verdict.survivors, verdict.replace) == (rung, "exit", {})
+
+
+@given(
+    lost=st.sets(st.integers(0, 3)), raised=st.sets(st.integers(0, 3)), way=st.sampled_from(WAYS), state=st.booleans(), trained=st.booleans(),
+    spares=st.lists(st.integers(10, 20), unique=True, max_size=3),
+)  # fmt: skip
+def test_a_crash_loop_ends_whatever_the_situation(lost: set[int], raised: set[int], way: str, state: bool, trained: bool, spares: list[int]) -> None:
+    """Without a step committed in between, some rung is the last; and each verdict names a source for every lost rank, or brings all anew."""
+    budgets = default_budgets(None)
+    situation = Situation(tuple(sorted(lost)), tuple(sorted(raised - lost)), way, state, 3, "KeyError: 'x'", trained)
+    for _ in range(30):
+        verdict = decide_rung(situation=situation, spares=spares, budgets=budgets, world_size=4)
+        if verdict.rung is Rung.STOP:
+            assert "KeyError" in verdict.reason
+            return
+        assert verdict.survivors == "exit" or lost <= set(verdict.replace)
+        assert verdict.survivors != "reenter" or way == "reenter"
+        given_out = [worker for worker in verdict.replace.values() if worker >= 0]
+        assert len(given_out) == len(set(given_out)) <= len(spares)
+    raise AssertionError("thirty interruptions at one step, and no end")
