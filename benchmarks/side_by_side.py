@@ -69,6 +69,7 @@ class Trial:
         self.folder = Path(self._scratch.name)
         self.commits: list[Commit] = []
         self._read_bytes = 0
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that __exit__ runs
 
     def __enter__(self) -> Trial:
         paths = os.pathsep.join([str(HOME / "src"), str(HOME / "examples"), str(PEERS)])
