@@ -52,6 +52,7 @@ class Session:
         self.book = Book(now_s=now_s, cause=Cause.STARTUP)
         self.beacon = Beacon(worker=spec.worker, pid=os.getpid(), rank=spec.rank)
         self._phase_since_s = now_s
+        self._met: set[Phase] = set()  # phases that ended well once
         self._main = threading.main_thread().ident or 0
         self._failed = False
         self.publish(now_s)
@@ -142,13 +143,18 @@ class Session:
         now_s = clock.now_s()
         beacon = self.beacon
         if learn:
-            lasted_s = now_s - self._phase_since_s
-            beacon.typical_s[beacon.phase] = max(lasted_s, beacon.typical_s[beacon.phase] * _FORGET)
+            self._learn(beacon.phase, now_s - self._phase_since_s)
         if cause is not None:
             self.book.switch(now_s=now_s, cause=cause)
         beacon.phase = phase
         self._phase_since_s = now_s
         self.publish(now_s)
+
+    def _learn(self, phase: Phase, lasted_s: float) -> None:
+        """Not from the first time: compiling, forking loaders and first touches would make a deadline that no later step needs."""
+        if phase in self._met:
+            self.beacon.typical_s[phase] = max(lasted_s, self.beacon.typical_s[phase] * _FORGET)
+        self._met.add(phase)
 
     def publish(self, now_s: float) -> None:
         """Write the beacon."""
