@@ -169,7 +169,7 @@ def test_every_option_is_documented() -> None:
     assert not missing, "\n".join(missing)
 
 
-LOCAL_PATH = re.compile(r"(?<![\w./~-])/(?:work|home|Users|root|opt|mnt)/[\w.]")
+LOCAL_PATH = re.compile(r"(?<![\w./~})-])/(?:work|home|Users|root|opt|mnt)/[\w.]")
 
 
 def test_nothing_names_a_path_of_one_machine() -> None:
