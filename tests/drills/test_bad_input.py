@@ -66,7 +66,7 @@ REFUSED = {  # name: body, the text of the line that the message names ("": none
     "step.batch without a loader": (
         LOOP.replace("named()", "named(loader=None)") + "    with step:\n        update(step)\n", "", "step.batch without a loader", "loader=loader",
     ),
-    "something that cannot be saved": ("named(thing=[1])\n", "", "run.state(thing=...) is a list", "state_dict"),
+    "something that cannot be saved": ("named(thing=[1])\n", "", "run.state(thing=...) is a list", "these two methods"),
     "a foreign sampler": ("named(loader=DataLoader(Points(), batch_size=8, shuffle=True))\n", "", "loader is a DataLoader over RandomSampler", "StepSampler"),
     "another state in the second leg": (
         "for state in (named(), named()):\n    for step in run.steps(state, until=2):\n        with step:\n            update(step)\n",
