@@ -92,6 +92,7 @@ class Bookkeeping:
         how = f"signal {exited.signal}" if exited.signal is not None else f"exit code {exited.exit_code}"
         known.beacon = beacon
         if beacon is not None and known.rank >= 0:
+            self._steps.seen(beacon.step, exited.at_s)
             self._productive_before_s += beacon.seconds[Cause.PRODUCTIVE]
         self.record(replace(self._life(known), ended_s=exited.at_s, end=how))
         self._vault.drop_beacon(exited.worker)
@@ -130,7 +131,7 @@ class Bookkeeping:
         """Once a second: lives and steps so far, and the snapshot. Raises OutlastError when the disk refuses."""
         for known in self._known.values():
             self.record(self._life(known))
-        for bucket in self._steps.buckets(now_s):
+        for bucket in self._steps.buckets():
             self.record(bucket)
         snapshot = self.show(coordinator, now_s=now_s)
         self._ledger.set_snapshot(snapshot, now_s=now_s)
@@ -143,6 +144,8 @@ class Bookkeeping:
 
     def close(self, end: End) -> None:
         """The run is over. A ledger that cannot take it is not worth more than the run's own end."""
+        for bucket in self._steps.buckets():
+            self.record(bucket)
         self._ledger.end_session(ended_s=clock.now_s(), state=end.state, exit_code=end.exit_code, reason=end.reason)
 
     def snapshot(self, coordinator: Coordinator, *, now_s: float) -> dict[str, object]:
@@ -191,7 +194,7 @@ class _Steps:
             self.newest, self._last_s = step, now_s
             self._recent.append((now_s, step))
 
-    def buckets(self, now_s: float) -> list[StepsBucket]:
+    def buckets(self) -> list[StepsBucket]:
         if not self._lasted:
             return []
         lasted, self._lasted = self._lasted, []
