@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -131,7 +132,7 @@ def test_a_rank_killed_in_its_save_costs_that_checkpoint_only(tmp_path: Path) ->
 @pytest.mark.drill
 @pytest.mark.timeout(300)
 def test_a_full_disk_costs_the_checkpoint_and_nothing_else(tmp_path: Path) -> None:
-    """A small file system of its own takes the first checkpoint and not the second."""
+    """A small file system of its own takes the first checkpoints and then no more."""
     if not can_mount():
         pytest.skip("needs the right to mount a small file system (root)")
     expected = undisturbed(tmp_path / "calm", "ddp.py", "--steps", 20)
@@ -143,12 +144,15 @@ def test_a_full_disk_costs_the_checkpoint_and_nothing_else(tmp_path: Path) -> No
     )
     assert outcome.code == 0, outcome
     assert outcome.digests == expected, outcome
-    assert "the checkpoint of step 10 failed" in outcome.stderr, outcome
-    assert "No space left" in outcome.stderr, outcome
-    assert [one.manifest.step for one in local.checkpoints(kept)] == [5], outcome
+    assert re.search(r"the checkpoint of step \d+ failed: .*No space left", outcome.stderr), outcome
     events = [event for part in look(str(tmp_path / "run")).records.sessions for event in part.events]
-    assert [event.data["step"] for event in events if event.kind == "checkpoint"] == [5]
-    assert {event.data["step"] for event in events if event.kind == "checkpoint_failed"} == {10, 15, 20}
+    written = [event.data["step"] for event in events if event.kind == "checkpoint"]
+    failed = sorted({event.data["step"] for event in events if event.kind == "checkpoint_failed"})
+    assert written + failed == [5, 10, 15, 20], outcome
+    assert failed, "the disk was not full: a fault that never fired"
+    found = local.newest_good(kept).checkpoint
+    assert found is not None, outcome
+    assert found.manifest.step == written[-1], outcome
 
 
 def can_mount() -> bool:
