@@ -112,9 +112,9 @@ def evaluate(run: outlast.Run, model: nn.Module, step: int) -> None:
                 strike("evaluated")
                 noise = torch.rand(1)  # a phase may draw random numbers
                 model.train()
+            if now["rank"] == 0:
+                print(f"evaluated {step} {loss.item():.6f} {noise.item():.6f}", flush=True)
     strike("phase_over")
-    if now["rank"] == 0:
-        print(f"evaluated {step} {loss.item():.6f} {noise.item():.6f}", flush=True)
 
 
 def train(run: outlast.Run, args: argparse.Namespace) -> None:

@@ -15,6 +15,7 @@ from typing import Protocol
 class Owner(Protocol):
     """What stands behind an attempt (`Transaction`)."""
 
+    def skips_phases(self) -> bool: ...
     def enter_phase(self, attempt: Attempt) -> None: ...
     def leave_phase(self, attempt: Attempt, error: BaseException | None) -> bool: ...
 
@@ -37,8 +38,8 @@ class Attempt:
 
 
 def attempts(transaction: Owner, name: str) -> Iterator[Attempt]:
-    """One attempt after the other, until one is done."""
-    while True:
+    """One attempt after the other, until one is done; none after a step that was interrupted: it comes again, and the phase after it."""
+    while not transaction.skips_phases():
         attempt = Attempt(transaction, name)
         yield attempt
         if attempt.done:

@@ -330,6 +330,10 @@ class Transaction:
 
     # --- phases between steps --------------------------------------------------------------------------------
 
+    def skips_phases(self) -> bool:
+        """The block before was interrupted, so the step is not committed: its peers are not in a phase."""
+        return self.member.session is not None and not self._rehearsing and self._held is not None and self._held.left
+
     def enter_phase(self, attempt: Attempt) -> None:
         session = self.member.session
         if self._current is not None:
