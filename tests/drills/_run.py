@@ -71,7 +71,8 @@ class Outcome:
         assert not twice or not lossless, f"committed twice: {twice}"
 
     def __str__(self) -> str:
-        brief = [{key: one[key] for key in ("mechanism", "class", "ranks", "rung", "mttr_s", "step", "reason", "error", "parent")} for one in self.interruptions]
+        keys = ("mechanism", "class", "ranks", "rung", "mttr_s", "step", "reason", "error", "parent")
+        brief = [{key: one[key] for key in keys} for one in self.interruptions]
         lines = "\n".join(json.dumps(one) for one in brief)
         return f"exit code {self.code}\n--- interruptions\n{lines}\n--- stderr\n{self.stderr[-6000:]}\n--- stdout\n{self.stdout[-2000:]}"
 
