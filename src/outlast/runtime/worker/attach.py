@@ -87,12 +87,14 @@ class Attachment:
         if plan.then == "reenter" or (self.member.reenters and plan.replicated != "donor"):
             raise Reenter
 
-    def _build(self, plan: Regroup) -> None:
+    def _build(self, plan: Regroup) -> float:
+        """The group of `plan`, and the replicas on it; seconds that the group took."""
         self.mark("grouping")
-        self.member.build(plan)
+        group_s = self.member.build(plan)
         for wrapped in self.replicas:
             with self.member.guards.ours():
                 ddp.rebuild(wrapped)
+        return group_s
 
     def _freeze(self) -> None:
         for wrapped in self.replicas:
@@ -267,12 +269,8 @@ class Attachment:
         if plan.then == "reenter":
             raise Reenter
         session.enter(Phase.REGROUP, cause=Cause.REGROUP)
-        self.mark("grouping")
-        group_s = self.member.build(plan)
+        group_s = self._build(plan)
         self.mark("grouped")
-        for wrapped in self.replicas:
-            with self.member.guards.ours():
-                ddp.rebuild(wrapped)
         self._freeze()
         self.high_water = max(self.high_water, plan.high_water)
         session.do(lambda machine: machine.joined(step=plan.step, group_s=group_s, restore_s=0.0))

@@ -54,7 +54,6 @@ class Session:
         self._phase_since_s = now_s
         self._met: set[Phase] = set()  # phases that ended well once
         self._main = threading.main_thread().ident or 0
-        self._failed = False
         self.publish(now_s)
 
     # --- starting and ending ---
@@ -83,7 +82,6 @@ class Session:
 
     def user_failed(self, error: BaseException) -> None:
         """The script ended with an error: its traceback goes into the ledger before the process does. One of usage ends the run: it would come again."""
-        self._failed = True
         if isinstance(error, UsageError):
             self.refuse(error, error.exit_code)
             return

@@ -168,7 +168,7 @@ class Transaction:
             return
         if not self._rehearsing:
             self.state.begin()
-            if self.attachment.first_step and self._watch is not None:
+            if self.attachment.first_step:
                 self.attachment.watch(self._watch)
         self._in_flight = True
         self.member.session.enter(Phase.BODY)
