@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
+import os
 import random
+import signal
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, Subset, TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -231,3 +235,24 @@ def test_an_empty_loader_and_a_foreign_position_are_errors() -> None:
         seeded(StatefulDataLoader(Augmented(), batch_size=20, drop_last=True)).next_batch()
     with pytest.raises(StateError, match="another kind"):
         open_source(plain(), "loader").seek({"epoch": 1})
+
+
+def test_a_forked_loader_worker_never_collects_the_process_groups_that_its_parent_has_left(tmp_path: Any) -> None:
+    """Method: a gloo group in a reference cycle; a child, forked as loader workers are, collects. Without care it waits for ever for threads it does not have."""
+    open_source(plain(), "loader")
+    gc.collect()
+    gc.disable()
+    try:
+        group = dist.ProcessGroupGloo(dist.FileStore(str(tmp_path / "store"), 1), 0, 1)  # type: ignore[call-arg]
+        cycle: list[Any] = [group]
+        cycle.append(cycle)
+        del group, cycle
+        if (pid := os.fork()) == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)
+            gc.collect()
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    finally:
+        gc.enable()
+        gc.collect()

@@ -21,6 +21,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
+import gc
+import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -89,6 +92,7 @@ class BatchSource(ABC):
 
 def open_source(loader: DataLoader[Any], name: str) -> BatchSource:
     """The source for a loader. StateError, naming `name`, if it cannot go back to a batch."""
+    _shield_forks()
     stateful = getattr(sys.modules.get("torchdata.stateful_dataloader"), "StatefulDataLoader", None)
     is_stateful = stateful is not None and isinstance(loader, stateful)
     if type(loader).__iter__ not in (DataLoader.__iter__, getattr(stateful, "__iter__", None)):
@@ -102,6 +106,12 @@ def open_source(loader: DataLoader[Any], name: str) -> BatchSource:
     order = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
     inner = getattr(order, "sampler", order)
     raise StateError(f"{name} is a DataLoader over {type(inner).__name__}, which cannot go back to a batch", hint=_HINT)
+
+
+@functools.cache
+def _shield_forks() -> None:
+    """A forked loader worker must not collect the garbage it was born with: a left process group there joins threads that it does not have, and hangs."""
+    os.register_at_fork(after_in_child=gc.freeze)
 
 
 class StepSource(BatchSource):
