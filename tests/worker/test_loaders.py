@@ -238,7 +238,7 @@ def test_an_empty_loader_and_a_foreign_position_are_errors() -> None:
 
 
 def test_a_forked_loader_worker_never_collects_the_process_groups_that_its_parent_has_left(tmp_path: Any) -> None:
-    """Method: a gloo group in a reference cycle; a child, forked as loader workers are, collects. Without care it waits for ever for threads it does not have."""
+    """Method: a gloo group in a reference cycle; a forked child collects. Without care it waits for ever for threads it does not have."""
     open_source(plain(), "loader")
     gc.collect()
     gc.disable()
