@@ -108,6 +108,7 @@ def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteC
             max_restarts=options.meeting.max_restarts, checkpoint=checkpoint, checkpoint_on_stop=bool(options.checkpoints.every_steps),
             term_grace_s=options.term_grace_s,
             generation=max(0, newest.generation), first_interruption=max(newest.interruption + 1, 1), first_worker=max(newest.worker + 1, 1),
+            greets=options.program.entry != "program",
         ),
     )  # fmt: skip
     try:

@@ -124,7 +124,7 @@ class Coordinator(Leaving):
     def _on_news(self, now_s: float, member: Member, message: FromWorker | FromAgent) -> list[Output]:
         if isinstance(message, WorkerStarted):
             member.pid, member.node = message.pid, message.node
-            return []
+            return [] if self.options.greets else self._on_running(now_s, member)
         if isinstance(message, WorkerFailedToStart):
             return self._on_exit(now_s, _never_started(message, now_s))
         if isinstance(message, Refused):
@@ -143,10 +143,13 @@ class Coordinator(Leaving):
         member.greeted = True
         if member.rank < 0:
             return []
-        out = self._send_plan(member)
-        if self.roster.way == "plain" and all(m.greeted for m in self.roster.members()):
-            out += self._resumed(now_s, now_s)  # a script without steps goes on when all its processes run again
-        return out
+        return [*self._send_plan(member), *self._on_running(now_s, member)]
+
+    def _on_running(self, now_s: float, member: Member) -> list[Output]:
+        member.running = True
+        if self.roster.way == "plain" and all(m.running for m in self.roster.members()):
+            return self._resumed(now_s, now_s)  # a script without steps goes on when all its processes run again
+        return []
 
     def _on_registered(self, now_s: float, member: Member, message: Registered) -> list[Output]:
         member.way, member.sharded, member.registered = message.way, message.sharded, True

@@ -26,6 +26,7 @@ class Member:
     way: str = "respawn"
     sharded: bool = False
     greeted: bool = False  # it listens
+    running: bool = False  # its script is at work: it said Hello, or it is a program that was started
     parked: bool = False
     registered: bool = False  # it called outlast.join
     attached: bool = False  # its state is known to run.steps

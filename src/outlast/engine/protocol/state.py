@@ -58,6 +58,7 @@ class CoordinatorOptions:
     generation: int = 0
     first_interruption: int = 1
     first_worker: int = 1
+    greets: bool = True  # workers say Hello; a program (--no-python) never does: it is at work once it is started
 
 
 class Course:

@@ -156,7 +156,7 @@ class Bookkeeping:
             if known.beacon is not None and known.rank >= 0:
                 productive_s += known.beacon.seconds[Cause.PRODUCTIVE]
         members = sorted(coordinator.roster.members(), key=lambda member: member.rank)
-        plain = coordinator.stage is Stage.STARTING and not coordinator.roster.outlast and bool(members) and all(m.greeted for m in members)
+        plain = coordinator.stage is Stage.STARTING and not coordinator.roster.outlast and bool(members) and all(m.running for m in members)
         last = list(self._interruptions.values())[-_SHOWN:]
         return {
             "run": self._run,
@@ -164,7 +164,7 @@ class Bookkeeping:
             "generation": coordinator.generation,
             "step": max(self._steps.newest, coordinator.step),
             "steps_per_s": self._steps.rate(now_s),
-            "workers": [{"rank": m.rank, "pid": m.pid, "node": m.node, "state": _state(m.dead, m.joined, m.finished)} for m in members],
+            "workers": [{"rank": m.rank, "pid": m.pid, "node": m.node, "state": _state(m.dead, m.joined or plain, m.finished)} for m in members],
             "spares": [{"pid": m.pid, "kind": m.kind, "node": m.node, "parked": m.parked} for m in coordinator.roster.spares()],
             "ettr": productive_s / (wall_s * self._world_size) if wall_s > 0 else 0.0,
             "wall_s": wall_s,

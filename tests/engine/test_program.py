@@ -1,0 +1,68 @@
+"""Programs (--no-python) never say Hello: one is at work once it was started."""
+
+from __future__ import annotations
+
+from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart, Stage
+from outlast.engine.protocol.outputs import Output, Record, ToAgent
+from outlast.model.messages import KillWorker, StartWorker, StoreUp, ToWorker, WorkerExited, WorkerStarted
+from outlast.model.records import Interruption
+
+WORLD = 2
+
+
+class Run:
+    """A coordinator whose orders to start and kill are obeyed at once."""
+
+    def __init__(self, *, greets: bool) -> None:
+        self.now_s = 0.0
+        self.coordinator = Coordinator(options=CoordinatorOptions(world_size=WORLD, start=Restart(), greets=greets))
+        self.delivered: list[ToWorker] = []
+        self.interruptions: dict[int, Interruption] = {}
+        self.obey(self.coordinator.start(now_s=0.0))
+        self.say(StoreUp("127.0.0.1", 1))
+
+    def say(self, message: StoreUp | WorkerStarted | WorkerExited) -> None:
+        self.now_s += 1.0
+        self.obey(self.coordinator.on_message(message, now_s=self.now_s))
+
+    def obey(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            if isinstance(output, Record) and isinstance(output.record, Interruption):
+                self.interruptions[output.record.id] = output.record
+            elif isinstance(output, ToAgent) and isinstance(output.message, StartWorker):
+                self.say(WorkerStarted(output.message.worker, 100 + output.message.worker, "node", self.now_s))
+            elif isinstance(output, ToAgent) and isinstance(output.message, KillWorker):
+                self.end(output.message.worker, exit_code=None, signal=9)
+            elif isinstance(output, ToAgent) and isinstance(output.message, ToWorker):
+                self.delivered.append(output.message)
+
+    def end(self, worker: int, *, exit_code: int | None = 0, signal: int | None = None) -> None:
+        self.say(WorkerExited(worker, 100 + worker, exit_code, signal, False, 0, (), (), "boot", self.now_s, self.now_s, ""))
+
+    def workers(self) -> dict[int, int]:
+        return {member.rank: member.worker for member in self.coordinator.roster.members()}
+
+    def gathered(self) -> None:
+        self.now_s += 1.0
+        self.obey(self.coordinator.on_timer(now_s=self.now_s, name="gather"))
+
+
+def test_an_interruption_of_programs_is_over_once_all_were_started_again() -> None:
+    run = Run(greets=False)
+    assert all(member.running for member in run.coordinator.roster.members())
+    first = run.workers()
+    run.end(first[1], exit_code=9)
+    run.gathered()
+    assert set(run.workers().values()).isdisjoint(first.values())
+    (one,) = run.interruptions.values()
+    assert one.resumed_s is not None
+    assert one.resumed_s <= run.now_s
+    assert run.delivered == [], "a program listens to nobody"
+    for worker in run.workers().values():
+        run.end(worker)
+    assert run.coordinator.stage is Stage.ENDED
+
+
+def test_a_script_is_not_at_work_before_it_says_hello() -> None:
+    run = Run(greets=True)
+    assert not any(member.running for member in run.coordinator.roster.members())
