@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,6 +30,14 @@ def test_a_beacon_comes_back_as_it_was_written(beacon: Beacon, again: Beacon) ->
     for written in (beacon, again):
         pack_into(page, written)
         assert unpack(page) == written
+
+
+@given(beacon=beacons, again=beacons)
+def test_a_write_without_seconds_leaves_their_tables_and_moves_all_else(beacon: Beacon, again: Beacon) -> None:
+    page = page_of()
+    pack_into(page, beacon)
+    pack_into(page, again, seconds=False)
+    assert unpack(page) == replace(again, seconds=beacon.seconds, typical_s=beacon.typical_s)
 
 
 def test_an_empty_page_is_no_beacon() -> None:

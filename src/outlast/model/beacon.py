@@ -20,7 +20,9 @@ BEACON_BYTES = 4096
 BEACON_MAGIC = 0x5453_4C54  # "TLST"
 BEACON_VERSION = 1
 _HEAD = struct.Struct("<IIQ")  # magic, version, sequence
-_BODY = struct.Struct(f"<qqqqqqqqqqIIqq{len(CAUSES)}d{len(PHASES)}d")
+_PLACE = "qqqqqqqqqqIIqq"
+_BODY = struct.Struct(f"<{_PLACE}{len(CAUSES)}d{len(PHASES)}d")
+_PLACE_ONLY = struct.Struct(f"<{_PLACE}")
 
 
 @dataclass(slots=True)
@@ -50,16 +52,18 @@ class Beacon:
     torn: bool = False
 
 
-def pack_into(page: memoryview, beacon: Beacon) -> None:
-    """Write `beacon` into `page` (at least BEACON_BYTES bytes) under the sequence lock."""
+def pack_into(page: memoryview, beacon: Beacon, *, seconds: bool = True) -> None:
+    """Write `beacon` into `page` (at least BEACON_BYTES bytes) under the sequence lock. `seconds`: also both tables of seconds, which seldom change."""
     _, _, sequence = _HEAD.unpack_from(page, 0)
-    _HEAD.pack_into(page, 0, BEACON_MAGIC, BEACON_VERSION, sequence | 1)
-    _BODY.pack_into(
-        page, _HEAD.size,
+    place = (
         beacon.worker, beacon.pid, beacon.rank, beacon.generation, beacon.step, beacon.prepared, beacon.sealed, beacon.attempt,
         beacon.beats, beacon.at_ns, PHASES.index(beacon.phase), CAUSES.index(beacon.cause), beacon.opened_ns, beacon.since_ns,
-        *(beacon.seconds[cause] for cause in CAUSES), *(beacon.typical_s[phase] for phase in PHASES),
     )  # fmt: skip
+    _HEAD.pack_into(page, 0, BEACON_MAGIC, BEACON_VERSION, sequence | 1)
+    if seconds:
+        _BODY.pack_into(page, _HEAD.size, *place, *(beacon.seconds[cause] for cause in CAUSES), *(beacon.typical_s[phase] for phase in PHASES))
+    else:
+        _PLACE_ONLY.pack_into(page, _HEAD.size, *place)
     _HEAD.pack_into(page, 0, BEACON_MAGIC, BEACON_VERSION, (sequence | 1) + 1)
 
 

@@ -69,6 +69,11 @@ class Modules:
         """Cheap evidence of a change: which tensor each buffer is, and how often it was changed in place. Blind to writes through .data and NumPy."""
         return [(id(buffer), buffer._version) for buffer in self.live()]
 
+    @property
+    def has_extra(self) -> bool:
+        """Whether any module gives something by get_extra_state()."""
+        return bool(self._with_extra)
+
     def extra(self) -> dict[str, Any]:
         """What modules give out by get_extra_state()."""
         return {name: module.get_extra_state() for name, module in self._with_extra}

@@ -146,7 +146,7 @@ class Session:
             self.book.switch(now_s=now_s, cause=cause)
         beacon.phase = phase
         self._phase_since_s = now_s
-        self.publish(now_s)
+        self.publish(now_s, learned=learn)
 
     def _learn(self, phase: Phase, lasted_s: float) -> None:
         """Not from the first time: compiling, forking loaders and first touches would make a deadline that no later step needs."""
@@ -154,17 +154,18 @@ class Session:
             self.beacon.typical_s[phase] = max(lasted_s, self.beacon.typical_s[phase] * _FORGET)
         self._met.add(phase)
 
-    def publish(self, now_s: float) -> None:
-        """Write the beacon."""
+    def publish(self, now_s: float, *, learned: bool = False) -> None:
+        """Write the beacon; its tables of seconds only where they changed: the settled ones do when the time since which the rest runs does."""
         beacon, machine = self.beacon, self.machine
         seconds, since_s, cause = self.book.settled()
         beacon.generation, beacon.step, beacon.prepared = machine.generation, max(machine.committed, 0), max(machine.prepared, 0)
         beacon.sealed = machine.sealed[0] if machine.sealed else 0
         beacon.beats += 1
         beacon.at_ns = int(now_s * 1e9)
-        beacon.opened_ns, beacon.since_ns = int(self.book.opened_s * 1e9), int(since_s * 1e9)
-        beacon.cause, beacon.seconds = cause, seconds
-        pack_into(self._page, beacon)
+        since_ns = int(since_s * 1e9)
+        moved = since_ns != beacon.since_ns or cause is not beacon.cause
+        beacon.opened_ns, beacon.since_ns, beacon.cause, beacon.seconds = int(self.book.opened_s * 1e9), since_ns, cause, seconds
+        pack_into(self._page, beacon, seconds=learned or moved)
 
     # --- the listener thread ---
 

@@ -30,7 +30,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from outlast.errors import CorruptError, StateError
-from outlast.model.limits import OPTIMIZER_LOOK_STEPS, STATE_TEXT_BYTES, TENSOR_HEADER_BYTES
+from outlast.model.limits import SHAPES_LOOK_STEPS, STATE_TEXT_BYTES, TENSOR_HEADER_BYTES
 from outlast.runtime.worker import modules, optim_state, random_state, tree
 from outlast.runtime.worker.hooks import scaler_reset
 from outlast.runtime.worker.loaders import BatchSource, open_source
@@ -70,7 +70,7 @@ class State:
         self._random: tuple[random_state.RandomState, tree.Encoded] | None = None
         self._given: tuple[str, list[tuple[int, int]]] = ("", [])  # what private_tensors gave last: text of objects, marks of buffers
         self._known: dict[str, tuple[torch.Size, torch.dtype]] = {}
-        self._shapes: dict[bool, list[tuple[torch.Size, torch.dtype]]] = {True: [], False: []}  # with and without the optimizers' tensors
+        self._shapes: dict[bool, list[tuple[torch.Size, torch.dtype]]] = {True: [], False: []}  # of everything; of buffers
         self._looks = 0
 
     def bind(self, rank: int, world_size: int) -> None:
@@ -94,6 +94,8 @@ class State:
         """Did anything private change since `private_tensors`? May say yes for nothing (objects that hold tensors); blind to buffers written through .data."""
         if self.random_moved() or self.modules.marks() != self._given[1]:
             return True
+        if not self._objects and not self.modules.has_extra:
+            return False  # what is left is the loader's position, which no step moves
         parts = self._private_parts()
         return parts.text != self._given[0] or (bool(self._objects) and bool(parts.tensors))
 
@@ -170,13 +172,13 @@ class State:
     def check_signature(self) -> None:
         """StateError naming the first tensor whose shape or dtype is not what it was at the last call. New optimizer state is fine.
 
-        Looking at hundreds of tensors costs more than all else that a step does here: parameters and buffers are looked at in every
-        call, what the optimizers hold in every 16th."""
+        Looking at hundreds of tensors costs more than all else that a step does here: which modules and parameters these are, and the
+        buffers, is looked at in every call; the shapes of parameters and of what the optimizers hold in the first calls and in every 16th."""
         if not self.sharded:  # fully_shard itself puts other parameters in place for a while
             self.modules.check_identity()
         self._looks += 1
-        whole = self._looks % OPTIMIZER_LOOK_STEPS == 1 or self._looks <= 3
-        shapes = [(tensor.shape, tensor.dtype) for tensor in self._unnamed(optimizers=whole)]
+        whole = self._looks % SHAPES_LOOK_STEPS == 1 or self._looks <= 3
+        shapes = [(tensor.shape, tensor.dtype) for tensor in (self._unnamed() if whole else self.modules.live())]
         if shapes == self._shapes[whole]:  # names are for the message only: making them costs most of the time
             return
         now = {name: (tensor.shape, tensor.dtype) for name, tensor in (*self.whole_tensors().items(), *self.modules.buffers().items())}
@@ -239,10 +241,10 @@ class State:
             out.update(optim_state.tensors(name, optimizer))
         return out
 
-    def _unnamed(self, *, optimizers: bool) -> Iterator[torch.Tensor]:
+    def _unnamed(self) -> Iterator[torch.Tensor]:
         """Parameters, buffers and optimizer tensors."""
         yield from self.parameters.values()
-        for optimizer in self.optimizers.values() if optimizers else ():
+        for optimizer in self.optimizers.values():
             for values in optimizer.state.values():
                 yield from (value for value in values.values() if isinstance(value, torch.Tensor))
         yield from self.modules.live()
@@ -292,8 +294,9 @@ class _StepKeeper:
         self._random = random_state.capture(before)
         state.modules.keep()
         self._hyper = {name: optim_state.keep_hyper(optimizer) for name, optimizer in state.optimizers.items()}
-        encoded = tree.encode(self._get(), "kept")
-        self._parts = tree.Encoded(encoded.text, {name: tensor.clone() for name, tensor in encoded.tensors.items()})
+        if self._parts is None or state._schedulers or state._objects or state.modules.has_extra:
+            encoded = tree.encode(self._get(), "kept")
+            self._parts = tree.Encoded(encoded.text, {name: tensor.clone() for name, tensor in encoded.tensors.items()})
         self._scalers = {name: (_clone(scaler._scale), _clone(scaler._growth_tracker)) for name, scaler in state.scalers.items()}
         self._graded = [parameter.grad is not None for parameter in state.parameters.values()]
 
