@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart, Stage
-from outlast.engine.protocol.outputs import Output, Record, ToAgent
-from outlast.model.messages import KillWorker, StartWorker, StoreUp, ToWorker, WorkerExited, WorkerStarted
+from outlast.engine.protocol.outputs import End, Output, Record, ToAgent
+from outlast.model.messages import KillWorker, StartWorker, StoreUp, TermWorker, ToWorker, WorkerExited, WorkerFailedToStart, WorkerStarted
 from outlast.model.records import Interruption
 
 WORLD = 2
@@ -66,3 +66,16 @@ def test_an_interruption_of_programs_is_over_once_all_were_started_again() -> No
 def test_a_script_is_not_at_work_before_it_says_hello() -> None:
     run = Run(greets=True)
     assert not any(member.running for member in run.coordinator.roster.members())
+
+
+def test_a_stop_before_a_process_is_there_keeps_it_from_beginning() -> None:
+    """Of two workers one was started: it is sent SIGTERM, and the other is given up."""
+    coordinator = Coordinator(options=CoordinatorOptions(world_size=WORLD, start=Restart()))
+    coordinator.start(now_s=0.0)
+    first, second = (member.worker for member in coordinator.roster.members())
+    coordinator.on_message(WorkerStarted(first, 101, "node", 1.0), now_s=1.0)
+    told = [one.message for one in coordinator.ask_stop(now_s=2.0, reason="a test", exit_code=143) if isinstance(one, ToAgent)]
+    assert told == [TermWorker(first, "a test"), KillWorker(second, "a test")]
+    coordinator.on_message(WorkerFailedToStart(second, "given up before it was started"), now_s=3.0)
+    ended = WorkerExited(first, 101, None, 15, False, 0, (), (), "boot", 4.0, 4.0, "")
+    assert End(143, "stopped", "a test", "") in coordinator.on_message(ended, now_s=4.0)

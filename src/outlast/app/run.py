@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from outlast.app.torchrun import RunOptions, read_command_line
 from outlast.app.words import console_for
 from outlast.engine.protocol.coordinator import CoordinatorOptions, Restart
 from outlast.engine.protocol.outputs import End
-from outlast.errors import RunFolderError
+from outlast.errors import OutlastError, RunFolderError
 from outlast.model.records import Meta
 from outlast.runtime import clock, run_folder
 from outlast.runtime.agent.logs import WorkerLogs, make_log_folder
@@ -28,21 +30,24 @@ from outlast.runtime.loop import Loop
 from outlast.runtime.run_folder import RunFolder
 from outlast.runtime.tiers.vault import Vault, clean_stale, vault_folder
 
+_STOPS = (signal.SIGINT, signal.SIGTERM)
+
 
 def main(argv: Sequence[str]) -> int:
     """Run a script under outlast; the exit code."""
     began_s, began_wall_s = clock.now_s(), clock.wall_s()
-    zygote = ZygoteClient.start()
-    try:
-        options = read_command_line(list(argv), zygote)
-        if isinstance(options, str):
-            print(options)
-            return 0
-        folder, ledger = _open_folder(options, began_s, began_wall_s)
-    except BaseException:
-        zygote.kill()
-        raise
-    end = _run(options, folder, ledger, zygote)
+    with _sigterm_raises():
+        zygote = ZygoteClient.start()
+        try:
+            options = read_command_line(list(argv), zygote)
+            if isinstance(options, str):
+                print(options)
+                return 0
+            folder, ledger = _open_folder(options, began_s, began_wall_s)
+            end = _run(options, folder, ledger, zygote)
+        except BaseException:
+            zygote.kill()
+            raise
     _say_end(end, folder)
     return end.exit_code
 
@@ -75,12 +80,42 @@ def _open_vault(folder: RunFolder, *, resume: bool) -> tuple[Vault, bool]:
 
 
 def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteClient) -> End:
-    vault, adopted = _open_vault(folder, resume=options.checkpoints.resume)
+    """Whatever ends it, and wherever: what it opened is closed, and its vault is gone. Only a vault that was taken over stays where nothing ran in it."""
+    loop = Loop()
+    with _signals_held():
+        vault, adopted = _open_vault(folder, resume=options.checkpoints.resume)
+        try:
+            with _signals_let_through():
+                view = LiveView(console_for(stderr=True, environment=os.environ))
+                books, launcher = _prepare(options, folder, ledger, zygote, vault=vault, adopted=adopted, loop=loop, view=view)
+            launcher.listen()
+        except BaseException as error:
+            _end_unrun(ledger, error)
+            (vault.close if adopted else vault.remove)()
+            loop.close()
+            ledger.close()
+            folder.close()
+            raise
+    try:
+        end = launcher.run()
+        view.close()
+        books.close(end)
+    finally:
+        view.close()
+        vault.remove()
+        loop.close()
+        ledger.close()
+        folder.close()
+    return end
+
+
+def _prepare(
+    options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteClient, *, vault: Vault, adopted: bool, loop: Loop, view: LiveView
+) -> tuple[Bookkeeping, Launcher]:
+    """`adopted`: the vault is what a killed launcher left."""
     root = Path(options.checkpoints.folder) if options.checkpoints.folder else folder.checkpoints
     start, checkpoint, refused = newest_start(root, vault if adopted else None, options.workers) if options.checkpoints.resume else (Restart(), ("", 0), [])
     newest = ledger.newest()
-    loop = Loop()
-    view = LiveView(console_for(stderr=True, environment=os.environ))
     log_folder = make_log_folder(Path(options.log_dir) if options.log_dir else folder.logs, options.meeting.run_id or "none")
     logs = WorkerLogs(loop, log_folder, options.console, _sink(view))
     books = Bookkeeping(
@@ -111,17 +146,51 @@ def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteC
             greets=options.program.entry != "program",
         ),
     )  # fmt: skip
+    return books, launcher
+
+
+def _end_unrun(ledger: Ledger, error: BaseException) -> None:
+    state, code, reason = "failed", error.exit_code if isinstance(error, OutlastError) else 1, str(error)
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        state, code, reason = "stopped", 130 if isinstance(error, KeyboardInterrupt) else 143, "the launcher was told to stop before anything ran"
+    with contextlib.suppress(OutlastError):
+        ledger.end_session(ended_s=clock.now_s(), state=state, exit_code=code, reason=reason)
+
+
+# --- signals before the launcher listens: they raise, but never while what they would leave behind is not noted yet ---
+
+
+@contextlib.contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """SystemExit(143), as SIGINT raises KeyboardInterrupt."""
+
+    def leave(_number: int, _frame: object) -> None:
+        sys.exit(143)
+
+    before = signal.signal(signal.SIGTERM, leave)
     try:
-        end = launcher.run()
-        view.close()
-        books.close(end)
+        yield
     finally:
-        view.close()
-        vault.remove()
-        loop.close()
-        ledger.close()
-        folder.close()
-    return end
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+
+
+@contextlib.contextmanager
+def _signals_let_through() -> Iterator[None]:
+    """Within `_signals_held`: what came meanwhile is raised here."""
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
 
 
 def _sink(view: LiveView) -> Callable[[str, str], None]:
@@ -139,4 +208,3 @@ def _say_end(end: End, folder: RunFolder) -> None:
         print(end.traceback, file=sys.stderr, end="")
     if end.exit_code not in (0, 130, 143):
         print(f"error: {end.reason}\n\nhint: `outlast report {folder.path}` shows what happened; logs lie in {folder.logs}", file=sys.stderr)
-

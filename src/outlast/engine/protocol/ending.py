@@ -31,7 +31,10 @@ class Ending(Course):
         if self._end is None:
             return []
         stop = Stop(self._end.reason, self.options.checkpoint_on_stop)
-        return [ToAgent(ToWorker(m.worker, stop) if self.roster.outlast else TermWorker(m.worker, self._end.reason)) for m in self.roster.live()]
+        if self.roster.outlast:
+            return [ToAgent(ToWorker(m.worker, stop)) for m in self.roster.live()]
+        # A process that is not there yet cannot hear SIGTERM: it is not to begin.
+        return [ToAgent((TermWorker if m.pid else KillWorker)(m.worker, self._end.reason)) for m in self.roster.live()]
 
     def _stop_now(self, now_s: float, end: End) -> list[Output]:
         """Kill what lives, then end. A reason given earlier (a stop asked for) stays."""

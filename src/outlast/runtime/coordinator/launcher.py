@@ -67,7 +67,7 @@ class Surroundings:
 
 
 class Launcher:
-    """`run` returns when the run is over. The process host reports to it (`HostEvents`)."""
+    """`listen`, then `run`, which returns when the run is over. The process host reports to it (`HostEvents`)."""
 
     def __init__(self, around: Surroundings, options: CoordinatorOptions) -> None:
         self._around = around
@@ -83,10 +83,13 @@ class Launcher:
         self._renewing = False
         self._end: End | None = None
 
-    def run(self) -> End:
-        self._host.open()
+    def listen(self) -> None:
+        """From now on SIGINT and SIGTERM raise nothing: they stop the run as soon as it runs."""
         for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
             self._loop.add_signal(number, functools.partial(self._on_signal, number, code))
+
+    def run(self) -> End:
+        self._host.open()
         if self._around.zygote is not None:
             self._host.start_zygote(preload=self._around.preload, first_path=self._around.first_path, client=self._around.zygote)
         self._tick()
