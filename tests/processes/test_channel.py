@@ -59,9 +59,7 @@ def test_bytes_that_are_no_messages_close_the_channel_and_never_raise(data: byte
 
 def test_a_corrupt_frame_says_why_the_channel_closed() -> None:
     end = End()
-    end.peer.sendall(encode(Ping(1)))
-    end.loop.turn(1)
-    end.peer.sendall((MESSAGE_MAX_BYTES + 1).to_bytes(4, "big"))
+    end.peer.sendall(encode(Ping(1)) + (MESSAGE_MAX_BYTES + 1).to_bytes(4, "big"))
     assert end.loop.run_until(lambda: bool(end.closed), within_s=5)
     assert end.came == [Ping(1)]
     assert "over the limit" in end.closed[0]
@@ -112,6 +110,16 @@ def test_the_blocking_channel_ends_at_end_of_file_and_drops_what_is_sent_then() 
     assert list(channel) == [Ping(7)]
     channel.send(Hello(0, 0))
     channel.close()
+
+
+def test_the_blocking_channel_gives_what_came_before_a_corrupt_frame_and_says_why_it_ends() -> None:
+    ours, theirs = socket.socketpair()
+    channel = BlockingChannel(ours)
+    theirs.sendall(encode(Ping(7)) + b"\0\0\0\2{]" + encode(Ping(8)))
+    assert list(channel) == [Ping(7)]
+    assert "not JSON" in channel.error
+    channel.close()
+    theirs.close()
 
 
 def test_closing_the_blocking_channel_wakes_its_reader() -> None:

@@ -428,20 +428,26 @@ def _value(hint: typing.Any, value: object, where: str) -> object:
 
 
 class FrameReader:
-    """Cuts a byte stream into messages. Raises CorruptError at a length over the limit."""
+    """Cuts a byte stream into messages, up to the first frame that is none or over the limit: `error` then says why, and nothing follows."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
+        self.error = ""
 
     def feed(self, data: bytes) -> list[Message]:
+        """Those that are whole by now."""
         self._buffer += data
         out: list[Message] = []
-        while len(self._buffer) >= 4:
+        while len(self._buffer) >= 4 and not self.error:
             length = int.from_bytes(self._buffer[:4], "big")
             if length > MESSAGE_MAX_BYTES:
-                raise CorruptError(f"a frame of {length:,} bytes is over the limit of {MESSAGE_MAX_BYTES:,}")
+                self.error = f"a frame of {length:,} bytes is over the limit of {MESSAGE_MAX_BYTES:,}"
+                break
             if len(self._buffer) < 4 + length:
                 break
-            out.append(decode(bytes(self._buffer[4 : 4 + length])))
+            try:
+                out.append(decode(bytes(self._buffer[4 : 4 + length])))
+            except CorruptError as error:
+                self.error = str(error)
             del self._buffer[: 4 + length]
         return out

@@ -1,6 +1,6 @@
 """Messages over a unix stream socket: `Channel` inside the loop, `BlockingChannel` for a worker's threads.
 
-Both close on a corrupt frame, with the reason; neither raises into the loop. A closed channel drops what is sent.
+Both close on a corrupt frame, with the reason, after what came before it; neither raises into the loop. A closed channel drops what is sent.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 
-from outlast.errors import CorruptError
 from outlast.model.limits import CHANNEL_BUFFER_MAX_BYTES, CHANNEL_READ_BYTES
 from outlast.model.messages import FrameReader, Message, encode
 from outlast.runtime.loop import Loop
@@ -65,16 +64,13 @@ class Channel:
         if not data:
             self._fail("")
             return False
-        try:
-            messages = self._reader.feed(data)
-        except CorruptError as error:
-            self._fail(str(error))
-            return False
-        for message in messages:
+        for message in self._reader.feed(data):
             if self.closed:
                 break
             self._on_message(message)
-        return True
+        if self._reader.error:
+            self._fail(self._reader.error)
+        return not self.closed
 
     def _write(self) -> None:
         try:
@@ -121,13 +117,15 @@ class BlockingChannel:
         while True:
             try:
                 data = self._sock.recv(CHANNEL_READ_BYTES)
-                messages = reader.feed(data) if data else []
-            except (OSError, CorruptError) as error:
+            except OSError as error:
                 self.error = str(error)
                 return
             if not data:
                 return
-            yield from messages
+            yield from reader.feed(data)
+            if reader.error:
+                self.error = reader.error
+                return
 
     def close(self) -> None:
         """Wakes a thread that reads."""
