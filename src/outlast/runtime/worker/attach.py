@@ -15,12 +15,12 @@ from outlast.errors import CorruptError, Reenter
 from outlast.model.messages import Regroup
 from outlast.model.terms import Cause, Phase
 from outlast.runtime import clock
-from outlast.runtime.tiers.image import Image, Piece
+from outlast.runtime.tiers.image import Image, Piece, TensorSpec
 from outlast.runtime.worker import ddp
 from outlast.runtime.worker.checkpoints import Checkpoints, load_checkpoint
 from outlast.runtime.worker.membership import Membership
 from outlast.runtime.worker.state import State
-from outlast.runtime.worker.tensors import Pieces, piece, to_tensor
+from outlast.runtime.worker.tensors import Pieces, to_tensor
 
 _PRIVATE, _SHARED, _TEXT = "private/", "shared/", "text"
 _SLACK = 1.25  # loader positions and tree texts may grow
@@ -315,6 +315,7 @@ class Attachment:
 
 def _named(prefix: str, views: Pieces, text: str, tensors: dict[str, torch.Tensor]) -> list[Piece]:
     """Text and tensors under `prefix`. `views` keeps what need not be made again at each step."""
-    out = [piece(prefix + _TEXT, torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8))]
+    data = text.encode()
+    out = [Piece(TensorSpec(prefix + _TEXT, "U8", (len(data),)), memoryview(data))]
     out += views.of((prefix + name, tensor) for name, tensor in tensors.items())
     return out

@@ -179,8 +179,8 @@ def _is_laid_out(generator: random.Random) -> bool:
     if sys.implementation.name != "cpython" or type(generator).__mro__[1].__basicsize__ < object.__basicsize__ + _MT_BYTES:
         return False
     index, *words = array.array("I", ctypes.string_at(id(generator) + object.__basicsize__, _MT_BYTES))
-    return (*words, index) == generator.getstate()[1]
+    return bool((*words, index) == generator.getstate()[1])
 
 
-_PYTHON: random.Random = random.getstate.__self__  # type: ignore[attr-defined]  # the generator behind random.random and the others
+_PYTHON: Any = random.getstate.__self__  # type: ignore[attr-defined]  # the generator behind random.random and the others
 _LAID_OUT = _is_laid_out(_PYTHON)

@@ -40,8 +40,10 @@ def vote(member: Membership, mine: Ballot) -> Ballot:
     values = [value for _, value in (*current, *earlier)]
     head = [1.0, float(mine.sealed), float(mine.stop), keys[0], keys[0] ** 2, keys[1], keys[1] ** 2]
     box = torch.tensor(head + values + [0.0] * (LOGGED_MAX - len(values)), dtype=torch.float64)
+    group = dist.group.WORLD
+    assert group is not None
     with member.guards.ours():
-        dist.all_reduce(box)
+        group.allreduce([box]).wait()  # as dist.all_reduce, without its logging: half the processor time
     counted = box.tolist()
     world = member.world_size
     assert counted[0] == world, f"{counted[0]} of {world} ranks voted"
