@@ -92,6 +92,10 @@ class Trial:
         self._scratch.cleanup()
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def exit_code(self) -> int | None:
         return self._process.poll()
 

@@ -3,11 +3,15 @@
 A contestant appends one line of JSON for each step that it has committed to the file named by COMMITS; times are
 CLOCK_MONOTONIC seconds. `generation` grows whenever the contestant's membership changes, however it counts that.
 The model and the corpus are those of examples/train_gpt.py.
+
+Two contestants may be measured in turns, both alive (overhead.py): TURNS names a folder with the pipe `arrived`, into which a rank says that
+it waits, and `go-<rank>`, from which it reads that it may go on; TURN_STEPS is how many steps a turn has.
 """
 
 import json
 import os
 import time
+from pathlib import Path
 
 import torch
 from train_gpt import BATCH, Corpus
@@ -20,6 +24,18 @@ def committed(*, rank: int, step: int, generation: int, members: int) -> None:
     at_s = time.clock_gettime(time.CLOCK_MONOTONIC)
     line = {"rank": rank, "pid": os.getpid(), "step": step, "generation": generation, "members": members, "at_s": at_s}
     os.write(_file, json.dumps(line).encode() + b"\n")
+
+
+def a_turn_ends(step: int) -> bool:
+    """The rank is to `wait_for_turn` before its next step."""
+    return "TURNS" in os.environ and step % int(os.environ["TURN_STEPS"]) == 0
+
+
+def wait_for_turn(rank: int) -> None:
+    turns = Path(os.environ["TURNS"])
+    with (turns / "arrived").open("wb", buffering=0) as arrived, (turns / f"go-{rank}").open("rb", buffering=0) as go:
+        arrived.write(b".")
+        go.read(1)
 
 
 def batch_of(corpus: Corpus, step: int, rank: int, world_size: int) -> list[torch.Tensor]:

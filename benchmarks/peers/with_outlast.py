@@ -3,7 +3,7 @@
 import argparse
 
 import torch
-from commits import committed
+from commits import a_turn_ends, committed, wait_for_turn
 from torch.utils.data import DataLoader
 from train_gpt import BATCH, GPT, Corpus
 
@@ -28,6 +28,10 @@ def main() -> None:
             optimizer.step()
             optimizer.zero_grad()
             step.on_commit(lambda number=step.number: committed(rank=run.rank, step=number, generation=run.generation, members=run.world_size))
+        if a_turn_ends(step.number):
+            for attempt in run.phase("turn"):
+                with attempt:
+                    wait_for_turn(run.rank)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from commits import committed
+from commits import a_turn_ends, committed, wait_for_turn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 from train_gpt import BATCH, GPT, Corpus
@@ -40,6 +40,8 @@ def main() -> None:
         if args.checkpoint and rank == 0:
             save(args.checkpoint, model, optimizer, step)
         committed(rank=rank, step=step, generation=restarts, members=world_size)
+        if a_turn_ends(step):
+            wait_for_turn(rank)
     dist.destroy_process_group()
 
 
