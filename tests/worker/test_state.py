@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from outlast.errors import CorruptError, StateError
+from outlast.model.limits import SHAPES_LOOK_STEPS
 from outlast.runtime.worker import optim_state, random_state
 from outlast.runtime.worker.digest import digest
 from outlast.runtime.worker.sampler import StepSampler
@@ -401,6 +402,17 @@ def test_a_state_that_changes_shape_is_an_error_that_names_the_tensor() -> None:
     training.model.first = nn.Linear(6, 6)
     with pytest.raises(StateError, match=r"model\.first is not the one"):
         training.state.check_signature()
+
+
+def test_a_parameter_that_changes_shape_under_its_name_is_found_within_sixteen_looks() -> None:
+    """Method: `.data` replaced, so the parameter is still the same object."""
+    training = Training()
+    for _ in range(5):
+        training.state.check_signature()
+    training.model.first.weight.data = torch.zeros(9, 9)
+    with pytest.raises(StateError, match=r"model\.first\.weight was torch.float32 \[6, 6\] and is now torch.float32 \[9, 9\]"):
+        for _ in range(SHAPES_LOOK_STEPS):
+            training.state.check_signature()
 
 
 def test_a_saved_state_of_another_model_is_refused_by_name_before_anything_is_written() -> None:
