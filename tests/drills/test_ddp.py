@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import random
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -378,34 +375,3 @@ def test_collectives_before_the_steps_cost_a_start_of_all_but_no_step(tmp_path: 
         assert outcome.interruptions[0]["rung"] == rung, str(outcome)
         processes = {pid for _, _, pid in outcome.commits}
         assert len(processes) == (8 if arguments == ("--collectives",) else 5), str(outcome)
-
-
-# --- many -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.drill
-@pytest.mark.timeout(900)
-def test_a_hundred_random_faults(tmp_path: Path) -> None:
-    """SIGKILL and SIGSTOP to random ranks at random moments, from outside; the seed is printed. OUTLAST_SEED repeats one."""
-    seed = int(os.environ.get("OUTLAST_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
-    steps, faults = 1200, 100
-    (tmp_path / "calm").mkdir()
-    expected = drilled(tmp_path / "calm", "ddp.py", "--steps", steps, within_s=300)
-    with Drill(tmp_path, "ddp.py", "--steps", steps, flags=("--spares", 1), within_s=800) as drill:
-        fired = []
-        for number in range(faults):
-            at_step = 5 + number * (steps - 50) // faults
-            drill.until(lambda at_step=at_step: drill.oldest >= at_step, f"step {at_step} on all ranks")
-            time.sleep(chance.uniform(0.0, 0.1))
-            rank, how = chance.randrange(4), chance.choice([signal.SIGKILL, signal.SIGSTOP])
-            os.kill(drill.pid_of(rank), how)  # it has committed since the last fault: nobody else is dead
-            fired.append((at_step, rank, how.name))
-        outcome = drill.finish()
-    print(json.dumps(fired))
-    assert expected.code == 0, expected
-    assert outcome.digests == expected.digests, str(outcome)
-    assert outcome.code == 0, str(outcome)
-    outcome.ledger_is_sound()
-    assert sum(len(one["ranks"]) for one in outcome.interruptions) == faults, str(outcome)
