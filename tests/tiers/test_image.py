@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,8 +29,8 @@ def filled(name: str, dtype: str, shape: tuple[int, ...], seed: int = 0) -> Piec
 
 
 @st.composite
-def piece_lists(draw: st.DrawFn) -> list[Piece]:
-    specs = draw(st.lists(st.tuples(NAMES, st.sampled_from(sorted(ITEM_BYTES)), SHAPES), max_size=8, unique_by=lambda spec: spec[0]))
+def piece_lists(draw: st.DrawFn, dtypes: Iterable[str] = ITEM_BYTES) -> list[Piece]:
+    specs = draw(st.lists(st.tuples(NAMES, st.sampled_from(sorted(dtypes)), SHAPES), max_size=8, unique_by=lambda spec: spec[0]))
     return [filled(*spec, seed=seed) for seed, spec in enumerate(specs)]
 
 
@@ -42,7 +42,7 @@ def written(pieces: Sequence[Piece], metadata: dict[str, str], reserved: int = 0
 
 
 @settings(max_examples=150, deadline=None)
-@given(piece_lists(), METADATA)
+@given(piece_lists(set(ITEM_BYTES) - {"C128"}), METADATA)
 def test_what_goes_in_comes_out_and_stock_safetensors_reads_the_same(pieces: list[Piece], metadata: dict[str, str]) -> None:
     data, checksum = written(pieces, metadata)
     image = read_image(memoryview(data), len(data), checksum)

@@ -8,6 +8,7 @@ Checksum   xxh3_64 over the whole image, computed block by block behind the copy
 Units      Lengths and offsets are bytes.
 Limits     An `Image` is a view: its tensors change when somebody writes to the memory below. A header says
            nothing about what the tensors mean; whoever reads them compares names, dtypes and shapes.
+           C128 is a name of our own: other readers of safetensors refuse an image with such a tensor.
 
 No torch, no files, no clock: bytes in, bytes out.
 """
@@ -27,10 +28,11 @@ from outlast.errors import CapacityError, CorruptError, StateError
 from outlast.model.limits import CHECKSUM_BLOCK_BYTES, IMAGE_ALIGN_BYTES, IMAGE_HEADER_MAX_BYTES, METADATA_RESERVE_BYTES
 
 ITEM_BYTES: Mapping[str, int] = {
+    "C128": 16,
     "F64": 8, "I64": 8, "U64": 8, "C64": 8,
     "F32": 4, "I32": 4, "U32": 4,
     "F16": 2, "BF16": 2, "I16": 2, "U16": 2,
-    "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I8": 1, "U8": 1, "BOOL": 1,
+    "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1, "I8": 1, "U8": 1, "BOOL": 1,
 }  # fmt: skip
 _METADATA = "__metadata__"
 _LENGTH_BYTES = 8

@@ -21,7 +21,7 @@ DTYPES: Mapping[torch.dtype, str] = {
     torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2", torch.float8_e4m3fnuz: "F8_E4M3FNUZ", torch.float8_e5m2fnuz: "F8_E5M2FNUZ",
     torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
     torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16", torch.uint8: "U8",
-    torch.bool: "BOOL", torch.complex128: "C128", torch.complex64: "C64", torch.complex32: "C32",
+    torch.bool: "BOOL", torch.complex128: "C128", torch.complex64: "C64",
     **({torch.float8_e8m0fnu: "F8_E8M0"} if hasattr(torch, "float8_e8m0fnu") else {}),  # torch 2.7
 }  # fmt: skip
 _TORCH = {name: dtype for dtype, name in DTYPES.items()}
