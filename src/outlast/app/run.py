@@ -132,7 +132,7 @@ def _prepare(
         preload=options.preload, first_path=options.program.first_path, tell=view.print_line,
         hang_after_s=options.hang_after_s,
     )  # fmt: skip
-    for note in (*options.notes, *(f"a checkpoint was refused: {one}" for one in refused)):
+    for note in (*options.notes, *(f"warning: a checkpoint was refused: {one}" for one in refused)):
         view.print_line(note)
     if options.checkpoints.resume:
         view.print_line(f"resuming {folder.path} at step {start.step}" + (f" from {start.checkpoint}" if start.checkpoint else ""))

@@ -30,10 +30,11 @@ def write_checkpoint(root: Path, order: ManifestOrder, run_id: str, generation: 
 def newest_start(root: Path, vault: Vault | None, world_size: int) -> tuple[Restart, tuple[str, int], list[str]]:
     """What --resume goes on from: (start, newest good checkpoint, what was refused and why).
 
+    What was refused is set aside, and kept: its step can be saved again.
     The vault of a launcher that was killed is newer than any checkpoint, if all ranks' images of one step are whole in it.
     """
     search = local.newest_good(root)
-    refused = [f"{one.folder}: {one.reason}" for one in search.refused]
+    refused = [f"{one.folder}: {one.reason}; {_put_aside(one.folder)}" for one in search.refused]
     found = search.checkpoint
     checkpoint = (str(found.folder), found.manifest.step) if found is not None else ("", 0)
     start = Restart(checkpoint[1], "checkpoint", "checkpoint", checkpoint[0]) if found is not None else Restart()
@@ -41,6 +42,13 @@ def newest_start(root: Path, vault: Vault | None, world_size: int) -> tuple[Rest
     if step is not None and step > start.step:
         start = Restart(step, "none", "slot", "")
     return start, checkpoint, refused
+
+
+def _put_aside(folder: Path) -> str:
+    try:
+        return f"it is kept as {local.set_aside(folder).name}"
+    except OSError as error:
+        return f"it cannot be set aside ({error.strerror}): its step cannot be saved again"
 
 
 def _newest_whole(vault: Vault, world_size: int) -> int | None:

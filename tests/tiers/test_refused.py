@@ -1,0 +1,32 @@
+"""Checkpoints that --resume refuses are set aside: kept, and out of the way of the next save of their step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from outlast.model.manifest import Manifest
+from outlast.runtime.coordinator.saves import newest_start
+from outlast.runtime.tiers import local
+from outlast.runtime.tiers.image import Piece, TensorSpec
+
+
+def save(root: Path, step: int) -> Path:
+    folder = local.checkpoint_folder(root, step)
+    entry = local.write_shard(folder, 0, pieces=[Piece(TensorSpec("t", "U8", (64,)), memoryview(bytearray(64)))], metadata={})
+    local.write_manifest(folder, Manifest(run="a", generation=1, step=step, world_size=1, kind="sharded", files=(entry,)))
+    return folder
+
+
+def test_a_refused_checkpoint_is_kept_aside_and_its_step_can_be_saved_again(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    shard = save(tmp_path, 2) / local.shard_name(0)
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    start, checkpoint, refused = newest_start(tmp_path, None, 1)
+    assert (start.step, checkpoint[1]) == (1, 1)
+    (said,) = refused
+    assert "kept as refused-step-000000000002" in said
+    assert (tmp_path / "refused-step-000000000002" / local.shard_name(0)).read_bytes() == data
+    save(tmp_path, 2)
+    assert newest_start(tmp_path, None, 1)[1][1] == 2
