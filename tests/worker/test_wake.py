@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import threading
 import time
@@ -69,6 +70,36 @@ def test_ranks_whose_peer_never_enters_the_collective_are_woken(capsys: Any) -> 
     assert max(took_s) < BOUND_S
     with capsys.disabled():
         print(f" [wake: {', '.join(f'{s * 1e3:.2f}' for s in took_s)} ms]", end="")
+
+
+def _in_the_midst(rank: Rank) -> float:
+    """Worst seconds from wake to raise over rounds, each in a group of its own."""
+    watch, worst_s, chance = SocketWatch(), 0.0, random.Random(5)
+    watch.install()
+    store = groups.connect("127.0.0.1", rank.port, 20.0, watch)
+    for generation in range(40):
+        group = groups.build(store=store, generation=generation, rank=rank.rank, world_size=rank.world_size, backend="gloo", timeout_s=3.0, watch=watch)
+        at_s: list[float] = []
+        timer = threading.Timer(chance.uniform(0.0, 0.01), lambda at_s=at_s: (at_s.append(time.perf_counter()), watch.wake()))
+        timer.start()
+        with pytest.raises(RuntimeError):
+            [dist.all_reduce(torch.ones(34, dtype=torch.float64)) for _ in range(1_000_000)]
+        raised_s = time.perf_counter()
+        timer.join()
+        worst_s = max(worst_s, raised_s - at_s[0])
+        store.add(f"left/{generation}", 1)
+        while store.add(f"left/{generation}", 0) < rank.world_size:  # as in a run: nobody drops its group before all stand still
+            time.sleep(0.001)
+        groups.destroy(group)
+    return worst_s
+
+
+def test_ranks_in_the_midst_of_a_collective_are_woken() -> None:
+    """gloo forgets a send that fails, and who waits for it waits until the time-out: waking lets sends go through.
+
+    Method: all ranks are woken at about the same moment of a stream of all-reduces, forty times; some sends are always on their way.
+    """
+    assert max(run_ranks(4, _in_the_midst)) < BOUND_S
 
 
 def _in_subgroup(rank: Rank) -> float:

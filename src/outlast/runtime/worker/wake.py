@@ -3,7 +3,11 @@
 gloo's abort() and shutdown() do not wake a blocked collective. Shutting down its TCP connections does, in
 1-2 ms and without the peer's help. So every socket that appears while a group is built is noted by descriptor
 and inode, subgroups and device meshes included, and `wake` (from the listener thread) shuts down those that
-still are what they were.
+still are what they were. Of a connected group only the receiving side: gloo forgets a send that fails with EPIPE
+(Pair::signalException passes over the unbound buffers in its queue), and who waits for that send waits for ever.
+With sending left open it goes through, and the end of file ends the collective. For the same reason a second
+descriptor keeps each connection up when gloo closes its own: a peer that is still sending must not fail. Both hold
+while all that a rank sends fits its socket's buffers, and cannot for the peers of a process that is killed.
 
 A socket counts as a group's only if it is new, connected, and one of its ends is a listening port that a
 member of the group announced in its first exchange; so a connection that another thread of the script opens
@@ -39,6 +43,7 @@ class SocketWatch:
         self._lock = threading.Lock()
         self._sockets: dict[int, int] = {}  # descriptor -> inode
         self._store: dict[int, int] = {}
+        self._held: dict[tuple[int, int], socket.socket] = {}  # woken connections, until all ranks have left them
         self._ports: set[int] = set()
         self._before: dict[int, int] | None = None  # sockets that existed when the group now under construction was begun
         self._originals: dict[tuple[Any, str], Any] = {}
@@ -103,15 +108,19 @@ class SocketWatch:
             self.store_lost = False
 
     def forget(self) -> None:
-        """The groups are gone."""
+        """The groups are gone, and no peer is in a collective of theirs."""
         with self._lock:
             self._sockets.clear()
+            for held in self._held.values():
+                held.close()
+            self._held.clear()
             self._ports.clear()
 
     def wake(self) -> int:
         """Shut down all noted sockets; how many there were. From any thread, any number of times, 1-2 ms."""
         with self._lock:
-            targets = dict(self._sockets)
+            targets: dict[int, int] = {}
+            connected = {one for one in self._sockets.items() if self._hold(*one)}
             if self._before is not None:
                 fresh = {fd: inode for fd, inode in _sockets().items() if self._before.get(fd) != inode}
                 own = {port for fd in fresh if _listens(fd) and (port := _local_port(fd))}
@@ -119,7 +128,22 @@ class SocketWatch:
                 targets |= self._store
                 self.store_lost = self.store_lost or bool(self._store)
         _abort_accelerators()
-        return sum(_shut(fd, inode) for fd, inode in targets.items())
+        groups = connected.difference(targets.items())
+        return sum(_shut(*one, socket.SHUT_RD) for one in groups) + sum(_shut(*one, socket.SHUT_RDWR) for one in targets.items())
+
+    def _hold(self, fd: int, inode: int) -> bool:
+        """Keep the connection up when gloo closes it; False if `fd` is not that socket any more."""
+        if (fd, inode) in self._held:
+            return True
+        try:
+            twin = socket.socket(fileno=os.dup(fd))
+        except OSError:
+            return False
+        if os.fstat(twin.fileno()).st_ino != inode:
+            twin.close()
+            return False
+        self._held[fd, inode] = twin
+        return True
 
     def _patch(self, owner: Any, name: str, value: Any) -> None:
         self._originals[owner, name] = getattr(owner, name)
@@ -226,11 +250,11 @@ def _ends(fd: int) -> set[int]:
             return set()
 
 
-def _shut(fd: int, inode: int) -> bool:
-    """Shut the connection down for all holders of the socket, if descriptor `fd` still is that socket."""
+def _shut(fd: int, inode: int, how: int) -> bool:
+    """Shut the connection down (`how`: socket.SHUT_*) for all holders of the socket, if descriptor `fd` still is that socket."""
     with _borrowed(fd) as twin:
         if twin is None or os.fstat(twin.fileno()).st_ino != inode:
             return False
         with contextlib.suppress(OSError):
-            twin.shutdown(socket.SHUT_RDWR)
+            twin.shutdown(how)
         return True
