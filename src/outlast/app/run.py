@@ -82,30 +82,27 @@ def _open_vault(folder: RunFolder, *, resume: bool) -> tuple[Vault, bool]:
 def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteClient) -> End:
     """Whatever ends it, and wherever: what it opened is closed, and its vault is gone. Only a vault that was taken over stays where nothing ran in it."""
     loop = Loop()
-    with _signals_held():
-        vault, adopted = _open_vault(folder, resume=options.checkpoints.resume)
+    with contextlib.ExitStack() as closing:
+        for opened in (folder, ledger, loop):
+            closing.callback(opened.close)
+        with _stops(signal.SIG_BLOCK):
+            vault, adopted = _open_vault(folder, resume=options.checkpoints.resume)
+            try:
+                with _stops(signal.SIG_UNBLOCK):  # what came meanwhile is raised here
+                    view = LiveView(console_for(stderr=True, environment=os.environ))
+                    books, launcher = _prepare(options, folder, ledger, zygote, vault=vault, adopted=adopted, loop=loop, view=view)
+                launcher.listen()
+            except BaseException as error:
+                _end_unrun(ledger, error)
+                (vault.close if adopted else vault.remove)()
+                raise
         try:
-            with _signals_let_through():
-                view = LiveView(console_for(stderr=True, environment=os.environ))
-                books, launcher = _prepare(options, folder, ledger, zygote, vault=vault, adopted=adopted, loop=loop, view=view)
-            launcher.listen()
-        except BaseException as error:
-            _end_unrun(ledger, error)
-            (vault.close if adopted else vault.remove)()
-            loop.close()
-            ledger.close()
-            folder.close()
-            raise
-    try:
-        end = launcher.run()
-        view.close()
-        books.close(end)
-    finally:
-        view.close()
-        vault.remove()
-        loop.close()
-        ledger.close()
-        folder.close()
+            end = launcher.run()
+            view.close()
+            books.close(end)
+        finally:
+            view.close()
+            vault.remove()
     return end
 
 
@@ -175,22 +172,13 @@ def _sigterm_raises() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _signals_held() -> Iterator[None]:
-    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+def _stops(how: int) -> Iterator[None]:
+    """SIGINT and SIGTERM blocked (signal.SIG_BLOCK) or let through (SIG_UNBLOCK) inside; afterwards as before."""
+    before = signal.pthread_sigmask(how, _STOPS)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
-
-
-@contextlib.contextmanager
-def _signals_let_through() -> Iterator[None]:
-    """Within `_signals_held`: what came meanwhile is raised here."""
-    try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _sink(view: LiveView) -> Callable[[str, str], None]:

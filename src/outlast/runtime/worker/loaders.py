@@ -51,9 +51,9 @@ class BatchSource(ABC):
         self._iterator: Iterator[Any] | None = None
         self._random: random_state.RandomState | None = None
 
+    @abstractmethod
     def bind(self, rank: int, world_size: int) -> None:
         """Give the rank's share from the next seek or first batch on."""
-        raise NotImplementedError
 
     def next_batch(self) -> Any:
         try:
@@ -82,12 +82,8 @@ class BatchSource(ABC):
     @contextlib.contextmanager
     def _seeded(self, seed: int) -> Iterator[None]:
         """As random_state.isolated, but what did not move since the last batch is not copied again."""
-        self._random = before = random_state.capture(self._random)
-        random_state.seed_cpu(seed)
-        try:
+        with random_state.isolated(seed, self._random) as self._random:
             yield
-        finally:
-            random_state.restore(before)
 
 
 def open_source(loader: DataLoader[Any], name: str) -> BatchSource:

@@ -94,12 +94,12 @@ def seed_cpu(seed: int) -> None:
 
 
 @contextlib.contextmanager
-def isolated(seed: int) -> Iterator[None]:
-    """Inside, draws depend on `seed` alone; afterwards the random state is what it was."""
-    before = capture()
+def isolated(seed: int, last: RandomState | None = None) -> Iterator[RandomState]:
+    """Inside, draws depend on `seed` alone; afterwards the random state is what it was: the one given. What did not move since `last` is not copied."""
+    before = capture(last)
     seed_cpu(seed)
     try:
-        yield
+        yield before
     finally:
         restore(before)
 
