@@ -20,6 +20,7 @@ from outlast.errors import CapacityError, CorruptError, RunFolderError, StateErr
 from outlast.model.beacon import BEACON_BYTES
 from outlast.model.limits import SLOTS_COUNT, VAULT_SPARE_BYTES, VAULT_STALE_S
 from outlast.model.manifest import SEAL_BYTES, Seal
+from outlast.runtime.cgroups import memory_hierarchies
 from outlast.runtime.tiers.image import Piece, TensorSpec, image_bytes
 from outlast.runtime.tiers.vault import Vault, clean_stale, vault_folder
 
@@ -192,6 +193,7 @@ WRITER = """
 import sys, numpy as np
 from pathlib import Path
 from outlast.runtime.tiers.vault import Vault
+from outlast.runtime.cgroups import memory_hierarchies
 from outlast.runtime.tiers.image import Piece, TensorSpec, image_bytes
 vault = Vault.open(Path(sys.argv[1]))
 count = 4_000_000
@@ -228,8 +230,27 @@ def test_room_for_all_companions_is_looked_for_before_anything_is_allocated(vaul
     slot = found.f_bavail * found.f_frsize // (4 * SLOTS_COUNT)
     with pytest.raises(CapacityError, match=f"{4 * SLOTS_COUNT * slot + VAULT_SPARE_BYTES:,}") as caught:
         vault.reserve(0, slot, companions=4)
-    assert "--shm-size" in caught.value.hint
+    assert "fewer workers" in caught.value.hint
     assert not (folder / "rank-0").exists()
+
+
+def test_room_is_what_the_control_group_leaves_where_that_is_less(folder: Path, tmp_path: Path) -> None:
+    """Pages of tmpfs count against the group's limit: /dev/shm may be half empty, and the allocation ends in an OOM kill all the same."""
+    pod = tmp_path / "tree" / "pod"
+    (pod / "container").mkdir(parents=True)
+    free = VAULT_SPARE_BYTES + 4 * SLOTS_COUNT * SLOT - 1
+    for name, text in {"memory.max": "1000000000", "memory.current": f"{1_000_000_000 - free}", "memory.stat": "file 0"}.items():
+        (pod / name).write_text(f"{text}\n")
+    (tmp_path / "own").write_text("0::/pod/container\n")
+    Vault.create(folder, "run-1").close()
+    vault = Vault(folder, "run-1", -1, memory_hierarchies(tmp_path / "own", tmp_path / "tree"))
+    with pytest.raises(CapacityError, match=rf"needs {free + 1:,} more bytes .* {free:,} are available \(memory limit of the control group {pod}\)") as caught:
+        vault.reserve(0, SLOT, companions=4)
+    assert "--memory" in caught.value.hint
+    assert "--shm-size" not in caught.value.hint
+    assert not (folder / "rank-0").exists()
+    vault.reserve(0, SLOT, companions=3)
+    vault.close()
 
 
 @pytest.fixture

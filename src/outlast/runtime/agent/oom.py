@@ -9,15 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from outlast.model.limits import OOM_WINDOW_S
-
-_CGROUPS = Path("/sys/fs/cgroup")
+from outlast.runtime.cgroups import OWN, memory_hierarchies
 
 
 class OomWatch:
     """`look` now and then; `judge` at a death by SIGKILL."""
 
     def __init__(self, sources: list[Path] | None = None) -> None:
-        self._sources = counter_files(Path("/proc/self/cgroup")) if sources is None else sources
+        self._sources = counter_files(OWN) if sources is None else sources
         self._seen: dict[Path, int] = {}
         self._last_rise_s: float | None = None
 
@@ -42,16 +41,9 @@ class OomWatch:
 def counter_files(own_groups: Path) -> list[Path]:
     """Files with a line "oom_kill N": the machine's, and our group's under either hierarchy."""
     files = [Path("/proc/vmstat")]
-    try:
-        lines = own_groups.read_text().splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            files += [_CGROUPS / path.lstrip("/") / "memory.events", _CGROUPS / "memory.events"]
-        elif "memory" in controllers.split(","):
-            files += [_CGROUPS / "memory" / path.lstrip("/") / "memory.oom_control", _CGROUPS / "memory" / "memory.oom_control"]
+    for hierarchy in memory_hierarchies(own_groups):
+        name = "memory.events" if hierarchy.version == 2 else "memory.oom_control"
+        files += [level / name for level in (hierarchy.levels[0], hierarchy.levels[-1])]
     return [file for file in dict.fromkeys(files) if _oom_kills(file) is not None]
 
 

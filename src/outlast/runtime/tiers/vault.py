@@ -20,6 +20,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from outlast.errors import CapacityError, CorruptError, OutlastError, RunFolderError
@@ -27,6 +28,7 @@ from outlast.model.beacon import BEACON_BYTES
 from outlast.model.limits import SLOTS_COUNT, VAULT_SPARE_BYTES, VAULT_STALE_S
 from outlast.model.manifest import NO_RANK, Seal, run_hash
 from outlast.runtime import clock
+from outlast.runtime.cgroups import Hierarchy, memory_hierarchies, memory_room
 from outlast.runtime.tiers.area import Area, allocate, map_file
 from outlast.runtime.tiers.image import Image, Piece
 
@@ -43,8 +45,10 @@ def vault_folder(run_id: str) -> Path:
 class Vault:
     """Made by `create`, `open` or `adopt`. Mappings are made once and kept until `close`."""
 
-    def __init__(self, folder: Path, run_id: str, owner_fd: int) -> None:
+    def __init__(self, folder: Path, run_id: str, owner_fd: int, groups: list[Hierarchy] | None = None) -> None:
+        """`groups`: whose memory limits count; this process's own unless given."""
         self.folder = folder
+        self._groups = groups
         self.run_id = run_id
         self._owner_fd = owner_fd  # -1 for those who only opened it
         self._run = run_hash(run_id)
@@ -212,11 +216,11 @@ class Vault:
             yield from self._area(rank).allocated()
 
     def _require(self, missing: int, what: str) -> None:
-        room, where = _room(self.folder)
-        if missing + VAULT_SPARE_BYTES > room:
+        room = _room(self.folder, memory_hierarchies() if self._groups is None else self._groups)
+        if missing + VAULT_SPARE_BYTES > room.free:
             raise CapacityError(
-                f"the vault needs {max(missing, 0) + VAULT_SPARE_BYTES:,} more bytes in {self.folder} for {what}; {max(room, 0):,} are available ({where})",
-                hint="make /dev/shm larger (docker run --shm-size=..., mount -o remount,size=... /dev/shm), free memory, or start fewer workers per node",
+                f"the vault needs {max(missing, 0) + VAULT_SPARE_BYTES:,} more bytes in {self.folder} for {what}; {room.free:,} are available ({room.of})",
+                hint=f"{room.hint}, or start fewer workers per node",
             )
 
 
@@ -297,13 +301,24 @@ def _lock(fd: int, folder: Path) -> bool:
         raise
 
 
-def _room(folder: Path) -> tuple[int, str]:
-    """Bytes that can still be allocated in `folder`, and what sets the limit."""
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """Bytes that can still be allocated, what sets that limit, and how it is raised."""
+
+    free: int
+    of: str
+    hint: str
+
+
+def _room(folder: Path, groups: list[Hierarchy]) -> _Room:
+    """The tightest limit. tmpfs may be larger than what memory the machine or the control group has left: an allocation would end in the OOM killer."""
     found = os.statvfs(folder)
-    free = found.f_bavail * found.f_frsize
+    size_hint = "make /dev/shm larger (docker run --shm-size=..., mount -o remount,size=... /dev/shm), free memory"
+    rooms = [_Room(found.f_bavail * found.f_frsize, "free space of the file system", size_hint)]
     for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):  # tmpfs may be larger than what memory is left: an allocation would end in the OOM killer
-            available = int(line.split()[1]) * 1024
-            if available < free:
-                return available, "memory of this machine"
-    return free, "free space of the file system"
+        if line.startswith("MemAvailable:"):
+            rooms.append(_Room(int(line.split()[1]) * 1024, "memory of this machine", "free memory"))
+    if (limited := memory_room(groups)) is not None:
+        limit_hint = "raise that limit (docker run --memory=..., limits.memory of a pod, MemoryMax= of a unit)"
+        rooms.append(_Room(limited[0], f"memory limit of the control group {limited[1]}", limit_hint))
+    return min(rooms, key=lambda room: room.free)
