@@ -292,9 +292,14 @@ class Main:
 
     def steps(self) -> Thread:
         while True:
+            if self.machine.committed == self.world.phase_after and not self.machine.phases:
+                yield from self.phase()
+                continue
+            self.machine.now_begun()
             if self.machine.broken:
                 plan = yield from self.stand_still(in_hook=False)
                 yield from self.follow(plan)
+                continue
             if self.machine.committed >= self.world.until or self.machine.stop is not None:
                 if (yield from self.close()) and (yield from self.hand_over()):
                     break
@@ -304,6 +309,19 @@ class Main:
         yield from self.mark("finishing")
         self.do(self.machine.finished(stopped=self.machine.stop is not None))
         self.p.finished = True
+
+    def phase(self) -> Thread:
+        """As `run.phase`: over for everybody, or begun again. A successor, which joins where its peers wait, comes to it as they do."""
+        self.world.enter(self.p, Phase.EVALUATION)
+        yield from self.mark("phase")
+        try:
+            yield ("collective",)
+        except PeerFailure as error:
+            self.broke(error)
+            plan = yield from self.stand_still(in_hook=False)
+            yield from self.follow(plan)
+        else:
+            self.machine.now_past_phase()
 
     def step(self, number: int) -> Thread:
         p, world = self.p, self.world

@@ -125,8 +125,10 @@ class World:
     """`run` returns the `End`, or fails when there is none within `bound_s`. What it saw is in the attributes."""
 
     def __init__(self, *, script: Callable[[World, Process], Generator[Act, Any, int]], ranks: int = 3, spares: int = 0, spare_kind: str = "hot",
-                 until: int = 6, faults: tuple[Fault, ...] = (), seed: int = 0, sharded: bool = False, max_restarts: int | None = None) -> None:  # fmt: skip
+                 until: int = 6, faults: tuple[Fault, ...] = (), seed: int = 0, sharded: bool = False, max_restarts: int | None = None,
+                 phase_after: int = -1) -> None:  # fmt: skip
         self.now_s = 100.0
+        self.phase_after = phase_after  # the step that one run.phase follows
         self.ranks, self.until, self.sharded, self.faults = ranks, until, sharded, faults
         self.script = script
         self.random = random.Random(seed)

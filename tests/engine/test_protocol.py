@@ -214,6 +214,18 @@ def test_a_step_that_all_had_prepared_goes_forward() -> None:
     assert one.steps_repeated == 0
 
 
+@pytest.mark.parametrize("way", ["in_place", "respawn", "reenter"])
+@pytest.mark.parametrize("after", [0, 3])
+def test_an_interrupted_phase_repeats_no_step(way: str, after: int) -> None:
+    """An evaluation before the first step, or between two; in the second case a fault in the step after it too, which is repeated."""
+    world = a_world(way, Fault("kill", 1, "phase", 1), Fault("kill", 1, "body", after + 1), phase_after=after)
+    ended_well(world)
+    assert [fault.mark for _, fault, _ in world.struck] == ["phase", "body"]
+    in_phase, in_step = world.interruptions.values()
+    assert (in_phase.step, in_phase.steps_repeated, in_phase.steps_lost) == (after, 0, 0)
+    assert (in_step.step, in_step.steps_repeated, in_step.steps_lost) == (after, 1, 0)
+
+
 def test_lost_contact_with_nobody_dead_repeats_the_step() -> None:
     world = a_world("in_place", until=6)
 

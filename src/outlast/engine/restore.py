@@ -40,6 +40,7 @@ class RestoreVerdict:
     heal    ranks that must take replicated state from `donor`
     phases  how many phases after `step` are done: one that saw the vote at a phase's end pass speaks for all
     replay  nobody is known to be past the phases after `step`: a healed rank must come to them through the script
+    begun   the step after `step` was asked for: it was cut short. False while all that are there stand in, or before, a phase
     """
 
     step: int | None
@@ -49,6 +50,7 @@ class RestoreVerdict:
     reason: str
     phases: int = 0
     replay: bool = False
+    begun: bool = False
 
 
 def decide_replicated(*, holdings: Sequence[Holding]) -> RestoreVerdict:
@@ -74,8 +76,8 @@ def decide_replicated(*, holdings: Sequence[Holding]) -> RestoreVerdict:
         return RestoreVerdict(None, {}, -1, (), f"no live rank can reach step {newest}")
     there = [held for held in live if held.committed == newest]
     phases = max((held.phases for held in there), default=0)
-    replay = newest > 0 and not any(held.begun for held in there)
-    return RestoreVerdict(newest, settle, min(settle), heal, reason, phases, replay)
+    begun = any(held.begun for held in there)
+    return RestoreVerdict(newest, settle, min(settle), heal, reason, phases, replay=newest > 0 and not begun, begun=begun)
 
 
 def _all_sealed(holdings: Sequence[Holding], live: Sequence[Holding], step: int) -> bool:

@@ -97,7 +97,7 @@ class Leaving(Faults):
     def _book(self, now_s: float, verdict: RecoveryVerdict, restore: RestoreVerdict, start: Restart | None) -> None:
         """Of steps that were executed: how many are executed again, and how many that were committed are not any more."""
         if restore.step is not None and not self.roster.sharded:
-            step, again = restore.step, 0 if "forward" in restore.settle.values() else 1
+            step, again = restore.step, 1 if restore.begun and "forward" not in restore.settle.values() else 0
         else:
             step = start.step if start is not None else restore.step or 0
             again = max(0, self.executed - step)
