@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from outlast.engine.protocol.agent import Reading
 from outlast.engine.protocol.coordinator import Coordinator, Stage
+from outlast.engine.protocol.members import Member
 from outlast.engine.protocol.outputs import End, Spawn
 from outlast.model import limits
 from outlast.model.beacon import Beacon, unpack
@@ -164,7 +165,7 @@ class Bookkeeping:
             "generation": coordinator.generation,
             "step": max(self._steps.newest, coordinator.step),
             "steps_per_s": self._steps.rate(now_s),
-            "workers": [{"rank": m.rank, "pid": m.pid, "node": m.node, "state": _state(m.dead, m.joined or plain, m.finished)} for m in members],
+            "workers": [{"rank": m.rank, "pid": m.pid, "node": m.node, "state": _state(m, at_work=m.joined or plain)} for m in members],
             "spares": [{"pid": m.pid, "kind": m.kind, "node": m.node, "parked": m.parked} for m in coordinator.roster.spares()],
             "ettr": productive_s / (wall_s * self._world_size) if wall_s > 0 else 0.0,
             "wall_s": wall_s,
@@ -212,8 +213,11 @@ class _Steps:
         return (to_step - from_step) / max(now_s - from_s, 1e-9)
 
 
-def _state(dead: bool, joined: bool, finished: bool) -> str:
-    return "dead" if dead else "finished" if finished else "training" if joined else "starting"
+def _state(member: Member, *, at_work: bool) -> str:
+    """ended: its process is over and has done its part. dead: it has not, and its rank is to be given away."""
+    if member.dead:
+        return "ended" if member.done else "dead"
+    return "finished" if member.finished else "training" if at_work else "starting"
 
 
 def _is_stopped(pid: int) -> bool:
