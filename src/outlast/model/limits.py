@@ -17,6 +17,8 @@ STORE_DEADLINE_S = 20.0  # the store host says its port
 GROUP_CONNECT_S = 10.0  # all ranks are there: connecting a process group takes milliseconds
 GROUP_LET_GO_S = 0.5  # an old process group's threads are joined this long after it is gone, off the path to training
 GROUP_POLL_S = 0.0005  # how often a rank looks whether the others have come to the group
+BALLOT_LOOK_S = 0.01  # a rank that waits for a vote is woken at once; it looks this often all the same, should the wake-up come a moment too early
+BALLOT_MAX_BYTES = 512
 
 # --- detection ---------------------------------------------------------------------------------------
 TICK_S = 0.05  # the agent looks at the beacons this often

@@ -52,7 +52,7 @@ class Phase(str, Enum):
     PARKED = "parked"  # a spare waiting for a rank
     DATA = "data"  # fetching a batch
     BODY = "body"  # inside `with step:`, before the vote: user code, may be in a collective
-    VOTE = "vote"  # in the vote's all-reduce
+    VOTE = "vote"  # in the vote's collective
     APPLY = "apply"  # after a passed vote: optimizer and the block's tail, local
     SNAPSHOT = "snapshot"  # copying an image into the vault
     CHECKPOINT = "checkpoint"

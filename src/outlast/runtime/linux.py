@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import signal
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _IOLBF = 1
+
+_FUTEX_CALLS = {"x86_64": 202, "aarch64": 98}
+_FUTEX_WAIT, _FUTEX_WAKE = 0, 1
+_EVERYBODY = 2**31 - 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -46,6 +51,31 @@ def trim_heap() -> None:
     """Give free memory back to the kernel; C libraries other than glibc have no such call."""
     if hasattr(_libc, "malloc_trim"):
         _libc.malloc_trim(0)
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("s", ctypes.c_long), ("ns", ctypes.c_long))
+
+
+def has_futex() -> bool:
+    """Whether the two calls below are known for this processor."""
+    return _FUTEX != 0
+
+
+def futex_wait(address: int, seen: int, timeout_s: float) -> None:
+    """Sleep while the 32 bits of shared memory at `address` are `seen`, until woken, a signal comes, or the time is over. Lets the interpreter lock go."""
+    rest = _Timespec(int(timeout_s), int(timeout_s % 1 * 1e9))
+    _futex(_FUTEX, address, _FUTEX_WAIT, seen, ctypes.addressof(rest), None, 0)
+
+
+def futex_wake(address: int) -> None:
+    """Wake all processes and threads that sleep on the 32 bits of shared memory at `address`."""
+    _futex(_FUTEX, address, _FUTEX_WAKE, _EVERYBODY, None, None, 0)
+
+
+_FUTEX = _FUTEX_CALLS.get(platform.machine(), 0)
+_futex = ctypes.CDLL(None).syscall
+_futex.argtypes = (ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
 
 
 def set_title(arguments: list[str], name: str) -> None:

@@ -25,7 +25,7 @@ from outlast.model import limits
 from outlast.model.messages import Regroup
 from outlast.model.terms import Cause, Phase
 from outlast.runtime import clock
-from outlast.runtime.worker import ddp, groups
+from outlast.runtime.worker import ballots, ddp, groups
 from outlast.runtime.worker.guards import Guards
 from outlast.runtime.worker.peers import is_peer_failure
 from outlast.runtime.worker.session import Session, cut, one_line
@@ -43,6 +43,7 @@ class Membership:
         self.guards = Guards()
         self.watch = SocketWatch()
         self.in_body = False  # the main thread runs the body of a step: it may be interrupted between two bytecodes
+        self.ballots: ballots.BallotBox | None = None  # where this generation's ranks vote, if they are all on this node
         self._group: groups.Group | None = None
         self._solo: groups.Group | None = None
         self._store: TCPStore | None = None
@@ -142,8 +143,8 @@ class Membership:
         self.world_size, self.local_world_size = session.spec.world_size, session.spec.local_world_size
         self.guards.install(on_rank_read=self.rank if self.is_spare else None)
         ddp.install()
-        session.collectives = groups.collectives
-        session.wake = self.watch.wake
+        session.collectives = self._collectives
+        session.wake = self._wake
         session.interrupt = self._interrupt
         signal.signal(_INTERRUPT, self._on_interrupt)
         self.watch.install()
@@ -198,6 +199,7 @@ class Membership:
                 store=store, generation=plan.generation, rank=plan.rank, world_size=plan.world_size, backend=_backend(), timeout_s=limits.GROUP_TIMEOUT_S,
                 watch=self.watch, cancelled=lambda: self.broken,
             )  # fmt: skip
+        self._open_ballots(plan)
         return clock.now_s() - began_s
 
     def _connect(self, host: str, port: int) -> TCPStore:
@@ -211,7 +213,30 @@ class Membership:
         for group in (self._group, self._solo):
             if group is not None:
                 groups.destroy(group)
-        self._group = self._solo = None
+        self._group = self._solo = self.ballots = None
+
+    def _open_ballots(self, plan: Regroup) -> None:
+        """Once the group stands: nobody is in an older generation any more."""
+        assert self.session is not None
+        if ballots.is_offered(world_size=plan.world_size, local_world_size=self.local_world_size):
+            vault, world_size = self.session.vault, plan.world_size
+            rows = vault.ballots(plan.generation, ballots.size(world_size))
+            timeout_s = limits.GROUP_TIMEOUT_S
+            self.ballots = ballots.BallotBox(rows, rank=plan.rank, world_size=world_size, timeout_s=timeout_s, cancelled=lambda: self.broken)
+            if plan.rank == 0:
+                vault.drop_ballots(before=plan.generation)
+
+    def _collectives(self) -> int:
+        """What this rank has entered in this generation, votes included; -1 where the backend does not count. From any thread."""
+        box, count = self.ballots, groups.collectives()
+        return count if box is None or count < 0 else count + box.cast
+
+    def _wake(self) -> None:
+        """From the listener thread: whatever blocks the main thread in this generation ends."""
+        box = self.ballots
+        if box is not None:
+            box.wake()
+        self.watch.wake()
 
     def reenter(self) -> None:
         """Main's function is about to be entered again: into the generation of the newest plan."""
@@ -237,7 +262,7 @@ class Membership:
 
     def is_victim(self, error: BaseException) -> bool:
         """Whether `error` is what a lost peer looks like from here."""
-        return self.broken or isinstance(error, (StepInterrupted, groups.Cancelled)) or is_peer_failure(error)
+        return self.broken or isinstance(error, (StepInterrupted, groups.Cancelled, ballots.Cut)) or is_peer_failure(error)
 
     def left_function(self, error: Exception) -> Regroup | None:
         """An error left main's function: say so, and wait for the plan to enter it again. None where nobody can give one."""

@@ -1,0 +1,92 @@
+"""The box into which the ranks of one node put their ballots: a few pages of shared memory, one file per generation.
+
+A collective of gloo wakes three threads in each process for every message that it waits for. Four busy ranks on two cores take 8 ms
+for its smallest all-reduce and 2.4 ms for its smallest all-to-all; through this box 0.06 ms, with a fortieth of the processor time.
+
+Each rank has a row: a word that counts its ballots, and two places for them, used in turn. A ballot is written before its word moves,
+and carries number, length and checksum: where memory is not read in the order in which it was written, a reader looks again. Nobody
+writes ballot n + 2 over ballot n before all have read n: it takes everybody's n + 1 to get there.
+
+The file belongs to a generation. A process that is left over from an older one writes where nobody reads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import zlib
+from collections.abc import Callable
+
+from outlast.model.limits import BALLOT_LOOK_S, BALLOT_MAX_BYTES
+from outlast.runtime import clock, linux
+
+_HEAD = struct.Struct("<QII")  # number, length, checksum
+_LINE_BYTES = 64  # of the processor's cache: the word that others look at has one to itself
+_PLACE_BYTES = -(-(_HEAD.size + BALLOT_MAX_BYTES) // _LINE_BYTES) * _LINE_BYTES
+_ROW_BYTES = _LINE_BYTES + 2 * _PLACE_BYTES
+
+
+class Cut(RuntimeError):
+    """The generation is over, or a rank did not come within the time-out. Nothing is known of the others' outcome."""
+
+
+class BallotBox:
+    """One per rank and generation. `cast` is the number of ballots that this rank has put in."""
+
+    def __init__(self, rows: memoryview, *, rank: int, world_size: int, timeout_s: float, cancelled: Callable[[], bool]) -> None:
+        """`rows`: `size(world_size)` bytes that all ranks share, zeros before the first of them votes."""
+        self.cast = 0
+        self._rank = rank
+        self._timeout_s = timeout_s
+        self._cancelled = cancelled
+        self._rows = rows
+        self._words = rows.cast("I")
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(rows))
+        self._ranks = range(world_size)
+
+    def exchange(self, ballot: bytes) -> list[bytes]:
+        """Put `ballot` in (at most BALLOT_MAX_BYTES) and wait for those of all ranks; by rank. Raises Cut."""
+        number = self.cast = self.cast + 1
+        self._put(number, ballot)
+        over_s = clock.now_s() + self._timeout_s
+        return [self._take(rank, number, over_s) for rank in self._ranks]
+
+    def wake(self) -> None:
+        """From any thread: who waits in `exchange` looks at once whether the generation is over."""
+        for rank in self._ranks:
+            linux.futex_wake(self._address + rank * _ROW_BYTES)
+
+    def _put(self, number: int, ballot: bytes) -> None:
+        start = self._rank * _ROW_BYTES
+        at = start + _LINE_BYTES + number % 2 * _PLACE_BYTES
+        self._rows[at + _HEAD.size : at + _HEAD.size + len(ballot)] = ballot
+        _HEAD.pack_into(self._rows, at, number, len(ballot), zlib.crc32(ballot, number))
+        self._words[start // 4] = number
+        linux.futex_wake(self._address + start)
+
+    def _take(self, rank: int, number: int, over_s: float) -> bytes:
+        start = rank * _ROW_BYTES
+        at = start + _LINE_BYTES + number % 2 * _PLACE_BYTES
+        while True:
+            seen = self._words[start // 4]
+            if seen >= number:
+                found, length, checksum = _HEAD.unpack_from(self._rows, at)
+                ballot = bytes(self._rows[at + _HEAD.size : at + _HEAD.size + min(length, BALLOT_MAX_BYTES)])
+                if found == number and zlib.crc32(ballot, number) == checksum:
+                    return ballot
+            if self._cancelled():
+                raise Cut("the generation is over")
+            if clock.now_s() > over_s:
+                raise Cut(f"rank {rank} did not vote within {self._timeout_s:.0f} s")
+            if seen < number:
+                linux.futex_wait(self._address + start, seen, BALLOT_LOOK_S)
+
+
+def size(world_size: int) -> int:
+    """Bytes of a box."""
+    return world_size * _ROW_BYTES
+
+
+def is_offered(*, world_size: int, local_world_size: int) -> bool:
+    """All ranks are on this node, and this kernel's futex can be called."""
+    return world_size == local_world_size and linux.has_futex()

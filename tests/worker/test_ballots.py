@@ -1,0 +1,170 @@
+"""The ballot box: what one rank puts in, all ranks take out, whoever is slow, dead or left over."""
+
+from __future__ import annotations
+
+import mmap
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlast.model.limits import BALLOT_LOOK_S, BALLOT_MAX_BYTES
+from outlast.runtime import linux
+from outlast.runtime.tiers.vault import Vault
+from outlast.runtime.worker import ballots
+from outlast.runtime.worker.ballots import BallotBox, Cut
+
+_FORKS = multiprocessing.get_context("fork")
+
+
+def never() -> bool:
+    return False
+
+
+def box(rows: memoryview, rank: int, world_size: int, *, cancelled: Callable[[], bool] = never, timeout_s: float = 20.0) -> BallotBox:
+    return BallotBox(rows, rank=rank, world_size=world_size, timeout_s=timeout_s, cancelled=cancelled)
+
+
+@pytest.fixture
+def rows() -> memoryview:
+    """Shared with the children that a test forks."""
+    return memoryview(mmap.mmap(-1, ballots.size(4)))
+
+
+@pytest.fixture
+def ended() -> Iterator[list[Any]]:
+    processes: list[Any] = []
+    yield processes
+    for process in processes:
+        process.kill()
+        process.join(5)
+
+
+def ballot(rank: int, number: int) -> bytes:
+    """Of another length each time, the longest included."""
+    return bytes([rank, number % 256]) * (1 + (rank + number) * 7 % (BALLOT_MAX_BYTES // 2))
+
+
+def vote_often(rows: memoryview, rank: int, times: int, said: Any) -> None:
+    mine = box(rows, rank, 4)
+    for number in range(times):
+        if mine.exchange(ballot(rank, number)) != [ballot(other, number) for other in range(4)]:
+            said.send(f"rank {rank} read something else in vote {number}")
+            os._exit(1)
+    said.send("")
+
+
+def test_every_rank_reads_every_ballot_of_every_vote(rows: memoryview, ended: list[Any]) -> None:
+    """Four processes, 3,000 votes as fast as they can: a fast one must not overwrite what a slow one still reads."""
+    ours = []
+    for rank in range(4):
+        here, there = _FORKS.Pipe(duplex=False)
+        ended.append(_FORKS.Process(target=vote_often, args=(rows, rank, 3_000, there)))
+        ended[-1].start()
+        ours.append(here)
+    for here in ours:
+        assert here.poll(60), "a rank did not come through"
+        assert here.recv() == ""
+
+
+def test_who_waits_for_a_stopped_rank_is_woken_at_once(rows: memoryview, ended: list[Any]) -> None:
+    """Rank 1 is stopped before its ballot. Method: the wake-up comes from another thread, as the agent's word does."""
+    over = threading.Event()
+    waiting = box(rows, 0, 2, cancelled=over.is_set)
+    left_s: list[float] = []
+
+    def vote() -> None:
+        with pytest.raises(Cut):
+            waiting.exchange(b"mine")
+        left_s.append(time.monotonic())
+
+    thread = threading.Thread(target=vote)
+    thread.start()
+    while waiting.cast == 0:
+        os.sched_yield()
+    over.set()
+    waiting.wake()
+    thread.join(10)
+    assert left_s
+
+
+def test_a_wake_up_that_comes_too_early_costs_one_look(rows: memoryview) -> None:
+    """Nobody wakes at all: the rank looks by itself every BALLOT_LOOK_S."""
+    looks: list[int] = []
+
+    def cancelled() -> bool:
+        looks.append(1)
+        return len(looks) > 3
+
+    with pytest.raises(Cut):
+        box(rows, 0, 2, cancelled=cancelled).exchange(b"mine")
+    assert len(looks) == 4
+    assert BALLOT_LOOK_S < 0.05
+
+
+def test_a_rank_that_never_votes_is_named(rows: memoryview) -> None:
+    box(rows, 0, 3).cast = 1
+    with pytest.raises(Cut, match="rank 1 did not vote"):
+        box(rows, 0, 3, timeout_s=0.03).exchange(b"mine")
+
+
+def test_a_rank_killed_before_its_word_moved_has_not_voted(rows: memoryview, ended: list[Any]) -> None:
+    """The child writes its ballot and dies where the word would follow."""
+
+    def die_in_between() -> None:
+        mine = box(rows, 1, 2)
+        mine._words = {}  # type: ignore[assignment]  # takes the word and keeps it from the others
+        linux.futex_wake = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+        mine.exchange(b"theirs")
+
+    ended.append(_FORKS.Process(target=die_in_between))
+    ended[-1].start()
+    ended[-1].join(20)
+    assert ended[-1].exitcode == -signal.SIGKILL
+    with pytest.raises(Cut, match="rank 1"):
+        box(rows, 0, 2, timeout_s=0.05).exchange(b"mine")
+
+
+def test_a_ballot_that_is_seen_half_written_is_read_again(rows: memoryview) -> None:
+    """As on processors whose stores become visible in another order: the word has moved, the ballot has not come."""
+    theirs, mine = box(rows, 1, 2), box(rows, 0, 2)
+    theirs._put(1, b"all of it")
+    place = bytes(rows[:])
+    damaged = place.index(b"all of it")
+    rows[damaged] = 0
+    repaired: list[bool] = []
+
+    def repair() -> bool:
+        rows[damaged] = b"a"[0]
+        repaired.append(True)
+        return False
+
+    mine._cancelled = repair
+    assert mine.exchange(b"mine") == [b"mine", b"all of it"]
+    assert repaired
+
+
+def test_a_generation_votes_in_a_box_of_its_own(tmp_path: Path) -> None:
+    """What a left-over process writes for an older generation is read by nobody, and a new owner of the vault begins with no votes at all."""
+    vault = Vault.create(tmp_path / "vault", "a-run")
+    old, new = (vault.ballots(generation, ballots.size(2)) for generation in (3, 4))
+    box(old, 1, 2)._put(1, b"old")
+    with pytest.raises(Cut):
+        box(new, 0, 2, timeout_s=0.02).exchange(b"new")
+    vault.drop_ballots(before=4)
+    assert [path.name for path in vault.folder.glob("ballots-*")] == ["ballots-4"]
+    vault.close()
+    again = Vault.adopt(tmp_path / "vault", "a-run")
+    assert bytes(again.ballots(4, ballots.size(2))) == bytes(ballots.size(2))
+    again.remove()
+
+
+def test_ranks_on_several_nodes_vote_by_a_collective() -> None:
+    assert not ballots.is_offered(world_size=8, local_world_size=4)
+    assert ballots.is_offered(world_size=4, local_world_size=4) == linux.has_futex()

@@ -1,0 +1,69 @@
+"""What a vote tells is the same, whichever way the ballots go."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import threading
+import types
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from outlast.runtime.worker import ballots
+from outlast.runtime.worker.vote import LOGGED_MAX, Ballot, vote
+from tests.worker._ranks import Rank, run_ranks
+
+WORLD = 3
+
+
+def by_collective(rank: Rank) -> list[Ballot]:
+    dist.init_process_group("gloo", store=dist.TCPStore("127.0.0.1", rank.port), rank=rank.rank, world_size=WORLD)
+    member: Any = types.SimpleNamespace(world_size=WORLD, ballots=None, guards=types.SimpleNamespace(ours=contextlib.nullcontext))
+    return [vote(member, one) for one in cast(rank.rank)]
+
+
+def through_the_box() -> list[list[Ballot]]:
+    """Three threads stand for three processes: the box knows neither."""
+    rows = memoryview(mmap.mmap(-1, ballots.size(WORLD)))
+    told: list[list[Ballot]] = [[] for _ in range(WORLD)]
+
+    def one(rank: int) -> None:
+        member: Any = types.SimpleNamespace(world_size=WORLD)
+        member.ballots = ballots.BallotBox(rows, rank=rank, world_size=WORLD, timeout_s=10.0, cancelled=lambda: False)
+        told[rank] += [vote(member, each) for each in cast(rank)]
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(WORLD)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    return told
+
+
+def cast(rank: int) -> list[Ballot]:
+    """All well; one rank not sealed; one asked to stop; values; other names on one rank; as many values as there may be."""
+    return [
+        Ballot(True, False),
+        Ballot(rank != 1, False),
+        Ballot(True, rank == 2),
+        Ballot(True, False, (("loss", 0.1 * rank), ("norm", 2.0)), (("late", 1.0),)),
+        Ballot(True, False, (("loss", 1.0),) if rank else (("other", 1.0), ("more", 1.0)), (("late", 1.0),)),
+        Ballot(True, False, tuple((f"name {index}", float(index)) for index in range(LOGGED_MAX)), ()),
+    ]
+
+
+@pytest.mark.parametrize("way", ["box", "collective"])
+def test_every_rank_learns_the_same(way: str) -> None:
+    told = through_the_box() if way == "box" else run_ranks(WORLD, by_collective)
+    assert told[0] == told[1] == told[2]
+    well, unsealed, stopped, values, mixed, full = told[0]
+    assert (well.sealed, well.stop) == (True, False)
+    assert (unsealed.sealed, stopped.stop) == (False, True)
+    assert values.current == (("loss", 0.0 + 0.1 + 0.2), ("norm", 6.0))
+    assert values.earlier == (("late", 3.0),)
+    assert mixed.current is None
+    assert mixed.earlier is None
+    assert full.current is not None
+    assert full.current[-1] == (f"name {LOGGED_MAX - 1}", 3.0 * (LOGGED_MAX - 1))
