@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -28,6 +29,7 @@ from outlast.model.limits import GROUP_CONNECT_S, GROUP_LET_GO_S, GROUP_POLL_S
 from outlast.runtime.worker.wake import SocketWatch, open_sockets
 
 _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
+_backends: WeakKeyDictionary[dist.ProcessGroup, Any] = WeakKeyDictionary()  # which one counts: found once, asked twice a step
 
 
 class Cancelled(RuntimeError):
@@ -158,8 +160,11 @@ def collectives() -> int:
     if world is None:
         return -1
     try:
-        device = max(world._device_types, key=lambda device: device.type != "cpu")
-        return int(world._get_backend(device)._get_sequence_number_for_group())  # type: ignore[attr-defined]
+        backend: Any = _backends.get(world)
+        if backend is None:
+            device = max(world._device_types, key=lambda device: device.type != "cpu")
+            backend = _backends[world] = world._get_backend(device)
+        return int(backend._get_sequence_number_for_group())
     except (AttributeError, RuntimeError, ValueError):
         return -1
 

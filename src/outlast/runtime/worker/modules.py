@@ -62,8 +62,8 @@ class Modules:
         return out
 
     def live(self) -> list[torch.Tensor]:
-        """The buffers, without names."""
-        return [buffer for module, key, _ in self._current_places() if (buffer := module._buffers[key]) is not None]
+        """The buffers, without names: those that `buffers` or `keep` found last."""
+        return [buffer for module, key, _ in self._places if (buffer := module._buffers.get(key)) is not None]
 
     def marks(self) -> list[tuple[int, int]]:
         """Cheap evidence of a change: which tensor each buffer is, and how often it was changed in place. Blind to writes through .data and NumPy."""
