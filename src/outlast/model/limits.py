@@ -86,7 +86,7 @@ SHAPES_LOOK_STEPS = 16  # between two looks at the shapes of parameters and of w
 LOADER_POSITION_BYTES = 256 << 10  # room for the position of a loader that keeps state of its own
 IMAGE_ALIGN_BYTES = 64  # tensors begin at a multiple of this in an image
 IMAGE_HEADER_MAX_BYTES = 100_000_000  # safetensors refuses longer headers
-METADATA_RESERVE_BYTES = 16 << 10  # room kept in an image's header for metadata that changes from step to step
+METADATA_RESERVE_BYTES = 1 << 10  # room kept in an image's header for metadata that changes from step to step
 
 # --- checkpoints ------------------------------------------------------------------------------------
 CHECKPOINTS_KEPT_COUNT = 2  # in a run's folder; the last restorable one is never removed

@@ -29,6 +29,11 @@ class Drilled(RuntimeError):
     """What a drill raises where it was asked to."""
 
 
+def any_planned() -> bool:
+    """Whether this process has anything to strike at."""
+    return bool(_plan)
+
+
 def mark(name: str, *, rank: int, step: int, generation: int) -> None:
     """Strike here if the plan says so."""
     for fault in _plan:

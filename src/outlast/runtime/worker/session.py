@@ -29,7 +29,7 @@ from outlast.runtime import clock
 from outlast.runtime.channel import BlockingChannel
 from outlast.runtime.child import ChildSpec
 from outlast.runtime.tiers.vault import Vault
-from outlast.runtime.worker.marks import mark
+from outlast.runtime.worker import marks
 from outlast.runtime.worker.peers import is_peer_failure
 
 _FORGET = 0.99  # per occurrence: how fast a long phase is forgotten
@@ -52,6 +52,7 @@ class Session:
         self.book = Book(now_s=now_s, cause=Cause.STARTUP)
         self.beacon = Beacon(worker=spec.worker, pid=os.getpid(), rank=spec.rank)
         self._phase_since_s = now_s
+        self._drilled = marks.any_planned()
         self._met: set[Phase] = set()  # phases that ended well once
         self._main = threading.main_thread().ident or 0
         self.publish(now_s)
@@ -132,7 +133,8 @@ class Session:
 
     def mark(self, name: str, step: int) -> None:
         """A place where a drill may strike."""
-        mark(name, rank=self.beacon.rank, step=step, generation=self.machine.generation)
+        if self._drilled:
+            marks.mark(name, rank=self.beacon.rank, step=step, generation=self.machine.generation)
 
     # --- beacon and book ---
 
