@@ -1,15 +1,24 @@
-"""What the launcher says of a run while it lasts: the states of its workers. Coordinator, ledger and vault are real, the processes are told of."""
+"""What the launcher says of a run while it lasts: its workers' states, its ETTR. Coordinator, ledger and vault are real, the processes are told of."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from outlast.app.status import headline
+from outlast.app.words import percent
 from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart
+from outlast.engine.protocol.outputs import Spawn
+from outlast.model.beacon import Beacon, pack_into
+from outlast.model.goodput import account
 from outlast.model.messages import WorkerExited, WorkerStarted
+from outlast.model.terms import Cause
+from outlast.runtime import clock
+from outlast.runtime.agent.processes import Exited
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
 from outlast.runtime.ledger.store import Ledger
 from outlast.runtime.tiers.vault import Vault
@@ -45,7 +54,7 @@ def exits(worker: int, code: int) -> WorkerExited:
 
 
 def a_books(ledger: Ledger, vault: Vault) -> Bookkeeping:
-    return Bookkeeping(ledger=ledger, vault=vault, run="r", node="here", world_size=2, show=lambda _: None, began_s=ledger.began_s())
+    return Bookkeeping(ledger=ledger, vault=vault, records=ledger.read(), node="here", show=lambda _: None)
 
 
 def states(books: Bookkeeping, coordinator: Coordinator) -> list[str]:
@@ -62,3 +71,36 @@ def test_a_rank_that_ended_well_before_its_peers_is_not_shown_as_dead(ledger: Le
     assert states(books, coordinator) == ["training", "training"]
     coordinator.on_message(exits(1, code), now_s=NOW_S)
     assert states(books, coordinator)[0] == state
+
+
+def works(books: Bookkeeping, vault: Vault, worker: int, seconds: dict[Cause, float], cause: Cause) -> None:
+    """Worker `worker` takes the rank `worker - 6` now; its beacon says that it spent `seconds`, and since then it is at `cause`."""
+    books.started(Spawn(worker, worker - 6, "rank", 3))
+    beacon = Beacon(worker, 1000 + worker, rank=worker - 6, step=200, cause=cause, opened_ns=int(clock.now_s() * 1e9))
+    beacon.seconds |= seconds
+    pack_into(vault.beacon(worker, create=True), beacon)
+    books.look(worker, os.getpid(), now_s=clock.now_s())
+
+
+def test_of_a_resumed_run_the_view_says_what_the_report_says(tmp_path: Path, vault: Vault) -> None:
+    """The first session lasted 20 s, most of them productive; an hour later the second is at it for nearly 10 s: one rank died, one is in a step."""
+    path = a_run.ended_run(tmp_path, state="stopped") / "ledger.db"
+    began_s = clock.now_s()
+    with closing(Ledger.resume(path, pid=1, started_s=began_s, started_wall_s=a_run.META.started_wall_s + 3600.0)) as ledger:
+        books = a_books(ledger, vault)
+        works(books, vault, 6, {Cause.STARTUP: 1.0, Cause.PRODUCTIVE: 2.0}, Cause.OTHER)
+        works(books, vault, 7, {Cause.STARTUP: 1.0, Cause.PRODUCTIVE: 3.0}, Cause.PRODUCTIVE)
+        books.ended(Exited(6, 1006, None, 9, None, clock.now_s() + 4.0))
+        coordinator, now_s = Coordinator(options=CoordinatorOptions(2, Restart())), began_s + 9.5
+        books.flush(coordinator, now_s=now_s)
+        said, reckoned = books.snapshot(coordinator, now_s=now_s), account(ledger.read(), now_s=now_s)
+    assert said["wall_s"] == pytest.approx(reckoned.wall_s)
+    assert said["wall_s"] == pytest.approx(29.5), "the hour between the sessions is no time of the run's"
+    assert said["ettr"] == pytest.approx(reckoned.ettr)
+    assert said["ettr"] == pytest.approx((a_run_productive_s() + 2.0 + 8.5) / 59.0, abs=0.01)
+    text = headline(said).plain
+    assert f"ETTR {percent(reckoned.ettr)} over 2 sessions   29.5 s" in text, text
+
+
+def a_run_productive_s() -> float:
+    return sum(life.seconds.get(Cause.PRODUCTIVE, 0.0) for life in a_run.LIVES)

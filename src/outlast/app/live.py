@@ -1,6 +1,7 @@
 """The live view of `outlast run`, on stderr: a few lines that stay in place on a terminal, plain lines elsewhere.
 
 A snapshot is what `outlast status --json` prints. The view asks nobody for the time: `wall_s` of the snapshots is its clock.
+Of a resumed run, `wall_s` and ETTR are over all its launcher sessions, as in `outlast report`.
 One thread; nothing is drawn between calls.
 """
 

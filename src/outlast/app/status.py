@@ -36,7 +36,7 @@ def status_facts(view: RunView) -> dict[str, typing.Any]:
         "reason": newest.session.reason,
     } | said  # fmt: skip
     facts = {"run": records.meta.run, "state": state} | facts | {"run": records.meta.run, "state": state}
-    facts |= {"path": str(view.path), "world_size": records.meta.world_size}
+    facts |= {"path": str(view.path), "world_size": records.meta.world_size, "session": newest.session.session}
     facts |= {"ettr": books.ettr, "wall_s": round(books.wall_s, 6), "interruptions": records.interruptions()[-LAST_COUNT:]}
     if state in OVER:
         facts["steps_per_s"] = 0.0
@@ -61,14 +61,15 @@ def show_status(console: Console, facts: Facts) -> None:
 
 
 def headline(facts: Facts) -> Text:
-    """`training  step 1,204 of 2,000   9.6 steps/s   ETTR 97.1 %   1 m 02 s   generation 3`, after the run's name where there is one."""
+    """`training  step 1,204 of 2,000   9.6 steps/s   ETTR 97.1 % over 2 sessions   1 m 02 s   generation 3`, after the run's name where there is one."""
     step = f"step {facts['step']:,}"
     if facts.get("until"):
         step += f" of {facts['until']:,}"
     parts = [step]
     if facts.get("steps_per_s"):
         parts.append(f"{facts['steps_per_s']:.3g} steps/s")
-    parts += [f"ETTR {words.percent(facts.get('ettr') or 0.0)}", words.duration(facts.get("wall_s") or 0.0), f"generation {facts['generation']}"]
+    over = f" over {facts['session']} sessions" if facts.get("session", 1) > 1 else ""  # of the launcher: those before a --resume count
+    parts += [f"ETTR {words.percent(facts.get('ettr') or 0.0)}{over}", words.duration(facts.get("wall_s") or 0.0), f"generation {facts['generation']}"]
     line = Text.assemble((str(facts["run"]), "bold"), "  ", (facts["state"], STATE_STYLE.get(facts["state"], "")), "  ")
     return line.append("   ".join(parts))
 

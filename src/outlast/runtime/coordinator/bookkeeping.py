@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from outlast.engine.protocol.agent import Reading
@@ -13,7 +14,8 @@ from outlast.engine.protocol.members import Member
 from outlast.engine.protocol.outputs import End, Spawn
 from outlast.model import limits
 from outlast.model.beacon import Beacon, unpack
-from outlast.model.records import Event, Interruption, Life, Record, StepsBucket
+from outlast.model.goodput import account
+from outlast.model.records import Event, Interruption, Life, Record, Records, StepsBucket
 from outlast.model.terms import Cause
 from outlast.runtime import clock
 from outlast.runtime.agent.processes import Exited
@@ -40,22 +42,19 @@ class _Known:
 
 
 class Bookkeeping:
-    """Owns the ledger's writing. `show` gets each snapshot."""
+    """Owns the ledger's writing. `show` gets each snapshot. `records`: what the ledger holds at the start, the new session included."""
 
-    def __init__(
-        self, *, ledger: Ledger, vault: Vault, run: str, node: str, world_size: int, show: Callable[[Mapping[str, object]], None], began_s: float
-    ) -> None:
+    def __init__(self, *, ledger: Ledger, vault: Vault, records: Records, node: str, show: Callable[[Mapping[str, object]], None]) -> None:
         self._ledger = ledger
         self._vault = vault
-        self._run = run
+        self._run = records.meta.run
         self._node = node
-        self._world_size = world_size
         self._show = show
-        self._began_s = began_s  # the run's second zero on this launcher's clock
+        self._session = records.sessions[-1]
         self._known: dict[int, _Known] = {}
         self._steps = _Steps(clock.now_s())
         self._interruptions: dict[int, Interruption] = {}
-        self._productive_before_s = 0.0
+        self._tally = _Tally(records)
 
     # --- processes ---
 
@@ -94,8 +93,9 @@ class Bookkeeping:
         known.beacon = beacon
         if beacon is not None and known.rank >= 0:
             self._steps.seen(beacon.step, exited.at_s)
-            self._productive_before_s += beacon.seconds[Cause.PRODUCTIVE]
-        self.record(replace(self._life(known), ended_s=exited.at_s, end=how))
+        life = replace(self._life(known), ended_s=exited.at_s, end=how)
+        self._tally.ended(life)
+        self.record(life)
         self._vault.drop_beacon(exited.worker)
         return beacon, self._vault.steps(known.rank) if known.rank >= 0 else ()
 
@@ -151,11 +151,7 @@ class Bookkeeping:
 
     def snapshot(self, coordinator: Coordinator, *, now_s: float) -> dict[str, object]:
         """What `outlast status --json` prints."""
-        wall_s = now_s - self._began_s
-        productive_s = self._productive_before_s
-        for known in self._known.values():
-            if known.beacon is not None and known.rank >= 0:
-                productive_s += known.beacon.seconds[Cause.PRODUCTIVE]
+        lives = [self._life(known) for known in self._known.values() if known.rank >= 0]
         members = sorted(coordinator.roster.members(), key=lambda member: member.rank)
         plain = coordinator.stage is Stage.STARTING and not coordinator.roster.outlast and bool(members) and all(m.running for m in members)
         last = list(self._interruptions.values())[-_SHOWN:]
@@ -167,10 +163,43 @@ class Bookkeeping:
             "steps_per_s": self._steps.rate(now_s),
             "workers": [{"rank": m.rank, "pid": m.pid, "node": m.node, "state": _state(m, at_work=m.joined or plain)} for m in members],
             "spares": [{"pid": m.pid, "kind": m.kind, "node": m.node, "parked": m.parked} for m in coordinator.roster.spares()],
-            "ettr": productive_s / (wall_s * self._world_size) if wall_s > 0 else 0.0,
-            "wall_s": wall_s,
-            "interruptions": [one.public(began_s=self._began_s) for one in last],
+            "session": self._session.session.session,
+            "ettr": self._tally.ettr(lives, now_s=now_s),
+            "wall_s": self._tally.wall_s(now_s),
+            "interruptions": [one.public(began_s=self._session.began_s) for one in last],
         }
+
+
+class _Tally:
+    """What `account` would say of the whole run at this moment, without going through all lives again each second: `outlast report` says the same.
+
+    The time between two sessions counts in neither figure.
+    """
+
+    def __init__(self, records: Records) -> None:
+        earlier = account(replace(records, sessions=records.sessions[:-1]), now_s=None)
+        self._world_size = records.meta.world_size
+        self._zero_s = records.sessions[-1].session.started_s - earlier.wall_s
+        self._productive_s = earlier.rank_seconds[Cause.PRODUCTIVE]  # rank-seconds of lives that are over
+
+    def ended(self, life: Life) -> None:
+        self._productive_s += life.seconds.get(Cause.PRODUCTIVE, 0.0)
+
+    def wall_s(self, now_s: float) -> float:
+        return now_s - self._zero_s
+
+    def ettr(self, living: Iterable[Life], *, now_s: float) -> float:
+        held_s = self.wall_s(now_s) * self._world_size
+        productive_s = self._productive_s + math.fsum(_productive_s(life, now_s) for life in living)
+        return min(1.0, productive_s / held_s) if held_s > 0 else 0.0
+
+
+def _productive_s(life: Life, now_s: float) -> float:
+    """Of a life that goes on: with the step in flight."""
+    settled_s = life.seconds.get(Cause.PRODUCTIVE, 0.0)
+    if life.opened_s is None or life.cause is not Cause.PRODUCTIVE:
+        return settled_s
+    return settled_s + max(0.0, now_s - life.opened_s - math.fsum(life.seconds.values()))
 
 
 class _Steps:

@@ -157,10 +157,6 @@ class Ledger:
         generation, worker, interruption = (-1 if value is None else value for value in highest[:3])
         return Newest(generation, worker, interruption, step=highest[3] or 0)
 
-    def began_s(self) -> float:
-        """Where the run's second zero lies on the newest session's monotonic clock."""
-        return self.read().sessions[-1].began_s
-
     # --- inside --------------------------------------------------------------------------------------
 
     def _begin(self, session: Session) -> None:
