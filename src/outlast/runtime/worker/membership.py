@@ -126,6 +126,8 @@ class Membership:
             self.refuse(error)
 
     def refuse(self, error: OutlastError) -> NoReturn:
+        """End the run with `error`; it is raised here."""
+        self.in_body = False
         if self.session is not None:
             self.session.refuse(error, error.exit_code)
         raise error
@@ -164,8 +166,7 @@ class Membership:
                 if self._take(plan):
                     return
             except Exception as error:  # boundary: a peer was lost while the group was built
-                self.broke(error, text=traceback.format_exc())
-                self.stand_still(in_hook=False)
+                self.cut_short(error)
 
     def _take(self, plan: Regroup) -> bool:
         """The first plan of this process, or of its next life in main's function. False: it is not the newest any more."""
@@ -253,10 +254,10 @@ class Membership:
     def broken(self) -> bool:
         return self.session is not None and self.session.machine.broken
 
-    def broke(self, error: BaseException, *, text: str = "") -> None:
+    def broke(self, error: BaseException) -> None:
         """This rank cannot go on in this generation: as a victim, or for an error of its own."""
         assert self.session is not None
-        mechanism = "collective" if self.is_victim(error) else "exception"
+        mechanism, text = ("collective", "") if self.is_victim(error) else ("exception", "".join(traceback.format_exception(error)))
         now_s = clock.now_s()
         self.session.do(lambda machine: machine.broke(mechanism=mechanism, error=one_line(error), traceback=cut(text), now_s=now_s))
 
@@ -269,8 +270,18 @@ class Membership:
         if self.session is None or self.is_spare:
             return None
         self.register(way="reenter", sharded=False, exact=True, note="")
-        self.broke(error, text="".join(traceback.format_exception(error)))
-        return self.stand_still(in_hook=False)
+        return self.cut_short(error)
+
+    def cut_short(self, error: BaseException, *, in_hook: bool = False) -> Regroup:
+        """`error` ends what this rank does in this generation: say so, and stand still for the plan of the next."""
+        self.broke(error)
+        return self.stand_still(in_hook=in_hook)
+
+    def lost_peer(self, error: Exception) -> Regroup:
+        """The same where nothing but a lost peer may come: every other error is raised again."""
+        if not self.is_victim(error):
+            raise error
+        return self.cut_short(error)
 
     def stand_still(self, *, in_hook: bool) -> Regroup:
         """Say what this rank holds and wait for the next generation's plan."""

@@ -11,7 +11,6 @@ vote says that all owners have sealed it; on-commit work waits for that.
 from __future__ import annotations
 
 import contextlib
-import traceback
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
@@ -263,10 +262,8 @@ class Transaction:
         except OutlastError as error:
             self._refuse(error)
         except Exception as error:  # boundary: a peer was lost during the vote; every other error of it is a bug and shows as a crash loop
-            self.member.broke(error, text=traceback.format_exc())
-            plan = self.member.stand_still(in_hook=True)
-            self._plan = plan
-            if plan.settle != "forward":
+            self._plan = self.member.cut_short(error, in_hook=True)
+            if self._plan.settle != "forward":
                 raise StepInterrupted from None
         else:
             session.do(lambda machine: machine.now_passed(step=step.number))
@@ -386,11 +383,7 @@ class Transaction:
         if isinstance(error, OutlastError):
             self._refuse(error)
         plan, self._plan = self._plan, None
-        if plan is None:
-            text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-            self.member.broke(error, text=text)
-            plan = self.member.stand_still(in_hook=False)
-        self._follow(plan)
+        self._follow(plan or self.member.cut_short(error))
         return True
 
     def _follow(self, plan: Regroup) -> None:
@@ -408,10 +401,7 @@ class Transaction:
                 self._reentering = True
                 raise
             except Exception as error:  # boundary: another peer was lost meanwhile
-                if not self.member.is_victim(error):
-                    raise
-                self.member.broke(error)
-                plan = self.member.stand_still(in_hook=False)
+                plan = self.member.lost_peer(error)
 
     def _settle(self, plan: Regroup) -> None:
         """Roll the step in flight back, if there is one. A forward step has been applied by now."""
@@ -454,10 +444,7 @@ class Transaction:
         try:
             self._counted(vote(self.member, self._ballot(None)), None)
         except Exception as error:  # boundary: a peer was lost
-            if not self.member.is_victim(error):
-                raise
-            self.member.broke(error)
-            plan = self.member.stand_still(in_hook=False)
+            plan = self.member.lost_peer(error)
             if roll_back and plan.phases <= session.machine.phases:
                 self.state.roll_back()
             self._follow(plan)
@@ -565,7 +552,6 @@ class Transaction:
         self._refuse(TransactionError(f"{user_line()}: {what}", hint=hint))
 
     def _refuse(self, error: OutlastError) -> NoReturn:
-        self.member.in_body = False
         self.member.refuse(error)
 
 
