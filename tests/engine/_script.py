@@ -3,7 +3,7 @@
     ("sleep", s)     compute          ("plan", g)    wait for a plan of a generation above g
     ("collective",)  in a collective  ("build", p)   building the group of plan p
 
-Follows runtime/worker/{membership,attach,transaction,run}.py; what they do with tensors is here one number: the step that
+Follows runtime/worker/{membership,attach,transaction,block,survivor,rehearsal,run}.py; what they do with tensors is here one number: the step that
 the state in memory is of (`Process.content`).
 """
 

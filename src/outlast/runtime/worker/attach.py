@@ -21,6 +21,7 @@ from outlast.runtime.worker.checkpoints import Checkpoints, load_checkpoint
 from outlast.runtime.worker.membership import Membership
 from outlast.runtime.worker.state import State
 from outlast.runtime.worker.tensors import Pieces, to_tensor
+from outlast.runtime.worker.undo import Undo
 
 _PRIVATE, _SHARED, _TEXT = "private/", "shared/", "text"
 _SLACK = 1.25  # loader positions and tree texts may grow
@@ -34,7 +35,7 @@ class Attachment:
         self.member = membership
         self.state = state
         self.replicas = [given for given in state.given.values() if isinstance(given, DistributedDataParallel)]
-        self.undo = False  # the steps of this run keep undo copies
+        self.undo = Undo(membership.session, state)
         self.accumulate = accumulate
         self._strangers: list[str] = []
         self._private, self._shared = Pieces(), Pieces()
@@ -150,7 +151,7 @@ class Attachment:
         if plan.replicated in ("donor", "transfer"):
             generation = plan.generation if plan.replicated == "donor" else None
             image = session.vault.read_transfer(generation, plan.step)
-            self.undo = image.metadata.get("undo") == "1"
+            self.undo.on = image.metadata.get("undo") == "1"
             self._load(image, shared=True, private=False)
         if plan.checkpoint:
             load_checkpoint(plan.checkpoint, self.member.rank(), self.member.world_size, self._load_parts)
@@ -257,13 +258,13 @@ class Attachment:
 
     # --- regrouping in place -----------------------------------------------------------------------------
 
-    def follow(self, plan: Regroup, *, undo: bool) -> None:
+    def follow(self, plan: Regroup) -> None:
         """A survivor, its step settled, into the next generation. Raises Reenter where its function is to begin anew."""
         session = self.member.session
         assert session is not None
         if plan.donate:
             session.enter(Phase.REGROUP, cause=Cause.RESTORE)
-            self.donate(plan, undo=undo)
+            self.donate(plan)
         if plan.then == "exit":
             self.member.wait_to_be_killed()
         if plan.then == "reenter":
@@ -277,21 +278,25 @@ class Attachment:
         self.mark("joined")
         session.enter(Phase.BETWEEN, cause=Cause.OTHER)
 
-    def donate(self, plan: Regroup, *, undo: bool) -> None:
+    def donate(self, plan: Regroup) -> None:
         """Write the replicated state where those who need it find it."""
         session = self.member.session
         assert session is not None
         self.mark("donating")
-        session.vault.write_transfer(plan.generation, plan.step, self._shared_pieces(), {"undo": str(int(undo))})
-        session.do(lambda machine: machine.donated(step=plan.step))
+        self._write_transfer(plan.generation, plan.step)
 
-    def hand_over_at_end(self, step: int, *, undo: bool) -> None:
+    def hand_over_at_end(self, step: int) -> None:
         """After the last step one rank leaves the final state in the vault: a rank lost from here on starts from it."""
         session = self.member.session
         assert session is not None
         if self.member.rank() == 0 and not self.state.sharded:
-            session.vault.write_transfer(self.member.generation, step, self._shared_pieces(), {"undo": str(int(undo))})
-            session.do(lambda machine: machine.donated(step=step))
+            self._write_transfer(self.member.generation, step)
+
+    def _write_transfer(self, generation: int, step: int) -> None:
+        session = self.member.session
+        assert session is not None
+        session.vault.write_transfer(generation, step, self._shared_pieces(), {"undo": str(int(self.undo.on))})
+        session.do(lambda machine: machine.donated(step=step))
 
     # --- the first step ----------------------------------------------------------------------------------
 

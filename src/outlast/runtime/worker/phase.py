@@ -1,7 +1,7 @@
 """`run.phase(name)`: work between steps (evaluation, export) that is repeated as a whole when it is interrupted.
 
 A process that replaces a rank comes to the phase where its peers wait through the script itself: it does the last committed step once more,
-for nothing, and so the phases that are done (`Transaction._replay`). So the script's own code between that step and the phase runs there too.
+for nothing, and so the phases that are done (`Rehearsal.replay`). So the script's own code between that step and the phase runs there too.
 Where all ranks come anew (outlast.main entered again, a whole restart), they go on with the next step, and an unfinished phase is not made up for.
 """
 

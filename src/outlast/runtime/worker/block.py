@@ -1,0 +1,132 @@
+"""The block of a step, `with step:`, from its first line to the verdict: may it be committed?
+
+The hook in front of the first optimizer call prepares and votes. A block that calls no optimizer, or whose step keeps an undo copy,
+votes at its end. What the block swallowed though it was not for it counts against the step all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from outlast.errors import OutlastError, StepInterrupted, TransactionError
+from outlast.model.terms import Phase
+from outlast.runtime.worker.attach import Attachment
+from outlast.runtime.worker.hooks import OptimizerHooks
+from outlast.runtime.worker.poll import Poll
+from outlast.runtime.worker.step import Step
+from outlast.runtime.worker.survivor import Survivor
+
+
+class Block:
+    """One for all steps. `current` is the step whose block runs."""
+
+    def __init__(self, attachment: Attachment, poll: Poll, survivor: Survivor) -> None:
+        self.current: Step | None = None
+        self._member = attachment.member
+        self._attachment = attachment
+        self._poll = poll
+        self._survivor = survivor
+        self._hooks = OptimizerHooks(attachment.state.optimizers.values(), before_first=self._before_optimizer, after_undo=self._backward_after_optimizer)
+        self._watch = contextlib.ExitStack()
+        self._counts = False  # there is a launcher, and the step is not done for nothing
+        self._passed = False
+        self._unseen = 0  # collectives of the tail that could not be refused
+
+    def begin(self, step: Step, *, for_nothing: bool) -> None:
+        self.current, step.entered = step, True
+        self._passed = False
+        self._hooks.begin()
+        session = self._member.session
+        self._counts = session is not None and not for_nothing
+        if self._counts:
+            self._attachment.state.begin()
+            if self._attachment.first_step:
+                self._attachment.watch(self._watch)
+            self._survivor.in_flight = step
+        if session is not None:
+            session.enter(Phase.BODY)
+            self._member.in_body = True
+
+    def end(self, step: Step) -> None:
+        self._member.in_body = False
+        self._unseen = self._member.guards.local_only(False)
+        self._hooks.end()
+        self._watch.close()
+        self.current, step.left = None, True
+
+    def objection(self, step: Step) -> BaseException | None:
+        """After a block that ended without an error: why it cannot be committed all the same. Votes if that is still to be done."""
+        if (swallowed := self._swallowed()) is not None:
+            return swallowed
+        if not self._passed:
+            try:
+                self._settle_vote(step)
+            except StepInterrupted as interrupted:
+                return interrupted
+        if self._unseen:
+            what = f"{self._unseen} collectives ran after {self._hooks.first_line}"
+            return TransactionError(what, hint="nothing that communicates may follow the optimizer in a step")
+        return None
+
+    def remove_hooks(self) -> None:
+        """Let go of the optimizers until the next `begin`."""
+        self._hooks.remove()
+
+    def _swallowed(self) -> BaseException | None:
+        """What the block caught though it was not for it: a step that was refused or interrupted is not committed behind that."""
+        refused = self._hooks.refused or self._member.guards.refused
+        if refused is not None or self._passed:
+            return refused
+        if self._hooks.lost is not None:  # in backward: the gradients are torn
+            return self._hooks.lost
+        return StepInterrupted() if self._member.broken or self._survivor.plan is not None else None
+
+    # --- called by the hooks -------------------------------------------------------------------------------
+
+    def _before_optimizer(self) -> None:
+        """In front of the first optimizer call of a block. Raises where it must not run."""
+        if not self._counts:
+            return
+        session, undo = self._member.session, self._attachment.undo
+        assert session is not None
+        assert self.current is not None
+        self._member.in_body = False
+        if (swallowed := self._swallowed()) is not None:
+            raise swallowed
+        if undo.on:
+            undo.keep()
+            return
+        self._settle_vote(self.current)
+        session.enter(Phase.APPLY)
+        if not undo.wanted:
+            self._member.guards.local_only(True, since=self._hooks.first_line)
+
+    def _backward_after_optimizer(self) -> None:
+        self._member.guards.local_only(False)
+        if self._counts:
+            self._attachment.undo.want(self._hooks.first_line)
+
+    # --- the vote ------------------------------------------------------------------------------------------
+
+    def _settle_vote(self, step: Step) -> None:
+        """Prepare and vote. Returns when the step may be applied; raises StepInterrupted when it is to be repeated."""
+        session = self._member.session
+        assert session is not None
+        try:
+            self._attachment.prepare(step.number)
+            session.mark("prepared", step.number)
+            session.enter(Phase.VOTE, learn=True)
+            session.mark("voting", step.number)
+            outcome = self._poll.cast(step)
+        except OutlastError as error:
+            self._member.refuse(error)
+        except Exception as error:  # boundary: a peer was lost during the vote; every other error of it is a bug and shows as a crash loop
+            self._survivor.plan = self._member.cut_short(error, in_hook=True)
+            if self._survivor.plan.settle != "forward":
+                raise StepInterrupted from None
+        else:
+            session.do(lambda machine: machine.now_passed(step=step.number))
+            session.enter(Phase.VOTE, learn=True)
+            self._poll.count(outcome, step)
+            session.mark("passed", step.number)
+        self._passed = True

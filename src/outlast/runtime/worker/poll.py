@@ -1,0 +1,74 @@
+"""What rides on a vote: values that were logged, whether anybody is asked to stop, whether the newest image is sealed everywhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from outlast.model.messages import Regroup
+from outlast.runtime.worker.attach import Attachment
+from outlast.runtime.worker.logbook import Logbook
+from outlast.runtime.worker.step import Step
+from outlast.runtime.worker.vote import Ballot, vote
+
+
+class Poll:
+    """`cast` and `count` for each vote; between the two the caller notes that it passed. `stopping`: a rank was asked to stop, and all know."""
+
+    def __init__(self, attachment: Attachment, *, log_every: int) -> None:
+        self.stopping = False
+        self._member = attachment.member
+        self._attachment = attachment
+        self._logbook = Logbook(log_every)
+        self._unsealed: Step | None = None  # sharded: applied here, not yet known to be sealed everywhere
+
+    # --- voting ---
+
+    def cast(self, step: Step | None) -> Ballot:
+        """Vote for `step`, or between steps. Raises what torch raises when a peer is lost; then nothing is known of the others."""
+        session = self._member.session
+        assert session is not None
+        sealed = self._attachment.sealed >= session.machine.committed
+        return vote(self._member, Ballot(sealed, session.machine.stop is not None, *self._logbook.pending(step)))
+
+    def count(self, outcome: Ballot, step: Step | None) -> None:
+        """Act on what the vote said besides passing. Runs on-commit work."""
+        if outcome.stop:
+            self.stopping = True
+        self._deliver(outcome, step)
+        if self._unsealed is not None and outcome.sealed:
+            self._commit_unsealed()
+
+    def alone(self, step: Step) -> None:
+        """Without a launcher: only what was logged is exchanged, under torchrun."""
+        ballot = Ballot(True, False, *self._logbook.pending(step))
+        self._deliver(vote(self._member, ballot) if self._member.world_size > 1 else ballot, step)
+
+    def _deliver(self, outcome: Ballot, step: Step | None) -> None:
+        self._logbook.deliver(outcome.current, outcome.earlier, step, rank=self._member.rank(), world=self._member.world_size)
+
+    # --- what waits for the next vote ---
+
+    def log(self, step: Step, values: dict[str, Any], reduce: str | None) -> None:
+        self._logbook.add(step, values, reduce)
+
+    def forget(self, step: Step) -> None:
+        """The step is repeated: what this attempt logged does not count."""
+        self._logbook.forget(step)
+
+    def log_every(self, steps: int) -> None:
+        self._logbook.every = steps
+
+    def await_seals(self, step: Step) -> None:
+        """Sharded: `step` counts as committed once all owners have sealed it."""
+        self._unsealed = step
+
+    def settle(self, plan: Regroup) -> None:
+        """A regroup: the plan's step tells what the next vote would have told."""
+        if self._unsealed is not None and plan.step >= self._unsealed.number:
+            self._commit_unsealed()  # all owners have sealed it: that is how the plan's step was chosen
+        self._unsealed = None
+
+    def _commit_unsealed(self) -> None:
+        done, self._unsealed = self._unsealed, None
+        assert done is not None
+        done.committed()

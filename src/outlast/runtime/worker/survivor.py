@@ -1,0 +1,75 @@
+"""From being cut short into the next generation: say what this rank holds, take back what does not count, follow the plan.
+
+*Forward*: the rank stands inside the optimizer hook, returns from it and applies; the plan is followed after the commit. *Repeat*: the step
+is unwound, what it changed goes back, and the loop yields the same step again.
+"""
+
+from __future__ import annotations
+
+from outlast.errors import OutlastError, Reenter
+from outlast.model.messages import Regroup
+from outlast.model.terms import Cause
+from outlast.runtime import clock
+from outlast.runtime.worker.attach import Attachment
+from outlast.runtime.worker.poll import Poll
+from outlast.runtime.worker.step import Step
+
+
+class Survivor:
+    """`plan` was given inside the hook, and is followed once the step is settled. `reentering`: Reenter was raised, whoever swallows it."""
+
+    def __init__(self, attachment: Attachment, poll: Poll) -> None:
+        self.in_flight: Step | None = None  # to be taken back if it is cut short
+        self.plan: Regroup | None = None
+        self.reentering = False
+        self._member = attachment.member
+        self._attachment = attachment
+        self._poll = poll
+
+    def take_plan(self) -> Regroup | None:
+        """The plan that waited for the step, if there is one."""
+        plan, self.plan = self.plan, None
+        return plan
+
+    def plan_after(self, error: BaseException) -> Regroup:
+        """Stand still for `error`, unless a plan is there already. One of usage ends the run."""
+        if isinstance(error, OutlastError):
+            self._member.refuse(error)
+        return self.take_plan() or self._member.cut_short(error)
+
+    def follow(self, plan: Regroup) -> int:
+        """Into the next generation; again and again if that fails too. The step to go on from. Raises Reenter where the plan says so."""
+        session = self._member.session
+        assert session is not None
+        while True:
+            try:
+                self._settle(plan)
+                self._attachment.mark("settled")
+                self._attachment.follow(plan)
+                return max(session.machine.committed, 0)
+            except Reenter:
+                self.reentering = True
+                raise
+            except Exception as error:  # boundary: another peer was lost meanwhile
+                plan = self._member.lost_peer(error)
+
+    def stand_and_donate(self, plan: Regroup) -> None:
+        """The error left main's function: hand over what this rank holds before it is gone."""
+        self._settle(plan)
+        if plan.donate:
+            self._attachment.donate(plan)
+
+    def _settle(self, plan: Regroup) -> None:
+        """Roll the step in flight back, if there is one. A forward step has been applied by now."""
+        session = self._member.session
+        assert session is not None
+        self._poll.settle(plan)
+        now_s = clock.now_s()
+        step, self.in_flight = self.in_flight, None
+        if step is None:
+            session.book.roll_back(now_s=now_s, fault_s=None, detected_s=None, then=Cause.REGROUP)
+            return
+        self._poll.forget(step)
+        self._attachment.undo.take_back()
+        self._attachment.state.roll_back()
+        session.book.roll_back(now_s=now_s, fault_s=plan.fault_s, detected_s=plan.detected_s, then=Cause.REGROUP)
