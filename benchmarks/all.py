@@ -30,17 +30,19 @@ def commands(args: argparse.Namespace) -> dict[str, list[str]]:
 
 
 def mttr_page(title: str, kept: dict) -> list[str]:
-    rows = [f"### {title}", "", condition(kept), "", "| | came back | median s | max s | one step s |", "|---|---|---|---|---|"]
+    rows = [f"## {title}", "", condition(kept), "", "| | came back | median s | max s | one step s | outlast-hot is faster by |", "|---|---|---|---|---|---|"]
+    best_s = kept["result"].get("outlast-hot", {}).get("median_s")
     for name, one in kept["result"].items():
         figures = ["-" if one[key] is None else f"{one[key]:.3f}" for key in ("median_s", "max_s", "step_s")]
-        rows.append(f"| {name} | {one['came_back']} of {one['strikes']} | " + " | ".join(figures) + " |")
+        ratio = f"{one['median_s'] / best_s:.0f} x" if best_s and best_s > 0 and one["median_s"] and name != "outlast-hot" else ""
+        rows.append(f"| {name} | {one['came_back']} of {one['strikes']} | " + " | ".join([*figures, ratio]) + " |")
     return rows
 
 
 def overhead_page(kept: dict) -> list[str]:
     one = kept["result"]
     return [
-        "### Step time without faults", "", condition(kept), "",
+        "## Step time without faults", "", condition(kept), "",
         f"outlast takes **{one['overhead']:+.2%}** (95 % interval {one['low']:+.2%} to {one['high']:+.2%}), {one['outlast_step_s']:.4f} s beside "
         f"torchrun's {one['torchrun_step_s']:.4f} s; {one['pairs']} pairs of turns of {one['steps']} steps. Goal of 2 %: {one['goal']}.",
         "Processor seconds of the ranks for a step: {:+.2%} ({:+.2%} to {:+.2%}).".format(*one["ranks_cpu"]),
@@ -48,7 +50,7 @@ def overhead_page(kept: dict) -> list[str]:
 
 
 def stall_page(text: str) -> list[str]:
-    return ["### One snapshot each step", "", "What `benchmarks/stall.py` said:", "", "```", *text.rstrip().splitlines(), "```"]
+    return ["## One snapshot each step", "", "What `benchmarks/stall.py` said:", "", "```", *text.rstrip().splitlines(), "```"]
 
 
 def condition(kept: dict) -> str:
@@ -56,7 +58,7 @@ def condition(kept: dict) -> str:
 
 
 def page() -> str:
-    parts = ["# Results", "", "Written by `make bench`. What is timed, and how, stands at the head of each program.", ""]
+    parts = ["# Results", "", "Written by `make bench`, from NOTES.md and from what each program measured. What is timed, and how, stands at its head.", ""]
     titles = {"mttr-sigkill": "SIGKILL of one of four workers to the first new commit, less one step", "mttr-sigstop": "The same with SIGSTOP"}
     for name, title in titles.items():
         if (RESULTS / f"{name}.json").exists():
