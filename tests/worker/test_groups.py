@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import signal
@@ -211,3 +212,27 @@ def test_a_process_that_ends_right_after_its_group_ends_well() -> None:
     script = "from outlast.runtime.worker import groups\nfor _ in range(3):\n    groups.destroy(groups.solo())\n"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def _leave_with_a_stuck_group(rank: Rank) -> bool:
+    store = groups.connect("127.0.0.1", rank.port, 20.0)
+    join(rank, 0, store)
+    if rank.rank == 1:  # comes to no collective; sees how rank 0 ends
+        pid = int(store.get("pid"))
+        deadline_s = time.monotonic() + 15.0
+        while time.monotonic() < deadline_s and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            time.sleep(0.01)
+        return store.check(["ended"]) and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    store.set("pid", str(os.getpid()))
+    stuck = dist.all_reduce(torch.ones(1), async_op=True)
+    group = groups.Group(0, 0, 2, "gloo", sys.excepthook, None)  # nobody wakes its sockets
+    groups.destroy(group)
+    del stuck
+    atexit.register(store.set, "ended", "yes")
+    groups.exit_without_stuck(7)
+    raise AssertionError("the group was let go")
+
+
+def test_a_group_that_cannot_be_let_go_does_not_keep_the_process() -> None:
+    """Rank 0 has left an operation that never ends, in a group whose sockets stay up. Its exit functions run all the same."""
+    assert run_ranks(2, _leave_with_a_stuck_group, may_die=(0,))[1] is True

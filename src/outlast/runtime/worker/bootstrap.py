@@ -65,6 +65,9 @@ def child_main(spec: ChildSpec, channel_fd: int, start: SessionStart | None = No
         _title(spec)
     exit_code = _run_guarded(spec, session)
     session.finish(exit_code)
+    groups = sys.modules.get("outlast.runtime.worker.groups")
+    if groups is not None:
+        groups.exit_without_stuck(exit_code)
     return exit_code
 
 

@@ -8,6 +8,7 @@ DNS      torch's TCPStore asks for the peer's name at every connection, on both 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import os
@@ -26,10 +27,13 @@ import torch.distributed as dist
 from torch.distributed import HashStore, PrefixStore, Store, TCPStore, distributed_c10d  # type: ignore[attr-defined]  # re-exported from C
 
 from outlast.model.limits import GROUP_CONNECT_S, GROUP_LET_GO_S, GROUP_POLL_S
+from outlast.runtime.linux import flush_c_streams
 from outlast.runtime.worker.wake import SocketWatch, open_sockets
 
 _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 _backends: WeakKeyDictionary[dist.ProcessGroup, Any] = WeakKeyDictionary()  # which one counts: found once, asked twice a step
+_parting: list[threading.Thread] = []  # letting groups go that were left
+_at_exit = threading.Event()
 
 
 class Cancelled(RuntimeError):
@@ -150,8 +154,34 @@ def destroy(group: Group) -> None:
             dist.destroy_process_group()
         except Exception:  # boundary: a broken backend may raise anything, and the tables must be emptied all the same
             _clear_tables()
-        threading.Thread(target=_let_go, args=(parting,), name="outlast-let-go").start()
+        thread = threading.Thread(target=_let_go, args=(parting,), name="outlast-let-go")
+        _parting[:] = [other for other in _parting if other.is_alive()] + [thread]
+        thread.start()
     sys.excepthook = group.excepthook  # torch stacks one more at each init
+
+
+def exit_without_stuck(exit_code: int) -> None:
+    """To be called when the script is over. Does not return if a group that was left cannot be let go: the process ends here, with that code.
+
+    A send to a peer that was killed may be one that gloo forgets (see wake). Then the group's thread waits for it, the group's destructor for
+    the thread, and the interpreter's end for the destructor: half an hour. What else an interpreter does at its end is done.
+    """
+    _at_exit.set()
+    until_s = time.monotonic() + GROUP_LET_GO_S
+    for thread in _parting:
+        thread.join(max(0.0, until_s - time.monotonic()))
+    stuck = [thread for thread in _parting if thread.is_alive()]
+    if not stuck:
+        return
+    for thread in threading.enumerate():
+        if not thread.daemon and thread not in (*stuck, threading.main_thread(), threading.current_thread()):
+            thread.join()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # boundary: the script may have put anything there
+            stream.flush()
+    flush_c_streams()
+    os._exit(exit_code)
 
 
 def collectives() -> int:
@@ -198,7 +228,7 @@ def _assemble(store: Store, generation: int, world_size: int, deadline_s: float,
 
 def _let_go(parting: list[dist.ProcessGroup]) -> None:
     """Not a daemon: Python ends those inside the group's C++ destructor, which aborts the process. At exit it does not wait."""
-    threading.main_thread().join(GROUP_LET_GO_S)
+    _at_exit.wait(GROUP_LET_GO_S)
     parting.clear()
 
 
