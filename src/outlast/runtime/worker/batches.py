@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from outlast.runtime.worker.loaders import BatchSource
+from outlast.runtime.worker.random_state import RandomState
 from outlast.runtime.worker.step import Owner, Step
 
 
@@ -22,6 +23,11 @@ class Batches:
     def loads(self) -> bool:
         """There is a loader: fetching takes time and can fail."""
         return self._source is not None
+
+    @property
+    def random(self) -> RandomState | None:
+        """The random state right after a fetch, where it is known without looking."""
+        return None if self._source is None else self._source.random
 
     def hold_again(self, number: int) -> bool:
         """Step `number` was interrupted and is held still: ready for another attempt. False: it has to be fetched."""

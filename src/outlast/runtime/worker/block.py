@@ -39,7 +39,6 @@ class Block:
         session = self._member.session
         self._counts = session is not None and not for_nothing
         if self._counts:
-            self._attachment.state.begin()
             if self._attachment.first_step:
                 self._attachment.watch(self._watch)
             self._survivor.in_flight = step

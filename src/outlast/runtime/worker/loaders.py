@@ -49,13 +49,14 @@ class BatchSource(ABC):
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._loader = loader
         self._iterator: Iterator[Any] | None = None
-        self._random: random_state.RandomState | None = None
+        self.random: random_state.RandomState | None = None  # as the last `next_batch` left it; None where that may have moved it
 
     @abstractmethod
     def bind(self, rank: int, world_size: int) -> None:
         """Give the rank's share from the next seek or first batch on."""
 
     def next_batch(self) -> Any:
+        self.random = None
         try:
             return self._next()
         except BaseException:  # a broken iterator has moved on; a new one starts at the batch that was not given
@@ -81,9 +82,9 @@ class BatchSource(ABC):
 
     @contextlib.contextmanager
     def _seeded(self, seed: int) -> Iterator[None]:
-        """As random_state.isolated, but what did not move since the last batch is not copied again."""
-        with random_state.isolated(seed, self._random) as self._random:
+        with random_state.isolated(seed) as before:
             yield
+        self.random = before
 
 
 def open_source(loader: DataLoader[Any], name: str) -> BatchSource:

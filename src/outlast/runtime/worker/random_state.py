@@ -49,7 +49,13 @@ class RandomState:
 
 
 def capture(before: RandomState | None = None) -> RandomState:
-    """The state now. Parts that did not move since `before` are shared with it; if none did, `before` itself is returned."""
+    """The state now. Parts that did not move since `before` (if not given: the last capture) are shared with it; if none did, that itself is returned."""
+    global _latest
+    _latest = _capture(_latest if before is None else before)
+    return _latest
+
+
+def _capture(before: RandomState | None) -> RandomState:
     cpu_now, cuda_now = torch.get_rng_state(), _cuda()
     python_raw, raw, cpu_raw = _python_raw(), _numpy_raw(), cpu_now.numpy().tobytes()
     if before is None:
@@ -105,9 +111,9 @@ def seed_cpu(seed: int) -> None:
 
 
 @contextlib.contextmanager
-def isolated(seed: int, last: RandomState | None = None) -> Iterator[RandomState]:
-    """Inside, draws depend on `seed` alone; afterwards the random state is what it was: the one given. What did not move since `last` is not copied."""
-    before = capture(last)
+def isolated(seed: int) -> Iterator[RandomState]:
+    """Inside, draws depend on `seed` alone; afterwards the random state is what it was: the one given."""
+    before = capture()
     seed_cpu(seed)
     try:
         yield before
@@ -199,3 +205,4 @@ def _is_laid_out(generator: random.Random) -> bool:
 
 _PYTHON: Any = random.getstate.__self__  # type: ignore[attr-defined]  # the generator behind random.random and the others
 _LAID_OUT = _is_laid_out(_PYTHON)
+_latest: RandomState | None = None

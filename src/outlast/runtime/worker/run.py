@@ -119,7 +119,7 @@ class Run:
     def phase(self, name: str) -> Iterator[Attempt]:
         """`for attempt in run.phase("evaluate"): with attempt: ...`: work between steps that is repeated when interrupted, under its own deadline."""
         if self._transaction is None:
-            raise UsageError('run.phase(...) before run.steps(...)', hint="a phase lies between steps; work before the first step needs none")
+            raise UsageError("run.phase(...) before run.steps(...)", hint="a phase lies between steps; work before the first step needs none")
         return attempts(self._transaction, name)
 
     def _forget(self) -> None:

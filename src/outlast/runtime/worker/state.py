@@ -191,9 +191,9 @@ class State:
 
     # --- a step that may be repeated -----------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Keep what `roll_back` needs. Cheap: called at every step."""
-        self._step.keep()
+    def begin(self, random_now: random_state.RandomState | None = None) -> None:
+        """Keep what `roll_back` needs. Cheap: called at every step. `random_now`: the random state, by whoever has just looked."""
+        self._step.keep(random_now)
 
     def roll_back(self) -> None:
         """Buffers, random state, hyper-parameters, schedulers, scalers and objects as at `begin`; gradients cleared. Parameters are left alone."""
@@ -288,10 +288,9 @@ class _StepKeeper:
         self._scalers: dict[str, tuple[torch.Tensor | None, torch.Tensor | None]] = {}
         self._graded: list[bool] = []
 
-    def keep(self) -> None:
+    def keep(self, random_now: random_state.RandomState | None) -> None:
         state = self._state
-        before = self._random if state._random is None else state._random[0]  # what private_tensors saw last is the likelier match
-        self._random = random_state.capture(before)
+        self._random = random_state.capture() if random_now is None else random_now
         state.modules.keep()
         self._hyper = {name: optim_state.keep_hyper(optimizer) for name, optimizer in state.optimizers.items()}
         if self._parts is None or state._schedulers or state._objects or state.modules.has_extra:

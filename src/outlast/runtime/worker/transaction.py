@@ -102,7 +102,10 @@ class Transaction:
             number = self.committed + 1
             if self.member.session is not None:
                 self.member.session.book.begin_step(now_s=clock.now_s())
-            if self._batches.hold_again(number) or self._fetch(number):
+            if self._batches.hold_again(number):
+                self.state.begin()
+                return self._batches.held
+            if self._fetch(number):
                 return self._batches.held
 
     def _fetch(self, number: int) -> bool:
@@ -121,6 +124,8 @@ class Transaction:
             return False
         if session is not None:
             session.enter(Phase.BETWEEN, cause=Cause.PRODUCTIVE, learn=True)
+        if self.member.session is not None:
+            self.state.begin(self._batches.random)  # here, not in the block: what the script does before `with step:` is done again in a repeat
         return True
 
     # --- the block -----------------------------------------------------------------------------------------
