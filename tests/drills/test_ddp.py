@@ -317,9 +317,7 @@ def evaluations(outcome: Outcome) -> set[str]:
 @pytest.mark.parametrize("spares", [0, 1])
 @pytest.mark.parametrize("place", ["evaluate", "evaluated", "phase_over", "forward"])
 @pytest.mark.parametrize("rank", [0, 2])
-def test_a_kill_in_a_phase_repeats_the_phase_with_all_ranks(
-    tmp_path: Path, calm_run: Callable[..., Outcome], place: str, rank: int, spares: int
-) -> None:
+def test_a_kill_in_a_phase_repeats_the_phase_with_all_ranks(tmp_path: Path, calm_run: Callable[..., Outcome], place: str, rank: int, spares: int) -> None:
     """The phase has a collective: a newcomer that went straight to the next step would meet it with another. forward: of the step after it."""
     arguments = ("--evaluate", 3)
     fault = kill_at(place, rank, 7 if place == "forward" else 6)

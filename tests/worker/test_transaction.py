@@ -60,6 +60,16 @@ for step in run.steps(state, until=8):
     if step.number == 4{who}: {leave}
 end()
 """
+BEFORE_THE_BLOCK = """
+state = named()
+for step in run.steps(state, until=8):
+    opt.param_groups[0]["lr"] *= 0.9
+    drawn = torch.rand(1).item()
+    with step:
+        update(step)
+    print("drew", run.rank, step.number, drawn, opt.param_groups[0]["lr"], flush=True)
+end()
+"""
 
 
 def _strike(mark: str, *, step: int, do: str = "SIGKILL", rank: int = 1) -> list[dict[str, Any]]:
@@ -179,3 +189,18 @@ def test_a_world_of_one_trains_with_and_without_spares(tmp_path: Path, flags: tu
     assert ran.code == 0, ran.outcome
     assert len(_digests(ran)) == 1
     ran.ended_clean()
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("do", ["raise", "SIGKILL"])
+@pytest.mark.timeout(120)
+def test_what_stands_before_the_block_is_done_again_as_the_first_time(tmp_path: Path, do: str) -> None:
+    """It draws a number and lowers the learning rate. Method: rank 1 is struck in step 4, before the vote; rank 0 says the same as in an undisturbed run."""
+    said = []
+    for name, marks in (("undisturbed", None), ("struck", _strike("prepared", step=4, do=do))):
+        (tmp_path / name).mkdir()
+        ran = go(tmp_path / name, BEFORE_THE_BLOCK, marks=marks or [])
+        assert ran.code == 0, ran.outcome
+        said.append((_digests(ran), set(re.findall(r"^drew 0 .*$", ran.out, re.MULTILINE))))
+    assert said[0] == said[1]
+    assert len(said[0][1]) == STEPS

@@ -103,6 +103,4 @@ class Leaving(Faults):
             again = max(0, self.executed - step)
         if not self._cut_short:
             again = max(0, again - sum(one.steps_repeated for one in self.interruptions.open[:-1]))
-        self.interruptions.left(
-            now_s=now_s, rung=verdict.rung, reason=f"{verdict.reason}; {restore.reason}", repeated=again, lost=max(0, self.step - step)
-        )
+        self.interruptions.left(now_s=now_s, rung=verdict.rung, reason=f"{verdict.reason}; {restore.reason}", repeated=again, lost=max(0, self.step - step))
