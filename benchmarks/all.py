@@ -2,7 +2,7 @@
 
     make bench                                       about 40 minutes on two cores, which nothing else should use
     make bench ARGS="--torchft-python PATH"          with torchft, from an interpreter that has it
-    make bench ARGS="--only overhead stall"
+    make bench ARGS="--only overhead-4 stall"
 
 A benchmark that ends badly is named in RESULTS.md; figures of earlier runs are kept, with their own date.
 """
@@ -24,7 +24,8 @@ def commands(args: argparse.Namespace) -> dict[str, list[str]]:
     return {
         "mttr-sigkill": ["mttr.py", *torchft],
         "mttr-sigstop": ["mttr.py", "--signal", "SIGSTOP", *torchft],
-        "overhead": ["overhead.py"],
+        "overhead-4": ["overhead.py"],
+        "overhead-2": ["overhead.py", "--workers", "2"],
         "stall": ["stall.py", "--json", str(RESULTS / "stall.json")],
     }
 
@@ -42,7 +43,7 @@ def mttr_page(title: str, kept: dict) -> list[str]:
 def overhead_page(kept: dict) -> list[str]:
     one = kept["result"]
     return [
-        "## Step time without faults", "", condition(kept), "",
+        f"## Step time without faults, {one['workers']} workers", "", condition(kept, workers=one["workers"]), "",
         f"outlast takes **{one['overhead']:+.2%}** (95 % interval {one['low']:+.2%} to {one['high']:+.2%}), {one['outlast_step_s']:.4f} s beside "
         f"torchrun's {one['torchrun_step_s']:.4f} s; {one['pairs']} pairs of turns of {one['steps']} steps. Goal of 2 %: {one['goal']}.",
         "Processor seconds of the ranks for a step: {:+.2%} ({:+.2%} to {:+.2%}).".format(*one["ranks_cpu"]),
@@ -53,8 +54,8 @@ def stall_page(text: str) -> list[str]:
     return ["## One snapshot each step", "", "What `benchmarks/stall.py` said:", "", "```", *text.rstrip().splitlines(), "```"]
 
 
-def condition(kept: dict) -> str:
-    return f"{kept['at']}; {kept['machine']}; 4 workers with one thread each; the model of `examples/train_gpt.py` (40 MB of state)."
+def condition(kept: dict, *, workers: int = 4) -> str:
+    return f"{kept['at']}; {kept['machine']}; {workers} workers with one thread each; the model of `examples/train_gpt.py` (40 MB of state)."
 
 
 def page() -> str:
@@ -63,8 +64,8 @@ def page() -> str:
     for name, title in titles.items():
         if (RESULTS / f"{name}.json").exists():
             parts += [*mttr_page(title, json.loads((RESULTS / f"{name}.json").read_text())), ""]
-    if (RESULTS / "overhead.json").exists():
-        parts += [*overhead_page(json.loads((RESULTS / "overhead.json").read_text())), ""]
+    for path in sorted(RESULTS.glob("overhead-*.json"), reverse=True):
+        parts += [*overhead_page(json.loads(path.read_text())), ""]
     if (RESULTS / "stall.txt").exists():
         parts += [*stall_page((RESULTS / "stall.txt").read_text()), ""]
     if (HERE / "NOTES.md").exists():

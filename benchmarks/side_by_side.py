@@ -166,12 +166,12 @@ def environment_of(pid: int) -> bytes:
         return b""
 
 
-def torchrun(*flags: str, script: tuple[str, ...]) -> tuple[str, ...]:
-    return (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(WORKERS), *flags, str(PEERS / "with_torchrun.py"), *script)
+def torchrun(*flags: str, script: tuple[str, ...], workers: int = WORKERS) -> tuple[str, ...]:
+    return (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(workers), *flags, str(PEERS / "with_torchrun.py"), *script)
 
 
-def outlast(*flags: str, script: tuple[str, ...]) -> tuple[str, ...]:
-    run = (str(Path(sys.executable).with_name("outlast")), "run", "--nproc-per-node", str(WORKERS), "--run-dir", "{folder}/run")
+def outlast(*flags: str, script: tuple[str, ...], workers: int = WORKERS) -> tuple[str, ...]:
+    run = (str(Path(sys.executable).with_name("outlast")), "run", "--nproc-per-node", str(workers), "--run-dir", "{folder}/run")
     return (*run, *flags, str(PEERS / "with_outlast.py"), *script)
 
 
