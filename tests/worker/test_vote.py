@@ -31,7 +31,7 @@ def through_the_box() -> list[list[Ballot]]:
 
     def one(rank: int) -> None:
         member: Any = types.SimpleNamespace(world_size=WORLD)
-        member.ballots = ballots.BallotBox(rows, rank=rank, world_size=WORLD, timeout_s=10.0, cancelled=lambda: False)
+        member.ballots = ballots.BallotBox(rows, generation=1, rank=rank, world_size=WORLD, timeout_s=10.0, cancelled=lambda: False)
         told[rank] += [vote(member, each) for each in cast(rank)]
 
     threads = [threading.Thread(target=one, args=(rank,)) for rank in range(WORLD)]

@@ -16,7 +16,6 @@ import contextlib
 import errno
 import fcntl
 import json
-import math
 import os
 import shutil
 import stat
@@ -36,7 +35,7 @@ from outlast.runtime.tiers.image import Image, Piece
 SHARED_MEMORY = Path("/dev/shm")
 _OWNER = "owner"
 _OWNER_VERSION = 1
-_BALLOTS = "ballots-"  # and the generation
+_BALLOTS = "ballots"
 
 
 def vault_folder(run_id: str) -> Path:
@@ -95,9 +94,10 @@ class Vault:
         except BaseException:
             os.close(fd)
             raise
-        vault = cls(folder, run_id, fd)
-        vault.drop_ballots(before=math.inf)  # what dead ranks have voted must not count in a generation of the same number
-        return vault
+        with contextlib.suppress(FileNotFoundError):  # what dead ranks have voted must not count in a generation of the same number
+            memory = map_file(folder / _BALLOTS)
+            memory[:] = bytes(len(memory))
+        return cls(folder, run_id, fd)
 
     def reserve(self, rank: int, slot_bytes: int, companions: int) -> None:
         """Allocate and touch the slots of `rank`; nothing happens where they are large enough.
@@ -193,20 +193,14 @@ class Vault:
             self._beacons[worker] = map_file(path)[:BEACON_BYTES]
         return self._beacons[worker]
 
-    def ballots(self, generation: int, size: int) -> memoryview:
-        """Shared memory in which the ranks of one generation vote, zeros at first; the ranks may ask for it in any order. Raises CapacityError."""
-        path = self.folder / f"{_BALLOTS}{generation}"
+    def ballots(self, size: int) -> memoryview:
+        """Shared memory in which the ranks of this node vote; zeros at first. Made once: later generations need no room. Raises CapacityError."""
+        path = self.folder / _BALLOTS
         try:
             allocate(path, size)
         except OSError as error:
             raise CapacityError(f"no ballot box can be made in {path}: {error.strerror}", hint="make room in /dev/shm") from error
         return map_file(path)
-
-    def drop_ballots(self, before: float) -> None:
-        """Remove those of generations before that one; who has one open keeps it."""
-        for path in self.folder.glob(f"{_BALLOTS}*"):
-            if int(path.name.removeprefix(_BALLOTS)) < before:
-                path.unlink(missing_ok=True)
 
     def drop_beacon(self, worker: int) -> None:
         self._beacons.pop(worker, None)

@@ -220,12 +220,10 @@ class Membership:
         """Once the group stands: nobody is in an older generation any more."""
         assert self.session is not None
         if ballots.is_offered(world_size=plan.world_size, local_world_size=self.local_world_size):
-            vault, world_size = self.session.vault, plan.world_size
-            rows = vault.ballots(plan.generation, ballots.size(world_size))
-            timeout_s = limits.GROUP_TIMEOUT_S
-            self.ballots = ballots.BallotBox(rows, rank=plan.rank, world_size=world_size, timeout_s=timeout_s, cancelled=lambda: self.broken)
-            if plan.rank == 0:
-                vault.drop_ballots(before=plan.generation)
+            rows = self.session.vault.ballots(ballots.size(plan.world_size))
+            self.ballots = ballots.BallotBox(
+                rows, generation=plan.generation, rank=plan.rank, world_size=plan.world_size, timeout_s=limits.GROUP_TIMEOUT_S, cancelled=lambda: self.broken
+            )
 
     def _collectives(self) -> int:
         """What this rank has entered in this generation, votes included; -1 where the backend does not count. From any thread."""
