@@ -25,7 +25,7 @@ def test_after_a_step_settled_forward_its_phases_lie_ahead_of_everybody() -> Non
     """What the survivors did after step 5 says nothing of step 6."""
     in_hook = Holding(1, True, 5, (5, 6), 5, True, (), phases=1, begun=True)
     verdict = decide_replicated(holdings=[DEAD, in_hook, replace(in_hook, rank=2)])
-    assert (verdict.step, set(verdict.settle.values()), verdict.phases, verdict.replay) == (6, {"forward"}, 0, True)
+    assert (verdict.step, set(verdict.settle.values()), verdict.phases, verdict.replay, verdict.finish) == (6, {"forward"}, 0, True, True)
 
 
 def test_before_the_first_step_there_is_nothing_to_replay() -> None:
@@ -41,3 +41,15 @@ def test_a_commit_opens_the_phases_after_it() -> None:
     assert (machine.phases, machine.begun) == (1, True)
     machine.now_committed(step=6, now_s=1.0)
     assert (machine.phases, machine.begun) == (0, False)
+
+
+def test_the_donor_has_run_the_code_behind_the_step_unless_nobody_has() -> None:
+    """Rank 0 still stands in the hook of step 6; rank 1 has come to a phase behind it, rank 2 to the next step."""
+    hook = Holding(0, True, 5, (5, 6), 6, True, ())
+    phase = Holding(1, True, 6, (6,), 6, False, ())
+    begun = Holding(2, True, 6, (6,), 6, False, (), phases=1, begun=True)
+    assert decide_replicated(holdings=[replace(DEAD, rank=3), hook, phase, begun]).donor == 2
+    verdict = decide_replicated(holdings=[replace(DEAD, rank=3), hook, phase])
+    assert (verdict.donor, verdict.finish) == (1, False)
+    verdict = decide_replicated(holdings=[replace(DEAD, rank=3), hook])
+    assert (verdict.donor, verdict.finish) == (0, True)

@@ -63,6 +63,22 @@ def test_a_phase_lies_between_steps() -> None:
         pass
 
 
+def test_a_phase_does_not_lie_before_the_block() -> None:
+    """What it changed could not be told from what the step did."""
+    run = Run(Membership.of(None, reenters=False))
+    steps = run.steps(run.state(model=torch.nn.Linear(1, 1)), until=2)
+    step = next(steps)
+    with pytest.raises(TransactionError, match="before the block of step 1"), next(iter(run.phase("evaluate"))):
+        pass
+    with step:
+        pass
+    done = 0
+    for attempt in run.phase("evaluate"):
+        with attempt:
+            done += 1
+    assert done == 1
+
+
 @pytest.mark.drill
 @pytest.mark.parametrize(("strike", "swallow"), [("os.kill(os.getpid(), 9)", False), ("os.kill(os.getpid(), 9)", True), ('raise RuntimeError("once")', False)])
 @pytest.mark.timeout(150)

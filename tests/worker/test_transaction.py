@@ -60,14 +60,16 @@ for step in run.steps(state, until=8):
     if step.number == 4{who}: {leave}
 end()
 """
-BEFORE_THE_BLOCK = """
+BESIDE_THE_BLOCK = """
 state = named()
-for step in run.steps(state, until=8):
+def beside(step):
     opt.param_groups[0]["lr"] *= 0.9
-    drawn = torch.rand(1).item()
+    print("drew", run.rank, step.number, torch.rand(1).item(), opt.param_groups[0]["lr"], flush=True)
+for step in run.steps(state, until=8):
+    if {before}: beside(step)
     with step:
         update(step)
-    print("drew", run.rank, step.number, drawn, opt.param_groups[0]["lr"], flush=True)
+    if not {before}: beside(step)
 end()
 """
 
@@ -193,13 +195,16 @@ def test_a_world_of_one_trains_with_and_without_spares(tmp_path: Path, flags: tu
 
 @pytest.mark.drill
 @pytest.mark.parametrize("do", ["raise", "SIGKILL"])
+@pytest.mark.parametrize("before", [True, False], ids=["before", "behind"])
 @pytest.mark.timeout(120)
-def test_what_stands_before_the_block_is_done_again_as_the_first_time(tmp_path: Path, do: str) -> None:
-    """It draws a number and lowers the learning rate. Method: rank 1 is struck in step 4, before the vote; rank 0 says the same as in an undisturbed run."""
+def test_what_stands_beside_the_block_is_done_again_as_the_first_time(tmp_path: Path, before: bool, do: str) -> None:
+    """It draws a number and lowers the learning rate. Method: rank 1 is struck in step 4, before the vote; rank 0 says the same as in an undisturbed run.
+
+    Behind an interrupted block it runs too, though the step is not committed."""
     said = []
     for name, marks in (("undisturbed", None), ("struck", _strike("prepared", step=4, do=do))):
         (tmp_path / name).mkdir()
-        ran = go(tmp_path / name, BEFORE_THE_BLOCK, marks=marks or [])
+        ran = go(tmp_path / name, BESIDE_THE_BLOCK.replace("{before}", str(before)), marks=marks or [])
         assert ran.code == 0, ran.outcome
         said.append((_digests(ran), set(re.findall(r"^drew 0 .*$", ran.out, re.MULTILINE))))
     assert said[0] == said[1]

@@ -41,6 +41,7 @@ class RestoreVerdict:
     phases  how many phases after `step` are done: one that saw the vote at a phase's end pass speaks for all
     replay  nobody is known to be past the phases after `step`: a healed rank must come to them through the script
     begun   the step after `step` was asked for: it was cut short. False while all that are there stand in, or before, a phase
+    finish  all survivors finish `step` only now: whoever is healed takes their state before the script's code behind the step, and runs that too
     """
 
     step: int | None
@@ -51,6 +52,7 @@ class RestoreVerdict:
     phases: int = 0
     replay: bool = False
     begun: bool = False
+    finish: bool = False
 
 
 def decide_replicated(*, holdings: Sequence[Holding]) -> RestoreVerdict:
@@ -77,7 +79,9 @@ def decide_replicated(*, holdings: Sequence[Holding]) -> RestoreVerdict:
     there = [held for held in live if held.committed == newest]
     phases = max((held.phases for held in there), default=0)
     begun = any(held.begun for held in there)
-    return RestoreVerdict(newest, settle, min(settle), heal, reason, phases, replay=newest > 0 and not begun, begun=begun)
+    # The script's own code behind the step may change state: the donor is to have run it, unless nobody has.
+    furthest = [held.rank for held in there if held.begun] or [held.rank for held in there] or list(settle)
+    return RestoreVerdict(newest, settle, min(furthest), heal, reason, phases, replay=newest > 0 and not begun, begun=begun, finish=not there)
 
 
 def _all_sealed(holdings: Sequence[Holding], live: Sequence[Holding], step: int) -> bool:

@@ -204,6 +204,7 @@ class Regroup:
     high_water  newest step ever committed: executing it again books as repeated
     phases      phases after `step` that are done: nobody does them again
     replay      survivors may still be in, or before, a phase after `step`: get there by doing that step once, for nothing
+    finish      survivors finish `step` only now: this worker takes their state where that step, done for nothing, ends
     """
 
     generation: int
@@ -225,6 +226,7 @@ class Regroup:
     detected_s: float | None
     phases: int = 0
     replay: bool = False
+    finish: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ class Moving(Ending):
                 self._start_plan(member.rank, Restart(step, healed, "slot" if fresh or reenter or sharded else "keep")),
                 settle=restore.settle.get(member.rank, "none"), then="start" if fresh else verdict.survivors, donor=restore.donor,
                 donate=member.rank == restore.donor and bool(heal), heal=heal, phases=restore.phases,
-                replay=fresh and restore.replay and verdict.survivors == "in_place",
+                replay=fresh and restore.replay and verdict.survivors == "in_place", finish=restore.finish,
             )  # fmt: skip
             member.joined, member.finished, member.committed_s = False, False, None
         if any(member.plan is not None and member.plan.donate for member in self.roster.members()):

@@ -38,10 +38,8 @@ class Block:
         self._hooks.begin()
         session = self._member.session
         self._counts = session is not None and not for_nothing
-        if self._counts:
-            if self._attachment.first_step:
-                self._attachment.watch(self._watch)
-            self._survivor.in_flight = step
+        if self._counts and self._attachment.first_step:
+            self._attachment.watch(self._watch)
         if session is not None:
             session.enter(Phase.BODY)
             self._member.in_body = True

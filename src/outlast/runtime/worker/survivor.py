@@ -26,6 +26,11 @@ class Survivor:
         self._attachment = attachment
         self._poll = poll
 
+    def take_back_what_followed(self, held: Step | None) -> None:
+        """The loop's code behind an interrupted block runs, though the step is not committed: what it changed goes back before anything is given away."""
+        if held is not None and held.left:
+            self._attachment.state.roll_back()
+
     def take_plan(self) -> Regroup | None:
         """The plan that waited for the step, if there is one."""
         plan, self.plan = self.plan, None

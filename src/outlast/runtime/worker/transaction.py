@@ -27,6 +27,7 @@ from outlast.runtime.worker.hooks import user_line
 from outlast.runtime.worker.membership import Membership
 from outlast.runtime.worker.phase import Attempt
 from outlast.runtime.worker.poll import Poll
+from outlast.runtime.worker.random_state import RandomState
 from outlast.runtime.worker.rehearsal import Rehearsal
 from outlast.runtime.worker.state import State
 from outlast.runtime.worker.step import Step
@@ -79,7 +80,7 @@ class Transaction:
             self._block.remove_hooks()
 
     def _arrive(self) -> None:
-        """Be in the run's group, with the run's state. At the first step, or in the phase after a replayed one."""
+        """Be in the run's group, with the run's state. At the first step, at the end of a replayed one, or in the phase after it."""
         if not self._attached:
             with self.member.refusing():
                 for optimizer in self.state.optimizers.values():
@@ -93,6 +94,7 @@ class Transaction:
         while True:
             if self.member.session is not None:
                 self.member.session.do(lambda machine: machine.now_begun())
+                self._survivor.take_back_what_followed(self._batches.held)
             if self.member.broken:
                 self._follow(self.member.stand_still(in_hook=False))
             if self.committed >= until or self._poll.stopping:
@@ -103,10 +105,9 @@ class Transaction:
             if self.member.session is not None:
                 self.member.session.book.begin_step(now_s=clock.now_s())
             if self._batches.hold_again(number):
-                self.state.begin()
-                return self._batches.held
+                return self._given_out(None)
             if self._fetch(number):
-                return self._batches.held
+                return self._given_out(self._batches.random)
 
     def _fetch(self, number: int) -> bool:
         """Get the step's batches. False: that failed and was dealt with."""
@@ -124,9 +125,15 @@ class Transaction:
             return False
         if session is not None:
             session.enter(Phase.BETWEEN, cause=Cause.PRODUCTIVE, learn=True)
-        if self.member.session is not None:
-            self.state.begin(self._batches.random)  # here, not in the block: what the script does before `with step:` is done again in a repeat
         return True
+
+    def _given_out(self, random_now: RandomState | None) -> Step | None:
+        """From here on, not from the block's first line, a step is taken back as a whole: a repeat does again what stands before `with step:`."""
+        step = self._batches.held
+        if self.member.session is not None:
+            self.state.begin(random_now)
+            self._survivor.in_flight = step
+        return step
 
     # --- the block -----------------------------------------------------------------------------------------
 
@@ -141,7 +148,10 @@ class Transaction:
         """The block ended. True: the error is dealt with, and the step will be yielded again."""
         self._block.end(step)
         if self._rehearsal.runs:
-            return self._rehearsal.swallows(error)
+            swallows = self._rehearsal.swallows(error)
+            if self._rehearsal.ends_with_block():
+                self._arrive()
+            return swallows
         if self.member.session is None:
             return self._leave_alone(step, error)
         if error is None:
@@ -219,6 +229,9 @@ class Transaction:
         session = self.member.session
         if self._block.current is not None:
             self._refuse_at(f"the phase {attempt.name!r} is entered inside a step", hint="put it between two steps")
+        held = self._batches.held
+        if held is not None and not held.entered and not self._rehearsal.runs:
+            self._refuse_at(f"the phase {attempt.name!r} is entered before the block of step {held.number}", hint="put it behind the block: `with step:` first")
         if session is None:
             return
         if self._rehearsal.runs:
@@ -259,9 +272,15 @@ class Transaction:
 
     def _follow(self, plan: Regroup) -> None:
         """From standing still into the next generation. Raises Reenter where the plan says so."""
-        self.committed = self._survivor.follow(plan)
-        if self.committed == self._leg_began:
-            _ = self._close() and self._hand_over()  # a rank that came anew begins with the leg before this one, and votes at its end
+        while True:
+            self.committed = self._survivor.follow(plan)
+            if self.committed != self._leg_began:
+                return
+            try:  # a rank that came anew begins with the leg before this one, and votes at its end
+                _ = self._close() and self._hand_over()
+                return
+            except Exception as error:  # boundary: a peer was lost meanwhile
+                plan = self.member.lost_peer(error)
 
     def stand_and_donate(self, plan: Regroup) -> None:
         """The error left main's function: hand over what this rank holds before it is gone."""
@@ -313,6 +332,7 @@ class Transaction:
         self._poll.log_every(log_every)
 
     def _go_on(self) -> None:
+        self._survivor.in_flight = None  # of a leg that was left by `break`
         session = self.member.session
         if session is not None:
             session.do(lambda machine: machine.goes_on())
