@@ -132,9 +132,9 @@ def test_a_rank_killed_in_the_middle_of_its_ballot_has_not_voted(rows: memoryvie
 
 
 class Dying:
-    """A number that ends the process when it is written."""
+    """A generation that ends the process when its ballot, written already, is to get its head."""
 
-    def __index__(self) -> int:
+    def __lshift__(self, other: int) -> int:
         os.kill(os.getpid(), signal.SIGKILL)
         return 1
 

@@ -94,9 +94,7 @@ class Vault:
         except BaseException:
             os.close(fd)
             raise
-        with contextlib.suppress(FileNotFoundError):  # what dead ranks have voted must not count in a generation of the same number
-            memory = map_file(folder / _BALLOTS)
-            memory[:] = bytes(len(memory))
+        (folder / _BALLOTS).unlink(missing_ok=True)  # what dead ranks have voted must not count in a generation of the same number
         return cls(folder, run_id, fd)
 
     def reserve(self, rank: int, slot_bytes: int, companions: int) -> None:

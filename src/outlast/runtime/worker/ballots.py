@@ -61,7 +61,7 @@ class BallotBox:
         start = self._rank * _ROW_BYTES
         at = start + _LINE_BYTES + number % 2 * _PLACE_BYTES
         self._rows[at + _HEAD.size : at + _HEAD.size + len(ballot)] = ballot
-        _HEAD.pack_into(self._rows, at, self._generation, number, len(ballot), zlib.crc32(ballot, number & _WORD))
+        _HEAD.pack_into(self._rows, at, self._generation, number, len(ballot), self._checksum(number, ballot))
         self._words[start // 4] = (self._words[start // 4] + 1) & _WORD
         linux.futex_wake(self._address + start)
 
@@ -73,13 +73,16 @@ class BallotBox:
             generation, found, length, checksum = _HEAD.unpack_from(self._rows, at)
             if (generation, found) == (self._generation, number):
                 ballot = bytes(self._rows[at + _HEAD.size : at + _HEAD.size + min(length, BALLOT_MAX_BYTES)])
-                if zlib.crc32(ballot, number & _WORD) == checksum:
+                if self._checksum(number, ballot) == checksum:
                     return ballot
             if self._cancelled():
                 raise Cut("the generation is over")
             if clock.now_s() > over_s:
                 raise Cut(f"rank {rank} did not vote within {self._timeout_s:.0f} s")
             linux.futex_wait(self._address + start, seen, BALLOT_LOOK_S)
+
+    def _checksum(self, number: int, ballot: bytes) -> int:
+        return zlib.crc32(ballot, (self._generation << 20 ^ number) & _WORD)
 
 
 def size(world_size: int) -> int:

@@ -220,10 +220,12 @@ class Membership:
         """Once the group stands: nobody is in an older generation any more."""
         assert self.session is not None
         if ballots.is_offered(world_size=plan.world_size, local_world_size=self.local_world_size):
-            rows = self.session.vault.ballots(ballots.size(plan.world_size))
+            with self.refusing():
+                rows = self.session.vault.ballots(ballots.size(plan.world_size))
             self.ballots = ballots.BallotBox(
-                rows, generation=plan.generation, rank=plan.rank, world_size=plan.world_size, timeout_s=limits.GROUP_TIMEOUT_S, cancelled=lambda: self.broken
-            )
+                rows, generation=plan.generation, rank=plan.rank, world_size=plan.world_size, timeout_s=limits.GROUP_TIMEOUT_S,
+                cancelled=lambda: self.broken or self.generation != plan.generation,
+            )  # fmt: skip
 
     def _collectives(self) -> int:
         """What this rank has entered in this generation, votes included; -1 where the backend does not count. From any thread."""
