@@ -44,7 +44,8 @@ def memory_hierarchies(own: Path = OWN, mount: Path = MOUNT) -> list[Hierarchy]:
 def memory_room(hierarchies: list[Hierarchy]) -> tuple[int, Path] | None:
     """Bytes that may still be taken under the tightest limit on the way up, and the folder of the group that sets it; None where none is set.
 
-    Cached pages of files count as room, as in the kernel's MemAvailable: they are given back before anybody is killed. Pages of tmpfs do not.
+    Cached pages of files and what the kernel remembers of them count as room, as in its MemAvailable: they are given back before anybody is
+    killed. Pages of tmpfs do not. Control groups of version 1 do not tell the second.
     """
     rooms = [(room, level) for hierarchy in hierarchies for level in hierarchy.levels if (room := _room(level, hierarchy.version)) is not None]
     return min(rooms, default=None)
@@ -64,5 +65,5 @@ def _room(level: Path, version: int) -> int | None:
     if not limit.isdigit():  # "max"
         return None
     counts = dict(line.split(" ", 1) for line in stat.splitlines() if " " in line)
-    cached = sum(int(counts.get(f"{prefix}{kind}_file", "0")) for kind in ("active", "inactive"))
+    cached = sum(int(counts.get(f"{prefix}{kind}", "0")) for kind in ("active_file", "inactive_file", "slab_reclaimable"))
     return max(0, int(limit) - int(usage) + cached)

@@ -43,7 +43,7 @@ def copy_on_one_core(target: memoryview, buffers: Sequence[memoryview]) -> int:
 
 
 def copy_on_two_cores(target: memoryview, buffers: Sequence[memoryview]) -> int:
-    """The same checksum."""
+    """The same checksum. Where no thread can be started, one core has to do."""
     import numpy  # copies without the interpreter lock; the launcher, which writes no images, need not load it
 
     digest = xxhash.xxh3_64()
@@ -54,7 +54,10 @@ def copy_on_two_cores(target: memoryview, buffers: Sequence[memoryview]) -> int:
             digest.update(block)
 
     behind = threading.Thread(target=hash_behind, name="outlast-checksum", daemon=True)
-    behind.start()
+    try:
+        behind.start()
+    except RuntimeError:
+        return copy_on_one_core(target, buffers)
     try:
         at = hashed = 0
         for data in buffers:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import gc
+import io
 import os
 import sys
 import threading
@@ -164,7 +166,8 @@ def exit_without_stuck(exit_code: int) -> None:
     """To be called when the script is over. Does not return if a group that was left cannot be let go: the process ends here, with that code.
 
     A send to a peer that was killed may be one that gloo forgets (see wake). Then the group's thread waits for it, the group's destructor for
-    the thread, and the interpreter's end for the destructor: half an hour. What else an interpreter does at its end is done.
+    the thread, and the interpreter's end for the destructor: half an hour. What else an interpreter does at its end is done, but for destructors:
+    executors end, threads are joined, exit functions run, files are flushed. Not covered: a script that holds the old group itself.
     """
     _at_exit.set()
     until_s = time.monotonic() + GROUP_LET_GO_S
@@ -173,12 +176,14 @@ def exit_without_stuck(exit_code: int) -> None:
     stuck = [thread for thread in _parting if thread.is_alive()]
     if not stuck:
         return
+    for call in reversed(getattr(threading, "_threading_atexits", [])):  # ends the threads of executors
+        call()
     for thread in threading.enumerate():
         if not thread.daemon and thread not in (*stuck, threading.main_thread(), threading.current_thread()):
             thread.join()
     atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # boundary: the script may have put anything there
+    for stream in [one for one in gc.get_objects() if isinstance(one, io.IOBase)]:
+        with contextlib.suppress(Exception):  # boundary: closed, read-only, or anything that the script has made
             stream.flush()
     flush_c_streams()
     os._exit(exit_code)
