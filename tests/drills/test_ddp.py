@@ -374,4 +374,7 @@ def test_collectives_before_the_steps_cost_a_start_of_all_but_no_step(tmp_path: 
     if place != "start":
         assert outcome.interruptions[0]["rung"] == rung, str(outcome)
         processes = {pid for _, _, pid in outcome.commits}
-        assert len(processes) == (8 if arguments == ("--collectives",) else 5), str(outcome)
+        if arguments == ("--collectives",):
+            assert len(processes) == 8, str(outcome)
+        else:  # 4 and the successor; one more where a survivor's send met the dead peer's reset, which gloo forgets (see wake.py): it is replaced too
+            assert len(processes) in (5, 6), str(outcome)

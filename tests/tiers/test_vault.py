@@ -175,6 +175,15 @@ def test_the_transfer_image_is_found_by_generation_and_step_only(vault: Vault, f
     other.close()
 
 
+def test_a_beacon_that_is_just_being_made_is_not_there_yet(vault: Vault) -> None:
+    """Its file has a name before it has bytes; who looks in between must not take nothing for it."""
+    (vault.folder / "beacon-5").touch()
+    with pytest.raises(FileNotFoundError):
+        vault.beacon(5, create=False)
+    vault.beacon(5, create=True)[0] = 7
+    assert vault.beacon(5, create=False)[0] == 7
+
+
 def test_a_beacon_is_shared_and_can_be_dropped(vault: Vault, folder: Path) -> None:
     page = vault.beacon(3, create=True)
     page[5] = 77

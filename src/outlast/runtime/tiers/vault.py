@@ -188,7 +188,10 @@ class Vault:
                 except OSError as error:
                     path.unlink(missing_ok=True)
                     raise CapacityError(f"no beacon can be made in {path}: {error.strerror}", hint="make room in /dev/shm") from error
-            self._beacons[worker] = map_file(path)[:BEACON_BYTES]
+            page = map_file(path)[:BEACON_BYTES]
+            if len(page) < BEACON_BYTES:
+                raise FileNotFoundError(f"{path} is just being made")  # its name comes before its bytes
+            self._beacons[worker] = page
         return self._beacons[worker]
 
     def ballots(self, size: int) -> memoryview:
