@@ -77,8 +77,6 @@ LOG_DRAIN_MAX_BYTES = 4 << 20  # read at most this much of what a dead worker le
 
 # --- vault -------------------------------------------------------------------------------------------
 CHECKSUM_BLOCK_BYTES = 256 << 10
-COPY_BLOCK_BYTES = 2 << 20  # handed from the core that copies to the one that hashes
-TWO_CORES_BYTES = 16 << 20  # a smaller image is not worth a thread
 SLOTS_COUNT = 2
 VAULT_SPARE_BYTES = 16 << 20  # left free in /dev/shm for everybody else
 VAULT_STALE_S = 86_400.0  # a dead run's vault is removed after a day

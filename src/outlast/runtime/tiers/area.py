@@ -63,12 +63,12 @@ class Area:
         for slot in range(self._slots_count):
             self._slot(slot, slot_bytes)
 
-    def write(self, slot: int, *, generation: int, step: int, pieces: Sequence[Piece], metadata: Mapping[str, str], spare_core: bool) -> Seal:
+    def write(self, slot: int, *, generation: int, step: int, pieces: Sequence[Piece], metadata: Mapping[str, str]) -> Seal:
         """Seal the image of `step` in `slot`. Errors as `write_image`; the slot then stays without a seal."""
         target = self._slot(slot)
         self._put_seal(slot, bytes(SEAL_BYTES))
         reserved = header_bytes([piece.spec for piece in pieces])
-        written = write_image(target, pieces=pieces, metadata=metadata, header_bytes_reserved=reserved, spare_core=spare_core)
+        written = write_image(target, pieces=pieces, metadata=metadata, header_bytes_reserved=reserved)
         seal = Seal(self._run, generation, self._rank, step, written.length, written.checksum)
         self._put_seal(slot, seal.pack())
         return seal

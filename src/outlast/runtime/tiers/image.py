@@ -4,7 +4,7 @@ Form       8 bytes little-endian header length, JSON header padded with spaces, 
            Tensors of whole cache lines come first, the others by falling size of their elements, so each is aligned
            to its own; the first begins at `header_bytes_reserved`, a multiple of IMAGE_ALIGN_BYTES, however long
            this step's metadata is.
-Checksum   xxh3_64 over the whole image (see copying.py).
+Checksum   xxh3_64 over the whole image, computed block by block behind the copy, while a block is in cache.
 Units      Lengths and offsets are bytes.
 Limits     An `Image` is a view: its tensors change when somebody writes to the memory below. A header says
            nothing about what the tensors mean; whoever reads them compares names, dtypes and shapes.
@@ -25,8 +25,7 @@ from typing import Any, NamedTuple
 import xxhash
 
 from outlast.errors import CapacityError, CorruptError, StateError
-from outlast.model.limits import CHECKSUM_BLOCK_BYTES, IMAGE_ALIGN_BYTES, IMAGE_HEADER_MAX_BYTES, METADATA_RESERVE_BYTES, TWO_CORES_BYTES
-from outlast.runtime.tiers.copying import copy_on_one_core, copy_on_two_cores
+from outlast.model.limits import CHECKSUM_BLOCK_BYTES, IMAGE_ALIGN_BYTES, IMAGE_HEADER_MAX_BYTES, METADATA_RESERVE_BYTES
 
 ITEM_BYTES: Mapping[str, int] = {
     "C128": 16,
@@ -86,15 +85,12 @@ def image_bytes(specs: Sequence[TensorSpec], *, metadata_bytes: int = METADATA_R
     return header_bytes(specs, metadata_bytes=metadata_bytes) + _plan(tuple(specs)).data_bytes
 
 
-def write_image(
-    target: memoryview, *, pieces: Sequence[Piece], metadata: Mapping[str, str], header_bytes_reserved: int = 0, spare_core: bool = False
-) -> Written:
+def write_image(target: memoryview, *, pieces: Sequence[Piece], metadata: Mapping[str, str], header_bytes_reserved: int = 0) -> Written:
     """Write an image to the start of `target`; everything behind its length is left as it is.
 
     `header_bytes_reserved` is where the first tensor begins; 0 takes the room that this header needs.
     Raises StateError for names, dtypes or sizes that no image can hold, CapacityError where header or image
     do not fit; then nothing was written. Not atomic: whoever may be killed in the middle seals afterwards.
-    `spare_core`: a core stands idle meanwhile; a large image's checksum is then taken there.
     """
     plan = _plan(tuple([piece.spec for piece in pieces]))
     head = _header(plan, metadata, header_bytes_reserved)
@@ -102,8 +98,7 @@ def write_image(
     if length > len(target):
         raise CapacityError(f"an image of {length:,} bytes does not fit into {len(target):,}", hint="the state has grown since room was reserved for it")
     _check_sizes(plan, pieces)
-    copy = copy_on_two_cores if spare_core and length >= TWO_CORES_BYTES else copy_on_one_core
-    return Written(length, copy(target, [memoryview(head), *(pieces[index].data for index in plan.order)]))
+    return Written(length, _copy(target, head, [pieces[index].data for index in plan.order], plan.sizes))
 
 
 def image_chunks(*, pieces: Sequence[Piece], metadata: Mapping[str, str], header_bytes_reserved: int = 0) -> Iterator[memoryview]:
@@ -177,6 +172,32 @@ def _check_sizes(plan: _Plan, pieces: Sequence[Piece]) -> None:
     for spec, data in pieces:
         if len(data) != spec.nbytes:
             raise StateError(f"{spec.name} is {spec.dtype} {list(spec.shape)}, {spec.nbytes:,} bytes, but came with {len(data):,}")
+
+
+def _copy(target: memoryview, head: bytes, buffers: Sequence[memoryview], sizes: Sequence[int]) -> int:
+    # Each block is read again for its checksum while it is in cache. A small tensor costs one slice assignment.
+    digest, size_of_block = xxhash.xxh3_64(), CHECKSUM_BLOCK_BYTES
+    target[: len(head)] = head
+    at, hashed = len(head), 0
+    for data, size in zip(buffers, sizes, strict=True):
+        end = at + size
+        if end - hashed < size_of_block:
+            target[at:end] = data
+            at = end
+            continue
+        edge = max(at, hashed + size_of_block)
+        target[at:edge] = data[: edge - at]
+        digest.update(target[hashed:edge])
+        hashed = edge
+        while end - hashed >= size_of_block:
+            block = target[hashed : hashed + size_of_block]
+            block[:] = data[hashed - at : hashed - at + size_of_block]
+            digest.update(block)
+            hashed += size_of_block
+        target[hashed:end] = data[hashed - at :]
+        at = end
+    digest.update(target[hashed:at])
+    return digest.intdigest()
 
 
 def _json(value: Mapping[str, Any]) -> bytes:

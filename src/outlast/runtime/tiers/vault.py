@@ -56,7 +56,6 @@ class Vault:
         self._ranks: dict[int, Area] = {}
         self._transfer = Area(folder / "transfer", run=self._run, rank=NO_RANK, slots_count=1)
         self._beacons: dict[int, memoryview] = {}
-        self._spare_core = False  # each rank of this node has two cores
 
     @classmethod
     def create(cls, folder: Path, run_id: str) -> Vault:
@@ -103,7 +102,6 @@ class Vault:
         `companions` is how many ranks of this node will each need as much, this one included: room for all of
         them is looked for first, so that the first rank to come speaks up. Raises CapacityError.
         """
-        self._spare_core = len(os.sched_getaffinity(0)) >= 2 * companions
         area = self._area(rank)
         if min(area.allocated()) < slot_bytes:
             missing = companions * SLOTS_COUNT * slot_bytes - sum(min(size, slot_bytes) for size in self._allocated())
@@ -118,7 +116,7 @@ class Vault:
         Raises CapacityError where the image has outgrown its slot, StateError as `write_image`.
         """
         slot = step % SLOTS_COUNT if slot is None else slot
-        return self._area(rank).write(slot, generation=generation, step=step, pieces=pieces, metadata=metadata, spare_core=self._spare_core)
+        return self._area(rank).write(slot, generation=generation, step=step, pieces=pieces, metadata=metadata)
 
     def seals(self, rank: int) -> tuple[Seal, ...]:
         """Valid seals of `rank`, newest step first. The bytes below are not verified; `read` does that."""
@@ -168,7 +166,7 @@ class Vault:
         self._transfer.reserve(nbytes)
 
     def write_transfer(self, generation: int, step: int, pieces: Sequence[Piece], metadata: Mapping[str, str]) -> Seal:
-        return self._transfer.write(0, generation=generation, step=step, pieces=pieces, metadata=metadata, spare_core=self._spare_core)
+        return self._transfer.write(0, generation=generation, step=step, pieces=pieces, metadata=metadata)
 
     def read_transfer(self, generation: int | None, step: int) -> Image:
         """The verified transfer image of that step (and generation). Raises CorruptError where it is not there."""
