@@ -15,7 +15,7 @@ from typing import Any
 from outlast.engine.protocol.outputs import Output
 from outlast.model.messages import Regroup
 from outlast.model.terms import Phase
-from tests.engine._world import Act, Hello, Parked, PeerFailure, Process, Reenter, UserError, World
+from tests.engine._world import Act, Hello, Parked, PeerFailure, Process, Reenter, Refused, UserError, World
 
 Thread = Generator[Act, Any, Any]
 
@@ -107,11 +107,11 @@ class Main:
             yield from self.mark("boot")
             yield "sleep", 0.02
             self.world.say(self.p, Hello(self.p.worker, 1000 + self.p.worker))
-            self.world.enter(self.p, Phase.PLAIN)
             plan: Regroup = yield "plan", 0
             yield "build", plan
             for _ in range(self.world.until):
                 yield from self.mark("body")
+                self.world.heard_s[self.p.worker] = self.world.now_s  # it prints the loss
                 yield "sleep", 0.02
                 yield ("collective",)
         except Died:
@@ -133,6 +133,8 @@ class Main:
 
     def user_code(self) -> None:
         error, self.p.error = self.p.error, ""
+        if error == "refused":
+            self.world.say(self.p, Refused(self.p.worker, error, 1))
         if error:
             raise UserError(error)
 

@@ -38,7 +38,7 @@ from outlast.engine.protocol.outputs import (
 from outlast.engine.protocol.worker import WorkerMachine
 from outlast.model import limits
 from outlast.model.beacon import Beacon
-from outlast.model.messages import Committed, Hello, Joined, Parked, Pong, Regroup, StoreLost, StoreUp, WorkerExited, WorkerStarted
+from outlast.model.messages import Committed, Hello, Joined, Parked, Pong, Refused, Regroup, StoreLost, StoreUp, WorkerExited, WorkerStarted
 from outlast.model.records import Interruption
 from outlast.model.terms import Phase
 
@@ -73,6 +73,7 @@ class Fault:
     deaf         the same, but the kernel does not call it stopped: a thread holds the interpreter lock
     hang         the main thread stays where it is; the listener answers
     raise        user code raises
+    refuse       an error of input is raised: the run is to stop
     store        the store's host ends, whoever the rank is
     """
 
@@ -126,7 +127,7 @@ class World:
 
     def __init__(self, *, script: Callable[[World, Process], Generator[Act, Any, int]], ranks: int = 3, spares: int = 0, spare_kind: str = "hot",
                  until: int = 6, faults: tuple[Fault, ...] = (), seed: int = 0, sharded: bool = False, max_restarts: int | None = None,
-                 phase_after: int = -1) -> None:  # fmt: skip
+                 phase_after: int = -1, hang_after_s: float | None = None) -> None:  # fmt: skip
         self.now_s = 100.0
         self.phase_after = phase_after  # the step that one run.phase follows
         self.ranks, self.until, self.sharded, self.faults = ranks, until, sharded, faults
@@ -136,7 +137,8 @@ class World:
         self.coordinator = Coordinator(
             options=CoordinatorOptions(ranks, Restart(), spares=spares, spare_kind=spare_kind, max_restarts=max_restarts, checkpoint=("", 0))
         )
-        self.agent = Agent(now_s=self.now_s)
+        self.agent = Agent(now_s=self.now_s, hang_after_s=hang_after_s)
+        self.heard_s: dict[int, float] = {}  # worker -> when it last printed something
         self.processes: dict[int, Process] = {}
         self.slots: dict[int, dict[int, int]] = {}  # rank -> slot -> step
         self.transfer: tuple[int, int] | None = None
@@ -202,7 +204,7 @@ class World:
         if self.end is None:
             self.after(limits.TICK_S, self._tick)
         readings = {p.worker: Reading(replace(p.beacon), p.listed_stopped) for p in self.processes.values() if p.alive}
-        self._do(self.agent.on_tick(readings, now_s=self.now_s))
+        self._do(self.agent.on_tick(readings, now_s=self.now_s, heard_s=self.heard_s))
 
     def _do(self, outputs: list[Output]) -> None:
         for output in outputs:
@@ -477,7 +479,7 @@ class World:
         elif fault.kind == "store":
             self.lose_store()
         else:
-            process.error = "boom"
+            process.error = "refused" if fault.kind == "refuse" else "boom"
 
     def _continue(self, process: Process) -> None:
         process.stopped = process.listed_stopped = False
@@ -506,4 +508,4 @@ class World:
             self.committed = max(self.committed, step)
 
 
-__all__ = ["KINDS", "MARKS", "Fault", "Hello", "Parked", "PeerFailure", "Process", "Reenter", "UserError", "World"]
+__all__ = ["KINDS", "MARKS", "Fault", "Hello", "Parked", "PeerFailure", "Process", "Reenter", "Refused", "UserError", "World"]

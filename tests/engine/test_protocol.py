@@ -23,6 +23,7 @@ WAYS = ("in_place", "respawn", "reenter", "sharded")
 ONCE = ("boot", "join", "setup", "restoring", "still", "settled", "donating", "closing", "finishing", "epilogue")
 PROTOCOL = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 BOUND_S = 100.0
+SILENCE_S = 5.0
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +37,10 @@ def _short_deadlines() -> Iterator[None]:
 
 
 def a_world(way: str, *faults: Fault, spares: int = 0, spare_kind: str = "hot", seed: int = 0, **more: int) -> World:
-    return World(script=getattr(_script, way), sharded=way == "sharded", faults=faults, spares=spares, spare_kind=spare_kind, seed=seed, **more)
+    hang_after_s = SILENCE_S if way == "plain" else None  # a plain script's hangs are found by silence, and only if that is asked for
+    return World(
+        script=getattr(_script, way), sharded=way == "sharded", faults=faults, spares=spares, spare_kind=spare_kind, seed=seed, hang_after_s=hang_after_s, **more
+    )  # fmt: skip
 
 
 def strikes(kinds: tuple[str, ...] = KINDS) -> st.SearchStrategy[Fault]:
@@ -97,6 +101,7 @@ def test_after_two_faults_training_goes_on_and_no_step_is_lost(way: str, faults:
     way=st.sampled_from((*WAYS, "plain")), faults=st.lists(strikes(), min_size=3, max_size=6), spares=st.integers(0, 2),
     kind=st.sampled_from(("hot", "warm")), seed=st.integers(0, 10_000),
 )  # fmt: skip
+@example(way="plain", faults=[Fault("kill", 0, "boot"), Fault("kill", 0, "body", 2), Fault("hang", 0, "body", 3)], spares=0, kind="hot", seed=0)
 def test_after_many_faults_training_goes_on_or_ends_with_a_verdict(way: str, faults: list[Fault], spares: int, kind: str, seed: int) -> None:
     world = a_world(way, *faults, spares=spares, spare_kind=kind, seed=seed)
     end = world.run(bound_s=BOUND_S * 2)
@@ -132,6 +137,16 @@ def test_a_fault_that_always_comes_ends_the_run(way: str, kind: str) -> None:
     if kind == "raise" and way != "plain":
         assert end.traceback == "traceback"
         assert "boom" in end.reason
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("mark", ["setup", "body"])
+def test_refused_input_ends_the_run_and_is_no_interruption(way: str, mark: str) -> None:
+    """What raised leaves the script too, before it can be killed."""
+    world = a_world(way, *(Fault("refuse", rank, mark) for rank in range(3)), spares=1)
+    end = world.run(bound_s=BOUND_S)
+    assert (end.state, end.exit_code, end.reason) == ("failed", 1, "refused")
+    assert not world.interruptions
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -24,7 +24,7 @@ _FIXED: dict[Phase, float] = {
     Phase.EPILOGUE: limits.EVALUATION_DEADLINE_S,
 }
 _FLOORS: dict[Phase, float] = {Phase.SNAPSHOT: limits.SNAPSHOT_FLOOR_S}
-_EXEMPT = (Phase.PARKED, Phase.WAIT, Phase.REGROUP, Phase.PLAIN)  # the coordinator's own deadlines hold there
+_EXEMPT = (Phase.PARKED, Phase.WAIT, Phase.REGROUP)  # the coordinator's own deadlines hold there
 _JOINT = (Phase.BODY, Phase.VOTE)  # a rank may stand here because another does
 
 

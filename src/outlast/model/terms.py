@@ -61,7 +61,6 @@ class Phase(str, Enum):
     WAIT = "wait"  # waiting for the coordinator's word
     REGROUP = "regroup"  # building the group, moving state
     EPILOGUE = "epilogue"  # after the last step
-    PLAIN = "plain"  # a script that makes no outlast call
 
 
 class Cause(str, Enum):

@@ -88,7 +88,7 @@ class Faults(Moving):
         return [*out, ToAgent(KillWorker(member.worker, message.reason))]
 
     def _on_broke(self, now_s: float, member: Member, message: Broke) -> list[Output]:
-        if message.generation != self.generation or member.rank < 0:
+        if message.generation != self.generation or member.rank < 0 or member.condemned:
             return []
         member.victim = message.mechanism == "collective"
         if message.mechanism == "exception":
