@@ -114,11 +114,11 @@ class Main:
                 self.world.heard_s[self.p.worker] = self.world.now_s  # it prints the loss
                 yield "sleep", 0.02
                 yield ("collective",)
+            yield from self.mark("epilogue")
         except Died:
             return 0
         except (UserError, PeerFailure):
             return 1
-        yield from self.mark("epilogue")
         self.p.finished = True
         return 0
 
