@@ -17,9 +17,9 @@ STAMP := $(VENV)/.installed
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
 
-env: $(STAMP)  ## make the environment, once; again when pyproject.toml or constraints.txt change
+env: $(STAMP)  ## make the environment, once; again when what it is made from changes
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt src/outlast/runtime/tiers/_stream.c
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt setuptools
 	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[torch,data,dev]'
@@ -47,4 +47,4 @@ test-gpu: $(STAMP)  ## the tests that need CUDA devices
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 
 clean:  ## remove the environment and what tools left behind; runs/ stays
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info src/outlast/runtime/tiers/*.so

@@ -7,7 +7,7 @@ Workload   Training is stood in for by matrix products on all cores, in lockstep
 Measured   stall  seconds the training thread stands still in one snapshot, the median of a row of steps
            lost   (seconds of a row of steps with snapshots - of the same row without) / snapshots. For the two copies
                   it is the stall and what they push out of the caches; for DCP it holds what its writer takes as well.
-Variants   vault  pieces made from tensors, image, checksum and seal, in shared memory; one thread
+Variants   vault  pieces made from tensors, image, checksum and seal, in shared memory; one thread; past the caches where that could be compiled
            bare   one memcpy per tensor into memory of the same kind, touched before; one thread; no checksum, no header
            dcp    async_save as documented; `dcp-cached` with a stager that keeps its buffers (torch >= 2.9). Both write to --folder, by
                   default shared memory: no disk is waited for. A save begins when the one before is done.
@@ -41,6 +41,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 sys.path.insert(0, str(Path(__file__).parent))
 from _timing import Summary, alternate, paired_ratio, summarise
 
+from outlast.runtime.tiers import streaming
 from outlast.runtime.tiers.area import allocate, map_file
 from outlast.runtime.tiers.image import image_bytes
 from outlast.runtime.tiers.vault import Vault
@@ -202,7 +203,7 @@ def report(rows: dict[str, Row], nbytes: int, options: argparse.Namespace) -> di
     vault = [max(pair) for pair in zip(lost["vault"], rows["vault"].stalls, strict=True)]
     ratios |= {f"lost {name}/vault": paired_ratio(lost[name], vault) for name in names if name.startswith("dcp")}
     print(f"{nbytes / 1e6:,.0f} MB, step {summarise(base).text(scale=1e3, unit=' ms')}, {options.repeats} rounds of {options.steps} steps, "
-          f"{os.cpu_count()} cores, torch {torch.__version__}")  # fmt: skip
+          f"{os.cpu_count()} cores, torch {torch.__version__}, {'compiled copy' if streaming.PAST_CACHES else 'no compiled copy'}")  # fmt: skip
     print(f"{'per snapshot':<12} {'stall':>28} {'lost':>30}")
     for name in names:
         print(f"{name:<12} {summarise(rows[name].stalls).text(scale=1e3, unit=' ms'):>28} {summarise(lost[name]).text(scale=1e3, unit=' ms'):>30}")
@@ -210,7 +211,7 @@ def report(rows: dict[str, Row], nbytes: int, options: argparse.Namespace) -> di
         print(f"{name:<22} {ratio.text(unit='x')}")
     return {
         "bytes": nbytes, "repeats": options.repeats, "steps": options.steps, "cores": os.cpu_count(), "torch": torch.__version__,
-        "python": platform.python_version(),
+        "python": platform.python_version(), "compiled_copy": streaming.PAST_CACHES,
         "step_s": summarise(base).as_dict(), "stall_s": {name: summarise(rows[name].stalls).as_dict() for name in names},
         "lost_s": {name: summarise(lost[name]).as_dict() for name in names}, "ratios": {name: ratio.as_dict() for name, ratio in ratios.items()},
         "goals": goals(ratios),

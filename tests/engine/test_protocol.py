@@ -37,9 +37,9 @@ def _short_deadlines() -> Iterator[None]:
 
 
 def a_world(way: str, *faults: Fault, spares: int = 0, spare_kind: str = "hot", seed: int = 0, **more: int) -> World:
-    hang_after_s = SILENCE_S if way == "plain" else None  # a plain script's hangs are found by silence, and only if that is asked for
     return World(
-        script=getattr(_script, way), sharded=way == "sharded", faults=faults, spares=spares, spare_kind=spare_kind, seed=seed, hang_after_s=hang_after_s, **more
+        script=getattr(_script, way), sharded=way == "sharded", faults=faults, spares=spares, spare_kind=spare_kind, seed=seed,
+        hang_after_s=SILENCE_S if way == "plain" else None, **more,  # a plain script's hangs are found by silence, and only if that is asked for
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ Form       8 bytes little-endian header length, JSON header padded with spaces, 
            Tensors of whole cache lines come first, the others by falling size of their elements, so each is aligned
            to its own; the first begins at `header_bytes_reserved`, a multiple of IMAGE_ALIGN_BYTES, however long
            this step's metadata is.
-Checksum   xxh3_64 over the whole image, computed block by block behind the copy, while a block is in cache.
+Checksum   xxh3_64 over the whole image, computed block by block behind the copy, while what was read is in cache.
 Units      Lengths and offsets are bytes.
 Limits     An `Image` is a view: its tensors change when somebody writes to the memory below. A header says
            nothing about what the tensors mean; whoever reads them compares names, dtypes and shapes.
@@ -26,6 +26,7 @@ import xxhash
 
 from outlast.errors import CapacityError, CorruptError, StateError
 from outlast.model.limits import CHECKSUM_BLOCK_BYTES, IMAGE_ALIGN_BYTES, IMAGE_HEADER_MAX_BYTES, METADATA_RESERVE_BYTES
+from outlast.runtime.tiers import streaming
 
 ITEM_BYTES: Mapping[str, int] = {
     "C128": 16,
@@ -175,27 +176,25 @@ def _check_sizes(plan: _Plan, pieces: Sequence[Piece]) -> None:
 
 
 def _copy(target: memoryview, head: bytes, buffers: Sequence[memoryview], sizes: Sequence[int]) -> int:
-    # Each block is read again for its checksum while it is in cache. A small tensor costs one slice assignment.
+    # A large tensor goes past the caches, block by block, and its block is summed where it was just read. Small ones cost one slice assignment each.
     digest, size_of_block = xxhash.xxh3_64(), CHECKSUM_BLOCK_BYTES
     target[: len(head)] = head
     at, hashed = len(head), 0
     for data, size in zip(buffers, sizes, strict=True):
-        end = at + size
-        if end - hashed < size_of_block:
-            target[at:end] = data
-            at = end
+        if size < size_of_block:
+            target[at : at + size] = data
+            at += size
+            if at - hashed >= size_of_block:
+                digest.update(target[hashed:at])
+                hashed = at
             continue
-        edge = max(at, hashed + size_of_block)
-        target[at:edge] = data[: edge - at]
-        digest.update(target[hashed:edge])
-        hashed = edge
-        while end - hashed >= size_of_block:
-            block = target[hashed : hashed + size_of_block]
-            block[:] = data[hashed - at : hashed - at + size_of_block]
+        digest.update(target[hashed:at])
+        for start in range(0, size, size_of_block):
+            block = data[start : start + size_of_block]
+            streaming.copy(target[at : at + len(block)], block)
             digest.update(block)
-            hashed += size_of_block
-        target[hashed:end] = data[hashed - at :]
-        at = end
+            at += len(block)
+        hashed = at
     digest.update(target[hashed:at])
     return digest.intdigest()
 
