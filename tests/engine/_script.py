@@ -204,6 +204,12 @@ class Main:
         self.world.enter(self.p, Phase.REGROUP)
         return plan
 
+    def cut_short(self, error: Exception) -> Thread:
+        """Between steps: there is nothing to take back."""
+        self.broke(error)
+        plan = yield from self.stand_still(in_hook=False)
+        yield from self.follow(plan)
+
     # --- attaching ---
 
     def function(self) -> Thread:
@@ -319,9 +325,7 @@ class Main:
         try:
             yield ("collective",)
         except PeerFailure as error:
-            self.broke(error)
-            plan = yield from self.stand_still(in_hook=False)
-            yield from self.follow(plan)
+            yield from self.cut_short(error)
         else:
             self.machine.now_past_phase()
 
@@ -426,9 +430,7 @@ class Main:
         try:
             yield ("collective",)
         except PeerFailure as error:
-            self.broke(error)
-            plan = yield from self.stand_still(in_hook=False)
-            yield from self.follow(plan)
+            yield from self.cut_short(error)
             return False
         return True
 

@@ -39,6 +39,15 @@ def _script(strike: str, *, swallow: bool = False, how: str = "True") -> str:
     return EVALUATING.format(strike=strike, how=how, try_="try:" if swallow else "if True:", except_="except: pass" if swallow else "pass")
 
 
+def times_done(run: Run) -> int:
+    """How often a phase's block runs."""
+    done = 0
+    for attempt in run.phase("evaluate"):
+        with attempt:
+            done += 1
+    return done
+
+
 def test_a_phase_runs_once_when_nothing_happens() -> None:
     run = Run(Membership.of(None, reenters=False))
     with pytest.raises(UsageError, match=r"before run\.steps"):
@@ -47,11 +56,7 @@ def test_a_phase_runs_once_when_nothing_happens() -> None:
     for step in run.steps(state, until=1):
         with step:
             pass
-    done = 0
-    for attempt in run.phase("evaluate"):
-        with attempt:
-            done += 1
-    assert done == 1
+    assert times_done(run) == 1
 
 
 def test_a_phase_lies_between_steps() -> None:
@@ -72,11 +77,7 @@ def test_a_phase_does_not_lie_before_the_block() -> None:
         pass
     with step:
         pass
-    done = 0
-    for attempt in run.phase("evaluate"):
-        with attempt:
-            done += 1
-    assert done == 1
+    assert times_done(run) == 1
 
 
 @pytest.mark.drill

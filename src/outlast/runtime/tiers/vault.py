@@ -181,11 +181,7 @@ class Vault:
         path = self.folder / f"beacon-{worker}"
         if worker not in self._beacons:
             if create:
-                try:
-                    allocate(path, BEACON_BYTES)
-                except OSError as error:
-                    path.unlink(missing_ok=True)
-                    raise CapacityError(f"no beacon can be made in {path}: {error.strerror}", hint="make room in /dev/shm") from error
+                _make(path, BEACON_BYTES, "beacon")
             page = map_file(path)[:BEACON_BYTES]
             if len(page) < BEACON_BYTES:
                 raise FileNotFoundError(f"{path} is just being made")  # its name comes before its bytes
@@ -195,10 +191,7 @@ class Vault:
     def ballots(self, size: int) -> memoryview:
         """Shared memory in which the ranks of this node vote; zeros at first. Made once: later generations need no room. Raises CapacityError."""
         path = self.folder / _BALLOTS
-        try:
-            allocate(path, size)
-        except OSError as error:
-            raise CapacityError(f"no ballot box can be made in {path}: {error.strerror}", hint="make room in /dev/shm") from error
+        _make(path, size, "ballot box")
         return map_file(path)
 
     def drop_beacon(self, worker: int) -> None:
@@ -236,6 +229,14 @@ class Vault:
                 f"the vault needs {max(missing, 0) + VAULT_SPARE_BYTES:,} more bytes in {self.folder} for {what}; {room.free:,} are available ({room.of})",
                 hint=f"{room.hint}, or start fewer workers per node",
             )
+
+
+def _make(path: Path, size: int, what: str) -> None:
+    try:
+        allocate(path, size)
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise CapacityError(f"no {what} can be made in {path}: {error.strerror}", hint="make room in /dev/shm") from error
 
 
 def clean_stale(parent: Path = SHARED_MEMORY) -> tuple[Path, ...]:
