@@ -7,7 +7,7 @@ import torch
 
 from outlast.errors import StateError
 from outlast.runtime.tiers.image import TensorSpec, header_bytes, image_bytes, read_image, write_image
-from outlast.runtime.worker.tensors import DTYPES, Pieces, copy_into, is_live, piece, spec_of, to_tensor
+from outlast.runtime.worker.tensors import DTYPES, Pieces, copy_into, is_live, piece, spec_of, to_tensor, view_of
 
 
 def random_tensor(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
@@ -78,6 +78,21 @@ def test_tensors_of_other_strides_keep_their_values_both_ways() -> None:
     # numbers that no arithmetic keeps: NaNs with a payload, minus zero
     odd = torch.tensor([0x7FF8000000000123, -(2**63)], dtype=torch.int64).view(torch.complex128)
     assert as_bytes(to_tensor(*piece("c", odd))) == as_bytes(odd)
+
+
+@pytest.mark.parametrize("dtype", sorted(DTYPES, key=str), ids=str)
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (7,), (2, 3, 4)], ids=str)
+def test_a_view_has_the_bytes_and_their_memory(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    tensor = random_tensor(dtype, shape)
+    spec, data = piece("t", tensor)
+    memory = memoryview(bytearray(data))
+    seen, kept = view_of(spec, memory), view_of(spec, memoryview(bytes(data)))
+    assert as_bytes(seen) == as_bytes(kept) == as_bytes(tensor)
+    assert (seen.dtype, seen.shape) == (tensor.dtype, tensor.shape)
+    if tensor.numel():
+        memory[:] = bytes(len(memory))
+        assert as_bytes(seen) == bytes(len(memory))
+        assert as_bytes(kept) == as_bytes(tensor), "memory that cannot be written to is copied"
 
 
 def test_a_parameter_is_written_in_place_without_autograd() -> None:

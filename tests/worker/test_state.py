@@ -250,7 +250,6 @@ def test_an_applied_optimizer_can_be_undone(optimizer: str, scheduler: str) -> N
         other.state.roll_back()
         other.body(batch)
         other.apply()
-    other.state.drop_undo()
     assert_same(other.save(), expected)
 
 

@@ -207,7 +207,6 @@ class _Steps:
 
     def __init__(self, now_s: float) -> None:
         self.newest = 0
-        self._first_s = now_s
         self._from_s = now_s
         self._from_step = -1
         self._last_s = now_s

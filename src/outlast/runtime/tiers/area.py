@@ -104,6 +104,10 @@ class Area:
             raise CorruptError(f"{self.slot_path(slot)} was rewritten while it was read", hint="read the newest seals again")
         return image
 
+    def map_ahead(self, slot: int) -> None:
+        """As the first reader would: filling the page tables takes longer than reading. Raises OSError."""
+        self._slot(slot)
+
     def close(self) -> None:
         """Forget mappings and descriptors. Views given out stay valid until they are dropped."""
         self._slots.clear()

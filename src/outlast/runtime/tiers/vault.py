@@ -150,14 +150,6 @@ class Vault:
         _, slot, seal = max(found)
         return area.read(slot, seal)
 
-    def image_view(self, rank: int, step: int) -> tuple[Seal, memoryview]:
-        """The sealed bytes as they are, unverified, for a lower tier to store. Raises CorruptError where the step is not sealed."""
-        area = self._area(rank)
-        for slot, seal in area.sealed().items():
-            if seal.step == step:
-                return seal, area.view(slot, seal)
-        raise CorruptError(f"the vault holds no sealed image of rank {rank} at step {step}")
-
     def reserve_transfer(self, nbytes: int) -> None:
         """Room for one image of replicated state of `nbytes`. Raises CapacityError."""
         (size,) = self._transfer.allocated()
@@ -167,6 +159,11 @@ class Vault:
 
     def write_transfer(self, generation: int, step: int, pieces: Sequence[Piece], metadata: Mapping[str, str]) -> Seal:
         return self._transfer.write(0, generation=generation, step=step, pieces=pieces, metadata=metadata)
+
+    def expect_transfer(self) -> None:
+        """Map the transfer image, if room has been made for it: for a spare, which will have to read it in a hurry."""
+        with contextlib.suppress(OutlastError, OSError):
+            self._transfer.map_ahead(0)
 
     def read_transfer(self, generation: int | None, step: int) -> Image:
         """The verified transfer image of that step (and generation). Raises CorruptError where it is not there."""

@@ -20,7 +20,7 @@ from outlast.runtime.worker import ddp
 from outlast.runtime.worker.checkpoints import Checkpoints, load_checkpoint
 from outlast.runtime.worker.membership import Membership
 from outlast.runtime.worker.state import State
-from outlast.runtime.worker.tensors import Pieces, to_tensor
+from outlast.runtime.worker.tensors import Pieces, to_tensor, view_of
 from outlast.runtime.worker.undo import Undo
 
 _PRIVATE, _SHARED, _TEXT = "private/", "shared/", "text"
@@ -192,10 +192,11 @@ class Attachment:
         self._load(image, shared=_SHARED + _TEXT in image.tensors, private=True)
 
     def _load(self, image: Image, *, shared: bool, private: bool) -> None:
-        for prefix, wanted, load in ((_SHARED, shared, self.state.load_shared), (_PRIVATE, private, self.state.load_private)):
+        # Both copy what they are given; of what is private some is kept as it comes.
+        for prefix, wanted, load, tensor_of in ((_SHARED, shared, self.state.load_shared, view_of), (_PRIVATE, private, self.state.load_private, to_tensor)):
             if wanted:
                 text = bytes(image.tensors[prefix + _TEXT][1]).decode()
-                tensors = {name[len(prefix) :]: to_tensor(spec, data) for name, (spec, data) in image.tensors.items() if name.startswith(prefix)}
+                tensors = {name[len(prefix) :]: tensor_of(spec, data) for name, (spec, data) in image.tensors.items() if name.startswith(prefix)}
                 tensors.pop(_TEXT)
                 load(text, tensors)
 

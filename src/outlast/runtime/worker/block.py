@@ -11,6 +11,7 @@ import contextlib
 from outlast.errors import OutlastError, StepInterrupted, TransactionError
 from outlast.model.terms import Phase
 from outlast.runtime.worker.attach import Attachment
+from outlast.runtime.worker.exits import BackwardExits
 from outlast.runtime.worker.hooks import OptimizerHooks
 from outlast.runtime.worker.poll import Poll
 from outlast.runtime.worker.step import Step
@@ -27,6 +28,8 @@ class Block:
         self._poll = poll
         self._survivor = survivor
         self._hooks = OptimizerHooks(attachment.state.optimizers.values(), before_first=self._before_optimizer, after_undo=self._backward_after_optimizer)
+        parameters = () if attachment.state.sharded else attachment.state.parameters.values()
+        self._exits = BackwardExits(parameters, over=lambda: self._member.in_body and self._member.broken)
         self._watch = contextlib.ExitStack()
         self._counts = False  # there is a launcher, and the step is not done for nothing
         self._passed = False
@@ -41,6 +44,7 @@ class Block:
         if self._counts and self._attachment.first_step:
             self._attachment.watch(self._watch)
         if session is not None:
+            self._exits.install()
             session.enter(Phase.BODY)
             self._member.in_body = True
 
@@ -68,6 +72,7 @@ class Block:
     def remove_hooks(self) -> None:
         """Let go of the optimizers until the next `begin`."""
         self._hooks.remove()
+        self._exits.remove()
 
     def _swallowed(self) -> BaseException | None:
         """What the block caught though it was not for it: a step that was refused or interrupted is not committed behind that."""

@@ -93,6 +93,7 @@ class Membership:
     def park(self) -> None:
         """Wait for a rank, then do what its plan says as far as it can be done before run.steps."""
         assert self.session is not None
+        self.session.vault.expect_transfer()
         self.session.wait_for_rank()
         self._get_in()
 

@@ -220,10 +220,6 @@ class State:
         assert self._undo is not None, "undo without keep_undo"
         self.load_shared(*self._undo)
 
-    def drop_undo(self) -> None:
-        """Free the copy."""
-        self._undo, self._undo_memory = None, {}
-
     def watch_modules(self) -> AbstractContextManager[list[str]]:
         """For the first step: the list is filled, when the block ends, with modules that ran, hold values, and are not in this state."""
         return modules.watch(self.modules.named.values(), self.parameters.values())

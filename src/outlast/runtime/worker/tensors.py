@@ -99,12 +99,26 @@ def copy_into(tensor: torch.Tensor, spec: TensorSpec, data: memoryview) -> None:
 
 def to_tensor(spec: TensorSpec, data: memoryview) -> torch.Tensor:
     """A CPU tensor with memory of its own. Raises StateError for a dtype that torch lacks."""
+    tensor = torch.empty(spec.shape, dtype=_dtype(spec))
+    _bytes(tensor)[:] = data
+    return tensor
+
+
+def view_of(spec: TensorSpec, data: memoryview) -> torch.Tensor:
+    """A CPU tensor of the very bytes, to be copied from at once; where they cannot be written to, a copy. Raises StateError as `to_tensor`.
+
+    Making copies of what is copied next is most of what a successor's restore would cost: fresh memory takes longer than the copying.
+    """
+    if data.readonly or not data.nbytes:
+        return to_tensor(spec, data)
+    return torch.frombuffer(data, dtype=torch.uint8).view(_dtype(spec)).reshape(spec.shape)
+
+
+def _dtype(spec: TensorSpec) -> torch.dtype:
     dtype = _TORCH.get(spec.dtype)
     if dtype is None:
         raise StateError(f"{spec.name} is {spec.dtype}, which has no counterpart in torch")
-    tensor = torch.empty(spec.shape, dtype=dtype)
-    _bytes(tensor)[:] = data
-    return tensor
+    return dtype
 
 
 def _bytes(tensor: torch.Tensor) -> memoryview:
