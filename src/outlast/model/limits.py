@@ -12,6 +12,7 @@ LEAVE_DEADLINE_S = 0.5  # a survivor blocked in a collective must have left it b
 LEAVE_STEPS = 3.0  # a survivor that is computing gets this many of its learned steps instead
 REGROUP_DEADLINE_S = 30.0  # all members of a new generation have joined, state moved (grows with state: see engine.deadlines)
 BOOT_DEADLINE_S = 1_800.0  # process start to the first step, imports and model building included
+BACKWARD_EXITS_COUNT = 16  # places at which a survivor can leave a backward; each costs every backward about 2 us
 GROUP_TIMEOUT_S = 1_800.0  # torch's own time-out for a collective; outlast never waits for it
 STORE_DEADLINE_S = 20.0  # the store host says its port
 GROUP_CONNECT_S = 10.0  # all ranks are there: connecting a process group takes milliseconds
@@ -67,6 +68,9 @@ MESSAGE_MAX_BYTES = 1 << 20
 TRACEBACK_MAX_BYTES = 64 << 10
 CHANNEL_BUFFER_MAX_BYTES = 8 << 20  # unsent to one peer
 CHANNEL_READ_BYTES = 64 << 10
+
+# --- input ---------------------------------------------------------------------------------------------
+GIVEN_FILE_MAX_BYTES = 1 << 20  # of a file named on a command line that is read whole
 
 # --- logs --------------------------------------------------------------------------------------------
 LOG_READ_BYTES = 64 << 10
