@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 # layer -> packages from outside the standard library
 MAY_USE: dict[str, set[str]] = {
-    "model": set(),
+    "model": {"tomli"},  # the standard library's tomllib, where Python is older than 3.11
     "engine": {"numpy"},
     "diagnose": {"numpy"},
     "sim": {"numpy"},

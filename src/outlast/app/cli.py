@@ -17,12 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from outlast.errors import OutlastError, UsageError
 
-SIGINT_EXIT, SIGTERM_EXIT = 130, 143
+SIGINT_EXIT = 130
 
 COMMANDS = {
     "run": "train with a script, and go on through failures (torchrun's flags)",
     "status": "how a run stands now",
     "report": "where the time of a run went, and every interruption",
+    "sim": "simulated lives of runs, from seeds: the code that decides, under faults nobody would think of",
 }
 
 
@@ -74,6 +75,10 @@ def _dispatch(arguments: list[str]) -> int:
         from outlast.app.run import main as run
 
         return run(arguments[1:])
+    if arguments[:1] == ["sim"]:
+        from outlast.app.sim import main as sim
+
+        return sim(arguments[1:])
     parser = _parser()
     if not arguments:
         parser.print_help()
@@ -90,7 +95,8 @@ def _parser() -> Parser:
     parser = Parser(prog="outlast", description="PyTorch training that outlives its workers, and says where every second went.")
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and leave")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
-    commands.add_parser("run", help=COMMANDS["run"], add_help=False)
+    for name in ("run", "sim"):  # they have parsers of their own
+        commands.add_parser(name, help=COMMANDS[name], add_help=False)
     for name in ("status", "report"):
         one = commands.add_parser(name, help=COMMANDS[name], description=f"Say {COMMANDS[name]}." if name == "status" else "Say where the time of a run went.")
         one.add_argument("run", nargs="?", metavar="RUN", help="a run's folder, or its name under runs/ (default: the newest)")

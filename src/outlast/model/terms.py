@@ -39,11 +39,6 @@ class Rung(str, Enum):
     STOP = "stop"  # the run ends with a verdict
 
 
-class SpareKind(str, Enum):
-    HOT = "hot"  # parked inside the script, model built, one throw-away step done
-    WARM = "warm"  # forked, imports done, script not started
-
-
 class Phase(str, Enum):
     """Where a worker's main thread is. Each has its own learned deadline."""
 

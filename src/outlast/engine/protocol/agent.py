@@ -138,6 +138,25 @@ class Agent:
         self.deadlines.learn(reading.beacon for reading in readings.values() if reading.beacon.rank >= 0)
         return [*self._progress(now_s), *self._judge(now_s), *self._listen(now_s)]
 
+    def quiet_until_s(self) -> float:
+        """As long as nothing moves, and nobody says anything, no tick before this can lead to anything. Infinity: none at all."""
+        if self._question is not None:
+            return self._ticked_s
+        watched = [one for one in self._watched.values() if one.reading is not None and not one.reported]
+        standing = {one.worker: self._standing(one, self._ticked_s) for one in watched}
+        due_s = [one.moved_s + limits.STOPPED_FLOOR_S for one in watched if standing[one.worker].stopped]
+        if not self._plain:
+            deadlines = ((one, self.deadlines.of(phase=one.phase, steps_done=self._steps_done(one))) for one in watched if one.rank >= 0)
+            due_s += [one.moved_s + deadline for one, deadline in deadlines if deadline is not None]
+        elif self._hang_after_s is not None:
+            heard_s = [one.heard_s for one in self._watched.values() if one.rank >= 0 and not one.reported]
+            due_s += [max(heard_s) + self._hang_after_s] if heard_s else []
+        return min(due_s, default=math.inf)
+
+    def rest(self, *, until_s: float) -> None:
+        """The driver has left out the ticks up to `until_s`: they were not late."""
+        self._ticked_s = until_s
+
     def _progress(self, now_s: float) -> list[Output]:
         members = [w.reading.beacon for w in self._watched.values() if w.reading is not None and w.rank >= 0]
         if not members:

@@ -210,6 +210,8 @@ class Coordinator(Leaving):
     def _on_done(self, now_s: float, member: Member) -> list[Output]:
         member.done = True
         if all(m.done for m in self.roster.members()):
+            if self._end is None:  # one that was taken for hung has come to its end after all
+                self.interruptions.resumed(at_s=now_s, generation=self.generation + 1)
             return self._finish(now_s, self._end or End(0, "ended", "all ranks ended well", ""))
         return self._check_left(now_s) if self.stage is Stage.LEAVING else []
 

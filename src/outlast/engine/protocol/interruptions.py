@@ -20,7 +20,6 @@ class InterruptionLog:
     def __init__(self, *, first_id: int = 1) -> None:
         self._next = first_id
         self.open: list[Interruption] = []
-        self.closed_count = 0
         self._changed: dict[int, Interruption] = {}
 
     def fault(self, *, rank: int, pid: int, node: str, mechanism: Mechanism, generation: int, step: int, fault_s: float | None,
@@ -91,7 +90,6 @@ class InterruptionLog:
         if closed:  # what is left came after that commit: it is no child of what the commit closed
             for index, one in enumerate(list(self.open)):
                 self._put(replace(one, parent=self.open[0].id if index else None))
-        self.closed_count += len(closed)
         return len(closed)
 
     def changed(self) -> list[Interruption]:

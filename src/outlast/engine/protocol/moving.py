@@ -120,7 +120,8 @@ class Moving(Ending):
         """What all ranks begin from if they come anew; None: a survivor has to hand over first."""
         if self.roster.way == "plain":
             return self._from_checkpoint()
-        if restore.step is None and self._restart.step == self.step and self.budgets.at_step < limits.REPEATS_PER_STEP_COUNT:
+        there = self._restart.replicated != "transfer" or self._donated is not None  # False: who was to hand over died before it had
+        if there and restore.step is None and self._restart.step == self.step and self.budgets.at_step < limits.REPEATS_PER_STEP_COUNT:
             return self._restart  # nobody has got further than where all began: what they began from is still there, unless that is the fault
         if self.roster.sharded:
             return self._from_checkpoint() if restore.step is None else Restart(restore.step, "none", "slot")
@@ -182,10 +183,3 @@ class Moving(Ending):
         if not self._restart.checkpoint and self._restart.step == 0:
             self.step = 0
         return [*out, *self._launch_all(now_s)]
-
-
-def replace_store(output: Output, store: tuple[str, int]) -> Output:
-    """Fill the store's address into a Regroup on its way."""
-    assert isinstance(output, ToAgent) and isinstance(output.message, ToWorker) and isinstance(output.message.message, Regroup)
-    plan = replace(output.message.message, store_host=store[0], store_port=store[1])
-    return ToAgent(ToWorker(output.message.worker, plan))

@@ -1,7 +1,7 @@
-"""Main threads for `_world.py`: the worker's runtime around a script, as generators that yield where they wait.
+"""Main threads for a simulated world: the worker's runtime around a script, as generators that yield where they wait.
 
-    ("sleep", s)     compute          ("plan", g)    wait for a plan of a generation above g
-    ("collective",)  in a collective  ("build", p)   building the group of plan p
+    ("sleep", s)          compute          ("plan", g)    wait for a plan of a generation above g
+    ("collective", None)  in a collective  ("build", p)   building the group of plan p
 
 Follows runtime/worker/{membership,attach,transaction,block,survivor,rehearsal,run}.py; what they do with tensors is here one number: the step that
 the state in memory is of (`Process.content`).
@@ -9,58 +9,36 @@ the state in memory is of (`Process.content`).
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any
-
 from outlast.engine.protocol.outputs import Output
-from outlast.model.messages import Regroup
+from outlast.model.messages import Hello, Parked, Refused, Regroup
 from outlast.model.terms import Phase
-from tests.engine._world import Act, Hello, Parked, PeerFailure, Process, Reenter, Refused, UserError, World
-
-Thread = Generator[Act, Any, Any]
-
-
-class Died(Exception):
-    """The process ended where its main thread stood."""
+from outlast.sim.observations import Arrived, Restored
+from outlast.sim.processes import Died, PeerFailure, Process, Reenter, Thread, UserError
+from outlast.sim.world import Script, World
 
 
-def in_place(world: World, process: Process) -> Generator[Act, Any, int]:
-    return Main(world, process, way="in_place", has_main=False).run()
-
-
-def respawn(world: World, process: Process) -> Generator[Act, Any, int]:
-    """Collectives before run.steps, no main: all come anew."""
-    return Main(world, process, way="respawn", has_main=False).run()
-
-
-def reenter(world: World, process: Process) -> Generator[Act, Any, int]:
-    return Main(world, process, way="reenter", has_main=True).run()
-
-
-def sharded(world: World, process: Process) -> Generator[Act, Any, int]:
-    return Main(world, process, way="reenter", has_main=True).run()
-
-
-def plain(world: World, process: Process) -> Generator[Act, Any, int]:
-    """Knows nothing of outlast."""
-    main = Main(world, process, way="plain", has_main=False)
-    return main.run_plain()
+def script_of(way: str) -> Script:
+    """The main thread of a script that goes on in that way (see options.WAYS)."""
+    if way == "plain":
+        return lambda world, process: Main(world, process, way="plain", has_main=False).run_plain()
+    has_main = way in ("reenter", "sharded")
+    return lambda world, process: Main(world, process, way="reenter" if has_main else way, has_main=has_main).run()
 
 
 class Main:
     def __init__(self, world: World, process: Process, *, way: str, has_main: bool) -> None:
         self.world, self.p, self.way, self.has_main = world, process, way, has_main
         self.machine = process.machine
+        self.sharded = world.options.way == "sharded"
         self.reached_steps = False
-        self.in_flight = False
 
     # --- the process ---
 
-    def run(self) -> Generator[Act, Any, int]:
+    def run(self) -> Thread:
         try:
             yield from self.life()
             yield from self.mark("epilogue", user=True)
-            yield "sleep", self.world.span(0.001, 0.05)
+            yield "sleep", self.world.lasting(0.001, 0.05)
         except Died:
             return 0
         except (UserError, PeerFailure) as error:
@@ -73,8 +51,8 @@ class Main:
 
     def life(self) -> Thread:
         yield from self.mark("boot")
-        yield "sleep", self.world.span(0.01, 0.03)
-        self.world.say(self.p, Hello(self.p.worker, 1000 + self.p.worker))
+        yield "sleep", self.world.lasting(0.01, 0.03)
+        self.world.tell(self.p, Hello(self.p.worker, 1000 + self.p.worker))
         if self.p.kind == "warm":
             yield from self.park()
         yield from self.join()
@@ -101,19 +79,19 @@ class Main:
             self.p.content = -1
             yield from self.reenter()
 
-    def run_plain(self) -> Generator[Act, Any, int]:
+    def run_plain(self) -> Thread:
         """A group by the store's port, a barrier a step, from the beginning each time."""
         try:
             yield from self.mark("boot")
             yield "sleep", 0.02
-            self.world.say(self.p, Hello(self.p.worker, 1000 + self.p.worker))
+            self.world.tell(self.p, Hello(self.p.worker, 1000 + self.p.worker))
             plan: Regroup = yield "plan", 0
             yield "build", plan
-            for _ in range(self.world.until):
+            for _ in range(self.world.options.steps):
                 yield from self.mark("body")
                 self.world.heard_s[self.p.worker] = self.world.now_s  # it prints the loss
                 yield "sleep", 0.02
-                yield ("collective",)
+                yield "collective", None
             yield from self.mark("epilogue")
         except Died:
             return 0
@@ -134,7 +112,7 @@ class Main:
     def user_code(self) -> None:
         error, self.p.error = self.p.error, ""
         if error == "refused":
-            self.world.say(self.p, Refused(self.p.worker, error, 1))
+            self.world.tell(self.p, Refused(self.p.worker, error, 1))
         if error:
             raise UserError(error)
 
@@ -153,7 +131,7 @@ class Main:
 
     def park(self) -> Thread:
         self.world.enter(self.p, Phase.PARKED)
-        self.world.say(self.p, Parked(self.p.worker, self.p.kind))
+        self.world.tell(self.p, Parked(self.p.worker, self.p.kind))
         yield from self.mark("parked")
         plan = yield "plan", 0
         self.p.beacon.rank = plan.rank
@@ -161,7 +139,7 @@ class Main:
 
     def get_in(self) -> Thread:
         while True:
-            plan = yield "plan", 0
+            plan: Regroup = yield "plan", 0
             self.p.beacon.rank = plan.rank
             if plan.replicated == "donor":
                 self.machine.detach()
@@ -180,10 +158,10 @@ class Main:
             return
 
     def register(self, way: str) -> None:
-        self.do(self.machine.register(way=way, sharded=self.world.sharded and self.reached_steps, exact=True, note=""))
+        self.do(self.machine.register(way=way, sharded=self.sharded and self.reached_steps, exact=True, note=""))
 
     def build(self, plan: Regroup) -> Thread:
-        self.world.leave_group(self.p)
+        self.world.collectives.leave(self.p)
         yield "build", plan
 
     def reenter(self) -> Thread:
@@ -214,7 +192,7 @@ class Main:
 
     def function(self) -> Thread:
         yield from self.mark("setup")
-        yield "sleep", self.world.span(0.005, 0.05)
+        yield "sleep", self.world.lasting(0.005, 0.05)
         if self.p.rank < 0:
             yield from self.park()
             yield from self.get_in()
@@ -235,7 +213,7 @@ class Main:
                 return
             except PeerFailure as error:
                 self.broke(error)
-                self.world.leave_group(self.p)
+                self.world.collectives.leave(self.p)
                 yield from self.stand_still(in_hook=False)
                 plan = yield "plan", 0
                 if plan.then == "reenter" or (self.has_main and plan.replicated != "donor"):
@@ -252,15 +230,14 @@ class Main:
     def restore(self, plan: Regroup) -> Thread:
         self.world.enter(self.p, Phase.REGROUP)
         yield from self.mark("restoring")
-        yield "sleep", self.world.span(0.002, 0.01)
+        yield "sleep", self.world.lasting(0.002, 0.01)
         self.check_lives()
         if plan.replicated in ("donor", "transfer"):
             generation, step = self.world.transfer or (-1, -1)
-            assert step == plan.step, f"the transfer image is of step {step}, the plan of step {plan.step}"
-            assert plan.replicated == "transfer" or generation == plan.generation
+            there = step >= 0 and (plan.replicated == "transfer" or generation == plan.generation)
+            self.world.see(Restored(self.p.worker, self.p.rank, "transfer image", plan.step, (step,) if there else ()))
         if plan.private == "slot":
-            held = self.world.slots.get(self.p.rank, {}).values()
-            assert plan.step in held, f"rank {self.p.rank} goes on from step {plan.step}, and its slots hold {sorted(held)}"
+            self.world.see(Restored(self.p.worker, self.p.rank, "slots", plan.step, tuple(sorted(self.world.slots.get(self.p.rank, {}).values()))))
         self.p.content = plan.step
 
     def ready(self, plan: Regroup) -> Thread:
@@ -269,7 +246,7 @@ class Main:
             del slots[slot]
         if plan.step not in slots.values():
             yield from self.seal(plan.step)
-        if self.world.sharded:
+        if self.sharded:
             self.machine.now_sealed(steps=self.sealed())
         self.register(self.way)
         self.joined(plan)
@@ -279,7 +256,7 @@ class Main:
             raise PeerFailure("woken while it restored")
 
     def joined(self, plan: Regroup) -> None:
-        assert self.p.content == plan.step, f"rank {self.p.rank} joins at step {plan.step} with the state of step {self.p.content}"
+        self.world.see(Arrived(self.p.worker, self.p.rank, plan.generation, plan.step, self.p.content))
         self.do(self.machine.joined(step=plan.step, group_s=0.0, restore_s=0.0))
         self.world.passes(self.p, "joined")
         if not self.p.alive:
@@ -293,14 +270,14 @@ class Main:
         slots = self.world.slots.setdefault(self.p.rank, {})
         slots.pop(step % 2, None)
         yield from self.mark("sealing")
-        yield "sleep", self.world.span(0.0005, 0.005)
+        yield "sleep", self.world.lasting(0.0005, 0.005)
         slots[step % 2] = step
 
     # --- steps ---
 
     def steps(self) -> Thread:
         while True:
-            if self.machine.committed == self.world.phase_after and not self.machine.phases:
+            if self.machine.committed == self.world.options.phase_after and not self.machine.phases:
                 yield from self.phase()
                 continue
             self.machine.now_begun()
@@ -308,7 +285,7 @@ class Main:
                 plan = yield from self.stand_still(in_hook=False)
                 yield from self.follow(plan)
                 continue
-            if self.machine.committed >= self.world.until or self.machine.stop is not None:
+            if self.machine.committed >= self.world.options.steps or self.machine.stop is not None:
                 if (yield from self.close()) and (yield from self.hand_over()):
                     break
                 continue
@@ -323,7 +300,7 @@ class Main:
         self.world.enter(self.p, Phase.EVALUATION)
         yield from self.mark("phase")
         try:
-            yield ("collective",)
+            yield "collective", None
         except PeerFailure as error:
             yield from self.cut_short(error)
         else:
@@ -331,21 +308,20 @@ class Main:
 
     def step(self, number: int) -> Thread:
         p, world = self.p, self.world
-        self.in_flight = True
         held: Regroup | None = None
         try:
             world.enter(p, Phase.BODY)
             p.in_body = True
             yield from self.mark("body")
-            yield "sleep", world.span(0.01, 0.03)
-            yield ("collective",)
+            yield "sleep", world.lasting(0.01, 0.03)
+            yield "collective", None
             yield from self.mark("reduced")
             p.in_body = False
             yield from self.seal_prepared(number)
             world.enter(p, Phase.VOTE)
             yield from self.mark("voting")
             try:
-                yield ("collective",)
+                yield "collective", None
             except PeerFailure as error:
                 self.broke(error)
                 held = yield from self.stand_still(in_hook=True)
@@ -355,9 +331,8 @@ class Main:
                 self.machine.now_passed(step=number)
                 yield from self.mark("passed")
             world.enter(p, Phase.APPLY)
-            yield "sleep", world.span(0.001, 0.005)
-            assert p.content == number - 1
-            p.content = number
+            yield "sleep", world.lasting(0.001, 0.005)
+            p.content += 1
             yield from self.mark("applied")
         except (UserError, PeerFailure) as error:
             p.in_body = False
@@ -369,14 +344,13 @@ class Main:
         yield from self.commit(number, held)
 
     def seal_prepared(self, number: int) -> Thread:
-        if not self.world.sharded:
+        if not self.sharded:
             yield from self.seal(number)
         self.machine.now_prepared(step=number)
         yield from self.mark("prepared")
 
     def commit(self, number: int, held: Regroup | None) -> Thread:
-        self.in_flight = False
-        if self.world.sharded:
+        if self.sharded:
             self.world.enter(self.p, Phase.SNAPSHOT)
             yield from self.seal(number)
             self.machine.now_sealed(steps=self.sealed())
@@ -411,14 +385,13 @@ class Main:
                 plan = yield from self.stand_still(in_hook=False)
 
     def settle(self, plan: Regroup) -> Thread:
-        self.in_flight = False
-        yield "sleep", self.world.span(0.0005, 0.002)
+        yield "sleep", self.world.lasting(0.0005, 0.002)
 
     def donate(self, plan: Regroup) -> Thread:
         self.world.transfer = None
         yield from self.mark("donating")
-        yield "sleep", self.world.span(0.001, 0.01)
-        assert self.p.content == plan.step, f"rank {self.p.rank} donates the state of step {self.p.content} as that of {plan.step}"
+        yield "sleep", self.world.lasting(0.001, 0.01)
+        self.world.see(Arrived(self.p.worker, self.p.rank, plan.generation, plan.step, self.p.content))
         self.world.transfer = (plan.generation, plan.step)
         self.do(self.machine.donated(step=plan.step))
 
@@ -428,7 +401,7 @@ class Main:
         self.world.enter(self.p, Phase.VOTE)
         yield from self.mark("closing")
         try:
-            yield ("collective",)
+            yield "collective", None
         except PeerFailure as error:
             yield from self.cut_short(error)
             return False
@@ -436,12 +409,12 @@ class Main:
 
     def hand_over(self) -> Thread:
         """Nobody leaves run.steps before the final state lies in the vault."""
-        if self.world.sharded or self.machine.stop is not None:
+        if self.sharded or self.machine.stop is not None:
             return True
         if self.p.rank == 0:
             self.world.enter(self.p, Phase.CHECKPOINT)
             self.world.transfer = None
-            yield "sleep", self.world.span(0.001, 0.01)
+            yield "sleep", self.world.lasting(0.001, 0.01)
             self.world.transfer = (self.machine.generation, self.machine.committed)
             self.do(self.machine.donated(step=self.machine.committed))
         return (yield from self.close())

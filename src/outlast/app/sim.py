@@ -1,0 +1,164 @@
+"""`outlast sim`: simulated lives of runs, from seeds; the code that decides is the one that decides live.
+
+    outlast sim --seed 7                 one life: what was drawn, what struck, whether all that must hold did
+    outlast sim --swarm 60               as many seeds as fit into a minute, on all cores
+    outlast sim --shrink 7               the smallest life that breaks the same rule as seed 7
+
+Exit codes: 0 ok, 1 a rule was broken, 3 unknown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import itertools
+import json
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from outlast.app.cli import Parser
+from outlast.errors import UsageError
+from outlast.model.fault_plan import PlannedFault, parse, render
+from outlast.runtime import clock
+from outlast.runtime.given import read_text
+from outlast.runtime.pool import on_all_cores
+from outlast.sim.life import Life, live
+from outlast.sim.options import SPARE_KINDS, WAYS
+from outlast.sim.shrink import shrink
+from outlast.sim.swarm import Tally
+
+EXIT_CODES = {"ok": 0, "bad": 1, "unknown": 3}
+PROGRESS_S = 1.0
+DRAWN = ("way", "ranks", "spares", "spare_kind", "steps", "phase_after", "latency_s", "max_restarts")  # options that a seed draws unless they are given
+
+
+def main(argv: Sequence[str]) -> int:
+    args = parser().parse_args(list(argv))
+    if sum(value is not None for value in (args.seed, args.swarm, args.seeds, args.shrink)) != 1:
+        raise UsageError("one of --seed, --seeds, --swarm and --shrink", hint="`outlast sim --seed 1` is a beginning")
+    given = {name: getattr(args, name) for name in DRAWN if getattr(args, name) is not None}
+    faults = parse(read_text(args.faults), source=args.faults) if args.faults else None
+    if args.swarm is not None or args.seeds is not None:
+        return _swarm(args, given, faults)
+    began_s = clock.now_s()
+    life = live(seed=args.seed if args.seed is not None else args.shrink, given=given, faults=faults)
+    if args.shrink is not None and life.result == "bad":
+        life = _shrunk(life, quiet=args.json)
+    facts = life.as_dict() | {"wall_s": round(clock.now_s() - began_s, 3)}
+    if args.json:
+        print(json.dumps(facts, indent=2))
+    else:
+        _show(life, facts, args)
+    return EXIT_CODES[life.result]
+
+
+def parser() -> Parser:
+    out = Parser(prog="outlast sim", description="Simulate lives of runs: the code that decides is the one that decides live.")
+    out.add_argument("--seed", type=_seed, metavar="N", help="one life, all of it drawn from this number unless it is given below")
+    out.add_argument("--seeds", type=_seed, metavar="N", help="so many lives, on all cores, from --first on")
+    out.add_argument("--swarm", type=float, metavar="SECONDS", help="lives on all cores until the time is up, from --first on")
+    out.add_argument("--first", type=_seed, metavar="N", default=0, help="the first seed of --seeds and --swarm (0)")
+    out.add_argument("--shrink", type=_seed, metavar="SEED", help="the smallest life that breaks the same rule as this seed")
+    out.add_argument("--faults", metavar="PLAN", help="a fault plan (TOML) in place of drawn faults")
+    out.add_argument("--way", choices=list(WAYS), help="how a script can go on after a fault")
+    out.add_argument("--ranks", type=int, metavar="N", help="world size")
+    out.add_argument("--spares", type=int, metavar="N", help="processes that stand ready")
+    out.add_argument("--spare-kind", choices=SPARE_KINDS, help="hot: script begun. warm: imports done")
+    out.add_argument("--steps", type=int, metavar="N", help="the last step")
+    out.add_argument("--phase-after", type=int, metavar="STEP", help="a run.phase follows this step; -1: none does")
+    out.add_argument("--latency-s", type=float, metavar="S", help="a message takes up to so long")
+    out.add_argument("--max-restarts", type=int, metavar="N", help="whole restarts (as `outlast run --max-restarts`)")
+    out.add_argument("--trace", action="store_true", help="say the newest events of the life even if all is well")
+    out.add_argument("--json", action="store_true", help="for programs: one JSON object on stdout")
+    return out
+
+
+def _seed(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
+    return int(text)
+
+
+# --- one life ------------------------------------------------------------------------------------------
+
+
+def _shrunk(life: Life, *, quiet: bool) -> Life:
+    attempts = itertools.count(1)
+
+    def tried(attempt: Life) -> None:
+        number = next(attempts)
+        if not quiet and number % 20 == 0:
+            print(f"  {number} smaller lives tried", file=sys.stderr, flush=True)
+
+    return shrink(life, tried=tried)
+
+
+def _show(life: Life, facts: Mapping[str, Any], args: argparse.Namespace) -> None:
+    print(f"seed {life.seed}: " + ", ".join(f"{name} {value}" for name, value in facts["options"].items() if value is not None))
+    for fault in facts["faults"]:
+        fired = "fired, in a recovery" if fault["in_recovery"] else "fired" if fault["fired"] else "not fired"
+        target, when = (", ".join(f"{key} {value}" for key, value in fault[part].items()) for part in ("target", "when"))
+        print(f"  fault {fault['id']:<3} {fault['kind']:<10} {target.replace(' True', ''):<9} {when:<28} {fired}")
+    print(f"{life.end or 'not ended'} after {life.sim_s:.3f} simulated seconds, {life.events:,} events, {facts['wall_s']:.3f} s here; recovered by: "
+          f"{', '.join(life.rungs) or 'nothing had to be'}")  # fmt: skip
+    if args.trace or life.result != "ok":
+        print("\nthe newest events, in seconds since the beginning:")
+        print("\n".join(life.newest))
+    for violation in life.violations:
+        print(f"\nbroken at {violation.at_s:.6f} s, {violation.rule}: {violation.what}")
+    print(f"\n{life.result}   trace {life.trace_digest}")
+    if args.shrink is not None and life.result == "bad":
+        print(f"replay it: {replay_command(life)} --faults PLAN, where PLAN holds\n\n{render(life.faults)}")
+    elif life.result != "ok":
+        print(f"replay it: {replay_command(life)}{f' --faults {shlex.quote(args.faults)}' if args.faults else ''}")
+
+
+def replay_command(life: Life) -> str:
+    """Every option said, so that it holds however options will be drawn."""
+    flags = (f"--{name.replace('_', '-')} {getattr(life.options, name)}" for name in DRAWN if getattr(life.options, name) is not None)
+    return f"outlast sim --seed {life.seed} " + " ".join(flags)
+
+
+# --- many ----------------------------------------------------------------------------------------------
+
+
+def _swarm(args: argparse.Namespace, given: Mapping[str, Any], faults: tuple[PlannedFault, ...] | None) -> int:
+    began_s = clock.now_s()
+    tally, said_s = Tally(), began_s
+    for life in _lives(args, given, faults):
+        tally.add(life)
+        now_s = clock.now_s()
+        if not args.json and now_s - said_s > PROGRESS_S:
+            said_s = now_s
+            print(f"  {tally.seeds:,} seeds in {now_s - began_s:.0f} s, {tally.counted:,} count, bad: {len(tally.bad)}", file=sys.stderr, flush=True)
+        if args.swarm is not None and now_s - began_s > args.swarm:
+            break
+    facts = tally.as_dict() | {"wall_s": round(clock.now_s() - began_s, 3)}
+    if args.json:
+        print(json.dumps(facts, indent=2))
+    else:
+        _show_swarm(facts, given)
+    return EXIT_CODES[tally.result]
+
+
+def _lives(args: argparse.Namespace, given: Mapping[str, Any], faults: tuple[PlannedFault, ...] | None) -> Iterator[dict[str, Any]]:
+    numbers = itertools.count(args.first) if args.seeds is None else range(args.first, args.first + args.seeds)
+    return on_all_cores(functools.partial(_one, given, faults), numbers)
+
+
+def _one(given: Mapping[str, Any], faults: tuple[PlannedFault, ...] | None, seed: int) -> dict[str, Any]:
+    return live(seed=seed, given=given, faults=faults).as_dict()
+
+
+def _show_swarm(facts: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    print(f"{facts['seeds']:,} seeds, {facts['counted']:,} count (a fault struck, a regroup ran, a step was committed after it); "
+          f"{facts['overlap']:.0%} with a fault during a recovery")  # fmt: skip
+    print(f"{facts['events']:,} events and {facts['sim_s']:,.0f} simulated seconds in {facts['wall_s']:.1f} s")
+    for name in ("faults", "rungs", "ends", "way", "ranks", "spares"):
+        print(f"  {name:<7} " + ", ".join(f"{what} {count:,}" for what, count in facts[name].items()))
+    print(facts["result"])
+    flags = "".join(f" --{name.replace('_', '-')} {value}" for name, value in given.items())
+    for seed in facts["bad"][:10]:
+        print(f"  replay: outlast sim --seed {seed}{flags}     make it smaller: outlast sim --shrink {seed}{flags}")

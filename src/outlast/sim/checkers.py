@@ -1,0 +1,149 @@
+"""What must hold in every life of a run, whatever is struck and when. Apart from world, workload and faults: they only see observations.
+
+Safety      one generation, one owner of each rank, one restore point; nobody stale contributes; nothing is read that is not there; no step is lost
+Liveness    the run ends within the bound: all steps committed, or with a verdict
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from outlast.sim.observations import Arrived, NothingMoves, Observation, Planned, RankGiven, Restored, RunOver, StepDone
+
+VERDICTS = ("crash loop", "whole restarts", "budget", "refused")  # how a run that is struck again and again may end
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """`rule` names the checker, `at_s` is in seconds since the beginning."""
+
+    rule: str
+    at_s: float
+    what: str
+
+
+class OnePlan:
+    """A generation starts from one step, and generations only grow."""
+
+    def __init__(self) -> None:
+        self._newest = 0
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Planned):
+            if len(set(seen.steps)) > 1:
+                yield f"generation {seen.generation} is to start from several steps: {sorted(set(seen.steps))}"
+            if seen.generation <= self._newest:
+                yield f"generation {seen.generation} comes after {self._newest}"
+            self._newest = seen.generation
+
+
+class OneOwner:
+    """A rank is given away only after its holder is dead, and a step is committed by its only holder."""
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, RankGiven) and seen.others:
+            yield f"rank {seen.plan.rank} is given to worker {seen.worker} while worker {seen.others[0]} lives"
+        if isinstance(seen, StepDone) and seen.owners != (seen.worker,):
+            yield f"rank {seen.rank} commits step {seen.step}, and is held by workers {seen.owners}"
+
+
+class Fenced:
+    """Nobody commits in a generation once a newer one has committed."""
+
+    def __init__(self) -> None:
+        self._newest = 0
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, StepDone):
+            if seen.generation < self._newest:
+                yield f"rank {seen.rank} commits step {seen.step} in generation {seen.generation}, after one in {self._newest}"
+            self._newest = max(self._newest, seen.generation)
+
+
+class OnePoint:
+    """All that join a generation join it at one step, with the state of that step."""
+
+    def __init__(self) -> None:
+        self._steps: dict[int, int] = {}
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Arrived):
+            if seen.content != seen.step:
+                yield f"rank {seen.rank} joins generation {seen.generation} at step {seen.step} with the state of step {seen.content}"
+            first = self._steps.setdefault(seen.generation, seen.step)
+            if first != seen.step:
+                yield f"rank {seen.rank} joins generation {seen.generation} at step {seen.step}, others at {first}"
+
+
+class SealedOnly:
+    """What a plan says is to be read is there."""
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Restored) and seen.step not in seen.found:
+            yield f"rank {seen.rank} is to read step {seen.step} from the {seen.source}, which holds {list(seen.found) or 'nothing'}"
+
+
+class NothingLost:
+    """A committed step stays committed as long as anybody holds it."""
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Planned) and seen.steps and min(seen.steps) < seen.committed and seen.holders:
+            back, held = min(seen.steps), f"step {seen.committed} is committed, and ranks {list(seen.holders)} hold it"
+            yield f"generation {seen.generation} goes back to step {back}; {held}"
+
+
+class NoFalseAlarm:
+    """Nothing is taken for a fault that none was struck for: a run that is struck once does not end in a crash loop."""
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, RunOver) and seen.interruptions > seen.strikes:
+            yield f"{seen.interruptions} interruptions, and {seen.strikes} times something was struck"
+
+
+class Ends:
+    """Within the bound, with nobody left behind: all steps committed, or a verdict."""
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, NothingMoves):
+            yield f"the run has not ended within {seen.bound_s:g} s: {seen.where}"
+        if isinstance(seen, RunOver):
+            if seen.alive:
+                yield f"the run is over, and workers {list(seen.alive)} live"
+            if seen.state == "ended":
+                yield from self._well(seen)
+            elif seen.state == "stopped" and seen.stop_asked:
+                return
+            elif (seen.exit_code, seen.state) != (1, "failed") or not any(words in seen.reason for words in VERDICTS):
+                yield f"the run is {seen.state} with exit code {seen.exit_code}: {seen.reason}"
+
+    def _well(self, seen: RunOver) -> Iterator[str]:
+        if seen.exit_code != 0:
+            yield f"the run ended well, with exit code {seen.exit_code}"
+        if seen.trained and seen.committed != seen.until and not seen.plain:
+            yield f"the run ended well at step {seen.committed} of {seen.until}"
+        if seen.open_interruptions:
+            yield f"the run ended well, and interruptions {list(seen.open_interruptions)} were never over"
+
+
+ALL: tuple[Callable[[], OnePlan | OneOwner | Fenced | OnePoint | SealedOnly | NothingLost | NoFalseAlarm | Ends], ...] = (
+    OnePlan, OneOwner, Fenced, OnePoint, SealedOnly, NothingLost, NoFalseAlarm, Ends,
+)  # fmt: skip
+
+
+class Jury:
+    """All checkers; each violation once. `result`: bad where there is one, unknown where the run was not watched to its end, else ok."""
+
+    def __init__(self) -> None:
+        self.violations: list[Violation] = []
+        self._checkers = [make() for make in ALL]
+        self._over = False
+
+    def see(self, at_s: float, seen: Observation) -> None:
+        self._over = self._over or isinstance(seen, (RunOver, NothingMoves))
+        for checker in self._checkers:
+            self.violations += [Violation(type(checker).__name__, at_s, what) for what in checker.see(seen)]
+
+    @property
+    def result(self) -> str:
+        return "bad" if self.violations else "ok" if self._over else "unknown"

@@ -1,0 +1,111 @@
+"""One life of a run: drawn from a seed, struck, watched to its end, and said in a form that can be compared and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from outlast.errors import UsageError
+from outlast.model import limits
+from outlast.model.fault_plan import MARKS, PlannedFault
+from outlast.sim.checkers import Violation
+from outlast.sim.draws import Stream
+from outlast.sim.options import Options, draw_options
+from outlast.sim.script import script_of
+from outlast.sim.world import World
+
+INTERRUPT = ("kill", "exit", "stop", "deaf", "hang", "raise")
+DISTURB = ("lose_store", "hold", "repeat")
+STEP_MARKS = ("body", "reduced", "sealing", "prepared", "voting", "passed", "applied", "committed")
+RECOVERY_MARKS = {"still": 1, "settled": 1, "donating": 1, "grouping": 2, "restoring": 2, "joined": 2}  # and the visit from which on they mean recovery
+STORM = 6  # faults at most
+SLACK_S = 5 * limits.BOOT_DEADLINE_S  # a life may wait for the longest deadlines, one after the other; they cost nothing here
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """What came of one seed. `counts`: a planned fault struck, there was a regroup, and a step was committed after it."""
+
+    seed: int
+    options: Options
+    faults: tuple[PlannedFault, ...]
+    result: str
+    violations: tuple[Violation, ...]
+    fired: tuple[str, ...]
+    in_recovery: tuple[str, ...]
+    marks: Mapping[str, int]
+    rungs: tuple[str, ...]
+    end: str
+    counts: bool
+    events: int
+    sim_s: float
+    trace_digest: str
+    newest: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON of `outlast sim`, without the wall-clock time."""
+        return {
+            "seed": self.seed, "options": self.options.as_dict(), "result": self.result,
+            "violations": [{"rule": one.rule, "at_s": round(one.at_s, 6), "what": one.what} for one in self.violations],
+            "faults": [one.as_dict() | {"fired": one.id in self.fired, "in_recovery": one.id in self.in_recovery} for one in self.faults],
+            "marks": dict(self.marks), "rungs": list(self.rungs), "end": self.end, "counts": self.counts, "events": self.events,
+            "sim_s": round(self.sim_s, 6), "trace_digest": self.trace_digest,
+        }  # fmt: skip
+
+
+def draw_faults(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
+    """The first cuts a step short. Of the others, most strike while that is dealt with; the rest at any mark, step or time."""
+    faults = []
+    alone, count = stream.chance(0.15), 2 + stream.below(STORM - 1)
+    for number in range(1 if alone else count):
+        # Everything is drawn whatever is used of it, so that no choice shifts what follows.
+        kind, rank = stream.pick(INTERRUPT if not number else INTERRUPT + DISTURB), stream.below(options.ranks)
+        at_spare, how, recovering, any_mark = stream.chance(0.15), stream.below(10), stream.pick(tuple(RECOVERY_MARKS)), stream.pick(MARKS)
+        step_mark, nth, step = stream.pick(STEP_MARKS), stream.below(5), 1 + stream.below(options.steps)
+        at_s, after_s, for_s = stream.between(0.0, 2.0), stream.pick((0.0, 0.0, 0.002, 0.02)), stream.pick((0.05, 0.6, 4.0))
+        for_ever = stream.chance(0.04)
+        spare = number > 0 and at_spare and options.spares > 0 and kind != "lose_store"
+        fault = PlannedFault(id=str(number + 1), kind=kind, rank=None if kind == "lose_store" else -1 if spare else rank, after_s=after_s, for_s=for_s)
+        if number == 0:
+            fault = replace(fault, mark=step_mark, nth=1 + nth % options.steps, times=1_000 if for_ever else 1)
+        elif how < 7:
+            fault = replace(fault, mark=recovering, nth=RECOVERY_MARKS[recovering] + nth // 3)
+        elif how == 7:
+            fault = replace(fault, at_s=at_s)
+        elif how == 8:
+            fault = replace(fault, at_step=step)
+        else:
+            fault = replace(fault, mark=any_mark, nth=1 + nth)
+        faults.append(fault)
+    return tuple(faults)
+
+
+def live(*, seed: int, given: Mapping[str, Any], faults: tuple[PlannedFault, ...] | None = None) -> Life:
+    """The life of one seed; `given` options are not drawn, nor are faults where a plan is given. Raises UsageError for what cannot be."""
+    options = draw_options(Stream(seed, "options"), given)
+    planned = draw_faults(Stream(seed, "faults"), options) if faults is None else faults
+    return lived(seed=seed, options=options, faults=planned)
+
+
+def lived(*, seed: int, options: Options, faults: tuple[PlannedFault, ...]) -> Life:
+    """The same with nothing drawn but what the world draws."""
+    for fault in faults:
+        if fault.rank is not None and fault.rank >= options.ranks:
+            raise UsageError(f"fault {fault.id} strikes rank {fault.rank}, and there are {options.ranks}", hint=f"ranks are 0 to {options.ranks - 1}")
+        if fault.rank == -1 and not options.spares:
+            raise UsageError(f"fault {fault.id} strikes a spare, and there is none", hint="say how many with --spares")
+    world = World(options=options, script=script_of(options.way), faults=faults, seed=seed)
+    end = world.run(bound_s=SLACK_S * (1 + len(faults)))
+    return Life(
+        seed=seed, options=options, faults=faults, result=world.jury.result, violations=tuple(world.jury.violations),
+        fired=tuple(world.strikes.fired), in_recovery=tuple(world.strikes.in_recovery), marks=dict(sorted(world.marks.items())),
+        rungs=tuple(one.rung.value for one in world.interruptions.values() if one.rung is not None),
+        end=end.state if end is not None else "", counts=_counts(world), events=world.timeline.events,
+        sim_s=world.now_s - world.began_s, trace_digest=world.trace.digest(), newest=tuple(world.trace.newest),
+    )  # fmt: skip
+
+
+def _counts(world: World) -> bool:
+    resumed_s = [one.resumed_s for one in world.interruptions.values() if one.resumed_s is not None]
+    return bool(world.strikes.fired) and any(commit[1] > 1 for commit in world.commits) and bool(resumed_s)

@@ -1,0 +1,90 @@
+"""What a simulated world lets its checkers see. `at_s` is not among the facts: the world says when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outlast.model.messages import Regroup
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The coordinator has made the plans of a new generation. `committed`: the newest step that was ever committed; `holders`: ranks
+    whose living process has the state of that step, or of a later one, in its memory or, under sharded state, in its slots."""
+
+    generation: int
+    steps: tuple[int, ...]
+    committed: int
+    holders: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RankGiven:
+    """A process is told that it holds `plan.rank`. `others`: living processes that hold it too."""
+
+    worker: int
+    plan: Regroup
+    others: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """State of `step` was to be read from `source`; `found`: the steps (or the step) that lay there sealed."""
+
+    worker: int
+    rank: int
+    source: str
+    step: int
+    found: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A process is in the group of `generation`, by its own word at `step`; `content` is the step that its state really is of."""
+
+    worker: int
+    rank: int
+    generation: int
+    step: int
+    content: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone:
+    """A process has committed `step`. `owners`: living processes that hold its rank."""
+
+    worker: int
+    rank: int
+    generation: int
+    step: int
+    owners: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunOver:
+    """`alive`: processes with a rank that still live; `until`: the last step that was asked for; `stop_asked`: somebody wanted it to end;
+    `strikes`: how often something was struck."""
+
+    state: str
+    exit_code: int
+    reason: str
+    committed: int
+    until: int
+    trained: bool
+    plain: bool
+    stop_asked: bool
+    alive: tuple[int, ...]
+    open_interruptions: tuple[int, ...]
+    interruptions: int
+    strikes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NothingMoves:
+    """The bound on time is over, or nothing will ever happen again, and the run has not ended. `where`: who stands where."""
+
+    bound_s: float
+    where: str
+
+
+Observation = Planned | RankGiven | Restored | Arrived | StepDone | RunOver | NothingMoves

@@ -1,0 +1,67 @@
+"""What one simulated run is made of. A seed draws what nobody says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from outlast.errors import UsageError
+from outlast.sim.draws import Stream
+
+WAYS: Mapping[str, str] = {
+    "in_place": "replicated state, no collectives before run.steps: survivors stay where they are",
+    "respawn": "replicated state, collectives before run.steps, no outlast.main: all come anew",
+    "reenter": "replicated state inside outlast.main: survivors enter the function again",
+    "sharded": "sharded state inside outlast.main",
+    "plain": "a script that makes no outlast call",
+}
+SPARE_KINDS = ("hot", "warm")
+RANKS_MAX, SPARES_MAX, STEPS_MAX = 64, 16, 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`phase_after`: the step that one run.phase follows, -1: none. `latency_s`: a message takes up to so long.
+    `silence_s`: of a plain script's workers, taken for a hang.
+    """
+
+    way: str = "in_place"
+    ranks: int = 3
+    spares: int = 0
+    spare_kind: str = "hot"
+    steps: int = 6
+    phase_after: int = -1
+    latency_s: float = 0.01
+    silence_s: float = 5.0
+    max_restarts: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def draw_options(stream: Stream, given: Mapping[str, Any]) -> Options:
+    """What is `given` stays; all of the rest is drawn, always in the same order. Raises UsageError for what cannot be."""
+    drawn: dict[str, Any] = {
+        "way": stream.pick(tuple(WAYS)), "ranks": 2 + stream.below(5), "spares": stream.below(3), "spare_kind": stream.pick(SPARE_KINDS),
+        "steps": 4 + stream.below(20), "phase_after": -1 if stream.chance(0.6) else 1 + stream.below(6), "latency_s": stream.pick((0.0005, 0.003, 0.01, 0.03)),
+    }  # fmt: skip
+    options = Options(**(drawn | dict(given)))
+    check(options)
+    return options
+
+
+def check(options: Options) -> None:
+    """Raises UsageError, which names the option."""
+    if options.way not in WAYS:
+        raise UsageError(f"there is no way {options.way!r} to go on", hint=f"one of {', '.join(WAYS)}")
+    if options.spare_kind not in SPARE_KINDS:
+        raise UsageError(f"there are no {options.spare_kind!r} spares", hint="hot or warm")
+    for name, least, most in (("ranks", 1, RANKS_MAX), ("spares", 0, SPARES_MAX), ("steps", 1, STEPS_MAX)):
+        if not least <= getattr(options, name) <= most:
+            raise UsageError(f"{name} is {getattr(options, name)}", hint=f"from {least} to {most}")
+    if options.latency_s < 0 or options.silence_s <= 0:
+        raise UsageError("a latency is not below 0, and silence lasts")
+
+
+NAMES = tuple(field.name for field in fields(Options))

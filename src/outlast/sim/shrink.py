@@ -1,0 +1,48 @@
+"""The smallest life that still breaks the same rule: fewer faults, then fewer ranks, spares and steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from outlast.errors import UsageError
+from outlast.model.fault_plan import PlannedFault
+from outlast.sim.life import Life, lived
+from outlast.sim.options import Options
+
+Tried = Callable[[Life], None]
+
+
+def shrink(life: Life, *, tried: Tried = lambda _: None) -> Life:
+    """Of a life whose result is bad. Greedy, so not the smallest of all; `tried` hears of each attempt."""
+    rules = {one.rule for one in life.violations}
+    smaller = True
+    while smaller:
+        smaller = False
+        for options, faults in _smaller(life):
+            try:
+                attempt = lived(seed=life.seed, options=options, faults=faults)
+            except UsageError:
+                continue
+            tried(attempt)
+            if rules & {one.rule for one in attempt.violations}:
+                life, smaller = attempt, True
+                break
+    return life
+
+
+def _smaller(life: Life) -> Iterator[tuple[Options, tuple[PlannedFault, ...]]]:
+    options, faults = life.options, life.faults
+    for index in range(len(faults)):
+        yield options, (*faults[:index], *faults[index + 1 :])
+    for name, least in (("ranks", 2), ("spares", 0), ("steps", 1)):
+        value = getattr(options, name)
+        for fewer in sorted({least, value // 2, value - 1}):
+            if least <= fewer < value:
+                yield replace(options, **{name: fewer}), faults
+    if options.phase_after >= 0:
+        yield replace(options, phase_after=-1), faults
+    for index, fault in enumerate(faults):
+        for plainer in (replace(fault, after_s=0.0), replace(fault, times=1)):
+            if plainer != fault:
+                yield options, (*faults[:index], plainer, *faults[index + 1 :])

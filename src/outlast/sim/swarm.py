@@ -1,0 +1,65 @@
+"""Many lives, counted: what struck, how large the runs were, how they went on, and how often a fault met a recovery."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+
+class Tally:
+    """Takes each life as `Life.as_dict` says it. `bad`: seeds whose result is not ok, smallest first in `as_dict`."""
+
+    def __init__(self) -> None:
+        self.seeds = self.counted = self.events = 0
+        self.bad: list[int] = []
+        self._overlapping = 0
+        self._sim_s = 0.0
+        self._results: Counter[str] = Counter()
+        self._ends: Counter[str] = Counter()
+        self._kinds: Counter[str] = Counter()
+        self._not_fired = 0
+        self._rungs: Counter[str] = Counter()
+        self._marks: Counter[str] = Counter()
+        self._shapes: dict[str, Counter[str]] = {name: Counter() for name in ("way", "ranks", "spares", "spare_kind")}
+
+    def add(self, life: Mapping[str, Any]) -> None:
+        self.seeds += 1
+        self.counted += life["counts"]
+        self.events += life["events"]
+        self._sim_s += life["sim_s"]
+        self._results[life["result"]] += 1
+        self._ends[life["end"] or "none"] += 1
+        self._overlapping += any(fault["in_recovery"] for fault in life["faults"])
+        for fault in life["faults"]:
+            if fault["fired"]:
+                self._kinds[fault["kind"]] += 1
+            else:
+                self._not_fired += 1
+        self._rungs.update(life["rungs"])
+        self._marks.update(life["marks"])
+        for name, counter in self._shapes.items():
+            counter[str(life["options"][name])] += 1
+        if life["result"] != "ok":
+            self.bad.append(life["seed"])
+
+    @property
+    def result(self) -> str:
+        return "bad" if self._results["bad"] else "unknown" if self._results["unknown"] or not self.seeds else "ok"
+
+    @property
+    def overlap(self) -> float:
+        """The share of seeds in which a fault struck while another was dealt with."""
+        return self._overlapping / self.seeds if self.seeds else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "seeds": self.seeds, "counted": self.counted, "result": self.result, "results": _sorted(self._results), "bad": sorted(self.bad),
+            "overlap": round(self.overlap, 4), "ends": _sorted(self._ends),
+            "faults": _sorted(self._kinds) | {"not fired": self._not_fired}, "rungs": _sorted(self._rungs), "marks": _sorted(self._marks),
+            **{name: _sorted(counter) for name, counter in self._shapes.items()}, "events": self.events, "sim_s": round(self._sim_s, 3),
+        }  # fmt: skip
+
+
+def _sorted(counter: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(counter.items(), key=lambda item: (-item[1], item[0])))

@@ -1,0 +1,91 @@
+"""`outlast sim`: what it says, for people and for programs, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from outlast.app import sim
+from outlast.engine.protocol import leaving
+from outlast.engine.restore import RestoreVerdict
+from outlast.errors import UsageError
+from tests.app.command import outlast
+
+PLAN = 'schema = 1\n[[fault]]\nid = "mine"\nkind = "kill"\ntarget = { rank = 1 }\nwhen = { on_mark = "voting", nth = 2 }\n'
+KEYS = {"seed", "options", "result", "violations", "faults", "marks", "events", "sim_s", "wall_s", "trace_digest"}
+
+
+def test_a_life_is_said_with_what_was_drawn_and_what_struck(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(PLAN)
+    done = outlast("sim", "--seed", "5", "--way", "in_place", "--ranks", "3", "--faults", "plan.toml", "--trace", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "seed 5: way in_place, ranks 3" in done.stdout
+    assert "fault mine kill       rank 1    on_mark voting, nth 2        fired" in done.stdout
+    assert "FAULT mine: kill strikes worker" in done.stdout
+    assert "\nok   trace " in done.stdout
+
+
+def test_the_json_has_the_fields_of_the_contract_and_is_the_same_twice(tmp_path: Path) -> None:
+    first, second = (json.loads(outlast("sim", "--seed", "5", "--json", cwd=tmp_path).stdout) for _ in range(2))
+    assert set(first) >= KEYS
+    assert first | {"wall_s": 0} == second | {"wall_s": 0}
+
+
+def test_a_swarm_is_one_summary(tmp_path: Path) -> None:
+    done = outlast("sim", "--seeds", "40", "--first", "100", "--json", cwd=tmp_path)
+    facts = json.loads(done.stdout)
+    assert (done.returncode, facts["seeds"], facts["result"], facts["bad"]) == (0, 40, "ok", [])
+    assert outlast("sim", "--seeds", "0", cwd=tmp_path).returncode == 3, "nothing was looked at"
+
+
+def test_a_swarm_ends_when_its_time_is_up(tmp_path: Path) -> None:
+    done = outlast("sim", "--swarm", "0.5", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert " count (a fault struck, a regroup ran, a step was committed after it); " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "hint"),
+    [
+        (["sim"], "one of --seed, --seeds, --swarm and --shrink", "`outlast sim --seed 1` is a beginning"),
+        (["sim", "--seed", "1", "--swarm", "3"], "one of --seed, --seeds, --swarm and --shrink", "is a beginning"),
+        (["sim", "--seed", "x"], "argument --seed: 'x' is not a whole number from 0", "--help"),
+        (["sim", "--seed", "1", "--ranks", "0"], "ranks is 0", "from 1 to 64"),
+        (["sim", "--seed", "1", "--faults", "none.toml"], "none.toml cannot be read: No such file or directory", ""),
+        (["sim", "--seed", "1", "--ranks", "2", "--faults", "plan.toml"], "fault mine strikes rank 2, and there are 2", "ranks are 0 to 1"),
+    ],
+)
+def test_what_cannot_be_simulated_is_an_error_of_usage(tmp_path: Path, arguments: list[str], error: str, hint: str) -> None:
+    (tmp_path / "plan.toml").write_text(PLAN.replace("rank = 1", "rank = 2"))
+    done = outlast(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert error in done.stderr
+    assert hint in done.stderr
+
+
+def test_a_broken_rule_is_said_with_the_command_that_replays_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The protocol is broken on purpose: everybody goes back to an older step than all have sealed."""
+    decide = leaving.decide_sharded
+
+    def older(*, holdings: object) -> RestoreVerdict:
+        verdict = decide(holdings=holdings)  # type: ignore[arg-type]
+        return RestoreVerdict(verdict.step - 1, {}, -1, (), "") if verdict.step else verdict
+
+    monkeypatch.setattr(leaving, "decide_sharded", older)
+    seed = next(seed for seed in range(100) if sim.main(["--seed", str(seed), "--way", "sharded", "--json"]) == 1)
+    capsys.readouterr()
+    assert sim.main(["--seed", str(seed), "--way", "sharded"]) == 1
+    page = capsys.readouterr().out
+    assert "broken at " in page
+    replay = next(line for line in page.splitlines() if line.startswith("replay it: outlast sim "))
+    assert sim.main(replay.removeprefix("replay it: outlast sim ").split()) == 1
+    capsys.readouterr()
+    assert sim.main(["--shrink", str(seed), "--way", "sharded"]) == 1
+    assert "where PLAN holds\n\nschema = 1\n" in capsys.readouterr().out
+
+
+def test_one_thing_at_a_time() -> None:
+    with pytest.raises(UsageError, match="one of --seed"):
+        sim.main(["--shrink", "1", "--seeds", "3"])

@@ -1,0 +1,110 @@
+"""Fault plans: what goes in comes out, and what is wrong is named with what was meant."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlast.errors import UsageError
+from outlast.model.fault_plan import KINDS, MARKS, PASSING, PlannedFault, parse, render
+
+WHOLE = """
+schema = 1
+
+[[fault]]
+id = "first"
+kind = "kill"
+target = { rank = 1 }
+when = { on_mark = "voting", nth = 2 }
+after_s = 0.02
+times = 3
+
+[[fault]]
+kind = "stop"
+target = { spare = true }
+when = { at_s = 3 }
+for_s = 2.5
+needs = "both"
+
+[[fault]]
+kind = "lose_store"
+target = { store = true }
+when = { at_step = 4 }
+"""
+
+
+def test_a_plan_is_read_as_it_is_written() -> None:
+    assert parse(WHOLE, source="plan.toml") == (
+        PlannedFault("first", "kill", 1, "voting", 2, after_s=0.02, times=3),
+        PlannedFault("2", "stop", -1, at_s=3.0, for_s=2.5),
+        PlannedFault("3", "lose_store", None, at_step=4),
+    )
+
+
+def a_fault(number: int) -> st.SearchStrategy[PlannedFault]:
+    seconds = st.floats(0, 1e6, allow_nan=False)
+    when = st.one_of(
+        st.builds(lambda mark, nth, times: {"mark": mark, "nth": nth, "times": times}, st.sampled_from(MARKS), st.integers(1, 9), st.integers(1, 3)),
+        st.builds(lambda at_s: {"at_s": at_s}, seconds),
+        st.builds(lambda step: {"at_step": step}, st.integers(1, 9)),
+    )
+    return st.builds(
+        lambda name, kind, rank, when, after_s, for_s: PlannedFault(
+            f"{number}{name}", kind, None if kind == "lose_store" else rank, **when, after_s=after_s, **({"for_s": for_s} if kind in PASSING else {})
+        ),
+        st.text(st.characters(exclude_categories=["Cs"]), max_size=4), st.sampled_from(sorted(KINDS)), st.integers(-1, 5), when, seconds, seconds,
+    )  # fmt: skip
+
+
+@given(st.integers(0, 3).flatmap(lambda count: st.tuples(*(a_fault(number) for number in range(count)))))
+def test_what_is_rendered_is_read_again(faults: tuple[PlannedFault, ...]) -> None:
+    assert parse(render(faults), source="plan.toml") == faults
+
+
+def changed(old: str, new: str) -> str:
+    assert old in WHOLE
+    return WHOLE.replace(old, new, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "hint"),
+    [
+        ("schema = ", "plan.toml is not TOML", ""),
+        ("[[fault]]", "plan.toml: schema is None", "begin the file with `schema = 1`"),
+        (changed("schema = 1", "schema = 2"), "plan.toml: schema is 2; this version reads 1", "begin the file"),
+        (changed("schema = 1", "schema = 1\nfaults = 3"), "plan.toml: there is no key 'faults'", "did you mean 'fault'?"),
+        ("schema = 1\nfault = 3", "plan.toml: faults are tables", "[[fault]]"),
+        (changed('"kill"', '"kil"'), "plan.toml, fault first: there is no fault kind 'kil'", "did you mean 'kill'?"),
+        (changed('"kill"', "3"), "there is no fault kind 3", "one of kill, exit"),
+        (changed("after_s", "afters"), "there is no key 'afters'", "did you mean 'after_s'?"),
+        (changed("{ rank = 1 }", "{ rank = -1 }"), "fault first: rank is -1; it is a whole number from 0", ""),
+        (changed("{ rank = 1 }", "{ store = true }"), "kill cannot strike store", "lose_store strikes"),
+        (changed("{ rank = 1 }", "{ rank = 1, spare = true }"), "target is", "one of { rank = 1 }"),
+        (changed("{ spare = true }", "{ spare = false }"), "spare is true, or not there", ""),
+        (changed('on_mark = "voting"', 'on_mark = "votign"'), "there is no mark 'votign'", "did you mean 'voting'?"),
+        (changed("nth = 2", "nth = 0"), "nth is 0; it is a whole number from 1", ""),
+        (changed("at_s = 3", "at_s = -3"), "fault 2: at_s is -3; it is a number of seconds, not below 0", ""),
+        (changed("at_s = 3", "at_s = nan"), "at_s is nan", ""),
+        (changed("{ at_s = 3 }", "{ at_s = 3, at_step = 1 }"), "when is", "one of { on_mark"),
+        (changed("{ at_s = 3 }", "{ at_s = 3, nth = 1 }"), "nth counts visits of a mark", ""),
+        (changed("for_s = 2.5", "for_s = 2.5\ntimes = 2"), "times counts visits of a mark", "use when = { on_mark"),
+        (changed("after_s = 0.02", "for_s = 1"), "kill does not pass, so it has no for_s", ""),
+        (changed('needs = "both"', 'needs = "none"'), "needs is 'none'", ""),
+        (changed('"stop"', '"deaf"'), "deaf can only be had in the simulated world", 'needs = "sim"'),
+        (changed("target = { spare", 'id = "first"\ntarget = { spare'), "several faults have the id 'first'", ""),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, said: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(text, source="plan.toml")
+    assert said in str(caught.value)
+    assert hint in caught.value.hint
+
+
+@given(st.text())
+def test_no_text_is_more_than_an_error_of_usage(text: str) -> None:
+    with contextlib.suppress(UsageError):
+        parse("schema = 1\n" + text, source="plan.toml")

@@ -1,0 +1,120 @@
+"""Each rule sees what breaks it, and nothing else; and a protocol that was broken on purpose is caught."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from outlast.engine.protocol import leaving
+from outlast.engine.protocol.moving import Moving
+from outlast.engine.restore import RestoreVerdict
+from outlast.model.messages import Regroup
+from outlast.sim import life
+from outlast.sim.checkers import Jury
+from outlast.sim.observations import Arrived, NothingMoves, Observation, Planned, RankGiven, Restored, RunOver, StepDone
+from outlast.sim.shrink import shrink
+
+
+def over(**changes: object) -> RunOver:
+    given: dict[str, object] = {
+        "state": "ended", "exit_code": 0, "reason": "", "committed": 6, "until": 6, "trained": True, "plain": False, "stop_asked": False,
+        "alive": (), "open_interruptions": (), "interruptions": 1, "strikes": 1,
+    }  # fmt: skip
+    return RunOver(**(given | changes))  # type: ignore[arg-type]
+
+
+PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "none", "", 4, None, None)
+
+
+@pytest.mark.parametrize(
+    ("seen", "rule"),
+    [
+        ([Planned(2, (4, 4, 3), 4, ())], "OnePlan"),
+        ([Planned(2, (4,), 4, ()), Planned(2, (4,), 4, ())], "OnePlan"),
+        ([RankGiven(7, PLAN, (3,))], "OneOwner"),
+        ([StepDone(7, 1, 2, 5, (3, 7))], "OneOwner"),
+        ([StepDone(7, 1, 2, 5, (7,)), StepDone(8, 2, 1, 5, (8,))], "Fenced"),
+        ([Arrived(7, 1, 2, 5, 4)], "OnePoint"),
+        ([Arrived(7, 1, 2, 5, 5), Arrived(8, 2, 2, 4, 4)], "OnePoint"),
+        ([Restored(7, 1, "slots", 5, (4, 3))], "SealedOnly"),
+        ([Planned(2, (4, 4), 5, (0,))], "NothingLost"),
+        ([NothingMoves(10.0, "here")], "Ends"),
+        ([over(interruptions=2)], "NoFalseAlarm"),
+        ([over(alive=(3,))], "Ends"),
+        ([over(committed=5)], "Ends"),
+        ([over(exit_code=1)], "Ends"),
+        ([over(open_interruptions=(1,))], "Ends"),
+        ([over(state="failed", exit_code=1, reason="bad luck")], "Ends"),
+        ([over(state="stopped", exit_code=130)], "Ends"),
+    ],
+)
+def test_what_breaks_a_rule_is_seen_by_it_alone(seen: list[Observation], rule: str) -> None:
+    jury = Jury()
+    for one in seen:
+        jury.see(1.5, one)
+    assert [(one.rule, one.at_s) for one in jury.violations] == [(rule, 1.5)]
+    assert jury.result == "bad"
+
+
+def test_what_is_as_it_should_be_breaks_none() -> None:
+    jury = Jury()
+    fine: list[Observation] = [
+        Planned(1, (0, 0), 0, (0, 1)), RankGiven(7, PLAN, ()), Restored(7, 1, "slots", 5, (5, 4)), Arrived(7, 1, 2, 5, 5), Arrived(8, 2, 2, 5, 5),
+        StepDone(7, 1, 2, 6, (7,)), Planned(3, (4, 4), 6, ()), StepDone(8, 2, 3, 5, (8,)),
+    ]  # fmt: skip
+    for one in fine:
+        jury.see(1.0, one)
+    assert jury.result == "unknown", "the run is not over"
+    jury.see(2.0, over())
+    assert (jury.result, jury.violations) == ("ok", [])
+
+
+# --- a protocol that is broken on purpose ---------------------------------------------------------------
+
+
+def restores_a_step_too_early(patch: pytest.MonkeyPatch) -> None:
+    decide = leaving.decide_sharded
+
+    def older(*, holdings: object) -> RestoreVerdict:
+        verdict = decide(holdings=holdings)  # type: ignore[arg-type]
+        return RestoreVerdict(verdict.step - 1, {}, -1, (), "") if verdict.step else verdict
+
+    patch.setattr(leaving, "decide_sharded", older)
+
+
+def skips_the_generation(patch: pytest.MonkeyPatch) -> None:
+    """The next plan has the number of the last."""
+    move = Moving._move
+
+    def same(self: Moving, *args: object) -> object:
+        self.generation -= 1
+        return move(self, *args)  # type: ignore[arg-type]
+
+    patch.setattr(Moving, "_move", same)
+
+
+MUTANTS = [restores_a_step_too_early, skips_the_generation]
+
+
+@pytest.fixture
+def mutant(request: pytest.FixtureRequest) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        request.param(patch)
+        yield
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, indirect=True, ids=lambda one: one.__name__)
+@pytest.mark.usefixtures("mutant")
+def test_a_broken_protocol_is_caught_and_its_life_made_smaller() -> None:
+    for seed in range(200):
+        found = life.live(seed=seed, given={})
+        if found.result == "bad":
+            break
+    else:
+        pytest.fail("200 seeds have not caught it")
+    smaller = shrink(found)
+    assert smaller.result == "bad"
+    assert {one.rule for one in smaller.violations} & {one.rule for one in found.violations}
+    assert len(smaller.faults) <= len(found.faults)
+    assert len(smaller.faults) <= 2
