@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outlast.engine.hang import Deadlines, Standing, find_culprits, find_longest, find_stopped
+from outlast.engine.hang import Deadlines, Standing, find_culprits, find_longest, find_stopped, is_awaited
 from outlast.engine.protocol.agent import Agent, Reading
 from outlast.engine.protocol.outputs import Deliver, Output, ToCoordinator
 from outlast.model import limits
@@ -144,3 +144,18 @@ def test_spares_that_keep_dying_do_not_silence_the_question() -> None:
         watch.agent.on_event(WorkerExited(100 + number, 1, 1, None, False, 0, (), (), "boot", watch.now_s, watch.now_s, ""), now_s=watch.now_s)
         found += watch.stand(limits.TICK_S, {1: 7, 2: 6, 3: 7})
     assert [hung.worker for hung in found] == [2]
+
+
+def test_nobody_is_blamed_for_waiting_while_another_has_work_to_do_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 is between two steps, where it may be for half an hour; the others wait for it in the next step's collective."""
+    monkeypatch.setattr(limits, "STEP_CEILING_S", 8.0)
+    watch = Watch()
+    for beacon in watch.beacons.values():
+        beacon.phase = Phase.BETWEEN if beacon.rank == 0 else beacon.phase
+    watch.tick(moving=(1, 2, 3))
+    assert not watch.stand(60.0, {1: 6, 2: 7, 3: 7})
+
+
+def test_who_stands_elsewhere_is_awaited() -> None:
+    assert is_awaited(members=[standing(1, phase=Phase.BODY), standing(2, phase=Phase.REGROUP)])
+    assert not is_awaited(members=[standing(1, phase=Phase.BODY), standing(2, phase=Phase.VOTE)])

@@ -20,6 +20,7 @@ def over(**changes: object) -> RunOver:
     given: dict[str, object] = {
         "state": "ended", "exit_code": 0, "reason": "", "committed": 6, "until": 6, "trained": True, "plain": False, "stop_asked": False,
         "alive": (), "open_interruptions": (), "interruptions": 1, "strikes": 1,
+        "ranks": 3, "done": (0, 1, 2), "blamed": (1,), "struck": (1,),
     }  # fmt: skip
     return RunOver(**(given | changes))  # type: ignore[arg-type]
 
@@ -41,6 +42,8 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
         ([Planned(2, (4, 4), 5, (0,))], "NothingLost"),
         ([NothingMoves(10.0, "here")], "Ends"),
         ([over(interruptions=2)], "NoFalseAlarm"),
+        ([over(blamed=(1, 2))], "OnlyTheGuilty"),
+        ([over(done=(0, 2))], "Ends"),
         ([over(alive=(3,))], "Ends"),
         ([over(committed=5)], "Ends"),
         ([over(exit_code=1)], "Ends"),
@@ -67,6 +70,8 @@ def test_what_is_as_it_should_be_breaks_none() -> None:
         jury.see(1.0, one)
     assert jury.result == "unknown", "the run is not over"
     jury.see(2.0, over())
+    jury.see(3.0, over(blamed=(0, 1), struck=None))
+    jury.see(4.0, over(blamed=(0, 1), plain=True))
     assert (jury.result, jury.violations) == ("ok", [])
 
 

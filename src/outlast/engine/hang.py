@@ -103,6 +103,11 @@ def find_culprits(*, members: Sequence[Standing], overdue: Mapping[int, float]) 
     return HangVerdict((), "all ranks stand at the same place: nobody can be told from the others")
 
 
+def is_awaited(*, members: Sequence[Standing]) -> bool:
+    """Somebody stands elsewhere, within its own deadline or the coordinator's: the others may well wait for it, and it is not their fault."""
+    return any(m.phase not in _JOINT for m in members)
+
+
 def find_longest(*, members: Sequence[Standing], overdue: Mapping[int, float]) -> HangVerdict:
     """All have stood at the same place up to the ceiling of deadlines: one has to go, or they stand for ever. The one that moved last least."""
     longest = max((m for m in members if m.worker in overdue), key=lambda m: (m.age_s, -m.rank))

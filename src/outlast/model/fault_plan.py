@@ -44,10 +44,11 @@ KINDS: Mapping[str, str] = {
     "refuse": "the script's input is refused: the run is to stop",
     "lose_store": "the store's host ends",
     "hold": "messages to the process wait for for_s: its listener gets no processor",
+    "mute": "messages from the process wait for for_s",
     "repeat": "messages to and from the process come twice, for for_s",
 }
-PASSING = ("stop", "deaf", "hold", "repeat")  # kinds with a for_s
-SIM_ONLY = ("deaf", "hold", "repeat")
+PASSING = ("stop", "deaf", "hold", "mute", "repeat")  # kinds with a for_s
+SIM_ONLY = ("deaf", "hold", "mute", "repeat")
 MARKS = (
     "boot", "join", "parked", "setup", "grouping", "restoring", "joined", "body", "reduced", "sealing", "prepared", "voting", "passed", "applied", "committed",
     "still", "settled", "donating", "phase", "closing", "finishing",

@@ -106,6 +106,14 @@ class Donated:
 
 
 @dataclass(frozen=True, slots=True)
+class Underway:
+    """On its way into `generation`, this worker has come to a place where it may have to wait for the others: the group, or run.steps."""
+
+    worker: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
 class Joined:
     """In the group of `generation`, state at `step`; training goes on."""
 
@@ -361,7 +369,7 @@ class ZygoteLost:
     reason: str
 
 
-FromWorker = Hello | Parked | Registered | Broke | Inventory | Donated | Joined | Committed | Checkpointed | Finished | Refused | Warned | Pong
+FromWorker = Hello | Parked | Registered | Broke | Inventory | Donated | Underway | Joined | Committed | Checkpointed | Finished | Refused | Warned | Pong
 ForWorker = Leave | Regroup | Ping | Stop
 ForAgent = StartWorker | KillWorker | TermWorker | ToWorker | StartStore
 FromAgent = WorkerStarted | WorkerExited | WorkerHung | Progress | WorkerFailedToStart | StoreUp | StoreLost | ZygoteLost

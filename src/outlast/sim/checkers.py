@@ -101,6 +101,14 @@ class NoFalseAlarm:
             yield f"{seen.interruptions} interruptions, and {seen.strikes} times something was struck"
 
 
+class OnlyTheGuilty:
+    """An interruption names ranks that were struck, and no others. Of a plain script, which fails with its peers, nobody can say which came first."""
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, RunOver) and not seen.plain and seen.struck is not None and (innocent := set(seen.blamed) - set(seen.struck)):
+            yield f"ranks {sorted(innocent)} are blamed, and ranks {list(seen.struck)} were struck"
+
+
 class Ends:
     """Within the bound, with nobody left behind: all steps committed, or a verdict."""
 
@@ -120,14 +128,16 @@ class Ends:
     def _well(self, seen: RunOver) -> Iterator[str]:
         if seen.exit_code != 0:
             yield f"the run ended well, with exit code {seen.exit_code}"
+        if len(seen.done) < seen.ranks:
+            yield f"the run ended well, and only ranks {list(seen.done)} came to their end"
         if seen.trained and seen.committed != seen.until and not seen.plain:
             yield f"the run ended well at step {seen.committed} of {seen.until}"
         if seen.open_interruptions:
             yield f"the run ended well, and interruptions {list(seen.open_interruptions)} were never over"
 
 
-ALL: tuple[Callable[[], OnePlan | OneOwner | Fenced | OnePoint | SealedOnly | NothingLost | NoFalseAlarm | Ends], ...] = (
-    OnePlan, OneOwner, Fenced, OnePoint, SealedOnly, NothingLost, NoFalseAlarm, Ends,
+ALL: tuple[Callable[[], OnePlan | OneOwner | Fenced | OnePoint | SealedOnly | NothingLost | NoFalseAlarm | OnlyTheGuilty | Ends], ...] = (
+    OnePlan, OneOwner, Fenced, OnePoint, SealedOnly, NothingLost, NoFalseAlarm, OnlyTheGuilty, Ends,
 )  # fmt: skip
 
 

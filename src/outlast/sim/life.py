@@ -16,7 +16,7 @@ from outlast.sim.script import script_of
 from outlast.sim.world import World
 
 INTERRUPT = ("kill", "exit", "stop", "deaf", "hang", "raise")
-DISTURB = ("lose_store", "hold", "repeat")
+DISTURB = ("lose_store", "hold", "mute", "repeat")
 STEP_MARKS = ("body", "reduced", "sealing", "prepared", "voting", "passed", "applied", "committed")
 RECOVERY_MARKS = {"still": 1, "settled": 1, "donating": 1, "grouping": 2, "restoring": 2, "joined": 2}  # and the visit from which on they mean recovery
 STORM = 6  # faults at most
@@ -102,7 +102,7 @@ def lived(*, seed: int, options: Options, faults: tuple[PlannedFault, ...]) -> L
         fired=tuple(world.strikes.fired), in_recovery=tuple(world.strikes.in_recovery), marks=dict(sorted(world.marks.items())),
         rungs=tuple(one.rung.value for one in world.interruptions.values() if one.rung is not None),
         end=end.state if end is not None else "", counts=_counts(world), events=world.timeline.events,
-        sim_s=world.now_s - world.began_s, trace_digest=world.trace.digest(), newest=tuple(world.trace.newest),
+        sim_s=world.age_s, trace_digest=world.trace.digest(), newest=tuple(world.trace.newest),
     )  # fmt: skip
 
 

@@ -63,7 +63,9 @@ class StepDone:
 @dataclass(frozen=True, slots=True)
 class RunOver:
     """`alive`: processes with a rank that still live; `until`: the last step that was asked for; `stop_asked`: somebody wanted it to end;
-    `strikes`: how often something was struck."""
+    `strikes`: how often something was struck; `done`: ranks that came to their end well; `blamed`: ranks named by interruptions; `struck`: ranks
+    whose holders were struck, None where that was something that all need.
+    """
 
     state: str
     exit_code: int
@@ -77,6 +79,10 @@ class RunOver:
     open_interruptions: tuple[int, ...]
     interruptions: int
     strikes: int
+    ranks: int
+    done: tuple[int, ...]
+    blamed: tuple[int, ...]
+    struck: tuple[int, ...] | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,10 +57,16 @@ class Process:
     hung: bool = False
     backlog: list[Callable[[], None]] = field(default_factory=list)  # what happens to a stopped process comes when it goes on
     held_until_s: float = 0.0  # messages to it wait
+    mute_until_s: float = 0.0  # messages from it wait
     repeats_until_s: float = 0.0  # messages to and from it come twice
     group: Group | None = None
     collectives: int = 0
     content: int = -1  # the step that the state in memory really is of; -1: none
+    best: int = -1  # the newest that it ever was of
     in_body: bool = False
     error: str = ""  # to be raised at the next user code
     finished: bool = False
+
+    def holds(self, step: int) -> None:
+        """The state in memory is of `step` now."""
+        self.content, self.best = step, max(self.best, step)

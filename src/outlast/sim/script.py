@@ -12,9 +12,10 @@ from __future__ import annotations
 from outlast.engine.protocol.outputs import Output
 from outlast.model.messages import Hello, Parked, Refused, Regroup
 from outlast.model.terms import Phase
+from outlast.sim.node import Script
 from outlast.sim.observations import Arrived, Restored
 from outlast.sim.processes import Died, PeerFailure, Process, Reenter, Thread, UserError
-from outlast.sim.world import Script, World
+from outlast.sim.world import World
 
 
 def script_of(way: str) -> Script:
@@ -28,7 +29,7 @@ def script_of(way: str) -> Script:
 class Main:
     def __init__(self, world: World, process: Process, *, way: str, has_main: bool) -> None:
         self.world, self.p, self.way, self.has_main = world, process, way, has_main
-        self.machine = process.machine
+        self.node, self.machine = world.node, process.machine
         self.sharded = world.options.way == "sharded"
         self.reached_steps = False
 
@@ -52,7 +53,7 @@ class Main:
     def life(self) -> Thread:
         yield from self.mark("boot")
         yield "sleep", self.world.lasting(0.01, 0.03)
-        self.world.tell(self.p, Hello(self.p.worker, 1000 + self.p.worker))
+        self.node.tell(self.p, Hello(self.p.worker, 1000 + self.p.worker))
         if self.p.kind == "warm":
             yield from self.park()
         yield from self.join()
@@ -84,12 +85,12 @@ class Main:
         try:
             yield from self.mark("boot")
             yield "sleep", 0.02
-            self.world.tell(self.p, Hello(self.p.worker, 1000 + self.p.worker))
+            self.node.tell(self.p, Hello(self.p.worker, 1000 + self.p.worker))
             plan: Regroup = yield "plan", 0
             yield "build", plan
             for _ in range(self.world.options.steps):
                 yield from self.mark("body")
-                self.world.heard_s[self.p.worker] = self.world.now_s  # it prints the loss
+                self.node.heard_s[self.p.worker] = self.world.now_s  # it prints the loss
                 yield "sleep", 0.02
                 yield "collective", None
             yield from self.mark("epilogue")
@@ -112,13 +113,13 @@ class Main:
     def user_code(self) -> None:
         error, self.p.error = self.p.error, ""
         if error == "refused":
-            self.world.tell(self.p, Refused(self.p.worker, error, 1))
+            self.node.tell(self.p, Refused(self.p.worker, error, 1))
         if error:
             raise UserError(error)
 
     def do(self, outputs: list[Output] | None) -> None:
         for output in outputs or ():
-            self.world.carry_out_in(self.p, output)
+            self.node.carry_out_in(self.p, output)
 
     # --- membership ---
 
@@ -131,7 +132,7 @@ class Main:
 
     def park(self) -> Thread:
         self.world.enter(self.p, Phase.PARKED)
-        self.world.tell(self.p, Parked(self.p.worker, self.p.kind))
+        self.node.tell(self.p, Parked(self.p.worker, self.p.kind))
         yield from self.mark("parked")
         plan = yield "plan", 0
         self.p.beacon.rank = plan.rank
@@ -161,7 +162,8 @@ class Main:
         self.do(self.machine.register(way=way, sharded=self.sharded and self.reached_steps, exact=True, note=""))
 
     def build(self, plan: Regroup) -> Thread:
-        self.world.collectives.leave(self.p)
+        self.do(self.machine.underway())
+        self.node.collectives.leave(self.p)
         yield "build", plan
 
     def reenter(self) -> Thread:
@@ -204,6 +206,7 @@ class Main:
         self.world.enter(self.p, Phase.REGROUP)
         while True:
             plan = yield from self.newest_plan()
+            self.do(self.machine.underway())
             try:
                 if self.p.group is None:
                     yield from self.mark("grouping")
@@ -213,7 +216,7 @@ class Main:
                 return
             except PeerFailure as error:
                 self.broke(error)
-                self.world.collectives.leave(self.p)
+                self.node.collectives.leave(self.p)
                 yield from self.stand_still(in_hook=False)
                 plan = yield "plan", 0
                 if plan.then == "reenter" or (self.has_main and plan.replicated != "donor"):
@@ -238,7 +241,8 @@ class Main:
             self.world.see(Restored(self.p.worker, self.p.rank, "transfer image", plan.step, (step,) if there else ()))
         if plan.private == "slot":
             self.world.see(Restored(self.p.worker, self.p.rank, "slots", plan.step, tuple(sorted(self.world.slots.get(self.p.rank, {}).values()))))
-        self.p.content = plan.step
+        whole = plan.replicated != "none" or (self.sharded and plan.private == "slot")
+        self.p.holds(plan.step if whole else 0)  # what the script makes is the state before the first step
 
     def ready(self, plan: Regroup) -> Thread:
         slots = self.world.slots.setdefault(self.p.rank, {})
@@ -332,7 +336,7 @@ class Main:
                 yield from self.mark("passed")
             world.enter(p, Phase.APPLY)
             yield "sleep", world.lasting(0.001, 0.005)
-            p.content += 1
+            p.holds(p.content + 1)
             yield from self.mark("applied")
         except (UserError, PeerFailure) as error:
             p.in_body = False

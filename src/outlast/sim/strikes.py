@@ -24,6 +24,7 @@ class Strikes:
         self.struck: list[tuple[float, PlannedFault, int]] = []
         self.in_recovery: list[str] = []
         self._world = world
+        self._ranks: list[int] = []
         self._visits: dict[tuple[int | None, str], int] = {}
 
     def arm(self) -> None:
@@ -31,6 +32,12 @@ class Strikes:
         for fault in self.faults:
             if fault.at_s is not None:
                 self._world.timeline.after(fault.at_s + fault.after_s, partial(self._strike_holder, fault))
+
+    def ranks(self) -> tuple[int, ...] | None:
+        """Ranks whose holders were struck; None where something was struck that all of them need."""
+        if any(fault.rank is None for _, fault, _ in self.struck):
+            return None
+        return tuple(sorted(set(self._ranks)))
 
     def at_mark(self, process: Process, mark: str) -> None:
         for rank in (process.rank, None):  # visits of this rank, and of anybody
@@ -46,8 +53,8 @@ class Strikes:
                     self._strike(process, fault)
 
     def _strike_holder(self, fault: PlannedFault) -> None:
-        for process in self._world.processes.values():
-            if process.alive and (fault.rank is None or process.rank == fault.rank):
+        for process in self._world.node.alive():
+            if fault.rank is None or process.rank == fault.rank:
                 self._strike(process, fault)
                 return
 
@@ -59,19 +66,22 @@ class Strikes:
         if world.interruptions and any(one.resumed_s is None for one in world.interruptions.values()) and world.coordinator.stage is not Stage.STOPPING:
             self.in_recovery.append(fault.id)
         self.struck.append((world.now_s, fault, process.worker))
+        self._ranks.append(process.rank)
         if fault.id not in self.fired:
             self.fired.append(fault.id)
         if fault.kind in ("kill", "exit"):
-            world.end_process(process, *((None, 9) if fault.kind == "kill" else (3, None)))
+            world.node.end(process, *((None, 9) if fault.kind == "kill" else (3, None)))
         elif fault.kind in ("stop", "deaf"):
             process.stopped, process.listed_stopped = True, fault.kind == "stop"
             world.timeline.after(fault.for_s, lambda: _go_on(process))
         elif fault.kind == "hang":
             process.hung = True
         elif fault.kind == "lose_store":
-            world.lose_store()
+            world.node.lose_store()
         elif fault.kind == "hold":
             process.held_until_s = world.now_s + fault.for_s
+        elif fault.kind == "mute":
+            process.mute_until_s = world.now_s + fault.for_s
         elif fault.kind == "repeat":
             process.repeats_until_s = world.now_s + fault.for_s
         else:

@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from outlast.engine.hang import Deadlines, HangVerdict, Standing, find_culprits, find_longest, find_stopped
+from outlast.engine.hang import Deadlines, HangVerdict, Standing, find_culprits, find_longest, find_stopped, is_awaited
 from outlast.engine.protocol.outputs import Deliver, HostStore, Kill, Output, Spawn, Terminate, ToCoordinator
 from outlast.model import limits
 from outlast.model.beacon import Beacon
@@ -249,6 +249,8 @@ class Agent:
             ceiling = limits.STEP_CEILING_S / limits.STEP_FLOOR_S
             if self.deadlines.scale < ceiling:
                 self.deadlines.scale = min(self.deadlines.scale * 2.0, ceiling)
+                return []
+            if is_awaited(members=members):
                 return []
             verdict = find_longest(members=members, overdue=still_overdue)
         self.deadlines.scale = 1.0

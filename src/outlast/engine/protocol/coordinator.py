@@ -36,6 +36,7 @@ from outlast.model.messages import (
     Registered,
     StoreLost,
     StoreUp,
+    Underway,
     Warned,
     WorkerExited,
     WorkerFailedToStart,
@@ -101,6 +102,9 @@ class Coordinator(Leaving):
             return self._on_inventory(now_s, member, message)
         if isinstance(message, Joined):
             return self._on_joined(now_s, member, message)
+        if isinstance(message, Underway):
+            member.places += message.generation == self.generation
+            return []
         if isinstance(message, Committed):
             return self._on_committed(now_s, member, message)
         if isinstance(message, WorkerHung):

@@ -38,6 +38,7 @@ class Member:
     victim: bool = False  # its own words: a collective failed under it
     still: Inventory | None = None
     told: int = 0  # generation of the newest plan that was sent to it
+    places: int = 0  # on its way into that generation: see Underway
     raised: tuple[str, str] | None = None
     committed_s: float | None = None  # its first commit in this generation
 
@@ -96,9 +97,10 @@ class Roster:
         return [m for m in self._ranks.values() if not m.dead]
 
     def holding_up(self) -> list[Member]:
-        """Whom the others wait for, when not all have joined: those that are not even set up yet, or else all that are late."""
+        """Whom the others wait for, when not all have joined: those that have come least far."""
         late = [m for m in self.live() if not m.joined and not m.condemned] if self.outlast else []
-        return [m for m in late if not m.registered] or [m for m in late if not m.attached] or late
+        fewest = min((m.places for m in late), default=0)
+        return [m for m in late if m.places == fewest]
 
     def spares(self) -> list[Member]:
         return list(self._spares.values())

@@ -29,6 +29,7 @@ from outlast.model.messages import (
     Registered,
     Regroup,
     Stop,
+    Underway,
 )
 
 
@@ -120,6 +121,10 @@ class WorkerMachine:
     def register(self, *, way: str, sharded: bool, exact: bool, note: str) -> list[Output]:
         """How this script can be healed: said at join and again at run.steps."""
         return [Say(Registered(self.worker, self.generation, self.committed, way, sharded, exact, note))]
+
+    def underway(self) -> list[Output]:
+        """About to build the group, or in run.steps: whoever has come to fewer such places is waited for."""
+        return [Say(Underway(self.worker, self.generation))]
 
     def donated(self, *, step: int) -> list[Output]:
         return [Say(Donated(self.worker, self.generation, step))]

@@ -56,6 +56,7 @@ class Attachment:
         self._reserve()
         while True:
             plan = self._plan()
+            session.do(lambda machine: machine.underway())
             try:
                 if not member.has_group:
                     self._build(plan)

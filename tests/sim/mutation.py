@@ -1,0 +1,204 @@
+"""Does the swarm notice when the protocol is wrong? Planted mutants by name, and every condition turned round, one at a time.
+
+    python tests/sim/mutation.py                         the named mutants
+    python tests/sim/mutation.py --flips                 each condition of the files in FLIPPED, turned round
+    python tests/sim/mutation.py --only heals_nobody     some of them
+
+Each mutant is a copy of the package with one place changed; seeds run in it until one breaks a rule, ends with an error, or does not
+end: then it is killed. A table is printed; exit code 1 if a mutant survives that is not argued for in SURVIVORS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[2] / "src" / "outlast"
+SEEDS = 2_000
+LIMIT_S = 240.0
+PROGRAM = """
+import sys
+from outlast.sim.life import live
+for seed in range({seeds}):
+    life = live(seed=seed, given={{}})
+    if life.result != "ok":
+        print(f"seed {{seed}}: " + ", ".join(sorted({{one.rule for one in life.violations}})))
+        sys.exit(9)
+"""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`old` stands once in the file, and becomes `new`; or `tree` is the whole file, changed."""
+
+    name: str
+    file: str
+    old: str = ""
+    new: str = ""
+    text: str = ""
+
+    def changed(self) -> str:
+        if self.text:
+            return self.text
+        source = (SOURCE / self.file).read_text()
+        assert source.count(self.old) == 1, f"{self.name}: {self.file} has its place {source.count(self.old)} times"
+        return source.replace(self.old, self.new)
+
+
+@dataclass(frozen=True)
+class Fate:
+    mutant: Mutant
+    killed: bool
+    how: str
+
+
+_COORDINATOR, _FAULTS, _LEAVING, _MOVING = (f"engine/protocol/{name}.py" for name in ("coordinator", "faults", "leaving", "moving"))
+_MEMBERS, _WORKER, _AGENT = (f"engine/protocol/{name}.py" for name in ("members", "worker", "agent"))
+_RESTORE, _HANG, _RECOVERY, _BUDGET = (f"engine/{name}.py" for name in ("restore", "hang", "recovery", "budget"))
+
+NAMED = (
+    Mutant("stale_plan_is_taken", _WORKER, "if message.generation <= self.generation:", "if message.generation < self.generation - 9:"),
+    Mutant(
+        "stale_leave_is_obeyed", _WORKER,
+        '        if message.generation != self.generation:\n            return []\n        if self.state is State.DETACHED:',
+        '        if self.state is State.DETACHED:',
+    ),
+    Mutant(
+        "stale_inventory_counts", _LEAVING,
+        '        if message.generation != self.generation:\n            return []\n        member.still,',
+        '        member.still,',
+    ),
+    Mutant(
+        "stale_joined_counts", _COORDINATOR,
+        '        if message.generation != self.generation:\n            return []\n        member.joined,',
+        '        member.joined,',
+    ),
+    Mutant("stale_fault_counts", _FAULTS, "message.generation != self.generation or member.rank < 0", "member.rank < 0"),
+    Mutant("a_condemned_member_is_blamed_again", _FAULTS, " or member.rank < 0 or member.condemned:", " or member.rank < 0:"),
+    Mutant("rank_is_given_away_before_its_holder_is_dead", _LEAVING, "if any(m.condemned and not m.dead for m in self.roster.members()):", "if False:"),
+    Mutant("the_hung_are_not_killed", _FAULTS, "return [*out, ToAgent(KillWorker(member.worker, message.reason))]", "return out"),
+    Mutant("those_given_up_are_not_killed", _LEAVING, "return [ToAgent(KillWorker(member.worker, verdict.reason)) for member in given_up]", "return []"),
+    Mutant("newest_instead_of_newest_common", _RESTORE, "set(holdings[0].sealed).intersection(", "set(holdings[0].sealed).union("),
+    Mutant(
+        "forward_though_one_had_not_prepared", _RESTORE,
+        'return all(step in held.prepared for held in holdings)',
+        'return any(step in held.prepared for held in holdings)',
+    ),
+    Mutant(
+        "forward_without_the_dead", _RESTORE,
+        'return all(step in held.prepared for held in holdings)',
+        'return all(step in held.prepared for held in live)',
+    ),
+    Mutant(
+        "a_vote_that_passed_is_forgotten", _RESTORE,
+        'newest = max(max(held.committed, held.passed) for held in live)',
+        'newest = max(held.committed for held in live)',
+    ),
+    Mutant("nobody_is_healed", _RESTORE, "heal = tuple(sorted(held.rank for held in holdings if held.rank not in settle))", "heal = ()"),
+    Mutant("generation_is_not_raised", _MOVING, "        self.generation += 1\n        self.stage = Stage.MOVING", "        self.stage = Stage.MOVING"),
+    Mutant("plan_before_the_image", _MOVING, 'if plan.replicated == "transfer" and not plan.donate and self._donated is None:', "if False:"),
+    Mutant(
+        "started_from_an_image_that_was_never_written", _MOVING,
+        'there = self._restart.replicated != "transfer" or self._donated is not None',
+        'there = True',
+    ),
+    Mutant("nobody_is_told_to_leave", _LEAVING, "out.append(ToAgent(ToWorker(member.worker, Leave(self.generation, reason))))", "pass"),
+    Mutant("who_does_not_join_is_waited_for", _COORDINATOR, 'if name == "move" and', 'if name == "never" and'),
+    Mutant("who_does_not_hand_over_is_waited_for", _COORDINATOR, 'if name == "handover" and', 'if name == "never" and'),
+    Mutant("who_does_not_leave_is_waited_for", _COORDINATOR, 'if name == "leave" and', 'if name == "never" and'),
+    Mutant("the_stopped_are_not_seen", _HANG, "culprits = tuple(m.worker for m in members if m.stopped and m.age_s > limits.STOPPED_FLOOR_S)", "culprits = ()"),
+    Mutant(
+        "those_that_wait_are_blamed", _HANG,
+        'behind = min(((m.step, m.collectives or 0) for m in joint), default=(0, 0))',
+        'behind = max(((m.step, m.collectives or 0) for m in joint), default=(0, 0))',
+    ),
+    Mutant("one_that_is_done_ends_the_run", _COORDINATOR, "if all(m.done for m in self.roster.members()):", "if any(m.done for m in self.roster.members()):"),
+    Mutant("a_lost_store_is_not_replaced", _COORDINATOR, "*self._ask_store(message.reason)]", "]"),
+    Mutant("torn_state_is_kept", _LEAVING, "torn = [] if sharded or restore.step is None or finished else self.roster.torn(restore)", "torn = []"),
+    Mutant(
+        "what_the_dead_had_sealed_is_forgotten", _MEMBERS,
+        'committed, prepared, sealed = message.committed, message.prepared, message.sealed',
+        'committed, prepared, sealed = message.committed, (), ()',
+    ),
+    Mutant("a_late_tick_is_nobodys", _AGENT, "self._ticked_s = until_s", "pass"),
+)  # fmt: skip
+FLIPPED = (
+    _RECOVERY, _RESTORE, _BUDGET, _HANG, _COORDINATOR, _FAULTS, _LEAVING, _MOVING, _MEMBERS, _WORKER, _AGENT, "engine/protocol/ending.py",
+    "engine/protocol/interruptions.py",
+)  # fmt: skip
+SURVIVORS: dict[str, str] = {}  # name of a mutant that lives -> why it may
+
+
+def flips() -> Iterator[Mutant]:
+    """Each test of an if, a while, a comprehension, and each part of one, turned round."""
+    for file in FLIPPED:
+        count = len(list(_conditions(ast.parse((SOURCE / file).read_text()))))
+        for index in range(count):
+            tree = ast.parse((SOURCE / file).read_text())
+            holder, field, place = list(_conditions(tree))[index]
+            here = getattr(holder, field)
+            condition = here if place is None else here[place]
+            turned = ast.UnaryOp(ast.Not(), condition)
+            if place is None:
+                setattr(holder, field, turned)
+            else:
+                here[place] = turned
+            where = f"{Path(file).name}:{condition.lineno}: not ({ast.unparse(condition)[:60]})"
+            yield Mutant(where, file, text=ast.unparse(ast.fix_missing_locations(tree)))
+
+
+def _conditions(tree: ast.AST) -> Iterator[tuple[ast.AST, str, int | None]]:
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.If, ast.IfExp, ast.While)):
+            yield node, "test", None
+        elif isinstance(node, ast.comprehension):
+            yield from ((node, "ifs", place) for place in range(len(node.ifs)))
+        elif isinstance(node, ast.BoolOp):
+            yield from ((node, "values", place) for place in range(len(node.values)))
+
+
+def fate_of(mutant: Mutant, *, seeds: int) -> Fate:
+    with tempfile.TemporaryDirectory(prefix="outlast-mutant-") as folder:
+        package = Path(folder) / "outlast"
+        shutil.copytree(SOURCE, package, ignore=shutil.ignore_patterns("__pycache__", "worker", "*.so"))
+        (package / mutant.file).write_text(mutant.changed())
+        environment = os.environ | {"PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", PROGRAM.format(seeds=seeds)], env=environment, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S
+            )
+        except subprocess.TimeoutExpired:
+            return Fate(mutant, True, "does not end")
+    if done.returncode == 0:
+        return Fate(mutant, False, f"lives through {seeds:,} seeds")
+    return Fate(mutant, True, done.stdout.strip() if done.returncode == 9 else done.stderr.strip().splitlines()[-1])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--flips", action="store_true", help="each condition turned round, in place of the named mutants")
+    parser.add_argument("--only", nargs="*", default=[], help="mutants whose name holds one of these words")
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    args = parser.parse_args()
+    mutants = [one for one in (flips() if args.flips else NAMED) if not args.only or any(word in one.name for word in args.only)]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        fates = []
+        for fate in pool.map(lambda mutant: fate_of(mutant, seeds=args.seeds), mutants):
+            fates.append(fate)
+            print(f"{'killed' if fate.killed else 'LIVES ':<7} {fate.mutant.name:<80} {fate.how}", flush=True)
+    alive = [fate.mutant.name for fate in fates if not fate.killed]
+    print(f"{len(fates) - len(alive)} of {len(fates)} killed; {sum(name in SURVIVORS for name in alive)} of {len(alive)} that live are argued for")
+    return 1 if any(name not in SURVIVORS for name in alive) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
