@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
+import typing
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,6 +69,36 @@ def test_a_worker_that_died_while_writing_leaves_a_torn_beacon() -> None:
     found = unpack(page)
     assert found is not None
     assert (found.torn, found.step) == (False, 42)
+
+
+class PutOff(bytearray):
+    """Memory whose writer is put off, by a busy machine, after so many writes."""
+
+    def __init__(self, content: bytes, writes: int) -> None:
+        super().__init__(content)
+        self.left = writes
+
+    def __setitem__(self, place: typing.Any, value: typing.Any) -> None:
+        if self.left == 0:
+            raise TimeoutError
+        self.left -= 1
+        super().__setitem__(place, value)
+
+
+@pytest.mark.parametrize("seconds", [True, False])
+def test_a_writer_that_is_put_off_anywhere_leaves_each_field_old_or_new(seconds: bool) -> None:
+    """Found by a drill on a busy machine: fields were zero for a moment, and a rank that trained was taken for one that had never begun."""
+    page = page_of()
+    pack_into(page, Beacon(*[5] * 10, opened_ns=5, since_ns=5, seconds=dict.fromkeys(CAUSES, 5.0)))
+    for writes in range(10):
+        memory = PutOff(bytes(page), writes)
+        with contextlib.suppress(TimeoutError):
+            pack_into(typing.cast(memoryview, memory), Beacon(*[6] * 10, opened_ns=6, since_ns=6, seconds=dict.fromkeys(CAUSES, 6.0)), seconds=seconds)
+        found = unpack(memoryview(memory))
+        assert found is not None
+        assert {found.worker, found.rank, found.step, found.beats, found.at_ns, *found.seconds.values()} <= {5, 6}
+        assert found.torn == (0 < writes < 3), "three writes: the counter, the fields, the counter"
+    assert memory.left > 0, "the writer came to its end"
 
 
 def test_a_reader_beside_a_writer_never_takes_a_torn_beacon_for_a_whole_one() -> None:

@@ -4,7 +4,8 @@ The worker writes it at every change of phase; the agent reads it at every tick,
 worker's death. Little-endian. Times are CLOCK_MONOTONIC nanoseconds of the node.
 
 A sequence lock guards against torn reads: the counter is odd while a write is under way. A worker that
-dies in the middle of a write leaves an odd counter; `unpack` then still returns the fields, with `torn=True`.
+dies in the middle of a write leaves an odd counter; `unpack` then still returns the fields, each of them old
+or new, with `torn=True`. One that is only put off there by a busy machine looks the same.
 
 This module is pure: it packs and unpacks bytes.
 """
@@ -20,6 +21,7 @@ BEACON_BYTES = 4096
 BEACON_MAGIC = 0x5453_4C54  # "TLST"
 BEACON_VERSION = 1
 _HEAD = struct.Struct("<IIQ")  # magic, version, sequence
+_SEQUENCE_AT = 8
 _PLACE = "qqqqqqqqqqIIqq"
 _BODY = struct.Struct(f"<{_PLACE}{len(CAUSES)}d{len(PHASES)}d")
 _PLACE_ONLY = struct.Struct(f"<{_PLACE}")
@@ -54,17 +56,19 @@ class Beacon:
 
 def pack_into(page: memoryview, beacon: Beacon, *, seconds: bool = True) -> None:
     """Write `beacon` into `page` (at least BEACON_BYTES bytes) under the sequence lock. `seconds`: also both tables of seconds, which seldom change."""
-    _, _, sequence = _HEAD.unpack_from(page, 0)
+    sequence = _HEAD.unpack_from(page, 0)[2] | 1
     place = (
         beacon.worker, beacon.pid, beacon.rank, beacon.generation, beacon.step, beacon.prepared, beacon.sealed, beacon.attempt,
         beacon.beats, beacon.at_ns, PHASES.index(beacon.phase), CAUSES.index(beacon.cause), beacon.opened_ns, beacon.since_ns,
     )  # fmt: skip
-    _HEAD.pack_into(page, 0, BEACON_MAGIC, BEACON_VERSION, sequence | 1)
     if seconds:
-        _BODY.pack_into(page, _HEAD.size, *place, *(beacon.seconds[cause] for cause in CAUSES), *(beacon.typical_s[phase] for phase in PHASES))
+        body = _BODY.pack(*place, *(beacon.seconds[cause] for cause in CAUSES), *(beacon.typical_s[phase] for phase in PHASES))
     else:
-        _PLACE_ONLY.pack_into(page, _HEAD.size, *place)
-    _HEAD.pack_into(page, 0, BEACON_MAGIC, BEACON_VERSION, (sequence | 1) + 1)
+        body = _PLACE_ONLY.pack(*place)
+    # Copied, not packed in place: struct's pack_into fills with zeros first, and a reader would see them.
+    page[_SEQUENCE_AT : _HEAD.size] = sequence.to_bytes(8, "little")
+    page[_HEAD.size : _HEAD.size + len(body)] = body
+    page[: _HEAD.size] = _HEAD.pack(BEACON_MAGIC, BEACON_VERSION, sequence + 1)
 
 
 def unpack(page: memoryview) -> Beacon | None:

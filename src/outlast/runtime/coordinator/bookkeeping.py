@@ -71,6 +71,8 @@ class Bookkeeping:
         if known is None:
             return None
         beacon = self._read(known)
+        if beacon is not None and beacon.torn:  # it is being written: what was read last still holds
+            beacon = known.beacon
         if beacon is None:
             return None
         if beacon.rank >= 0 and known.rank < 0:
