@@ -35,6 +35,7 @@ EVALUATION_DEADLINE_S = 3_600.0
 BETWEEN_DEADLINE_S = 1_800.0
 PING_DEADLINE_S = 0.2  # a worker whose listener does not answer by then holds the GIL, or is stopped
 SNAPSHOT_FLOOR_S = 5.0
+AWAITED_LOOK_S = 10.0  # while all others wait for a rank that may still stand where it stands, they are asked again this often
 
 # --- budgets -----------------------------------------------------------------------------------------
 REPEATS_PER_STEP_COUNT = 3  # the same step fails this often, with every process alive, before a dearer rung

@@ -83,6 +83,7 @@ class Agent:
         self._ticked_s = now_s
         self._question: Question | None = None
         self._nonce = 0
+        self._patient_until_s = 0.0  # nothing is asked before this, unless a beacon moves
         self._moved = (0, 0)
 
     def on_command(self, message: ForAgent, *, now_s: float) -> list[Output]:
@@ -145,9 +146,10 @@ class Agent:
         watched = [one for one in self._watched.values() if one.reading is not None and not one.reported]
         standing = {one.worker: self._standing(one, self._ticked_s) for one in watched}
         due_s = [one.moved_s + limits.STOPPED_FLOOR_S for one in watched if standing[one.worker].stopped]
+        patient_until_s = self._patient_until_s
         if not self._plain:
             deadlines = ((one, self.deadlines.of(phase=one.phase, steps_done=self._steps_done(one))) for one in watched if one.rank >= 0)
-            due_s += [one.moved_s + deadline for one, deadline in deadlines if deadline is not None]
+            due_s += [max(one.moved_s + deadline, patient_until_s) for one, deadline in deadlines if deadline is not None]
         elif self._hang_after_s is not None:
             heard_s = [one.heard_s for one in self._watched.values() if one.rank >= 0 and not one.reported]
             due_s += [max(heard_s) + self._hang_after_s] if heard_s else []
@@ -197,6 +199,7 @@ class Agent:
     def _look(self, watched: Watched, reading: Reading, now_s: float) -> None:
         beacon = reading.beacon
         if beacon.beats != watched.beats:
+            self._patient_until_s = 0.0
             watched.beats, watched.phase, watched.moved_s = beacon.beats, beacon.phase, min(now_s, beacon.at_ns / 1e9)
             self._plain = self._plain and beacon.phase is Phase.BOOT
             if watched.first_step < 0 and beacon.phase is Phase.BODY:
@@ -227,7 +230,7 @@ class Agent:
     # --- asking ---
 
     def _ask(self, members: list[Standing], now_s: float) -> list[Output]:
-        overdue = self._overdue(members)
+        overdue = self._overdue(members) if now_s >= self._patient_until_s else {}
         if not overdue:
             return []
         self._nonce += 1
@@ -251,6 +254,7 @@ class Agent:
                 self.deadlines.scale = min(self.deadlines.scale * 2.0, ceiling)
                 return []
             if is_awaited(members=members):
+                self._patient_until_s = now_s + limits.AWAITED_LOOK_S
                 return []
             verdict = find_longest(members=members, overdue=still_overdue)
         self.deadlines.scale = 1.0
