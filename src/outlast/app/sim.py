@@ -117,8 +117,11 @@ def _show(life: Life, facts: Mapping[str, Any], args: argparse.Namespace) -> Non
 
 def replay_command(life: Life) -> str:
     """Every option said, so that it holds however options will be drawn."""
-    flags = (f"--{name.replace('_', '-')} {getattr(life.options, name)}" for name in DRAWN if getattr(life.options, name) is not None)
-    return f"outlast sim --seed {life.seed} " + " ".join(flags)
+    return f"outlast sim --seed {life.seed}{_flags({name: getattr(life.options, name) for name in DRAWN})}"
+
+
+def _flags(options: Mapping[str, Any]) -> str:
+    return "".join(f" --{name.replace('_', '-')} {value}" for name, value in options.items() if value is not None)
 
 
 # --- many ----------------------------------------------------------------------------------------------
@@ -159,6 +162,6 @@ def _show_swarm(facts: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     for name in ("faults", "rungs", "ends", "way", "ranks", "spares"):
         print(f"  {name:<7} " + ", ".join(f"{what} {count:,}" for what, count in facts[name].items()))
     print(facts["result"])
-    flags = "".join(f" --{name.replace('_', '-')} {value}" for name, value in given.items())
+    flags = _flags(given)
     for seed in facts["bad"][:10]:
         print(f"  replay: outlast sim --seed {seed}{flags}     make it smaller: outlast sim --shrink {seed}{flags}")

@@ -51,8 +51,7 @@ PASSING = ("stop", "deaf", "hold", "mute", "repeat")  # kinds with a for_s
 SIM_ONLY = ("deaf", "hold", "mute", "repeat")
 MARKS = (
     "boot", "join", "parked", "setup", "grouping", "restoring", "joined", "body", "reduced", "sealing", "prepared", "voting", "passed", "applied", "committed",
-    "still", "settled", "donating", "phase", "closing", "finishing",
-    "epilogue",
+    "still", "settled", "donating", "phase", "closing", "finishing", "epilogue",
 )  # fmt: skip
 FOR_S = 4.0
 

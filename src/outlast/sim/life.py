@@ -99,7 +99,7 @@ def lived(*, seed: int, options: Options, faults: tuple[PlannedFault, ...]) -> L
     end = world.run(bound_s=SLACK_S * (1 + len(faults)))
     return Life(
         seed=seed, options=options, faults=faults, result=world.jury.result, violations=tuple(world.jury.violations),
-        fired=tuple(world.strikes.fired), in_recovery=tuple(world.strikes.in_recovery), marks=dict(sorted(world.marks.items())),
+        fired=world.strikes.fired, in_recovery=tuple(world.strikes.in_recovery), marks=dict(sorted(world.marks.items())),
         rungs=tuple(one.rung.value for one in world.interruptions.values() if one.rung is not None),
         end=end.state if end is not None else "", counts=_counts(world), events=world.timeline.events,
         sim_s=world.age_s, trace_digest=world.trace.digest(), newest=tuple(world.trace.newest),

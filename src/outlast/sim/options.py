@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from outlast.errors import UsageError
@@ -62,6 +62,3 @@ def check(options: Options) -> None:
             raise UsageError(f"{name} is {getattr(options, name)}", hint=f"from {least} to {most}")
     if options.latency_s < 0 or options.silence_s <= 0:
         raise UsageError("a latency is not below 0, and silence lasts")
-
-
-NAMES = tuple(field.name for field in fields(Options))

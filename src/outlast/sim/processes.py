@@ -65,7 +65,6 @@ class Process:
     best: int = -1  # the newest that it ever was of
     in_body: bool = False
     error: str = ""  # to be raised at the next user code
-    finished: bool = False
 
     def holds(self, step: int) -> None:
         """The state in memory is of `step` now."""

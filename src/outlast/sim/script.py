@@ -70,8 +70,7 @@ class Main:
                 if self.p.rank < 0:
                     raise
                 self.register("reenter")
-                self.broke(error)
-                plan = yield from self.stand_still(in_hook=False)
+                plan = yield from self.cut_short(error)
                 if self.reached_steps:
                     yield from self.settle(plan)
                     if plan.donate:
@@ -98,7 +97,6 @@ class Main:
             return 0
         except (UserError, PeerFailure):
             return 1
-        self.p.finished = True
         return 0
 
     def mark(self, name: str, *, user: bool = False) -> Thread:
@@ -152,8 +150,7 @@ class Main:
             try:
                 yield from self.build(plan)
             except PeerFailure as error:
-                self.broke(error)
-                yield from self.stand_still(in_hook=False)
+                yield from self.cut_short(error)
                 continue
             self.world.enter(self.p, Phase.SETUP)
             return
@@ -184,11 +181,10 @@ class Main:
         self.world.enter(self.p, Phase.REGROUP)
         return plan
 
-    def cut_short(self, error: Exception) -> Thread:
-        """Between steps: there is nothing to take back."""
+    def cut_short(self, error: Exception, *, in_hook: bool = False) -> Thread:
+        """As Membership.cut_short: say so, and stand still for the plan of the next generation."""
         self.broke(error)
-        plan = yield from self.stand_still(in_hook=False)
-        yield from self.follow(plan)
+        return (yield from self.stand_still(in_hook=in_hook))
 
     # --- attaching ---
 
@@ -297,7 +293,6 @@ class Main:
         self.world.enter(self.p, Phase.EPILOGUE)
         yield from self.mark("finishing")
         self.do(self.machine.finished(stopped=self.machine.stop is not None))
-        self.p.finished = True
 
     def phase(self) -> Thread:
         """As `run.phase`: over for everybody, or begun again. A successor, which joins where its peers wait, comes to it as they do."""
@@ -306,7 +301,7 @@ class Main:
         try:
             yield "collective", None
         except PeerFailure as error:
-            yield from self.cut_short(error)
+            yield from self.follow((yield from self.cut_short(error)))
         else:
             self.machine.now_past_phase()
 
@@ -327,8 +322,7 @@ class Main:
             try:
                 yield "collective", None
             except PeerFailure as error:
-                self.broke(error)
-                held = yield from self.stand_still(in_hook=True)
+                held = yield from self.cut_short(error, in_hook=True)
                 if held.settle != "forward":
                     raise
             else:
@@ -341,8 +335,7 @@ class Main:
         except (UserError, PeerFailure) as error:
             p.in_body = False
             if held is None:
-                self.broke(error)
-                held = yield from self.stand_still(in_hook=False)
+                held = yield from self.cut_short(error)
             yield from self.follow(held)
             return
         yield from self.commit(number, held)
@@ -385,8 +378,7 @@ class Main:
                 self.joined(plan)
                 return
             except PeerFailure as error:
-                self.broke(error)
-                plan = yield from self.stand_still(in_hook=False)
+                plan = yield from self.cut_short(error)
 
     def settle(self, plan: Regroup) -> Thread:
         yield "sleep", self.world.lasting(0.0005, 0.002)
@@ -407,7 +399,7 @@ class Main:
         try:
             yield "collective", None
         except PeerFailure as error:
-            yield from self.cut_short(error)
+            yield from self.follow((yield from self.cut_short(error)))
             return False
         return True
 

@@ -14,18 +14,21 @@ if TYPE_CHECKING:
 
 
 class Strikes:
-    """`fired`: ids in the order in which they first struck; `in_recovery`: those that struck while a fault was being dealt with.
-    `struck`: each time, with the second and the worker.
+    """`struck`: each time, with the second and the worker; `fired`: ids in the order in which they first struck; `in_recovery`: those that struck
+    while a fault was being dealt with.
     """
 
     def __init__(self, world: World, faults: tuple[PlannedFault, ...]) -> None:
         self.faults = faults
-        self.fired: list[str] = []
         self.struck: list[tuple[float, PlannedFault, int]] = []
         self.in_recovery: list[str] = []
         self._world = world
         self._ranks: list[int] = []
         self._visits: dict[tuple[int | None, str], int] = {}
+
+    @property
+    def fired(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(fault.id for _, fault, _ in self.struck))
 
     def arm(self) -> None:
         """The run begins."""
@@ -67,8 +70,6 @@ class Strikes:
             self.in_recovery.append(fault.id)
         self.struck.append((world.now_s, fault, process.worker))
         self._ranks.append(process.rank)
-        if fault.id not in self.fired:
-            self.fired.append(fault.id)
         if fault.kind in ("kill", "exit"):
             world.node.end(process, *((None, 9) if fault.kind == "kill" else (3, None)))
         elif fault.kind in ("stop", "deaf"):

@@ -144,12 +144,10 @@ class Agent:
         if self._question is not None:
             return self._ticked_s
         watched = [one for one in self._watched.values() if one.reading is not None and not one.reported]
-        standing = {one.worker: self._standing(one, self._ticked_s) for one in watched}
-        due_s = [one.moved_s + limits.STOPPED_FLOOR_S for one in watched if standing[one.worker].stopped]
-        patient_until_s = self._patient_until_s
+        due_s = [one.moved_s + limits.STOPPED_FLOOR_S for one in watched if one.reading is not None and one.reading.stopped]
         if not self._plain:
-            deadlines = ((one, self.deadlines.of(phase=one.phase, steps_done=self._steps_done(one))) for one in watched if one.rank >= 0)
-            due_s += [max(one.moved_s + deadline, patient_until_s) for one, deadline in deadlines if deadline is not None]
+            deadlines = ((one, self._deadline_of(one)) for one in watched if one.rank >= 0)
+            due_s += [max(one.moved_s + deadline, self._patient_until_s) for one, deadline in deadlines if deadline is not None]
         elif self._hang_after_s is not None:
             heard_s = [one.heard_s for one in self._watched.values() if one.rank >= 0 and not one.reported]
             due_s += [max(heard_s) + self._hang_after_s] if heard_s else []
@@ -206,6 +204,10 @@ class Agent:
                 watched.first_step = beacon.step
         watched.reading = reading
 
+    def _deadline_of(self, watched: Watched) -> float | None:
+        """How long it may stand where it stands; None: for as long as it likes."""
+        return self.deadlines.of(phase=watched.phase, steps_done=self._steps_done(watched))
+
     def _steps_done(self, watched: Watched) -> int:
         return watched.reading.beacon.step - watched.first_step if watched.reading is not None and watched.first_step >= 0 else 0
 
@@ -222,7 +224,7 @@ class Agent:
         if self._plain:
             return out  # a script that never calls outlast.join stays in boot for as long as it likes
         for member in members:
-            deadline = self.deadlines.of(phase=member.phase, steps_done=self._steps_done(self._watched[member.worker]))
+            deadline = self._deadline_of(self._watched[member.worker])
             if deadline is not None and member.age_s > deadline:
                 out[member.worker] = deadline
         return out
@@ -265,7 +267,7 @@ class Agent:
         for worker in verdict.culprits:
             watched = self._watched[worker]
             watched.reported = True
-            deadline = self.deadlines.of(phase=watched.phase, steps_done=self._steps_done(watched)) or limits.STOPPED_FLOOR_S
+            deadline = self._deadline_of(watched) or limits.STOPPED_FLOOR_S
             if self._plain and self._hang_after_s is not None:
                 deadline = self._hang_after_s
             out.append(ToCoordinator(WorkerHung(worker, watched.phase.value, watched.moved_s, deadline, now_s, verdict.reason)))
