@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from outlast.engine.protocol.outputs import End
 from outlast.model.fault_plan import MARKS, PlannedFault
+from outlast.model.limits import BOOT_DEADLINE_S
 from outlast.model.messages import WorkerHung
 from outlast.model.terms import Mechanism, Rung
-from outlast.sim.life import SLACK_S
 from outlast.sim.options import Options
 from outlast.sim.processes import Process
 from outlast.sim.script import script_of
@@ -24,6 +24,7 @@ from outlast.sim.world import World
 WAYS = ("in_place", "respawn", "reenter", "sharded")
 KINDS = ("kill", "stop", "raise", "exit", "hang", "deaf", "lose_store")
 ONCE = ("boot", "join", "parked", "setup", "restoring", "still", "settled", "donating", "phase", "closing", "finishing", "epilogue")
+BOUND_S = 12.5 * BOOT_DEADLINE_S  # of virtual time: the longest deadlines, one after the other
 PROTOCOL = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 
 
@@ -44,9 +45,9 @@ def strikes(kinds: tuple[str, ...] = KINDS) -> st.SearchStrategy[PlannedFault]:
     )
 
 
-def ran(world: World, *, false_alarm: bool = False) -> End:
+def ran(world: World, *, bound_s: float = BOUND_S, false_alarm: bool = False) -> End:
     """`false_alarm`: the test itself makes one."""
-    end = world.run(bound_s=10 * SLACK_S)
+    end = world.run(bound_s=bound_s)
     broken = [one for one in world.jury.violations if not (false_alarm and one.rule in ("NoFalseAlarm", "OnlyTheGuilty"))]
     assert not broken, "\n".join([*world.trace.newest, str(broken)])
     assert end is not None
@@ -108,7 +109,7 @@ def test_after_two_faults_training_goes_on_and_no_step_is_lost(way: str, faults:
 @example(way="plain", faults=[fault("kill", 0, "boot"), fault("kill", 0, "body", 2), fault("hang", 0, "body", 3)], spares=0, kind="hot", seed=0)
 def test_after_many_faults_training_goes_on_or_ends_with_a_verdict(way: str, faults: list[PlannedFault], spares: int, kind: str, seed: int) -> None:
     """What is a verdict, and what it means to end well, the checkers say."""
-    ran(a_world(way, *faults, spares=spares, spare_kind=kind, seed=seed))
+    ran(a_world(way, *faults, spares=spares, spare_kind=kind, seed=seed), bound_s=2 * BOUND_S)
 
 
 @settings(PROTOCOL, max_examples=60)

@@ -18,7 +18,7 @@ from outlast.sim.shrink import shrink
 
 def over(**changes: object) -> RunOver:
     given: dict[str, object] = {
-        "state": "ended", "exit_code": 0, "reason": "", "committed": 6, "until": 6, "trained": True, "plain": False, "stop_asked": False,
+        "state": "ended", "exit_code": 0, "reason": "", "committed": 6, "until": 6, "trained": True, "plain": False, "stop_asked": False, "refused": False,
         "alive": (), "open_interruptions": (), "interruptions": 1, "strikes": 1,
         "ranks": 3, "done": (0, 1, 2), "blamed": (1,), "struck": (1,),
     }  # fmt: skip
@@ -34,9 +34,12 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
         ([Planned(2, (4, 4, 3), 4, ())], "OnePlan"),
         ([Planned(2, (4,), 4, ()), Planned(2, (4,), 4, ())], "OnePlan"),
         ([RankGiven(7, PLAN, (3,))], "OneOwner"),
-        ([StepDone(7, 1, 2, 5, (3, 7))], "OneOwner"),
-        ([StepDone(7, 1, 2, 5, (7,)), StepDone(8, 2, 1, 5, (8,))], "Fenced"),
+        ([StepDone(7, 1, 2, 5, 5, (3, 7))], "OneOwner"),
+        ([StepDone(7, 1, 2, 5, 5, (7,)), StepDone(8, 2, 1, 5, 5, (8,))], "Fenced"),
         ([Arrived(7, 1, 2, 5, 4)], "OnePoint"),
+        ([StepDone(7, 1, 2, 5, 4, (7,))], "OnePoint"),
+        ([over(), over()], "Ends"),
+        ([over(state="failed", exit_code=1, reason="refused")], "Ends"),
         ([Arrived(7, 1, 2, 5, 5), Arrived(8, 2, 2, 4, 4)], "OnePoint"),
         ([Restored(7, 1, "slots", 5, (4, 3))], "SealedOnly"),
         ([Planned(2, (4, 4), 5, (0,))], "NothingLost"),
@@ -64,14 +67,23 @@ def test_what_is_as_it_should_be_breaks_none() -> None:
     jury = Jury()
     fine: list[Observation] = [
         Planned(1, (0, 0), 0, (0, 1)), RankGiven(7, PLAN, ()), Restored(7, 1, "slots", 5, (5, 4)), Arrived(7, 1, 2, 5, 5), Arrived(8, 2, 2, 5, 5),
-        StepDone(7, 1, 2, 6, (7,)), Planned(3, (4, 4), 6, ()), StepDone(8, 2, 3, 5, (8,)),
+        StepDone(7, 1, 2, 6, 6, (7,)), Planned(3, (4, 4), 6, ()), StepDone(8, 2, 3, 5, 5, (8,)),
     ]  # fmt: skip
     for one in fine:
         jury.see(1.0, one)
     assert jury.result == "unknown", "the run is not over"
     jury.see(2.0, over())
-    jury.see(3.0, over(blamed=(0, 1), struck=None))
-    jury.see(4.0, over(blamed=(0, 1), plain=True))
+    assert (jury.result, jury.violations) == ("ok", [])
+
+
+@pytest.mark.parametrize(
+    "end",
+    [over(blamed=(0, 1), struck=None), over(blamed=(0, 1), plain=True), over(state="failed", exit_code=1, reason="refused", refused=True)],
+    ids=["the store was struck", "plain", "refused"],
+)
+def test_ends_that_are_no_surprise_break_no_rule(end: RunOver) -> None:
+    jury = Jury()
+    jury.see(1.0, end)
     assert (jury.result, jury.violations) == ("ok", [])
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from outlast.sim.observations import Arrived, NothingMoves, Observation, Planned, RankGiven, Restored, RunOver, StepDone
 
-VERDICTS = ("crash loop", "whole restarts", "budget", "refused")  # how a run that is struck again and again may end
+VERDICTS = ("crash loop", "whole restarts", "budget")  # how a run that is struck again and again may end
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Fenced:
 
 
 class OnePoint:
-    """All that join a generation join it at one step, with the state of that step."""
+    """All that join a generation join it at one step, with the state of that step; and what is committed is the state of its step."""
 
     def __init__(self) -> None:
         self._steps: dict[int, int] = {}
@@ -74,6 +74,8 @@ class OnePoint:
             first = self._steps.setdefault(seen.generation, seen.step)
             if first != seen.step:
                 yield f"rank {seen.rank} joins generation {seen.generation} at step {seen.step}, others at {first}"
+        if isinstance(seen, StepDone) and seen.content != seen.step:
+            yield f"rank {seen.rank} commits step {seen.step} with the state of step {seen.content}"
 
 
 class SealedOnly:
@@ -110,19 +112,27 @@ class OnlyTheGuilty:
 
 
 class Ends:
-    """Within the bound, with nobody left behind: all steps committed, or a verdict."""
+    """Once, within the bound, with nobody left behind: all steps committed, or a verdict."""
+
+    def __init__(self) -> None:
+        self._over = False
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, NothingMoves):
             yield f"the run has not ended within {seen.bound_s:g} s: {seen.where}"
         if isinstance(seen, RunOver):
+            if self._over:
+                yield "the run ended twice"
+            self._over = True
             if seen.alive:
                 yield f"the run is over, and workers {list(seen.alive)} live"
             if seen.state == "ended":
                 yield from self._well(seen)
             elif seen.state == "stopped" and seen.stop_asked:
                 return
-            elif (seen.exit_code, seen.state) != (1, "failed") or not any(words in seen.reason for words in VERDICTS):
+            elif (seen.exit_code, seen.state) != (1, "failed") or not any(
+                words in seen.reason for words in (*VERDICTS, *(["refused"] if seen.refused else []))
+            ):
                 yield f"the run is {seen.state} with exit code {seen.exit_code}: {seen.reason}"
 
     def _well(self, seen: RunOver) -> Iterator[str]:

@@ -51,18 +51,19 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """A process has committed `step`. `owners`: living processes that hold its rank."""
+    """A process has committed `step`; `content` is the step that its state really is of. `owners`: living processes that hold its rank."""
 
     worker: int
     rank: int
     generation: int
     step: int
+    content: int
     owners: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RunOver:
-    """`alive`: processes with a rank that still live; `until`: the last step that was asked for; `stop_asked`: somebody wanted it to end;
+    """`alive`: processes with a rank that still live; `until`: the last step that was asked for; `stop_asked`: somebody wanted it to end; `refused`: input was;
     `strikes`: how often something was struck; `done`: ranks that came to their end well; `blamed`: ranks named by interruptions; `struck`: ranks
     whose holders were struck, None where that was something that all need.
     """
@@ -75,6 +76,7 @@ class RunOver:
     trained: bool
     plain: bool
     stop_asked: bool
+    refused: bool
     alive: tuple[int, ...]
     open_interruptions: tuple[int, ...]
     interruptions: int

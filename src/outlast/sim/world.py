@@ -167,6 +167,7 @@ class World:
             RunOver(
                 state=end.state, exit_code=end.exit_code, reason=end.reason, committed=self.committed, until=self.options.steps, trained=bool(self.commits),
                 plain=self.options.way == "plain", stop_asked=self._stop_asked,
+                refused=any(fault.kind == "refuse" for _, fault, _ in self.strikes.struck),
                 alive=tuple(process.worker for process in self.node.alive() if process.rank >= 0),
                 open_interruptions=tuple(one.id for one in self.interruptions.values() if one.resumed_s is None),
                 interruptions=len(self.interruptions), strikes=len(self.strikes.struck), done=tuple(sorted(self.node.done)),
@@ -196,7 +197,7 @@ class World:
     def has_committed(self, process: Process, step: int) -> None:
         generation = process.machine.generation
         owners = tuple(p.worker for p in self.node.alive() if p.rank == process.rank)
-        self.see(StepDone(process.worker, process.rank, generation, step, owners))
+        self.see(StepDone(process.worker, process.rank, generation, step, process.content, owners))
         self.commits.append((self.now_s, generation, process.rank, step))
         self.say(f"rank {process.rank} commits step {step} in generation {generation}")
         if self.options.way == "sharded":
