@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outlast.engine.hang import Deadlines, Standing, find_culprits, find_longest, find_stopped, is_awaited
+from outlast.engine.hang import Deadlines, Standing, find_culprits, find_longest, find_stopped
 from outlast.engine.protocol.agent import Agent, Reading
 from outlast.engine.protocol.outputs import Deliver, Output, ToCoordinator
 from outlast.model import limits
@@ -156,6 +156,48 @@ def test_nobody_is_blamed_for_waiting_while_another_has_work_to_do_elsewhere(mon
     assert not watch.stand(60.0, {1: 6, 2: 7, 3: 7})
 
 
-def test_who_stands_elsewhere_is_awaited() -> None:
-    assert is_awaited(members=[standing(1, phase=Phase.BODY), standing(2, phase=Phase.REGROUP)])
-    assert not is_awaited(members=[standing(1, phase=Phase.BODY), standing(2, phase=Phase.VOTE)])
+def test_who_stands_elsewhere_in_time_is_awaited_and_nobody_is_named() -> None:
+    for phase in (Phase.REGROUP, Phase.CHECKPOINT, Phase.DATA, Phase.WAIT):
+        members = [standing(0), standing(1), standing(2, phase)]
+        verdict = find_culprits(members=members, overdue=late(*members[:2]))
+        assert (verdict.culprits, verdict.awaited) == ((), True)
+    members = [standing(0), standing(1), standing(2, Phase.BETWEEN, collectives=4)]
+    assert find_culprits(members=members, overdue=late(*members[:2])).awaited, "between two steps a rank has more time than in one"
+    members = [standing(0), standing(1, Phase.VOTE)]
+    assert not find_culprits(members=members, overdue=late(*members)).awaited
+
+
+def test_who_is_a_step_behind_is_named_wherever_its_peers_went() -> None:
+    for phase in (Phase.EVALUATION, Phase.CHECKPOINT, Phase.BETWEEN):
+        members = [standing(0, Phase.VOTE, step=8), standing(1, phase, collectives=6), standing(2, phase, collectives=6)]
+        assert find_culprits(members=members, overdue=late(members[0])).culprits == (1,)
+
+
+def test_who_is_behind_and_within_its_own_deadline_is_not_named() -> None:
+    """A successor's first step compiles, and its peers' deadlines were learned long ago."""
+    members = [standing(0), standing(1, collectives=2), standing(2)]
+    verdict = find_culprits(members=members, overdue=late(members[0], members[2]))
+    assert (verdict.culprits, verdict.awaited) == ((), True)
+
+
+def test_who_sets_up_for_too_long_is_named_while_its_peers_build_the_group() -> None:
+    members = [standing(0, Phase.SETUP, step=0, collectives=0), standing(1, Phase.REGROUP, step=0, collectives=0)]
+    assert find_culprits(members=members, overdue=late(members[0])).culprits == (1,)
+    members = [standing(0, Phase.SETUP, step=0, collectives=3), standing(1, Phase.SETUP, step=0, collectives=2)]
+    assert find_culprits(members=members, overdue=late(*members)).culprits == (2,), "a script may have collectives of its own before its steps"
+
+
+def test_in_an_evaluation_too_who_entered_fewer_collectives_is_named() -> None:
+    members = [standing(0, Phase.EVALUATION), standing(1, Phase.EVALUATION, collectives=4), standing(2, Phase.EVALUATION)]
+    assert find_culprits(members=members, overdue=late(*members)).culprits == (2,)
+
+
+def test_the_agent_asks_again_as_soon_as_the_awaited_is_late_too() -> None:
+    watch = Watch()
+    watch.beacons[2].phase = Phase.DATA
+    watch.stand(limits.STEP_FLOOR_S / 2, {1: 7, 3: 7})
+    watch.tick(moving=(2,))
+    stood_s = watch.now_s
+    found = watch.stand(6.0, {1: 7, 2: 6, 3: 7})
+    assert [hung.worker for hung in found] == [2]
+    assert found[0].at_s - stood_s <= limits.STEP_FLOOR_S + limits.PING_DEADLINE_S + 3 * limits.TICK_S

@@ -94,6 +94,7 @@ def test_one_fault_at_any_place_is_one_interruption_and_costs_no_step(way: str, 
 @example(way="reenter", faults=[fault("kill", 1, "body", 3), fault("kill", 0, "donating", 1)], spares=0, seed=0)
 @example(way="in_place", faults=[fault("kill", 0, "body", 3), fault("lose_store", 0, "grouping", 1)], spares=1, seed=0)
 @example(way="in_place", faults=[fault("kill", 0, "body", 3), fault("kill", 1, "body", 3)], spares=1, seed=0)  # two faults, one spare
+@example(way="in_place", faults=[fault("kill", 0, "boot"), fault("lose_store", 0, "setup")], spares=0, seed=0)  # a group half built is none
 def test_after_two_faults_training_goes_on_and_no_step_is_lost(way: str, faults: list[PlannedFault], spares: int, seed: int) -> None:
     """Three ranks, two faults: under replicated state somebody holds it all; under sharded state all owners have sealed it."""
     world = a_world(way, *faults, spares=spares, seed=seed)

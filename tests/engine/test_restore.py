@@ -89,3 +89,12 @@ def test_no_committed_step_is_lost_while_anybody_lives(holdings: list[Holding]) 
     for one in holdings:
         if one.alive:
             assert verdict.settle[one.rank] == ("repeat" if one.committed == verdict.step else "forward")
+
+
+def test_what_the_last_plan_decided_stays_decided() -> None:
+    """One rank was told to go forward to 8, did, and forgot its state to enter main again; the others have heard nothing of it."""
+    holdings = [held(0, -1), held(1, 7, prepared=True, in_hook=True), held(2, 7, alive=False)]
+    assert decide_replicated(holdings=holdings).step == 7
+    verdict = decide_replicated(holdings=holdings, planned=8)
+    assert (verdict.step, verdict.settle, verdict.donor) == (8, {1: "forward"}, 1)
+    assert decide_replicated(holdings=[held(0, -1), held(1, 7)], planned=8).step == 7, "nobody that lives can get there"

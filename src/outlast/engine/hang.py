@@ -25,7 +25,7 @@ _FIXED: dict[Phase, float] = {
 }
 _FLOORS: dict[Phase, float] = {Phase.SNAPSHOT: limits.SNAPSHOT_FLOOR_S}
 _EXEMPT = (Phase.PARKED, Phase.WAIT, Phase.REGROUP)  # the coordinator's own deadlines hold there
-_JOINT = (Phase.BODY, Phase.VOTE)  # a rank may stand here because another does
+_ALONE = (Phase.BOOT, Phase.DATA, Phase.APPLY, Phase.SNAPSHOT, Phase.CHECKPOINT)  # a rank waits for no other here
 
 
 @dataclass(slots=True)
@@ -72,10 +72,11 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class HangVerdict:
-    """`culprits` are worker numbers; empty when nobody can be told from the others."""
+    """`culprits` are worker numbers; empty when nobody can be told from the others. `awaited`: the others may well wait for a rank that is in time."""
 
     culprits: tuple[int, ...]
     reason: str
+    awaited: bool = False
 
 
 def find_stopped(*, members: Sequence[Standing]) -> HangVerdict | None:
@@ -92,20 +93,31 @@ def find_culprits(*, members: Sequence[Standing], overdue: Mapping[int, float]) 
     deaf = [m for m in members if m.collectives is None and m.worker in overdue]
     if deaf:
         return _verdict(deaf, "do not answer: stopped, or a thread holds the interpreter lock")
-    local = [m for m in members if m.phase not in _JOINT and m.phase not in _EXEMPT and m.worker in overdue]
-    if local:
-        return _verdict(local, f"stand in {local[0].phase.value}, where no peer is waited for")
-    joint = [m for m in members if m.phase in _JOINT]
-    behind = min(((m.step, m.collectives or 0) for m in joint), default=(0, 0))
-    late = [m for m in joint if (m.step, m.collectives or 0) == behind]
-    if late and len(late) < len(joint):
-        return _verdict(late, "have entered fewer collectives than their peers, which wait for them")
+    alone = [m for m in members if m.phase in _ALONE and m.worker in overdue]
+    if alone:
+        return _verdict(alone, f"stand in {alone[0].phase.value}, where no peer is waited for")
+    shared = [m for m in members if m.phase not in _ALONE and m.phase not in _EXEMPT]
+    least = min((_came_to(m) for m in shared), default=None)
+    behind = [m for m in shared if _came_to(m) == least]
+    left_behind = any(_is_past(m, behind[0]) for m in members) if behind else False
+    late = [m for m in behind if m.worker in overdue]
+    if late and left_behind:
+        return _verdict(late, "have come less far (steps, collectives) than their peers, which wait for them")
+    if any(m.worker not in overdue for m in members if m not in shared or m in behind):
+        return HangVerdict((), "somebody stands elsewhere, within its own deadline or the coordinator's: it is not the fault of those that wait", awaited=True)
     return HangVerdict((), "all ranks stand at the same place: nobody can be told from the others")
 
 
-def is_awaited(*, members: Sequence[Standing]) -> bool:
-    """Somebody stands elsewhere, within its own deadline or the coordinator's: the others may well wait for it, and it is not their fault."""
-    return any(m.phase not in _JOINT for m in members)
+def _came_to(member: Standing) -> tuple[int, bool, int]:
+    """A place in the run that can be compared: counters of collectives begin anew with each generation, for all."""
+    return member.step, member.phase is not Phase.SETUP, member.collectives or 0
+
+
+def _is_past(member: Standing, other: Standing) -> bool:
+    """`other` stands where ranks wait for each other. Who is in a regroup comes from, or waits for, one that still sets up."""
+    if member.phase in _EXEMPT:
+        return other.phase is Phase.SETUP
+    return member.step > other.step if member.phase in _ALONE else _came_to(member) > _came_to(other)
 
 
 def find_longest(*, members: Sequence[Standing], overdue: Mapping[int, float]) -> HangVerdict:

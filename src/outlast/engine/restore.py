@@ -2,7 +2,8 @@
 
 Replicated state (DDP): every live rank holds it, so nothing is lost. *Forward* to k+1 if any live rank saw
 the vote of k+1 pass, or if all ranks, the dead included, had sealed "prepared k+1": then every survivor
-still holds its complete gradients and applies them. Else *repeat*: everybody is at k.
+still holds its complete gradients and applies them. Else *repeat*: everybody is at k. What the last plan
+decided stays decided: somebody may have followed it and gone, and the others not have heard of it.
 
 Sharded state (FSDP2): a dead rank's shard exists only in its image, so everybody goes to the newest step
 whose image all owners, the dead included, have sealed.
@@ -55,13 +56,15 @@ class RestoreVerdict:
     finish: bool = False
 
 
-def decide_replicated(*, holdings: Sequence[Holding]) -> RestoreVerdict:
-    """Where a run under replicated state goes on from. `holdings` has one entry per rank of the generation."""
+def decide_replicated(*, holdings: Sequence[Holding], planned: int = -1) -> RestoreVerdict:
+    """Where a run under replicated state goes on from. `holdings` has one entry per rank of the generation; `planned` is the step of the last plan."""
     live = [held for held in holdings if held.alive and held.usable and held.committed >= 0]
     if not live:
         return RestoreVerdict(None, {}, -1, (), "no rank that holds the replicated state is alive")
     newest = max(max(held.committed, held.passed) for held in live)
     seen = "is committed on a live rank" if any(held.committed == newest for held in live) else "was seen to pass its vote by a live rank"
+    if planned > newest and any(_can_apply(held, planned) for held in live):
+        newest, seen = planned, "is what the last plan said, and a live rank can still follow it"
     reason = f"step {newest} {seen}"
     # the step that all may have sealed is the one after the newest anybody live has committed or seen pass
     if _all_sealed(holdings, live, newest + 1):
@@ -71,7 +74,7 @@ def decide_replicated(*, holdings: Sequence[Holding]) -> RestoreVerdict:
     for held in live:
         if held.committed == newest:
             settle[held.rank] = "repeat"
-        elif held.in_hook and newest in held.prepared:
+        elif _can_apply(held, newest):
             settle[held.rank] = "forward"
     heal = tuple(sorted(held.rank for held in holdings if held.rank not in settle))
     if not settle:
@@ -82,6 +85,10 @@ def decide_replicated(*, holdings: Sequence[Holding]) -> RestoreVerdict:
     # The script's own code behind the step may change state: the donor is to have run it, unless nobody has.
     furthest = [held.rank for held in there if held.begun] or [held.rank for held in there] or list(settle)
     return RestoreVerdict(newest, settle, min(furthest), heal, reason, phases, replay=newest > 0 and not begun, begun=begun, finish=not there)
+
+
+def _can_apply(held: Holding, step: int) -> bool:
+    return held.in_hook and held.committed == step - 1 and step in held.prepared
 
 
 def _all_sealed(holdings: Sequence[Holding], live: Sequence[Holding], step: int) -> bool:

@@ -161,7 +161,11 @@ class Main:
     def build(self, plan: Regroup) -> Thread:
         self.do(self.machine.underway())
         self.node.collectives.leave(self.p)
-        yield "build", plan
+        try:
+            yield "build", plan
+        except PeerFailure:
+            self.node.collectives.leave(self.p)  # there is no group that was half built
+            raise
 
     def reenter(self) -> Thread:
         self.machine.forget_state()

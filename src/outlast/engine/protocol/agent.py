@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from outlast.engine.hang import Deadlines, HangVerdict, Standing, find_culprits, find_longest, find_stopped, is_awaited
+from outlast.engine.hang import Deadlines, HangVerdict, Standing, find_culprits, find_longest, find_stopped
 from outlast.engine.protocol.outputs import Deliver, HostStore, Kill, Output, Spawn, Terminate, ToCoordinator
 from outlast.model import limits
 from outlast.model.beacon import Beacon
@@ -250,17 +250,26 @@ class Agent:
             return []
         verdict = find_culprits(members=members, overdue=still_overdue)
         self._question = None
+        if verdict.awaited:
+            self._patient_until_s = self._next_due_s(members, still_overdue, now_s)
+            return []
         if not verdict.culprits:  # slow together, or stuck together: wait longer, then ask again
             ceiling = limits.STEP_CEILING_S / limits.STEP_FLOOR_S
             if self.deadlines.scale < ceiling:
                 self.deadlines.scale = min(self.deadlines.scale * 2.0, ceiling)
                 return []
-            if is_awaited(members=members):
-                self._patient_until_s = now_s + limits.AWAITED_LOOK_S
-                return []
             verdict = find_longest(members=members, overdue=still_overdue)
         self.deadlines.scale = 1.0
         return self._report(verdict, now_s)
+
+    def _next_due_s(self, members: list[Standing], overdue: Mapping[int, float], now_s: float) -> float:
+        """When to ask again: as soon as one that is awaited is late too, and now and then."""
+        due_s = [now_s + limits.AWAITED_LOOK_S]
+        for member in members:
+            deadline = self._deadline_of(self._watched[member.worker])
+            if member.worker not in overdue and deadline is not None:
+                due_s.append(self._watched[member.worker].moved_s + deadline)
+        return min(due_s)
 
     def _report(self, verdict: HangVerdict, now_s: float) -> list[Output]:
         out: list[Output] = []

@@ -52,7 +52,7 @@ class Leaving(Faults):
     def _decide(self, now_s: float) -> list[Output]:
         sharded = self.roster.sharded
         holdings = self.roster.holdings()
-        restore = decide_sharded(holdings=holdings) if sharded else decide_replicated(holdings=holdings)
+        restore = decide_sharded(holdings=holdings) if sharded else decide_replicated(holdings=holdings, planned=self._planned)
         finished = any(m.finished or m.done for m in self.roster.members())
         torn = [] if sharded or restore.step is None or finished else self.roster.torn(restore)
         if torn:  # alive, but what it holds is neither step: it comes anew

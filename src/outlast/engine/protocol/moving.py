@@ -27,6 +27,7 @@ class Moving(Ending):
     def _launch_all(self, now_s: float) -> list[Output]:
         """All ranks anew, from `self._restart`."""
         self.generation += 1
+        self._planned = self._restart.step
         self.stage = Stage.STARTING
         out: list[Output] = []
         for rank in range(self.options.world_size):
@@ -71,6 +72,7 @@ class Moving(Ending):
         """Survivors go on in their processes; lost ranks are given to spares or forks."""
         step = restore.step if restore.step is not None else start.step if start is not None else 0
         self.generation += 1
+        self._planned = step
         self.stage = Stage.MOVING
         out: list[Output] = []
         for rank, worker in verdict.replace.items():
@@ -141,6 +143,7 @@ class Moving(Ending):
         assert restore.step is not None
         self.stage = Stage.HANDOVER
         self.generation += 1
+        self._planned = restore.step
         self._restart = Restart(restore.step, "transfer", "slot")
         self._donated = None
         donor = self.roster.holder(restore.donor)

@@ -75,6 +75,7 @@ class Course:
         self.executed = options.start.step  # newest step ever executed: again books as repeated
         self._store: tuple[str, int] | None = None
         self._restart = options.start
+        self._planned = options.start.step  # what the newest plan goes on from
         self._verdict: RecoveryVerdict | None = None  # taken, and to be followed once those that it gives up are dead
         self._cut_short = False  # the fault at hand came while steps were executed
         self._fault_s: float | None = None
