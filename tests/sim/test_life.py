@@ -20,6 +20,14 @@ from outlast.sim.timeline import LATE, NORMAL, URGENT, Timeline
 from outlast.sim.world import World
 
 SWARM_SEEDS = 200
+FOUND = {  # seeds that broke a rule once, and what was wrong
+    21102: "a plan that only one rank had heard of was forgotten when the store was lost, and with it a committed step",
+    21987: "ranks that waited in an evaluation were blamed for one that hung before it",
+    22450: "the same, in a second generation",
+    23241: "a rank that hung on its way into a generation was passed over",
+    25204: "a rank that hung right after a vote was passed over",
+    34370: "a survivor at the group had come to fewer places than a fork, and was killed for it",
+}
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +40,11 @@ def swarm() -> Tally:
 
 def test_a_swarm_keeps_every_rule(swarm: Tally) -> None:
     assert (swarm.result, swarm.bad) == ("ok", []), f"replay with `outlast sim --seed N --trace`: {swarm.bad}"
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_what_a_swarm_once_found_stays_mended(seed: int) -> None:
+    assert live(seed=seed, given={}).violations == (), FOUND[seed]
 
 
 def test_a_swarm_reaches_what_it_is_for(swarm: Tally) -> None:

@@ -107,10 +107,14 @@ class Donated:
 
 @dataclass(frozen=True, slots=True)
 class Underway:
-    """On its way into `generation`, this worker has come to a place where it may have to wait for the others: the group, or run.steps."""
+    """On its way into `generation`, this worker has come to a place where it may have to wait for others.
+
+    `place`: 1 in run.steps, without a group; 2 at the group; 3 in run.steps, in the group. Who is not there, or at a smaller one, holds the others up.
+    """
 
     worker: int
     generation: int
+    place: int
 
 
 @dataclass(frozen=True, slots=True)

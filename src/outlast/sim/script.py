@@ -159,7 +159,7 @@ class Main:
         self.do(self.machine.register(way=way, sharded=self.sharded and self.reached_steps, exact=True, note=""))
 
     def build(self, plan: Regroup) -> Thread:
-        self.do(self.machine.underway())
+        self.do(self.machine.underway(place=2))
         self.node.collectives.leave(self.p)
         try:
             yield "build", plan
@@ -206,7 +206,7 @@ class Main:
         self.world.enter(self.p, Phase.REGROUP)
         while True:
             plan = yield from self.newest_plan()
-            self.do(self.machine.underway())
+            self.do(self.machine.underway(place=1 if self.p.group is None else 3))
             try:
                 if self.p.group is None:
                     yield from self.mark("grouping")

@@ -103,7 +103,7 @@ class Coordinator(Leaving):
         if isinstance(message, Joined):
             return self._on_joined(now_s, member, message)
         if isinstance(message, Underway):
-            member.places += message.generation == self.generation
+            member.place = max(member.place, message.place) if message.generation == self.generation else member.place
             return []
         if isinstance(message, Committed):
             return self._on_committed(now_s, member, message)

@@ -38,7 +38,7 @@ class Member:
     victim: bool = False  # its own words: a collective failed under it
     still: Inventory | None = None
     told: int = 0  # generation of the newest plan that was sent to it
-    places: int = 0  # on its way into that generation: see Underway
+    place: int = 0  # on its way into that generation: see Underway
     raised: tuple[str, str] | None = None
     committed_s: float | None = None  # its first commit in this generation
 
@@ -99,8 +99,8 @@ class Roster:
     def holding_up(self) -> list[Member]:
         """Whom the others wait for, when not all have joined: those that have come least far."""
         late = [m for m in self.live() if not m.joined and not m.condemned] if self.outlast else []
-        fewest = min((m.places for m in late), default=0)
-        return [m for m in late if m.places == fewest]
+        least = min((m.place for m in late), default=0)
+        return [m for m in late if m.place == least]
 
     def spares(self) -> list[Member]:
         return list(self._spares.values())

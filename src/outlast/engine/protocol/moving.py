@@ -59,7 +59,7 @@ class Moving(Ending):
             return []
         if plan.replicated == "transfer" and not plan.donate and self._donated is None:
             return []
-        member.told, member.still, member.places = plan.generation, None, 0
+        member.told, member.still, member.place = plan.generation, None, 0
         member.victim, member.raised = False, None  # of the last generation: how this one ends for it is another matter
         return [ToAgent(ToWorker(member.worker, replace(plan, store_host=self._store[0], store_port=self._store[1])))]
 

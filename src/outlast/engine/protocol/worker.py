@@ -122,9 +122,9 @@ class WorkerMachine:
         """How this script can be healed: said at join and again at run.steps."""
         return [Say(Registered(self.worker, self.generation, self.committed, way, sharded, exact, note))]
 
-    def underway(self) -> list[Output]:
-        """About to build the group, or in run.steps: whoever has come to fewer such places is waited for."""
-        return [Say(Underway(self.worker, self.generation))]
+    def underway(self, *, place: int) -> list[Output]:
+        """At a place where others may be waited for: see Underway."""
+        return [Say(Underway(self.worker, self.generation, place))]
 
     def donated(self, *, step: int) -> list[Output]:
         return [Say(Donated(self.worker, self.generation, step))]

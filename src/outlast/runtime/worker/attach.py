@@ -56,7 +56,7 @@ class Attachment:
         self._reserve()
         while True:
             plan = self._plan()
-            session.do(lambda machine: machine.underway())
+            session.do(lambda machine: machine.underway(place=3 if member.has_group else 1))
             try:
                 if not member.has_group:
                     self._build(plan)

@@ -195,7 +195,7 @@ class Membership:
         """Leave the old group, enter that of `plan`; seconds it took. Raises what torch raises when a peer is lost meanwhile."""
         assert self.session is not None
         began_s = clock.now_s()
-        self.session.do(lambda machine: machine.underway())
+        self.session.do(lambda machine: machine.underway(place=2))
         self.destroy()
         with self.guards.ours():
             store = self._connect(plan.store_host, plan.store_port)
