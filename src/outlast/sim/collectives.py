@@ -72,8 +72,8 @@ class Collectives:
         self._later(process, self._stream.between(0.0002, 0.002), error)
 
     def _settle(self, member: Process, group: Group) -> None:
-        """All have entered: it ends well here, unless a peer is lost before that."""
-        if member.alive and member.waits is not None:
+        """All have entered: it ends well here, unless a peer is lost before that. One that has left waits for something else."""
+        if member.alive and member.group is group:
             self._later(member, self._stream.between(0.0005, 0.006), PeerFailure("a peer is gone") if group.lost else None)
 
     def _later(self, process: Process, delay_s: float, error: Exception | None) -> None:
