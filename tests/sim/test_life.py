@@ -26,6 +26,7 @@ FOUND = {  # seeds that broke a rule once, and what was wrong
     22450: "the same, in a second generation",
     23241: "a rank that hung on its way into a generation was passed over",
     25204: "a rank that hung right after a vote was passed over",
+    122102: "a donor's end that was said twice stopped the hand-over of the next donor",
     50677: "in the simulated world, a rank that had left a group was told of its failure as if it were still in it",
     34370: "a survivor at the group had come to fewer places than a fork, and was killed for it",
 }

@@ -195,8 +195,8 @@ class Coordinator(Leaving):
 
     def _on_exit(self, now_s: float, message: WorkerExited) -> list[Output]:
         member = self.roster.of(message.worker)
-        if member is None:
-            return []
+        if member is None or member.dead:
+            return []  # given up, or said twice
         member.dead = True
         if member.rank < 0:
             return self._on_spare_exit(now_s, member, message)
