@@ -55,7 +55,7 @@ def stall_page(text: str) -> list[str]:
 
 
 def condition(kept: dict, *, workers: int = 4) -> str:
-    return f"{kept['at']}; {kept['machine']}; {workers} workers with one thread each; the model of `examples/train_gpt.py` (40 MB of state)."
+    return f"{kept['at']}; {kept['machine']}; {workers} workers with one thread each; the model of `examples/train_gpt.py` (23 MB of state)."
 
 
 def page() -> str:

@@ -2,6 +2,7 @@
 
     python benchmarks/overhead.py --pairs 60                  four workers
     python benchmarks/overhead.py --pairs 60 --workers 2      as many as there are cores here: no two of them share one
+    python benchmarks/overhead.py --batch 8                   steps half as long (default: 16 sequences over all ranks)
 
 Both are alive all the time and work in turns of a few steps each, while the ranks of the other wait in a read of a pipe. So a machine
 that is busy for a while touches both alike, where runs of half a minute, one after the other, differ by more than what is asked for. A
@@ -34,7 +35,7 @@ LIMIT_S = 120.0  # for the slowest turn, the start included
 class Turns:
     """A contestant that works when it is told to."""
 
-    def __init__(self, name: str, command: tuple[str, ...], steps: int, workers: int, until: contextlib.ExitStack) -> None:
+    def __init__(self, name: str, command: tuple[str, ...], steps: int, workers: int, batch: int, until: contextlib.ExitStack) -> None:
         self.name = name
         self.steps = steps
         self._workers = workers
@@ -45,7 +46,7 @@ class Turns:
         self._go = [os.open(self._folder / f"go-{rank}", os.O_RDWR) for rank in range(workers)]
         for pipe in (self._arrived, *self._go):
             until.callback(os.close, pipe)
-        environment = {"TURNS": str(self._folder), "TURN_STEPS": str(steps)}
+        environment = {"TURNS": str(self._folder), "TURN_STEPS": str(steps), "BATCH": str(batch)}
         self._trial = until.enter_context(Trial(Contestant(name, command, environment)))
         self._done = 0
         self.ranks_s: list[float] = []  # of each turn: processor seconds of all ranks, per step
@@ -85,14 +86,15 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=60)
     parser.add_argument("--turn", type=int, default=8, help="steps of a turn; the first is not counted")
     parser.add_argument("--workers", type=int, default=WORKERS, help="of each; both are alive, one of them at work")
+    parser.add_argument("--batch", type=int, default=16, help="sequences per step, over all ranks together")
     parser.add_argument("--spares", type=int, default=0, help="with so many hot spares standing by")
     args = parser.parse_args()
 
     script = ("--steps", str(args.turn * (args.pairs + 2)))
     with contextlib.ExitStack() as until:
-        ours = Turns("outlast", outlast("--spares", str(args.spares), script=script, workers=args.workers), args.turn, args.workers, until)
+        ours = Turns("outlast", outlast("--spares", str(args.spares), script=script, workers=args.workers), args.turn, args.workers, args.batch, until)
         ours.wait()
-        theirs = Turns("torchrun", torchrun("--standalone", script=script, workers=args.workers), args.turn, args.workers, until)
+        theirs = Turns("torchrun", torchrun("--standalone", script=script, workers=args.workers), args.turn, args.workers, args.batch, until)
         theirs.wait()
         pairs = []
         for number in range(args.pairs):
@@ -112,7 +114,7 @@ def main() -> int:
     print(f"overhead {ratio.median - 1:+.2%}, 95 % interval {ratio.low - 1:+.2%} to {ratio.high - 1:+.2%}; goal of {GOAL:.0%}: {word}")
     result = {
         "overhead": round(ratio.median - 1, 5), "low": round(ratio.low - 1, 5), "high": round(ratio.high - 1, 5), "goal": word,
-        "pairs": len(pairs), "steps": args.turn, "workers": args.workers, "spares": args.spares, "launcher_cpu_s": launchers,
+        "pairs": len(pairs), "steps": args.turn, "workers": args.workers, "batch": args.batch, "spares": args.spares, "launcher_cpu_s": launchers,
         "ranks_cpu": [round(value - 1, 5) for value in (processor.median, processor.low, processor.high)],
         "outlast_step_s": round(statistics.median(ours_s), 5), "torchrun_step_s": round(statistics.median(theirs_s), 5),
         "all": [[round(one, 5) for one in pair] for pair in pairs],

@@ -95,7 +95,7 @@ def show(report: dict, faults: list[dict], fire: str, calm: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Train under fire, then undisturbed, and compare.")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(100_000), help="of the training and of the killer (random)")
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--spares", type=int, default=1)
     args = parser.parse_args()

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import outlast
 
-CONTEXT, WIDTH, HEADS, LAYERS = 64, 256, 8, 4  # 3.3 million parameters: with AdamW's moments, 40 MB of state
+CONTEXT, WIDTH, HEADS, LAYERS = 64, 192, 6, 4  # 1.9 million parameters: with AdamW's moments, 23 MB of state
 BATCH = 8  # sequences per step, over all ranks together
 
 

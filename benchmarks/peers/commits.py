@@ -2,7 +2,7 @@
 
 A contestant appends one line of JSON for each step that it has committed to the file named by COMMITS; times are
 CLOCK_MONOTONIC seconds. `generation` grows whenever the contestant's membership changes, however it counts that.
-The model and the corpus are those of examples/train_gpt.py.
+The model and the corpus are those of examples/train_gpt.py; BATCH takes the place of its batch size.
 
 Two contestants may be measured in turns, both alive (overhead.py): TURNS names a folder with the pipe `arrived`, into which a rank says that
 it waits, and `go-<rank>`, from which it reads that it may go on; TURN_STEPS is how many steps a turn has.
@@ -14,7 +14,10 @@ import time
 from pathlib import Path
 
 import torch
-from train_gpt import BATCH, Corpus
+from train_gpt import BATCH as EXAMPLES_BATCH
+from train_gpt import Corpus
+
+BATCH = int(os.environ.get("BATCH", EXAMPLES_BATCH))  # sequences per step, over all ranks together
 
 _file = os.open(os.environ["COMMITS"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600) if "COMMITS" in os.environ else -1
 

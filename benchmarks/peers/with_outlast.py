@@ -3,9 +3,9 @@
 import argparse
 
 import torch
-from commits import a_turn_ends, committed, wait_for_turn
+from commits import BATCH, a_turn_ends, committed, wait_for_turn
 from torch.utils.data import DataLoader
-from train_gpt import BATCH, GPT, Corpus
+from train_gpt import GPT, Corpus
 
 import outlast
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from commits import a_turn_ends, committed, wait_for_turn
+from commits import BATCH, a_turn_ends, committed, wait_for_turn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
-from train_gpt import BATCH, GPT, Corpus
+from train_gpt import GPT, Corpus
 
 
 def main() -> None:
