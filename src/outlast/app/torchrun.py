@@ -179,7 +179,7 @@ def _where(script: str) -> str:
 
 
 def _meeting(asked: dict[str, Any], given: set[str]) -> Meeting:
-    addr, port = asked["master_addr"], asked["master_port"] or 0
+    addr, port = asked["master_addr"], asked["master_port"] if "master_port" in given else 0  # older torch: 29500 unless it is given
     static = asked["rdzv_backend"] == "static" and asked["rdzv_endpoint"] and not asked["standalone"]
     if static:
         addr, _, text = asked["rdzv_endpoint"].rpartition(":")
