@@ -37,7 +37,7 @@ def test_a_commit_opens_the_phases_after_it() -> None:
     machine = WorkerMachine(worker=1)
     machine.joined(step=5, group_s=0.0, restore_s=0.0)
     machine.now_past_phase()
-    machine.now_begun()
+    machine.now_begun(over=False)
     assert (machine.phases, machine.begun) == (1, True)
     machine.now_committed(step=6, now_s=1.0)
     assert (machine.phases, machine.begun) == (0, False)

@@ -253,6 +253,13 @@ def test_a_commit_of_a_generation_does_not_close_the_fault_that_ends_it() -> Non
     assert one.resumed_s >= min(at_s for at_s, generation, _, _ in world.commits if generation > one.generation)
 
 
+def test_a_fault_in_the_vote_that_closes_the_steps_repeats_no_step() -> None:
+    world = a_world("in_place", fault("kill", 1, "closing", 1))
+    ended_well(world)
+    (one,) = world.interruptions.values()
+    assert (one.steps_repeated, one.steps_lost) == (0, 0)
+
+
 def test_a_step_that_all_had_prepared_goes_forward() -> None:
     """Rank 1 dies with its vote cast: nobody has seen the outcome, all have sealed, so nothing is repeated."""
     world = a_world("in_place", fault("kill", 1, "voting", 3))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from outlast.engine.rare import rare
 from outlast.model import limits
 from outlast.model.beacon import Beacon
 from outlast.model.terms import Phase
@@ -84,6 +85,7 @@ def find_stopped(*, members: Sequence[Standing]) -> HangVerdict | None:
     culprits = tuple(m.worker for m in members if m.stopped and m.age_s > limits.STOPPED_FLOOR_S)
     if not culprits:
         return None
+    rare("a stopped process")
     ranks = sorted(m.rank for m in members if m.worker in culprits)
     return HangVerdict(culprits, f"ranks {ranks} are stopped (SIGSTOP) and have not moved for {limits.STOPPED_FLOOR_S:g} s")
 
@@ -92,9 +94,11 @@ def find_culprits(*, members: Sequence[Standing], overdue: Mapping[int, float]) 
     """Among members that were pinged PING_DEADLINE_S ago. `overdue`: worker -> its deadline, for those past it."""
     deaf = [m for m in members if m.collectives is None and m.worker in overdue]
     if deaf:
+        rare("one that does not answer")
         return _verdict(deaf, "do not answer: stopped, or a thread holds the interpreter lock")
     alone = [m for m in members if m.phase in _ALONE and m.worker in overdue]
     if alone:
+        rare("one that stands where no peer is waited for")
         return _verdict(alone, f"stand in {alone[0].phase.value}, where no peer is waited for")
     shared = [m for m in members if m.phase not in _ALONE and m.phase not in _EXEMPT]
     least = min((_came_to(m) for m in shared), default=None)
@@ -102,8 +106,10 @@ def find_culprits(*, members: Sequence[Standing], overdue: Mapping[int, float]) 
     left_behind = any(_is_past(m, behind[0]) for m in members) if behind else False
     late = [m for m in behind if m.worker in overdue]
     if late and left_behind:
+        rare("one that has come less far than its peers")
         return _verdict(late, "have come less far (steps, collectives) than their peers, which wait for them")
     if any(m.worker not in overdue for m in members if m not in shared or m in behind):
+        rare("one that is awaited, and in time")
         return HangVerdict((), "somebody stands elsewhere, within its own deadline or the coordinator's: it is not the fault of those that wait", awaited=True)
     return HangVerdict((), "all ranks stand at the same place: nobody can be told from the others")
 
@@ -122,6 +128,7 @@ def _is_past(member: Standing, other: Standing) -> bool:
 
 def find_longest(*, members: Sequence[Standing], overdue: Mapping[int, float]) -> HangVerdict:
     """All have stood at the same place up to the ceiling of deadlines: one has to go, or they stand for ever. The one that moved last least."""
+    rare("nothing tells apart those that stand")
     longest = max((m for m in members if m.worker in overdue), key=lambda m: (m.age_s, -m.rank))
     return _verdict([longest], "has stood longest where all stand, and nothing tells them apart")
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outlast.engine.budget import Budgets
+from outlast.engine.rare import rare
 from outlast.model import limits
 from outlast.model.terms import Rung
 
@@ -57,11 +58,13 @@ def decide_rung(*, situation: Situation, spares: Sequence[int], budgets: Budgets
     at_step = budgets.note_fault(step=situation.committed)
     allowed = limits.SAME_STEP_FAULTS_COUNT if situation.trained else limits.SETUP_FAULTS_COUNT
     if at_step > allowed and situation.way != "plain":
+        rare("a crash loop")
         return _stop(f"{at_step} interruptions without a step committed after step {situation.committed}: a crash loop", situation)
     lost = set(situation.lost)
     if not lost and situation.state and situation.way == "in_place":
         if budgets.take_repeat():
             return RecoveryVerdict(Rung.REPEAT, "in_place", {}, "every process lives: the step is repeated in place")
+        rare("repeating the step has been tried often enough")
         lost = set(situation.raised)  # this process cannot get over the step: a fresh one may
     if situation.way == "plain" or not situation.state or situation.way == "respawn" or len(lost) == world_size:
         return _restart(situation, budgets)
@@ -78,6 +81,7 @@ def _replace(situation: Situation, lost: list[int], spares: Sequence[int], budge
         replace[rank] = spare
     for _ in lost:
         if not budgets.respawns.take(step=situation.committed):
+            rare("the budget of replacements is spent")
             return _stop(f"the budget of {budgets.respawns.capacity} replacements is spent and too few steps were committed since to refill it", situation)
     how = "repeat the step in place" if situation.way == "in_place" else "enter main's function again"
     if all(worker >= 0 for worker in replace.values()):
@@ -88,6 +92,7 @@ def _replace(situation: Situation, lost: list[int], spares: Sequence[int], budge
 
 def _restart(situation: Situation, budgets: Budgets) -> RecoveryVerdict:
     if not budgets.restarts.take(step=situation.committed):
+        rare("the budget of restarts is spent")
         return _stop(f"{budgets.restarts.capacity} whole restarts without enough progress in between", situation)
     if situation.way == "plain":
         why = "a script without outlast calls is restarted as a whole"

@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from outlast.engine.rare import rare
+
 
 @dataclass(frozen=True, slots=True)
 class Holding:
@@ -31,6 +33,7 @@ class Holding:
     usable: bool = True  # False: alive, but its state is torn (it failed after apply) or not built yet
     phases: int = 0  # done since `committed`
     begun: bool = False  # past all phases after `committed`
+    over: bool = False  # no step follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class RestoreVerdict:
     phases  how many phases after `step` are done: one that saw the vote at a phase's end pass speaks for all
     replay  nobody is known to be past the phases after `step`: a healed rank must come to them through the script
     begun   the step after `step` was asked for: it was cut short. False while all that are there stand in, or before, a phase
+    over    no step follows `step`: what was cut short is the vote that closes the steps
     finish  all survivors finish `step` only now: whoever is healed takes their state before the script's code behind the step, and runs that too
     """
 
@@ -53,6 +57,7 @@ class RestoreVerdict:
     phases: int = 0
     replay: bool = False
     begun: bool = False
+    over: bool = False
     finish: bool = False
 
 
@@ -64,10 +69,12 @@ def decide_replicated(*, holdings: Sequence[Holding], planned: int = -1) -> Rest
     newest = max(max(held.committed, held.passed) for held in live)
     seen = "is committed on a live rank" if any(held.committed == newest for held in live) else "was seen to pass its vote by a live rank"
     if planned > newest and any(_can_apply(held, planned) for held in live):
+        rare("only the last plan knows how far the run is")
         newest, seen = planned, "is what the last plan said, and a live rank can still follow it"
     reason = f"step {newest} {seen}"
     # the step that all may have sealed is the one after the newest anybody live has committed or seen pass
     if _all_sealed(holdings, live, newest + 1):
+        rare("all had sealed the step, the dead included")
         newest += 1
         reason = f"all ranks, the dead included, had sealed step {newest} as prepared"
     settle: dict[int, str] = {}
@@ -78,13 +85,25 @@ def decide_replicated(*, holdings: Sequence[Holding], planned: int = -1) -> Rest
             settle[held.rank] = "forward"
     heal = tuple(sorted(held.rank for held in holdings if held.rank not in settle))
     if not settle:
+        rare("no live rank can reach the newest step")
         return RestoreVerdict(None, {}, -1, (), f"no live rank can reach step {newest}")
     there = [held for held in live if held.committed == newest]
     phases = max((held.phases for held in there), default=0)
     begun = any(held.begun for held in there)
     # The script's own code behind the step may change state: the donor is to have run it, unless nobody has.
     furthest = [held.rank for held in there if held.begun] or [held.rank for held in there] or list(settle)
-    return RestoreVerdict(newest, settle, min(furthest), heal, reason, phases, replay=newest > 0 and not begun, begun=begun, finish=not there)
+    return RestoreVerdict(
+        newest,
+        settle,
+        min(furthest),
+        heal,
+        reason,
+        phases,
+        replay=newest > 0 and not begun,
+        begun=begun,
+        over=any(held.over for held in there),
+        finish=not there,
+    )
 
 
 def _can_apply(held: Holding, step: int) -> bool:
@@ -99,6 +118,7 @@ def decide_sharded(*, holdings: Sequence[Holding]) -> RestoreVerdict:
     """Where a run under sharded state goes on from: the newest step sealed by all owners."""
     common = set(holdings[0].sealed).intersection(*(held.sealed for held in holdings[1:])) if holdings else set()
     if not common:
+        rare("no snapshot was sealed by all owners")
         missing = sorted(held.rank for held in holdings if not held.sealed)
         which = f" (none at all from ranks {missing})" if missing else ""
         return RestoreVerdict(None, {}, -1, (), f"no snapshot was sealed by all owners{which}")

@@ -83,6 +83,7 @@ class Inventory:
     sealed     steps whose images (sharded state) lie sealed in its slots
     phases     phases (run.phase) done since `committed`
     begun      it has asked for the step after `committed`: no phase follows that one any more
+    over       there is no step after `committed`: it was in the last vote, which closes the steps
     """
 
     worker: int
@@ -94,6 +95,7 @@ class Inventory:
     sealed: tuple[int, ...]
     phases: int = 0
     begun: bool = False
+    over: bool = False
 
 
 @dataclass(frozen=True, slots=True)

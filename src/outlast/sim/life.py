@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from outlast.engine.rare import reached
 from outlast.errors import UsageError
 from outlast.model import limits
 from outlast.model.fault_plan import MARKS, PlannedFault
@@ -25,7 +26,10 @@ SLACK_S = 5 * limits.BOOT_DEADLINE_S  # a life may wait for the longest deadline
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What came of one seed. `counts`: a planned fault struck, there was a regroup, and a step was committed after it."""
+    """What came of one seed. `counts`: a planned fault struck, there was a regroup, and a step was committed after it.
+
+    `marks`: visits of places in a worker's life, and of rare branches of engine/ (engine/rare.py).
+    """
 
     seed: int
     options: Options
@@ -95,11 +99,12 @@ def lived(*, seed: int, options: Options, faults: tuple[PlannedFault, ...]) -> L
             raise UsageError(f"fault {fault.id} strikes rank {fault.rank}, and there are {options.ranks}", hint=f"ranks are 0 to {options.ranks - 1}")
         if fault.rank == -1 and not options.spares:
             raise UsageError(f"fault {fault.id} strikes a spare, and there is none", hint="say how many with --spares")
+    reached.clear()
     world = World(options=options, script=script_of(options.way), faults=faults, seed=seed)
     end = world.run(bound_s=SLACK_S * (1 + len(faults)))
     return Life(
         seed=seed, options=options, faults=faults, result=world.jury.result, violations=tuple(world.jury.violations),
-        fired=world.strikes.fired, in_recovery=tuple(world.strikes.in_recovery), marks=dict(sorted(world.marks.items())),
+        fired=world.strikes.fired, in_recovery=tuple(world.strikes.in_recovery), marks=dict(sorted((world.marks | reached).items())),
         rungs=tuple(one.rung.value for one in world.interruptions.values() if one.rung is not None),
         end=end.state if end is not None else "", counts=_counts(world), events=world.timeline.events,
         sim_s=world.age_s, trace_digest=world.trace.digest(), newest=tuple(world.trace.newest),

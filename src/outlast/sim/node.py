@@ -212,8 +212,8 @@ class Node:
             self._build(process, waits[1])
 
     def _offer_plan(self, process: Process) -> None:
-        plan = process.machine.plan
-        if plan is not None and process.waits is not None and plan.generation > process.waits[1]:
+        plan = process.machine.newer_plan(than=process.waits[1]) if process.waits is not None else None
+        if plan is not None:
             token = process.token
             self._world.timeline.after(0.0, lambda: self._resume_if(process, token, None, plan))
 

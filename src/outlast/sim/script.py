@@ -43,8 +43,7 @@ class Main:
         except Died:
             return 0
         except (UserError, PeerFailure) as error:
-            if self.machine.generation == 0 and self.machine.plan is None:
-                self.machine.generation = self.p.generation
+            self.machine.born_in(self.p.generation)
             self.broke(error)
             yield "sleep", 0.002
             return 1
@@ -219,7 +218,7 @@ class Main:
                 self.node.collectives.leave(self.p)
                 yield from self.stand_still(in_hook=False)
                 plan = yield "plan", 0
-                if plan.then == "reenter" or (self.has_main and plan.replicated != "donor"):
+                if self.machine.begins_anew(plan, reenters=self.has_main):
                     raise Reenter from None
 
     def newest_plan(self) -> Thread:
@@ -284,7 +283,7 @@ class Main:
             if self.machine.committed == self.world.options.phase_after and not self.machine.phases:
                 yield from self.phase()
                 continue
-            self.machine.now_begun()
+            self.machine.now_begun(over=self.machine.committed >= self.world.options.steps or self.machine.stop is not None)
             if self.machine.broken:
                 plan = yield from self.stand_still(in_hook=False)
                 yield from self.follow(plan)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from outlast.engine.hang import Deadlines, HangVerdict, Standing, find_culprits, find_longest, find_stopped
 from outlast.engine.protocol.outputs import Deliver, HostStore, Kill, Output, Spawn, Terminate, ToCoordinator
+from outlast.engine.rare import rare
 from outlast.model import limits
 from outlast.model.beacon import Beacon
 from outlast.model.messages import (
@@ -243,6 +244,7 @@ class Agent:
         assert self._question is not None
         still_overdue = self._overdue(members)
         if not still_overdue:
+            rare("one that was asked after has moved")
             self._question = None
             return []
         waited_s = now_s - self._question.asked_s

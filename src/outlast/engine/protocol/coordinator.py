@@ -18,6 +18,7 @@ from outlast.engine.protocol.leaving import Leaving
 from outlast.engine.protocol.members import Member
 from outlast.engine.protocol.outputs import End, Output, SetTimer, Tell
 from outlast.engine.protocol.state import CoordinatorOptions, Restart, Stage
+from outlast.engine.rare import rare
 from outlast.model.messages import (
     Broke,
     Checkpointed,
@@ -60,12 +61,16 @@ class Coordinator(Leaving):
         if name == "gather" and self.stage is Stage.GATHERING:
             return self._after_gathering(now_s)
         if name == "leave" and self.stage is Stage.LEAVING:
+            rare("not all have left in time")
             return self._kill_those(now_s, [m for m in self.roster.live() if m.answers_leave and m.still is None], "did not leave its collective in time")
         if name == "move" and self.stage in (Stage.MOVING, Stage.STARTING):
+            rare("not all have joined in time")
             return self._kill_those(now_s, self.roster.holding_up(), "did not join the new generation in time")
         if name == "handover" and self.stage is Stage.HANDOVER:
+            rare("state is not handed over in time")
             return self._kill_those(now_s, [m for m in self.roster.live() if m.plan is not None and m.plan.donate], "did not hand over in time")
         if name == "clear" and self.stage is Stage.CLEARING:
+            rare("killed ones did not end in time")
             return self._when_cleared(now_s, force=True)
         if name == "spares" and self.stage is not Stage.STOPPING:
             return self._refill_spares(now_s)
@@ -83,6 +88,8 @@ class Coordinator(Leaving):
             return [output for member in self.roster.members() for output in self._send_plan(member)]
         if isinstance(message, StoreLost):
             self._store = None
+            if self.stage not in (Stage.TRAINING, Stage.STARTING):
+                rare("the store is lost while a fault is dealt with")
             return [self._event(now_s, "store_lost", {"reason": message.reason}), *self._ask_store(message.reason)]
         if isinstance(message, Progress):
             self._note_step(self._committed_by(message), message.newest)
@@ -92,7 +99,8 @@ class Coordinator(Leaving):
             return [self._event(now_s, "zygote_lost", {"reason": message.reason})]
         member = self.roster.of(message.worker)
         if member is None:
-            return []  # of a process that has been given up
+            rare("one that was given up says something")
+            return []
         return self._from_member(now_s, member, message)
 
     def _from_member(self, now_s: float, member: Member, message: FromWorker | FromAgent) -> list[Output]:
@@ -171,6 +179,7 @@ class Coordinator(Leaving):
 
     def _on_joined(self, now_s: float, member: Member, message: Joined) -> list[Output]:
         if message.generation != self.generation:
+            rare("joined a generation that is over")
             return []
         member.joined, member.attached, member.still = True, True, None
         self._restore_s = max(self._restore_s, message.restore_s)
@@ -184,6 +193,7 @@ class Coordinator(Leaving):
     def _on_committed(self, now_s: float, member: Member, message: Committed) -> list[Output]:
         """Replicated state: one rank's commit is everybody's. Sharded: the step is committed once the last owner has sealed it."""
         if message.generation != self.generation:
+            rare("committed in a generation that is over")
             return []
         member.committed_s = message.at_s
         last_s = [m.committed_s for m in self.roster.members()] if self.roster.sharded else [message.at_s]
@@ -196,7 +206,8 @@ class Coordinator(Leaving):
     def _on_exit(self, now_s: float, message: WorkerExited) -> list[Output]:
         member = self.roster.of(message.worker)
         if member is None or member.dead:
-            return []  # given up, or said twice
+            rare("an end is said twice, or too late")
+            return []
         member.dead = True
         if member.rank < 0:
             return self._on_spare_exit(now_s, member, message)
@@ -214,7 +225,9 @@ class Coordinator(Leaving):
     def _on_done(self, now_s: float, member: Member) -> list[Output]:
         member.done = True
         if all(m.done for m in self.roster.members()):
-            if self._end is None:  # one that was taken for hung has come to its end after all
+            if self._end is None:
+                if self.interruptions.open:
+                    rare("one that was taken for hung has come to its end after all")
                 self.interruptions.resumed(at_s=now_s, generation=self.generation + 1)
             return self._finish(now_s, self._end or End(0, "ended", "all ranks ended well", ""))
         return self._check_left(now_s) if self.stage is Stage.LEAVING else []

@@ -9,6 +9,7 @@ from outlast.engine.protocol.members import Member
 from outlast.engine.protocol.moving import Moving
 from outlast.engine.protocol.outputs import Output, SetTimer, Tell, ToAgent
 from outlast.engine.protocol.state import Stage
+from outlast.engine.rare import rare
 from outlast.model import limits
 from outlast.model.messages import Broke, KillWorker, WorkerExited, WorkerHung
 from outlast.model.terms import FailureClass, Mechanism
@@ -38,6 +39,7 @@ class Faults(Moving):
         elif self.stage is Stage.GATHERING and mechanism is not Mechanism.LOST_CONTACT:
             out.append(SetTimer("gather", now_s + limits.COMPANION_WAIT_S))
         elif self.stage is Stage.HANDOVER and member.plan is not None and member.plan.donate:
+            rare("who was to hand over is lost")
             self.stage = Stage.LEAVING  # all others stand still as before: another one hands over, once this one is dead
             out.append(SetTimer("handover", None))
             if not member.dead and not member.condemned:
@@ -74,21 +76,25 @@ class Faults(Moving):
             return self._when_stopped(now_s)
         out: list[Output] = [self._event(now_s, "spare_lost", {"pid": spare.pid, "kind": spare.kind, "error": message.error})]
         if not spare.parked and not spare.condemned:
+            rare("a spare ends before it could park")
             self._spare_failures += 1
             out.append(Tell(f"a {spare.kind} spare ended before it could park: {message.error or _how(message)}"))
         return [*out, SetTimer("spares", now_s + limits.SPARE_REFILL_DELAY_S)]
 
     def _on_hung(self, now_s: float, member: Member, message: WorkerHung) -> list[Output]:
         if member.condemned or member.dead:
+            rare("hung, and condemned already")
             return []
         member.condemned = True
         if member.rank < 0:
+            rare("a spare hangs")
             return [ToAgent(KillWorker(member.worker, message.reason))]
         out = self._fault(now_s, member, Mechanism.HANG, message.last_s, "", "", message.reason)
         return [*out, ToAgent(KillWorker(member.worker, message.reason))]
 
     def _on_broke(self, now_s: float, member: Member, message: Broke) -> list[Output]:
         if message.generation != self.generation or member.rank < 0 or member.condemned:
+            rare("broke in a generation that is over, or condemned")
             return []
         member.victim = message.mechanism == "collective"
         if message.mechanism == "exception":
@@ -100,6 +106,7 @@ class Faults(Moving):
             return self._fault(now_s, member, Mechanism.CORRUPT, message.at_s, message.error, "", f"rank {member.rank}'s image is corrupt: it was refused")
         if self.stage not in (Stage.TRAINING, Stage.MOVING, Stage.STARTING):
             return []  # a victim of what is being dealt with
+        rare("a victim speaks before the culprit is known")
         return self._fault(now_s, member, Mechanism.LOST_CONTACT, None, message.error, "", f"rank {member.rank}'s collective failed")
 
 

@@ -11,6 +11,7 @@ from outlast.engine.protocol.faults import Faults
 from outlast.engine.protocol.members import Member
 from outlast.engine.protocol.outputs import End, Output, SetTimer, ToAgent
 from outlast.engine.protocol.state import Restart, Stage
+from outlast.engine.rare import rare
 from outlast.engine.recovery import RecoveryVerdict, Situation, decide_rung
 from outlast.engine.restore import RestoreVerdict, decide_replicated, decide_sharded
 from outlast.model import limits
@@ -36,6 +37,7 @@ class Leaving(Faults):
 
     def _on_inventory(self, now_s: float, member: Member, message: Inventory) -> list[Output]:
         if message.generation != self.generation:
+            rare("an inventory of a generation that is over")
             return []
         member.still, member.attached = message, member.attached or message.committed >= 0
         self._note_step(0 if self.roster.sharded else message.committed, max(message.passed, message.committed))
@@ -56,11 +58,13 @@ class Leaving(Faults):
         finished = any(m.finished or m.done for m in self.roster.members())
         torn = [] if sharded or restore.step is None or finished else self.roster.torn(restore)
         if torn:  # alive, but what it holds is neither step: it comes anew
+            rare("a live rank's state is torn")
             return self._kill_those(now_s, torn, "failed after the step was applied; its state is torn")
         start = self._start_anew(restore, finished=finished)
         verdict = self._choose(restore, start, finished=finished)
         given_up = [m for m in self.roster.live() if m.rank in verdict.replace]
         if given_up:  # a process that cannot get over the step: killed, and confirmed dead, before its rank is given away
+            rare("a live rank cannot get over the step")
             self._verdict = verdict
             for member in given_up:
                 member.condemned = True
@@ -82,10 +86,13 @@ class Leaving(Faults):
         parked = self.roster.parked()
         chosen = self._verdict
         if chosen is not None and len(lost) < self.options.world_size:
+            if set(lost) - set(chosen.replace):
+                rare("another rank is lost once the rung is chosen")
             sources = {rank: worker if worker in parked else -1 for rank, worker in chosen.replace.items()}
             return replace(chosen, replace=dict.fromkeys(lost, -1) | sources)
         way = self.roster.way
         if way != "plain" and (finished or (restore.step is None and way == "in_place")):
+            rare("nobody stands in a step with the state of it")
             way = "respawn"  # nobody stands in a step with the state of it
         situation = Situation(
             lost=lost, raised=tuple(sorted(self._raised - set(lost))), way=way,
@@ -97,7 +104,8 @@ class Leaving(Faults):
     def _book(self, now_s: float, verdict: RecoveryVerdict, restore: RestoreVerdict, start: Restart | None) -> None:
         """Of steps that were executed: how many are executed again, and how many that were committed are not any more."""
         if restore.step is not None and not self.roster.sharded:
-            step, again = restore.step, 1 if restore.begun and "forward" not in restore.settle.values() else 0
+            cut = restore.begun and not restore.over and "forward" not in restore.settle.values()
+            step, again = restore.step, int(cut)
         else:
             step = start.step if start is not None else restore.step or 0
             again = max(0, self.executed - step)

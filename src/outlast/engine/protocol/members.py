@@ -148,7 +148,7 @@ class Roster:
             else:
                 prepared = tuple(sorted({said.committed, said.prepared}))
                 held = Holding(rank, True, said.committed, prepared, said.passed, said.in_hook, said.sealed, usable=not member.finished)
-                out.append(replace(held, phases=said.phases, begun=said.begun))
+                out.append(replace(held, phases=said.phases, begun=said.begun, over=said.over))
         return out
 
     def torn(self, restore: RestoreVerdict) -> list[Member]:

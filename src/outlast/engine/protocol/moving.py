@@ -14,6 +14,7 @@ from outlast.engine.protocol.ending import Ending
 from outlast.engine.protocol.members import Member
 from outlast.engine.protocol.outputs import End, Output, SetTimer, ToAgent
 from outlast.engine.protocol.state import Restart, Stage
+from outlast.engine.rare import rare
 from outlast.engine.recovery import RecoveryVerdict
 from outlast.engine.restore import RestoreVerdict
 from outlast.model import limits
@@ -40,6 +41,7 @@ class Moving(Ending):
     def _start_plan(self, rank: int, start: Restart) -> Regroup:
         private = start.private
         if private == "slot" and start.step == 0 and not self.roster.sharded and not self.roster.lies_sealed(rank, 0):
+            rare("a rank that nobody has begun")
             private = "none"  # nobody has come so far in this rank: what the script makes is the state before the first step
         return Regroup(
             generation=self.generation, rank=rank, world_size=self.options.world_size, store_host="", store_port=0, settle="none", then="start",
@@ -58,6 +60,7 @@ class Moving(Ending):
         if plan.generation != self.generation or member.told >= plan.generation or self.stage not in (Stage.STARTING, Stage.MOVING, Stage.HANDOVER):
             return []
         if plan.replicated == "transfer" and not plan.donate and self._donated is None:
+            rare("a plan waits for the donor's image")
             return []
         member.told, member.still, member.place = plan.generation, None, 0
         member.victim, member.raised = False, None  # of the last generation: how this one ends for it is another matter
@@ -110,6 +113,7 @@ class Moving(Ending):
         out: list[Output] = []
         for spare in self.roster.spares():
             if spare.kind == "warm" and kind == "hot" and not spare.condemned:  # made while nobody knew that the script can park
+                rare("a warm spare makes room for a hot one")
                 spare.condemned = True
                 out.append(ToAgent(KillWorker(spare.worker, "a hot spare takes its place")))
         for _ in range(self.options.spares - len(self.roster.spares())):
@@ -125,10 +129,12 @@ class Moving(Ending):
             return self._from_checkpoint()
         there = self._restart.replicated != "transfer" or self._donated is not None  # False: who was to hand over died before it had
         if there and restore.step is None and self._restart.step == self.step and self.budgets.at_step < limits.REPEATS_PER_STEP_COUNT:
+            rare("all begin again from what they began from")
             return self._restart  # nobody has got further than where all began: what they began from is still there, unless that is the fault
         if self.roster.sharded:
             return self._from_checkpoint() if restore.step is None else Restart(restore.step, "none", "slot")
         if (finished or restore.step is None) and self._donated is not None and self._donated[1] == self.step:
+            rare("all begin from a transfer image whose donor is gone")
             return Restart(self.step, "transfer", "slot")
         return self._from_checkpoint() if restore.step is None else None
 
@@ -153,6 +159,8 @@ class Moving(Ending):
         return [*self._send_plan(donor), SetTimer("handover", now_s + limits.REGROUP_DEADLINE_S)]
 
     def _on_donated(self, now_s: float, message: Donated) -> list[Output]:
+        if message.generation != self.generation:
+            rare("donated for a generation that is over")
         if message.generation == self.generation:
             self._donated = (message.generation, message.step)
             if self.stage is Stage.HANDOVER:

@@ -92,6 +92,12 @@ class Course:
         self._spare_failures = 0
         self._warned: set[str] = set()
 
+    @property
+    def runs_plain(self) -> bool:
+        """All processes of a script without an outlast call are at work; of such a run nothing more is known."""
+        members = self.roster.members()
+        return self.stage is Stage.STARTING and not self.roster.outlast and bool(members) and all(m.running for m in members)
+
     # --- progress ------------------------------------------------------------------------------------------------
 
     def _committed_by(self, message: Progress) -> int:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from enum import Enum
 
 from outlast.engine.protocol.outputs import Answer, Output, Plan, Say, Wake
+from outlast.engine.rare import rare
 from outlast.model.messages import (
     Broke,
     Committed,
@@ -60,6 +61,7 @@ class WorkerMachine:
         self.sealed: tuple[int, ...] = ()
         self.phases = 0  # done since `committed`
         self.begun = False  # the step after `committed` was asked for: all phases lie behind
+        self.over = False  # there is none
         self._first_commit_said = True
 
     @property
@@ -82,7 +84,8 @@ class WorkerMachine:
 
     def _on_regroup(self, message: Regroup) -> list[Output]:
         if message.generation <= self.generation:
-            return []  # stale
+            rare("a plan that is stale, or comes twice")
+            return []
         self.generation = message.generation
         self.plan = message
         self.state = State.DETACHED if self._detached else State.MOVING
@@ -93,11 +96,14 @@ class WorkerMachine:
 
     def _on_leave(self, message: Leave) -> list[Output]:
         if message.generation != self.generation:
+            rare("told to leave a generation that it is not in")
             return []
         if self.state is State.DETACHED:
+            rare("told to leave before it has taken the plan")
             self.plan = None
             return self._inventory(in_hook=False)
         if self.state is State.FINISHED:
+            rare("told to leave past its last step")
             return [*self._inventory(in_hook=False), Wake()]
         if self.state in (State.MOVING, State.TRAINING):
             self.state = State.BROKEN
@@ -111,6 +117,23 @@ class WorkerMachine:
         self._detached = True
         if self.state is State.MOVING:
             self.state = State.DETACHED
+
+    def newer_plan(self, *, than: int) -> Regroup | None:
+        """The newest plan, if its generation is above `than`."""
+        return self.plan if self.plan is not None and self.plan.generation > than else None
+
+    def in_time(self, generation: int) -> bool:
+        """Whether what was begun in `generation` may still go on: neither broken nor past."""
+        return not self.broken and self.generation == generation
+
+    def begins_anew(self, plan: Regroup, *, reenters: bool) -> bool:
+        """Whether a rank that broke while it attached leaves main's function for `plan`. `reenters`: it had its group before the function began."""
+        return plan.then == "reenter" or (reenters and plan.replicated != "donor")
+
+    def born_in(self, generation: int) -> None:
+        """It ends without ever having joined: the launcher has sent a plan of `generation`, or will."""
+        if self.generation == 0 and self.plan is None:
+            self.generation = generation
 
     def follow(self) -> None:
         """The main thread takes the newest plan: from here on a Leave concerns it."""
@@ -133,7 +156,7 @@ class WorkerMachine:
         """The group stands and the state is of `step`. Nothing is said if this generation broke meanwhile."""
         self.attached = True
         if step != self.committed:
-            self.begun = False
+            self.begun = self.over = False
         self.phases = 0 if self.plan is None else self.plan.phases
         self.committed, self.prepared, self.passed = step, max(step, 0), step
         if self.state is not State.MOVING:
@@ -152,7 +175,7 @@ class WorkerMachine:
 
     def now_committed(self, *, step: int, now_s: float) -> list[Output]:
         self.committed = step
-        self.phases, self.begun = 0, False
+        self.phases, self.begun, self.over = 0, False, False
         self.passed = self.prepared = max(step, self.prepared)
         if self._first_commit_said:
             return []
@@ -162,8 +185,9 @@ class WorkerMachine:
     def now_past_phase(self) -> None:
         self.phases += 1
 
-    def now_begun(self) -> None:
-        self.begun = True
+    def now_begun(self, *, over: bool) -> None:
+        """The next step is asked for. `over`: there is none, and what follows is the last vote."""
+        self.begun, self.over = True, over
 
     def broke(self, *, mechanism: str, error: str, traceback: str, now_s: float) -> list[Output]:
         """The main thread cannot go on in this generation. A victim of a Leave need not say so."""
@@ -192,8 +216,9 @@ class WorkerMachine:
         """Main's function is entered again: what the old one held is gone, the images stay."""
         self.attached = False
         self.committed = self.prepared = self.passed = -1
-        self.phases, self.begun = 0, False
+        self.phases, self.begun, self.over = 0, False, False
 
     def _inventory(self, *, in_hook: bool) -> list[Output]:
         self.state = State.STILL
-        return [Say(Inventory(self.worker, self.generation, self.committed, self.prepared, self.passed, in_hook, self.sealed, self.phases, self.begun))]
+        held = (self.committed, self.prepared, self.passed, in_hook, self.sealed, self.phases, self.begun, self.over)
+        return [Say(Inventory(self.worker, self.generation, *held))]

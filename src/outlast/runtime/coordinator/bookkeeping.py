@@ -155,7 +155,7 @@ class Bookkeeping:
         """What `outlast status --json` prints."""
         lives = [self._life(known) for known in self._known.values() if known.rank >= 0]
         members = sorted(coordinator.roster.members(), key=lambda member: member.rank)
-        plain = coordinator.stage is Stage.STARTING and not coordinator.roster.outlast and bool(members) and all(m.running for m in members)
+        plain = coordinator.runs_plain
         last = list(self._interruptions.values())[-_SHOWN:]
         return {
             "run": self._run,

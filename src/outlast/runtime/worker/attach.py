@@ -86,7 +86,7 @@ class Attachment:
         session = self.member.session
         assert session is not None
         plan = session.wait_plan()
-        if plan.then == "reenter" or (self.member.reenters and plan.replicated != "donor"):
+        if session.machine.begins_anew(plan, reenters=self.member.reenters):
             raise Reenter
 
     def _build(self, plan: Regroup) -> float:

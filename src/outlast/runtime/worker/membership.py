@@ -222,12 +222,13 @@ class Membership:
     def _open_ballots(self, plan: Regroup) -> None:
         """Once the group stands: nobody is in an older generation any more."""
         assert self.session is not None
+        machine = self.session.machine
         if ballots.is_offered(world_size=plan.world_size, local_world_size=self.local_world_size):
             with self.refusing():
                 rows = self.session.vault.ballots(ballots.size(plan.world_size))
             self.ballots = ballots.BallotBox(
                 rows, generation=plan.generation, rank=plan.rank, world_size=plan.world_size, timeout_s=limits.GROUP_TIMEOUT_S,
-                cancelled=lambda: self.broken or self.generation != plan.generation,
+                cancelled=lambda: not machine.in_time(plan.generation),
             )  # fmt: skip
 
     def _collectives(self) -> int:

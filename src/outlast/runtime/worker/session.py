@@ -87,8 +87,7 @@ class Session:
             self.refuse(error, error.exit_code)
             return
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        if self.machine.generation == 0 and self.machine.plan is None:  # never joined: the launcher has sent a plan or will
-            self.machine.generation = self.spec.generation
+        self.machine.born_in(self.spec.generation)
         mechanism = "corrupt" if isinstance(error, CorruptError) else "collective" if is_peer_failure(error) else "exception"
         self.do(lambda m: m.broke(mechanism=mechanism, error=one_line(error), traceback=cut(text), now_s=clock.now_s()))
 
@@ -109,9 +108,9 @@ class Session:
     def wait_plan(self, *, newer_than: int = 0) -> Regroup:
         """Block until a plan of a generation above `newer_than` has come; it is left in the machine."""
         with self._lock:
-            while self.machine.plan is None or self.machine.plan.generation <= newer_than:
+            while (plan := self.machine.newer_plan(than=newer_than)) is None:
                 self._lock.wait()
-            return self.machine.plan
+            return plan
 
     def take_plan(self, plan: Regroup) -> bool:
         """Follow `plan` from here on; False if it is not the newest any more."""

@@ -29,6 +29,7 @@ from outlast.runtime.worker.phase import Attempt
 from outlast.runtime.worker.poll import Poll
 from outlast.runtime.worker.random_state import RandomState
 from outlast.runtime.worker.rehearsal import Rehearsal
+from outlast.runtime.worker.session import Session
 from outlast.runtime.worker.state import State
 from outlast.runtime.worker.step import Step
 from outlast.runtime.worker.survivor import Survivor
@@ -93,11 +94,11 @@ class Transaction:
             raise Reenter
         while True:
             if self.member.session is not None:
-                self.member.session.do(lambda machine: machine.now_begun())
+                self._say_begun(self.member.session, over=self._is_over(until))
                 self._survivor.take_back_what_followed(self._batches.held)
             if self.member.broken:
                 self._follow(self.member.stand_still(in_hook=False))
-            if self.committed >= until or self._poll.stopping:
+            if self._is_over(until):
                 if self._close() and self._hand_over():
                     return None
                 continue
@@ -108,6 +109,12 @@ class Transaction:
                 return self._given_out(None)
             if self._fetch(number):
                 return self._given_out(self._batches.random)
+
+    def _is_over(self, until: int) -> bool:
+        return self.committed >= until or self._poll.stopping
+
+    def _say_begun(self, session: Session, *, over: bool) -> None:
+        session.do(lambda machine: machine.now_begun(over=over))
 
     def _fetch(self, number: int) -> bool:
         """Get the step's batches. False: that failed and was dealt with."""
