@@ -141,11 +141,15 @@ def test_a_second_fault_while_the_first_is_mended(tmp_path: Path, calm: Calm, ma
 def test_two_ranks_at_once(tmp_path: Path, calm: Calm) -> None:
     with Drill(tmp_path, "ddp.py", "--steps", 60, flags=("--spares", 1)) as drill:
         drill.until(lambda: drill.step >= 8, "step 8")
-        for rank in (1, 3):
-            os.kill(drill.pid_of(rank), signal.SIGKILL)
+        pids = [drill.pid_of(rank) for rank in (1, 3)]
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
         outcome = drill.finish()
     nothing_shows(outcome, calm("--steps", 60), faults=1, rungs={"respawn"})
-    assert sorted(outcome.interruptions[0]["ranks"]) == [1, 3]
+    one = outcome.interruptions[0]
+    others = set(one["ranks"]) - {1, 3}
+    assert {1, 3} <= set(one["ranks"]), str(outcome)
+    assert not others or (len(others) == 1 and "did not leave its collective" in one["reason"]), "a send that gloo has forgotten keeps one, at most"
 
 
 @pytest.mark.drill
@@ -209,10 +213,12 @@ def test_a_lost_store_interrupts_nobody_and_the_next_regroup_finds_another(tmp_p
 def test_the_store_and_a_rank_at_once(tmp_path: Path, calm: Calm) -> None:
     with Drill(tmp_path, "ddp.py", "--steps", 60) as drill:
         drill.until(lambda: drill.step >= 5, "step 5")
-        os.kill(drill.store(), signal.SIGKILL)
-        os.kill(drill.pid_of(2), signal.SIGKILL)
+        for pid in (drill.store(), drill.pid_of(2)):
+            os.kill(pid, signal.SIGKILL)
         outcome = drill.finish()
-    nothing_shows(outcome, calm("--steps", 60), faults=1, rungs={"respawn"})
+    blamed = [one["ranks"] for one in outcome.interruptions]
+    assert blamed in ([[2]], [[2], []]), "a group that was begun with the store fails with it, and that is no rank's fault"
+    nothing_shows(outcome, calm("--steps", 60), faults=len(blamed), rungs={"respawn", "repeat"})
 
 
 # --- the rank's own doing ---------------------------------------------------------------------------------

@@ -107,7 +107,7 @@ class OnlyTheGuilty:
     """An interruption names ranks that were struck, and no others. Of a plain script, which fails with its peers, nobody can say which came first."""
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, RunOver) and not seen.plain and seen.struck is not None and (innocent := set(seen.blamed) - set(seen.struck)):
+        if isinstance(seen, RunOver) and not seen.plain and (innocent := set(seen.blamed) - set(seen.struck)):
             yield f"ranks {sorted(innocent)} are blamed, and ranks {list(seen.struck)} were struck"
 
 

@@ -65,7 +65,7 @@ class StepDone:
 class RunOver:
     """`alive`: processes with a rank that still live; `until`: the last step that was asked for; `stop_asked`: somebody wanted it to end; `refused`: input was;
     `strikes`: how often something was struck; `done`: ranks that came to their end well; `blamed`: ranks named by interruptions; `struck`: ranks
-    whose holders were struck, None where that was something that all need.
+    whose holders were struck.
     """
 
     state: str
@@ -84,7 +84,7 @@ class RunOver:
     ranks: int
     done: tuple[int, ...]
     blamed: tuple[int, ...]
-    struck: tuple[int, ...] | None
+    struck: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,10 +36,8 @@ class Strikes:
             if fault.at_s is not None:
                 self._world.timeline.after(fault.at_s + fault.after_s, partial(self._strike_holder, fault))
 
-    def ranks(self) -> tuple[int, ...] | None:
-        """Ranks whose holders were struck; None where something was struck that all of them need."""
-        if any(fault.rank is None for _, fault, _ in self.struck):
-            return None
+    def ranks(self) -> tuple[int, ...]:
+        """Whose holders were struck. The store has no rank: nobody is to blame for it."""
         return tuple(sorted(set(self._ranks)))
 
     def at_mark(self, process: Process, mark: str) -> None:
@@ -69,7 +67,8 @@ class Strikes:
         if world.interruptions and any(one.resumed_s is None for one in world.interruptions.values()) and world.coordinator.stage is not Stage.STOPPING:
             self.in_recovery.append(fault.id)
         self.struck.append((world.now_s, fault, process.worker))
-        self._ranks.append(process.rank)
+        if fault.rank is not None:
+            self._ranks.append(process.rank)
         if fault.kind in ("kill", "exit"):
             world.node.end(process, *((None, 9) if fault.kind == "kill" else (3, None)))
         elif fault.kind in ("stop", "deaf"):

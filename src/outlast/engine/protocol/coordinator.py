@@ -87,10 +87,7 @@ class Coordinator(Leaving):
             self._store = (message.host, message.port)
             return [output for member in self.roster.members() for output in self._send_plan(member)]
         if isinstance(message, StoreLost):
-            self._store = None
-            if self.stage not in (Stage.TRAINING, Stage.STARTING):
-                rare("the store is lost while a fault is dealt with")
-            return [self._event(now_s, "store_lost", {"reason": message.reason}), *self._ask_store(message.reason)]
+            return self._on_store_lost(now_s, message)
         if isinstance(message, Progress):
             self._note_step(self._committed_by(message), message.newest)
             self.roster.step_s, self._moved_s = message.step_s, message.at_s

@@ -11,7 +11,7 @@ from outlast.engine.protocol.outputs import Output, SetTimer, Tell, ToAgent
 from outlast.engine.protocol.state import Stage
 from outlast.engine.rare import rare
 from outlast.model import limits
-from outlast.model.messages import Broke, KillWorker, WorkerExited, WorkerHung
+from outlast.model.messages import Broke, KillWorker, StoreLost, WorkerExited, WorkerHung
 from outlast.model.terms import FailureClass, Mechanism
 
 
@@ -107,7 +107,19 @@ class Faults(Moving):
         if self.stage not in (Stage.TRAINING, Stage.MOVING, Stage.STARTING):
             return []  # a victim of what is being dealt with
         rare("a victim speaks before the culprit is known")
-        return self._fault(now_s, member, Mechanism.LOST_CONTACT, None, message.error, "", f"rank {member.rank}'s collective failed")
+        out = self._fault(now_s, member, Mechanism.LOST_CONTACT, None, message.error, "", f"rank {member.rank}'s collective failed")
+        if self._store_lost[0] == self.generation:
+            self.interruptions.excuse(reason=self._store_lost[1])
+        return [*out, *self._records()]
+
+    def _on_store_lost(self, now_s: float, message: StoreLost) -> list[Output]:
+        """Whoever builds a group just now fails for it, and may say so before this is known."""
+        if self.stage is not Stage.TRAINING:
+            rare("the store is lost while a generation is built")
+        self._store, self._store_lost = None, (self.generation, f"the store that groups are built with was lost: {message.reason}")
+        if self.stage in (Stage.GATHERING, Stage.LEAVING):
+            self.interruptions.excuse(reason=self._store_lost[1])
+        return [*self._records(), self._event(now_s, "store_lost", {"reason": message.reason}), *self._ask_store(message.reason)]
 
 
 def _how(message: WorkerExited) -> str:

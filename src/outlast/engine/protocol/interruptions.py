@@ -54,12 +54,18 @@ class InterruptionLog:
         pids = last.pids if pid in last.pids else (*last.pids, pid)
         known = [moment for moment in (last.fault_s, fault_s) if moment is not None]
         kind = mechanism if stronger else last.mechanism
+        why = f"{reason}; {last.reason}" if stronger else last.reason if mechanism is last.mechanism else f"{last.reason}; {reason}"
         self._put(
             replace(
                 last, ranks=ranks, pids=pids, mechanism=kind, failure_class=_class_of(kind), fault_s=min(known) if known else None,
-                error=last.error or error, traceback=last.traceback or traceback, reason=reason if stronger else last.reason,
+                error=last.error or error, traceback=last.traceback or traceback, reason=why,
             )
         )  # fmt: skip
+
+    def excuse(self, *, reason: str) -> None:
+        """Those that spoke first, and alone, are victims of something that is no rank."""
+        if self.open and self.open[-1].mechanism is Mechanism.LOST_CONTACT:
+            self._put(replace(self.open[-1], ranks=(), pids=(), reason=reason))
 
     def classify(self, *, failure_class: FailureClass, reason: str) -> None:
         if self.open:
