@@ -6,11 +6,12 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from outlast.errors import UsageError
-from outlast.model.fault_plan import PlannedFault
+from outlast.model.fault_plan import PlannedFault, parse
 from outlast.sim.draws import Stream
 from outlast.sim.life import SLACK_S, draw_faults, live, lived
 from outlast.sim.options import Options, draw_options
@@ -20,16 +21,7 @@ from outlast.sim.timeline import LATE, NORMAL, URGENT, Timeline
 from outlast.sim.world import World
 
 SWARM_SEEDS = 200
-FOUND = {  # seeds that broke a rule once, and what was wrong
-    21102: "a plan that only one rank had heard of was forgotten when the store was lost, and with it a committed step",
-    21987: "ranks that waited in an evaluation were blamed for one that hung before it",
-    22450: "the same, in a second generation",
-    23241: "a rank that hung on its way into a generation was passed over",
-    25204: "a rank that hung right after a vote was passed over",
-    122102: "a donor's end that was said twice stopped the hand-over of the next donor",
-    50677: "in the simulated world, a rank that had left a group was told of its failure as if it were still in it",
-    34370: "a survivor at the group had come to fewer places than a fork, and was killed for it",
-}
+FOUND = sorted((Path(__file__).parent / "found").glob("*.toml"))  # lives that broke a rule once: what was wrong, seed, options, faults
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +36,13 @@ def test_a_swarm_keeps_every_rule(swarm: Tally) -> None:
     assert (swarm.result, swarm.bad) == ("ok", []), f"replay with `outlast sim --seed N --trace`: {swarm.bad}"
 
 
-@pytest.mark.parametrize("seed", FOUND)
-def test_what_a_swarm_once_found_stays_mended(seed: int) -> None:
-    assert live(seed=seed, given={}).violations == (), FOUND[seed]
+@pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)
+def test_what_a_swarm_once_found_stays_mended(path: Path) -> None:
+    """All of it is said in the file, so that it stays the same life when draws change."""
+    why, seed, options = (line.removeprefix("# ") for line in path.read_text().splitlines()[:3])
+    planned = parse(path.read_text(), source=path.name)
+    life = lived(seed=int(seed.removeprefix("seed ")), options=Options(**json.loads(options.removeprefix("options "))), faults=planned)
+    assert life.violations == (), why
 
 
 def test_a_swarm_reaches_what_it_is_for(swarm: Tally) -> None:

@@ -46,9 +46,10 @@ KINDS: Mapping[str, str] = {
     "hold": "messages to the process wait for for_s: its listener gets no processor",
     "mute": "messages from the process wait for for_s",
     "repeat": "messages to and from the process come twice, for for_s",
+    "linger": "the process is in the kernel when it is killed: it ends for_s later",
 }
-PASSING = ("stop", "deaf", "hold", "mute", "repeat")  # kinds with a for_s
-SIM_ONLY = ("deaf", "hold", "mute", "repeat")
+PASSING = ("stop", "deaf", "hold", "mute", "repeat", "linger")  # kinds with a for_s
+SIM_ONLY = ("deaf", "hold", "mute", "repeat", "linger")
 MARKS = (
     "boot", "join", "parked", "setup", "grouping", "restoring", "joined", "body", "reduced", "sealing", "prepared", "voting", "passed", "applied", "committed",
     "still", "settled", "donating", "phase", "closing", "finishing", "epilogue",

@@ -52,7 +52,7 @@ SPARE_REFILL_DELAY_S = 1.0  # a spent spare is replaced this long after training
 
 # --- processes ---------------------------------------------------------------------------------------
 TERM_GRACE_S = 10.0  # SIGTERM to SIGKILL at the end of a run
-KILL_DEADLINE_S = 5.0  # SIGKILL to the kernel's word that the process is gone
+KILL_DEADLINE_S = 60.0  # SIGKILL to the kernel's word that the process is gone: giving tens of gigabytes back takes seconds
 WORKERS_MAX_COUNT = 256  # per node
 ORPHAN_EXIT_CODE = 113  # a worker whose agent is gone ends with this
 ZYGOTE_BOOT_DEADLINE_S = 120.0

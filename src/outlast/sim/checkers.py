@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from outlast.sim.observations import Arrived, NothingMoves, Observation, Planned, RankGiven, Restored, RunOver, StepDone
 
-VERDICTS = ("crash loop", "whole restarts", "budget")  # how a run that is struck again and again may end
+VERDICTS = ("crash loop", "whole restarts", "budget", "cannot be killed")  # how a run that is struck again and again may end
 
 
 @dataclass(frozen=True, slots=True)

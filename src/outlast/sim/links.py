@@ -9,6 +9,7 @@ from outlast.sim.processes import Process
 from outlast.sim.timeline import Timeline
 
 LEAST_S = 0.0001
+AGAIN_S = 0.5  # a message that comes twice comes again after up to so long: generations may lie between
 
 
 class Links:
@@ -40,4 +41,4 @@ class Links:
     def _both(self, process: Process, at_s: float, act: Callable[[], None]) -> None:
         self._timeline.after(at_s - self._timeline.now_s, act)
         if process.repeats_until_s > self._timeline.now_s:
-            self._timeline.after(at_s - self._timeline.now_s, act)
+            self._timeline.after(at_s - self._timeline.now_s + self._stream.pick((0.0, 0.05, AGAIN_S)), act)

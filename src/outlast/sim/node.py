@@ -60,7 +60,7 @@ class Node:
     # --- the agent -----------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        readings = {p.worker: Reading(replace(p.beacon), p.listed_stopped) for p in self.alive()}
+        readings = {p.worker: Reading(replace(p.beacon), p.listed_stopped) for p in self.processes.values() if not p.reaped}
         self.do(self.agent.on_tick(readings, now_s=self.now_s, heard_s=self.heard_s))
 
     def do(self, outputs: list[Output]) -> None:
@@ -79,7 +79,7 @@ class Node:
                 self._links.send_to(process, lambda: self._deliver(process, output))
         elif isinstance(output, Kill):
             self.doomed.add(output.worker)
-            after(self._kernel.between(0.0005, 0.005), lambda: self.end(self.processes.get(output.worker), None, 9))
+            after(self._kernel.between(0.0005, 0.005), lambda: self._kill(self.processes.get(output.worker)))
         elif isinstance(output, Spawn):
             after(self._kernel.between(0.01, 0.03), lambda: self._spawn(output))
         elif isinstance(output, Terminate):
@@ -130,6 +130,16 @@ class Node:
         """Of the process, to the agent."""
         self._links.send_from(process, lambda: self.do(self.agent.on_worker(message, now_s=self.now_s)))
 
+    def _kill(self, process: Process | None) -> None:
+        """SIGKILL. A process that is in the kernel runs no code of its own any more, and ends later."""
+        if process is None or not process.alive or process.dying:
+            return
+        if process.lingers_s:
+            process.dying = process.stopped = True
+            self._world.timeline.after(process.lingers_s, lambda: self.end(process, None, 9))
+        else:
+            self.end(process, None, 9)
+
     def end(self, process: Process | None, exit_code: int | None, signal: int | None) -> None:
         if process is None or not process.alive:
             return
@@ -143,9 +153,13 @@ class Node:
         rank = process.beacon.rank
         steps = tuple(sorted(self._world.slots.get(rank, {}).values(), reverse=True)) if rank >= 0 else ()
         committed, phase = process.beacon.step, process.beacon.phase.value
-        self.event(
-            process, WorkerExited(process.worker, 1000 + process.worker, exit_code, signal, False, committed, steps, steps, phase, self.now_s, self.now_s, "")
-        )
+        exited = WorkerExited(process.worker, 1000 + process.worker, exit_code, signal, False, committed, steps, steps, phase, self.now_s, self.now_s, "")
+        self._links.send_from(process, lambda: self._reap(process, exited))
+
+    def _reap(self, process: Process, exited: WorkerExited) -> None:
+        """The agent hears of its end; until then its beacon lies there to be read."""
+        process.reaped = True
+        self.do(self.agent.on_event(exited, now_s=self.now_s))
 
     def _deliver(self, process: Process, order: Deliver) -> None:
         if not process.alive:

@@ -52,12 +52,15 @@ class Process:
     waits: Act | None = None
     token: int = 0
     alive: bool = True
+    reaped: bool = False  # the agent knows that it has ended
     stopped: bool = False  # SIGSTOP, or deaf
     listed_stopped: bool = False  # the kernel says so
     hung: bool = False
     backlog: list[Callable[[], None]] = field(default_factory=list)  # what happens to a stopped process comes when it goes on
     held_until_s: float = 0.0  # messages to it wait
     mute_until_s: float = 0.0  # messages from it wait
+    lingers_s: float = 0.0  # it ends so long after it was killed
+    dying: bool = False
     repeats_until_s: float = 0.0  # messages to and from it come twice
     group: Group | None = None
     collectives: int = 0

@@ -82,6 +82,8 @@ class Strikes:
             process.held_until_s = world.now_s + fault.for_s
         elif fault.kind == "mute":
             process.mute_until_s = world.now_s + fault.for_s
+        elif fault.kind == "linger":
+            process.lingers_s = fault.for_s
         elif fault.kind == "repeat":
             process.repeats_until_s = world.now_s + fault.for_s
         else:
@@ -89,6 +91,8 @@ class Strikes:
 
 
 def _go_on(process: Process) -> None:
+    if process.dying:
+        return
     process.stopped = process.listed_stopped = False
     backlog, process.backlog = process.backlog, []
     for act in backlog:

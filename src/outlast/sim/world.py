@@ -168,7 +168,7 @@ class World:
                 state=end.state, exit_code=end.exit_code, reason=end.reason, committed=self.committed, until=self.options.steps, trained=bool(self.commits),
                 plain=self.options.way == "plain", stop_asked=self._stop_asked,
                 refused=any(fault.kind == "refuse" for _, fault, _ in self.strikes.struck),
-                alive=tuple(process.worker for process in self.node.alive() if process.rank >= 0),
+                alive=tuple(process.worker for process in self.node.alive() if process.rank >= 0 and not process.dying),
                 open_interruptions=tuple(one.id for one in self.interruptions.values() if one.resumed_s is None),
                 interruptions=len(self.interruptions), strikes=len(self.strikes.struck), done=tuple(sorted(self.node.done)),
                 blamed=tuple(sorted({rank for one in self.interruptions.values() for rank in one.ranks})), struck=self.strikes.ranks(),

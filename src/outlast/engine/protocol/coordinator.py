@@ -69,9 +69,8 @@ class Coordinator(Leaving):
         if name == "handover" and self.stage is Stage.HANDOVER:
             rare("state is not handed over in time")
             return self._kill_those(now_s, [m for m in self.roster.live() if m.plan is not None and m.plan.donate], "did not hand over in time")
-        if name == "clear" and self.stage is Stage.CLEARING:
-            rare("killed ones did not end in time")
-            return self._when_cleared(now_s, force=True)
+        if name == "kill":
+            return self._on_unkillable(now_s)
         if name == "spares" and self.stage is not Stage.STOPPING:
             return self._refill_spares(now_s)
         if name == "stop":

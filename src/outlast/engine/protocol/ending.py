@@ -8,6 +8,7 @@ from __future__ import annotations
 from outlast.engine.protocol.members import Member
 from outlast.engine.protocol.outputs import End, Manifest, Output, SetTimer, Tell, ToAgent
 from outlast.engine.protocol.state import Course, Stage
+from outlast.engine.rare import rare
 from outlast.model.messages import Checkpointed, Finished, KillWorker, Stop, TermWorker, ToWorker, WorkerExited
 
 
@@ -41,10 +42,8 @@ class Ending(Course):
         if self._end is None or end.state == "failed":
             self._end = end
         self.stage = Stage.STOPPING
-        out: list[Output] = [SetTimer(name, None) for name in ("gather", "leave", "move", "handover", "clear", "spares")]
-        for member in (*self.roster.live(), *self.roster.spares()):
-            member.condemned = True
-            out.append(ToAgent(KillWorker(member.worker, end.reason)))
+        out: list[Output] = [SetTimer(name, None) for name in ("gather", "leave", "move", "handover", "spares")]
+        out += self._kill(now_s, (*self.roster.live(), *self.roster.spares()), end.reason)
         return [*out, *self._when_stopped(now_s)]
 
     def _when_stopped(self, now_s: float) -> list[Output]:
@@ -53,12 +52,26 @@ class Ending(Course):
         assert self._end is not None
         return self._finish(now_s, self._end)
 
+    def _on_unkillable(self, now_s: float) -> list[Output]:
+        """A driver may keep a process in the kernel for ever. Its rank cannot be given away: nobody can say that it will not go on."""
+        stuck = [m for m in (*self.roster.live(), *self.roster.spares()) if m.condemned]
+        if self.stage is Stage.STOPPING and self._end is not None:
+            rare("the run ends with processes that cannot be killed")
+            return self._over(self._end)
+        if not any(m.rank >= 0 for m in stuck):
+            return []
+        rare("killed ones did not end in time")
+        return self._stop_now(now_s, End(1, "failed", f"processes {[m.pid for m in stuck]} cannot be killed: they do not return from the kernel", ""))
+
     def _finish(self, now_s: float, end: End) -> list[Output]:
         self._end = end
         if self.roster.spares() or self.roster.live():
             return self._stop_now(now_s, end)
+        return self._over(end)
+
+    def _over(self, end: End) -> list[Output]:
         self.stage = Stage.ENDED
-        return [*self._records(), SetTimer("stop", None), end]
+        return [*self._records(), SetTimer("stop", None), SetTimer("kill", None), end]
 
     # --- the last step -------------------------------------------------------------------------------------------
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from outlast.engine.protocol.members import Member
 from outlast.engine.protocol.moving import Moving
-from outlast.engine.protocol.outputs import Output, SetTimer, Tell, ToAgent
+from outlast.engine.protocol.outputs import Output, SetTimer, Tell
 from outlast.engine.protocol.state import Stage
 from outlast.engine.rare import rare
 from outlast.model import limits
-from outlast.model.messages import Broke, KillWorker, StoreLost, WorkerExited, WorkerHung
+from outlast.model.messages import Broke, StoreLost, WorkerExited, WorkerHung
 from outlast.model.terms import FailureClass, Mechanism
 
 
@@ -43,8 +43,7 @@ class Faults(Moving):
             self.stage = Stage.LEAVING  # all others stand still as before: another one hands over, once this one is dead
             out.append(SetTimer("handover", None))
             if not member.dead and not member.condemned:
-                member.condemned = True
-                out.append(ToAgent(KillWorker(member.worker, reason)))
+                out += self._kill(now_s, [member], reason)
         return out
 
     def _kill_those(self, now_s: float, members: list[Member], why: str) -> list[Output]:
@@ -53,7 +52,7 @@ class Faults(Moving):
             if not member.condemned and not member.dead:
                 member.condemned = True
                 out += self._fault(now_s, member, Mechanism.HANG, None, "", "", f"rank {member.rank} (pid {member.pid}) {why}")
-                out.append(ToAgent(KillWorker(member.worker, why)))
+                out += self._kill(now_s, [member], why)
         return out
 
     # --- how faults show themselves ------------------------------------------------------------------------------
@@ -88,9 +87,9 @@ class Faults(Moving):
         member.condemned = True
         if member.rank < 0:
             rare("a spare hangs")
-            return [ToAgent(KillWorker(member.worker, message.reason))]
+            return self._kill(now_s, [member], message.reason)
         out = self._fault(now_s, member, Mechanism.HANG, message.last_s, "", "", message.reason)
-        return [*out, ToAgent(KillWorker(member.worker, message.reason))]
+        return [*out, *self._kill(now_s, [member], message.reason)]
 
     def _on_broke(self, now_s: float, member: Member, message: Broke) -> list[Output]:
         if message.generation != self.generation or member.rank < 0 or member.condemned:

@@ -15,7 +15,7 @@ from outlast.engine.rare import rare
 from outlast.engine.recovery import RecoveryVerdict, Situation, decide_rung
 from outlast.engine.restore import RestoreVerdict, decide_replicated, decide_sharded
 from outlast.model import limits
-from outlast.model.messages import Inventory, KillWorker, Leave, ToWorker
+from outlast.model.messages import Inventory, Leave, ToWorker
 from outlast.model.terms import Rung
 
 
@@ -66,9 +66,7 @@ class Leaving(Faults):
         if given_up:  # a process that cannot get over the step: killed, and confirmed dead, before its rank is given away
             rare("a live rank cannot get over the step")
             self._verdict = verdict
-            for member in given_up:
-                member.condemned = True
-            return [ToAgent(KillWorker(member.worker, verdict.reason)) for member in given_up]
+            return self._kill(now_s, given_up, verdict.reason)
         self._verdict = None
         self._book(now_s, verdict, restore, start)
         out = self._records()

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from outlast.engine.protocol.ending import Ending
 from outlast.engine.protocol.members import Member
-from outlast.engine.protocol.outputs import End, Output, SetTimer, ToAgent
+from outlast.engine.protocol.outputs import Output, SetTimer, ToAgent
 from outlast.engine.protocol.state import Restart, Stage
 from outlast.engine.rare import rare
 from outlast.engine.recovery import RecoveryVerdict
@@ -175,20 +175,15 @@ class Moving(Ending):
     def _clear(self, now_s: float, reason: str) -> list[Output]:
         """All are killed; once they are confirmed dead, all come anew from `self._restart`."""
         self.stage = Stage.CLEARING
-        out: list[Output] = [SetTimer("handover", None), SetTimer("clear", now_s + limits.KILL_DEADLINE_S)]
-        for member in self.roster.live():
-            member.condemned = True
-            out.append(ToAgent(KillWorker(member.worker, reason)))
+        out: list[Output] = [SetTimer("handover", None), *self._kill(now_s, self.roster.live(), reason)]
         return [*out, *self._when_cleared(now_s)]
 
-    def _when_cleared(self, now_s: float, *, force: bool = False) -> list[Output]:
-        if self.roster.live() and not force:
-            return []
+    def _when_cleared(self, now_s: float) -> list[Output]:
         if self.roster.live():
-            return self._stop_now(now_s, End(1, "failed", f"processes {[m.pid for m in self.roster.live()]} cannot be killed", ""))
+            return []
         plain = self.roster.way == "plain"
         self.roster.clear()
-        out: list[Output] = [SetTimer("clear", None)]
+        out: list[Output] = [SetTimer("kill", None)]
         if plain:  # torch keys what a script's own init_process_group says by nothing that changes: a new store forgets the dead
             self._store = None
             out += self._ask_store("a new store for a new start")

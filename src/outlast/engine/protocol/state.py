@@ -8,16 +8,17 @@ This module is pure.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
 from outlast.engine.budget import Budgets, default_budgets
 from outlast.engine.protocol.interruptions import InterruptionLog
-from outlast.engine.protocol.members import Roster
-from outlast.engine.protocol.outputs import End, Output, Record, SetTimer
+from outlast.engine.protocol.members import Member, Roster
+from outlast.engine.protocol.outputs import End, Output, Record, SetTimer, ToAgent
 from outlast.engine.recovery import RecoveryVerdict
 from outlast.model import limits
-from outlast.model.messages import Checkpointed, Progress
+from outlast.model.messages import Checkpointed, KillWorker, Progress
 from outlast.model.records import Event, Generation
 
 
@@ -118,6 +119,16 @@ class Course:
             self._fault_s = self._detected_s = None
             self._raised.clear()
         return [*self._records(), SetTimer("spares", now_s + limits.SPARE_REFILL_DELAY_S)]
+
+    # --- killing ---
+
+    def _kill(self, now_s: float, members: Iterable[Member], why: str) -> list[Output]:
+        """They are killed, and their deaths awaited: a rank is given away only after that, and the run ends if one cannot be killed."""
+        out: list[Output] = []
+        for member in members:
+            member.condemned = True
+            out.append(ToAgent(KillWorker(member.worker, why)))
+        return [*out, SetTimer("kill", now_s + limits.KILL_DEADLINE_S)] if out else []
 
     # --- records -------------------------------------------------------------------------------------------------
 
