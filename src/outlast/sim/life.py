@@ -20,6 +20,7 @@ INTERRUPT = ("kill", "exit", "stop", "deaf", "hang", "raise")
 DISTURB = ("lose_store", "hold", "mute", "repeat", "linger")
 STEP_MARKS = ("body", "reduced", "sealing", "prepared", "voting", "passed", "applied", "committed")
 RECOVERY_MARKS = {"still": 1, "settled": 1, "donating": 1, "grouping": 2, "restoring": 2, "joined": 2}  # and the visit from which on they mean recovery
+SPARE_MARKS = ("boot", "join", "setup", "parked")
 STORM = 6  # faults at most
 SLACK_S = 5 * limits.BOOT_DEADLINE_S  # a life may wait for the longest deadlines, one after the other; they cost nothing here
 
@@ -68,13 +69,15 @@ def draw_faults(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
         at_spare, how, recovering, any_mark = stream.chance(0.15), stream.below(10), stream.pick(tuple(RECOVERY_MARKS)), stream.pick(MARKS)
         step_mark, nth, step = stream.pick(STEP_MARKS), stream.below(5), 1 + stream.below(options.steps)
         at_s, after_s, for_s = stream.between(0.0, 2.0), stream.pick((0.0, 0.0, 0.002, 0.02)), stream.pick((0.05, 0.6, 4.0))
-        for_ever, stuck = stream.chance(0.04), stream.chance(0.1)
+        for_ever, stuck, spare_mark = stream.chance(0.04), stream.chance(0.1), stream.pick(SPARE_MARKS)
         spare = number > 0 and at_spare and options.spares > 0 and kind != "lose_store"
         fault = PlannedFault(id=str(number + 1), kind=kind, rank=None if kind == "lose_store" else -1 if spare else rank, after_s=after_s, for_s=for_s)
         if kind == "linger" and stuck:
             fault = replace(fault, for_s=1e6)  # a driver that never lets it go
         if number == 0:
             fault = replace(fault, mark=step_mark, nth=1 + nth % options.steps, times=1_000 if for_ever else 1)
+        elif spare and how < 4:
+            fault = replace(fault, mark=spare_mark, nth=1 + nth // 3)
         elif how < 7:
             fault = replace(fault, mark=recovering, nth=RECOVERY_MARKS[recovering] + nth // 3)
         elif how == 7:
