@@ -49,8 +49,8 @@ def test_a_swarm_ends_when_its_time_is_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "hint"),
     [
-        (["sim"], "one of --seed, --seeds, --swarm and --shrink", "`outlast sim --seed 1` is a beginning"),
-        (["sim", "--seed", "1", "--swarm", "3"], "one of --seed, --seeds, --swarm and --shrink", "is a beginning"),
+        (["sim"], "one of --seed, --seeds, --swarm, --shrink and --replay", "`outlast sim --seed 1` is a beginning"),
+        (["sim", "--seed", "1", "--swarm", "3"], "one of --seed, --seeds, --swarm, --shrink and --replay", "is a beginning"),
         (["sim", "--seed", "x"], "argument --seed: 'x' is not a whole number from 0", "--help"),
         (["sim", "--seed", "1", "--ranks", "0"], "ranks is 0", "from 1 to 64"),
         (["sim", "--seed", "1", "--faults", "none.toml"], "none.toml cannot be read: No such file or directory", ""),
@@ -84,6 +84,17 @@ def test_a_broken_rule_is_said_with_the_command_that_replays_it(monkeypatch: pyt
     capsys.readouterr()
     assert sim.main(["--shrink", str(seed), "--way", "sharded"]) == 1
     assert "where PLAN holds\n\nschema = 1\n" in capsys.readouterr().out
+
+
+def test_a_life_is_lived_again_from_its_json(tmp_path: Path) -> None:
+    (tmp_path / "life.json").write_text(outlast("sim", "--seed", "7", "--json", cwd=tmp_path).stdout)
+    again = outlast("sim", "--replay", "life.json", cwd=tmp_path)
+    assert (again.returncode, again.stderr) == (0, "")
+    changed = json.loads((tmp_path / "life.json").read_text()) | {"trace_digest": "0"}
+    (tmp_path / "life.json").write_text(json.dumps(changed))
+    other = outlast("sim", "--replay", "life.json", cwd=tmp_path)
+    assert other.returncode == 1
+    assert "another course than in life.json" in other.stderr
 
 
 def test_one_thing_at_a_time() -> None:

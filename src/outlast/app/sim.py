@@ -3,6 +3,7 @@
     outlast sim --seed 7                 one life: what was drawn, what struck, whether all that must hold did
     outlast sim --swarm 60               as many seeds as fit into a minute, on all cores
     outlast sim --shrink 7               the smallest life that breaks the same rule as seed 7
+    outlast sim --replay life.json       a life that `--json` has written, once more
 
 Exit codes: 0 ok, 1 a rule was broken, 3 unknown.
 """
@@ -18,14 +19,16 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from outlast import __version__
 from outlast.app.cli import Parser
 from outlast.errors import UsageError
 from outlast.model.fault_plan import PlannedFault, parse, render
 from outlast.runtime import clock
 from outlast.runtime.given import read_text
 from outlast.runtime.pool import on_all_cores
-from outlast.sim.life import Life, live
+from outlast.sim.life import Life, live, lived
 from outlast.sim.options import SPARE_KINDS, WAYS
+from outlast.sim.record import read
 from outlast.sim.shrink import shrink
 from outlast.sim.swarm import Tally
 
@@ -36,9 +39,13 @@ DRAWN = ("way", "ranks", "spares", "spare_kind", "steps", "phase_after", "latenc
 
 def main(argv: Sequence[str]) -> int:
     args = parser().parse_args(list(argv))
-    if sum(value is not None for value in (args.seed, args.swarm, args.seeds, args.shrink)) != 1:
-        raise UsageError("one of --seed, --seeds, --swarm and --shrink", hint="`outlast sim --seed 1` is a beginning")
+    if sum(value is not None for value in (args.seed, args.swarm, args.seeds, args.shrink, args.replay)) != 1:
+        raise UsageError("one of --seed, --seeds, --swarm, --shrink and --replay", hint="`outlast sim --seed 1` is a beginning")
     given = {name: getattr(args, name) for name in DRAWN if getattr(args, name) is not None}
+    if args.replay is not None:
+        if given or args.faults:
+            raise UsageError("--replay takes options and faults from its file")
+        return _replay(args)
     faults = parse(read_text(args.faults), source=args.faults) if args.faults else None
     if args.swarm is not None or args.seeds is not None:
         return _swarm(args, given, faults)
@@ -46,12 +53,27 @@ def main(argv: Sequence[str]) -> int:
     life = live(seed=args.seed if args.seed is not None else args.shrink, given=given, faults=faults)
     if args.shrink is not None and life.result == "bad":
         life = _shrunk(life, quiet=args.json)
-    facts = life.as_dict() | {"wall_s": round(clock.now_s() - began_s, 3)}
+    _say(life, args, began_s)
+    return EXIT_CODES[life.result]
+
+
+def _replay(args: argparse.Namespace) -> int:
+    record = read(read_text(args.replay), source=args.replay, version=__version__)
+    began_s = clock.now_s()
+    life = lived(seed=record.seed, options=record.options, faults=record.faults)
+    _say(life, args, began_s)
+    if life.trace_digest == record.trace_digest:
+        return EXIT_CODES[life.result]
+    print(f"another course than in {args.replay}, whose trace is {record.trace_digest}: the code has changed since", file=sys.stderr)
+    return EXIT_CODES["bad"]
+
+
+def _say(life: Life, args: argparse.Namespace, began_s: float) -> None:
+    facts = life.as_dict() | {"version": __version__, "wall_s": round(clock.now_s() - began_s, 3)}
     if args.json:
         print(json.dumps(facts, indent=2))
     else:
         _show(life, facts, args)
-    return EXIT_CODES[life.result]
 
 
 def parser() -> Parser:
@@ -61,6 +83,7 @@ def parser() -> Parser:
     out.add_argument("--swarm", type=float, metavar="SECONDS", help="lives on all cores until the time is up, from --first on")
     out.add_argument("--first", type=_seed, metavar="N", default=0, help="the first seed of --seeds and --swarm (0)")
     out.add_argument("--shrink", type=_seed, metavar="SEED", help="the smallest life that breaks the same rule as this seed")
+    out.add_argument("--replay", metavar="LIFE", help="a life that --json has written, lived again: the same course, or it says so")
     out.add_argument("--faults", metavar="PLAN", help="a fault plan (TOML) in place of drawn faults")
     out.add_argument("--way", choices=list(WAYS), help="how a script can go on after a fault")
     out.add_argument("--ranks", type=int, metavar="N", help="world size")

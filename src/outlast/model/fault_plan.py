@@ -95,6 +95,11 @@ def parse(text: str, *, source: str) -> tuple[PlannedFault, ...]:
         plan = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{source} is not TOML: {error}") from None
+    return read(plan, source=source)
+
+
+def read(plan: Mapping[str, Any], *, source: str) -> tuple[PlannedFault, ...]:
+    """A plan that is data already. Raises UsageError as `parse` does."""
     if plan.get("schema") != SCHEMA:
         raise UsageError(f"{source}: schema is {plan.get('schema')!r}; this version reads {SCHEMA}", hint=f"begin the file with `schema = {SCHEMA}`")
     _known(plan, ("schema", "fault"), source)

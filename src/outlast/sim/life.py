@@ -49,7 +49,7 @@ class Life:
     newest: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON of `outlast sim`, without the wall-clock time."""
+        """The JSON of `outlast sim`, without version and wall-clock time."""
         return {
             "seed": self.seed, "options": self.options.as_dict(), "result": self.result,
             "violations": [{"rule": one.rule, "at_s": round(one.at_s, 6), "what": one.what} for one in self.violations],

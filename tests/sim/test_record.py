@@ -1,0 +1,45 @@
+"""A life that was written down: read back, it is the same; what is no such record is refused by name."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from outlast.errors import UsageError
+from outlast.sim.life import live, lived
+from outlast.sim.record import read
+
+
+def written(seed: int = 12) -> dict[str, Any]:
+    return live(seed=seed, given={}).as_dict() | {"version": "1", "wall_s": 0.1}
+
+
+@pytest.mark.parametrize("seed", [0, 12, 60])
+def test_a_life_that_is_read_back_takes_the_same_course(seed: int) -> None:
+    record = read(json.dumps(written(seed)), source="life.json", version="1")
+    assert lived(seed=record.seed, options=record.options, faults=record.faults).trace_digest == record.trace_digest
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"version": "0"}, "was written by outlast 0; this is 1"),
+        ({"seed": "12"}, "seed is a whole number"),
+        ({"faults": [{"kind": "kil"}]}, "there is no fault kind 'kil'"),
+        ({"faults": 3}, "faults are tables"),
+        ({"options": {"ranks": 3}}, "options are"),
+        ({"options": written()["options"] | {"ranks": "3"}}, "ranks is '3'"),
+        ({"options": written()["options"] | {"ranks": 0}}, "ranks is 0"),
+    ],
+)
+def test_a_record_that_cannot_be_lived_is_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        read(json.dumps(written() | change), source="life.json", version="1")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "3"])
+def test_what_is_no_record_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^life.json"):
+        read(text, source="life.json", version="1")
