@@ -72,12 +72,12 @@ def _fates(folder: Path, trials: int) -> Counter[str]:
 
 
 def test_a_collective_ends_well_nowhere_before_all_have_entered(tmp_path: Path) -> None:
-    fates = _fates(tmp_path, 20)
-    assert fates["raised"] + fates["stuck"] == 40
+    fates = _fates(tmp_path, 8)
+    assert fates["raised"] + fates["stuck"] == 16
 
 
 @pytest.mark.drill
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_after_all_have_entered_it_ends_well_on_any_of_the_survivors(tmp_path: Path) -> None:
     """A thousand kills at random moments."""
     fates = _fates(tmp_path, 1_000)
