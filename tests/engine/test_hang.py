@@ -68,6 +68,22 @@ def test_a_deadline_is_learned_has_a_floor_a_ceiling_and_exceptions() -> None:
     assert deadlines.of(phase=Phase.CHECKPOINT, steps_done=0) == limits.CHECKPOINT_DEADLINE_S
 
 
+def test_first_steps_have_a_deadline_of_their_own_which_the_run_shortens() -> None:
+    """Those that began the run show how long they take; a successor's may compile too, and are not held against its peers' deadlines."""
+    deadlines = Deadlines()
+    deadlines.learn_first(4.0)
+    assert deadlines.of(phase=Phase.BODY, steps_done=0) == limits.FIRST_STEPS_DEADLINE_S, "nobody has come through them yet"
+    beacon = Beacon()
+    beacon.typical_s[Phase.BODY] = 0.1
+    deadlines.learn([beacon])
+    assert deadlines.of(phase=Phase.BODY, steps_done=0) == 4.0 * limits.DEADLINE_FACTOR
+    deadlines.first_s = 0.1
+    assert deadlines.of(phase=Phase.BODY, steps_done=2) == limits.FIRST_STEPS_FLOOR_S
+    deadlines.learn_first(1e6)
+    assert deadlines.of(phase=Phase.BODY, steps_done=0) == limits.FIRST_STEPS_DEADLINE_S
+    assert deadlines.of(phase=Phase.BODY, steps_done=9) == limits.STEP_FLOOR_S
+
+
 class Watch:
     """An agent with three ranks past their first steps, driven tick by tick. `still`: ranks whose beacons stand."""
 
@@ -118,6 +134,22 @@ def test_an_agent_that_was_starved_itself_sees_no_hang() -> None:
     watch = Watch()
     for _ in range(5):
         assert not [one for one in watch.tick(after_s=30.0) if not isinstance(one, ToCoordinator)], "thirty seconds between its own ticks prove nothing"
+
+
+def test_the_agent_learns_how_long_first_steps_take_and_holds_a_successor_to_that() -> None:
+    watch = Watch()
+    assert 0.0 < watch.agent.deadlines.first_s <= 2 * limits.TICK_S
+    for worker in (1, 3):
+        watch.beacons[worker].typical_s[Phase.BODY] = 0.05
+    watch.agent.on_event(WorkerExited(2, 0, None, 9, False, 5, (), (), "body", 0.0, 0.0, ""), now_s=watch.now_s)
+    watch.beacons[4] = Beacon(worker=4, rank=1, phase=Phase.BODY)
+    del watch.beacons[2]
+    watch.agent.on_command(StartWorker(4, 1, "rank", 2), now_s=watch.now_s)
+    watch.tick(moving=(1, 3, 4), step=9)
+    stood_s = watch.now_s
+    found = watch.stand(limits.FIRST_STEPS_FLOOR_S + 2.0, {1: 7, 3: 7, 4: 6})
+    assert [hung.worker for hung in found] == [4]
+    assert limits.FIRST_STEPS_FLOOR_S <= found[0].at_s - stood_s <= limits.FIRST_STEPS_FLOOR_S + 1.0
 
 
 def test_all_alike_are_given_time_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ _FIXED: dict[Phase, float] = {
     Phase.BETWEEN: limits.BETWEEN_DEADLINE_S,
     Phase.EPILOGUE: limits.EVALUATION_DEADLINE_S,
 }
+STEP_PHASES = (Phase.DATA, Phase.BODY, Phase.VOTE, Phase.APPLY, Phase.SNAPSHOT)
 _FLOORS: dict[Phase, float] = {Phase.SNAPSHOT: limits.SNAPSHOT_FLOOR_S}
 _EXEMPT = (Phase.PARKED, Phase.WAIT, Phase.REGROUP)  # the coordinator's own deadlines hold there
 _ALONE = (Phase.BOOT, Phase.DATA, Phase.APPLY, Phase.SNAPSHOT, Phase.CHECKPOINT)  # a rank waits for no other here
@@ -31,9 +32,10 @@ _ALONE = (Phase.BOOT, Phase.DATA, Phase.APPLY, Phase.SNAPSHOT, Phase.CHECKPOINT)
 
 @dataclass(slots=True)
 class Deadlines:
-    """How long each phase may last, learned from how long it lasted on any member."""
+    """How long each phase may last, learned from how long it lasted on any member. `first_s`: the longest that one did in a process's first steps."""
 
     typical_s: dict[Phase, float] = field(default_factory=dict)
+    first_s: float = 0.0
     scale: float = 1.0  # raised after a false alarm
 
     def learn(self, beacons: Iterable[Beacon]) -> None:
@@ -45,6 +47,10 @@ class Deadlines:
                     typical[phase] = lasted_s
         self.typical_s = typical
 
+    def learn_first(self, lasted_s: float) -> None:
+        """A phase in the first steps of some process is over."""
+        self.first_s = max(self.first_s, lasted_s)
+
     def of(self, *, phase: Phase, steps_done: int) -> float | None:
         """The deadline of `phase` for a worker that committed `steps_done` steps in this process; None: never overdue."""
         if phase in _EXEMPT:
@@ -52,7 +58,9 @@ class Deadlines:
         if phase in _FIXED:
             return _FIXED[phase]
         if steps_done < limits.FIRST_STEPS_COUNT:
-            return limits.FIRST_STEPS_DEADLINE_S
+            known = bool(self.typical_s) and self.first_s > 0.0
+            learned = max(self.first_s * limits.DEADLINE_FACTOR, limits.FIRST_STEPS_FLOOR_S) * self.scale
+            return min(learned, limits.FIRST_STEPS_DEADLINE_S) if known else limits.FIRST_STEPS_DEADLINE_S
         learned = self.typical_s.get(phase, 0.0) * limits.DEADLINE_FACTOR * self.scale
         return min(max(learned, _FLOORS.get(phase, limits.STEP_FLOOR_S) * self.scale), limits.STEP_CEILING_S)
 

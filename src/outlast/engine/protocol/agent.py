@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from outlast.engine.hang import Deadlines, HangVerdict, Standing, find_culprits, find_longest, find_stopped
+from outlast.engine.hang import STEP_PHASES, Deadlines, HangVerdict, Standing, find_culprits, find_longest, find_stopped
 from outlast.engine.protocol.outputs import Deliver, HostStore, Kill, Output, Spawn, Terminate, ToCoordinator
 from outlast.engine.rare import rare
 from outlast.model import limits
@@ -167,7 +167,7 @@ class Agent:
             return []
         self._moved = (newest, oldest)
         self.deadlines.scale = 1.0  # they were slow, and the slow phase is learned now
-        step_s = sum(self.deadlines.typical_s.get(phase, 0.0) for phase in (Phase.DATA, Phase.BODY, Phase.VOTE, Phase.APPLY, Phase.SNAPSHOT))
+        step_s = sum(self.deadlines.typical_s.get(phase, 0.0) for phase in STEP_PHASES)
         return [ToCoordinator(Progress(newest, oldest, step_s, now_s))]
 
     def _judge(self, now_s: float) -> list[Output]:
@@ -199,7 +199,10 @@ class Agent:
         beacon = reading.beacon
         if beacon.beats != watched.beats:
             self._patient_until_s = 0.0
-            watched.beats, watched.phase, watched.moved_s = beacon.beats, beacon.phase, min(now_s, beacon.at_ns / 1e9)
+            moved_s = min(now_s, beacon.at_ns / 1e9)
+            if watched.phase in STEP_PHASES and self._steps_done(watched) < limits.FIRST_STEPS_COUNT:
+                self.deadlines.learn_first(moved_s - watched.moved_s)
+            watched.beats, watched.phase, watched.moved_s = beacon.beats, beacon.phase, moved_s
             self._plain = self._plain and beacon.phase is Phase.BOOT
             if watched.first_step < 0 and beacon.phase is Phase.BODY:
                 watched.first_step = beacon.step
