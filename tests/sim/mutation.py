@@ -136,6 +136,7 @@ NAMED = (
     Mutant("who_stands_in_an_evaluation_is_blamed", _HANG, "Phase.SNAPSHOT, Phase.CHECKPOINT)", "Phase.SNAPSHOT, Phase.CHECKPOINT, Phase.EVALUATION)"),
     Mutant("killed_ones_are_waited_for", _COORDINATOR, 'if name == "kill":', 'if name == "never":'),
     Mutant("a_lost_store_is_a_ranks_fault", _FAULTS, "if self._store_lost[0] == self.generation:", "if False:"),
+    Mutant("executed_steps_count_as_committed", _MOVING, "max(self.roster.done(rank), self.options.start.step)", "self.executed"),
     Mutant("a_late_tick_is_nobodys", _AGENT, "self._ticked_s = until_s", "pass"),
 )  # fmt: skip
 FLIPPED = (

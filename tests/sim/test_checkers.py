@@ -10,9 +10,10 @@ from outlast.engine.protocol import leaving
 from outlast.engine.protocol.moving import Moving
 from outlast.engine.restore import RestoreVerdict
 from outlast.model.messages import Regroup
+from outlast.model.terms import CAUSES, Cause
 from outlast.sim import life
 from outlast.sim.checkers import Jury
-from outlast.sim.observations import Arrived, NothingMoves, Observation, Planned, RankGiven, Restored, RunOver, StepDone
+from outlast.sim.observations import Arrived, Booked, NothingMoves, Observation, Planned, RankGiven, Restored, RunOver, StepDone
 from outlast.sim.shrink import shrink
 
 
@@ -23,6 +24,12 @@ def over(**changes: object) -> RunOver:
         "ranks": 3, "done": (0, 1, 2), "blamed": (1,), "struck": (1,),
     }  # fmt: skip
     return RunOver(**(given | changes))  # type: ignore[arg-type]
+
+
+def booked(interrupted: bool = True, worked_s: float = 6.0, **seconds: float) -> Booked:
+    """One rank in a run of ten seconds."""
+    given = {"productive": 6.0, "stall": 1.0, "startup": 3.0} | seconds
+    return Booked(10.0, (dict.fromkeys(CAUSES, 0.0) | {Cause(name): value for name, value in given.items()},), (worked_s,), interrupted)
 
 
 PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "none", "", 4, None, None)
@@ -53,6 +60,11 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
         ([over(open_interruptions=(1,))], "Ends"),
         ([over(state="failed", exit_code=1, reason="bad luck")], "Ends"),
         ([over(state="stopped", exit_code=130)], "Ends"),
+        ([booked(startup=2.9)], "SecondsSum"),
+        ([booked(startup=4.0, repeated=-1.0)], "SecondsSum"),
+        ([booked(worked_s=5.9)], "SecondsSum"),
+        ([booked(worked_s=7.1)], "SecondsSum"),
+        ([booked(interrupted=False, startup=2.0, repeated=1.0)], "SecondsSum"),
     ],
 )
 def test_what_breaks_a_rule_is_seen_by_it_alone(seen: list[Observation], rule: str) -> None:
@@ -68,6 +80,7 @@ def test_what_is_as_it_should_be_breaks_none() -> None:
     fine: list[Observation] = [
         Planned(1, (0, 0), 0, (0, 1)), RankGiven(7, PLAN, ()), Restored(7, 1, "slots", 5, (5, 4)), Arrived(7, 1, 2, 5, 5), Arrived(8, 2, 2, 5, 5),
         StepDone(7, 1, 2, 6, 6, (7,)), Planned(3, (4, 4), 6, ()), StepDone(8, 2, 3, 5, 5, (8,)),
+        booked(), booked(worked_s=7.0), booked(startup=2.0, repeated=1.0),
     ]  # fmt: skip
     for one in fine:
         jury.see(1.0, one)

@@ -215,7 +215,7 @@ class Regroup:
     replicated  where a healed rank takes replicated state from: "none", "donor", "transfer", "checkpoint"
     private     where this rank takes private and sharded state from: "keep", "slot", "checkpoint", "none"
     checkpoint  folder of the checkpoint, or ""
-    high_water  newest step ever committed: executing it again books as repeated
+    high_water  newest step that this rank has ever committed: executing it again books as repeated
     phases      phases after `step` that are done: nobody does them again
     replay      survivors may still be in, or before, a phase after `step`: get there by doing that step once, for nothing
     finish      survivors finish `step` only now: this worker takes their state where that step, done for nothing, ends

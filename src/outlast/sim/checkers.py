@@ -6,10 +6,12 @@ Liveness    the run ends within the bound: all steps committed, or with a verdic
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from outlast.sim.observations import Arrived, NothingMoves, Observation, Planned, RankGiven, Restored, RunOver, StepDone
+from outlast.model.terms import Cause
+from outlast.sim.observations import Arrived, Booked, NothingMoves, Observation, Planned, RankGiven, Restored, RunOver, StepDone
 
 VERDICTS = ("crash loop", "whole restarts", "budget", "cannot be killed")  # how a run that is struck again and again may end
 
@@ -111,6 +113,25 @@ class OnlyTheGuilty:
             yield f"ranks {sorted(innocent)} are blamed, and ranks {list(seen.struck)} were struck"
 
 
+class SecondsSum:
+    """Each second of a rank is booked to one cause; an undisturbed run has repeated nothing, and detected nothing."""
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, Booked):
+            return
+        for rank, seconds in enumerate(seen.by_rank):
+            said_s = math.fsum(seconds.values())
+            if abs(said_s - seen.wall_s) > 1e-6 * max(1.0, seen.wall_s):
+                yield f"rank {rank} has {said_s:.6f} s booked in a run of {seen.wall_s:.6f} s"
+            if min(seconds.values()) < 0:
+                yield f"rank {rank} has less than no seconds booked: {dict(seconds)}"
+            good_s, worked_s = seconds[Cause.PRODUCTIVE], seen.worked_s[rank]
+            if not good_s - 1e-6 <= worked_s <= good_s + seconds[Cause.STALL] + 1e-6:
+                yield f"rank {rank} was at new steps for {worked_s:.6f} s, and has {good_s:.6f} productive and {seconds[Cause.STALL]:.6f} stalled booked"
+            if not seen.interrupted and (seconds[Cause.REPEATED] or seconds[Cause.DETECTION] or seconds[Cause.DEGRADED]):
+                yield f"rank {rank} has lost seconds booked, and the run was not interrupted: {dict(seconds)}"
+
+
 class Ends:
     """Once, within the bound, with nobody left behind: all steps committed, or a verdict."""
 
@@ -146,8 +167,8 @@ class Ends:
             yield f"the run ended well, and interruptions {list(seen.open_interruptions)} were never over"
 
 
-ALL: tuple[Callable[[], OnePlan | OneOwner | Fenced | OnePoint | SealedOnly | NothingLost | NoFalseAlarm | OnlyTheGuilty | Ends], ...] = (
-    OnePlan, OneOwner, Fenced, OnePoint, SealedOnly, NothingLost, NoFalseAlarm, OnlyTheGuilty, Ends,
+ALL: tuple[Callable[[], OnePlan | OneOwner | Fenced | OnePoint | SealedOnly | NothingLost | NoFalseAlarm | OnlyTheGuilty | SecondsSum | Ends], ...] = (
+    OnePlan, OneOwner, Fenced, OnePoint, SealedOnly, NothingLost, NoFalseAlarm, OnlyTheGuilty, SecondsSum, Ends,
 )  # fmt: skip
 
 

@@ -15,8 +15,9 @@ from outlast.engine.protocol.agent import Agent, Reading
 from outlast.engine.protocol.outputs import Answer, Deliver, HostStore, Kill, Output, Plan, Say, Spawn, Terminate, ToCoordinator, Wake
 from outlast.engine.protocol.worker import WorkerMachine
 from outlast.model.beacon import Beacon
+from outlast.model.booking import Book
 from outlast.model.messages import Pong, Regroup, StoreLost, StoreUp, WorkerExited, WorkerStarted
-from outlast.model.terms import Phase
+from outlast.model.terms import Cause, Phase
 from outlast.sim.collectives import Collectives
 from outlast.sim.draws import Stream
 from outlast.sim.links import Links
@@ -112,7 +113,8 @@ class Node:
     def _spawn(self, order: Spawn) -> None:
         assert order.worker not in self.processes, "a worker's number is given twice"
         machine, beacon = WorkerMachine(worker=order.worker), Beacon(worker=order.worker, rank=order.rank)
-        process = Process(order.worker, order.rank, order.kind, order.generation, machine, beacon)
+        book = Book(now_s=self.now_s, cause=Cause.STARTUP)
+        process = Process(order.worker, order.rank, order.kind, order.generation, machine, beacon, book, self.now_s)
         process.beacon.typical_s.update(TYPICAL_S)
         self.processes[order.worker] = process
         process.main = self._script(self._world, process)
@@ -145,6 +147,7 @@ class Node:
             return
         process.alive = False
         self._world.say(f"worker {process.worker} (rank {process.rank}) ends: {f'signal {signal}' if signal else f'exit code {exit_code}'}")
+        self._world.lives.ended(process, now_s=self.now_s)
         self.collectives.leave(process, well=exit_code == 0)
         if exit_code == 0:
             self.done.add(process.rank)

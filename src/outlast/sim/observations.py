@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from outlast.model.messages import Regroup
+from outlast.model.terms import Cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,4 +97,16 @@ class NothingMoves:
     where: str
 
 
-Observation = Planned | RankGiven | Restored | Arrived | StepDone | RunOver | NothingMoves
+@dataclass(frozen=True, slots=True)
+class Booked:
+    """The run is over, and its seconds are booked: of each rank, by cause. `worked_s`: how long each rank was at steps that it then committed
+    for the first time, by the world's own watch. `interrupted`: it was, or was cut short.
+    """
+
+    wall_s: float
+    by_rank: tuple[Mapping[Cause, float], ...]
+    worked_s: tuple[float, ...]
+    interrupted: bool
+
+
+Observation = Planned | RankGiven | Restored | Arrived | StepDone | RunOver | Booked | NothingMoves

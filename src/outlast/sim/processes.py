@@ -8,6 +8,7 @@ from typing import Any
 
 from outlast.engine.protocol.worker import WorkerMachine
 from outlast.model.beacon import Beacon
+from outlast.model.booking import Book
 
 Act = tuple[str, Any]  # what a main thread waits for: ("sleep", s), ("plan", g), ("collective", None), ("build", plan)
 Thread = Generator[Act, Any, Any]
@@ -48,6 +49,9 @@ class Process:
     generation: int
     machine: WorkerMachine
     beacon: Beacon
+    book: Book
+    spawned_s: float
+    step_began_s: float = 0.0
     main: Thread | None = None
     waits: Act | None = None
     token: int = 0

@@ -10,8 +10,9 @@ the state in memory is of (`Process.content`).
 from __future__ import annotations
 
 from outlast.engine.protocol.outputs import Output
+from outlast.model.booking import Book
 from outlast.model.messages import Hello, Parked, Refused, Regroup
-from outlast.model.terms import Phase
+from outlast.model.terms import Cause, Phase
 from outlast.sim.node import Script
 from outlast.sim.observations import Arrived, Restored
 from outlast.sim.processes import Died, PeerFailure, Process, Reenter, Thread, UserError
@@ -32,6 +33,7 @@ class Main:
         self.node, self.machine = world.node, process.machine
         self.sharded = world.options.way == "sharded"
         self.reached_steps = False
+        self.high_water = 0  # the newest step ever executed: again books as repeated
 
     # --- the process ---
 
@@ -133,6 +135,7 @@ class Main:
         yield from self.mark("parked")
         plan = yield "plan", 0
         self.p.beacon.rank = plan.rank
+        self.p.book = Book(now_s=self.world.now_s, cause=Cause.REGROUP)
         self.world.enter(self.p, Phase.PARKED)
 
     def get_in(self) -> Thread:
@@ -168,8 +171,9 @@ class Main:
 
     def reenter(self) -> Thread:
         self.machine.forget_state()
-        self.world.enter(self.p, Phase.REGROUP)
+        self.world.enter(self.p, Phase.REGROUP, cause=Cause.REGROUP)
         yield from self.get_in()
+        self.world.enter(self.p, Phase.SETUP, cause=Cause.RESTORE)
 
     def broke(self, error: Exception) -> None:
         victim = self.machine.broken or isinstance(error, PeerFailure)
@@ -202,7 +206,7 @@ class Main:
         yield from self.steps()
 
     def attach(self) -> Thread:
-        self.world.enter(self.p, Phase.REGROUP)
+        self.world.enter(self.p, Phase.REGROUP, cause=Cause.RESTORE)
         while True:
             plan = yield from self.newest_plan()
             self.do(self.machine.underway(place=1 if self.p.group is None else 3))
@@ -230,7 +234,7 @@ class Main:
                 return plan
 
     def restore(self, plan: Regroup) -> Thread:
-        self.world.enter(self.p, Phase.REGROUP)
+        self.world.enter(self.p, Phase.REGROUP, cause=Cause.RESTORE)
         yield from self.mark("restoring")
         yield "sleep", self.world.lasting(0.002, 0.01)
         self.check_lives()
@@ -259,12 +263,13 @@ class Main:
             raise PeerFailure("woken while it restored")
 
     def joined(self, plan: Regroup) -> None:
+        self.high_water = max(self.high_water, plan.high_water)
         self.world.see(Arrived(self.p.worker, self.p.rank, plan.generation, plan.step, self.p.content))
         self.do(self.machine.joined(step=plan.step, group_s=0.0, restore_s=0.0))
         self.world.passes(self.p, "joined")
         if not self.p.alive:
             raise Died
-        self.world.enter(self.p, Phase.BETWEEN)
+        self.world.enter(self.p, Phase.BETWEEN, cause=Cause.OTHER)
 
     def sealed(self) -> tuple[int, ...]:
         return tuple(sorted(self.world.slots.get(self.p.rank, {}).values(), reverse=True))
@@ -293,13 +298,13 @@ class Main:
                     break
                 continue
             yield from self.step(self.machine.committed + 1)
-        self.world.enter(self.p, Phase.EPILOGUE)
+        self.world.enter(self.p, Phase.EPILOGUE, cause=Cause.SHUTDOWN)
         yield from self.mark("finishing")
         self.do(self.machine.finished(stopped=self.machine.stop is not None))
 
     def phase(self) -> Thread:
         """As `run.phase`: over for everybody, or begun again. A successor, which joins where its peers wait, comes to it as they do."""
-        self.world.enter(self.p, Phase.EVALUATION)
+        self.world.enter(self.p, Phase.EVALUATION, cause=Cause.EVALUATION)
         yield from self.mark("phase")
         try:
             yield "collective", None
@@ -307,10 +312,13 @@ class Main:
             yield from self.follow((yield from self.cut_short(error)))
         else:
             self.machine.now_past_phase()
+            self.world.enter(self.p, Phase.BETWEEN, cause=Cause.OTHER)
 
     def step(self, number: int) -> Thread:
         p, world = self.p, self.world
         held: Regroup | None = None
+        p.book.begin_step(now_s=world.now_s)
+        p.step_began_s = world.now_s
         try:
             world.enter(p, Phase.BODY)
             p.in_body = True
@@ -351,12 +359,13 @@ class Main:
 
     def commit(self, number: int, held: Regroup | None) -> Thread:
         if self.sharded:
-            self.world.enter(self.p, Phase.SNAPSHOT)
+            self.world.enter(self.p, Phase.SNAPSHOT, cause=Cause.STALL)
             yield from self.seal(number)
             self.machine.now_sealed(steps=self.sealed())
         if held is None or held.settle == "forward":
             self.world.has_committed(self.p, number)
         self.do(self.machine.now_committed(step=number, now_s=self.world.now_s))
+        self.p.book.commit_step(now_s=self.world.now_s, first=number > self.high_water, then=Cause.OTHER)
         self.world.enter(self.p, Phase.BETWEEN)
         yield from self.mark("committed")
         if held is not None:
@@ -385,6 +394,7 @@ class Main:
 
     def settle(self, plan: Regroup) -> Thread:
         yield "sleep", self.world.lasting(0.0005, 0.002)
+        self.p.book.roll_back(now_s=self.world.now_s, fault_s=plan.fault_s, detected_s=plan.detected_s, then=Cause.REGROUP)
 
     def donate(self, plan: Regroup) -> Thread:
         self.world.transfer = None

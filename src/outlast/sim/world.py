@@ -5,6 +5,7 @@ The coordinator is the machine of the product; so are the agent and each worker'
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,14 +14,15 @@ from outlast.engine.protocol.outputs import End, Output, Record, SetTimer, Tell,
 from outlast.model.fault_plan import PlannedFault
 from outlast.model.messages import Message, Progress
 from outlast.model.records import Interruption
-from outlast.model.terms import Phase
+from outlast.model.terms import Cause, Phase
 from outlast.sim.checkers import Jury
 from outlast.sim.draws import Stream
 from outlast.sim.links import Links
 from outlast.sim.node import Node, Script
-from outlast.sim.observations import NothingMoves, Observation, Planned, RunOver, StepDone
+from outlast.sim.observations import Booked, NothingMoves, Observation, Planned, RunOver, StepDone
 from outlast.sim.options import Options
 from outlast.sim.processes import Process
+from outlast.sim.seconds import Lives, publish
 from outlast.sim.strikes import Strikes
 from outlast.sim.timeline import Timeline
 from outlast.sim.trace import Trace
@@ -60,6 +62,8 @@ class World:
         self.committed = 0  # the newest step committed by anybody (sharded: sealed by all)
         self.rolled_back: list[tuple[int, int]] = []  # step known, step gone back to
         self.marks: dict[str, int] = {}
+        self.lives = Lives()
+        self._worked_s: dict[int, dict[int, float]] = {}  # rank -> step -> how long its first execution that was committed took
         self.end: End | None = None
         self._stop_asked = False
         self._timers: dict[str, int] = {}
@@ -177,6 +181,10 @@ class World:
         )  # fmt: skip
         for process in self.node.alive():
             self.node.end(process, None, 9)
+        interruptions = list(self.interruptions.values())
+        booked = self.lives.account(world_size=self.options.ranks, began_s=BEGAN_S, over_s=self.now_s, interruptions=interruptions)
+        worked_s = tuple(math.fsum(self._worked_s.get(rank, {}).values()) for rank in range(self.options.ranks))
+        self.see(Booked(booked.wall_s, booked.by_rank, worked_s, bool(interruptions) or end.state != "ended"))
 
     # --- what the script tells -----------------------------------------------------------------------------
 
@@ -189,15 +197,17 @@ class World:
         self.marks[mark] = self.marks.get(mark, 0) + 1
         self.strikes.at_mark(process, mark)
 
-    def enter(self, process: Process, phase: Phase) -> None:
-        beacon, machine = process.beacon, process.machine
-        beacon.phase, beacon.beats, beacon.at_ns = phase, beacon.beats + 1, int(self.now_s * 1e9)
-        beacon.generation, beacon.step, beacon.prepared = machine.generation, max(machine.committed, 0), max(machine.prepared, 0)
+    def enter(self, process: Process, phase: Phase, *, cause: Cause | None = None) -> None:
+        """As Session.enter."""
+        if cause is not None:
+            process.book.switch(now_s=self.now_s, cause=cause)
+        publish(process, phase, now_s=self.now_s)
 
     def has_committed(self, process: Process, step: int) -> None:
         generation = process.machine.generation
         owners = tuple(p.worker for p in self.node.alive() if p.rank == process.rank)
         self.see(StepDone(process.worker, process.rank, generation, step, process.content, owners))
+        self._worked_s.setdefault(process.rank, {}).setdefault(step, self.now_s - process.step_began_s)
         self.commits.append((self.now_s, generation, process.rank, step))
         self.say(f"rank {process.rank} commits step {step} in generation {generation}")
         if self.options.way == "sharded":

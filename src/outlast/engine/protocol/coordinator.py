@@ -192,6 +192,7 @@ class Coordinator(Leaving):
             rare("committed in a generation that is over")
             return []
         member.committed_s = message.at_s
+        self.roster.note_done(member.rank, message.step)
         last_s = [m.committed_s for m in self.roster.members()] if self.roster.sharded else [message.at_s]
         self._note_step(0 if self.roster.sharded else message.step, message.step)
         if None in last_s:
@@ -208,6 +209,7 @@ class Coordinator(Leaving):
         if member.rank < 0:
             return self._on_spare_exit(now_s, member, message)
         self._note_step(0 if self.roster.sharded else message.committed, max(message.committed, *message.prepared, 0))
+        self.roster.note_done(member.rank, message.committed)
         self.roster.bury(member, message)
         if self.stage is Stage.STOPPING:
             return self._when_stopped(now_s)

@@ -39,6 +39,7 @@ class Leaving(Faults):
         if message.generation != self.generation:
             rare("an inventory of a generation that is over")
             return []
+        self.roster.note_done(member.rank, message.committed)
         member.still, member.attached = message, member.attached or message.committed >= 0
         self._note_step(0 if self.roster.sharded else message.committed, max(message.passed, message.committed))
         return self._check_left(now_s) if self.stage is Stage.LEAVING else []

@@ -58,6 +58,7 @@ class Roster:
     _ranks: dict[int, Member] = field(default_factory=dict)
     _spares: dict[int, Member] = field(default_factory=dict)
     _remains: dict[int, Holding] = field(default_factory=dict)
+    _done: dict[int, int] = field(default_factory=dict)
 
     def add(self, *, rank: int, kind: str, now_s: float) -> Member:
         member = Member(worker=self.next_worker, rank=rank, kind=kind, started_s=now_s)
@@ -118,6 +119,14 @@ class Roster:
         else:  # what lies there is its predecessor's; the agent may not even have known which slots were to be its own
             committed, prepared, sealed = before.committed, message.prepared or before.prepared, message.sealed or before.sealed
         self._remains[member.rank] = Holding(member.rank, False, committed, prepared, committed, False, sealed)
+
+    def note_done(self, rank: int, step: int) -> None:
+        """A holder of `rank` has committed `step`, and booked it."""
+        self._done[rank] = max(step, self.done(rank))
+
+    def done(self, rank: int) -> int:
+        """The newest step that a holder of `rank` has committed, as far as is known: executing it again is repeating it."""
+        return self._done.get(rank, 0)
 
     def lies_sealed(self, rank: int, step: int) -> bool:
         """The slots of `rank` hold `step`, as far as its last process's end or its present holder's state tells."""

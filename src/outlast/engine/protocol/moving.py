@@ -46,7 +46,7 @@ class Moving(Ending):
         return Regroup(
             generation=self.generation, rank=rank, world_size=self.options.world_size, store_host="", store_port=0, settle="none", then="start",
             step=start.step, donor=-1, donate=False, heal=(), replicated=start.replicated, private=private, checkpoint=start.checkpoint,
-            high_water=self.executed, fault_s=self._fault_s, detected_s=self._detected_s,
+            high_water=max(self.roster.done(rank), self.options.start.step), fault_s=self._fault_s, detected_s=self._detected_s,
         )  # fmt: skip
 
     def _send_plan(self, member: Member) -> list[Output]:

@@ -29,7 +29,7 @@ _SLACK_BYTES = 256 << 10
 
 
 class Attachment:
-    """Made with run.steps; `attach` is its first act. `high_water` is the newest step executed before: doing it again books as repeated."""
+    """Made with run.steps; `attach` is its first act. `high_water` is the newest step that this rank has committed before: doing it again books as repeated."""
 
     def __init__(self, membership: Membership, state: State, *, accumulate: int) -> None:
         self.member = membership
