@@ -19,7 +19,7 @@ class Run:
         self.delivered: list[ToWorker] = []
         self.interruptions: dict[int, Interruption] = {}
         self.obey(self.coordinator.start(now_s=0.0))
-        self.say(StoreUp("127.0.0.1", 1))
+        self.say(StoreUp("127.0.0.1", 1, 1))
 
     def say(self, message: StoreUp | WorkerStarted | WorkerExited) -> None:
         self.now_s += 1.0

@@ -108,6 +108,10 @@ def test_after_two_faults_training_goes_on_and_no_step_is_lost(way: str, faults:
     kind=st.sampled_from(("hot", "warm")), seed=st.integers(0, 10_000),
 )  # fmt: skip
 @example(way="plain", faults=[fault("kill", 0, "boot"), fault("kill", 0, "body", 2), fault("hang", 0, "body", 3)], spares=0, kind="hot", seed=0)
+@example(way="in_place", faults=[fault("kill", 0, "boot")], spares=0, kind="hot", seed=10)  # news of the first store crosses the order for a second
+@example(
+    way="in_place", faults=[fault("kill", 0, "reduced", 1, 0.002), *(fault("kill", rank, "reduced", 3) for rank in range(3))], spares=0, kind="hot", seed=0
+)  # steps that a rank was given are done again by it
 def test_after_many_faults_training_goes_on_or_ends_with_a_verdict(way: str, faults: list[PlannedFault], spares: int, kind: str, seed: int) -> None:
     """What is a verdict, and what it means to end well, the checkers say."""
     ran(a_world(way, *faults, spares=spares, spare_kind=kind, seed=seed), bound_s=2 * BOUND_S)

@@ -20,6 +20,9 @@ MADE = {  # branches that hardly any drawn life comes to: seed, options, and wha
     "another rank is lost once the rung is chosen": (
         0, FOUR, (PlannedFault("bad", "raise", 1, "body", 3, times=1_000), PlannedFault("then", "kill", 2, "still", 5, after_s=0.001)),
     ),
+    "news of a store that another one takes the place of": (
+        10, Options(way="in_place", ranks=3), (PlannedFault("first", "kill", 0, "boot"),),
+    ),
     "donated for a generation that is over": (
         7, FOUR, (
             PlannedFault("first", "kill", 2, "body", 3),

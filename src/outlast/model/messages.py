@@ -293,9 +293,10 @@ class ToWorker:
 
 @dataclass(frozen=True, slots=True)
 class StartStore:
-    """Start a store host; the agent answers StoreUp."""
+    """Start a store host; the agent answers StoreUp. `number` counts these orders: what is said of an older one is void."""
 
     reason: str
+    number: int
 
 
 # --- agent to coordinator -------------------------------------------------------------------------------
@@ -361,13 +362,17 @@ class WorkerFailedToStart:
 
 @dataclass(frozen=True, slots=True)
 class StoreUp:
+    """`number` is the order's, put in by the agent."""
+
     host: str
     port: int
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLost:
     reason: str
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from outlast.sim.checkers import Jury
 from outlast.sim.draws import Stream
 from outlast.sim.links import Links
 from outlast.sim.node import Node, Script
-from outlast.sim.observations import Booked, NothingMoves, Observation, Planned, RunOver, StepDone
+from outlast.sim.observations import Arrived, Booked, NothingMoves, Observation, Planned, RunOver, StepDone
 from outlast.sim.options import Options
 from outlast.sim.processes import Process
 from outlast.sim.seconds import Lives, publish
@@ -63,7 +63,9 @@ class World:
         self.rolled_back: list[tuple[int, int]] = []  # step known, step gone back to
         self.marks: dict[str, int] = {}
         self.lives = Lives()
-        self._worked_s: dict[int, dict[int, float]] = {}  # rank -> step -> how long its first execution that was committed took
+        self._worked_s: dict[
+            int, dict[int, float]
+        ] = {}  # rank -> step -> how long it was at it when it committed it first; 0: it was given what others had done
         self.end: End | None = None
         self._stop_asked = False
         self._timers: dict[str, int] = {}
@@ -100,6 +102,9 @@ class World:
         self.led(lambda: self.coordinator.ask_stop(now_s=self.now_s, reason=reason, exit_code=exit_code))
 
     def see(self, seen: Observation) -> None:
+        if isinstance(seen, Arrived):
+            for step in range(1, seen.step + 1):
+                self._worked_s.setdefault(seen.rank, {}).setdefault(step, 0.0)
         self.jury.see(self.age_s, seen)
 
     def say(self, what: str) -> None:

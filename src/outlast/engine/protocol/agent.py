@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from outlast.engine.hang import STEP_PHASES, Deadlines, HangVerdict, Standing, find_culprits, find_longest, find_stopped
 from outlast.engine.protocol.outputs import Deliver, HostStore, Kill, Output, Spawn, Terminate, ToCoordinator
@@ -32,6 +32,8 @@ from outlast.model.messages import (
     Regroup,
     StartStore,
     StartWorker,
+    StoreLost,
+    StoreUp,
     TermWorker,
     ToWorker,
     WorkerHung,
@@ -86,6 +88,7 @@ class Agent:
         self._nonce = 0
         self._patient_until_s = 0.0  # nothing is asked before this, unless a beacon moves
         self._moved = (0, 0)
+        self._store = 0  # the newest order for a store
 
     def on_command(self, message: ForAgent, *, now_s: float) -> list[Output]:
         """From the coordinator."""
@@ -97,6 +100,7 @@ class Agent:
         if isinstance(message, TermWorker):
             return [Terminate(message.worker)]
         if isinstance(message, StartStore):
+            self._store = message.number
             return [HostStore(message.reason)]
         assert isinstance(message, ToWorker)
         watched = self._watched.get(message.worker)
@@ -121,6 +125,8 @@ class Agent:
                 self._drop_question()
         if isinstance(message, WorkerStarted) and message.worker in self._watched:
             self._watched[message.worker].heard_s = now_s
+        if isinstance(message, (StoreUp, StoreLost)):
+            return [ToCoordinator(replace(message, number=self._store))]
         return [ToCoordinator(message)]
 
     def on_tick(self, readings: Mapping[int, Reading], *, now_s: float, heard_s: Mapping[int, float] | None = None) -> list[Output]:

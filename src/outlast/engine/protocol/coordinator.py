@@ -82,6 +82,9 @@ class Coordinator(Leaving):
             return []
         if isinstance(message, WorkerExited):
             return self._on_exit(now_s, message)
+        if isinstance(message, (StoreUp, StoreLost)) and message.number != self._stores:
+            rare("news of a store that another one takes the place of")
+            return []
         if isinstance(message, StoreUp):
             self._store = (message.host, message.port)
             return [output for member in self.roster.members() for output in self._send_plan(member)]

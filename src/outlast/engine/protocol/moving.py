@@ -67,7 +67,8 @@ class Moving(Ending):
         return [ToAgent(ToWorker(member.worker, replace(plan, store_host=self._store[0], store_port=self._store[1])))]
 
     def _ask_store(self, reason: str) -> list[Output]:
-        return [ToAgent(StartStore(reason))]
+        self._stores += 1
+        return [ToAgent(StartStore(reason, self._stores))]
 
     # --- survivors go on -----------------------------------------------------------------------------------------
 

@@ -75,6 +75,7 @@ class Course:
         self.step = options.start.step  # newest step known to be committed
         self.executed = options.start.step  # newest step ever executed: again books as repeated
         self._store: tuple[str, int] | None = None
+        self._stores = 0  # orders for one
         self._store_lost = (-1, "")  # the generation in which it was lost last, and how
         self._restart = options.start
         self._planned = options.start.step  # what the newest plan goes on from
