@@ -45,7 +45,8 @@ def overhead_page(kept: dict) -> list[str]:
     return [
         f"## Step time without faults, {one['workers']} workers", "", condition(kept, workers=one["workers"]), "",
         f"outlast takes **{one['overhead']:+.2%}** (95 % interval {one['low']:+.2%} to {one['high']:+.2%}), {one['outlast_step_s']:.4f} s beside "
-        f"torchrun's {one['torchrun_step_s']:.4f} s; {one['pairs']} pairs of turns of {one['steps']} steps, {one['batch']} sequences each. Goal of 2 %: {one['goal']}.",
+        f"torchrun's {one['torchrun_step_s']:.4f} s; {one['pairs']} pairs of turns of {one['steps']} steps, {one['batch']} sequences each. "
+        f"Goal of 2 %: {one['goal']}.",
         "Processor seconds of the ranks for a step: {:+.2%} ({:+.2%} to {:+.2%}).".format(*one["ranks_cpu"]),
     ]  # fmt: skip
 
