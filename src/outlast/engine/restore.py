@@ -93,17 +93,9 @@ def decide_replicated(*, holdings: Sequence[Holding], planned: int = -1) -> Rest
     # The script's own code behind the step may change state: the donor is to have run it, unless nobody has.
     furthest = [held.rank for held in there if held.begun] or [held.rank for held in there] or list(settle)
     return RestoreVerdict(
-        newest,
-        settle,
-        min(furthest),
-        heal,
-        reason,
-        phases,
-        replay=newest > 0 and not begun,
-        begun=begun,
-        over=any(held.over for held in there),
+        newest, settle, min(furthest), heal, reason, phases, replay=newest > 0 and not begun, begun=begun, over=any(held.over for held in there),
         finish=not there,
-    )
+    )  # fmt: skip
 
 
 def _can_apply(held: Holding, step: int) -> bool:
