@@ -190,8 +190,8 @@ class TakenForHung(World):
         super().passes(process, mark)
         if mark == "epilogue" and process.rank == 1:
             hung = WorkerHung(process.worker, "epilogue", self.now_s - 1.0, 1.0, self.now_s, "stands in its epilogue")
-            self.led(lambda: self.coordinator.on_message(hung, now_s=self.now_s))
-            self.node.end(process, 0, None)
+            self.hq.hear(hung)
+            process.node.end(process, 0, None)
 
 
 def test_a_rank_that_was_taken_for_hung_and_ended_well_leaves_no_interruption_open() -> None:
@@ -288,7 +288,7 @@ def test_lost_contact_with_nobody_dead_repeats_the_step() -> None:
     world = a_world("in_place", steps=6)
 
     def cut() -> None:
-        world.node.collectives.leave(world.node.processes[1])
+        world.collectives.leave(world.nodes[0].processes[1])
 
     world.timeline.after(0.085, cut)
     ended_well(world, false_alarm=True)

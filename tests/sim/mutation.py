@@ -63,6 +63,7 @@ class Fate:
 
 _COORDINATOR, _FAULTS, _LEAVING, _MOVING = (f"engine/protocol/{name}.py" for name in ("coordinator", "faults", "leaving", "moving"))
 _MEMBERS, _WORKER, _AGENT = (f"engine/protocol/{name}.py" for name in ("members", "worker", "agent"))
+_EXITS = "engine/protocol/exits.py"
 _RESTORE, _HANG, _RECOVERY, _BUDGET = (f"engine/{name}.py" for name in ("restore", "hang", "recovery", "budget"))
 
 
@@ -74,7 +75,7 @@ def _unfenced(name: str, file: str, branch: str) -> Mutant:
 NAMED = (
     Mutant("stale_plan_is_taken", _WORKER, "if message.generation <= self.generation:", "if message.generation < self.generation - 9:"),
     _unfenced("stale_leave_is_obeyed", _WORKER, "told to leave a generation that it is not in"),
-    _unfenced("stale_inventory_counts", _LEAVING, "an inventory of a generation that is over"),
+    Mutant("stale_inventory_counts", _LEAVING, "if message.generation != member.told:", "if False:"),
     _unfenced("stale_joined_counts", _COORDINATOR, "joined a generation that is over"),
     Mutant("stale_fault_counts", _FAULTS, "message.generation != self.generation or member.rank < 0", "member.rank < 0"),
     Mutant("a_condemned_member_is_blamed_again", _FAULTS, " or member.rank < 0 or member.condemned:", " or member.rank < 0:"),
@@ -105,7 +106,7 @@ NAMED = (
         'there = self._restart.replicated != "transfer" or self._donated is not None',
         'there = True',
     ),
-    Mutant("nobody_is_told_to_leave", _LEAVING, "out.append(ToAgent(ToWorker(member.worker, Leave(self.generation, reason))))", "pass"),
+    Mutant("nobody_is_told_to_leave", _LEAVING, "out.append(ToAgent(ToWorker(member.worker, Leave(member.told, reason)), member.home))", "pass"),
     Mutant("who_does_not_join_is_waited_for", _COORDINATOR, 'if name == "move" and', 'if name == "never" and'),
     Mutant("who_does_not_hand_over_is_waited_for", _COORDINATOR, 'if name == "handover" and', 'if name == "never" and'),
     Mutant("who_does_not_leave_is_waited_for", _COORDINATOR, 'if name == "leave" and', 'if name == "never" and'),
@@ -115,7 +116,7 @@ NAMED = (
         'least = min((_came_to(m) for m in shared), default=None)',
         'least = max((_came_to(m) for m in shared), default=None)',
     ),
-    Mutant("one_that_is_done_ends_the_run", _COORDINATOR, "if all(m.done for m in self.roster.members()):", "if any(m.done for m in self.roster.members()):"),
+    Mutant("one_that_is_done_ends_the_run", _EXITS, "if all(m.done for m in self.roster.members()):", "if any(m.done for m in self.roster.members()):"),
     Mutant("a_lost_store_is_not_replaced", _FAULTS, "*self._ask_store(message.reason)]", "]"),
     Mutant("torn_state_is_kept", _LEAVING, "torn = [] if sharded or restore.step is None or finished else self.roster.torn(restore)", "torn = []"),
     Mutant(
@@ -123,7 +124,7 @@ NAMED = (
         'committed, prepared, sealed = message.committed, message.prepared, message.sealed',
         'committed, prepared, sealed = message.committed, (), ()',
     ),
-    Mutant("an_end_that_is_said_twice_counts", _COORDINATOR, "if member is None or member.dead:", "if member is None:"),
+    Mutant("an_end_that_is_said_twice_counts", _EXITS, "if member is None or member.dead:", "if member is None:"),
     Mutant("the_last_plan_is_forgotten", _LEAVING, "planned=self._planned)", "planned=-1)"),
     Mutant("whoever_has_not_joined_is_blamed", _MEMBERS, "return [m for m in late if m.place == least]", "return late"),
     Mutant("a_rank_is_late_by_its_peers_deadline", _HANG, "late = [m for m in behind if m.worker in overdue]", "late = behind"),

@@ -5,7 +5,7 @@
     [[fault]]
     id = "first"                           # optional; else its number
     kind = "kill"                          # see KINDS
-    target = { rank = 1 }                  # or { spare = true }, { store = true }
+    target = { rank = 1 }                  # or { spare = true }, { store = true }, { node = 0 }, { coordinator = true }
     when = { on_mark = "voting", nth = 2 } # or { at_s = 3.5 }, or { at_step = 4 }
     after_s = 0.02                         # later than that by so much (0)
     for_s = 2.0                            # kinds that pass: for so long
@@ -13,6 +13,8 @@
     needs = "both"                         # "sim", "real" or "both" (what the kind can do)
 
 Times are seconds; `at_s` counts from the beginning of the run. A mark is a place in a worker's life: see MARKS.
+
+A mark can also be a stage of the coordinator: see STAGES. What strikes no process counts everybody's visits.
 
 This module is pure: text in, data out.
 """
@@ -47,19 +49,25 @@ KINDS: Mapping[str, str] = {
     "mute": "messages from the process wait for for_s",
     "repeat": "messages to and from the process come twice, for for_s",
     "linger": "the process is in the kernel when it is killed: it ends for_s later",
+    "lose_node": "a node loses power, and has it again for_s later, with nothing in memory",
+    "cut": "the connection between a node's agent and the coordinator breaks, and cannot be made again for for_s",
+    "lag": "messages between a node's agent and the coordinator wait for for_s",
+    "lose_coordinator": "the coordinator dies, and another one comes for_s later",
 }
-PASSING = ("stop", "deaf", "hold", "mute", "repeat", "linger")  # kinds with a for_s
-SIM_ONLY = ("deaf", "hold", "mute", "repeat", "linger")
+PASSING = ("stop", "deaf", "hold", "mute", "repeat", "linger", "lose_node", "cut", "lag", "lose_coordinator")  # kinds with a for_s
+SIM_ONLY = ("deaf", "hold", "mute", "repeat", "linger", "lose_node", "cut", "lag", "lose_coordinator")
+NODE_KINDS = ("lose_node", "cut", "lag")
 MARKS = (
     "boot", "join", "parked", "setup", "grouping", "restoring", "joined", "body", "reduced", "sealing", "prepared", "voting", "passed", "applied", "committed",
     "still", "settled", "donating", "phase", "closing", "finishing", "epilogue",
 )  # fmt: skip
+STAGES = ("enrolling", "rebuilding", "starting", "training", "gathering", "leaving", "moving", "handover", "clearing", "stopping")  # of the coordinator
 FOR_S = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedFault:
-    """`rank` -1: a spare; None: no process (the store). One of `mark`, `at_s` and `at_step` says when."""
+    """`rank` -1: a spare; None: no process, but `node`, or the store, or the coordinator. One of `mark`, `at_s` and `at_step` says when."""
 
     id: str
     kind: str
@@ -71,13 +79,20 @@ class PlannedFault:
     after_s: float = 0.0
     for_s: float = FOR_S
     times: int = 1
+    node: int | None = None
+
+    @property
+    def target(self) -> dict[str, Any]:
+        if self.rank is None:
+            return {"node": self.node} if self.node is not None else {"store" if self.kind == "lose_store" else "coordinator": True}
+        return {"spare": True} if self.rank < 0 else {"rank": self.rank}
 
     def as_dict(self) -> dict[str, Any]:
         """The form that `parse` takes."""
         when: dict[str, Any] = {"at_s": self.at_s} if self.at_s is not None else {"at_step": self.at_step} if self.at_step is not None else {}
         out: dict[str, Any] = {
             "id": self.id, "kind": self.kind,
-            "target": {"store": True} if self.rank is None else {"spare": True} if self.rank < 0 else {"rank": self.rank},
+            "target": self.target,
             "when": when or {"on_mark": self.mark, "nth": self.nth},
         }  # fmt: skip
         if self.after_s:
@@ -141,22 +156,30 @@ def _fault(given: Mapping[str, Any], number: int, where: str) -> PlannedFault:
     if times != 1 and not when["mark"]:
         raise UsageError(f"{where}: times counts visits of a mark", hint="use when = { on_mark = ... }")
     return PlannedFault(
-        id=str(given.get("id", number)), kind=kind, rank=_target(given.get("target"), kind, where), **when,
+        id=str(given.get("id", number)), kind=kind, **_target(given.get("target"), kind, where), **when,
         after_s=_seconds(given.get("after_s", 0.0), f"{where}: after_s"), for_s=_seconds(given.get("for_s", FOR_S), f"{where}: for_s"), times=times,
     )  # fmt: skip
 
 
-def _target(given: object, kind: str, where: str) -> int | None:
+def _target(given: object, kind: str, where: str) -> dict[str, Any]:
     if not isinstance(given, dict) or len(given) != 1:
-        raise UsageError(f"{where}: target is {given!r}", hint="one of { rank = 1 }, { spare = true }, { store = true }")
-    _known(given, ("rank", "spare", "store"), where)
-    if ("store" in given) != (kind == "lose_store"):
-        raise UsageError(f"{where}: {kind} cannot strike {next(iter(given))}", hint="lose_store strikes { store = true }, and nothing else does")
-    if "rank" in given:
-        return _whole(given["rank"], f"{where}: rank", least=0)
-    if given.get("spare") is not True and given.get("store") is not True:
-        raise UsageError(f"{where}: {next(iter(given))} is true, or not there")
-    return -1 if "spare" in given else None
+        raise UsageError(f"{where}: target is {given!r}", hint=f"{kind} strikes {' or '.join(_struck_by(kind))}, as in {{ rank = 1 }}, {{ spare = true }}")
+    _known(given, ("rank", "spare", "store", "node", "coordinator"), where)
+    what = next(iter(given))
+    if what not in _struck_by(kind):
+        raise UsageError(f"{where}: {kind} cannot strike {what}", hint=f"it strikes {' or '.join(_struck_by(kind))}")
+    if what in ("rank", "node"):
+        number = _whole(given[what], f"{where}: {what}", least=0)
+        return {"rank": number} if what == "rank" else {"rank": None, "node": number}
+    if given[what] is not True:
+        raise UsageError(f"{where}: {what} is true, or not there")
+    return {"rank": -1 if what == "spare" else None}
+
+
+def _struck_by(kind: str) -> tuple[str, ...]:
+    if kind in NODE_KINDS:
+        return ("node", "rank")  # the node that the rank lives on
+    return {"lose_store": ("store",), "lose_coordinator": ("coordinator",)}.get(kind, ("rank", "spare"))
 
 
 def _when(given: object, where: str) -> dict[str, Any]:
@@ -170,8 +193,8 @@ def _when(given: object, where: str) -> dict[str, Any]:
     if "at_step" in given:
         return {"at_step": _whole(given["at_step"], f"{where}: at_step")}
     mark = given["on_mark"]
-    if mark not in MARKS:
-        raise UsageError(f"{where}: there is no mark {mark!r}", hint=_meant(str(mark), MARKS))
+    if mark not in (*MARKS, *STAGES):
+        raise UsageError(f"{where}: there is no mark {mark!r}", hint=_meant(str(mark), (*MARKS, *STAGES)))
     return {"mark": mark, "nth": _whole(given.get("nth", 1), f"{where}: nth")}
 
 

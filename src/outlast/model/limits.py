@@ -38,6 +38,16 @@ PING_DEADLINE_S = 0.2  # a worker whose listener does not answer by then holds t
 SNAPSHOT_FLOOR_S = 5.0
 AWAITED_LOOK_S = 10.0  # while all others wait for a rank that may still stand where it stands, they are asked again this often
 
+# --- several nodes ------------------------------------------------------------------------------------
+BEAT_S = 1.0  # an agent asks for its lease this often ...
+LEASE_BEATS = 6  # ... and has it for so many of these times
+CLOCK_DRIFT_MAX = 0.01  # a second of one clock is at most so much longer or shorter than one of another
+LEASE_KILL_S = 1.0  # an agent whose lease is out has killed its processes by then
+SILENT_LOOK_S = 0.5  # who is waited for and cannot be heard is looked for this often
+RECONNECT_S = 0.5  # an agent without a connection tries again this often
+ENROL_WAIT_S = 600.0  # nodes that were asked for and do not come: then the run begins on those that are there, if they have room
+NODE_WAIT_S = 1_800.0  # a lost rank finds no node with room: so long the run waits for one
+
 # --- budgets -----------------------------------------------------------------------------------------
 REPEATS_PER_STEP_COUNT = 3  # the same step fails this often, with every process alive, before a dearer rung
 SETUP_FAULTS_COUNT = 2  # interruptions before the first commit of a run
@@ -108,6 +118,7 @@ assert GROUP_POLL_S < COMPANION_WAIT_S and LEAVE_DEADLINE_S < GROUP_CONNECT_S < 
 assert TICK_S < LATE_TICK_S < STOPPED_FLOOR_S < STEP_FLOOR_S < STEP_CEILING_S <= FIRST_STEPS_DEADLINE_S
 assert PING_DEADLINE_S < STOPPED_FLOOR_S, "a ping must be over before the shortest verdict"
 assert SLOTS_COUNT == 2, "the vote frees exactly the older slot"
+assert LEASE_BEATS >= 3, "a lost message must not cost the lease"
 assert REPEATS_PER_STEP_COUNT <= SAME_STEP_FAULTS_COUNT
 assert CHANNEL_BUFFER_MAX_BYTES > 2 * MESSAGE_MAX_BYTES
 assert OOM_LOOK_S < OOM_WINDOW_S

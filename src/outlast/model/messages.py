@@ -211,7 +211,6 @@ class Regroup:
     step        the step that everybody's state is of, after settling and restoring
     donor       rank whose replicated state is the source, or -1
     donate      this worker writes the transfer image (before it joins)
-    heal        ranks that take replicated state from the donor
     replicated  where a healed rank takes replicated state from: "none", "donor", "transfer", "checkpoint"
     private     where this rank takes private and sharded state from: "keep", "slot", "checkpoint", "none"
     checkpoint  folder of the checkpoint, or ""
@@ -231,7 +230,6 @@ class Regroup:
     step: int
     donor: int
     donate: bool
-    heal: tuple[int, ...]
     replicated: str
     private: str
     checkpoint: str
@@ -380,11 +378,98 @@ class ZygoteLost:
     reason: str
 
 
+# --- a line between an agent and the coordinator, where there are several nodes ------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Housed:
+    """One process, as its agent knows it. `plan`: the newest that was delivered to it; `said`: what it has said since that still holds, oldest first;
+    `exited`: it has ended, and nobody has come into its rank here since.
+    """
+
+    worker: int
+    rank: int
+    kind: str
+    pid: int
+    plan: Regroup | None
+    said: tuple[Hello | Parked | Registered | Broke | Inventory | Donated | Underway | Joined | Committed | Finished, ...]
+    exited: WorkerExited | None
+
+
+@dataclass(frozen=True, slots=True)
+class Enrol:
+    """An agent at a new connection. `session` counts its beginnings: each has killed all that was there before.
+
+    capacity  ranks that the node has room for
+    epoch     of the newest coordinator that it has obeyed, 0: none
+    heard     newest number heard from that one
+    step      newest step that its processes have committed
+    store     the store that it hosts, if that is up
+    """
+
+    node: str
+    session: int
+    capacity: int
+    epoch: int
+    heard: int
+    step: int
+    store: StoreUp | None
+    housed: tuple[Housed, ...]
+    sent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The agent is in, with a lease from its Enrol on. `afresh`: it was counted out, and may come again once it houses nothing."""
+
+    epoch: int
+    heard: int
+    lease_s: float
+    afresh: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """An agent asks for its lease to be renewed, and acknowledges all up to `heard`."""
+
+    number: int
+    heard: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The lease runs from the moment at which beat `number` was sent."""
+
+    number: int
+    heard: int
+
+
+@dataclass(frozen=True, slots=True)
+class FromNode:
+    """Number `number` of what an agent says on its line; `sent_s`: its clock when this was sent."""
+
+    number: int
+    heard: int
+    sent_s: float
+    message: FromWorker | FromAgent
+
+
+@dataclass(frozen=True, slots=True)
+class ToNode:
+    """The same, the other way."""
+
+    number: int
+    heard: int
+    sent_s: float
+    message: ForAgent
+
+
 FromWorker = Hello | Parked | Registered | Broke | Inventory | Donated | Underway | Joined | Committed | Checkpointed | Finished | Refused | Warned | Pong
 ForWorker = Leave | Regroup | Ping | Stop
 ForAgent = StartWorker | KillWorker | TermWorker | ToWorker | StartStore
 FromAgent = WorkerStarted | WorkerExited | WorkerHung | Progress | WorkerFailedToStart | StoreUp | StoreLost | ZygoteLost
-Message = FromWorker | ForWorker | ForAgent | FromAgent
+OnLine = Enrol | Welcome | Beat | Grant | FromNode | ToNode
+Message = FromWorker | ForWorker | ForAgent | FromAgent | OnLine | Housed
 
 _TYPES: dict[str, type] = {member.__name__: member for member in typing.get_args(Message)}
 _FIELDS: dict[type, dict[str, typing.Any]] = {member: typing.get_type_hints(member) for member in _TYPES.values()}
@@ -412,7 +497,11 @@ def _plain(message: typing.Any) -> dict[str, typing.Any]:
     out: dict[str, typing.Any] = {"type": type(message).__name__}
     for name in _FIELDS[type(message)]:
         value = getattr(message, name)
-        out[name] = _plain(value) if dataclasses.is_dataclass(value) else value
+        out[name] = (
+            [_plain(one) for one in value]
+            if isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0])
+            else (_plain(value) if dataclasses.is_dataclass(value) else value)
+        )
     return out
 
 
@@ -432,13 +521,17 @@ def _value(hint: typing.Any, value: object, where: str) -> object:
     if origin is tuple:
         if isinstance(value, list):
             return tuple(_value(args[0], item, where) for item in value)
+    elif dataclasses.is_dataclass(hint):
+        inner = _message(value)
+        if type(inner) is hint:
+            return inner
     elif origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in args:
+            return None
         if any(dataclasses.is_dataclass(arg) for arg in args):
             inner = _message(value)
             if isinstance(inner, args):
                 return inner
-        elif value is None and type(None) in args:
-            return None
         else:
             return _value(next(arg for arg in args if arg is not type(None)), value, where)
     elif hint is float and type(value) in (int, float):

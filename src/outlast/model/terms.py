@@ -18,6 +18,7 @@ class Mechanism(str, Enum):
     SLOW = "slow"
     CORRUPT = "corrupt"
     LOST_CONTACT = "lost_contact"
+    LOST_NODE = "lost_node"
 
 
 class FailureClass(str, Enum):

@@ -125,8 +125,8 @@ class SecondsSum:
                 yield f"rank {rank} has {said_s:.6f} s booked in a run of {seen.wall_s:.6f} s"
             if min(seconds.values()) < 0:
                 yield f"rank {rank} has less than no seconds booked: {dict(seconds)}"
-            good_s, worked_s = seconds[Cause.PRODUCTIVE], seen.worked_s[rank]
-            if not good_s - 1e-6 <= worked_s <= good_s + seconds[Cause.STALL] + 1e-6:
+            good_s, worked_s, slack_s = seconds[Cause.PRODUCTIVE], seen.worked_s[rank], seen.unsure_s[rank] + 1e-6
+            if not good_s - slack_s <= worked_s <= good_s + seconds[Cause.STALL] + slack_s:
                 yield f"rank {rank} was at new steps for {worked_s:.6f} s, and has {good_s:.6f} productive and {seconds[Cause.STALL]:.6f} stalled booked"
             if not seen.interrupted and (seconds[Cause.REPEATED] or seconds[Cause.DETECTION] or seconds[Cause.DEGRADED]):
                 yield f"rank {rank} has lost seconds booked, and the run was not interrupted: {dict(seconds)}"

@@ -9,13 +9,15 @@ from typing import Any
 from outlast.engine.rare import reached
 from outlast.errors import UsageError
 from outlast.model import limits
-from outlast.model.fault_plan import MARKS, PlannedFault
+from outlast.model.fault_plan import MARKS, STAGES, PlannedFault
 from outlast.sim.checkers import Violation
 from outlast.sim.draws import Stream
 from outlast.sim.options import Options, draw_options
 from outlast.sim.script import script_of
 from outlast.sim.world import World
 
+ON_SEVERAL = ("kill", "exit", "stop", "raise")  # of INTERRUPT: an agent alone cannot tell yet who hangs on which node
+APART = ("lose_node", "cut", "lag", "lose_coordinator")  # where there are several nodes
 INTERRUPT = ("kill", "exit", "stop", "deaf", "hang", "raise")
 DISTURB = ("lose_store", "hold", "mute", "repeat", "linger")
 STEP_MARKS = ("body", "reduced", "sealing", "prepared", "voting", "passed", "applied", "committed")
@@ -70,6 +72,14 @@ def draw_faults(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
         step_mark, nth, step = stream.pick(STEP_MARKS), stream.below(5), 1 + stream.below(options.steps)
         at_s, after_s, for_s = stream.between(0.0, 2.0), stream.pick((0.0, 0.0, 0.002, 0.02)), stream.pick((0.05, 0.6, 4.0))
         for_ever, stuck, spare_mark = stream.chance(0.04), stream.chance(0.1), stream.pick(SPARE_MARKS)
+        apart, thing, at_stage, stage = stream.chance(0.5), stream.pick(APART), stream.below(10), stream.pick(STAGES)
+        passes_s = stream.pick((0.1, 0.5, 2.0, 10.0, 40.0))
+        if options.nodes > 1:
+            if apart and number:
+                faults.append(_apart(number, thing, rank, at_stage, stage, recovering, step, at_s, after_s, passes_s * options.beat_s * 3))
+                continue
+            if kind not in (*ON_SEVERAL, "lose_store", "repeat"):
+                kind = ON_SEVERAL[nth % len(ON_SEVERAL)]
         spare = number > 0 and at_spare and options.spares > 0 and kind != "lose_store"
         fault = PlannedFault(id=str(number + 1), kind=kind, rank=None if kind == "lose_store" else -1 if spare else rank, after_s=after_s, for_s=for_s)
         if kind == "linger" and stuck:
@@ -90,6 +100,18 @@ def draw_faults(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
     return tuple(faults)
 
 
+def _apart(
+    number: int, kind: str, rank: int, how: int, stage: str, mark: str, step: int, at_s: float, after_s: float, for_s: float
+) -> PlannedFault:
+    """A fault between nodes, or of a whole one: the node of `rank`, or the coordinator."""
+    fault = PlannedFault(id=str(number + 1), kind=kind, rank=None if kind == "lose_coordinator" else rank, after_s=after_s, for_s=for_s)
+    if how < 2:
+        return replace(fault, at_s=at_s)
+    if kind == "lose_coordinator":
+        return replace(fault, mark=stage) if how < 7 else replace(fault, mark=mark, nth=1 + step % 3)
+    return replace(fault, mark=mark, nth=RECOVERY_MARKS[mark]) if how < 7 else replace(fault, at_step=step)
+
+
 def live(*, seed: int, given: Mapping[str, Any], faults: tuple[PlannedFault, ...] | None = None) -> Life:
     """The life of one seed; `given` options are not drawn, nor are faults where a plan is given. Raises UsageError for what cannot be."""
     options = draw_options(Stream(seed, "options"), given)
@@ -102,6 +124,10 @@ def lived(*, seed: int, options: Options, faults: tuple[PlannedFault, ...]) -> L
     for fault in faults:
         if fault.rank is not None and fault.rank >= options.ranks:
             raise UsageError(f"fault {fault.id} strikes rank {fault.rank}, and there are {options.ranks}", hint=f"ranks are 0 to {options.ranks - 1}")
+        if fault.node is not None and fault.node >= options.nodes:
+            raise UsageError(f"fault {fault.id} strikes node {fault.node}, and there are {options.nodes}", hint=f"nodes are 0 to {options.nodes - 1}")
+        if fault.kind in APART and options.nodes < 2:
+            raise UsageError(f"fault {fault.id} is of several nodes, and there is one", hint="say how many with --nodes")
         if fault.rank == -1 and not options.spares:
             raise UsageError(f"fault {fault.id} strikes a spare, and there is none", hint="say how many with --spares")
     reached.clear()

@@ -1,4 +1,4 @@
-"""One node: its agent, the processes it hosts, and the host of the store.
+"""One node: its agent, and the processes it hosts.
 
 The agent and each process's listener are the machines of the product; what they would do to the world is simulated here. A process's
 main thread is a generator (script.py).
@@ -9,16 +9,34 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from outlast.engine.protocol.agent import Agent, Reading
-from outlast.engine.protocol.outputs import Answer, Deliver, HostStore, Kill, Output, Plan, Say, Spawn, Terminate, ToCoordinator, Wake
+from outlast.engine.protocol.outpost import Outpost
+from outlast.engine.protocol.outputs import (
+    Answer,
+    Deliver,
+    HangUp,
+    HostStore,
+    Kill,
+    Line,
+    Output,
+    Plan,
+    Say,
+    SetTimer,
+    Spawn,
+    Terminate,
+    ToCoordinator,
+    Wake,
+    Wipe,
+)
 from outlast.engine.protocol.worker import WorkerMachine
 from outlast.model.beacon import Beacon
 from outlast.model.booking import Book
-from outlast.model.messages import Pong, Regroup, StoreLost, StoreUp, WorkerExited, WorkerStarted
+from outlast.model.messages import ForAgent, FromAgent, OnLine, Pong, Regroup, WorkerExited, WorkerStarted
 from outlast.model.terms import Cause, Phase
-from outlast.sim.collectives import Collectives
+from outlast.sim.cables import Cable
 from outlast.sim.draws import Stream
 from outlast.sim.links import Links
 from outlast.sim.observations import RankGiven
@@ -33,27 +51,59 @@ Script = Callable[["World", Process], Thread]
 
 
 class Node:
-    """`heard_s`: when a worker last printed something. `doomed`: workers that the agent has killed, forked by then or not."""
+    """`heard_s`: when a worker last printed something. `doomed`: workers that the agent has killed, forked by then or not. `slots`: of each rank that
+    was here, slot -> step. `lives`: it has power. Its clock has an offset, and a rate of its own.
 
-    def __init__(self, world: World, *, script: Script, links: Links, kernel: Stream, collectives: Stream, rests: bool) -> None:
-        options = world.options
+    Where there are several nodes the agent stands behind an `Outpost`, whose line is `cable`.
+    """
+
+    def __init__(
+        self, world: World, *, name: str, script: Script, links: Links, kernel: Stream, lines: Stream, rests: bool, clock: tuple[float, float]
+    ) -> None:
+        self.name = name
+        self.lives = True
+        self.processes: dict[int, Process] = {}
+        self.slots: dict[int, dict[int, int]] = {}
+        self.heard_s: dict[int, float] = {}
+        self.doomed: set[int] = set()
         self._world = world
         self._script = script
         self._links = links
         self._kernel = kernel
-        self.agent = Agent(now_s=world.now_s, hang_after_s=options.silence_s if options.way == "plain" else None)
-        self.watch = Watch(world.timeline, self.agent, look=self._look, rests=rests)
-        self.collectives = Collectives(world.timeline, collectives, ranks=options.ranks, resume=self._resume_if)
-        self.processes: dict[int, Process] = {}
-        self.heard_s: dict[int, float] = {}
-        self.doomed: set[int] = set()
-        self.done: set[int] = set()  # ranks whose last process came to its end well
-        self._store = 0
-        self._store_lives = False
+        self._rests = rests
+        self._offset_s, self._rate = clock
+        self._timers: dict[str, int] = {}
+        self._boots = 0
+        self.cable = Cable(world, self, lines, latency_s=world.options.latency_s)
+        self._boot()
+
+    def _boot(self) -> None:
+        """The agent begins, with nothing in memory."""
+        options = self._world.options
+        self._boots += 1
+        self._timers.clear()
+        self.agent = Agent(now_s=self.now_s, hang_after_s=options.silence_s if options.way == "plain" else None)
+        self.watch = Watch(self._world.timeline, self.agent, look=self._look, rests=self._rests, clock=self)
+        several = options.nodes > 1
+        self.outpost = Outpost(self.agent, node=self.name, capacity=options.ranks_per_node, beat_s=options.beat_s) if several else None
+        self._ear: Agent | Outpost = self.outpost if self.outpost is not None else self.agent
+
+    def begin(self) -> None:
+        self.watch.begin()
+        if self.outpost is not None:
+            self.cable.dial()
 
     @property
     def now_s(self) -> float:
-        return self._world.now_s
+        """By the node's own clock."""
+        return self.local_s(self._world.now_s)
+
+    def local_s(self, at_s: float) -> float:
+        """What its clock says when the world's says `at_s`."""
+        return at_s if self._rate == 1.0 and not self._offset_s else at_s * self._rate + self._offset_s
+
+    def world_s(self, local_s: float) -> float:
+        return local_s if self._rate == 1.0 and not self._offset_s else (local_s - self._offset_s) / self._rate
 
     def alive(self) -> list[Process]:
         return [process for process in self.processes.values() if process.alive]
@@ -62,7 +112,68 @@ class Node:
 
     def _look(self) -> None:
         readings = {p.worker: Reading(replace(p.beacon), p.listed_stopped) for p in self.processes.values() if not p.reaped}
-        self.do(self.agent.on_tick(readings, now_s=self.now_s, heard_s=self.heard_s))
+        outputs = self.agent.on_tick(readings, now_s=self.now_s, heard_s=self.heard_s)
+        self.do(outputs if self.outpost is None else self.outpost.pass_on(outputs, now_s=self.now_s))
+
+    def obey(self, command: ForAgent) -> None:
+        """An order, on the one node there is."""
+        self.do(self.agent.on_command(command, now_s=self.now_s))
+
+    def heard_by_agent(self, message: FromAgent) -> None:
+        self.do(self._ear.on_event(message, now_s=self.now_s))
+
+    # --- the line ------------------------------------------------------------------------------------------
+
+    def on_connected(self) -> None:
+        if self.outpost is not None and self.lives:
+            self.do(self.outpost.on_connected(now_s=self.now_s))
+
+    def on_disconnected(self) -> None:
+        if self.outpost is not None and self.lives and not self.cable.connected:
+            self.do(self.outpost.on_disconnected())
+
+    def on_line(self, message: OnLine) -> None:
+        if self.outpost is not None and self.lives:
+            self.do(self.outpost.on_line(message, now_s=self.now_s))
+
+    def _set_timer(self, order: SetTimer) -> None:
+        number = self._timers[order.name] = self._timers.get(order.name, 0) + 1
+        if order.at_s is not None:
+            due_s = self.world_s(order.at_s) + 1e-9  # rounding must not make it come too early by its own clock
+            self._world.timeline.after(due_s - self._world.now_s, partial(self._timer, order.name, number, self._boots))
+
+    def _timer(self, name: str, number: int, boots: int) -> None:
+        if self.lives and self._boots == boots and self._timers[name] == number and self.outpost is not None and self._world.end is None:
+            self.do(self.outpost.on_timer(now_s=self.now_s, name=name))
+
+    # --- power ---------------------------------------------------------------------------------------------
+
+    def lose_power(self, *, for_s: float) -> None:
+        """All that was in memory is gone, and nobody says so."""
+        if not self.lives:
+            return
+        self.lives = False
+        self._world.say(f"node {self.name} has no power")
+        for process in self.alive():
+            self.end(process, None, 9)
+        if self._world.store.home is self:
+            self._world.store.lose(with_node=True)
+        if self._world.transfer is not None and self._world.transfer[2] is self:
+            self._world.transfer = None
+        self.slots.clear()
+        self.cable.drop()
+        self.watch.over = True
+        self._world.timeline.after(for_s, self._power_again)
+
+    def _power_again(self) -> None:
+        if self._world.end is not None:
+            return
+        self._world.say(f"node {self.name} has power again")
+        self.lives = True
+        self.processes.clear()
+        self.doomed.clear()
+        self._boot()
+        self.begin()
 
     def do(self, outputs: list[Output]) -> None:
         """What the agent asks for."""
@@ -73,7 +184,15 @@ class Node:
         after = self._world.timeline.after
         if isinstance(output, ToCoordinator):
             news = output.message
-            self._links.send("news", getattr(news, "worker", 0), lambda: self._world.hear(news))
+            self._links.send("news", getattr(news, "worker", 0), lambda: self._world.hq.hear(news))
+        elif isinstance(output, Line):
+            self.cable.up(output.message)
+        elif isinstance(output, SetTimer):
+            self._set_timer(output)
+        elif isinstance(output, HangUp):
+            self.cable.drop()
+        elif isinstance(output, Wipe):
+            self.slots.clear()
         elif isinstance(output, Deliver):
             process = self.processes.get(output.worker)
             if process is not None:
@@ -82,43 +201,26 @@ class Node:
             self.doomed.add(output.worker)
             after(self._kernel.between(0.0005, 0.005), lambda: self._kill(self.processes.get(output.worker)))
         elif isinstance(output, Spawn):
-            after(self._kernel.between(0.01, 0.03), lambda: self._spawn(output))
+            after(self._kernel.between(0.01, 0.03), partial(self._spawn, output, self._boots))
         elif isinstance(output, Terminate):
             self.end(self.processes.get(output.worker), None, 15)
         else:
             assert isinstance(output, HostStore), output
-            self._store += 1
-            port = self._store
-            after(self._kernel.between(0.005, 0.05), lambda: self._store_up(port))
-
-    # --- the store -----------------------------------------------------------------------------------------
-
-    def _store_up(self, port: int) -> None:
-        if port == self._store:
-            self._store_lives = True
-            self.do(self.agent.on_event(StoreUp("here", port), now_s=self.now_s))
-
-    def lose_store(self) -> None:
-        """Who is on its way into a group raises; groups that stand need no store."""
-        if not self._store_lives:
-            return
-        self._store_lives = False
-        self.do(self.agent.on_event(StoreLost("it ended"), now_s=self.now_s))
-        for process in self.alive():
-            if process.waits is not None and process.waits[0] == "build":
-                self.collectives.wake(process, PeerFailure("the store is gone"))
+            self._world.store.host(self)
 
     # --- processes -----------------------------------------------------------------------------------------
 
-    def _spawn(self, order: Spawn) -> None:
+    def _spawn(self, order: Spawn, boots: int) -> None:
         assert order.worker not in self.processes, "a worker's number is given twice"
+        if not self.lives or boots != self._boots:
+            return
         machine, beacon = WorkerMachine(worker=order.worker), Beacon(worker=order.worker, rank=order.rank)
-        book = Book(now_s=self.now_s, cause=Cause.STARTUP)
-        process = Process(order.worker, order.rank, order.kind, order.generation, machine, beacon, book, self.now_s)
+        book = Book(now_s=self._world.now_s, cause=Cause.STARTUP)
+        process = Process(order.worker, order.rank, order.kind, order.generation, machine, beacon, book, self._world.now_s, self)
         process.beacon.typical_s.update(TYPICAL_S)
         self.processes[order.worker] = process
         process.main = self._script(self._world, process)
-        self.event(process, WorkerStarted(order.worker, 1000 + order.worker, "node", self.now_s))
+        self.event(process, WorkerStarted(order.worker, 1000 + order.worker, self.name or "node", self.now_s))
         if order.worker in self.doomed:
             self.end(process, None, 9)
         else:
@@ -126,11 +228,16 @@ class Node:
 
     def event(self, process: Process, message: Any) -> None:
         """Of the kernel, to the agent."""
-        self._links.send_from(process, lambda: self.do(self.agent.on_event(message, now_s=self.now_s)))
+        self._from(process, lambda: self.do(self._ear.on_event(message, now_s=self.now_s)))
 
     def tell(self, process: Process, message: Any) -> None:
         """Of the process, to the agent."""
-        self._links.send_from(process, lambda: self.do(self.agent.on_worker(message, now_s=self.now_s)))
+        self._from(process, lambda: self.do(self._ear.on_worker(message, now_s=self.now_s)))
+
+    def _from(self, process: Process, act: Callable[[], None]) -> None:
+        """To the agent, if that is still the one which started it."""
+        boots = self._boots
+        self._links.send_from(process, lambda: act() if self.lives and self._boots == boots else None)
 
     def _kill(self, process: Process | None) -> None:
         """SIGKILL. A process that is in the kernel runs no code of its own any more, and ends later."""
@@ -147,22 +254,22 @@ class Node:
             return
         process.alive = False
         self._world.say(f"worker {process.worker} (rank {process.rank}) ends: {f'signal {signal}' if signal else f'exit code {exit_code}'}")
-        self._world.lives.ended(process, now_s=self.now_s)
-        self.collectives.leave(process, well=exit_code == 0)
+        self._world.lives.ended(process, now_s=self._world.now_s)
+        self._world.collectives.leave(process, well=exit_code == 0)
         if exit_code == 0:
-            self.done.add(process.rank)
+            self._world.done.add(process.rank)
         if process.main is not None and inspect.getgeneratorstate(process.main) != inspect.GEN_RUNNING:
             process.main.close()
         rank = process.beacon.rank
-        steps = tuple(sorted(self._world.slots.get(rank, {}).values(), reverse=True)) if rank >= 0 else ()
+        steps = tuple(sorted(self.slots.get(rank, {}).values(), reverse=True)) if rank >= 0 else ()
         committed, phase = process.beacon.step, process.beacon.phase.value
         exited = WorkerExited(process.worker, 1000 + process.worker, exit_code, signal, False, committed, steps, steps, phase, self.now_s, self.now_s, "")
-        self._links.send_from(process, lambda: self._reap(process, exited))
+        self._from(process, lambda: self._reap(process, exited))
 
     def _reap(self, process: Process, exited: WorkerExited) -> None:
         """The agent hears of its end; until then its beacon lies there to be read."""
         process.reaped = True
-        self.do(self.agent.on_event(exited, now_s=self.now_s))
+        self.heard_by_agent(exited)
 
     def _deliver(self, process: Process, order: Deliver) -> None:
         if not process.alive:
@@ -172,10 +279,10 @@ class Node:
             return
         if isinstance(order.message, Regroup):
             rank = order.message.rank
-            others = tuple(p.worker for p in self.processes.values() if p is not process and p.alive and rank in (p.rank, p.beacon.rank))
+            others = tuple(p.worker for p in self._world.alive() if p is not process and rank in (p.rank, p.beacon.rank))
             self._world.see(RankGiven(process.worker, order.message, others))
             process.rank = rank
-            self.done.discard(rank)
+            self._world.done.discard(rank)
         for output in process.machine.on_message(order.message):
             self.carry_out_in(process, output)
 
@@ -184,10 +291,10 @@ class Node:
         if isinstance(output, Say):
             self.tell(process, output.message)
         elif isinstance(output, Wake):
-            self.collectives.leave(process)
+            self._world.collectives.leave(process)
             waits = process.waits
             if waits is not None and (waits[0] in ("collective", "build") or (waits[0] == "sleep" and process.in_body and not process.hung)):
-                self.collectives.wake(process, PeerFailure("woken"))
+                self._world.collectives.wake(process, PeerFailure("woken"))
         elif isinstance(output, Plan):
             if process.waits is not None and process.waits[0] == "plan":
                 self._offer_plan(process)
@@ -196,11 +303,11 @@ class Node:
 
     # --- main threads --------------------------------------------------------------------------------------
 
-    def _resume_if(self, process: Process, token: int, error: Exception | None, value: Any = None) -> None:
+    def resume_if(self, process: Process, token: int, error: Exception | None, value: Any = None) -> None:
         if not process.alive or process.token != token:
             return
         if process.stopped:
-            process.backlog.append(lambda: self._resume_if(process, token, error, value))
+            process.backlog.append(lambda: self.resume_if(process, token, error, value))
         elif not process.hung:
             self._resume(process, value, error)
 
@@ -220,11 +327,11 @@ class Node:
         process.waits = waits
         token = process.token
         if waits[0] == "sleep":
-            self._world.timeline.after(waits[1], lambda: self._resume_if(process, token, None))
+            self._world.timeline.after(waits[1], lambda: self.resume_if(process, token, None))
         elif waits[0] == "plan":
             self._offer_plan(process)
         elif waits[0] == "collective":
-            self.collectives.enter(process)
+            self._world.collectives.enter(process)
         else:
             self._build(process, waits[1])
 
@@ -232,10 +339,11 @@ class Node:
         plan = process.machine.newer_plan(than=process.waits[1]) if process.waits is not None else None
         if plan is not None:
             token = process.token
-            self._world.timeline.after(0.0, lambda: self._resume_if(process, token, None, plan))
+            self._world.timeline.after(0.0, lambda: self.resume_if(process, token, None, plan))
 
     def _build(self, process: Process, plan: Regroup) -> None:
-        if (process.machine.broken and process.machine.generation == plan.generation) or plan.store_port != self._store or not self._store_lives:
-            self.collectives.wake(process, PeerFailure("cancelled"))
+        store = self._world.store
+        if (process.machine.broken and process.machine.generation == plan.generation) or plan.store_port != store.port or not store.lives:
+            self._world.collectives.wake(process, PeerFailure("cancelled"))
         else:
-            self.collectives.build(process, plan)
+            self._world.collectives.build(process, plan)

@@ -100,12 +100,14 @@ class NothingMoves:
 @dataclass(frozen=True, slots=True)
 class Booked:
     """The run is over, and its seconds are booked: of each rank, by cause. `worked_s`: how long each rank was at steps that it then committed
-    for the first time, by the world's own watch. `interrupted`: it was, or was cut short.
+    for the first time, by the world's own watch. `unsure_s`: of that, where nobody could know how far a rank had come that was lost with its node.
+    `interrupted`: it was, or was cut short.
     """
 
     wall_s: float
     by_rank: tuple[Mapping[Cause, float], ...]
     worked_s: tuple[float, ...]
+    unsure_s: tuple[float, ...]
     interrupted: bool
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from outlast.errors import UsageError
+from outlast.model import limits
 from outlast.sim.draws import Stream
 
 WAYS: Mapping[str, str] = {
@@ -17,13 +18,14 @@ WAYS: Mapping[str, str] = {
     "plain": "a script that makes no outlast call",
 }
 SPARE_KINDS = ("hot", "warm")
-RANKS_MAX, SPARES_MAX, STEPS_MAX = 64, 16, 100_000
+RANKS_MAX, SPARES_MAX, STEPS_MAX, NODES_MAX = 100_000, 16, 1_000_000, 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """`phase_after`: the step that one run.phase follows, -1: none. `latency_s`: a message takes up to so long.
-    `silence_s`: of a plain script's workers, taken for a hang.
+    `silence_s`: of a plain script's workers, taken for a hang. `spare_nodes`: of the nodes, those that house no ranks at first. `beat_s`: between two
+    heartbeats of an agent. `drift`: a node's clock is at most so much faster or slower than the coordinator's.
     """
 
     way: str = "in_place"
@@ -35,6 +37,18 @@ class Options:
     latency_s: float = 0.01
     silence_s: float = 5.0
     max_restarts: int | None = None
+    nodes: int = 1
+    spare_nodes: int = 0
+    beat_s: float = limits.BEAT_S
+    drift: float = 0.0
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        return ("",) if self.nodes == 1 else tuple(f"node-{number}" for number in range(self.nodes))
+
+    @property
+    def ranks_per_node(self) -> int:
+        return -(-self.ranks // (self.nodes - self.spare_nodes))
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -46,6 +60,11 @@ def draw_options(stream: Stream, given: Mapping[str, Any]) -> Options:
         "way": stream.pick(tuple(WAYS)), "ranks": 2 + stream.below(5), "spares": stream.below(3), "spare_kind": stream.pick(SPARE_KINDS),
         "steps": 4 + stream.below(20), "phase_after": -1 if stream.chance(0.6) else 1 + stream.below(6), "latency_s": stream.pick((0.0005, 0.003, 0.01, 0.03)),
     }  # fmt: skip
+    several, nodes, spare_nodes = stream.chance(0.45), 2 + stream.below(3), stream.below(2)
+    beat_s, drift = stream.pick((0.05, 0.2, limits.BEAT_S)), stream.between(0.0, limits.CLOCK_DRIFT_MAX)
+    ranks = given.get("ranks", drawn["ranks"])
+    if several and given.get("nodes", nodes) > 1:
+        drawn |= {"nodes": min(nodes, ranks + spare_nodes), "spare_nodes": spare_nodes, "beat_s": beat_s, "drift": drift}
     options = Options(**(drawn | dict(given)))
     check(options)
     return options
@@ -57,8 +76,14 @@ def check(options: Options) -> None:
         raise UsageError(f"there is no way {options.way!r} to go on", hint=f"one of {', '.join(WAYS)}")
     if options.spare_kind not in SPARE_KINDS:
         raise UsageError(f"there are no {options.spare_kind!r} spares", hint="hot or warm")
-    for name, least, most in (("ranks", 1, RANKS_MAX), ("spares", 0, SPARES_MAX), ("steps", 1, STEPS_MAX)):
+    for name, least, most in (("ranks", 1, RANKS_MAX), ("spares", 0, SPARES_MAX), ("steps", 1, STEPS_MAX), ("nodes", 1, NODES_MAX)):
         if not least <= getattr(options, name) <= most:
             raise UsageError(f"{name} is {getattr(options, name)}", hint=f"from {least} to {most}")
+    if options.spare_nodes >= options.nodes:
+        raise UsageError(f"{options.spare_nodes} spare nodes of {options.nodes}", hint="at least one node has to house ranks")
+    if options.nodes - options.spare_nodes > options.ranks:
+        raise UsageError(f"{options.nodes - options.spare_nodes} nodes for {options.ranks} ranks", hint="each node that is no spare houses one at least")
+    if not 0 <= options.drift <= limits.CLOCK_DRIFT_MAX or options.beat_s <= 0:
+        raise UsageError(f"clocks that drift by {options.drift:g}, or no time between heartbeats", hint=f"drift is from 0 to {limits.CLOCK_DRIFT_MAX:g}")
     if options.latency_s < 0 or options.silence_s <= 0:
         raise UsageError("a latency is not below 0, and silence lasts")

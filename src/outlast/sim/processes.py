@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from outlast.engine.protocol.worker import WorkerMachine
 from outlast.model.beacon import Beacon
@@ -12,6 +12,10 @@ from outlast.model.booking import Book
 
 Act = tuple[str, Any]  # what a main thread waits for: ("sleep", s), ("plan", g), ("collective", None), ("build", plan)
 Thread = Generator[Act, Any, Any]
+
+
+if TYPE_CHECKING:
+    from outlast.sim.node import Node
 
 
 class PeerFailure(Exception):
@@ -51,6 +55,7 @@ class Process:
     beacon: Beacon
     book: Book
     spawned_s: float
+    node: Node
     step_began_s: float = 0.0
     main: Thread | None = None
     waits: Act | None = None

@@ -30,7 +30,7 @@ def script_of(way: str) -> Script:
 class Main:
     def __init__(self, world: World, process: Process, *, way: str, has_main: bool) -> None:
         self.world, self.p, self.way, self.has_main = world, process, way, has_main
-        self.node, self.machine = world.node, process.machine
+        self.node, self.machine = process.node, process.machine
         self.sharded = world.options.way == "sharded"
         self.reached_steps = False
         self.high_water = 0  # the newest step ever executed: again books as repeated
@@ -90,7 +90,7 @@ class Main:
             yield "build", plan
             for _ in range(self.world.options.steps):
                 yield from self.mark("body")
-                self.node.heard_s[self.p.worker] = self.world.now_s  # it prints the loss
+                self.node.heard_s[self.p.worker] = self.node.now_s  # it prints the loss
                 yield "sleep", 0.02
                 yield "collective", None
             yield from self.mark("epilogue")
@@ -162,11 +162,11 @@ class Main:
 
     def build(self, plan: Regroup) -> Thread:
         self.do(self.machine.underway(place=2))
-        self.node.collectives.leave(self.p)
+        self.world.collectives.leave(self.p)
         try:
             yield "build", plan
         except PeerFailure:
-            self.node.collectives.leave(self.p)  # there is no group that was half built
+            self.world.collectives.leave(self.p)  # there is no group that was half built
             raise
 
     def reenter(self) -> Thread:
@@ -177,7 +177,7 @@ class Main:
 
     def broke(self, error: Exception) -> None:
         victim = self.machine.broken or isinstance(error, PeerFailure)
-        self.do(self.machine.broke(mechanism="collective" if victim else "exception", error=str(error), traceback="traceback", now_s=self.world.now_s))
+        self.do(self.machine.broke(mechanism="collective" if victim else "exception", error=str(error), traceback="traceback", now_s=self.node.now_s))
 
     def stand_still(self, *, in_hook: bool) -> Thread:
         seen = self.machine.generation
@@ -219,7 +219,7 @@ class Main:
                 return
             except PeerFailure as error:
                 self.broke(error)
-                self.node.collectives.leave(self.p)
+                self.world.collectives.leave(self.p)
                 yield from self.stand_still(in_hook=False)
                 plan = yield "plan", 0
                 if self.machine.begins_anew(plan, reenters=self.has_main):
@@ -239,16 +239,16 @@ class Main:
         yield "sleep", self.world.lasting(0.002, 0.01)
         self.check_lives()
         if plan.replicated in ("donor", "transfer"):
-            generation, step = self.world.transfer or (-1, -1)
+            generation, step = self.world.transfer[:2] if self.world.transfer is not None else (-1, -1)
             there = step >= 0 and (plan.replicated == "transfer" or generation == plan.generation)
             self.world.see(Restored(self.p.worker, self.p.rank, "transfer image", plan.step, (step,) if there else ()))
         if plan.private == "slot":
-            self.world.see(Restored(self.p.worker, self.p.rank, "slots", plan.step, tuple(sorted(self.world.slots.get(self.p.rank, {}).values()))))
+            self.world.see(Restored(self.p.worker, self.p.rank, "slots", plan.step, tuple(sorted(self.node.slots.get(self.p.rank, {}).values()))))
         whole = plan.replicated != "none" or (self.sharded and plan.private == "slot")
         self.p.holds(plan.step if whole else 0)  # what the script makes is the state before the first step
 
     def ready(self, plan: Regroup) -> Thread:
-        slots = self.world.slots.setdefault(self.p.rank, {})
+        slots = self.node.slots.setdefault(self.p.rank, {})
         for slot in [slot for slot, step in slots.items() if step > plan.step]:
             del slots[slot]
         if plan.step not in slots.values():
@@ -272,10 +272,10 @@ class Main:
         self.world.enter(self.p, Phase.BETWEEN, cause=Cause.OTHER)
 
     def sealed(self) -> tuple[int, ...]:
-        return tuple(sorted(self.world.slots.get(self.p.rank, {}).values(), reverse=True))
+        return tuple(sorted(self.node.slots.get(self.p.rank, {}).values(), reverse=True))
 
     def seal(self, step: int) -> Thread:
-        slots = self.world.slots.setdefault(self.p.rank, {})
+        slots = self.node.slots.setdefault(self.p.rank, {})
         slots.pop(step % 2, None)
         yield from self.mark("sealing")
         yield "sleep", self.world.lasting(0.0005, 0.005)
@@ -364,7 +364,7 @@ class Main:
             self.machine.now_sealed(steps=self.sealed())
         if held is None or held.settle == "forward":
             self.world.has_committed(self.p, number)
-        self.do(self.machine.now_committed(step=number, now_s=self.world.now_s))
+        self.do(self.machine.now_committed(step=number, now_s=self.node.now_s))
         self.p.book.commit_step(now_s=self.world.now_s, first=number > self.high_water, then=Cause.OTHER)
         self.world.enter(self.p, Phase.BETWEEN)
         yield from self.mark("committed")
@@ -394,14 +394,15 @@ class Main:
 
     def settle(self, plan: Regroup) -> Thread:
         yield "sleep", self.world.lasting(0.0005, 0.002)
-        self.p.book.roll_back(now_s=self.world.now_s, fault_s=plan.fault_s, detected_s=plan.detected_s, then=Cause.REGROUP)
+        fault_s, detected_s = (None if at_s is None else self.node.world_s(at_s) for at_s in (plan.fault_s, plan.detected_s))
+        self.p.book.roll_back(now_s=self.world.now_s, fault_s=fault_s, detected_s=detected_s, then=Cause.REGROUP)
 
     def donate(self, plan: Regroup) -> Thread:
         self.world.transfer = None
         yield from self.mark("donating")
         yield "sleep", self.world.lasting(0.001, 0.01)
         self.world.see(Arrived(self.p.worker, self.p.rank, plan.generation, plan.step, self.p.content))
-        self.world.transfer = (plan.generation, plan.step)
+        self.world.transfer = (plan.generation, plan.step, self.node)
         self.do(self.machine.donated(step=plan.step))
 
     # --- the end ---
@@ -424,6 +425,6 @@ class Main:
             self.world.enter(self.p, Phase.CHECKPOINT)
             self.world.transfer = None
             yield "sleep", self.world.lasting(0.001, 0.01)
-            self.world.transfer = (self.machine.generation, self.machine.committed)
+            self.world.transfer = (self.machine.generation, self.machine.committed, self.node)
             self.do(self.machine.donated(step=self.machine.committed))
         return (yield from self.close())

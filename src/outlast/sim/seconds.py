@@ -13,7 +13,7 @@ from outlast.sim.processes import Process
 def publish(process: Process, phase: Phase, *, now_s: float) -> None:
     """The main thread is in `phase` from now on, and says what its book has settled."""
     beacon, machine = process.beacon, process.machine
-    beacon.phase, beacon.beats, beacon.at_ns = phase, beacon.beats + 1, int(now_s * 1e9)
+    beacon.phase, beacon.beats, beacon.at_ns = phase, beacon.beats + 1, int(process.node.now_s * 1e9)
     beacon.generation, beacon.step, beacon.prepared = machine.generation, max(machine.committed, 0), max(machine.prepared, 0)
     seconds, since_s, beacon.cause = process.book.settled()
     beacon.opened_ns, beacon.since_ns, beacon.seconds = int(process.book.opened_s * 1e9), int(since_s * 1e9), dict(seconds)

@@ -6,10 +6,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from outlast.engine.protocol.state import Stage
-from outlast.model.fault_plan import PlannedFault
+from outlast.model.fault_plan import NODE_KINDS, PlannedFault
 from outlast.sim.processes import Process
 
 if TYPE_CHECKING:
+    from outlast.sim.node import Node
     from outlast.sim.world import World
 
 
@@ -53,31 +54,74 @@ class Strikes:
                 else:
                     self._strike(process, fault)
 
+    def at_stage(self, stage: str) -> None:
+        """The coordinator is in `stage` now."""
+        self._visits[None, stage] = self._visits.get((None, stage), 0) + 1
+        for fault in self.faults:
+            if fault.rank is None and fault.mark == stage and fault.nth <= self._visits[None, stage] < fault.nth + fault.times:
+                self._world.timeline.after(fault.after_s, partial(self._strike_thing, fault))
+
     def _strike_holder(self, fault: PlannedFault) -> None:
-        for process in self._world.node.alive():
-            if fault.rank is None or process.rank == fault.rank:
+        if fault.rank is None:
+            self._strike_thing(fault)
+            return
+        for process in self._world.alive():
+            if process.rank == fault.rank:
                 self._strike(process, fault)
                 return
 
+    def _note(self, fault: PlannedFault, worker: int, whom: str) -> None:
+        world = self._world
+        world.say(f"FAULT {fault.id}: {fault.kind} strikes {whom}")
+        stage, rebuilt = world.coordinator.stage, world.hq.lives and world.coordinator.stage is not Stage.REBUILDING
+        if stage is not Stage.STOPPING and (not rebuilt or any(one.resumed_s is None for one in world.interruptions.values())):
+            self.in_recovery.append(fault.id)
+        self.struck.append((world.now_s, fault, worker))
+
+    def _strike_thing(self, fault: PlannedFault) -> None:
+        """What is no process."""
+        world = self._world
+        if world.end is not None:
+            return
+        if fault.node is None:
+            self._note(fault, 0, "the store" if fault.kind == "lose_store" else "the coordinator")
+            if fault.kind == "lose_store":
+                world.store.lose()
+            else:
+                world.hq.die(for_s=fault.for_s)
+            return
+        self._strike_node(fault, world.nodes[fault.node])
+
+    def _strike_node(self, fault: PlannedFault, node: Node) -> None:
+        world = self._world
+        self._note(fault, 0, f"node {node.name}")
+        self._ranks += [process.rank for process in node.alive() if process.rank >= 0]
+        if fault.kind == "lose_node":
+            node.lose_power(for_s=fault.for_s)
+        elif fault.kind == "cut":
+            node.cable.cut(fault.for_s)
+        else:
+            node.cable.lags_until_s = world.now_s + fault.for_s
+
     def _strike(self, process: Process, fault: PlannedFault) -> None:
         world = self._world
+        if fault.rank is None:
+            self._strike_thing(fault)
+            return
         if not process.alive or world.end is not None:
             return
-        world.say(f"FAULT {fault.id}: {fault.kind} strikes {f'worker {process.worker} (rank {process.rank})' if fault.rank is not None else 'the store'}")
-        if world.interruptions and any(one.resumed_s is None for one in world.interruptions.values()) and world.coordinator.stage is not Stage.STOPPING:
-            self.in_recovery.append(fault.id)
-        self.struck.append((world.now_s, fault, process.worker))
-        if fault.rank is not None:
-            self._ranks.append(process.rank)
+        if fault.kind in NODE_KINDS:
+            self._strike_node(fault, process.node)
+            return
+        self._note(fault, process.worker, f"worker {process.worker} (rank {process.rank})")
+        self._ranks.append(process.rank)
         if fault.kind in ("kill", "exit"):
-            world.node.end(process, *((None, 9) if fault.kind == "kill" else (3, None)))
+            process.node.end(process, *((None, 9) if fault.kind == "kill" else (3, None)))
         elif fault.kind in ("stop", "deaf"):
             process.stopped, process.listed_stopped = True, fault.kind == "stop"
             world.timeline.after(fault.for_s, lambda: _go_on(process))
         elif fault.kind == "hang":
             process.hung = True
-        elif fault.kind == "lose_store":
-            world.node.lose_store()
         elif fault.kind == "hold":
             process.held_until_s = world.now_s + fault.for_s
         elif fault.kind == "mute":

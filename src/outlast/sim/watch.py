@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 from outlast.engine.protocol.agent import Agent
 from outlast.model import limits
@@ -16,14 +17,23 @@ from outlast.sim.timeline import LATE, Timeline
 REST_MAX_S = 60.0
 
 
-class Watch:
-    """`look` lets the agent look at its processes. `rests`: False carries out every tick."""
+class Clock(Protocol):
+    """A node's, beside the world's."""
 
-    def __init__(self, timeline: Timeline, agent: Agent, *, look: Callable[[], None], rests: bool) -> None:
+    def local_s(self, at_s: float) -> float: ...
+
+    def world_s(self, local_s: float) -> float: ...
+
+
+class Watch:
+    """`look` lets the agent look at its processes. `rests`: False carries out every tick. `clock`: the agent's."""
+
+    def __init__(self, timeline: Timeline, agent: Agent, *, look: Callable[[], None], rests: bool, clock: Clock) -> None:
         self._timeline = timeline
         self._agent = agent
         self._look = look
         self._rests = rests
+        self._clock = clock
         self._began_s = timeline.now_s
         self._done = 0  # the last tick, counted from the beginning
         self._due = 0  # the next one
@@ -40,7 +50,7 @@ class Watch:
         """Whatever happened ends the agent's rest: the next tick is the one that would have come anyway."""
         number = max(self._done, math.floor((self._timeline.now_s - self._began_s) / limits.TICK_S)) + 1
         if not self._ticking and not self.over and number < self._due:
-            self._agent.rest(until_s=self._at_s(number - 1))
+            self._agent.rest(until_s=self._clock.local_s(self._at_s(number - 1)))
             self._plan(number)
 
     def _at_s(self, number: int) -> float:
@@ -56,8 +66,8 @@ class Watch:
             return  # something happened since, and another tick took its place
         self._done = number
         self._look()
-        quiet_until_s = self._agent.quiet_until_s() if self._rests else 0.0
+        quiet_until_s = self._clock.world_s(self._agent.quiet_until_s()) if self._rests else 0.0
         following = math.floor((min(quiet_until_s, self._timeline.now_s + REST_MAX_S) - self._began_s) / limits.TICK_S)
         if following > number + 1:
-            self._agent.rest(until_s=self._at_s(following - 1))
+            self._agent.rest(until_s=self._clock.local_s(self._at_s(following - 1)))
         self._plan(max(number + 1, following))

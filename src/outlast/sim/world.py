@@ -1,4 +1,4 @@
-"""A world around the protocol: the coordinator, a node, links between them, what is sealed, what strikes, and who watches.
+"""A world around the protocol: the coordinator, nodes, links between them, what is sealed, what strikes, and who watches.
 
 The coordinator is the machine of the product; so are the agent and each worker's listener (node.py). Everything that is drawn comes from one seed.
 """
@@ -6,23 +6,24 @@ The coordinator is the machine of the product; so are the agent and each worker'
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
-from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart
-from outlast.engine.protocol.outputs import End, Output, Record, SetTimer, Tell, ToAgent
+from outlast.engine.protocol.coordinator import Coordinator
+from outlast.engine.protocol.outputs import End
 from outlast.model.fault_plan import PlannedFault
-from outlast.model.messages import Message, Progress
+from outlast.model.messages import ForAgent
 from outlast.model.records import Interruption
 from outlast.model.terms import Cause, Phase
 from outlast.sim.checkers import Jury
+from outlast.sim.collectives import Collectives
 from outlast.sim.draws import Stream
+from outlast.sim.headquarters import Headquarters
 from outlast.sim.links import Links
 from outlast.sim.node import Node, Script
-from outlast.sim.observations import Arrived, Booked, NothingMoves, Observation, Planned, RunOver, StepDone
+from outlast.sim.observations import Arrived, Booked, NothingMoves, Observation, RankGiven, RunOver, StepDone
 from outlast.sim.options import Options
 from outlast.sim.processes import Process
 from outlast.sim.seconds import Lives, publish
+from outlast.sim.store import Store
 from outlast.sim.strikes import Strikes
 from outlast.sim.timeline import Timeline
 from outlast.sim.trace import Trace
@@ -47,17 +48,20 @@ class World:
         self.trace = Trace(began_s=BEGAN_S)
         self.jury = Jury()
         self.strikes = Strikes(self, faults)
-        self.coordinator = Coordinator(
-            options=CoordinatorOptions(
-                options.ranks, Restart(), spares=options.spares, spare_kind=options.spare_kind, max_restarts=options.max_restarts, checkpoint=("", 0)
-            )
-        )
+        self.end: End | None = None
+        self.hq = Headquarters(self)
         self._work = stream("work")
         self._links = Links(self.timeline, stream("links"), latency_s=options.latency_s)
-        self.node = Node(self, script=script, links=self._links, kernel=stream("kernel"), collectives=stream("collectives"), rests=rests)
-        self.slots: dict[int, dict[int, int]] = {}  # rank -> slot -> step
-        self.transfer: tuple[int, int] | None = None  # generation, step of the transfer image
-        self.interruptions: dict[int, Interruption] = {}
+        kernel, lines, clocks = stream("kernel"), stream("lines"), stream("clocks")
+        self.store = Store(self, kernel)
+        self.collectives = Collectives(self.timeline, stream("collectives"), ranks=options.ranks, resume=_resume_if)
+        self.nodes = [
+            Node(self, name=name, script=script, links=self._links, kernel=kernel, lines=lines, rests=rests, clock=_clock(clocks, options))
+            for name in options.node_names
+        ]
+        self._by_name = {node.name: node for node in self.nodes}
+        self.transfer: tuple[int, int, Node] | None = None  # generation and step of the transfer image, and where it lies
+        self.done: set[int] = set()  # ranks whose last process came to its end well
         self.commits: list[tuple[float, int, int, int]] = []  # time, generation, rank, step
         self.committed = 0  # the newest step committed by anybody (sharded: sealed by all)
         self.rolled_back: list[tuple[int, int]] = []  # step known, step gone back to
@@ -66,9 +70,13 @@ class World:
         self._worked_s: dict[
             int, dict[int, float]
         ] = {}  # rank -> step -> how long it was at it when it committed it first; 0: it was given what others had done
-        self.end: End | None = None
+        self._unsure_s: dict[int, float] = {}  # rank -> how much of its work may be booked as something else
         self._stop_asked = False
-        self._timers: dict[str, int] = {}
+
+    @property
+    def interruptions(self) -> dict[int, Interruption]:
+        """As the ledger has them."""
+        return self.hq.interruptions
 
     @property
     def now_s(self) -> float:
@@ -82,16 +90,19 @@ class World:
     # --- time ----------------------------------------------------------------------------------------------
 
     def run(self, *, bound_s: float) -> End | None:
-        self.led(lambda: self.coordinator.start(now_s=self.now_s))
-        self.node.watch.begin()
+        self.hq.begin()
+        for node in self.nodes:
+            node.begin()
         self.strikes.arm()
-        while self.end is None or self.node.alive():
+        while self.end is None or any(process.alive for node in self.nodes for process in node.processes.values()):
             due_s = self.timeline.next_s
             if due_s is None or due_s > BEGAN_S + bound_s or self.jury.violations:
                 break
-            self.node.watch.event_begins()
+            for node in self.nodes:
+                node.watch.event_begins()
             self.timeline.step()
-            self.node.watch.event_ends()
+            for node in self.nodes:
+                node.watch.event_ends()
         if self.end is None and not self.jury.violations:
             self.see(NothingMoves(bound_s, self.describe()))
         return self.end
@@ -99,13 +110,21 @@ class World:
     def ask_stop(self, *, reason: str, exit_code: int) -> None:
         """Somebody wants the run to end."""
         self._stop_asked = True
-        self.led(lambda: self.coordinator.ask_stop(now_s=self.now_s, reason=reason, exit_code=exit_code))
+        self.hq.ask_stop(reason=reason, exit_code=exit_code)
 
     def see(self, seen: Observation) -> None:
+        if isinstance(seen, RankGiven) and self.options.nodes > 1:
+            self._note_unsure(seen.plan.rank, seen.plan.high_water)
         if isinstance(seen, Arrived):
             for step in range(1, seen.step + 1):
                 self._worked_s.setdefault(seen.rank, {}).setdefault(step, 0.0)
         self.jury.see(self.age_s, seen)
+
+    def _note_unsure(self, rank: int, high_water: int) -> None:
+        """A step more or less than the rank really came to is booked otherwise than it was."""
+        worked_s = self._worked_s.get(rank, {})
+        wrong = abs(max((step for step, step_s in worked_s.items() if step_s), default=0) - high_water)
+        self._unsure_s[rank] = self._unsure_s.get(rank, 0.0) + wrong * max(worked_s.values(), default=0.0)
 
     def say(self, what: str) -> None:
         self.trace.line(self.now_s, what)
@@ -113,83 +132,65 @@ class World:
     def describe(self) -> str:
         who = "; ".join(
             f"worker {p.worker} rank {p.rank} {p.machine.state.value} g{p.machine.generation} {p.beacon.phase.value} waits {p.waits and p.waits[0]}"
-            for p in self.node.alive()
+            for p in self.alive()
         )
         return f"{self.coordinator.stage.value} g{self.coordinator.generation} step {self.coordinator.step}: {who}"
 
-    # --- the coordinator -----------------------------------------------------------------------------------
+    # --- between nodes -------------------------------------------------------------------------------------
 
-    def hear(self, news: Any) -> None:
-        """A message reaches the coordinator."""
-        if not isinstance(news, Progress):
-            self.say(_brief(news))
-        self.led(lambda: self.coordinator.on_message(news, now_s=self.now_s))
+    @property
+    def coordinator(self) -> Coordinator:
+        """The one that lives, or lived last."""
+        return self.hq.coordinator
 
-    def led(self, act: Callable[[], list[Output]]) -> None:
-        """Drive the coordinator, and look at the plans that it made."""
-        generation, committed = self.coordinator.generation, self.committed
-        outputs = act()
-        if self.coordinator.generation != generation:
-            generation = self.coordinator.generation
-            steps = tuple(m.plan.step for m in self.coordinator.roster.members() if m.plan is not None and m.plan.generation == generation)
-            self.see(Planned(generation, steps, committed, self._holders(committed)))
-            self.say(f"generation {generation} from step {min(steps, default=0)}")
-            if steps and min(steps) < committed:
-                self.rolled_back.append((committed, min(steps)))
-                self.committed = min(steps)
-        for output in outputs:
-            self._carry_out(output)
+    def alive(self) -> list[Process]:
+        return [process for node in self.nodes for process in node.processes.values() if process.alive]
 
-    def _holders(self, step: int) -> tuple[int, ...]:
+    def node_of(self, name: str) -> Node:
+        return self._by_name[name]
+
+    def command(self, command: ForAgent) -> None:
+        """The coordinator's, to the one node there is."""
+        node = self.nodes[0]
+        self._links.send("command", 0, lambda: node.obey(command))
+
+    def holders(self, step: int) -> tuple[int, ...]:
         """Ranks that hold `step`, if that is enough to go on from it: one under replicated state, all under sharded."""
         if self.options.way == "sharded":
-            held = tuple(rank for rank in range(self.options.ranks) if step in self.slots.get(rank, {}).values())
+            held = tuple(rank for rank in range(self.options.ranks) if step in self._slots_of(rank).values())
             return held if len(held) == self.options.ranks else ()
-        return tuple(p.rank for p in self.node.alive() if p.rank >= 0 and p.worker not in self.node.doomed and p.best >= step)
+        return tuple(p.rank for p in self.alive() if p.rank >= 0 and p.worker not in p.node.doomed and p.best >= step)
 
-    def _carry_out(self, output: Output) -> None:
-        if isinstance(output, ToAgent):
-            command = output.message
-            self.say(f"coordinator: {_brief(command)}")
-            self._links.send("command", 0, lambda: self.node.do(self.node.agent.on_command(command, now_s=self.now_s)))
-        elif isinstance(output, SetTimer):
-            number = self._timers[output.name] = self._timers.get(output.name, 0) + 1
-            if output.at_s is not None:
-                self.timeline.after(output.at_s - self.now_s, lambda: self._timer(output.name, number))
-        elif isinstance(output, Record):
-            if isinstance(output.record, Interruption):
-                self.interruptions[output.record.id] = output.record
-        elif isinstance(output, Tell):
-            self.say(f"coordinator tells: {output.text}")
-        else:
-            assert isinstance(output, End), output
-            self._ended(output)
+    def _slots_of(self, rank: int) -> dict[int, int]:
+        """Where the coordinator takes them to lie."""
+        home = self.coordinator.roster.homes.get(rank, "")
+        return self._by_name[home].slots.get(rank, {}) if home in self._by_name else {}
 
-    def _timer(self, name: str, number: int) -> None:
-        if self._timers[name] == number and self.end is None:
-            self.led(lambda: self.coordinator.on_timer(now_s=self.now_s, name=name))
-
-    def _ended(self, end: End) -> None:
-        self.end, self.node.watch.over = end, True
+    def ended(self, end: End) -> None:
+        self.end = end
+        for node in self.nodes:
+            node.watch.over = True
         self.say(f"the run is {end.state}, exit code {end.exit_code}: {end.reason}")
+        interruptions = self.interruptions
         self.see(
             RunOver(
                 state=end.state, exit_code=end.exit_code, reason=end.reason, committed=self.committed, until=self.options.steps, trained=bool(self.commits),
                 plain=self.options.way == "plain", stop_asked=self._stop_asked,
                 refused=any(fault.kind == "refuse" for _, fault, _ in self.strikes.struck),
-                alive=tuple(process.worker for process in self.node.alive() if process.rank >= 0 and not process.dying),
-                open_interruptions=tuple(one.id for one in self.interruptions.values() if one.resumed_s is None),
-                interruptions=len(self.interruptions), strikes=len(self.strikes.struck), done=tuple(sorted(self.node.done)),
-                blamed=tuple(sorted({rank for one in self.interruptions.values() for rank in one.ranks})), struck=self.strikes.ranks(),
+                alive=tuple(process.worker for process in self.alive() if process.rank >= 0 and not process.dying),
+                open_interruptions=tuple(one.id for one in interruptions.values() if one.resumed_s is None),
+                interruptions=len(interruptions), strikes=len(self.strikes.struck), done=tuple(sorted(self.done)),
+                blamed=tuple(sorted({rank for one in interruptions.values() for rank in one.ranks})), struck=self.strikes.ranks(),
                 ranks=self.options.ranks,
             )
         )  # fmt: skip
-        for process in self.node.alive():
-            self.node.end(process, None, 9)
-        interruptions = list(self.interruptions.values())
-        booked = self.lives.account(world_size=self.options.ranks, began_s=BEGAN_S, over_s=self.now_s, interruptions=interruptions)
+        for process in self.alive():
+            process.node.end(process, None, 9)
+        records = list(interruptions.values())
+        booked = self.lives.account(world_size=self.options.ranks, began_s=BEGAN_S, over_s=self.now_s, interruptions=records)
         worked_s = tuple(math.fsum(self._worked_s.get(rank, {}).values()) for rank in range(self.options.ranks))
-        self.see(Booked(booked.wall_s, booked.by_rank, worked_s, bool(interruptions) or end.state != "ended"))
+        unsure_s = tuple(self._unsure_s.get(rank, 0.0) for rank in range(self.options.ranks))
+        self.see(Booked(booked.wall_s, booked.by_rank, worked_s, unsure_s, bool(records) or end.state != "ended"))
 
     # --- what the script tells -----------------------------------------------------------------------------
 
@@ -210,20 +211,23 @@ class World:
 
     def has_committed(self, process: Process, step: int) -> None:
         generation = process.machine.generation
-        owners = tuple(p.worker for p in self.node.alive() if p.rank == process.rank)
+        owners = tuple(p.worker for p in self.alive() if p.rank == process.rank and not p.dying)
         self.see(StepDone(process.worker, process.rank, generation, step, process.content, owners))
         self._worked_s.setdefault(process.rank, {}).setdefault(step, self.now_s - process.step_began_s)
         self.commits.append((self.now_s, generation, process.rank, step))
         self.say(f"rank {process.rank} commits step {step} in generation {generation}")
         if self.options.way == "sharded":
-            sealed = [max(self.slots.get(rank, {}).values(), default=0) for rank in range(self.options.ranks)]
+            sealed = [max(self._slots_of(rank).values(), default=0) for rank in range(self.options.ranks)]
             self.committed = max(self.committed, min(sealed))
         else:
             self.committed = max(self.committed, step)
 
 
-def _brief(message: Message) -> str:
-    """A message in a line of the trace."""
-    inner = getattr(message, "message", None)
-    worker = f" {message.worker}" if hasattr(message, "worker") else ""
-    return f"{type(message).__name__}{worker}{': ' + type(inner).__name__ if inner is not None else ''}"
+def _resume_if(process: Process, token: int, error: Exception | None) -> None:
+    process.node.resume_if(process, token, error)
+
+
+def _clock(stream: Stream, options: Options) -> tuple[float, float]:
+    """Offset and rate. Of one node, in one process with its coordinator, it is the same clock."""
+    offset_s, drift = stream.between(-1e5, 1e5), stream.between(-1.0, 1.0)
+    return (offset_s, 1.0 + drift * options.drift) if options.nodes > 1 else (0.0, 1.0)

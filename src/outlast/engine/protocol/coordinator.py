@@ -14,9 +14,9 @@ Sans-IO: every method takes `now_s` (the coordinator's monotonic clock) and retu
 
 from __future__ import annotations
 
-from outlast.engine.protocol.leaving import Leaving
 from outlast.engine.protocol.members import Member
 from outlast.engine.protocol.outputs import End, Output, SetTimer, Tell
+from outlast.engine.protocol.rebuild import Rebuilding
 from outlast.engine.protocol.state import CoordinatorOptions, Restart, Stage
 from outlast.engine.rare import rare
 from outlast.model.messages import (
@@ -49,35 +49,37 @@ from outlast.model.messages import (
 __all__ = ["Coordinator", "CoordinatorOptions", "Restart", "Stage"]
 
 
-class Coordinator(Leaving):
-    """One per run. Drive it with `start`, `on_message`, `on_timer`, `ask_stop`, `on_manifest`."""
+class Coordinator(Rebuilding):
+    """One per run. Drive it with `start`, `on_message`, `on_timer`, `ask_stop`, `on_manifest`; where there are several nodes, through a `Hub`."""
 
     # --- the driver's calls --------------------------------------------------------------------------------------
-
-    def start(self, *, now_s: float) -> list[Output]:
-        return [*self._ask_store("the run starts"), *self._launch_all(now_s)]
 
     def on_timer(self, *, now_s: float, name: str) -> list[Output]:
         if name == "gather" and self.stage is Stage.GATHERING:
             return self._after_gathering(now_s)
         if name == "leave" and self.stage is Stage.LEAVING:
             rare("not all have left in time")
-            return self._kill_those(now_s, [m for m in self.roster.live() if m.answers_leave and m.still is None], "did not leave its collective in time")
+            return self._late(now_s, name, [m for m in self.roster.live() if m.answers_leave and m.still is None], "did not leave its collective in time")
         if name == "move" and self.stage in (Stage.MOVING, Stage.STARTING):
             rare("not all have joined in time")
-            return self._kill_those(now_s, self.roster.holding_up(), "did not join the new generation in time")
+            return self._late(now_s, name, self.roster.holding_up(), "did not join the new generation in time")
         if name == "handover" and self.stage is Stage.HANDOVER:
             rare("state is not handed over in time")
-            return self._kill_those(now_s, [m for m in self.roster.live() if m.plan is not None and m.plan.donate], "did not hand over in time")
+            return self._late(now_s, name, [m for m in self.roster.live() if m.plan is not None and m.plan.donate], "did not hand over in time")
         if name == "kill":
             return self._on_unkillable(now_s)
+        if name == "nodes":
+            return self._on_nodes_timer(now_s)
+        if name == "rebuild":
+            return self._on_rebuild_timer(now_s)
         if name == "spares" and self.stage is not Stage.STOPPING:
             return self._refill_spares(now_s)
         if name == "stop":
             return self._stop_now(now_s, self._end or End(1, "stopped", "stop timed out", ""))
         return []
 
-    def on_message(self, message: FromWorker | FromAgent, *, now_s: float) -> list[Output]:
+    def on_message(self, message: FromWorker | FromAgent, *, now_s: float, node: str = "") -> list[Output]:
+        """`node`: whose agent says or hands on this."""
         if self.stage is Stage.ENDED:
             return []
         if isinstance(message, WorkerExited):
@@ -91,7 +93,7 @@ class Coordinator(Leaving):
         if isinstance(message, StoreLost):
             return self._on_store_lost(now_s, message)
         if isinstance(message, Progress):
-            self._note_step(self._committed_by(message), message.newest)
+            self._note_step(self._committed_by(message, node), message.newest)
             self.roster.step_s, self._moved_s = message.step_s, message.at_s
             return []
         if isinstance(message, ZygoteLost):
@@ -125,7 +127,7 @@ class Coordinator(Leaving):
         if isinstance(message, Registered):
             return self._on_registered(now_s, member, message)
         if isinstance(message, Donated):
-            return self._on_donated(now_s, message)
+            return self._on_donated(now_s, message, member.home)
         if isinstance(message, Finished):
             return self._on_finished(now_s, member, message)
         if isinstance(message, Checkpointed):
@@ -181,6 +183,7 @@ class Coordinator(Leaving):
             rare("joined a generation that is over")
             return []
         member.joined, member.attached, member.still = True, True, None
+        self.roster.now_attached(member.rank)
         self._restore_s = max(self._restore_s, message.restore_s)
         if self.stage not in (Stage.MOVING, Stage.STARTING) or not all(m.joined for m in self.roster.members()):
             return []
@@ -202,36 +205,6 @@ class Coordinator(Leaving):
             return []
         self._trained = True
         return self._resumed(now_s, max(at_s for at_s in last_s if at_s is not None))
-
-    def _on_exit(self, now_s: float, message: WorkerExited) -> list[Output]:
-        member = self.roster.of(message.worker)
-        if member is None or member.dead:
-            rare("an end is said twice, or too late")
-            return []
-        member.dead = True
-        if member.rank < 0:
-            return self._on_spare_exit(now_s, member, message)
-        self._note_step(0 if self.roster.sharded else message.committed, max(message.committed, *message.prepared, 0))
-        self.roster.note_done(member.rank, message.committed)
-        self.roster.bury(member, message)
-        if self.stage is Stage.STOPPING:
-            return self._when_stopped(now_s)
-        if self.stage is Stage.CLEARING:
-            return self._when_cleared(now_s)
-        if self._ended_well(member, message):
-            return self._on_done(now_s, member)
-        out = self._fault_of_exit(now_s, member, message)
-        return [*out, *self._check_left(now_s)] if self.stage is Stage.LEAVING else out
-
-    def _on_done(self, now_s: float, member: Member) -> list[Output]:
-        member.done = True
-        if all(m.done for m in self.roster.members()):
-            if self._end is None:
-                if self.interruptions.open:
-                    rare("one that was taken for hung has come to its end after all")
-                self.interruptions.resumed(at_s=now_s, generation=self.generation + 1)
-            return self._finish(now_s, self._end or End(0, "ended", "all ranks ended well", ""))
-        return self._check_left(now_s) if self.stage is Stage.LEAVING else []
 
 
 def _never_started(message: WorkerFailedToStart, now_s: float) -> WorkerExited:

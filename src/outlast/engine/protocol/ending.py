@@ -9,6 +9,7 @@ from outlast.engine.protocol.members import Member
 from outlast.engine.protocol.outputs import End, Manifest, Output, SetTimer, Tell, ToAgent
 from outlast.engine.protocol.state import Course, Stage
 from outlast.engine.rare import rare
+from outlast.model import limits
 from outlast.model.messages import Checkpointed, Finished, KillWorker, Stop, TermWorker, ToWorker, WorkerExited
 
 
@@ -33,16 +34,16 @@ class Ending(Course):
             return []
         stop = Stop(self._end.reason, self.options.checkpoint_on_stop)
         if self.roster.outlast:
-            return [ToAgent(ToWorker(m.worker, stop)) for m in self.roster.live()]
+            return [ToAgent(ToWorker(m.worker, stop), m.home) for m in self.roster.live()]
         # A process that is not there yet cannot hear SIGTERM: it is not to begin.
-        return [ToAgent((TermWorker if m.pid else KillWorker)(m.worker, self._end.reason)) for m in self.roster.live()]
+        return [ToAgent((TermWorker if m.pid else KillWorker)(m.worker, self._end.reason), m.home) for m in self.roster.live()]
 
     def _stop_now(self, now_s: float, end: End) -> list[Output]:
         """Kill what lives, then end. A reason given earlier (a stop asked for) stays."""
         if self._end is None or end.state == "failed":
             self._end = end
         self.stage = Stage.STOPPING
-        out: list[Output] = [SetTimer(name, None) for name in ("gather", "leave", "move", "handover", "spares")]
+        out: list[Output] = [SetTimer(name, None) for name in ("gather", "leave", "move", "handover", "spares", "nodes")]
         out += self._kill(now_s, (*self.roster.live(), *self.roster.spares()), end.reason)
         return [*out, *self._when_stopped(now_s)]
 
@@ -58,6 +59,9 @@ class Ending(Course):
         if self.stage is Stage.STOPPING and self._end is not None:
             rare("the run ends with processes that cannot be killed")
             return self._over(self._end)
+        if any(m.home in self.nodes.silent for m in stuck):
+            rare("those that were killed cannot be heard")
+            return [SetTimer("kill", now_s + limits.SILENT_LOOK_S)]
         if not any(m.rank >= 0 for m in stuck):
             return []
         rare("killed ones did not end in time")

@@ -55,14 +55,27 @@ class Faults(Moving):
                 out += self._kill(now_s, [member], why)
         return out
 
+    def _late(self, now_s: float, timer: str, members: list[Member], why: str) -> list[Output]:
+        """They are killed; of those on a node without a connection nobody can say yet: it comes back, or is counted out."""
+        late = [member for member in members if member.home not in self.nodes.silent]
+        again: list[Output] = []
+        if len(late) < len(members):
+            rare("those that are waited for cannot be heard")
+            again = [SetTimer(timer, now_s + limits.SILENT_LOOK_S)]
+        return [*again, *self._kill_those(now_s, late, why)]
+
     # --- how faults show themselves ------------------------------------------------------------------------------
 
     def _fault_of_exit(self, now_s: float, member: Member, message: WorkerExited) -> list[Output]:
         if member.condemned:
-            return []  # its fault was booked when it was condemned
+            if member.node_lost:
+                self.interruptions.node_lost(reason=member.node_lost)
+            return self._records()  # its fault was booked when it was condemned
         mechanism = Mechanism.SIGNAL if message.signal is not None else Mechanism.LOST_CONTACT if member.victim else Mechanism.EXIT
         if member.raised:
             mechanism = Mechanism.EXCEPTION
+        if member.node_lost:
+            return self._fault(now_s, member, Mechanism.LOST_NODE, None, message.error, "", f"rank {member.rank} is lost with its node: {member.node_lost}")
         error, traceback = member.raised or (message.error or _how(message), "")
         out = self._fault(now_s, member, mechanism, message.fault_s, error, traceback, f"rank {member.rank} (pid {member.pid}) ended: {_how(message)}")
         if message.oom:

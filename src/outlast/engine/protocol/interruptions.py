@@ -11,7 +11,16 @@ from dataclasses import replace
 from outlast.model.records import Interruption
 from outlast.model.terms import FailureClass, Mechanism, Rung
 
-_RANKING = (Mechanism.SIGNAL, Mechanism.CORRUPT, Mechanism.EXIT, Mechanism.EXCEPTION, Mechanism.HANG, Mechanism.SLOW, Mechanism.LOST_CONTACT)
+_RANKING = (
+    Mechanism.LOST_NODE,
+    Mechanism.SIGNAL,
+    Mechanism.CORRUPT,
+    Mechanism.EXIT,
+    Mechanism.EXCEPTION,
+    Mechanism.HANG,
+    Mechanism.SLOW,
+    Mechanism.LOST_CONTACT,
+)
 
 
 class InterruptionLog:
@@ -66,6 +75,11 @@ class InterruptionLog:
         """Those that spoke first, and alone, are victims of something that is no rank."""
         if self.open and self.open[-1].mechanism is Mechanism.LOST_CONTACT:
             self._put(replace(self.open[-1], ranks=(), pids=(), reason=reason))
+
+    def node_lost(self, *, reason: str) -> None:
+        """One that was blamed for not answering could not: its node is gone."""
+        if self.open:
+            self._put(replace(self.open[-1], mechanism=Mechanism.LOST_NODE, reason=f"{reason}; {self.open[-1].reason}"))
 
     def classify(self, *, failure_class: FailureClass, reason: str) -> None:
         if self.open:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from outlast.engine.placement import offers
 from outlast.engine.protocol.faults import Faults
 from outlast.engine.protocol.members import Member
 from outlast.engine.protocol.outputs import End, Output, SetTimer, ToAgent
@@ -29,14 +30,14 @@ class Leaving(Faults):
         for member in self.roster.live():
             member.joined = False
             if member.answers_leave and member.still is None:
-                out.append(ToAgent(ToWorker(member.worker, Leave(self.generation, reason))))
+                out.append(ToAgent(ToWorker(member.worker, Leave(member.told, reason)), member.home))
         deadline = limits.LEAVE_DEADLINE_S + limits.LEAVE_STEPS * self.roster.step_s
         if any(not m.attached for m in self.roster.live()):
             deadline = limits.REGROUP_DEADLINE_S
         return [*out, SetTimer("leave", now_s + deadline), *self._check_left(now_s)]
 
     def _on_inventory(self, now_s: float, member: Member, message: Inventory) -> list[Output]:
-        if message.generation != self.generation:
+        if message.generation != member.told:
             rare("an inventory of a generation that is over")
             return []
         self.roster.note_done(member.rank, message.committed)
@@ -50,7 +51,12 @@ class Leaving(Faults):
             return []
         if any(m.answers_leave and m.still is None for m in self.roster.live()):
             return []
-        return [SetTimer("leave", None), *self._decide(now_s)]
+        if self.roster.strays:
+            return []
+        if self._short_of_places():
+            rare("a lost rank finds no place")
+            return [SetTimer("leave", None), SetTimer("nodes", now_s + limits.NODE_WAIT_S)]
+        return [SetTimer("leave", None), SetTimer("nodes", None), *self._decide(now_s)]
 
     def _decide(self, now_s: float) -> list[Output]:
         sharded = self.roster.sharded
@@ -83,6 +89,7 @@ class Leaving(Faults):
         """The rung; one that was chosen already is kept, and extended to those that were lost since."""
         lost = tuple(m.rank for m in self.roster.members() if m.dead)
         parked = self.roster.parked()
+        spares = self._offers(lost or tuple(sorted(self._raised)))
         chosen = self._verdict
         if chosen is not None and len(lost) < self.options.world_size:
             if set(lost) - set(chosen.replace):
@@ -98,7 +105,15 @@ class Leaving(Faults):
             state=restore.step is not None or (start is not None and start.replicated == "transfer"),
             committed=self.step, error=self._user_error[0], trained=self._trained,
         )  # fmt: skip
-        return decide_rung(situation=situation, spares=parked, budgets=self.budgets, world_size=self.options.world_size)
+        return decide_rung(situation=situation, spares=spares, budgets=self.budgets, world_size=self.options.world_size)
+
+    def _offers(self, ranks: tuple[int, ...]) -> list[int]:
+        """For each of `ranks`, the worker number of the spare that may take it, or -1. Empty: there is none."""
+        room = self.nodes.room(member for member in self.roster.live() if member.rank not in ranks)
+        ready = [(worker, self.roster.spare(worker).home) for worker in self.roster.parked()]
+        found = offers(ranks, homes=self.roster.homes, spares=ready, room=room)
+        workers = [found.get(rank, (-1, ""))[0] for rank in ranks]
+        return workers if max(workers, default=-1) >= 0 else []
 
     def _book(self, now_s: float, verdict: RecoveryVerdict, restore: RestoreVerdict, start: Restart | None) -> None:
         """Of steps that were executed: how many are executed again, and how many that were committed are not any more."""

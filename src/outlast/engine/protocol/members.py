@@ -20,8 +20,9 @@ class Member:
     rank: int
     kind: str
     started_s: float
+    home: str = ""  # the node whose agent houses it; "" where there is one
     pid: int = 0
-    node: str = ""
+    node: str = ""  # that node's own name for itself
     plan: Regroup | None = None
     way: str = "respawn"
     sharded: bool = False
@@ -35,6 +36,7 @@ class Member:
     done: bool = False  # ended well
     condemned: bool = False  # to be killed: its fault is booked
     dead: bool = False
+    node_lost: str = ""  # why, if it died with its node
     victim: bool = False  # its own words: a collective failed under it
     still: Inventory | None = None
     told: int = 0  # generation of the newest plan that was sent to it
@@ -59,21 +61,45 @@ class Roster:
     _spares: dict[int, Member] = field(default_factory=dict)
     _remains: dict[int, Holding] = field(default_factory=dict)
     _done: dict[int, int] = field(default_factory=dict)
+    _homes: dict[int, str] = field(default_factory=dict)  # where each rank lives, or lived last
+    _imageless: set[int] = field(default_factory=set)  # ranks whose slots are lost with their node
+    strays: dict[int, Member] = field(default_factory=dict)  # that were found in ranks of others: killed, and waited for
 
-    def add(self, *, rank: int, kind: str, now_s: float) -> Member:
-        member = Member(worker=self.next_worker, rank=rank, kind=kind, started_s=now_s)
+    def add(self, *, rank: int, kind: str, now_s: float, home: str = "") -> Member:
+        member = Member(worker=self.next_worker, rank=rank, kind=kind, started_s=now_s, home=home)
         self.next_worker += 1
-        if rank >= 0:
-            self._ranks[rank] = member
+        self.seat(member)
+        return member
+
+    def seat(self, member: Member) -> None:
+        """It holds its rank, or is a spare. What a rank had sealed stays behind where it moves to another node."""
+        if member.rank >= 0:
+            if self._homes.get(member.rank, member.home) != member.home:
+                self.lose_rank(member.rank)
+            self._ranks[member.rank] = member
+            self._homes[member.rank] = member.home
         else:
             self._spares[member.worker] = member
-        return member
 
     def promote(self, worker: int, rank: int, *, now_s: float) -> Member:
         spare = self._spares.pop(worker)
         spare.rank, spare.started_s, spare.parked = rank, now_s, False
-        self._ranks[rank] = spare
+        self.seat(spare)
         return spare
+
+    def in_rank(self, rank: int) -> Member | None:
+        return self._ranks.get(rank)
+
+    def lose_rank(self, rank: int) -> None:
+        """Nobody knows what was left of it."""
+        self._remains.pop(rank, None)
+        self._imageless.add(rank)
+
+    def spare(self, worker: int) -> Member:
+        return self._spares[worker]
+
+    def is_done(self, rank: int) -> bool:
+        return rank in self._ranks and self._ranks[rank].done
 
     def drop(self, spare: Member) -> None:
         self._spares.pop(spare.worker, None)
@@ -86,6 +112,25 @@ class Roster:
         if worker in self._spares:
             return self._spares[worker]
         return next((m for m in self._ranks.values() if m.worker == worker), None)
+
+    @property
+    def homes(self) -> dict[int, str]:
+        """Where each rank lives, or lived last."""
+        return self._homes
+
+    def lose_images(self, node: str) -> None:
+        """What the ranks of `node` had sealed is gone with it."""
+        for rank, home in self._homes.items():
+            if home == node:
+                self._remains.pop(rank, None)
+                self._imageless.add(rank)
+
+    def has_images(self, rank: int) -> bool:
+        return rank not in self._imageless
+
+    def now_attached(self, rank: int) -> None:
+        """What its holder seals lies where it lives now."""
+        self._imageless.discard(rank)
 
     def holder(self, rank: int) -> Member:
         return self._ranks[rank]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from outlast.engine.placement import place
 from outlast.engine.protocol.ending import Ending
 from outlast.engine.protocol.members import Member
 from outlast.engine.protocol.outputs import Output, SetTimer, ToAgent
@@ -31,21 +32,25 @@ class Moving(Ending):
         self._planned = self._restart.step
         self.stage = Stage.STARTING
         out: list[Output] = []
+        homes = place(range(self.options.world_size), homes=self.roster.homes, room=self.nodes.room(()))
         for rank in range(self.options.world_size):
-            member = self.roster.add(rank=rank, kind="rank", now_s=now_s)
+            member = self.roster.add(rank=rank, kind="rank", home=homes[rank], now_s=now_s)
             member.plan = self._start_plan(rank, self._restart)  # the remains of its predecessor are known
-            out.append(ToAgent(StartWorker(member.worker, rank, "rank", self.generation)))
+            out.append(ToAgent(StartWorker(member.worker, rank, "rank", self.generation), member.home))
         out.append(SetTimer("move", now_s + limits.BOOT_DEADLINE_S))
-        return [*out, self._record_generation(now_s), SetTimer("spares", now_s + limits.SPARE_PLAIN_WAIT_S)]
+        return [self._record_generation(now_s), *out, SetTimer("spares", now_s + limits.SPARE_PLAIN_WAIT_S)]
 
     def _start_plan(self, rank: int, start: Restart) -> Regroup:
         private = start.private
         if private == "slot" and start.step == 0 and not self.roster.sharded and not self.roster.lies_sealed(rank, 0):
             rare("a rank that nobody has begun")
             private = "none"  # nobody has come so far in this rank: what the script makes is the state before the first step
+        if private == "slot" and not self.roster.has_images(rank):
+            rare("a rank's private state is lost with its node")
+            private = "none"
         return Regroup(
             generation=self.generation, rank=rank, world_size=self.options.world_size, store_host="", store_port=0, settle="none", then="start",
-            step=start.step, donor=-1, donate=False, heal=(), replicated=start.replicated, private=private, checkpoint=start.checkpoint,
+            step=start.step, donor=-1, donate=False, replicated=start.replicated, private=private, checkpoint=start.checkpoint,
             high_water=max(self.roster.done(rank), self.options.start.step), fault_s=self._fault_s, detected_s=self._detected_s,
         )  # fmt: skip
 
@@ -64,11 +69,12 @@ class Moving(Ending):
             return []
         member.told, member.still, member.place = plan.generation, None, 0
         member.victim, member.raised = False, None  # of the last generation: how this one ends for it is another matter
-        return [ToAgent(ToWorker(member.worker, replace(plan, store_host=self._store[0], store_port=self._store[1])))]
+        return [ToAgent(ToWorker(member.worker, replace(plan, store_host=self._store[0], store_port=self._store[1])), member.home)]
 
     def _ask_store(self, reason: str) -> list[Output]:
         self._stores += 1
-        return [ToAgent(StartStore(reason, self._stores))]
+        self._store_home = self.nodes.first()
+        return [ToAgent(StartStore(reason, self._stores), self._store_home)]
 
     # --- survivors go on -----------------------------------------------------------------------------------------
 
@@ -79,8 +85,9 @@ class Moving(Ending):
         self._planned = step
         self.stage = Stage.MOVING
         out: list[Output] = []
+        homes = self._homes_for(verdict)
         for rank, worker in verdict.replace.items():
-            out += self._replace(now_s, rank, worker)
+            out += self._replace(now_s, rank, worker, homes[rank])
         sharded = self.roster.sharded
         reenter = verdict.survivors == "reenter"
         heal = () if sharded else tuple(range(self.options.world_size)) if reenter else restore.heal
@@ -90,7 +97,7 @@ class Moving(Ending):
             member.plan = replace(
                 self._start_plan(member.rank, Restart(step, healed, "slot" if fresh or reenter or sharded else "keep")),
                 settle=restore.settle.get(member.rank, "none"), then="start" if fresh else verdict.survivors, donor=restore.donor,
-                donate=member.rank == restore.donor and bool(heal), heal=heal, phases=restore.phases,
+                donate=member.rank == restore.donor and bool(heal), phases=restore.phases,
                 replay=fresh and restore.replay and verdict.survivors == "in_place", finish=restore.finish,
             )  # fmt: skip
             member.joined, member.finished, member.committed_s = False, False, None
@@ -98,14 +105,31 @@ class Moving(Ending):
             self._donated = None  # is about to be written over
         out += [output for member in self.roster.members() for output in self._send_plan(member)]
         deadline = limits.REGROUP_DEADLINE_S if verdict.rung in (Rung.REPEAT, Rung.SPARE) and not reenter else limits.BOOT_DEADLINE_S
-        return [*out, SetTimer("move", now_s + deadline), self._record_generation(now_s)]
+        return [self._record_generation(now_s), *out, SetTimer("move", now_s + deadline)]
 
-    def _replace(self, now_s: float, rank: int, worker: int) -> list[Output]:
+    def _homes_for(self, verdict: RecoveryVerdict) -> dict[int, str]:
+        """Of each rank that is replaced: its spare's node, or where there is room."""
+        homes = {rank: self.roster.spare(worker).home for rank, worker in verdict.replace.items() if worker >= 0}
+        room = self.nodes.room(member for member in self.roster.live() if member.rank not in verdict.replace)
+        for home in homes.values():
+            room[home] -= 1
+        return homes | place([rank for rank in verdict.replace if rank not in homes], homes=self.roster.homes, room=room)
+
+    def _placeless(self) -> list[int]:
+        """Ranks without a holder for whom there is no room."""
+        live = {member.rank: member for member in self.roster.live()}
+        empty = [rank for rank in range(self.options.world_size) if rank not in live and not self.roster.is_done(rank)]
+        return empty[sum(max(room, 0) for room in self.nodes.room(live.values()).values()) :]
+
+    def _short_of_places(self) -> bool:
+        return not self.nodes.local and bool(self._placeless())
+
+    def _replace(self, now_s: float, rank: int, worker: int, home: str) -> list[Output]:
         if worker >= 0:
             self.roster.promote(worker, rank, now_s=now_s)
             return []
-        member = self.roster.add(rank=rank, kind="rank", now_s=now_s)
-        return [ToAgent(StartWorker(member.worker, rank, "rank", self.generation))]
+        member = self.roster.add(rank=rank, kind="rank", home=home, now_s=now_s)
+        return [ToAgent(StartWorker(member.worker, rank, "rank", self.generation), home)]
 
     def _refill_spares(self, now_s: float) -> list[Output]:
         if self.stage in (Stage.STOPPING, Stage.ENDED) or self._spare_failures >= limits.SPARE_FAILURES_COUNT:
@@ -116,10 +140,10 @@ class Moving(Ending):
             if spare.kind == "warm" and kind == "hot" and not spare.condemned:  # made while nobody knew that the script can park
                 rare("a warm spare makes room for a hot one")
                 spare.condemned = True
-                out.append(ToAgent(KillWorker(spare.worker, "a hot spare takes its place")))
+                out.append(ToAgent(KillWorker(spare.worker, "a hot spare takes its place"), spare.home))
         for _ in range(self.options.spares - len(self.roster.spares())):
-            spare = self.roster.add(rank=-1, kind=kind, now_s=now_s)
-            out.append(ToAgent(StartWorker(spare.worker, -1, kind, self.generation)))
+            spare = self.roster.add(rank=-1, kind=kind, home=self.nodes.least_spares(self.roster.spares()), now_s=now_s)
+            out.append(ToAgent(StartWorker(spare.worker, -1, kind, self.generation), spare.home))
         return out
 
     # --- all come anew -------------------------------------------------------------------------------------------
@@ -157,13 +181,13 @@ class Moving(Ending):
         donor.plan = replace(
             self._start_plan(donor.rank, self._restart), settle=restore.settle[donor.rank], then="exit", donor=donor.rank, donate=True,
         )  # fmt: skip
-        return [*self._send_plan(donor), SetTimer("handover", now_s + limits.REGROUP_DEADLINE_S)]
+        return [self._record_generation(now_s), *self._send_plan(donor), SetTimer("handover", now_s + limits.REGROUP_DEADLINE_S)]
 
-    def _on_donated(self, now_s: float, message: Donated) -> list[Output]:
+    def _on_donated(self, now_s: float, message: Donated, home: str) -> list[Output]:
         if message.generation != self.generation:
             rare("donated for a generation that is over")
         if message.generation == self.generation:
-            self._donated = (message.generation, message.step)
+            self._donated, self._donor_home = (message.generation, message.step), home
             if self.stage is Stage.HANDOVER:
                 return self._clear(now_s, "state is handed over")
             return [output for member in self.roster.members() for output in self._send_plan(member)]
@@ -182,9 +206,12 @@ class Moving(Ending):
     def _when_cleared(self, now_s: float) -> list[Output]:
         if self.roster.live():
             return []
+        if self._short_of_places():
+            rare("all come anew, and there is too little room")
+            return [SetTimer("kill", None), SetTimer("nodes", now_s + limits.NODE_WAIT_S)]
         plain = self.roster.way == "plain"
         self.roster.clear()
-        out: list[Output] = [SetTimer("kill", None)]
+        out: list[Output] = [SetTimer("kill", None), SetTimer("nodes", None)]
         if plain:  # torch keys what a script's own init_process_group says by nothing that changes: a new store forgets the dead
             self._store = None
             out += self._ask_store("a new store for a new start")

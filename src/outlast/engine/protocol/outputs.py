@@ -5,12 +5,35 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from outlast.model.messages import ForAgent, ForWorker, FromAgent, FromWorker
+from outlast.model.messages import ForAgent, ForWorker, FromAgent, FromWorker, OnLine
 
 
 @dataclass(frozen=True, slots=True)
 class ToAgent:
+    """`node`: whose agent; "" where the run has one node only."""
+
     message: ForAgent
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """To the other end of the line; dropped where there is no connection. `node`: whose agent, of the coordinator's side."""
+
+    message: OnLine
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HangUp:
+    """This connection is over: the other end is not whom it takes itself for."""
+
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wipe:
+    """An agent that begins anew: nothing that lies in its vault counts any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +85,10 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One of model/records.py, for the ledger."""
+    """One of model/records.py, for the ledger. `at_once`: nothing that follows is carried out before it is written."""
 
     record: Any
+    at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,4 +144,7 @@ class Answer:
     nonce: int
 
 
-Output = ToAgent | ToCoordinator | Deliver | Spawn | Kill | Terminate | HostStore | SetTimer | Record | Manifest | Tell | End | Say | Wake | Plan | Answer
+Output = (
+    ToAgent | Line | HangUp | Wipe | ToCoordinator | Deliver | Spawn | Kill | Terminate | HostStore
+    | SetTimer | Record | Manifest | Tell | End | Say | Wake | Plan | Answer
+)  # fmt: skip

@@ -15,6 +15,7 @@ from enum import Enum
 from outlast.engine.budget import Budgets, default_budgets
 from outlast.engine.protocol.interruptions import InterruptionLog
 from outlast.engine.protocol.members import Member, Roster
+from outlast.engine.protocol.nodes import Nodes
 from outlast.engine.protocol.outputs import End, Output, Record, SetTimer, ToAgent
 from outlast.engine.recovery import RecoveryVerdict
 from outlast.model import limits
@@ -23,6 +24,8 @@ from outlast.model.records import Event, Generation
 
 
 class Stage(Enum):
+    ENROLLING = "enrolling"
+    REBUILDING = "rebuilding"
     STARTING = "starting"
     TRAINING = "training"
     GATHERING = "gathering"
@@ -59,6 +62,7 @@ class CoordinatorOptions:
     generation: int = 0
     first_interruption: int = 1
     first_worker: int = 1
+    nodes: int = 0  # agents that are waited for at the start; 0: one, in the same process
     greets: bool = True  # workers say Hello; a program (--no-python) never does: it is at work once it is started
 
 
@@ -70,12 +74,16 @@ class Course:
         self.stage = Stage.STARTING
         self.generation = options.generation
         self.roster = Roster(world_size=options.world_size, next_worker=options.first_worker)
+        self.nodes = Nodes(local=not options.nodes)
         self.interruptions = InterruptionLog(first_id=options.first_interruption)
         self.budgets: Budgets = default_budgets(options.max_restarts)
         self.step = options.start.step  # newest step known to be committed
         self.executed = options.start.step  # newest step ever executed: again books as repeated
         self._store: tuple[str, int] | None = None
+        self._store_home = ""
         self._stores = 0  # orders for one
+        self._oldest: dict[str, int] = {}  # node -> the step that all its ranks have come to
+        self._donor_home = ""
         self._store_lost = (-1, "")  # the generation in which it was lost last, and how
         self._restart = options.start
         self._planned = options.start.step  # what the newest plan goes on from
@@ -103,11 +111,13 @@ class Course:
 
     # --- progress ------------------------------------------------------------------------------------------------
 
-    def _committed_by(self, message: Progress) -> int:
+    def _committed_by(self, message: Progress, node: str) -> int:
         """Sharded state is committed where all owners are: without the beacon of a dead one, those of the others do not tell."""
         if not self.roster.sharded:
             return message.newest
-        return message.oldest if self.stage is Stage.TRAINING else 0
+        self._oldest[node] = message.oldest
+        homes = {member.home for member in self.roster.members()}
+        return min(self._oldest.get(home, 0) for home in homes) if self.stage is Stage.TRAINING else 0
 
     def _note_step(self, committed: int, executed: int) -> None:
         self.step, self.executed = max(self.step, committed), max(self.executed, executed)
@@ -128,7 +138,7 @@ class Course:
         out: list[Output] = []
         for member in members:
             member.condemned = True
-            out.append(ToAgent(KillWorker(member.worker, why)))
+            out.append(ToAgent(KillWorker(member.worker, why), member.home))
         return [*out, SetTimer("kill", now_s + limits.KILL_DEADLINE_S)] if out else []
 
     # --- records -------------------------------------------------------------------------------------------------
@@ -137,8 +147,12 @@ class Course:
         return [Record(record) for record in self.interruptions.changed()]
 
     def _record_generation(self, now_s: float) -> Record:
+        """Before anybody is told. A coordinator that comes after this one must not give the number again: of several nodes, one may keep it to itself."""
         members = tuple(m.worker for m in sorted(self.roster.members(), key=lambda m: m.rank))
-        return Record(Generation(self.generation, self.options.world_size, now_s, members))
+        return Record(Generation(self.generation, self.options.world_size, now_s, members), at_once=not self.nodes.local)
 
     def _event(self, now_s: float, kind: str, data: dict[str, object]) -> Record:
-        return Record(Event(now_s, 0.0, kind, data))
+        return Record(self.event(now_s, kind, data))
+
+    def event(self, now_s: float, kind: str, data: dict[str, object]) -> Event:
+        return Event(now_s, 0.0, kind, data)

@@ -1,0 +1,77 @@
+"""Several nodes: those that come, those that are lost, and waiting for one when a rank finds no place.
+
+A node is lost when its lease is void: its processes are dead by then, or run no code any more, and what lay in its memory is gone.
+This module is pure.
+"""
+
+from __future__ import annotations
+
+from outlast.engine.protocol.exits import Exits
+from outlast.engine.protocol.outputs import End, Output, SetTimer, Tell
+from outlast.engine.protocol.state import Stage
+from outlast.engine.rare import rare
+from outlast.model import limits
+from outlast.model.messages import Enrol, StoreLost, WorkerExited
+
+
+class Housing(Exits):
+    """Called by the hub."""
+
+    def start(self, *, now_s: float) -> list[Output]:
+        if self.nodes.local:
+            return [*self._ask_store("the run starts"), *self._launch_all(now_s)]
+        self.stage = Stage.ENROLLING
+        return [SetTimer("nodes", now_s + limits.ENROL_WAIT_S)]
+
+    def node_joined(self, *, now_s: float, enrol: Enrol, by_s: float) -> list[Output]:
+        """It houses nothing, or what it houses is adopted. `by_s`: from its clock to the coordinator's."""
+        self.nodes.join(enrol.node, enrol.capacity)
+        if self.stage is Stage.ENROLLING:
+            return self._begin(now_s) if len(self.nodes) >= self.options.nodes else []
+        return self._room_again(now_s)
+
+    def _begin(self, now_s: float) -> list[Output]:
+        if self._short_of_places():
+            rare("the nodes that are there have too little room")
+            return [SetTimer("nodes", now_s + limits.NODE_WAIT_S)]
+        return [SetTimer("nodes", None), *self._ask_store("the run starts"), *self._launch_all(now_s)]
+
+    def _room_again(self, now_s: float) -> list[Output]:
+        """A node has come: what waited for one goes on."""
+        out: list[Output] = []
+        if self._store is None and self._store_home not in self.nodes:
+            rare("the first node after none was left")
+            out += self._ask_store("no node was left to host the store")
+        if self.stage is Stage.LEAVING:
+            return [*out, *self._check_left(now_s)]
+        return [*out, *self._when_cleared(now_s)] if self.stage is Stage.CLEARING else out
+
+    def node_lost(self, *, now_s: float, node: str, reason: str) -> list[Output]:
+        """Each of its ranks is lost in one event."""
+        if node not in self.nodes:
+            return []
+        self.nodes.lose(node)
+        out: list[Output] = [self._event(now_s, "node_lost", {"node": node, "reason": reason}), Tell(reason)]
+        if self._donated is not None and self._donor_home == node:
+            rare("a transfer image is lost with its node")
+            self._donated = None
+        self.roster.lose_images(node)
+        if self._store_home == node and not self.nodes.local:
+            out += self._on_store_lost(now_s, StoreLost(reason, self._stores))
+        for member in (*self.roster.live(), *self.roster.spares(), *self.roster.strays.values()):
+            if member.home == node:
+                member.node_lost = reason
+                if member.rank >= 0 and not member.dead:
+                    self.roster.note_done(member.rank, self.executed)  # as far as is known: its own word is gone with it
+                out += self._on_exit(now_s, WorkerExited(member.worker, member.pid, None, None, False, -1, (), (), "", now_s, None, reason))
+        self.roster.lose_images(node)
+        return out
+
+    def _on_nodes_timer(self, now_s: float) -> list[Output]:
+        if self.stage is Stage.ENROLLING and not self._short_of_places():
+            rare("fewer nodes than were asked for")
+            return self._begin(now_s)
+        if self.stage in (Stage.ENROLLING, Stage.LEAVING, Stage.CLEARING) and self._short_of_places():
+            rare("no node came in time")
+            return self._stop_now(now_s, End(1, "failed", f"no node with room for ranks {self._placeless()} in {limits.NODE_WAIT_S:g} s", ""))
+        return []

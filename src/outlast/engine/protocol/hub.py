@@ -1,0 +1,134 @@
+"""The coordinator's end of all lines: who is in, whose lease is void, and who is told what over which connection.
+
+The `Coordinator` within knows nodes by name, and nothing of connections. `epoch` tells one coordinator of a run from the next: agents obey the highest.
+A node is counted out when its lease is void by the coordinator's clock, or when its agent says that it has begun anew.
+
+Sans-IO: methods take `now_s` of the coordinator's clock, seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from outlast.engine.protocol.coordinator import Coordinator
+from outlast.engine.protocol.lease import LeaseBook, void_after_s
+from outlast.engine.protocol.lines import Inbox, Outbox, rebased
+from outlast.engine.protocol.outputs import Line, Output, Record, SetTimer, ToAgent
+from outlast.engine.rare import rare
+from outlast.model.messages import Beat, Enrol, ForAgent, FromNode, Grant, OnLine, ToNode, Welcome
+
+
+@dataclass(slots=True)
+class _Seat:
+    """A node that is in."""
+
+    session: int
+    connected: bool = True
+    outbox: Outbox[ForAgent] = field(default_factory=Outbox)
+    inbox: Inbox = field(default_factory=Inbox)
+
+
+class Hub:
+    """Drive it with `start` or `rebuild`, `on_line`, `on_disconnected`, `on_timer`; the rest of the coordinator's calls through `led`. Own timer: "leases"."""
+
+    def __init__(self, coordinator: Coordinator, *, epoch: int, lease_s: float) -> None:
+        self.coordinator = coordinator
+        self.epoch = epoch
+        self._lease_s = lease_s
+        self._leases = LeaseBook(lease_s=lease_s)
+        self._seats: dict[str, _Seat] = {}
+        self._due_s: float | None = None
+
+    def start(self, *, now_s: float) -> list[Output]:
+        """The first coordinator of a run."""
+        return self.led(self.coordinator.start(now_s=now_s), now_s=now_s)
+
+    def rebuild(self, *, now_s: float, nodes: tuple[str, ...]) -> list[Output]:
+        """One after another that died: `nodes` had enrolled with that one, and may still go on."""
+        return self.led(self.coordinator.rebuild(now_s=now_s, nodes=nodes, patience_s=void_after_s(self._lease_s)), now_s=now_s)
+
+    def on_disconnected(self, node: str) -> list[Output]:
+        if node in self._seats:
+            self._seats[node].connected = False
+            self.coordinator.nodes.silent.add(node)
+        return []
+
+    def on_timer(self, *, now_s: float, name: str) -> list[Output]:
+        if name != "leases":
+            return self.led(self.coordinator.on_timer(now_s=now_s, name=name), now_s=now_s)
+        self._due_s = None
+        out: list[Output] = []
+        for node in self._leases.void(now_s=now_s):
+            rare("a node is counted out")
+            out += self._lose(node, now_s, f"node {node} was not heard of until its lease was void")
+        return [*out, *self._watch_leases()]
+
+    def on_line(self, node: str, message: OnLine, *, now_s: float) -> list[Output]:
+        """`node`: who enrolled over this connection."""
+        if isinstance(message, Enrol):
+            return [*self._on_enrol(message, now_s), *self._watch_leases()]
+        seat = self._seats.get(node)
+        if seat is None:
+            rare("an agent that is not in says something")
+            return []
+        if isinstance(message, Beat):
+            seat.outbox.acknowledged(message.heard)
+            self._leases.heard(node, now_s=now_s)
+            return [Line(Grant(message.number, seat.inbox.heard), node)]
+        assert isinstance(message, FromNode), message
+        seat.outbox.acknowledged(message.heard)
+        if not seat.inbox.takes(message):
+            rare("news that came twice")
+            return []
+        return self.led(self.coordinator.on_message(rebased(message.message, now_s - message.sent_s), now_s=now_s, node=node), now_s=now_s)
+
+    def _on_enrol(self, message: Enrol, now_s: float) -> list[Output]:
+        seat, node = self._seats.get(message.node), message.node
+        if seat is not None and message.epoch == self.epoch and message.session == seat.session:
+            seat.connected = True
+            self.coordinator.nodes.silent.discard(node)
+            seat.outbox.acknowledged(message.heard)
+            self._leases.heard(node, now_s=now_s)
+            again = [Line(ToNode(number, seat.inbox.heard, now_s, order), node) for number, order in seat.outbox.kept()]
+            return [Line(Welcome(self.epoch, seat.inbox.heard, self._lease_s, False), node), *again]
+        out: list[Output] = []
+        if seat is not None:
+            rare("an agent has begun anew before its lease was void")
+            out += self._lose(node, now_s, f"node {node} has begun anew")
+        if message.housed and not self.coordinator.adopts(node):
+            rare("an agent comes too late")
+            return [*out, Line(Welcome(self.epoch, 0, self._lease_s, True), node)]
+        self._seats[node] = _Seat(message.session)
+        self._leases.heard(node, now_s=now_s)
+        joined = self.coordinator.node_joined(now_s=now_s, enrol=message, by_s=now_s - message.sent_s)
+        welcome = Line(Welcome(self.epoch, 0, self._lease_s, False), node)
+        # Written down before the node may house anything: another coordinator has to know whom to wait for.
+        return [*out, Record(self.coordinator.event(now_s, "node_joined", {"node": node}), at_once=True), welcome, *self.led(joined, now_s=now_s)]
+
+    def _lose(self, node: str, now_s: float, reason: str) -> list[Output]:
+        self._seats.pop(node, None)
+        self._leases.forget(node)
+        return self.led(self.coordinator.node_lost(now_s=now_s, node=node, reason=reason), now_s=now_s)
+
+    def _watch_leases(self) -> list[Output]:
+        """One timer for all. It may come too early: beats move the first lease on, and not the timer."""
+        due_s = self._leases.next_s()
+        if due_s is None or (self._due_s is not None and self._due_s <= due_s):
+            return []
+        self._due_s = due_s
+        return [SetTimer("leases", due_s)]
+
+    def led(self, outputs: list[Output], *, now_s: float) -> list[Output]:
+        """What the coordinator asked for, put on lines."""
+        out: list[Output] = []
+        for output in outputs:
+            if not isinstance(output, ToAgent):
+                out.append(output)
+                continue
+            seat = self._seats.get(output.node)
+            if seat is None:
+                continue  # counted out: its processes are dead, or about to be
+            number = seat.outbox.put(output.message)
+            if seat.connected:
+                out.append(Line(ToNode(number, seat.inbox.heard, now_s, output.message), output.node))
+        return out

@@ -1,0 +1,78 @@
+"""Leases: for how long an agent's processes may go on without word from the coordinator. Both sides' arithmetic.
+
+A lease is asked for at a moment of the agent's clock, and runs from there. The coordinator counts from when it heard the question, which was later, on
+its own clock, adds what two clocks may drift apart and what a kill takes, and only then gives ranks away. This module is pure.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from outlast.model import limits
+
+
+class Lease:
+    """An agent's. No lease at first: `until_s` is None."""
+
+    def __init__(self) -> None:
+        self.until_s: float | None = None
+        self.lease_s = 0.0
+        self._asked_s: OrderedDict[int, float] = OrderedDict()
+
+    def begins(self, *, asked_s: float, lease_s: float) -> None:
+        """Granted with the welcome to an Enrol of that moment."""
+        self.lease_s, self.until_s = lease_s, asked_s + lease_s
+        self._asked_s.clear()
+
+    def asked(self, number: int, *, now_s: float) -> None:
+        self._asked_s[number] = now_s
+
+    def granted(self, number: int) -> None:
+        """Grants come in order; one of a question that is not known any more changes nothing."""
+        asked_s = self._asked_s.pop(number, None)
+        if asked_s is not None and self.until_s is not None:
+            self.until_s = max(self.until_s, asked_s + self.lease_s)
+        while self._asked_s and next(iter(self._asked_s)) < number:
+            self._asked_s.popitem(last=False)
+
+    def ends(self) -> None:
+        self.until_s = None
+        self._asked_s.clear()
+
+    def is_out(self, *, now_s: float) -> bool:
+        return self.until_s is not None and now_s >= self.until_s
+
+
+def void_after_s(lease_s: float) -> float:
+    """On the coordinator's clock, from when it heard a node last: by then the node's processes are dead, or run no code any more."""
+    return lease_s * (1 + limits.CLOCK_DRIFT_MAX) / (1 - limits.CLOCK_DRIFT_MAX) + limits.LEASE_KILL_S
+
+
+class LeaseBook:
+    """The coordinator's, of all nodes: constant time for each heartbeat."""
+
+    def __init__(self, *, lease_s: float) -> None:
+        self._void_after_s = void_after_s(lease_s)
+        self._heard_s: OrderedDict[str, float] = OrderedDict()  # the longest silent first
+
+    def heard(self, node: str, *, now_s: float) -> None:
+        self._heard_s[node] = now_s
+        self._heard_s.move_to_end(node)
+
+    def forget(self, node: str) -> None:
+        self._heard_s.pop(node, None)
+
+    def void(self, *, now_s: float) -> list[str]:
+        """Nodes whose lease is out for certain; they are forgotten."""
+        out = []
+        while self._heard_s:
+            node, heard_s = next(iter(self._heard_s.items()))
+            if now_s < heard_s + self._void_after_s:
+                break
+            out.append(node)
+            del self._heard_s[node]
+        return out
+
+    def next_s(self) -> float | None:
+        """When the next lease may be void."""
+        return next(iter(self._heard_s.values())) + self._void_after_s if self._heard_s else None

@@ -1,0 +1,64 @@
+"""A line between an agent and the coordinator: numbered messages both ways that outlive the connections they go over.
+
+What was not acknowledged is sent again at the next connection, in order; what comes twice is taken once. Times inside a message are
+moved to the receiver's clock: they are off by as long as the message took. This module is pure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+from outlast.model.messages import Broke, Committed, ForAgent, FromAgent, FromNode, FromWorker, Progress, Regroup, ToNode, ToWorker, WorkerExited, WorkerHung
+from outlast.model.messages import WorkerStarted as _WorkerStarted
+
+Said = TypeVar("Said", bound=FromWorker | FromAgent | ForAgent)
+_TIMES: dict[type, tuple[str, ...]] = {
+    Broke: ("at_s",), Committed: ("at_s",), Progress: ("at_s",), _WorkerStarted: ("at_s",), WorkerExited: ("at_s", "fault_s"), WorkerHung: ("at_s", "last_s"),
+    Regroup: ("fault_s", "detected_s"),
+}  # fmt: skip
+
+
+class Outbox(Generic[Said]):
+    """What was said, until the other side has acknowledged it. Numbers begin with 1."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._kept: deque[tuple[int, Said]] = deque()
+
+    def put(self, message: Said) -> int:
+        self.number += 1
+        self._kept.append((self.number, message))
+        return self.number
+
+    def acknowledged(self, upto: int) -> None:
+        while self._kept and self._kept[0][0] <= upto:
+            self._kept.popleft()
+
+    def kept(self) -> Iterator[tuple[int, Said]]:
+        """Oldest first."""
+        yield from self._kept
+
+
+class Inbox:
+    """`heard`: the newest number; all before it have been taken."""
+
+    def __init__(self) -> None:
+        self.heard = 0
+
+    def takes(self, message: FromNode | ToNode) -> bool:
+        """Whether this one is new. A connection keeps the order, so what is not the next was taken before."""
+        if message.number != self.heard + 1:
+            return False
+        self.heard = message.number
+        return True
+
+
+def rebased(message: Any, by_s: float) -> Any:
+    """The same message with the times in it moved: from the sender's clock to the receiver's."""
+    if isinstance(message, ToWorker):
+        return replace(message, message=rebased(message.message, by_s)) if isinstance(message.message, Regroup) else message
+    names = _TIMES.get(type(message), ())
+    return replace(message, **{name: getattr(message, name) + by_s for name in names if getattr(message, name) is not None}) if names else message

@@ -1,0 +1,45 @@
+"""The nodes that a coordinator can start processes on, and how much room each has. This module is pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from outlast.engine.protocol.members import Member
+
+UNBOUNDED = 1 << 30
+
+
+class Nodes:
+    """In the order in which they came. `local`: one, named "", in the coordinator's own process, with room for all."""
+
+    def __init__(self, *, local: bool) -> None:
+        self.local = local
+        self.silent: set[str] = set()  # without a connection: they may come back, or be counted out
+        self._capacity: dict[str, int] = {"": UNBOUNDED} if local else {}
+
+    def __contains__(self, node: str) -> bool:
+        return node in self._capacity
+
+    def __len__(self) -> int:
+        return len(self._capacity)
+
+    def join(self, node: str, capacity: int) -> None:
+        self._capacity[node] = capacity
+
+    def lose(self, node: str) -> None:
+        self._capacity.pop(node, None)
+        self.silent.discard(node)
+
+    def first(self) -> str:
+        return next(iter(self._capacity), "")
+
+    def room(self, members: Iterable[Member]) -> dict[str, int]:
+        """How many ranks fit beside `members`."""
+        taken = Counter(member.home for member in members)
+        return {node: capacity - taken[node] for node, capacity in self._capacity.items()}
+
+    def least_spares(self, spares: Iterable[Member]) -> str:
+        """Where the next spare goes: to the node with the fewest, the newest of these, which is the likeliest to house no ranks."""
+        count = Counter(spare.home for spare in spares)
+        return min(reversed(self._capacity), key=lambda node: count[node], default="")

@@ -1,0 +1,252 @@
+"""An agent's end of its line: it enrols, asks for its lease, and kills what it houses when the lease is out.
+
+    OUT ──connected──> ENROLLING ──Welcome──> IN ──lease out, or Welcome(afresh)──> FENCED ──all it housed is dead──> OUT
+                            └──────connection lost: the lease goes on──────┘
+
+A lost connection is a delay: what was not acknowledged is said again. A coordinator of a higher epoch is told what the agent houses (`Housed`),
+and obeyed from then on; one of a lower epoch is hung up on. Times are of the agent's own clock, seconds.
+
+Sans-IO, as the `Agent` within it, which knows nothing of lines and leases.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from outlast.engine.protocol.agent import Agent
+from outlast.engine.protocol.lease import Lease
+from outlast.engine.protocol.lines import Inbox, Outbox, rebased
+from outlast.engine.protocol.outputs import HangUp, Kill, Line, Output, SetTimer, ToCoordinator
+from outlast.engine.rare import rare
+from outlast.model.messages import (
+    Beat,
+    Broke,
+    Committed,
+    Donated,
+    Enrol,
+    Finished,
+    ForAgent,
+    FromAgent,
+    FromNode,
+    FromWorker,
+    Grant,
+    Hello,
+    Housed,
+    Inventory,
+    Joined,
+    OnLine,
+    Parked,
+    Progress,
+    Registered,
+    Regroup,
+    StartWorker,
+    StoreLost,
+    StoreUp,
+    ToNode,
+    ToWorker,
+    Underway,
+    Welcome,
+    WorkerExited,
+    WorkerFailedToStart,
+    WorkerStarted,
+)
+
+_KEPT = (Hello, Parked, Registered, Broke, Inventory, Donated, Underway, Joined, Committed, Finished)
+_OF_A_GENERATION = (Broke, Inventory, Underway, Joined, Committed, Finished)
+
+
+@dataclass(slots=True)
+class _House:
+    """What is remembered of one process, for a coordinator that has to build its picture anew."""
+
+    worker: int
+    rank: int
+    kind: str
+    pid: int = 0
+    plan: Regroup | None = None
+    said: list[FromWorker] = field(default_factory=list)
+    exited: WorkerExited | None = None
+
+    def hear(self, message: FromWorker) -> None:
+        if isinstance(message, _KEPT):
+            self.said = [one for one in self.said if type(one) is not type(message)]
+            self.said.append(message)
+
+    def told(self, plan: Regroup) -> None:
+        self.plan, self.rank = plan, plan.rank
+        self.said = [one for one in self.said if not isinstance(one, _OF_A_GENERATION) or one.generation >= plan.generation]
+
+    def standing(self) -> Housed:
+        return Housed(self.worker, self.rank, self.kind, self.pid, self.plan, tuple(self.said), self.exited)  # type: ignore[arg-type]  # only those of _KEPT
+
+
+class Outpost:
+    """One for each of several nodes. `agent` is driven through this. Timers: "beat", "lease"."""
+
+    def __init__(self, agent: Agent, *, node: str, capacity: int, beat_s: float) -> None:
+        self.agent = agent
+        self.node = node
+        self.lease = Lease()
+        self.epoch = 0
+        self._capacity = capacity
+        self._beat_s = beat_s
+        self._session = 1
+        self._connected = False
+        self._in = False  # welcomed over this connection
+        self._fenced = False
+        self._enrolled_s = 0.0
+        self._beats = 0
+        self._step = 0
+        self._store: StoreUp | None = None
+        self._houses: dict[int, _House] = {}
+        self._outbox: Outbox[FromWorker | FromAgent] = Outbox()
+        self._inbox = Inbox()
+
+    # --- the line --------------------------------------------------------------------------------------------
+
+    def on_connected(self, *, now_s: float) -> list[Output]:
+        self._connected, self._in = True, False
+        return self._enrol(now_s)
+
+    def on_disconnected(self) -> list[Output]:
+        self._connected = self._in = False
+        return []
+
+    def _enrol(self, now_s: float) -> list[Output]:
+        if not self._connected or self._in or (self._fenced and self._living()):
+            return []
+        if self._fenced:
+            self._begin_anew()
+        self._enrolled_s = now_s
+        housed = tuple(house.standing() for house in self._houses.values())
+        return [Line(Enrol(self.node, self._session, self._capacity, self.epoch, self._inbox.heard, self._step, self._store, housed, now_s))]
+
+    def on_line(self, message: OnLine, *, now_s: float) -> list[Output]:
+        if isinstance(message, Welcome):
+            return self._on_welcome(message, now_s)
+        if not self._in:
+            rare("an order before the agent is let in")
+            return []
+        if isinstance(message, Grant):
+            self._outbox.acknowledged(message.heard)
+            self.lease.granted(message.number)
+            return self._watch_lease()
+        assert isinstance(message, ToNode), message
+        self._outbox.acknowledged(message.heard)
+        if not self._inbox.takes(message):
+            rare("an order that the agent has followed already")
+            return []
+        return self._obey(rebased(message.message, now_s - message.sent_s), now_s)
+
+    def _on_welcome(self, message: Welcome, now_s: float) -> list[Output]:
+        if message.epoch < self.epoch:
+            rare("a coordinator that another one has taken the place of")
+            return [HangUp()]
+        if message.afresh:
+            rare("counted out while the agent was away")
+            return self._fence("this node was counted out: its ranks are given away")
+        if message.epoch > self.epoch:
+            self._outbox, self._inbox = Outbox(), Inbox()
+        self.epoch, self._in = message.epoch, True
+        self._outbox.acknowledged(message.heard)
+        self.lease.begins(asked_s=self._enrolled_s, lease_s=message.lease_s)
+        again: list[Output] = [Line(FromNode(number, self._inbox.heard, now_s, said)) for number, said in self._outbox.kept()]
+        return [*again, *self._watch_lease(), SetTimer("beat", now_s + self._beat_s)]
+
+    def on_timer(self, *, now_s: float, name: str) -> list[Output]:
+        if name == "lease":
+            if not self.lease.is_out(now_s=now_s):
+                return self._watch_lease()
+            rare("a lease runs out")
+            return self._fence("the lease of this node has run out")
+        assert name == "beat", name
+        if not self._in:
+            return []
+        self._beats += 1
+        self.lease.asked(self._beats, now_s=now_s)
+        return [Line(Beat(self._beats, self._inbox.heard)), SetTimer("beat", now_s + self._beat_s)]
+
+    def _watch_lease(self) -> list[Output]:
+        return [SetTimer("lease", self.lease.until_s)]
+
+    # --- the fence -------------------------------------------------------------------------------------------
+
+    def _fence(self, why: str) -> list[Output]:
+        """Nothing that is here may go on. Who is to come next enrols once all of it is dead."""
+        self._fenced, self._in = True, False
+        self.lease.ends()
+        return [*self._watch_lease(), SetTimer("beat", None), *(Kill(house.worker, why) for house in self._living()), *self._check_empty()]
+
+    def _living(self) -> list[_House]:
+        return [house for house in self._houses.values() if house.exited is None]
+
+    def _check_empty(self) -> list[Output]:
+        return [HangUp()] if self._fenced and not self._living() else []  # the driver connects again, and the agent enrols as new
+
+    def _begin_anew(self) -> None:
+        self._fenced = False
+        self._session += 1
+        self._step, self._store = 0, None
+        self._houses.clear()
+        self._outbox, self._inbox = Outbox(), Inbox()
+
+    # --- what passes through -----------------------------------------------------------------------------------
+
+    def _obey(self, order: ForAgent, now_s: float) -> list[Output]:
+        if isinstance(order, StartWorker):
+            self._houses[order.worker] = _House(order.worker, order.rank, order.kind)
+        elif isinstance(order, ToWorker) and isinstance(order.message, Regroup) and order.worker in self._houses:
+            self._houses[order.worker].told(order.message)
+        return self._passed(self.agent.on_command(order, now_s=now_s), now_s)
+
+    def on_worker(self, message: FromWorker, *, now_s: float) -> list[Output]:
+        house = self._houses.get(message.worker)
+        if house is not None:
+            house.hear(message)
+            if isinstance(message, (Joined, Committed)):
+                self._step = max(self._step, message.step)
+                self._forget_predecessors(house)
+        return self._passed(self.agent.on_worker(message, now_s=now_s), now_s)
+
+    def _forget_predecessors(self, house: _House) -> None:
+        gone = [one.worker for one in self._houses.values() if one.exited is not None and one.rank == house.rank and one.worker < house.worker]
+        for worker in gone:
+            del self._houses[worker]
+
+    def on_event(self, message: FromAgent, *, now_s: float) -> list[Output]:
+        if isinstance(message, WorkerStarted) and message.worker in self._houses:
+            self._houses[message.worker].pid = message.pid
+        if isinstance(message, WorkerExited) and message.worker in self._houses:
+            house = self._houses[message.worker]
+            house.exited = message
+            if house.rank < 0:
+                del self._houses[message.worker]
+        if isinstance(message, WorkerFailedToStart):
+            self._houses.pop(message.worker, None)
+        out = self._passed(self.agent.on_event(message, now_s=now_s), now_s)
+        return [*out, *self._check_empty()]
+
+    def _passed(self, outputs: list[Output], now_s: float) -> list[Output]:
+        out: list[Output] = []
+        for output in outputs:
+            if isinstance(output, ToCoordinator):
+                out += self._say(output.message, now_s)
+            else:
+                out.append(output)
+        return out
+
+    def pass_on(self, outputs: list[Output], *, now_s: float) -> list[Output]:
+        """What the agent asked for at a tick."""
+        return self._passed(outputs, now_s)
+
+    def _say(self, message: FromWorker | FromAgent, now_s: float) -> list[Output]:
+        if isinstance(message, StoreUp):
+            self._store = message
+        elif isinstance(message, StoreLost):
+            self._store = None
+        elif isinstance(message, Progress):
+            self._step = max(self._step, message.newest)
+        if self._fenced:
+            return []
+        number = self._outbox.put(message)
+        return [Line(FromNode(number, self._inbox.heard, now_s, message))] if self._in else []

@@ -1,0 +1,190 @@
+"""A coordinator after another one that died: its picture is built from what the agents house; training does not stop meanwhile.
+
+    REBUILDING ──all nodes have enrolled, or their leases are void──> TRAINING       all ranks are in one generation
+                                                                 └──> GATHERING      anything else: the next generation
+
+What the last coordinator had decided and nobody has carried out is lost, and decided again. This module is pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outlast.engine.protocol.housing import Housing
+from outlast.engine.protocol.lines import rebased
+from outlast.engine.protocol.members import Member
+from outlast.engine.protocol.outputs import Output, SetTimer
+from outlast.engine.protocol.state import Restart, Stage
+from outlast.engine.rare import rare
+from outlast.model import limits
+from outlast.model.messages import (
+    Broke,
+    Committed,
+    Donated,
+    Enrol,
+    Finished,
+    Hello,
+    Housed,
+    Inventory,
+    Joined,
+    Parked,
+    Registered,
+    StoreUp,
+    Underway,
+    WorkerExited,
+)
+from outlast.model.records import Interruption
+from outlast.model.terms import Mechanism
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What the ledger tells a coordinator that comes after another. `open_interruptions`: those that had not resumed."""
+
+    step: int
+    executed: int
+    open_interruptions: tuple[Interruption, ...]
+
+
+class Rebuilding(Housing):
+    """Called by the hub."""
+
+    def rebuild(self, *, now_s: float, nodes: tuple[str, ...], patience_s: float) -> list[Output]:
+        """`nodes` had enrolled with the last coordinator. Those that do not come within `patience_s` house nothing any more."""
+        self.stage = Stage.REBUILDING
+        self._awaited = set(nodes)
+        self._adopted: list[Member] = []
+        self._exits: list[WorkerExited] = []
+        return [self._event(now_s, "coordinator_rebuilt", {"nodes": list(nodes)}), SetTimer("rebuild", now_s + patience_s)]
+
+    def remember(self, remembered: Remembered) -> None:
+        """Before `rebuild`."""
+        self._note_step(remembered.step, remembered.executed)
+        self._trained = remembered.executed > self.options.start.step
+        self.interruptions.open = list(remembered.open_interruptions)
+        for one in remembered.open_interruptions:
+            self._fault_s, self._detected_s = one.fault_s or one.detected_s, one.detected_s
+
+    def adopts(self, node: str) -> bool:
+        """Whether what `node` houses belongs to the run: only while the picture is built."""
+        return self.stage is Stage.REBUILDING and node in self._awaited
+
+    def node_joined(self, *, now_s: float, enrol: Enrol, by_s: float) -> list[Output]:
+        if self.stage is not Stage.REBUILDING:
+            return super().node_joined(now_s=now_s, enrol=enrol, by_s=by_s)
+        self.nodes.join(enrol.node, enrol.capacity)
+        self._note_step(0 if self.roster.sharded else enrol.step, enrol.step)
+        if enrol.store is not None and enrol.store.number > self._stores:
+            self._store_up(enrol.store, enrol.node)
+        for housed in enrol.housed:
+            self._adopt(housed, enrol.node, by_s, now_s)
+        self._awaited.discard(enrol.node)
+        return [] if self._awaited else self._rebuilt(now_s)
+
+    def _store_up(self, store: StoreUp, node: str) -> None:
+        self._store, self._stores, self._store_home = (store.host, store.port), store.number, node
+
+    def _adopt(self, housed: Housed, node: str, by_s: float, now_s: float) -> None:
+        member = Member(housed.worker, housed.rank, housed.kind, now_s, home=node, pid=housed.pid, plan=housed.plan)
+        member.told = 0 if housed.plan is None else housed.plan.generation
+        self.generation = max(self.generation, member.told)
+        for said in housed.said:
+            self._take_up(member, rebased(said, by_s))
+        self._adopted.append(member)
+        if housed.exited is not None:
+            self._exits.append(rebased(housed.exited, by_s))
+
+    def _take_up(self, member: Member, said: object) -> None:
+        """As the last coordinator took it, without acting on it."""
+        if isinstance(said, Hello):
+            member.greeted = member.running = True
+        elif isinstance(said, Parked):
+            member.parked = member.rank < 0
+        elif isinstance(said, Registered):
+            member.way, member.sharded, member.registered, member.attached = said.way, said.sharded, True, said.step >= 0
+            self.roster.outlast, self.roster.sharded = True, self.roster.sharded or said.sharded
+        elif isinstance(said, Donated):
+            if self._donated is None or said.generation > self._donated[0]:
+                self._donated, self._donor_home = (said.generation, said.step), member.home
+        elif isinstance(said, Underway):
+            member.place = said.place
+        elif isinstance(said, Inventory):
+            member.still, member.attached = said, member.attached or said.committed >= 0
+            self._note_step(0 if self.roster.sharded else said.committed, max(said.passed, said.committed))
+        elif isinstance(said, Joined):
+            member.joined = member.attached = True
+        elif isinstance(said, Committed):
+            member.committed_s = said.at_s
+            self.roster.note_done(member.rank, said.step)
+            self._trained = True
+        elif isinstance(said, Finished):
+            member.finished = True
+        elif isinstance(said, Broke):
+            member.victim = said.mechanism == "collective"
+            if said.mechanism == "exception":
+                member.raised = (said.error, said.traceback)
+
+    # --- the picture is whole --------------------------------------------------------------------------------------
+
+    def _on_rebuild_timer(self, now_s: float) -> list[Output]:
+        if self.stage is not Stage.REBUILDING:
+            return []
+        rare("a node did not come back to the new coordinator")
+        return self._rebuilt(now_s)
+
+    def _rebuilt(self, now_s: float) -> list[Output]:
+        """The newest in each rank holds it. Whoever else is found in it was to be killed, and is."""
+        out: list[Output] = [SetTimer("rebuild", None)]
+        gone = {one.worker for one in self._exits}
+        for member in sorted(self._adopted, key=lambda m: (m.told, m.worker)):
+            if member.rank >= 0 and (other := self.roster.in_rank(member.rank)) is not None and other.worker not in gone:
+                rare("two in one rank")
+                self.roster.strays[other.worker] = other
+                out += self._kill(now_s, [other], "another process was given its rank")
+            self.roster.seat(member)
+        lost = [rank for rank in range(self.options.world_size) if self.roster.in_rank(rank) is None]
+        members = self.roster.members()
+        whole = not lost and not self.roster.strays and all(m.told == self.generation for m in members)
+        if whole and all(m.joined and m.still is None and m.raised is None and not m.victim for m in members):
+            rare("a new coordinator finds all ranks at work")
+            self.stage = Stage.TRAINING
+            self._planned = max((m.plan.step for m in members if m.plan is not None), default=0)
+            out.append(SetTimer("spares", now_s + limits.SPARE_REFILL_DELAY_S))
+        else:
+            out += self._not_whole(now_s, lost)
+        if self._store is None:
+            out += self._ask_store("the new coordinator knows of none")
+        for exited in self._exits:
+            out += self._on_exit(now_s, exited)
+        return [*out, *self._records()]
+
+    def _not_whole(self, now_s: float, lost: list[int]) -> list[Output]:
+        rare("a new coordinator finds a generation that does not stand")
+        if not self.roster.members():
+            return self._none_left(now_s)
+        for rank in lost:  # nobody is there, and nobody says how it ended
+            member = self.roster.add(rank=rank, kind="rank", now_s=now_s, home=self.roster.homes.get(rank, ""))
+            member.dead = member.condemned = True
+            self.roster.lose_rank(rank)
+        if self._donated is not None:
+            self._restart = Restart(self._donated[1], "transfer", "slot")
+        plans = [m.plan for m in self.roster.members() if m.plan is not None]
+        newest = max(plans, key=lambda plan: plan.generation, default=None)
+        self._planned = newest.step if newest is not None else self._restart.step
+        if lost and not self.interruptions.open:
+            lost_members = [self.roster.holder(rank) for rank in lost]
+            self.stage = Stage.TRAINING
+            for member in lost_members:
+                self._fault(now_s, member, Mechanism.LOST_CONTACT, None, "", "", "")
+            self.interruptions.excuse(reason=f"ranks {lost} had no process when the coordinator was made anew")
+            return [SetTimer("gather", now_s + limits.COMPANION_WAIT_S)]
+        self.stage = Stage.GATHERING
+        return [SetTimer("gather", now_s + limits.COMPANION_WAIT_S)]
+
+    def _none_left(self, now_s: float) -> list[Output]:
+        """The last coordinator died before anything was started, or all is lost: everything comes anew, from the newest image or checkpoint."""
+        rare("a new coordinator finds nobody")
+        self.stage = Stage.CLEARING
+        there = self._donated is not None and self._donated[1] == self.step
+        self._restart = Restart(self.step, "transfer", "slot") if there else self._from_checkpoint()
+        return self._when_cleared(now_s)
