@@ -34,7 +34,9 @@ from outlast.sim.swarm import Tally
 
 EXIT_CODES = {"ok": 0, "bad": 1, "unknown": 3}
 PROGRESS_S = 1.0
-DRAWN = ("way", "ranks", "spares", "spare_kind", "steps", "phase_after", "latency_s", "max_restarts", "nodes", "spare_nodes", "beat_s", "drift")  # options that a seed draws unless they are given
+DRAWN = (  # options that a seed draws unless they are given
+    "way", "ranks", "spares", "spare_kind", "steps", "phase_after", "latency_s", "max_restarts", "nodes", "spare_nodes", "beat_s", "drift",
+)  # fmt: skip
 
 
 def main(argv: Sequence[str]) -> int:

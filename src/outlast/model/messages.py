@@ -397,6 +397,14 @@ class Housed:
 
 
 @dataclass(frozen=True, slots=True)
+class Images:
+    """What lies sealed in a node's vault for `rank`, newest step first, whoever sealed it."""
+
+    rank: int
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Enrol:
     """An agent at a new connection. `session` counts its beginnings: each has killed all that was there before.
 
@@ -415,17 +423,22 @@ class Enrol:
     step: int
     store: StoreUp | None
     housed: tuple[Housed, ...]
+    images: tuple[Images, ...]
     sent_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The agent is in, with a lease from its Enrol on. `afresh`: it was counted out, and may come again once it houses nothing."""
+    """The agent is in, with a lease from its Enrol on. `afresh`: it was counted out, and may come again once it houses nothing.
+
+    keep   ranks whose images in its vault still count, the others have to go; null: all stay
+    """
 
     epoch: int
     heard: int
     lease_s: float
     afresh: bool
+    keep: tuple[int, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,7 +482,7 @@ ForWorker = Leave | Regroup | Ping | Stop
 ForAgent = StartWorker | KillWorker | TermWorker | ToWorker | StartStore
 FromAgent = WorkerStarted | WorkerExited | WorkerHung | Progress | WorkerFailedToStart | StoreUp | StoreLost | ZygoteLost
 OnLine = Enrol | Welcome | Beat | Grant | FromNode | ToNode
-Message = FromWorker | ForWorker | ForAgent | FromAgent | OnLine | Housed
+Message = FromWorker | ForWorker | ForAgent | FromAgent | OnLine | Housed | Images
 
 _TYPES: dict[str, type] = {member.__name__: member for member in typing.get_args(Message)}
 _FIELDS: dict[type, dict[str, typing.Any]] = {member: typing.get_type_hints(member) for member in _TYPES.values()}

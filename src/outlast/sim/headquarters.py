@@ -12,7 +12,7 @@ from outlast.engine.protocol.outputs import End, Line, Output, Record, SetTimer,
 from outlast.engine.protocol.rebuild import Remembered
 from outlast.model import limits
 from outlast.model.messages import OnLine
-from outlast.model.records import Event, Generation, Interruption
+from outlast.model.records import Interruption
 from outlast.sim.observations import Planned
 
 if TYPE_CHECKING:
@@ -153,23 +153,15 @@ class Headquarters:
         self.epoch += 1
         self.lives = True
         self._timers.clear()
-        interruptions = self.interruptions
-        generation = max((record.generation for _, record in self._ledger if isinstance(record, Generation)), default=0)
-        self.coordinator = self._coordinator(generation=generation, interruption=max(interruptions, default=0) + 1)
-        self.coordinator.remember(Remembered(0, 0, tuple(one for one in interruptions.values() if one.resumed_s is None)))
+        remembered = Remembered()
+        for _, record in self._ledger:
+            remembered.take(record)
+        self.coordinator = self._coordinator(generation=remembered.generation, interruption=max(remembered.interruptions, default=0) + 1)
+        self.coordinator.remember(remembered)
         self.hub = hub = self._hub()
         assert hub is not None, "a coordinator dies alone only where there are several nodes"
         world.say(f"a coordinator of epoch {self.epoch} comes")
-        self.led(lambda: hub.rebuild(now_s=world.now_s, nodes=self._known_nodes()))
-
-    def _known_nodes(self) -> tuple[str, ...]:
-        known: dict[str, None] = {}
-        for _, record in self._ledger:
-            if isinstance(record, Event) and record.kind == "node_joined":
-                known[str(record.data["node"])] = None
-            elif isinstance(record, Event) and record.kind == "node_lost":
-                known.pop(str(record.data["node"]), None)
-        return tuple(known)
+        self.led(lambda: hub.rebuild(now_s=world.now_s, nodes=tuple(remembered.nodes)))
 
 
 def brief(message: object) -> str:

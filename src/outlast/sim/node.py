@@ -34,7 +34,7 @@ from outlast.engine.protocol.outputs import (
 from outlast.engine.protocol.worker import WorkerMachine
 from outlast.model.beacon import Beacon
 from outlast.model.booking import Book
-from outlast.model.messages import ForAgent, FromAgent, OnLine, Pong, Regroup, WorkerExited, WorkerStarted
+from outlast.model.messages import ForAgent, FromAgent, Images, OnLine, Pong, Regroup, WorkerExited, WorkerStarted
 from outlast.model.terms import Cause, Phase
 from outlast.sim.cables import Cable
 from outlast.sim.draws import Stream
@@ -126,7 +126,8 @@ class Node:
 
     def on_connected(self) -> None:
         if self.outpost is not None and self.lives:
-            self.do(self.outpost.on_connected(now_s=self.now_s))
+            images = tuple(Images(rank, tuple(sorted(slots.values(), reverse=True))) for rank, slots in sorted(self.slots.items()) if slots)
+            self.do(self.outpost.on_connected(images=images, now_s=self.now_s))
 
     def on_disconnected(self) -> None:
         if self.outpost is not None and self.lives and not self.cable.connected:
@@ -192,7 +193,7 @@ class Node:
         elif isinstance(output, HangUp):
             self.cable.drop()
         elif isinstance(output, Wipe):
-            self.slots.clear()
+            self.slots = {rank: slots for rank, slots in self.slots.items() if rank in output.keep}
         elif isinstance(output, Deliver):
             process = self.processes.get(output.worker)
             if process is not None:

@@ -164,7 +164,7 @@ class World:
     def _slots_of(self, rank: int) -> dict[int, int]:
         """Where the coordinator takes them to lie."""
         home = self.coordinator.roster.homes.get(rank, "")
-        return self._by_name[home].slots.get(rank, {}) if home in self._by_name else {}
+        return self._by_name[home].slots.get(rank, {}) if home in self.coordinator.nodes else {}
 
     def ended(self, end: End) -> None:
         self.end = end

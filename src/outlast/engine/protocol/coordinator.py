@@ -15,7 +15,7 @@ Sans-IO: every method takes `now_s` (the coordinator's monotonic clock) and retu
 from __future__ import annotations
 
 from outlast.engine.protocol.members import Member
-from outlast.engine.protocol.outputs import End, Output, SetTimer, Tell
+from outlast.engine.protocol.outputs import End, Output, Record, SetTimer, Tell
 from outlast.engine.protocol.rebuild import Rebuilding
 from outlast.engine.protocol.state import CoordinatorOptions, Restart, Stage
 from outlast.engine.rare import rare
@@ -168,8 +168,10 @@ class Coordinator(Rebuilding):
         member.way, member.sharded, member.registered = message.way, message.sharded, True
         member.attached = message.step >= 0
         member.finished = False  # the script may call run.steps again
-        self.roster.sharded = self.roster.sharded or message.sharded
         out: list[Output] = []
+        if not self.roster.outlast or (message.sharded and not self.roster.sharded):
+            out.append(Record(self.event(now_s, "script", {"sharded": message.sharded}), at_once=not self.nodes.local))
+        self.roster.sharded = self.roster.sharded or message.sharded
         if not self.roster.outlast:
             self.roster.outlast = True
             out.append(SetTimer("spares", None))  # they begin with the training: starting ranks need the processors

@@ -26,9 +26,20 @@ class Housing(Exits):
     def node_joined(self, *, now_s: float, enrol: Enrol, by_s: float) -> list[Output]:
         """It houses nothing, or what it houses is adopted. `by_s`: from its clock to the coordinator's."""
         self.nodes.join(enrol.node, enrol.capacity)
+        self._find_images(enrol)
         if self.stage is Stage.ENROLLING:
             return self._begin(now_s) if len(self.nodes) >= self.options.nodes else []
         return self._room_again(now_s)
+
+    def images_of(self, node: str) -> tuple[int, ...]:
+        """Ranks that lived there last: what they had sealed counts as long as they live nowhere else."""
+        return tuple(sorted(rank for rank, home in self.roster.homes.items() if home == node))
+
+    def _find_images(self, enrol: Enrol) -> None:
+        for images in enrol.images:
+            if self.roster.homes.get(images.rank) == enrol.node and not self.roster.has_images(images.rank):
+                rare("a node comes back with what its ranks had sealed")
+                self.roster.find_images(images.rank, images.steps)
 
     def _begin(self, now_s: float) -> list[Output]:
         if self._short_of_places():

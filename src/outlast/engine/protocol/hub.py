@@ -90,18 +90,19 @@ class Hub:
             seat.outbox.acknowledged(message.heard)
             self._leases.heard(node, now_s=now_s)
             again = [Line(ToNode(number, seat.inbox.heard, now_s, order), node) for number, order in seat.outbox.kept()]
-            return [Line(Welcome(self.epoch, seat.inbox.heard, self._lease_s, False), node), *again]
+            return [Line(Welcome(self.epoch, seat.inbox.heard, self._lease_s, False, None), node), *again]
         out: list[Output] = []
         if seat is not None:
             rare("an agent has begun anew before its lease was void")
             out += self._lose(node, now_s, f"node {node} has begun anew")
         if message.housed and not self.coordinator.adopts(node):
             rare("an agent comes too late")
-            return [*out, Line(Welcome(self.epoch, 0, self._lease_s, True), node)]
+            return [*out, Line(Welcome(self.epoch, 0, self._lease_s, True, None), node)]
         self._seats[node] = _Seat(message.session)
         self._leases.heard(node, now_s=now_s)
+        keep = self.coordinator.images_of(node)
         joined = self.coordinator.node_joined(now_s=now_s, enrol=message, by_s=now_s - message.sent_s)
-        welcome = Line(Welcome(self.epoch, 0, self._lease_s, False), node)
+        welcome = Line(Welcome(self.epoch, 0, self._lease_s, False, keep), node)
         # Written down before the node may house anything: another coordinator has to know whom to wait for.
         return [*out, Record(self.coordinator.event(now_s, "node_joined", {"node": node}), at_once=True), welcome, *self.led(joined, now_s=now_s)]
 

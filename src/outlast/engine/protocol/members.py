@@ -5,6 +5,7 @@ This module is pure.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from outlast.engine.recovery import WAYS
@@ -62,6 +63,7 @@ class Roster:
     _remains: dict[int, Holding] = field(default_factory=dict)
     _done: dict[int, int] = field(default_factory=dict)
     _homes: dict[int, str] = field(default_factory=dict)  # where each rank lives, or lived last
+    moved: dict[int, str] = field(default_factory=dict)  # homes that nobody has written down yet
     _imageless: set[int] = field(default_factory=set)  # ranks whose slots are lost with their node
     strays: dict[int, Member] = field(default_factory=dict)  # that were found in ranks of others: killed, and waited for
 
@@ -77,7 +79,8 @@ class Roster:
             if self._homes.get(member.rank, member.home) != member.home:
                 self.lose_rank(member.rank)
             self._ranks[member.rank] = member
-            self._homes[member.rank] = member.home
+            if self._homes.get(member.rank) != member.home:
+                self._homes[member.rank] = self.moved[member.rank] = member.home
         else:
             self._spares[member.worker] = member
 
@@ -124,6 +127,16 @@ class Roster:
             if home == node:
                 self._remains.pop(rank, None)
                 self._imageless.add(rank)
+
+    def remember(self, homes: Mapping[int, str]) -> None:
+        """Where each rank lived. What it had sealed there has to be found again."""
+        self._homes.update(homes)
+        self._imageless.update(homes)
+
+    def find_images(self, rank: int, steps: tuple[int, ...]) -> None:
+        """Of a rank that has no holder: they are there after all."""
+        self._imageless.discard(rank)
+        self._remains[rank] = Holding(rank, False, -1, steps, -1, False, steps)
 
     def has_images(self, rank: int) -> bool:
         return rank not in self._imageless

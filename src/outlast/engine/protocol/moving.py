@@ -38,7 +38,7 @@ class Moving(Ending):
             member.plan = self._start_plan(rank, self._restart)  # the remains of its predecessor are known
             out.append(ToAgent(StartWorker(member.worker, rank, "rank", self.generation), member.home))
         out.append(SetTimer("move", now_s + limits.BOOT_DEADLINE_S))
-        return [self._record_generation(now_s), *out, SetTimer("spares", now_s + limits.SPARE_PLAIN_WAIT_S)]
+        return [*self._record_places(now_s), self._record_generation(now_s), *out, SetTimer("spares", now_s + limits.SPARE_PLAIN_WAIT_S)]
 
     def _start_plan(self, rank: int, start: Restart) -> Regroup:
         private = start.private
@@ -105,7 +105,7 @@ class Moving(Ending):
             self._donated = None  # is about to be written over
         out += [output for member in self.roster.members() for output in self._send_plan(member)]
         deadline = limits.REGROUP_DEADLINE_S if verdict.rung in (Rung.REPEAT, Rung.SPARE) and not reenter else limits.BOOT_DEADLINE_S
-        return [self._record_generation(now_s), *out, SetTimer("move", now_s + deadline)]
+        return [*self._record_places(now_s), self._record_generation(now_s), *out, SetTimer("move", now_s + deadline)]
 
     def _homes_for(self, verdict: RecoveryVerdict) -> dict[int, str]:
         """Of each rank that is replaced: its spare's node, or where there is room."""
@@ -116,9 +116,10 @@ class Moving(Ending):
         return homes | place([rank for rank in verdict.replace if rank not in homes], homes=self.roster.homes, room=room)
 
     def _placeless(self) -> list[int]:
-        """Ranks without a holder for whom there is no room."""
+        """Ranks without a holder for whom there is no room. Those that have come to their end need none, unless all come anew."""
         live = {member.rank: member for member in self.roster.live()}
-        empty = [rank for rank in range(self.options.world_size) if rank not in live and not self.roster.is_done(rank)]
+        anew = self.stage is not Stage.LEAVING
+        empty = [rank for rank in range(self.options.world_size) if rank not in live and (anew or not self.roster.is_done(rank))]
         return empty[sum(max(room, 0) for room in self.nodes.room(live.values()).values()) :]
 
     def _short_of_places(self) -> bool:
@@ -181,7 +182,7 @@ class Moving(Ending):
         donor.plan = replace(
             self._start_plan(donor.rank, self._restart), settle=restore.settle[donor.rank], then="exit", donor=donor.rank, donate=True,
         )  # fmt: skip
-        return [self._record_generation(now_s), *self._send_plan(donor), SetTimer("handover", now_s + limits.REGROUP_DEADLINE_S)]
+        return [*self._record_places(now_s), self._record_generation(now_s), *self._send_plan(donor), SetTimer("handover", now_s + limits.REGROUP_DEADLINE_S)]
 
     def _on_donated(self, now_s: float, message: Donated, home: str) -> list[Output]:
         if message.generation != self.generation:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from outlast.engine.protocol.agent import Agent
 from outlast.engine.protocol.lease import Lease
 from outlast.engine.protocol.lines import Inbox, Outbox, rebased
-from outlast.engine.protocol.outputs import HangUp, Kill, Line, Output, SetTimer, ToCoordinator
+from outlast.engine.protocol.outputs import HangUp, Kill, Line, Output, SetTimer, ToCoordinator, Wipe
 from outlast.engine.rare import rare
 from outlast.model.messages import (
     Beat,
@@ -32,6 +32,7 @@ from outlast.model.messages import (
     Grant,
     Hello,
     Housed,
+    Images,
     Inventory,
     Joined,
     OnLine,
@@ -104,22 +105,24 @@ class Outpost:
 
     # --- the line --------------------------------------------------------------------------------------------
 
-    def on_connected(self, *, now_s: float) -> list[Output]:
+    def on_connected(self, *, images: tuple[Images, ...], now_s: float) -> list[Output]:
+        """`images`: what lies sealed in the vault."""
         self._connected, self._in = True, False
-        return self._enrol(now_s)
+        return self._enrol(images, now_s)
 
     def on_disconnected(self) -> list[Output]:
         self._connected = self._in = False
         return []
 
-    def _enrol(self, now_s: float) -> list[Output]:
+    def _enrol(self, images: tuple[Images, ...], now_s: float) -> list[Output]:
         if not self._connected or self._in or (self._fenced and self._living()):
             return []
         if self._fenced:
             self._begin_anew()
         self._enrolled_s = now_s
         housed = tuple(house.standing() for house in self._houses.values())
-        return [Line(Enrol(self.node, self._session, self._capacity, self.epoch, self._inbox.heard, self._step, self._store, housed, now_s))]
+        heard = self._inbox.heard
+        return [Line(Enrol(self.node, self._session, self._capacity, self.epoch, heard, self._step, self._store, housed, images, now_s))]
 
     def on_line(self, message: OnLine, *, now_s: float) -> list[Output]:
         if isinstance(message, Welcome):
@@ -151,6 +154,8 @@ class Outpost:
         self._outbox.acknowledged(message.heard)
         self.lease.begins(asked_s=self._enrolled_s, lease_s=message.lease_s)
         again: list[Output] = [Line(FromNode(number, self._inbox.heard, now_s, said)) for number, said in self._outbox.kept()]
+        if message.keep is not None:
+            again = [Wipe(message.keep), *again]
         return [*again, *self._watch_lease(), SetTimer("beat", now_s + self._beat_s)]
 
     def on_timer(self, *, now_s: float, name: str) -> list[Output]:

@@ -33,7 +33,9 @@ class HangUp:
 
 @dataclass(frozen=True, slots=True)
 class Wipe:
-    """An agent that begins anew: nothing that lies in its vault counts any more."""
+    """What lies in the vault counts no more, but for the images of `keep`."""
+
+    keep: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

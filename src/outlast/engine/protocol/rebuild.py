@@ -8,7 +8,8 @@ What the last coordinator had decided and nobody has carried out is lost, and de
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import typing
+from dataclasses import dataclass, field
 
 from outlast.engine.protocol.housing import Housing
 from outlast.engine.protocol.lines import rebased
@@ -33,17 +34,41 @@ from outlast.model.messages import (
     Underway,
     WorkerExited,
 )
-from outlast.model.records import Interruption
+from outlast.model.records import Event, Generation, Interruption, Record
 from outlast.model.terms import Mechanism
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Remembered:
-    """What the ledger tells a coordinator that comes after another. `open_interruptions`: those that had not resumed."""
+    """What the ledger tells a coordinator that comes after another. `outlast`, `sharded`: what is known of the script; `homes`: rank -> node;
+    `nodes`: those that were in; `interruptions`: by id.
+    """
 
-    step: int
-    executed: int
-    open_interruptions: tuple[Interruption, ...]
+    generation: int = 0
+    outlast: bool = False
+    sharded: bool = False
+    homes: dict[int, str] = field(default_factory=dict)
+    nodes: dict[str, None] = field(default_factory=dict)
+    interruptions: dict[int, Interruption] = field(default_factory=dict)
+
+    def take(self, record: Record) -> None:
+        """In the order in which they were written."""
+        if isinstance(record, Generation):
+            self.generation = max(self.generation, record.generation)
+        elif isinstance(record, Interruption):
+            self.interruptions[record.id] = record
+        elif isinstance(record, Event):
+            self._take_event(record)
+
+    def _take_event(self, event: Event) -> None:
+        if event.kind == "script":
+            self.outlast, self.sharded = True, self.sharded or bool(event.data["sharded"])
+        elif event.kind == "placed":
+            self.homes.update((rank, str(event.data["node"])) for rank in typing.cast("list[int]", event.data["ranks"]))
+        elif event.kind == "node_joined":
+            self.nodes[str(event.data["node"])] = None
+        elif event.kind == "node_lost":
+            self.nodes.pop(str(event.data["node"]), None)
 
 
 class Rebuilding(Housing):
@@ -59,10 +84,10 @@ class Rebuilding(Housing):
 
     def remember(self, remembered: Remembered) -> None:
         """Before `rebuild`."""
-        self._note_step(remembered.step, remembered.executed)
-        self._trained = remembered.executed > self.options.start.step
-        self.interruptions.open = list(remembered.open_interruptions)
-        for one in remembered.open_interruptions:
+        self.roster.outlast, self.roster.sharded = remembered.outlast, remembered.sharded
+        self.roster.remember(remembered.homes)
+        self.interruptions.open = [one for one in remembered.interruptions.values() if one.resumed_s is None]
+        for one in self.interruptions.open:
             self._fault_s, self._detected_s = one.fault_s or one.detected_s, one.detected_s
 
     def adopts(self, node: str) -> bool:
@@ -76,6 +101,7 @@ class Rebuilding(Housing):
         self._note_step(0 if self.roster.sharded else enrol.step, enrol.step)
         if enrol.store is not None and enrol.store.number > self._stores:
             self._store_up(enrol.store, enrol.node)
+        self._find_images(enrol)
         for housed in enrol.housed:
             self._adopt(housed, enrol.node, by_s, now_s)
         self._awaited.discard(enrol.node)
@@ -160,31 +186,21 @@ class Rebuilding(Housing):
 
     def _not_whole(self, now_s: float, lost: list[int]) -> list[Output]:
         rare("a new coordinator finds a generation that does not stand")
-        if not self.roster.members():
-            return self._none_left(now_s)
+        if not self.generation:
+            rare("a new coordinator finds that nothing was begun")
+            self.stage = Stage.ENROLLING
+            return self._begin(now_s) if len(self.nodes) >= self.options.nodes else [SetTimer("nodes", now_s + limits.ENROL_WAIT_S)]
         for rank in lost:  # nobody is there, and nobody says how it ended
             member = self.roster.add(rank=rank, kind="rank", now_s=now_s, home=self.roster.homes.get(rank, ""))
             member.dead = member.condemned = True
-            self.roster.lose_rank(rank)
         if self._donated is not None:
             self._restart = Restart(self._donated[1], "transfer", "slot")
         plans = [m.plan for m in self.roster.members() if m.plan is not None]
         newest = max(plans, key=lambda plan: plan.generation, default=None)
         self._planned = newest.step if newest is not None else self._restart.step
-        if lost and not self.interruptions.open:
-            lost_members = [self.roster.holder(rank) for rank in lost]
-            self.stage = Stage.TRAINING
-            for member in lost_members:
-                self._fault(now_s, member, Mechanism.LOST_CONTACT, None, "", "", "")
-            self.interruptions.excuse(reason=f"ranks {lost} had no process when the coordinator was made anew")
-            return [SetTimer("gather", now_s + limits.COMPANION_WAIT_S)]
+        if not self.interruptions.open:
+            self._fault(now_s, self.roster.holder(0), Mechanism.LOST_CONTACT, None, "", "", "")
+            found = f"ranks {lost} had no process" if lost else "a regroup was under way"
+            self.interruptions.excuse(reason=f"{found} when the coordinator was made anew, and why is lost with the one before")
         self.stage = Stage.GATHERING
         return [SetTimer("gather", now_s + limits.COMPANION_WAIT_S)]
-
-    def _none_left(self, now_s: float) -> list[Output]:
-        """The last coordinator died before anything was started, or all is lost: everything comes anew, from the newest image or checkpoint."""
-        rare("a new coordinator finds nobody")
-        self.stage = Stage.CLEARING
-        there = self._donated is not None and self._donated[1] == self.step
-        self._restart = Restart(self.step, "transfer", "slot") if there else self._from_checkpoint()
-        return self._when_cleared(now_s)

@@ -146,6 +146,16 @@ class Course:
     def _records(self) -> list[Output]:
         return [Record(record) for record in self.interruptions.changed()]
 
+    def _record_places(self, now_s: float) -> list[Output]:
+        """Where each rank lives, as far as it was not known: another coordinator has to know whose images count."""
+        moved, self.roster.moved = self.roster.moved, {}
+        if self.nodes.local or not moved:
+            return []
+        by_node: dict[str, list[int]] = {}
+        for rank, home in sorted(moved.items()):
+            by_node.setdefault(home, []).append(rank)
+        return [Record(self.event(now_s, "placed", {"node": home, "ranks": ranks}), at_once=True) for home, ranks in by_node.items()]
+
     def _record_generation(self, now_s: float) -> Record:
         """Before anybody is told. A coordinator that comes after this one must not give the number again: of several nodes, one may keep it to itself."""
         members = tuple(m.worker for m in sorted(self.roster.members(), key=lambda m: m.rank))
