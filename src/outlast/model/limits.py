@@ -43,6 +43,7 @@ BEAT_S = 1.0  # an agent asks for its lease this often ...
 LEASE_BEATS = 6  # ... and has it for so many of these times
 CLOCK_DRIFT_MAX = 0.01  # a second of one clock is at most so much longer or shorter than one of another
 LEASE_KILL_S = 1.0  # an agent whose lease is out has killed its processes by then
+OFFSET_SAMPLES_COUNT = 16  # messages that tell how two clocks differ
 SILENT_LOOK_S = 0.5  # who is waited for and cannot be heard is looked for this often
 RECONNECT_S = 0.5  # an agent without a connection tries again this often
 ENROL_WAIT_S = 600.0  # nodes that were asked for and do not come: then the run begins on those that are there, if they have room

@@ -398,10 +398,11 @@ class Housed:
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """What lies sealed in a node's vault for `rank`, newest step first, whoever sealed it."""
+    """What lies sealed in a node's vault for `rank`, newest step first, whoever sealed it. `committed`: by a holder that has ended there."""
 
     rank: int
     steps: tuple[int, ...]
+    committed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,6 +448,7 @@ class Beat:
 
     number: int
     heard: int
+    sent_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,6 +457,7 @@ class Grant:
 
     number: int
     heard: int
+    sent_s: float
 
 
 @dataclass(frozen=True, slots=True)

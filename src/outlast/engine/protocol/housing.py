@@ -37,6 +37,7 @@ class Housing(Exits):
 
     def _find_images(self, enrol: Enrol) -> None:
         for images in enrol.images:
+            self.roster.note_done(images.rank, images.committed)
             if self.roster.homes.get(images.rank) == enrol.node and not self.roster.has_images(images.rank):
                 rare("a node comes back with what its ranks had sealed")
                 self.roster.find_images(images.rank, images.steps)

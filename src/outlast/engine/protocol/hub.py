@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from outlast.engine.protocol.coordinator import Coordinator
 from outlast.engine.protocol.lease import LeaseBook, void_after_s
-from outlast.engine.protocol.lines import Inbox, Outbox, rebased
+from outlast.engine.protocol.lines import Inbox, Offset, Outbox, rebased
 from outlast.engine.protocol.outputs import Line, Output, Record, SetTimer, ToAgent
 from outlast.engine.rare import rare
 from outlast.model.messages import Beat, Enrol, ForAgent, FromNode, Grant, OnLine, ToNode, Welcome
@@ -26,6 +26,7 @@ class _Seat:
     connected: bool = True
     outbox: Outbox[ForAgent] = field(default_factory=Outbox)
     inbox: Inbox = field(default_factory=Inbox)
+    offset: Offset = field(default_factory=Offset)
 
 
 class Hub:
@@ -71,16 +72,17 @@ class Hub:
         if seat is None:
             rare("an agent that is not in says something")
             return []
+        assert isinstance(message, (Beat, FromNode)), message
+        by_s = seat.offset.hear(sent_s=message.sent_s, now_s=now_s)
         if isinstance(message, Beat):
             seat.outbox.acknowledged(message.heard)
             self._leases.heard(node, now_s=now_s)
-            return [Line(Grant(message.number, seat.inbox.heard), node)]
-        assert isinstance(message, FromNode), message
+            return [Line(Grant(message.number, seat.inbox.heard, now_s), node)]
         seat.outbox.acknowledged(message.heard)
         if not seat.inbox.takes(message):
             rare("news that came twice")
             return []
-        return self.led(self.coordinator.on_message(rebased(message.message, now_s - message.sent_s), now_s=now_s, node=node), now_s=now_s)
+        return self.led(self.coordinator.on_message(rebased(message.message, by_s), now_s=now_s, node=node), now_s=now_s)
 
     def _on_enrol(self, message: Enrol, now_s: float) -> list[Output]:
         seat, node = self._seats.get(message.node), message.node

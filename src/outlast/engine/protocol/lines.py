@@ -1,7 +1,7 @@
 """A line between an agent and the coordinator: numbered messages both ways that outlive the connections they go over.
 
 What was not acknowledged is sent again at the next connection, in order; what comes twice is taken once. Times inside a message are
-moved to the receiver's clock: they are off by as long as the message took. This module is pure.
+moved to the receiver's clock: they are off by as long as the fastest of the newest messages took. This module is pure.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
+from outlast.model import limits
 from outlast.model.messages import Broke, Committed, ForAgent, FromAgent, FromNode, FromWorker, Progress, Regroup, ToNode, ToWorker, WorkerExited, WorkerHung
 from outlast.model.messages import WorkerStarted as _WorkerStarted
 
@@ -54,6 +55,21 @@ class Inbox:
             return False
         self.heard = message.number
         return True
+
+
+class Offset:
+    """From the sender's clock to the receiver's: the least that any of the newest messages says, for what it says above the truth is its way's time.
+
+    The newest only, because clocks drift apart.
+    """
+
+    def __init__(self) -> None:
+        self._newest: deque[float] = deque(maxlen=limits.OFFSET_SAMPLES_COUNT)
+
+    def hear(self, *, sent_s: float, now_s: float) -> float:
+        """One more message; returns what is to be added to the times in it, seconds."""
+        self._newest.append(now_s - sent_s)
+        return min(self._newest)
 
 
 def rebased(message: Any, by_s: float) -> Any:

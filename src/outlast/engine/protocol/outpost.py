@@ -11,11 +11,11 @@ Sans-IO, as the `Agent` within it, which knows nothing of lines and leases.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from outlast.engine.protocol.agent import Agent
 from outlast.engine.protocol.lease import Lease
-from outlast.engine.protocol.lines import Inbox, Outbox, rebased
+from outlast.engine.protocol.lines import Inbox, Offset, Outbox, rebased
 from outlast.engine.protocol.outputs import HangUp, Kill, Line, Output, SetTimer, ToCoordinator, Wipe
 from outlast.engine.rare import rare
 from outlast.model.messages import (
@@ -99,9 +99,11 @@ class Outpost:
         self._beats = 0
         self._step = 0
         self._store: StoreUp | None = None
+        self._committed: dict[int, int] = {}  # rank -> by holders that have ended here
         self._houses: dict[int, _House] = {}
         self._outbox: Outbox[FromWorker | FromAgent] = Outbox()
         self._inbox = Inbox()
+        self._offset = Offset()
 
     # --- the line --------------------------------------------------------------------------------------------
 
@@ -122,24 +124,25 @@ class Outpost:
         self._enrolled_s = now_s
         housed = tuple(house.standing() for house in self._houses.values())
         heard = self._inbox.heard
+        images = tuple(replace(one, committed=self._committed.get(one.rank, 0)) for one in images)
         return [Line(Enrol(self.node, self._session, self._capacity, self.epoch, heard, self._step, self._store, housed, images, now_s))]
 
     def on_line(self, message: OnLine, *, now_s: float) -> list[Output]:
         if isinstance(message, Welcome):
             return self._on_welcome(message, now_s)
-        if not self._in:
+        if not self._in or not isinstance(message, (Grant, ToNode)):
             rare("an order before the agent is let in")
             return []
+        by_s = self._offset.hear(sent_s=message.sent_s, now_s=now_s)
         if isinstance(message, Grant):
             self._outbox.acknowledged(message.heard)
             self.lease.granted(message.number)
             return self._watch_lease()
-        assert isinstance(message, ToNode), message
         self._outbox.acknowledged(message.heard)
         if not self._inbox.takes(message):
             rare("an order that the agent has followed already")
             return []
-        return self._obey(rebased(message.message, now_s - message.sent_s), now_s)
+        return self._obey(rebased(message.message, by_s), now_s)
 
     def _on_welcome(self, message: Welcome, now_s: float) -> list[Output]:
         if message.epoch < self.epoch:
@@ -149,7 +152,7 @@ class Outpost:
             rare("counted out while the agent was away")
             return self._fence("this node was counted out: its ranks are given away")
         if message.epoch > self.epoch:
-            self._outbox, self._inbox = Outbox(), Inbox()
+            self._outbox, self._inbox, self._offset = Outbox(), Inbox(), Offset()
         self.epoch, self._in = message.epoch, True
         self._outbox.acknowledged(message.heard)
         self.lease.begins(asked_s=self._enrolled_s, lease_s=message.lease_s)
@@ -169,7 +172,7 @@ class Outpost:
             return []
         self._beats += 1
         self.lease.asked(self._beats, now_s=now_s)
-        return [Line(Beat(self._beats, self._inbox.heard)), SetTimer("beat", now_s + self._beat_s)]
+        return [Line(Beat(self._beats, self._inbox.heard, now_s)), SetTimer("beat", now_s + self._beat_s)]
 
     def _watch_lease(self) -> list[Output]:
         return [SetTimer("lease", self.lease.until_s)]
@@ -224,6 +227,7 @@ class Outpost:
         if isinstance(message, WorkerExited) and message.worker in self._houses:
             house = self._houses[message.worker]
             house.exited = message
+            self._committed[house.rank] = max(self._committed.get(house.rank, 0), message.committed)
             if house.rank < 0:
                 del self._houses[message.worker]
         if isinstance(message, WorkerFailedToStart):
