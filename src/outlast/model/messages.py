@@ -414,6 +414,7 @@ class Enrol:
     heard     newest number heard from that one
     step      newest step that its processes have committed
     store     the store that it hosts, if that is up
+    transfer  generation and step of the transfer image in its vault; empty: none is sealed there
     """
 
     node: str
@@ -425,6 +426,7 @@ class Enrol:
     store: StoreUp | None
     housed: tuple[Housed, ...]
     images: tuple[Images, ...]
+    transfer: tuple[int, ...]
     sent_s: float
 
 

@@ -127,7 +127,9 @@ class Node:
     def on_connected(self) -> None:
         if self.outpost is not None and self.lives:
             images = tuple(Images(rank, tuple(sorted(slots.values(), reverse=True))) for rank, slots in sorted(self.slots.items()) if slots)
-            self.do(self.outpost.on_connected(images=images, now_s=self.now_s))
+            there = self._world.transfer
+            transfer = there[:2] if there is not None and there[2] is self else ()
+            self.do(self.outpost.on_connected(images=images, transfer=transfer, now_s=self.now_s))
 
     def on_disconnected(self) -> None:
         if self.outpost is not None and self.lives and not self.cable.connected:

@@ -70,7 +70,7 @@ class World:
         self._worked_s: dict[
             int, dict[int, float]
         ] = {}  # rank -> step -> how long it was at it when it committed it first; 0: it was given what others had done
-        self._unsure_s: dict[int, float] = {}  # rank -> how much of its work may be booked as something else
+        self._unsure: dict[int, int] = {}  # rank -> how many of its steps may be booked as something else
         self._stop_asked = False
 
     @property
@@ -124,7 +124,7 @@ class World:
         """A step more or less than the rank really came to is booked otherwise than it was."""
         worked_s = self._worked_s.get(rank, {})
         wrong = abs(max((step for step, step_s in worked_s.items() if step_s), default=0) - high_water)
-        self._unsure_s[rank] = self._unsure_s.get(rank, 0.0) + wrong * max(worked_s.values(), default=0.0)
+        self._unsure[rank] = self._unsure.get(rank, 0) + wrong
 
     def say(self, what: str) -> None:
         self.trace.line(self.now_s, what)
@@ -189,7 +189,8 @@ class World:
         records = list(interruptions.values())
         booked = self.lives.account(world_size=self.options.ranks, began_s=BEGAN_S, over_s=self.now_s, interruptions=records)
         worked_s = tuple(math.fsum(self._worked_s.get(rank, {}).values()) for rank in range(self.options.ranks))
-        unsure_s = tuple(self._unsure_s.get(rank, 0.0) for rank in range(self.options.ranks))
+        longest_s = max((step_s for steps in self._worked_s.values() for step_s in steps.values()), default=0.0)
+        unsure_s = tuple(self._unsure.get(rank, 0) * longest_s for rank in range(self.options.ranks))
         self.see(Booked(booked.wall_s, booked.by_rank, worked_s, unsure_s, bool(records) or end.state != "ended"))
 
     # --- what the script tells -----------------------------------------------------------------------------

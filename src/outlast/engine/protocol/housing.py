@@ -41,6 +41,8 @@ class Housing(Exits):
             if self.roster.homes.get(images.rank) == enrol.node and not self.roster.has_images(images.rank):
                 rare("a node comes back with what its ranks had sealed")
                 self.roster.find_images(images.rank, images.steps)
+        if enrol.transfer and (self._donated is None or enrol.transfer[0] > self._donated[0]):
+            self._donated, self._donor_home = (enrol.transfer[0], enrol.transfer[1]), enrol.node
 
     def _begin(self, now_s: float) -> list[Output]:
         if self._short_of_places():
@@ -58,10 +60,16 @@ class Housing(Exits):
             return [*out, *self._check_left(now_s)]
         return [*out, *self._when_cleared(now_s)] if self.stage is Stage.CLEARING else out
 
-    def node_lost(self, *, now_s: float, node: str, reason: str) -> list[Output]:
-        """Each of its ranks is lost in one event."""
+    def node_lost(self, *, now_s: float, node: str, reason: str, returns: bool = False) -> list[Output]:
+        """Each of its ranks is lost in one event. `returns`: it is about to be in again, or to be lost once more."""
+        if node in self.nodes.returning:
+            rare("a node that was about to return does not")
+            self.nodes.returning.discard(node)
+            return self._room_again(now_s)
         if node not in self.nodes:
             return []
+        if returns:
+            self.nodes.returning.add(node)
         self.nodes.lose(node)
         out: list[Output] = [self._event(now_s, "node_lost", {"node": node, "reason": reason}), Tell(reason)]
         if self._donated is not None and self._donor_home == node:

@@ -23,6 +23,7 @@ class _Seat:
     """A node that is in."""
 
     session: int
+    enrol: Enrol | None = None  # of a node that is not known to have heard that it is welcome
     connected: bool = True
     outbox: Outbox[ForAgent] = field(default_factory=Outbox)
     inbox: Inbox = field(default_factory=Inbox)
@@ -77,7 +78,7 @@ class Hub:
         if isinstance(message, Beat):
             seat.outbox.acknowledged(message.heard)
             self._leases.heard(node, now_s=now_s)
-            return [Line(Grant(message.number, seat.inbox.heard, now_s), node)]
+            return [*self._take_in(seat, by_s, now_s), Line(Grant(message.number, seat.inbox.heard, now_s), node)]
         seat.outbox.acknowledged(message.heard)
         if not seat.inbox.takes(message):
             rare("news that came twice")
@@ -96,22 +97,26 @@ class Hub:
         out: list[Output] = []
         if seat is not None:
             rare("an agent has begun anew before its lease was void")
-            out += self._lose(node, now_s, f"node {node} has begun anew")
+            out += self._lose(node, now_s, f"node {node} has begun anew", returns=not message.housed)
         if message.housed and not self.coordinator.adopts(node):
             rare("an agent comes too late")
             return [*out, Line(Welcome(self.epoch, 0, self._lease_s, True, None), node)]
-        self._seats[node] = _Seat(message.session)
+        seat = self._seats[node] = _Seat(message.session, message)
         self._leases.heard(node, now_s=now_s)
-        keep = self.coordinator.images_of(node)
-        joined = self.coordinator.node_joined(now_s=now_s, enrol=message, by_s=now_s - message.sent_s)
-        welcome = Line(Welcome(self.epoch, 0, self._lease_s, False, keep), node)
         # Written down before the node may house anything: another coordinator has to know whom to wait for.
-        return [*out, Record(self.coordinator.event(now_s, "node_joined", {"node": node}), at_once=True), welcome, *self.led(joined, now_s=now_s)]
+        out.append(Record(self.coordinator.event(now_s, "node_joined", {"node": node}), at_once=True))
+        out.append(Line(Welcome(self.epoch, 0, self._lease_s, False, self.coordinator.images_of(node)), node))
+        return out + (self._take_in(seat, now_s - message.sent_s, now_s) if self.coordinator.adopts(node) else [])
 
-    def _lose(self, node: str, now_s: float, reason: str) -> list[Output]:
+    def _take_in(self, seat: _Seat, by_s: float, now_s: float) -> list[Output]:
+        """One that houses nothing is given nothing before it is heard again: its Enrol may be so old that its lease is over."""
+        enrol, seat.enrol = seat.enrol, None
+        return [] if enrol is None else self.led(self.coordinator.node_joined(now_s=now_s, enrol=enrol, by_s=by_s), now_s=now_s)
+
+    def _lose(self, node: str, now_s: float, reason: str, *, returns: bool = False) -> list[Output]:
         self._seats.pop(node, None)
         self._leases.forget(node)
-        return self.led(self.coordinator.node_lost(now_s=now_s, node=node, reason=reason), now_s=now_s)
+        return self.led(self.coordinator.node_lost(now_s=now_s, node=node, reason=reason, returns=returns), now_s=now_s)
 
     def _watch_leases(self) -> list[Output]:
         """One timer for all. It may come too early: beats move the first lease on, and not the timer."""

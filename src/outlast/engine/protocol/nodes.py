@@ -16,6 +16,7 @@ class Nodes:
     def __init__(self, *, local: bool) -> None:
         self.local = local
         self.silent: set[str] = set()  # without a connection: they may come back, or be counted out
+        self.returning: set[str] = set()  # have begun anew, and are about to be in again, with what had been sealed there
         self._capacity: dict[str, int] = {"": UNBOUNDED} if local else {}
 
     def __contains__(self, node: str) -> bool:
@@ -26,6 +27,7 @@ class Nodes:
 
     def join(self, node: str, capacity: int) -> None:
         self._capacity[node] = capacity
+        self.returning.discard(node)
 
     def lose(self, node: str) -> None:
         self._capacity.pop(node, None)

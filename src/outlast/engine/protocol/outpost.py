@@ -107,16 +107,16 @@ class Outpost:
 
     # --- the line --------------------------------------------------------------------------------------------
 
-    def on_connected(self, *, images: tuple[Images, ...], now_s: float) -> list[Output]:
-        """`images`: what lies sealed in the vault."""
+    def on_connected(self, *, images: tuple[Images, ...], transfer: tuple[int, ...], now_s: float) -> list[Output]:
+        """`images` and `transfer`: what lies sealed in the vault."""
         self._connected, self._in = True, False
-        return self._enrol(images, now_s)
+        return self._enrol(images, transfer, now_s)
 
     def on_disconnected(self) -> list[Output]:
         self._connected = self._in = False
         return []
 
-    def _enrol(self, images: tuple[Images, ...], now_s: float) -> list[Output]:
+    def _enrol(self, images: tuple[Images, ...], transfer: tuple[int, ...], now_s: float) -> list[Output]:
         if not self._connected or self._in or (self._fenced and self._living()):
             return []
         if self._fenced:
@@ -125,7 +125,7 @@ class Outpost:
         housed = tuple(house.standing() for house in self._houses.values())
         heard = self._inbox.heard
         images = tuple(replace(one, committed=self._committed.get(one.rank, 0)) for one in images)
-        return [Line(Enrol(self.node, self._session, self._capacity, self.epoch, heard, self._step, self._store, housed, images, now_s))]
+        return [Line(Enrol(self.node, self._session, self._capacity, self.epoch, heard, self._step, self._store, housed, images, transfer, now_s))]
 
     def on_line(self, message: OnLine, *, now_s: float) -> list[Output]:
         if isinstance(message, Welcome):
@@ -151,6 +151,9 @@ class Outpost:
         if message.afresh:
             rare("counted out while the agent was away")
             return self._fence("this node was counted out: its ranks are given away")
+        if now_s >= self._enrolled_s + message.lease_s:
+            rare("welcomed when the lease is over")
+            return self._fence("the lease of this node was over when it came")
         if message.epoch > self.epoch:
             self._outbox, self._inbox, self._offset = Outbox(), Inbox(), Offset()
         self.epoch, self._in = message.epoch, True
@@ -159,7 +162,7 @@ class Outpost:
         again: list[Output] = [Line(FromNode(number, self._inbox.heard, now_s, said)) for number, said in self._outbox.kept()]
         if message.keep is not None:
             again = [Wipe(message.keep), *again]
-        return [*again, *self._watch_lease(), SetTimer("beat", now_s + self._beat_s)]
+        return [*again, *self._watch_lease(), *self.on_timer(now_s=now_s, name="beat")]
 
     def on_timer(self, *, now_s: float, name: str) -> list[Output]:
         if name == "lease":
