@@ -162,7 +162,7 @@ class Node:
         if self._world.store.home is self:
             self._world.store.lose(with_node=True)
         if self._world.transfer is not None and self._world.transfer[2] is self:
-            self._world.transfer = None
+            self._world.transfer, self._world.transfer_died = None, True
         self.slots.clear()
         self.cable.drop()
         self.watch.over = True

@@ -239,6 +239,8 @@ class Main:
         yield "sleep", self.world.lasting(0.002, 0.01)
         self.check_lives()
         if plan.replicated in ("donor", "transfer"):
+            if self.world.transfer is None and self.world.transfer_died:
+                raise PeerFailure("the node with the transfer image is gone")
             generation, step = self.world.transfer[:2] if self.world.transfer is not None else (-1, -1)
             there = step >= 0 and (plan.replicated == "transfer" or generation == plan.generation)
             self.world.see(Restored(self.p.worker, self.p.rank, "transfer image", plan.step, (step,) if there else ()))
@@ -398,7 +400,7 @@ class Main:
         self.p.book.roll_back(now_s=self.world.now_s, fault_s=fault_s, detected_s=detected_s, then=Cause.REGROUP)
 
     def donate(self, plan: Regroup) -> Thread:
-        self.world.transfer = None
+        self.world.transfer, self.world.transfer_died = None, False
         yield from self.mark("donating")
         yield "sleep", self.world.lasting(0.001, 0.01)
         self.world.see(Arrived(self.p.worker, self.p.rank, plan.generation, plan.step, self.p.content))

@@ -61,6 +61,7 @@ class World:
         ]
         self._by_name = {node.name: node for node in self.nodes}
         self.transfer: tuple[int, int, Node] | None = None  # generation and step of the transfer image, and where it lies
+        self.transfer_died = False  # with its node
         self.done: set[int] = set()  # ranks whose last process came to its end well
         self.commits: list[tuple[float, int, int, int]] = []  # time, generation, rank, step
         self.committed = 0  # the newest step committed by anybody (sharded: sealed by all)

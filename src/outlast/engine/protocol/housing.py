@@ -38,6 +38,7 @@ class Housing(Exits):
     def _find_images(self, enrol: Enrol) -> None:
         for images in enrol.images:
             self.roster.note_done(images.rank, images.committed)
+            self._note_step(0 if self.roster.sharded else images.committed, images.committed)
             if self.roster.homes.get(images.rank) == enrol.node and not self.roster.has_images(images.rank):
                 rare("a node comes back with what its ranks had sealed")
                 self.roster.find_images(images.rank, images.steps)
@@ -58,7 +59,13 @@ class Housing(Exits):
             out += self._ask_store("no node was left to host the store")
         if self.stage is Stage.LEAVING:
             return [*out, *self._check_left(now_s)]
-        return [*out, *self._when_cleared(now_s)] if self.stage is Stage.CLEARING else out
+        if self.stage is not Stage.CLEARING:
+            return out
+        start = self._start_anew(self._restore(), finished=True)
+        if start is not None and start.step > self._restart.step:
+            rare("a node comes back with more than all were to begin from")
+            self._restart = start
+        return [*out, *self._when_cleared(now_s)]
 
     def node_lost(self, *, now_s: float, node: str, reason: str, returns: bool = False) -> list[Output]:
         """Each of its ranks is lost in one event. `returns`: it is about to be in again, or to be lost once more."""

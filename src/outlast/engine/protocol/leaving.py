@@ -59,9 +59,7 @@ class Leaving(Faults):
         return [SetTimer("leave", None), SetTimer("nodes", None), *self._decide(now_s)]
 
     def _decide(self, now_s: float) -> list[Output]:
-        sharded = self.roster.sharded
-        holdings = self.roster.holdings()
-        restore = decide_sharded(holdings=holdings) if sharded else decide_replicated(holdings=holdings, planned=self._planned)
+        sharded, restore = self.roster.sharded, self._restore()
         finished = any(m.finished or m.done for m in self.roster.members())
         torn = [] if sharded or restore.step is None or finished else self.roster.torn(restore)
         if torn:  # alive, but what it holds is neither step: it comes anew
@@ -84,6 +82,10 @@ class Leaving(Faults):
         if verdict.survivors != "exit":
             return [*out, *self._move(now_s, verdict, restore, start)]
         return [*out, *self._restart_all(now_s, verdict, restore, start)]
+
+    def _restore(self) -> RestoreVerdict:
+        holdings = self.roster.holdings()
+        return decide_sharded(holdings=holdings) if self.roster.sharded else decide_replicated(holdings=holdings, planned=self._planned)
 
     def _choose(self, restore: RestoreVerdict, start: Restart | None, *, finished: bool) -> RecoveryVerdict:
         """The rung; one that was chosen already is kept, and extended to those that were lost since."""
