@@ -414,6 +414,7 @@ class Enrol:
     heard     newest number heard from that one
     step      newest step that its processes have committed
     store     the store that it hosts, if that is up
+    script    what its processes have said of their state: "sharded", "replicated", or "" for nothing so far
     transfer  generation and step of the transfer image in its vault; empty: none is sealed there
     """
 
@@ -427,6 +428,7 @@ class Enrol:
     housed: tuple[Housed, ...]
     images: tuple[Images, ...]
     transfer: tuple[int, ...]
+    script: str
     sent_s: float
 
 

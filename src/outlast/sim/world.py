@@ -71,6 +71,7 @@ class World:
         self._worked_s: dict[
             int, dict[int, float]
         ] = {}  # rank -> step -> how long it was at it when it committed it first; 0: it was given what others had done
+        self._longest_s = 0.0  # that any rank was at a step
         self._unsure: dict[int, int] = {}  # rank -> how many of its steps may be booked as something else
         self._stop_asked = False
 
@@ -190,8 +191,7 @@ class World:
         records = list(interruptions.values())
         booked = self.lives.account(world_size=self.options.ranks, began_s=BEGAN_S, over_s=self.now_s, interruptions=records)
         worked_s = tuple(math.fsum(self._worked_s.get(rank, {}).values()) for rank in range(self.options.ranks))
-        longest_s = max((step_s for steps in self._worked_s.values() for step_s in steps.values()), default=0.0)
-        unsure_s = tuple(self._unsure.get(rank, 0) * longest_s for rank in range(self.options.ranks))
+        unsure_s = tuple(self._unsure.get(rank, 0) * self._longest_s for rank in range(self.options.ranks))
         self.see(Booked(booked.wall_s, booked.by_rank, worked_s, unsure_s, bool(records) or end.state != "ended"))
 
     # --- what the script tells -----------------------------------------------------------------------------
@@ -215,6 +215,7 @@ class World:
         generation = process.machine.generation
         owners = tuple(p.worker for p in self.alive() if p.rank == process.rank and not p.dying)
         self.see(StepDone(process.worker, process.rank, generation, step, process.content, owners))
+        self._longest_s = max(self._longest_s, self.now_s - process.step_began_s)
         self._worked_s.setdefault(process.rank, {}).setdefault(step, self.now_s - process.step_began_s)
         self.commits.append((self.now_s, generation, process.rank, step))
         self.say(f"rank {process.rank} commits step {step} in generation {generation}")

@@ -36,10 +36,12 @@ class Housing(Exits):
         return tuple(sorted(rank for rank, home in self.roster.homes.items() if home == node))
 
     def _find_images(self, enrol: Enrol) -> None:
+        self.roster.outlast = self.roster.outlast or bool(enrol.script)
+        self.roster.sharded = self.roster.sharded or enrol.script == "sharded"
         for images in enrol.images:
             self.roster.note_done(images.rank, images.committed)
             self._note_step(0 if self.roster.sharded else images.committed, images.committed)
-            if self.roster.homes.get(images.rank) == enrol.node and not self.roster.has_images(images.rank):
+            if images.steps and self.roster.homes.get(images.rank) == enrol.node and not self.roster.has_images(images.rank):
                 rare("a node comes back with what its ranks had sealed")
                 self.roster.find_images(images.rank, images.steps)
         if enrol.transfer and (self._donated is None or enrol.transfer[0] > self._donated[0]):

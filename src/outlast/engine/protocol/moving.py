@@ -154,6 +154,9 @@ class Moving(Ending):
         if self.roster.way == "plain":
             return self._from_checkpoint()
         there = self._restart.replicated != "transfer" or self._donated is not None  # False: who was to hand over died before it had
+        if self.roster.sharded and self._restart.private == "slot" and not all(map(self.roster.has_images, range(self.options.world_size))):
+            rare("what all began from is lost with a node")
+            there = False
         if there and restore.step is None and self._restart.step == self.step and self.budgets.at_step < limits.REPEATS_PER_STEP_COUNT:
             rare("all begin again from what they began from")
             return self._restart  # nobody has got further than where all began: what they began from is still there, unless that is the fault

@@ -11,7 +11,7 @@ Sans-IO, as the `Agent` within it, which knows nothing of lines and leases.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from outlast.engine.protocol.agent import Agent
 from outlast.engine.protocol.lease import Lease
@@ -98,6 +98,7 @@ class Outpost:
         self._enrolled_s = 0.0
         self._beats = 0
         self._step = 0
+        self._script = ""
         self._store: StoreUp | None = None
         self._committed: dict[int, int] = {}  # rank -> by holders that have ended here
         self._houses: dict[int, _House] = {}
@@ -124,8 +125,9 @@ class Outpost:
         self._enrolled_s = now_s
         housed = tuple(house.standing() for house in self._houses.values())
         heard = self._inbox.heard
-        images = tuple(replace(one, committed=self._committed.get(one.rank, 0)) for one in images)
-        return [Line(Enrol(self.node, self._session, self._capacity, self.epoch, heard, self._step, self._store, housed, images, transfer, now_s))]
+        sealed = {one.rank: one.steps for one in images}
+        told = tuple(Images(rank, sealed.get(rank, ()), self._committed.get(rank, 0)) for rank in sorted({*sealed, *self._committed}))
+        return [Line(Enrol(self.node, self._session, self._capacity, self.epoch, heard, self._step, self._store, housed, told, transfer, self._script, now_s))]
 
     def on_line(self, message: OnLine, *, now_s: float) -> list[Output]:
         if isinstance(message, Welcome):
@@ -214,6 +216,8 @@ class Outpost:
         house = self._houses.get(message.worker)
         if house is not None:
             house.hear(message)
+            if isinstance(message, Registered):
+                self._script = "sharded" if message.sharded or self._script == "sharded" else "replicated"
             if isinstance(message, (Joined, Committed)):
                 self._step = max(self._step, message.step)
                 self._forget_predecessors(house)

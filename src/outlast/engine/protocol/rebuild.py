@@ -186,6 +186,7 @@ class Rebuilding(Housing):
 
     def _not_whole(self, now_s: float, lost: list[int]) -> list[Output]:
         rare("a new coordinator finds a generation that does not stand")
+        out: list[Output] = []
         if not self.generation:
             rare("a new coordinator finds that nothing was begun")
             self.stage = Stage.ENROLLING
@@ -193,6 +194,10 @@ class Rebuilding(Housing):
         for rank in lost:  # nobody is there, and nobody says how it ended
             member = self.roster.add(rank=rank, kind="rank", now_s=now_s, home=self.roster.homes.get(rank, ""))
             member.dead = member.condemned = True
+        given_up = [m for m in self.roster.live() if m.plan is not None and m.plan.then == "exit"]
+        if given_up:
+            rare("a new coordinator finds a donor that was to be killed")
+            out += self._kill(now_s, given_up, "it was given up by its plan")
         if self._donated is not None:
             self._restart = Restart(self._donated[1], "transfer", "slot")
         plans = [m.plan for m in self.roster.members() if m.plan is not None]
@@ -203,4 +208,4 @@ class Rebuilding(Housing):
             found = f"ranks {lost} had no process" if lost else "a regroup was under way"
             self.interruptions.excuse(reason=f"{found} when the coordinator was made anew, and why is lost with the one before")
         self.stage = Stage.GATHERING
-        return [SetTimer("gather", now_s + limits.COMPANION_WAIT_S)]
+        return [*out, SetTimer("gather", now_s + limits.COMPANION_WAIT_S)]

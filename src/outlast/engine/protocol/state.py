@@ -144,7 +144,7 @@ class Course:
     # --- records -------------------------------------------------------------------------------------------------
 
     def _records(self) -> list[Output]:
-        return [Record(record) for record in self.interruptions.changed()]
+        return [Record(record, at_once=not self.nodes.local) for record in self.interruptions.changed()]
 
     def _record_places(self, now_s: float) -> list[Output]:
         """Where each rank lives, as far as it was not known: another coordinator has to know whose images count."""
