@@ -384,7 +384,7 @@ class ZygoteLost:
 @dataclass(frozen=True, slots=True)
 class Housed:
     """One process, as its agent knows it. `plan`: the newest that was delivered to it; `said`: what it has said since that still holds, oldest first;
-    `exited`: it has ended, and nobody has come into its rank here since.
+    `killed`: the coordinator has ordered so; `exited`: it has ended, and nobody has come into its rank here since.
     """
 
     worker: int
@@ -393,6 +393,7 @@ class Housed:
     pid: int
     plan: Regroup | None
     said: tuple[Hello | Parked | Registered | Broke | Inventory | Donated | Underway | Joined | Committed | Finished, ...]
+    killed: bool
     exited: WorkerExited | None
 
 

@@ -6,7 +6,7 @@ This module is pure.
 from __future__ import annotations
 
 from outlast.engine.protocol.members import Member
-from outlast.engine.protocol.outputs import End, Manifest, Output, SetTimer, Tell, ToAgent
+from outlast.engine.protocol.outputs import End, Manifest, Output, Record, SetTimer, Tell, ToAgent
 from outlast.engine.protocol.state import Course, Stage
 from outlast.engine.rare import rare
 from outlast.model import limits
@@ -26,7 +26,17 @@ class Ending(Course):
             return self._stop_now(now_s, End(exit_code, "stopped", reason, ""))
         self._end = End(exit_code, "stopped", reason, "")
         out: list[Output] = [Tell(f"stopping: {reason}; " + ("workers are sent SIGTERM" if plain else "the step in flight is committed first"))]
-        return [*out, *self._spread_stop(), SetTimer("stop", now_s + self.options.term_grace_s)]
+        return [*self._record_end(now_s), *out, *self._stop_softly(now_s)]
+
+    def _stop_softly(self, now_s: float) -> list[Output]:
+        return [*self._spread_stop(), SetTimer("stop", now_s + self.options.term_grace_s)]
+
+    def _record_end(self, now_s: float) -> list[Output]:
+        """A coordinator that comes after this one is to end the run too."""
+        if self.nodes.local or self._end is None:
+            return []
+        end, at_once = self._end, self.stage is Stage.STOPPING
+        return [Record(self.event(now_s, "ending", {"exit_code": end.exit_code, "state": end.state, "reason": end.reason, "at_once": at_once}), at_once=True)]
 
     def _spread_stop(self) -> list[Output]:
         """To all that hold a rank; again whenever a generation stands, for those that are new in it."""
@@ -43,7 +53,8 @@ class Ending(Course):
         if self._end is None or end.state == "failed":
             self._end = end
         self.stage = Stage.STOPPING
-        out: list[Output] = [SetTimer(name, None) for name in ("gather", "leave", "move", "handover", "spares", "nodes")]
+        out: list[Output] = self._record_end(now_s)
+        out += [SetTimer(name, None) for name in ("gather", "leave", "move", "handover", "spares", "nodes")]
         out += self._kill(now_s, (*self.roster.live(), *self.roster.spares()), end.reason)
         return [*out, *self._when_stopped(now_s)]
 

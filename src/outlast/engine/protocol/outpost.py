@@ -35,6 +35,7 @@ from outlast.model.messages import (
     Images,
     Inventory,
     Joined,
+    KillWorker,
     OnLine,
     Parked,
     Progress,
@@ -66,6 +67,7 @@ class _House:
     pid: int = 0
     plan: Regroup | None = None
     said: list[FromWorker] = field(default_factory=list)
+    killed: bool = False
     exited: WorkerExited | None = None
 
     def hear(self, message: FromWorker) -> None:
@@ -78,7 +80,7 @@ class _House:
         self.said = [one for one in self.said if not isinstance(one, _OF_A_GENERATION) or one.generation >= plan.generation]
 
     def standing(self) -> Housed:
-        return Housed(self.worker, self.rank, self.kind, self.pid, self.plan, tuple(self.said), self.exited)  # type: ignore[arg-type]  # only those of _KEPT
+        return Housed(self.worker, self.rank, self.kind, self.pid, self.plan, tuple(self.said), self.killed, self.exited)  # type: ignore[arg-type]  # only those of _KEPT
 
 
 class Outpost:
@@ -208,6 +210,8 @@ class Outpost:
     def _obey(self, order: ForAgent, now_s: float) -> list[Output]:
         if isinstance(order, StartWorker):
             self._houses[order.worker] = _House(order.worker, order.rank, order.kind)
+        elif isinstance(order, KillWorker) and order.worker in self._houses:
+            self._houses[order.worker].killed = True
         elif isinstance(order, ToWorker) and isinstance(order.message, Regroup) and order.worker in self._houses:
             self._houses[order.worker].told(order.message)
         return self._passed(self.agent.on_command(order, now_s=now_s), now_s)

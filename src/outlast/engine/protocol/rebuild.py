@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from outlast.engine.protocol.housing import Housing
 from outlast.engine.protocol.lines import rebased
 from outlast.engine.protocol.members import Member
-from outlast.engine.protocol.outputs import Output, SetTimer
+from outlast.engine.protocol.outputs import End, Output, SetTimer
 from outlast.engine.protocol.state import Restart, Stage
 from outlast.engine.rare import rare
 from outlast.model import limits
@@ -41,13 +41,15 @@ from outlast.model.terms import Mechanism
 @dataclass(slots=True)
 class Remembered:
     """What the ledger tells a coordinator that comes after another. `outlast`, `sharded`: what is known of the script; `homes`: rank -> node;
-    `nodes`: those that were in; `interruptions`: by id.
+    `end`: what the run is to end with, at once or after the step in flight; `nodes`: those that were in; `interruptions`: by id.
     """
 
     generation: int = 0
     outlast: bool = False
     sharded: bool = False
     homes: dict[int, str] = field(default_factory=dict)
+    end: End | None = None
+    ends_at_once: bool = False
     nodes: dict[str, None] = field(default_factory=dict)
     interruptions: dict[int, Interruption] = field(default_factory=dict)
 
@@ -65,6 +67,9 @@ class Remembered:
             self.outlast, self.sharded = True, self.sharded or bool(event.data["sharded"])
         elif event.kind == "placed":
             self.homes.update((rank, str(event.data["node"])) for rank in typing.cast("list[int]", event.data["ranks"]))
+        elif event.kind == "ending":
+            code, state, reason, self.ends_at_once = (event.data[name] for name in ("exit_code", "state", "reason", "at_once"))  # type: ignore[assignment]
+            self.end = End(typing.cast(int, code), str(state), str(reason), "")
         elif event.kind == "node_joined":
             self.nodes[str(event.data["node"])] = None
         elif event.kind == "node_lost":
@@ -86,6 +91,7 @@ class Rebuilding(Housing):
         """Before `rebuild`."""
         self.roster.outlast, self.roster.sharded = remembered.outlast, remembered.sharded
         self.roster.remember(remembered.homes)
+        self._end, self._ends_at_once = remembered.end, remembered.ends_at_once
         self.interruptions.open = [one for one in remembered.interruptions.values() if one.resumed_s is None]
         for one in self.interruptions.open:
             self._fault_s, self._detected_s = one.fault_s or one.detected_s, one.detected_s
@@ -111,7 +117,7 @@ class Rebuilding(Housing):
         self._store, self._stores, self._store_home = (store.host, store.port), store.number, node
 
     def _adopt(self, housed: Housed, node: str, by_s: float, now_s: float) -> None:
-        member = Member(housed.worker, housed.rank, housed.kind, now_s, home=node, pid=housed.pid, plan=housed.plan)
+        member = Member(housed.worker, housed.rank, housed.kind, now_s, home=node, pid=housed.pid, plan=housed.plan, condemned=housed.killed)
         member.told = 0 if housed.plan is None else housed.plan.generation
         self.generation = max(self.generation, member.told)
         for said in housed.said:
@@ -168,6 +174,9 @@ class Rebuilding(Housing):
                 self.roster.strays[other.worker] = other
                 out += self._kill(now_s, [other], "another process was given its rank")
             self.roster.seat(member)
+        if self._end is not None and self._ends_at_once:
+            rare("a new coordinator ends the run that its predecessor was ending")
+            return [*out, *self._stop_now(now_s, self._end)]
         lost = [rank for rank in range(self.options.world_size) if self.roster.in_rank(rank) is None]
         members = self.roster.members()
         whole = not lost and not self.roster.strays and all(m.told == self.generation for m in members)
@@ -176,6 +185,7 @@ class Rebuilding(Housing):
             self.stage = Stage.TRAINING
             self._planned = max((m.plan.step for m in members if m.plan is not None), default=0)
             out.append(SetTimer("spares", now_s + limits.SPARE_REFILL_DELAY_S))
+            out += self._stop_softly(now_s) if self._end is not None else []
         else:
             out += self._not_whole(now_s, lost)
         if self._store is None:
