@@ -34,7 +34,8 @@ from outlast.sim.swarm import Tally
 
 EXIT_CODES = {"ok": 0, "bad": 1, "unknown": 3}
 PROGRESS_S = 1.0
-DRAWN = ("way", "ranks", "spares", "spare_kind", "steps", "phase_after", "latency_s", "max_restarts")  # options that a seed draws unless they are given
+# options that a seed draws unless they are given
+DRAWN = ("way", "ranks", "spares", "spare_kind", "steps", "phase_after", "latency_s", "first_step_s", "max_restarts")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -92,6 +93,7 @@ def parser() -> Parser:
     out.add_argument("--steps", type=int, metavar="N", help="the last step")
     out.add_argument("--phase-after", type=int, metavar="STEP", help="a run.phase follows this step; -1: none does")
     out.add_argument("--latency-s", type=float, metavar="S", help="a message takes up to so long")
+    out.add_argument("--first-step-s", type=float, metavar="S", help="the first step of a process takes up to so much longer")
     out.add_argument("--max-restarts", type=int, metavar="N", help="whole restarts (as `outlast run --max-restarts`)")
     out.add_argument("--trace", action="store_true", help="say the newest events of the life even if all is well")
     out.add_argument("--json", action="store_true", help="for programs: one JSON object on stdout")

@@ -23,7 +23,7 @@ RANKS_MAX, SPARES_MAX, STEPS_MAX = 64, 16, 100_000
 @dataclass(frozen=True, slots=True)
 class Options:
     """`phase_after`: the step that one run.phase follows, -1: none. `latency_s`: a message takes up to so long.
-    `silence_s`: of a plain script's workers, taken for a hang.
+    `first_step_s`: the first step of each process takes up to so much longer. `silence_s`: of a plain script's workers, taken for a hang.
     """
 
     way: str = "in_place"
@@ -33,6 +33,7 @@ class Options:
     steps: int = 6
     phase_after: int = -1
     latency_s: float = 0.01
+    first_step_s: float = 0.0
     silence_s: float = 5.0
     max_restarts: int | None = None
 
@@ -45,6 +46,7 @@ def draw_options(stream: Stream, given: Mapping[str, Any]) -> Options:
     drawn: dict[str, Any] = {
         "way": stream.pick(tuple(WAYS)), "ranks": 2 + stream.below(5), "spares": stream.below(3), "spare_kind": stream.pick(SPARE_KINDS),
         "steps": 4 + stream.below(20), "phase_after": -1 if stream.chance(0.6) else 1 + stream.below(6), "latency_s": stream.pick((0.0005, 0.003, 0.01, 0.03)),
+        "first_step_s": stream.pick((0.0, 0.0, 0.0, 0.5, 3.0, 8.0)),
     }  # fmt: skip
     options = Options(**(drawn | dict(given)))
     check(options)
@@ -60,5 +62,5 @@ def check(options: Options) -> None:
     for name, least, most in (("ranks", 1, RANKS_MAX), ("spares", 0, SPARES_MAX), ("steps", 1, STEPS_MAX)):
         if not least <= getattr(options, name) <= most:
             raise UsageError(f"{name} is {getattr(options, name)}", hint=f"from {least} to {most}")
-    if options.latency_s < 0 or options.silence_s <= 0:
-        raise UsageError("a latency is not below 0, and silence lasts")
+    if min(options.latency_s, options.first_step_s) < 0 or options.silence_s <= 0:
+        raise UsageError("no time is below 0, and silence lasts")

@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING
 
 from outlast.engine.protocol.state import Stage
 from outlast.model.fault_plan import PlannedFault
+from outlast.sim.observations import WentOn
 from outlast.sim.processes import Process
 
 if TYPE_CHECKING:
     from outlast.sim.world import World
+
+
+HARMLESS = ("repeat", "linger")  # nobody has lost anything by these alone: a run that takes them for a fault is wrong
 
 
 class Strikes:
@@ -23,7 +27,6 @@ class Strikes:
         self.struck: list[tuple[float, PlannedFault, int]] = []
         self.in_recovery: list[str] = []
         self._world = world
-        self._ranks: list[int] = []
         self._visits: dict[tuple[int | None, str], int] = {}
 
     @property
@@ -36,9 +39,19 @@ class Strikes:
             if fault.at_s is not None:
                 self._world.timeline.after(fault.at_s + fault.after_s, partial(self._strike_holder, fault))
 
-    def ranks(self) -> tuple[int, ...]:
-        """Whose holders were struck. The store has no rank: nobody is to blame for it."""
-        return tuple(sorted(set(self._ranks)))
+    def kinds(self, pids: tuple[int, ...]) -> tuple[str, ...]:
+        """Of the faults that struck these processes."""
+        return tuple(sorted({fault.kind for _, fault, worker in self.struck if fault.rank is not None and self._world.node.processes[worker].pid in pids}))
+
+    @property
+    def harmful(self) -> int:
+        """How often something was struck that the run may take for a fault."""
+        return sum(fault.kind not in HARMLESS for _, fault, _ in self.struck)
+
+    def pids(self) -> tuple[int, ...]:
+        """Processes that may be blamed. The store has none here: nobody is to blame for it."""
+        pids = {self._world.node.processes[worker].pid for _, fault, worker in self.struck if fault.rank is not None and fault.kind not in HARMLESS}
+        return tuple(sorted(pids))
 
     def at_mark(self, process: Process, mark: str) -> None:
         for rank in (process.rank, None):  # visits of this rank, and of anybody
@@ -67,13 +80,12 @@ class Strikes:
         if world.interruptions and any(one.resumed_s is None for one in world.interruptions.values()) and world.coordinator.stage is not Stage.STOPPING:
             self.in_recovery.append(fault.id)
         self.struck.append((world.now_s, fault, process.worker))
-        if fault.rank is not None:
-            self._ranks.append(process.rank)
         if fault.kind in ("kill", "exit"):
             world.node.end(process, *((None, 9) if fault.kind == "kill" else (3, None)))
         elif fault.kind in ("stop", "deaf"):
             process.stopped, process.listed_stopped = True, fault.kind == "stop"
-            world.timeline.after(fault.for_s, lambda: _go_on(process))
+            process.stopped_since_s = (process.stopped_since_s or world.now_s) if process.listed_stopped else None
+            world.timeline.after(fault.for_s, lambda: self._go_on(process))
         elif fault.kind == "hang":
             process.hung = True
         elif fault.kind == "lose_store":
@@ -89,11 +101,13 @@ class Strikes:
         else:
             process.error = {"raise": "boom", "refuse": "refused"}[fault.kind]
 
-
-def _go_on(process: Process) -> None:
-    if process.dying:
-        return
-    process.stopped = process.listed_stopped = False
-    backlog, process.backlog = process.backlog, []
-    for act in backlog:
-        act()
+    def _go_on(self, process: Process) -> None:
+        if process.dying:
+            return
+        since_s, process.stopped_since_s = process.stopped_since_s, None
+        if since_s is not None and process.alive and self._world.end is None:
+            self._world.see(WentOn(process.worker, process.rank, self._world.now_s - since_s))
+        process.stopped = process.listed_stopped = False
+        backlog, process.backlog = process.backlog, []
+        for act in backlog:
+            act()

@@ -19,7 +19,7 @@ from outlast.sim.checkers import Jury
 from outlast.sim.draws import Stream
 from outlast.sim.links import Links
 from outlast.sim.node import Node, Script
-from outlast.sim.observations import Arrived, Booked, NothingMoves, Observation, Planned, RunOver, StepDone
+from outlast.sim.observations import Arrived, Booked, Named, NothingMoves, Observation, Planned, Regrouped, RunOver, StepDone
 from outlast.sim.options import Options
 from outlast.sim.processes import Process
 from outlast.sim.seconds import Lives, publish
@@ -60,6 +60,8 @@ class World:
         self.interruptions: dict[int, Interruption] = {}
         self.commits: list[tuple[float, int, int, int]] = []  # time, generation, rank, step
         self.committed = 0  # the newest step committed by anybody (sharded: sealed by all)
+        self._joined: dict[int, set[int]] = {}  # generation -> ranks that came to be in it
+        self._planned_s = 0.0  # when the newest plan was made
         self.rolled_back: list[tuple[int, int]] = []  # step known, step gone back to
         self.marks: dict[str, int] = {}
         self.lives = Lives()
@@ -133,6 +135,7 @@ class World:
             generation = self.coordinator.generation
             steps = tuple(m.plan.step for m in self.coordinator.roster.members() if m.plan is not None and m.plan.generation == generation)
             self.see(Planned(generation, steps, committed, self._holders(committed)))
+            self._planned_s = self.now_s
             self.say(f"generation {generation} from step {min(steps, default=0)}")
             if steps and min(steps) < committed:
                 self.rolled_back.append((committed, min(steps)))
@@ -141,11 +144,14 @@ class World:
             self._carry_out(output)
 
     def _holders(self, step: int) -> tuple[int, ...]:
-        """Ranks that hold `step`, if that is enough to go on from it: one under replicated state, all under sharded."""
+        """Ranks that hold `step`, if that is enough to go on from it: one under replicated state, all under sharded. Whom the run itself
+        has killed for this plan, though nothing had struck it, held it too.
+        """
         if self.options.way == "sharded":
             held = tuple(rank for rank in range(self.options.ranks) if step in self.slots.get(rank, {}).values())
             return held if len(held) == self.options.ranks else ()
-        return tuple(p.rank for p in self.node.alive() if p.rank >= 0 and p.worker not in self.node.doomed and p.best >= step)
+        had = [p for p in self.node.processes.values() if p.rank >= 0 and p.best >= step and (p.alive or p.ended_s > self._planned_s)]
+        return tuple(p.rank for p in had if (p.alive if p.worker not in self.node.doomed else p.pid not in self.strikes.pids()))
 
     def _carry_out(self, output: Output) -> None:
         if isinstance(output, ToAgent):
@@ -158,12 +164,18 @@ class World:
                 self.timeline.after(output.at_s - self.now_s, lambda: self._timer(output.name, number))
         elif isinstance(output, Record):
             if isinstance(output.record, Interruption):
-                self.interruptions[output.record.id] = output.record
+                self._noted(output.record)
         elif isinstance(output, Tell):
             self.say(f"coordinator tells: {output.text}")
         else:
             assert isinstance(output, End), output
             self._ended(output)
+
+    def _noted(self, record: Interruption) -> None:
+        if record.restored_s == self.now_s:
+            generation = self.coordinator.generation
+            self.see(Regrouped(generation, self.options.ranks, tuple(sorted(self._joined.get(generation, ())))))
+        self.interruptions[record.id] = record
 
     def _timer(self, name: str, number: int) -> None:
         if self._timers[name] == number and self.end is None:
@@ -179,11 +191,14 @@ class World:
                 refused=any(fault.kind == "refuse" for _, fault, _ in self.strikes.struck),
                 alive=tuple(process.worker for process in self.node.alive() if process.rank >= 0 and not process.dying),
                 open_interruptions=tuple(one.id for one in self.interruptions.values() if one.resumed_s is None),
-                interruptions=len(self.interruptions), strikes=len(self.strikes.struck), done=tuple(sorted(self.node.done)),
-                blamed=tuple(sorted({rank for one in self.interruptions.values() for rank in one.ranks})), struck=self.strikes.ranks(),
+                interruptions=len(self.interruptions), strikes=self.strikes.harmful, done=tuple(sorted(self.node.done)),
+                blamed=tuple(sorted({pid for one in self.interruptions.values() for pid in one.pids})), struck=self.strikes.pids(),
                 ranks=self.options.ranks,
             )
         )  # fmt: skip
+        if self.options.way != "plain":
+            for one in self.interruptions.values():
+                self.see(Named(one.id, one.mechanism.value, self.strikes.kinds(one.pids)))
         for process in self.node.alive():
             self.node.end(process, None, 9)
         interruptions = list(self.interruptions.values())
@@ -199,6 +214,8 @@ class World:
 
     def passes(self, process: Process, mark: str) -> None:
         """The main thread is at `mark`."""
+        if mark == "joined":
+            self._joined.setdefault(process.machine.generation, set()).add(process.rank)
         self.marks[mark] = self.marks.get(mark, 0) + 1
         self.strikes.at_mark(process, mark)
 
