@@ -78,7 +78,12 @@ NAMED = (
     Mutant("stale_inventory_counts", _LEAVING, "if message.generation != member.told:", "if False:"),
     _unfenced("stale_joined_counts", _COORDINATOR, "joined a generation that is over"),
     Mutant("stale_fault_counts", _FAULTS, "message.generation != self.generation or member.rank < 0", "member.rank < 0"),
-    Mutant("a_condemned_member_is_blamed_again", _FAULTS, " or member.rank < 0 or member.condemned:", " or member.rank < 0:"),
+    Mutant("a_condemned_member_is_blamed_again", _FAULTS, "return []  # its fault was booked when it was condemned", "pass"),
+    Mutant("a_condemned_member_may_still_break", _FAULTS, " or member.rank < 0 or member.condemned:", " or member.rank < 0:"),
+    Mutant("joined_that_comes_again_counts", _COORDINATOR, "if member.still is not None:", "if False:"),
+    Mutant("registered_that_comes_again_counts", _COORDINATOR, "if (message.generation, message.step) < member.said:", "if False:"),
+    Mutant("who_waits_for_an_image_is_blamed", _MEMBERS, "if 0 < len(waiting) < len(late):", "if False:"),
+    Mutant("a_torn_one_stays_in_its_step", _MOVING, "if fresh and not (reenter and in_step)", "if fresh"),
     Mutant("rank_is_given_away_before_its_holder_is_dead", _LEAVING, "if any(m.condemned and not m.dead for m in self.roster.members()):", "if False:"),
     Mutant("the_hung_are_not_killed", _FAULTS, "return [*out, *self._kill(now_s, [member], message.reason)]", "return out"),
     Mutant("those_given_up_are_not_killed", _LEAVING, "return self._kill(now_s, given_up, verdict.reason)", "return []"),
@@ -138,7 +143,12 @@ FLIPPED = (
     _RECOVERY, _RESTORE, _BUDGET, _HANG, _COORDINATOR, _FAULTS, _LEAVING, _MOVING, _MEMBERS, _WORKER, _AGENT, "engine/protocol/ending.py",
     "engine/protocol/interruptions.py",
 )  # fmt: skip
-SURVIVORS: dict[str, str] = {}  # name of a mutant that lives -> why it may
+SURVIVORS: dict[str, str] = {  # name of a mutant that lives -> why it may
+    "a_condemned_member_may_still_break": "While a rank is condemned and not dead the run gathers, leaves or stops. There its words join the interruption "
+    "that it was condemned in, and its rank is lost already. Only one that raises twice, while all are cleared, would be booked again.",
+    "the_last_plan_is_forgotten": "A plan goes forward only after all had sealed the step, and slots outlive their processes: `_all_sealed` finds that step "
+    "again. Its use is where slots are lost with their node.",
+}
 
 
 def flips() -> Iterator[Mutant]:

@@ -13,7 +13,7 @@ from outlast.model.messages import Regroup
 from outlast.model.terms import CAUSES, Cause
 from outlast.sim import life
 from outlast.sim.checkers import Jury
-from outlast.sim.observations import Arrived, Booked, NothingMoves, Observation, Planned, RankGiven, Restored, RunOver, StepDone
+from outlast.sim.observations import Arrived, Booked, Named, NothingMoves, Observation, Planned, RankGiven, Regrouped, Restored, RunOver, StepDone, WentOn
 from outlast.sim.shrink import shrink
 
 
@@ -29,7 +29,7 @@ def over(**changes: object) -> RunOver:
 def booked(interrupted: bool = True, worked_s: float = 6.0, **seconds: float) -> Booked:
     """One rank in a run of ten seconds."""
     given = {"productive": 6.0, "stall": 1.0, "startup": 3.0} | seconds
-    return Booked(10.0, (dict.fromkeys(CAUSES, 0.0) | {Cause(name): value for name, value in given.items()},), (worked_s,), interrupted)
+    return Booked(10.0, (dict.fromkeys(CAUSES, 0.0) | {Cause(name): value for name, value in given.items()},), (worked_s,), (0.0,), interrupted)
 
 
 PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "none", "", 4, None, None)
@@ -53,6 +53,9 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
         ([NothingMoves(10.0, "here")], "Ends"),
         ([over(interruptions=2)], "NoFalseAlarm"),
         ([over(blamed=(1, 2))], "OnlyTheGuilty"),
+        ([Named(1, "signal", ("hang", "repeat"))], "RightName"),
+        ([Regrouped(2, 3, (0, 2))], "AllThere"),
+        ([WentOn(7, 1, 4.0)], "Prompt"),
         ([over(done=(0, 2))], "Ends"),
         ([over(alive=(3,))], "Ends"),
         ([over(committed=5)], "Ends"),
@@ -80,6 +83,7 @@ def test_what_is_as_it_should_be_breaks_none() -> None:
     fine: list[Observation] = [
         Planned(1, (0, 0), 0, (0, 1)), RankGiven(7, PLAN, ()), Restored(7, 1, "slots", 5, (5, 4)), Arrived(7, 1, 2, 5, 5), Arrived(8, 2, 2, 5, 5),
         StepDone(7, 1, 2, 6, 6, (7,)), Planned(3, (4, 4), 6, ()), StepDone(8, 2, 3, 5, 5, (8,)),
+        Named(1, "hang", ("hang", "repeat")), Named(2, "lost_contact", ()), Regrouped(2, 3, (0, 1, 2)), WentOn(7, 1, 0.6),
         booked(), booked(worked_s=7.0), booked(startup=2.0, repeated=1.0),
     ]  # fmt: skip
     for one in fine:

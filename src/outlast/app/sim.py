@@ -35,7 +35,8 @@ from outlast.sim.swarm import Tally
 EXIT_CODES = {"ok": 0, "bad": 1, "unknown": 3}
 PROGRESS_S = 1.0
 DRAWN = (  # options that a seed draws unless they are given
-    "way", "ranks", "spares", "spare_kind", "steps", "phase_after", "latency_s", "max_restarts", "nodes", "spare_nodes", "beat_s", "drift",
+    "way", "ranks", "spares", "spare_kind", "steps", "phase_after", "latency_s", "first_step_s", "max_restarts",
+    "nodes", "spare_nodes", "beat_s", "drift",
 )  # fmt: skip
 
 
@@ -94,6 +95,7 @@ def parser() -> Parser:
     out.add_argument("--steps", type=int, metavar="N", help="the last step")
     out.add_argument("--phase-after", type=int, metavar="STEP", help="a run.phase follows this step; -1: none does")
     out.add_argument("--latency-s", type=float, metavar="S", help="a message takes up to so long")
+    out.add_argument("--first-step-s", type=float, metavar="S", help="the first step of a process takes up to so much longer")
     out.add_argument("--nodes", type=int, metavar="N", help="each with an agent; from 2 on with lines, leases and clocks of their own")
     out.add_argument("--spare-nodes", type=int, metavar="N", help="of the nodes, those that house no ranks at first")
     out.add_argument("--beat-s", type=float, metavar="S", help="between two heartbeats of an agent; its lease is six times as long")

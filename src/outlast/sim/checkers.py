@@ -9,11 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
+from outlast.model import limits
 from outlast.model.terms import Cause
-from outlast.sim.observations import Arrived, Booked, NothingMoves, Observation, Planned, RankGiven, Restored, RunOver, StepDone
+from outlast.sim.observations import Arrived, Booked, Named, NothingMoves, Observation, Planned, RankGiven, Regrouped, Restored, RunOver, StepDone, WentOn
 
 VERDICTS = ("crash loop", "whole restarts", "budget", "cannot be killed")  # how a run that is struck again and again may end
+MECHANISMS = {  # what a fault may be called; who said that a peer is lost, and ends then, may end for that
+    "kill": ("signal",), "exit": ("exit", "lost_contact"), "raise": ("exception",), "refuse": ("exception",),
+    "stop": ("hang",), "deaf": ("hang",), "hang": ("hang",), "hold": ("hang",), "mute": ("hang",),
+    **dict.fromkeys(("lose_node", "cut", "lag"), ("lost_node", "hang", "lost_contact", "signal")),
+}  # fmt: skip
+NOTICED_S = 0.5  # a verdict on a process reaches it this long after it is due
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +31,10 @@ class Violation:
     rule: str
     at_s: float
     what: str
+
+
+class Checker(Protocol):
+    def see(self, seen: Observation) -> Iterator[str]: ...
 
 
 class OnePlan:
@@ -106,11 +118,35 @@ class NoFalseAlarm:
 
 
 class OnlyTheGuilty:
-    """An interruption names ranks that were struck, and no others. Of a plain script, which fails with its peers, nobody can say which came first."""
+    """An interruption names processes that were struck, and no others. Of a plain script, which fails with its peers, nobody can say which came first."""
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, RunOver) and not seen.plain and (innocent := set(seen.blamed) - set(seen.struck)):
-            yield f"ranks {sorted(innocent)} are blamed, and ranks {list(seen.struck)} were struck"
+            yield f"processes {sorted(innocent)} are blamed, and {list(seen.struck)} were struck"
+
+
+class RightName:
+    """An interruption is called what it was."""
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Named) and seen.kinds and seen.mechanism not in {name for kind in seen.kinds for name in MECHANISMS.get(kind, ())}:
+            yield f"interruption {seen.id} is called {seen.mechanism}, and its processes were struck by {', '.join(seen.kinds)}"
+
+
+class AllThere:
+    """Training goes on once all ranks are in the generation, and not before: who is still on its way is watched."""
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Regrouped) and len(seen.there) < seen.ranks:
+            yield f"generation {seen.generation} is said to stand, and only ranks {list(seen.there)} are in it"
+
+
+class Prompt:
+    """A process that the kernel holds stopped is ended once its grace is over: its peers do not wait for ordinary deadlines."""
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, WentOn) and seen.stopped_s > limits.STOPPED_FLOOR_S + NOTICED_S:
+            yield f"worker {seen.worker} (rank {seen.rank}) was stopped for {seen.stopped_s:.3f} s, and nobody has ended it"
 
 
 class SecondsSum:
@@ -167,8 +203,8 @@ class Ends:
             yield f"the run ended well, and interruptions {list(seen.open_interruptions)} were never over"
 
 
-ALL: tuple[Callable[[], OnePlan | OneOwner | Fenced | OnePoint | SealedOnly | NothingLost | NoFalseAlarm | OnlyTheGuilty | SecondsSum | Ends], ...] = (
-    OnePlan, OneOwner, Fenced, OnePoint, SealedOnly, NothingLost, NoFalseAlarm, OnlyTheGuilty, SecondsSum, Ends,
+ALL: tuple[Callable[[], Checker], ...] = (
+    OnePlan, OneOwner, Fenced, OnePoint, SealedOnly, NothingLost, NoFalseAlarm, OnlyTheGuilty, RightName, AllThere, Prompt, SecondsSum, Ends,
 )  # fmt: skip
 
 

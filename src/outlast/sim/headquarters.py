@@ -95,6 +95,7 @@ class Headquarters:
             generation = coordinator.generation
             steps = tuple(m.plan.step for m in coordinator.roster.members() if m.plan is not None and m.plan.generation == generation)
             world.see(Planned(generation, steps, committed, world.holders(committed)))
+            world.planned()
             world.say(f"generation {generation} from step {min(steps, default=0)}")
             if steps and min(steps) < committed:
                 world.rolled_back.append((committed, min(steps)))
@@ -118,6 +119,8 @@ class Headquarters:
             if output.at_s is not None:
                 world.timeline.after(output.at_s - world.now_s, self._timer(output.name, number, self.epoch))
         elif isinstance(output, Record):
+            if isinstance(output.record, Interruption):
+                world.noted(output.record)
             self._ledger.append((-math.inf if output.at_once else world.now_s, output.record))
         elif isinstance(output, Tell):
             world.say(f"coordinator tells: {output.text}")

@@ -100,9 +100,7 @@ def draw_faults(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
     return tuple(faults)
 
 
-def _apart(
-    number: int, kind: str, rank: int, how: int, stage: str, mark: str, step: int, at_s: float, after_s: float, for_s: float
-) -> PlannedFault:
+def _apart(number: int, kind: str, rank: int, how: int, stage: str, mark: str, step: int, at_s: float, after_s: float, for_s: float) -> PlannedFault:
     """A fault between nodes, or of a whole one: the node of `rank`, or the coordinator."""
     fault = PlannedFault(id=str(number + 1), kind=kind, rank=None if kind == "lose_coordinator" else rank, after_s=after_s, for_s=for_s)
     if how < 2:
@@ -112,11 +110,30 @@ def _apart(
     return replace(fault, mark=mark, nth=RECOVERY_MARKS[mark]) if how < 7 else replace(fault, at_step=step)
 
 
+def draw_company(stream: Stream, options: Options, first: PlannedFault) -> tuple[PlannedFault, ...]:
+    """What makes `first` worse: words that come again while it is dealt with, a culprit that does not let itself be killed, a donor that is struck too."""
+    echo, echoing, step, echo_s = stream.chance(0.5), stream.below(options.ranks), stream.below(4), stream.pick((0.6, 4.0, 1e3))
+    grip, grip_s = stream.chance(0.15), stream.pick((0.6, 4.0, 1e6))
+    second, kind, after_s, for_s = stream.chance(0.3), stream.pick(INTERRUPT), stream.pick((0.0, 0.0, 0.002)), stream.pick((0.6, 4.0))
+    faults = []
+    if echo:
+        fault = PlannedFault("echo", "repeat", echoing, for_s=echo_s)
+        faults.append(replace(fault, at_step=step) if step else replace(fault, mark="boot"))
+    if grip:
+        faults.append(PlannedFault("grip", "linger", first.rank, mark="boot", for_s=grip_s))
+    if second and options.ranks > 1:
+        donor = 0 if first.rank else 1  # the lowest survivor
+        faults.append(PlannedFault("donor", kind, donor, mark="donating", after_s=after_s, for_s=for_s))
+    return tuple(faults)
+
+
 def live(*, seed: int, given: Mapping[str, Any], faults: tuple[PlannedFault, ...] | None = None) -> Life:
     """The life of one seed; `given` options are not drawn, nor are faults where a plan is given. Raises UsageError for what cannot be."""
     options = draw_options(Stream(seed, "options"), given)
-    planned = draw_faults(Stream(seed, "faults"), options) if faults is None else faults
-    return lived(seed=seed, options=options, faults=planned)
+    if faults is None:
+        faults = draw_faults(Stream(seed, "faults"), options)
+        faults += draw_company(Stream(seed, "company"), options, faults[0])
+    return lived(seed=seed, options=options, faults=faults)
 
 
 def lived(*, seed: int, options: Options, faults: tuple[PlannedFault, ...]) -> Life:

@@ -255,7 +255,7 @@ class Node:
     def end(self, process: Process | None, exit_code: int | None, signal: int | None) -> None:
         if process is None or not process.alive:
             return
-        process.alive = False
+        process.alive, process.ended_s = False, self.now_s
         self._world.say(f"worker {process.worker} (rank {process.rank}) ends: {f'signal {signal}' if signal else f'exit code {exit_code}'}")
         self._world.lives.ended(process, now_s=self._world.now_s)
         self._world.collectives.leave(process, well=exit_code == 0)

@@ -12,7 +12,8 @@ from outlast.model.terms import Cause
 @dataclass(frozen=True, slots=True)
 class Planned:
     """The coordinator has made the plans of a new generation. `committed`: the newest step that was ever committed; `holders`: ranks
-    whose living process has the state of that step, or of a later one, in its memory or, under sharded state, in its slots."""
+    that have the state of that step, or of a later one, in the memory of a process that lives, or was killed for this plan with nothing wrong about it
+    (under sharded state: in their slots)."""
 
     generation: int
     steps: tuple[int, ...]
@@ -64,10 +65,37 @@ class StepDone:
 
 
 @dataclass(frozen=True, slots=True)
+class Regrouped:
+    """The coordinator says that all ranks are in `generation`; `there`: those that are."""
+
+    generation: int
+    ranks: int
+    there: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The run is over, and an interruption has this mechanism; `kinds`: the faults that struck the processes that it names."""
+
+    id: int
+    mechanism: str
+    kinds: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WentOn:
+    """A process that the kernel had held stopped for `stopped_s` runs again."""
+
+    worker: int
+    rank: int
+    stopped_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class RunOver:
     """`alive`: processes with a rank that still live; `until`: the last step that was asked for; `stop_asked`: somebody wanted it to end; `refused`: input was;
-    `strikes`: how often something was struck; `done`: ranks that came to their end well; `blamed`: ranks named by interruptions; `struck`: ranks
-    whose holders were struck.
+    `strikes`: how often something was struck that may be taken for a fault; `done`: ranks that came to their end well; `blamed`: processes (pids) named
+    by interruptions; `struck`: processes that were struck so.
     """
 
     state: str
@@ -111,4 +139,4 @@ class Booked:
     interrupted: bool
 
 
-Observation = Planned | RankGiven | Restored | Arrived | StepDone | RunOver | Booked | NothingMoves
+Observation = Planned | RankGiven | Restored | Arrived | StepDone | Regrouped | WentOn | RunOver | Named | Booked | NothingMoves

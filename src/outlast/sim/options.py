@@ -24,8 +24,9 @@ RANKS_MAX, SPARES_MAX, STEPS_MAX, NODES_MAX = 100_000, 16, 1_000_000, 20_000
 @dataclass(frozen=True, slots=True)
 class Options:
     """`phase_after`: the step that one run.phase follows, -1: none. `latency_s`: a message takes up to so long.
-    `silence_s`: of a plain script's workers, taken for a hang. `spare_nodes`: of the nodes, those that house no ranks at first. `beat_s`: between two
-    heartbeats of an agent. `drift`: a node's clock is at most so much faster or slower than the coordinator's.
+    `first_step_s`: the first step of each process takes up to so much longer. `silence_s`: of a plain script's workers, taken for a hang.
+    `spare_nodes`: of the nodes, those that house no ranks at first. `beat_s`: between two heartbeats of an agent. `drift`: a node's clock is at most so
+    much faster or slower than the coordinator's.
     """
 
     way: str = "in_place"
@@ -35,6 +36,7 @@ class Options:
     steps: int = 6
     phase_after: int = -1
     latency_s: float = 0.01
+    first_step_s: float = 0.0
     silence_s: float = 5.0
     max_restarts: int | None = None
     nodes: int = 1
@@ -59,6 +61,7 @@ def draw_options(stream: Stream, given: Mapping[str, Any]) -> Options:
     drawn: dict[str, Any] = {
         "way": stream.pick(tuple(WAYS)), "ranks": 2 + stream.below(5), "spares": stream.below(3), "spare_kind": stream.pick(SPARE_KINDS),
         "steps": 4 + stream.below(20), "phase_after": -1 if stream.chance(0.6) else 1 + stream.below(6), "latency_s": stream.pick((0.0005, 0.003, 0.01, 0.03)),
+        "first_step_s": stream.pick((0.0, 0.0, 0.0, 0.5, 3.0, 8.0)),
     }  # fmt: skip
     several, nodes, spare_nodes = stream.chance(0.45), 2 + stream.below(3), stream.below(2)
     beat_s, drift = stream.pick((0.05, 0.2, limits.BEAT_S)), stream.between(0.0, limits.CLOCK_DRIFT_MAX)
@@ -85,5 +88,5 @@ def check(options: Options) -> None:
         raise UsageError(f"{options.nodes - options.spare_nodes} nodes for {options.ranks} ranks", hint="each node that is no spare houses one at least")
     if not 0 <= options.drift <= limits.CLOCK_DRIFT_MAX or options.beat_s <= 0:
         raise UsageError(f"clocks that drift by {options.drift:g}, or no time between heartbeats", hint=f"drift is from 0 to {limits.CLOCK_DRIFT_MAX:g}")
-    if options.latency_s < 0 or options.silence_s <= 0:
-        raise UsageError("a latency is not below 0, and silence lasts")
+    if min(options.latency_s, options.first_step_s) < 0 or options.silence_s <= 0:
+        raise UsageError("no time is below 0, and silence lasts")

@@ -12,6 +12,7 @@ from outlast.model.booking import Book
 
 Act = tuple[str, Any]  # what a main thread waits for: ("sleep", s), ("plan", g), ("collective", None), ("build", plan)
 Thread = Generator[Act, Any, Any]
+TORN = -2
 
 
 if TYPE_CHECKING:
@@ -61,9 +62,11 @@ class Process:
     waits: Act | None = None
     token: int = 0
     alive: bool = True
+    ended_s: float = 0.0  # when it did
     reaped: bool = False  # the agent knows that it has ended
     stopped: bool = False  # SIGSTOP, or deaf
     listed_stopped: bool = False  # the kernel says so
+    stopped_since_s: float | None = None  # it has said so since
     hung: bool = False
     backlog: list[Callable[[], None]] = field(default_factory=list)  # what happens to a stopped process comes when it goes on
     held_until_s: float = 0.0  # messages to it wait
@@ -73,10 +76,14 @@ class Process:
     repeats_until_s: float = 0.0  # messages to and from it come twice
     group: Group | None = None
     collectives: int = 0
-    content: int = -1  # the step that the state in memory really is of; -1: none
+    content: int = -1  # the step that the state in memory really is of; -1: none; TORN: between two
     best: int = -1  # the newest that it ever was of
     in_body: bool = False
     error: str = ""  # to be raised at the next user code
+
+    @property
+    def pid(self) -> int:
+        return 1000 + self.worker
 
     def holds(self, step: int) -> None:
         """The state in memory is of `step` now."""

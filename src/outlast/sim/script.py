@@ -15,7 +15,7 @@ from outlast.model.messages import Hello, Parked, Refused, Regroup
 from outlast.model.terms import Cause, Phase
 from outlast.sim.node import Script
 from outlast.sim.observations import Arrived, Restored
-from outlast.sim.processes import Died, PeerFailure, Process, Reenter, Thread, UserError
+from outlast.sim.processes import TORN, Died, PeerFailure, Process, Reenter, Thread, UserError
 from outlast.sim.world import World
 
 
@@ -33,6 +33,7 @@ class Main:
         self.node, self.machine = process.node, process.machine
         self.sharded = world.options.way == "sharded"
         self.reached_steps = False
+        self.warm = False  # it has done a step: compiled, allocated
         self.high_water = 0  # the newest step ever executed: again books as repeated
 
     # --- the process ---
@@ -325,7 +326,7 @@ class Main:
             world.enter(p, Phase.BODY)
             p.in_body = True
             yield from self.mark("body")
-            yield "sleep", world.lasting(0.01, 0.03)
+            yield "sleep", world.lasting(0.01, 0.03) + self.warming_up()
             yield "collective", None
             yield from self.mark("reduced")
             p.in_body = False
@@ -342,16 +343,22 @@ class Main:
                 self.machine.now_passed(step=number)
                 yield from self.mark("passed")
             world.enter(p, Phase.APPLY)
+            before, p.content = p.content, TORN
             yield "sleep", world.lasting(0.001, 0.005)
-            p.holds(p.content + 1)
-            yield from self.mark("applied")
+            yield from self.mark("applied")  # the block's tail is the script's: parameters are of this step, schedulers of the last
+            p.holds(before + 1)
         except (UserError, PeerFailure) as error:
             p.in_body = False
-            if held is None:
+            if held is None or held.settle == "forward":  # it failed while it was applied: the plan cannot be followed any more
                 held = yield from self.cut_short(error)
             yield from self.follow(held)
             return
         yield from self.commit(number, held)
+
+    def warming_up(self) -> float:
+        """What the first step of a process takes longer: it compiles, and allocates."""
+        cold, self.warm = not self.warm, True
+        return self.world.lasting(0.0, self.world.options.first_step_s) if cold and self.world.options.first_step_s else 0.0
 
     def seal_prepared(self, number: int) -> Thread:
         if not self.sharded:

@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING
 
 from outlast.engine.protocol.state import Stage
 from outlast.model.fault_plan import NODE_KINDS, PlannedFault
+from outlast.sim.observations import WentOn
 from outlast.sim.processes import Process
 
 if TYPE_CHECKING:
     from outlast.sim.node import Node
     from outlast.sim.world import World
+
+
+HARMLESS = ("repeat", "linger")  # nobody has lost anything by these alone: a run that takes them for a fault is wrong
 
 
 class Strikes:
@@ -24,7 +28,7 @@ class Strikes:
         self.struck: list[tuple[float, PlannedFault, int]] = []
         self.in_recovery: list[str] = []
         self._world = world
-        self._ranks: list[int] = []
+        self._kinds: dict[int, set[str]] = {}  # pid -> what struck it
         self._visits: dict[tuple[int | None, str], int] = {}
 
     @property
@@ -37,9 +41,21 @@ class Strikes:
             if fault.at_s is not None:
                 self._world.timeline.after(fault.at_s + fault.after_s, partial(self._strike_holder, fault))
 
-    def ranks(self) -> tuple[int, ...]:
-        """Whose holders were struck. The store has no rank: nobody is to blame for it."""
-        return tuple(sorted(set(self._ranks)))
+    def kinds(self, pids: tuple[int, ...]) -> tuple[str, ...]:
+        """Of the faults that struck these processes."""
+        return tuple(sorted({kind for pid in pids for kind in self._kinds.get(pid, ())}))
+
+    @property
+    def harmful(self) -> int:
+        """How often something was struck that the run may take for a fault."""
+        return sum(fault.kind not in HARMLESS for _, fault, _ in self.struck)
+
+    def pids(self) -> tuple[int, ...]:
+        """Processes that may be blamed. Neither the store nor the coordinator has one here: nobody is to blame for them."""
+        return tuple(sorted(pid for pid, kinds in self._kinds.items() if kinds - set(HARMLESS)))
+
+    def _strikes_process(self, process: Process, kind: str) -> None:
+        self._kinds.setdefault(process.pid, set()).add(kind)
 
     def at_mark(self, process: Process, mark: str) -> None:
         for rank in (process.rank, None):  # visits of this rank, and of anybody
@@ -95,7 +111,8 @@ class Strikes:
     def _strike_node(self, fault: PlannedFault, node: Node) -> None:
         world = self._world
         self._note(fault, 0, f"node {node.name}")
-        self._ranks += [process.rank for process in node.alive() if process.rank >= 0]
+        for process in node.alive():
+            self._strikes_process(process, fault.kind)
         if fault.kind == "lose_node":
             node.lose_power(for_s=fault.for_s)
         elif fault.kind == "cut":
@@ -114,12 +131,13 @@ class Strikes:
             self._strike_node(fault, process.node)
             return
         self._note(fault, process.worker, f"worker {process.worker} (rank {process.rank})")
-        self._ranks.append(process.rank)
+        self._strikes_process(process, fault.kind)
         if fault.kind in ("kill", "exit"):
             process.node.end(process, *((None, 9) if fault.kind == "kill" else (3, None)))
         elif fault.kind in ("stop", "deaf"):
             process.stopped, process.listed_stopped = True, fault.kind == "stop"
-            world.timeline.after(fault.for_s, lambda: _go_on(process))
+            process.stopped_since_s = (process.stopped_since_s or world.now_s) if process.listed_stopped else None
+            world.timeline.after(fault.for_s, lambda: self._go_on(process))
         elif fault.kind == "hang":
             process.hung = True
         elif fault.kind == "hold":
@@ -133,11 +151,13 @@ class Strikes:
         else:
             process.error = {"raise": "boom", "refuse": "refused"}[fault.kind]
 
-
-def _go_on(process: Process) -> None:
-    if process.dying:
-        return
-    process.stopped = process.listed_stopped = False
-    backlog, process.backlog = process.backlog, []
-    for act in backlog:
-        act()
+    def _go_on(self, process: Process) -> None:
+        if process.dying:
+            return
+        since_s, process.stopped_since_s = process.stopped_since_s, None
+        if since_s is not None and process.alive and self._world.end is None:
+            self._world.see(WentOn(process.worker, process.rank, self._world.now_s - since_s))
+        process.stopped = process.listed_stopped = False
+        backlog, process.backlog = process.backlog, []
+        for act in backlog:
+            act()

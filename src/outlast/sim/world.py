@@ -19,7 +19,7 @@ from outlast.sim.draws import Stream
 from outlast.sim.headquarters import Headquarters
 from outlast.sim.links import Links
 from outlast.sim.node import Node, Script
-from outlast.sim.observations import Arrived, Booked, NothingMoves, Observation, RankGiven, RunOver, StepDone
+from outlast.sim.observations import Arrived, Booked, Named, NothingMoves, Observation, RankGiven, Regrouped, RunOver, StepDone
 from outlast.sim.options import Options
 from outlast.sim.processes import Process
 from outlast.sim.seconds import Lives, publish
@@ -65,6 +65,8 @@ class World:
         self.done: set[int] = set()  # ranks whose last process came to its end well
         self.commits: list[tuple[float, int, int, int]] = []  # time, generation, rank, step
         self.committed = 0  # the newest step committed by anybody (sharded: sealed by all)
+        self._joined: dict[int, set[int]] = {}  # generation -> ranks that came to be in it
+        self._planned_s = 0.0  # when the newest plan was made
         self.rolled_back: list[tuple[int, int]] = []  # step known, step gone back to
         self.marks: dict[str, int] = {}
         self.lives = Lives()
@@ -157,11 +159,26 @@ class World:
         self._links.send("command", 0, lambda: node.obey(command))
 
     def holders(self, step: int) -> tuple[int, ...]:
-        """Ranks that hold `step`, if that is enough to go on from it: one under replicated state, all under sharded."""
+        """Ranks that hold `step`, if that is enough to go on from it: one under replicated state, all under sharded. Whom the run itself
+        has killed for this plan, though nothing had struck it, held it too.
+        """
         if self.options.way == "sharded":
             held = tuple(rank for rank in range(self.options.ranks) if step in self._slots_of(rank).values())
             return held if len(held) == self.options.ranks else ()
-        return tuple(p.rank for p in self.alive() if p.rank >= 0 and p.worker not in p.node.doomed and p.best >= step)
+        had = [p for node in self.nodes for p in node.processes.values() if p.rank >= 0 and p.best >= step and (p.alive or p.ended_s > self._planned_s)]
+        if self.options.nodes > 1:  # an agent may have killed it, for its lease
+            return tuple(p.rank for p in had if p.alive and p.worker not in p.node.doomed)
+        return tuple(p.rank for p in had if (p.alive if p.worker not in p.node.doomed else p.pid not in self.strikes.pids()))
+
+    def planned(self) -> None:
+        """The coordinator has made a plan just now."""
+        self._planned_s = self.now_s
+
+    def noted(self, record: Interruption) -> None:
+        """The coordinator writes down what it knows of an interruption."""
+        if record.restored_s == self.now_s:
+            generation = self.coordinator.generation
+            self.see(Regrouped(generation, self.options.ranks, tuple(sorted(self._joined.get(generation, ())))))
 
     def _slots_of(self, rank: int) -> dict[int, int]:
         """Where the coordinator takes them to lie."""
@@ -181,11 +198,14 @@ class World:
                 refused=any(fault.kind == "refuse" for _, fault, _ in self.strikes.struck),
                 alive=tuple(process.worker for process in self.alive() if process.rank >= 0 and not process.dying),
                 open_interruptions=tuple(one.id for one in interruptions.values() if one.resumed_s is None),
-                interruptions=len(interruptions), strikes=len(self.strikes.struck), done=tuple(sorted(self.done)),
-                blamed=tuple(sorted({rank for one in interruptions.values() for rank in one.ranks})), struck=self.strikes.ranks(),
+                interruptions=len(interruptions), strikes=self.strikes.harmful, done=tuple(sorted(self.done)),
+                blamed=tuple(sorted({pid for one in interruptions.values() for pid in one.pids})), struck=self.strikes.pids(),
                 ranks=self.options.ranks,
             )
         )  # fmt: skip
+        if self.options.way != "plain":
+            for one in interruptions.values():
+                self.see(Named(one.id, one.mechanism.value, self.strikes.kinds(one.pids)))
         for process in self.alive():
             process.node.end(process, None, 9)
         records = list(interruptions.values())
@@ -202,6 +222,8 @@ class World:
 
     def passes(self, process: Process, mark: str) -> None:
         """The main thread is at `mark`."""
+        if mark == "joined":
+            self._joined.setdefault(process.machine.generation, set()).add(process.rank)
         self.marks[mark] = self.marks.get(mark, 0) + 1
         self.strikes.at_mark(process, mark)
 

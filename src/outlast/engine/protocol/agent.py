@@ -205,7 +205,7 @@ class Agent:
         beacon = reading.beacon
         if beacon.beats != watched.beats:
             self._patient_until_s = 0.0
-            moved_s = min(now_s, beacon.at_ns / 1e9)
+            moved_s = max(watched.moved_s, min(now_s, beacon.at_ns / 1e9))  # one that was never published says no time
             if watched.phase in STEP_PHASES and self._steps_done(watched) < limits.FIRST_STEPS_COUNT:
                 self.deadlines.learn_first(moved_s - watched.moved_s)
             watched.beats, watched.phase, watched.moved_s = beacon.beats, beacon.phase, moved_s

@@ -165,6 +165,10 @@ class Coordinator(Rebuilding):
         return []
 
     def _on_registered(self, now_s: float, member: Member, message: Registered) -> list[Output]:
+        if (message.generation, message.step) < member.said:
+            rare("how it can be healed is said again, too late")
+            return []
+        member.said = message.generation, message.step
         member.way, member.sharded, member.registered = message.way, message.sharded, True
         member.attached = message.step >= 0
         member.finished = False  # the script may call run.steps again
@@ -184,6 +188,10 @@ class Coordinator(Rebuilding):
         if message.generation != self.generation:
             rare("joined a generation that is over")
             return []
+        if member.still is not None:
+            rare("joined, and stands still since")
+            return []
+        member.said = message.generation, message.step
         member.joined, member.attached, member.still = True, True, None
         self.roster.now_attached(member.rank)
         self._restore_s = max(self._restore_s, message.restore_s)

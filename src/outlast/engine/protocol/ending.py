@@ -91,7 +91,7 @@ class Ending(Course):
     # --- the last step -------------------------------------------------------------------------------------------
 
     def _on_finished(self, now_s: float, member: Member, message: Finished) -> list[Output]:
-        member.finished = True
+        member.finished, member.said = True, (message.generation, message.step)
         self._note_step(message.step, message.step)
         return self._resumed(now_s, now_s) if message.generation == self.generation and self.stage is Stage.TRAINING else []
 

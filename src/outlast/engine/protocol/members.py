@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from outlast.engine.rare import rare
 from outlast.engine.recovery import WAYS
 from outlast.engine.restore import Holding, RestoreVerdict
 from outlast.model.messages import Inventory, Regroup, WorkerExited
@@ -41,6 +42,7 @@ class Member:
     victim: bool = False  # its own words: a collective failed under it
     still: Inventory | None = None
     told: int = 0  # generation of the newest plan that was sent to it
+    said: tuple[int, int] = (0, -1)  # generation and step of the newest of its words: those that come again are older
     place: int = 0  # on its way into that generation: see Underway
     raised: tuple[str, str] | None = None
     committed_s: float | None = None  # its first commit in this generation
@@ -158,6 +160,10 @@ class Roster:
     def holding_up(self) -> list[Member]:
         """Whom the others wait for, when not all have joined: those that have come least far."""
         late = [m for m in self.live() if not m.joined and not m.condemned] if self.outlast else []
+        waiting = [m for m in late if m.greeted and m.plan is not None and m.told < m.plan.generation]  # it listens: its plan waits for another's image
+        if 0 < len(waiting) < len(late):
+            rare("some cannot join before another has handed over")
+            late = [m for m in late if m not in waiting]
         least = min((m.place for m in late), default=0)
         return [m for m in late if m.place == least]
 

@@ -93,10 +93,11 @@ class Moving(Ending):
         heal = () if sharded else tuple(range(self.options.world_size)) if reenter else restore.heal
         for member in self.roster.members():
             fresh = member.rank not in restore.settle and not (sharded and member.still is not None and member.rank not in verdict.replace)
+            in_step = member.still is not None and member.still.committed >= 0  # torn: what it holds cannot be gone on from, and it has to leave it
             healed = "none" if sharded else "transfer" if reenter else "donor" if member.rank in heal else "none"
             member.plan = replace(
                 self._start_plan(member.rank, Restart(step, healed, "slot" if fresh or reenter or sharded else "keep")),
-                settle=restore.settle.get(member.rank, "none"), then="start" if fresh else verdict.survivors, donor=restore.donor,
+                settle=restore.settle.get(member.rank, "none"), then="start" if fresh and not (reenter and in_step) else verdict.survivors, donor=restore.donor,
                 donate=member.rank == restore.donor and bool(heal), phases=restore.phases,
                 replay=fresh and restore.replay and verdict.survivors == "in_place", finish=restore.finish,
             )  # fmt: skip

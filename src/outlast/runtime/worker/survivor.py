@@ -37,10 +37,14 @@ class Survivor:
         return plan
 
     def plan_after(self, error: BaseException) -> Regroup:
-        """Stand still for `error`, unless a plan is there already. One of usage ends the run."""
+        """Stand still for `error`, unless it only says that the step is to be repeated: the plan is there already. One of usage ends the run.
+
+        A step that failed while it was applied on the word of a plan is torn: that plan cannot be followed any more.
+        """
         if isinstance(error, OutlastError):
             self._member.refuse(error)
-        return self.take_plan() or self._member.cut_short(error)
+        plan = self.take_plan()
+        return plan if plan is not None and plan.settle != "forward" else self._member.cut_short(error)
 
     def follow(self, plan: Regroup) -> int:
         """Into the next generation; again and again if that fails too. The step to go on from. Raises Reenter where the plan says so."""
