@@ -78,7 +78,7 @@ NAMED = (
     Mutant("stale_inventory_counts", _LEAVING, "if message.generation != member.told:", "if False:"),
     _unfenced("stale_joined_counts", _COORDINATOR, "joined a generation that is over"),
     Mutant("stale_fault_counts", _FAULTS, "message.generation != self.generation or member.rank < 0", "member.rank < 0"),
-    Mutant("a_condemned_member_is_blamed_again", _FAULTS, "return []  # its fault was booked when it was condemned", "pass"),
+    Mutant("a_condemned_member_is_blamed_again", _FAULTS, "return self._records()  # its fault was booked when it was condemned", "pass"),
     Mutant("a_condemned_member_may_still_break", _FAULTS, " or member.rank < 0 or member.condemned:", " or member.rank < 0:"),
     Mutant("joined_that_comes_again_counts", _COORDINATOR, "if member.still is not None:", "if False:"),
     Mutant("registered_that_comes_again_counts", _COORDINATOR, "if (message.generation, message.step) < member.said:", "if False:"),

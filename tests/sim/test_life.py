@@ -65,14 +65,16 @@ def test_the_same_seed_has_the_same_course_whatever_the_hash_seed() -> None:
 
 
 def test_ticks_that_are_left_out_change_nothing() -> None:
-    """The same lives, every tick of the agent carried out."""
+    """The same lives, every tick of the agents carried out, where these are not tens of thousands."""
     saved = 0
     for seed in range(25):
         options = draw_options(Stream(seed, "options"), {})
-        faults = tuple(one for one in draw_faults(Stream(seed, "faults"), options) if one.kind != "hang")  # a hang's deadlines are thousands of ticks
+        faults = tuple(one for one in draw_faults(Stream(seed, "faults"), options) if one.kind != "hang")
         worlds = [World(options=options, script=script_of(options.way), faults=faults, seed=seed, rests=rests) for rests in (True, False)]
-        for world in worlds:
-            world.run(bound_s=SLACK_S)
+        worlds[0].run(bound_s=SLACK_S)
+        if worlds[0].age_s > 30.0:
+            continue
+        worlds[1].run(bound_s=SLACK_S)
         assert worlds[0].trace.digest() == worlds[1].trace.digest(), f"seed {seed}"
         saved += worlds[1].timeline.events - worlds[0].timeline.events
     assert saved > 0
@@ -113,7 +115,10 @@ def test_options_that_are_given_stay_and_shift_no_other() -> None:
     ("given", "said"),
     [
         ({"ranks": 0}, "ranks is 0"),
-        ({"ranks": 65}, "ranks is 65"),
+        ({"ranks": 100_001}, "ranks is 100001"),
+        ({"nodes": 2, "spare_nodes": 2}, "2 spare nodes of 2"),
+        ({"nodes": 5, "ranks": 4}, "5 nodes for 4 ranks"),
+        ({"nodes": 2, "drift": 0.5}, "clocks that drift by 0.5"),
         ({"spares": 17}, "spares is 17"),
         ({"steps": 0}, "steps is 0"),
         ({"way": "x"}, "no way 'x'"),

@@ -83,7 +83,7 @@ class Node:
         self._boots += 1
         self._timers.clear()
         self.agent = Agent(now_s=self.now_s, hang_after_s=options.silence_s if options.way == "plain" else None)
-        self.watch = Watch(self._world.timeline, self.agent, look=self._look, rests=self._rests, clock=self)
+        self.watch = Watch(self._world.timeline, self.agent, look=self._look, rests=self._rests, clock=self, place=options.node_names.index(self.name))
         several = options.nodes > 1
         self.outpost = Outpost(self.agent, node=self.name, capacity=options.ranks_per_node, beat_s=options.beat_s) if several else None
         self._ear: Agent | Outpost = self.outpost if self.outpost is not None else self.agent
@@ -282,7 +282,7 @@ class Node:
             return
         if isinstance(order.message, Regroup):
             rank = order.message.rank
-            others = tuple(p.worker for p in self._world.alive() if p is not process and rank in (p.rank, p.beacon.rank))
+            others = tuple(p.worker for p in self._world.alive() if p is not process and rank in (p.rank, p.beacon.rank) and (p.node is self or not p.dying))
             self._world.see(RankGiven(process.worker, order.message, others))
             process.rank = rank
             self._world.done.discard(rank)

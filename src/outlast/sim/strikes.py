@@ -155,7 +155,8 @@ class Strikes:
         if process.dying:
             return
         since_s, process.stopped_since_s = process.stopped_since_s, None
-        if since_s is not None and process.alive and self._world.end is None:
+        cut_off = any(fault.kind in (*NODE_KINDS, "lose_coordinator") for _, fault, _ in self.struck)  # nobody may have been there to be told
+        if since_s is not None and process.alive and self._world.end is None and not cut_off:
             self._world.see(WentOn(process.worker, process.rank, self._world.now_s - since_s))
         process.stopped = process.listed_stopped = False
         backlog, process.backlog = process.backlog, []

@@ -26,14 +26,17 @@ class Clock(Protocol):
 
 
 class Watch:
-    """`look` lets the agent look at its processes. `rests`: False carries out every tick. `clock`: the agent's."""
+    """`look` lets the agent look at its processes. `rests`: False carries out every tick. `clock`: the agent's. `place`: of the
+    node among all, whose ticks of one moment come in that order.
+    """
 
-    def __init__(self, timeline: Timeline, agent: Agent, *, look: Callable[[], None], rests: bool, clock: Clock) -> None:
+    def __init__(self, timeline: Timeline, agent: Agent, *, look: Callable[[], None], rests: bool, clock: Clock, place: int) -> None:
         self._timeline = timeline
         self._agent = agent
         self._look = look
         self._rests = rests
         self._clock = clock
+        self._priority = LATE + place
         self._began_s = timeline.now_s
         self._done = 0  # the last tick, counted from the beginning
         self._due = 0  # the next one
@@ -58,7 +61,7 @@ class Watch:
 
     def _plan(self, number: int) -> None:
         self._due = number
-        self._timeline.after(self._at_s(number) - self._timeline.now_s, partial(self._tick, number), priority=LATE)
+        self._timeline.after(self._at_s(number) - self._timeline.now_s, partial(self._tick, number), priority=self._priority)
 
     def _tick(self, number: int) -> None:
         self._ticking = True

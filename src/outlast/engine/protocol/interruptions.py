@@ -40,7 +40,7 @@ class InterruptionLog:
         self._put(
             Interruption(
                 id=self._next, parent=self.open[0].id if self.open else None, failure_class=_class_of(mechanism), mechanism=mechanism,
-                ranks=(rank,), pids=(pid,), nodes=(node,), rung=None, generation=generation, step=step, fault_s=fault_s,
+                ranks=(rank,), pids=_known(pid), nodes=(node,), rung=None, generation=generation, step=step, fault_s=fault_s,
                 fault_not_before_s=fault_not_before_s, detected_s=detected_s, left_s=None, regrouped_s=None, restored_s=None, resumed_s=None,
                 steps_repeated=0, steps_lost=0, reason=reason, error=error, traceback=traceback,
             )
@@ -54,13 +54,13 @@ class InterruptionLog:
             fault_s = None if fault_s is None else min(fault_s, last.detected_s)
             self._put(
                 replace(
-                    last, ranks=(rank,), pids=(pid,), mechanism=mechanism, failure_class=_class_of(mechanism), fault_s=fault_s, error=error,
+                    last, ranks=(rank,), pids=_known(pid), mechanism=mechanism, failure_class=_class_of(mechanism), fault_s=fault_s, error=error,
                     traceback=traceback, reason=reason,
                 )
             )  # fmt: skip
             return
         ranks = last.ranks if rank in last.ranks else (*last.ranks, rank)
-        pids = last.pids if pid in last.pids else (*last.pids, pid)
+        pids = last.pids if pid in last.pids else (*last.pids, *_known(pid))
         known = [moment for moment in (last.fault_s, fault_s) if moment is not None]
         kind = mechanism if stronger else last.mechanism
         why = f"{reason}; {last.reason}" if stronger else last.reason if mechanism is last.mechanism else f"{last.reason}; {reason}"
@@ -122,6 +122,11 @@ class InterruptionLog:
         self.open = [record if old.id == record.id else old for old in self.open]
         if all(old.id != record.id for old in self.open):
             self.open.append(record)
+
+
+def _known(pid: int) -> tuple[int, ...]:
+    """0: lost before anybody said which it was."""
+    return (pid,) if pid else ()
 
 
 def _class_of(mechanism: Mechanism) -> FailureClass:

@@ -215,7 +215,7 @@ class Rebuilding(Housing):
         self._planned = newest.step if newest is not None else self._restart.step
         if not self.interruptions.open:
             self._fault(now_s, self.roster.holder(0), Mechanism.LOST_CONTACT, None, "", "", "")
-            found = f"ranks {lost} had no process" if lost else "a regroup was under way"
-            self.interruptions.excuse(reason=f"{found} when the coordinator was made anew, and why is lost with the one before")
+        found = f"ranks {lost} had no process" if lost else "a regroup was under way"
+        self.interruptions.excuse(reason=f"{found} when the coordinator was made anew, and why is lost with the one before")
         self.stage = Stage.GATHERING
         return [*out, SetTimer("gather", now_s + limits.COMPANION_WAIT_S)]
