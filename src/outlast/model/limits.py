@@ -35,6 +35,7 @@ CHECKPOINT_DEADLINE_S = 1_800.0
 EVALUATION_DEADLINE_S = 3_600.0
 BETWEEN_DEADLINE_S = 1_800.0
 PING_DEADLINE_S = 0.2  # a worker whose listener does not answer by then holds the GIL, or is stopped
+HEARING_DEADLINE_S = 0.6  # all agents have said how their ranks stand: pings included
 SNAPSHOT_FLOOR_S = 5.0
 AWAITED_LOOK_S = 10.0  # while all others wait for a rank that may still stand where it stands, they are asked again this often
 
@@ -118,6 +119,7 @@ assert 0 < COMPANION_WAIT_S < LEAVE_DEADLINE_S < REGROUP_DEADLINE_S < BOOT_DEADL
 assert GROUP_POLL_S < COMPANION_WAIT_S and LEAVE_DEADLINE_S < GROUP_CONNECT_S < REGROUP_DEADLINE_S
 assert TICK_S < LATE_TICK_S < STOPPED_FLOOR_S < STEP_FLOOR_S < STEP_CEILING_S <= FIRST_STEPS_DEADLINE_S
 assert PING_DEADLINE_S < STOPPED_FLOOR_S, "a ping must be over before the shortest verdict"
+assert PING_DEADLINE_S < HEARING_DEADLINE_S
 assert SLOTS_COUNT == 2, "the vote frees exactly the older slot"
 assert LEASE_BEATS >= 3, "a lost message must not cost the lease"
 assert REPEATS_PER_STEP_COUNT <= SAME_STEP_FAULTS_COUNT

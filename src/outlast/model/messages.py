@@ -297,6 +297,20 @@ class StartStore:
     number: int
 
 
+@dataclass(frozen=True, slots=True)
+class AskStandings:
+    """Of an agent, because another one has an overdue rank. Answered with Standings."""
+
+    nonce: int
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Nobody is to blame for what was overdue. `outcome`: "awaited", a rank that all wait for is in time; "nobody", all stand alike."""
+
+    outcome: str
+
+
 # --- agent to coordinator -------------------------------------------------------------------------------
 
 
@@ -340,6 +354,39 @@ class WorkerHung:
     deadline_s: float
     at_s: float
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stood:
+    """One rank at the moment of a question. `age_s`: since its beacon moved; `deadline_s`: how long it may stand there, null for ever;
+    `collectives`: null if its listener has not answered.
+    """
+
+    worker: int
+    rank: int
+    phase: str
+    step: int
+    age_s: float
+    deadline_s: float | None
+    stopped: bool
+    collectives: int | None
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Standings:
+    """How the ranks of one of several nodes stand. `nonce`: of the question, 0: one of them is overdue, and the agent asks.
+
+    quiet_s    for how long no process of a plain script has printed anything; null: nobody listens, or the script is not plain
+    silence_s  that much is a hang
+    exhausted  deadlines have been doubled as often as they are
+    """
+
+    nonce: int
+    members: tuple[Stood, ...]
+    quiet_s: float | None
+    silence_s: float
+    exhausted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,10 +534,10 @@ class ToNode:
 
 FromWorker = Hello | Parked | Registered | Broke | Inventory | Donated | Underway | Joined | Committed | Checkpointed | Finished | Refused | Warned | Pong
 ForWorker = Leave | Regroup | Ping | Stop
-ForAgent = StartWorker | KillWorker | TermWorker | ToWorker | StartStore
-FromAgent = WorkerStarted | WorkerExited | WorkerHung | Progress | WorkerFailedToStart | StoreUp | StoreLost | ZygoteLost
+ForAgent = StartWorker | KillWorker | TermWorker | ToWorker | StartStore | AskStandings | Judged
+FromAgent = WorkerStarted | WorkerExited | WorkerHung | Standings | Progress | WorkerFailedToStart | StoreUp | StoreLost | ZygoteLost
 OnLine = Enrol | Welcome | Beat | Grant | FromNode | ToNode
-Message = FromWorker | ForWorker | ForAgent | FromAgent | OnLine | Housed | Images
+Message = FromWorker | ForWorker | ForAgent | FromAgent | OnLine | Housed | Images | Stood
 
 _TYPES: dict[str, type] = {member.__name__: member for member in typing.get_args(Message)}
 _FIELDS: dict[type, dict[str, typing.Any]] = {member: typing.get_type_hints(member) for member in _TYPES.values()}

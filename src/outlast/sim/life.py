@@ -16,7 +16,6 @@ from outlast.sim.options import Options, draw_options
 from outlast.sim.script import script_of
 from outlast.sim.world import World
 
-ON_SEVERAL = ("kill", "exit", "stop", "raise")  # of INTERRUPT: an agent alone cannot tell yet who hangs on which node
 APART = ("lose_node", "cut", "lag", "lose_coordinator")  # where there are several nodes
 INTERRUPT = ("kill", "exit", "stop", "deaf", "hang", "raise")
 DISTURB = ("lose_store", "hold", "mute", "repeat", "linger")
@@ -74,12 +73,9 @@ def draw_faults(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
         for_ever, stuck, spare_mark = stream.chance(0.04), stream.chance(0.1), stream.pick(SPARE_MARKS)
         apart, thing, at_stage, stage = stream.chance(0.5), stream.pick(APART), stream.below(10), stream.pick(STAGES)
         passes_s = stream.pick((0.1, 0.5, 2.0, 10.0, 40.0))
-        if options.nodes > 1:
-            if apart and number:
-                faults.append(_apart(number, thing, rank, at_stage, stage, recovering, step, at_s, after_s, passes_s * options.beat_s * 3))
-                continue
-            if kind not in (*ON_SEVERAL, "lose_store", "repeat"):
-                kind = ON_SEVERAL[nth % len(ON_SEVERAL)]
+        if options.nodes > 1 and apart and number:
+            faults.append(_apart(number, thing, rank, at_stage, stage, recovering, step, at_s, after_s, passes_s * options.beat_s * 3))
+            continue
         spare = number > 0 and at_spare and options.spares > 0 and kind != "lose_store"
         fault = PlannedFault(id=str(number + 1), kind=kind, rank=None if kind == "lose_store" else -1 if spare else rank, after_s=after_s, for_s=for_s)
         if kind == "linger" and stuck:

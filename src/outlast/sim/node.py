@@ -34,7 +34,7 @@ from outlast.engine.protocol.outputs import (
 from outlast.engine.protocol.worker import WorkerMachine
 from outlast.model.beacon import Beacon
 from outlast.model.booking import Book
-from outlast.model.messages import ForAgent, FromAgent, Images, OnLine, Pong, Regroup, WorkerExited, WorkerStarted
+from outlast.model.messages import ForAgent, FromAgent, Grant, Images, OnLine, Pong, Regroup, WorkerExited, WorkerStarted
 from outlast.model.terms import Cause, Phase
 from outlast.sim.cables import Cable
 from outlast.sim.draws import Stream
@@ -82,7 +82,7 @@ class Node:
         options = self._world.options
         self._boots += 1
         self._timers.clear()
-        self.agent = Agent(now_s=self.now_s, hang_after_s=options.silence_s if options.way == "plain" else None)
+        self.agent = Agent(now_s=self.now_s, hang_after_s=options.silence_s if options.way == "plain" else None, alone=options.nodes == 1)
         self.watch = Watch(self._world.timeline, self.agent, look=self._look, rests=self._rests, clock=self, place=options.node_names.index(self.name))
         several = options.nodes > 1
         self.outpost = Outpost(self.agent, node=self.name, capacity=options.ranks_per_node, beat_s=options.beat_s) if several else None
@@ -117,9 +117,15 @@ class Node:
 
     def obey(self, command: ForAgent) -> None:
         """An order, on the one node there is."""
+        self.touch()
         self.do(self.agent.on_command(command, now_s=self.now_s))
 
+    def touch(self) -> None:
+        """Something changes that the agent looks at."""
+        self._world.touched[self] = None
+
     def heard_by_agent(self, message: FromAgent) -> None:
+        self.touch()
         self.do(self._ear.on_event(message, now_s=self.now_s))
 
     # --- the line ------------------------------------------------------------------------------------------
@@ -137,6 +143,8 @@ class Node:
 
     def on_line(self, message: OnLine) -> None:
         if self.outpost is not None and self.lives:
+            if not isinstance(message, Grant):
+                self.touch()
             self.do(self.outpost.on_line(message, now_s=self.now_s))
 
     def _set_timer(self, order: SetTimer) -> None:
@@ -240,7 +248,13 @@ class Node:
     def _from(self, process: Process, act: Callable[[], None]) -> None:
         """To the agent, if that is still the one which started it."""
         boots = self._boots
-        self._links.send_from(process, lambda: act() if self.lives and self._boots == boots else None)
+
+        def arrive() -> None:
+            if self.lives and self._boots == boots:
+                self.touch()
+                act()
+
+        self._links.send_from(process, arrive)
 
     def _kill(self, process: Process | None) -> None:
         """SIGKILL. A process that is in the kernel runs no code of its own any more, and ends later."""
@@ -317,6 +331,7 @@ class Node:
     def _resume(self, process: Process, value: Any, error: Exception | None) -> None:
         """Run the main thread up to its next wait."""
         assert process.main is not None
+        self.touch()
         process.waits = None
         process.token += 1
         try:

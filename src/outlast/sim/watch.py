@@ -40,19 +40,15 @@ class Watch:
         self._began_s = timeline.now_s
         self._done = 0  # the last tick, counted from the beginning
         self._due = 0  # the next one
-        self._ticking = False  # the event at hand is a tick
         self.over = False
 
     def begin(self) -> None:
         self._plan(1)
 
-    def event_begins(self) -> None:
-        self._ticking = False
-
     def event_ends(self) -> None:
-        """Whatever happened ends the agent's rest: the next tick is the one that would have come anyway."""
+        """Something that the agent looks at has changed, which ends its rest: the next tick is the one that would have come anyway."""
         number = max(self._done, math.floor((self._timeline.now_s - self._began_s) / limits.TICK_S)) + 1
-        if not self._ticking and not self.over and number < self._due:
+        if not self.over and number < self._due:
             self._agent.rest(until_s=self._clock.local_s(self._at_s(number - 1)))
             self._plan(number)
 
@@ -64,7 +60,6 @@ class Watch:
         self._timeline.after(self._at_s(number) - self._timeline.now_s, partial(self._tick, number), priority=self._priority)
 
     def _tick(self, number: int) -> None:
-        self._ticking = True
         if number != self._due or self.over:
             return  # something happened since, and another tick took its place
         self._done = number

@@ -22,16 +22,20 @@ from outlast.engine.rare import rare
 from outlast.model import limits
 from outlast.model.beacon import Beacon
 from outlast.model.messages import (
+    AskStandings,
     ForAgent,
     FromAgent,
     FromWorker,
+    Judged,
     KillWorker,
     Ping,
     Pong,
     Progress,
     Regroup,
+    Standings,
     StartStore,
     StartWorker,
+    Stood,
     StoreLost,
     StoreUp,
     TermWorker,
@@ -40,6 +44,8 @@ from outlast.model.messages import (
     WorkerStarted,
 )
 from outlast.model.terms import Phase
+
+_SCALE_MAX = limits.STEP_CEILING_S / limits.STEP_FLOOR_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +78,18 @@ class Question:
     nonce: int
     asked_s: float
     overdue: dict[int, float]
+    asked_by: int = 0  # the coordinator's nonce; 0: this agent asks by itself
     answers: dict[int, Pong] = field(default_factory=dict)
 
 
 class Agent:
     """One per node. Drive it with `on_message` (from coordinator or worker), `on_event` (from the process host), `on_tick`."""
 
-    def __init__(self, *, now_s: float, hang_after_s: float | None = None) -> None:
+    def __init__(self, *, now_s: float, hang_after_s: float | None = None, alone: bool = True) -> None:
+        """`hang_after_s`: of silence, for a plain script. `alone`: this is the only node; else the coordinator judges who hangs."""
         self.deadlines = Deadlines()
         self._hang_after_s = hang_after_s
+        self._alone = alone
         self._plain = True  # no worker has called outlast.join
         self._watched: dict[int, Watched] = {}
         self._ticked_s = now_s
@@ -102,6 +111,11 @@ class Agent:
         if isinstance(message, StartStore):
             self._store = message.number
             return [HostStore(message.reason)]
+        if isinstance(message, AskStandings):
+            return self._asked(message.nonce, now_s)
+        if isinstance(message, Judged):
+            self._take_judgement(message, now_s)
+            return []
         assert isinstance(message, ToWorker)
         watched = self._watched.get(message.worker)
         if watched is not None and isinstance(message.message, Regroup):
@@ -157,7 +171,7 @@ class Agent:
             due_s += [max(one.moved_s + deadline, self._patient_until_s) for one, deadline in deadlines if deadline is not None]
         elif self._hang_after_s is not None:
             heard_s = [one.heard_s for one in self._watched.values() if one.rank >= 0 and not one.reported]
-            due_s += [max(heard_s) + self._hang_after_s] if heard_s else []
+            due_s += [max(max(heard_s) + self._hang_after_s, self._patient_until_s)] if heard_s else []
         return min(due_s, default=math.inf)
 
     def rest(self, *, until_s: float) -> None:
@@ -189,11 +203,14 @@ class Agent:
     def _listen(self, now_s: float) -> list[Output]:
         """Silence of a plain script's workers, all together."""
         members = [watched for watched in self._watched.values() if watched.rank >= 0 and not watched.reported]
-        if self._hang_after_s is None or not self._plain or not members:
+        if self._hang_after_s is None or not self._plain or not members or now_s < self._patient_until_s:
             return []
         heard_s = max(watched.heard_s for watched in members)
         if now_s - heard_s <= self._hang_after_s:
             return []
+        if not self._alone:
+            self._patient_until_s = now_s + limits.AWAITED_LOOK_S
+            return [self._tell([self._standing(watched, now_s) for watched in members if watched.reading is not None], 0, now_s)]
         verdict = HangVerdict(tuple(watched.worker for watched in members), f"no worker has printed anything for {self._hang_after_s:g} s")
         for watched in members:
             watched.moved_s = heard_s
@@ -252,26 +269,57 @@ class Agent:
     def _conclude(self, members: list[Standing], now_s: float) -> list[Output]:
         assert self._question is not None
         still_overdue = self._overdue(members)
-        if not still_overdue:
+        asked_by = self._question.asked_by
+        if not still_overdue and not asked_by:
             rare("one that was asked after has moved")
             self._question = None
             return []
         waited_s = now_s - self._question.asked_s
         if waited_s < limits.PING_DEADLINE_S and any(one.collectives is None for one in members):
             return []
+        if not self._alone:
+            self._question = None
+            self._patient_until_s = now_s + 2 * limits.HEARING_DEADLINE_S
+            return [self._tell(members, asked_by, now_s)]
         verdict = find_culprits(members=members, overdue=still_overdue)
         self._question = None
         if verdict.awaited:
             self._patient_until_s = self._next_due_s(members, still_overdue, now_s)
             return []
         if not verdict.culprits:  # slow together, or stuck together: wait longer, then ask again
-            ceiling = limits.STEP_CEILING_S / limits.STEP_FLOOR_S
-            if self.deadlines.scale < ceiling:
-                self.deadlines.scale = min(self.deadlines.scale * 2.0, ceiling)
+            if self.deadlines.scale < _SCALE_MAX:
+                self.deadlines.scale = min(self.deadlines.scale * 2.0, _SCALE_MAX)
                 return []
             verdict = find_longest(members=members, overdue=still_overdue)
         self.deadlines.scale = 1.0
         return self._report(verdict, now_s)
+
+    # --- where there are several nodes ---
+
+    def _asked(self, nonce: int, now_s: float) -> list[Output]:
+        """Another node's ranks may wait for one of these."""
+        members = [watched for watched in self._watched.values() if watched.rank >= 0 and watched.reading is not None]
+        if self._question is not None:
+            self._question.asked_by = nonce
+            return []
+        self._nonce += 1
+        self._question = Question(self._nonce, now_s, {}, nonce)
+        return [Deliver(watched.worker, Ping(self._nonce)) for watched in members]
+
+    def _tell(self, members: list[Standing], nonce: int, now_s: float) -> Output:
+        stood = tuple(
+            Stood(one.worker, one.rank, one.phase.value, one.step, one.age_s, None if self._plain else self._deadline_of(self._watched[one.worker]),
+                  one.stopped, one.collectives, one.where)
+            for one in members
+        )  # fmt: skip
+        heard_s = [watched.heard_s for watched in self._watched.values() if watched.rank >= 0]
+        quiet_s = now_s - max(heard_s) if self._hang_after_s is not None and self._plain and heard_s and max(heard_s) < math.inf else None
+        return ToCoordinator(Standings(nonce, stood, quiet_s, self._hang_after_s or 0.0, self.deadlines.scale >= _SCALE_MAX))
+
+    def _take_judgement(self, judged: Judged, now_s: float) -> None:
+        if judged.outcome == "nobody":
+            self.deadlines.scale = min(self.deadlines.scale * 2.0, _SCALE_MAX)
+        self._patient_until_s = now_s + (limits.AWAITED_LOOK_S if judged.outcome == "awaited" else 0.0)
 
     def _next_due_s(self, members: list[Standing], overdue: Mapping[int, float], now_s: float) -> float:
         """When to ask again: as soon as one that is awaited is late too, and now and then."""

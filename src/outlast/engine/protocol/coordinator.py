@@ -35,6 +35,7 @@ from outlast.model.messages import (
     Progress,
     Refused,
     Registered,
+    Standings,
     StoreLost,
     StoreUp,
     Underway,
@@ -68,6 +69,8 @@ class Coordinator(Rebuilding):
             return self._late(now_s, name, [m for m in self.roster.live() if m.plan is not None and m.plan.donate], "did not hand over in time")
         if name == "kill":
             return self._on_unkillable(now_s)
+        if name == "hearing":
+            return self._judge(now_s)
         if name == "nodes":
             return self._on_nodes_timer(now_s)
         if name == "rebuild":
@@ -96,6 +99,8 @@ class Coordinator(Rebuilding):
             self._note_step(self._committed_by(message, node), message.newest)
             self.roster.step_s, self._moved_s = message.step_s, message.at_s
             return []
+        if isinstance(message, Standings):
+            return self._on_standings(now_s, node, message)
         if isinstance(message, ZygoteLost):
             return [self._event(now_s, "zygote_lost", {"reason": message.reason})]
         member = self.roster.of(message.worker)

@@ -6,7 +6,7 @@ This module is pure.
 
 from __future__ import annotations
 
-from outlast.engine.protocol.exits import Exits
+from outlast.engine.protocol.hearing import Hearing
 from outlast.engine.protocol.outputs import End, Output, SetTimer, Tell
 from outlast.engine.protocol.state import Stage
 from outlast.engine.rare import rare
@@ -14,7 +14,7 @@ from outlast.model import limits
 from outlast.model.messages import Enrol, StoreLost, WorkerExited
 
 
-class Housing(Exits):
+class Housing(Hearing):
     """Called by the hub."""
 
     def start(self, *, now_s: float) -> list[Output]:

@@ -98,6 +98,7 @@ class Outpost:
         self._in = False  # welcomed over this connection
         self._fenced = False
         self._enrolled_s = 0.0
+        self._lease_due_s: float | None = None
         self._beats = 0
         self._step = 0
         self._script = ""
@@ -170,6 +171,7 @@ class Outpost:
 
     def on_timer(self, *, now_s: float, name: str) -> list[Output]:
         if name == "lease":
+            self._lease_due_s = None
             if not self.lease.is_out(now_s=now_s):
                 return self._watch_lease()
             rare("a lease runs out")
@@ -182,7 +184,12 @@ class Outpost:
         return [Line(Beat(self._beats, self._inbox.heard, now_s)), SetTimer("beat", now_s + self._beat_s)]
 
     def _watch_lease(self) -> list[Output]:
-        return [SetTimer("lease", self.lease.until_s)]
+        """One timer, which may come too early: grants move the lease's end, and not the timer."""
+        due_s = self.lease.until_s
+        if due_s is not None and self._lease_due_s is not None and self._lease_due_s <= due_s:
+            return []
+        self._lease_due_s = due_s
+        return [SetTimer("lease", due_s)]
 
     # --- the fence -------------------------------------------------------------------------------------------
 
