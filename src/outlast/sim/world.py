@@ -255,5 +255,5 @@ def _resume_if(process: Process, token: int, error: Exception | None) -> None:
 
 def _clock(stream: Stream, options: Options) -> tuple[float, float]:
     """Offset and rate. Of one node, in one process with its coordinator, it is the same clock."""
-    offset_s, drift = stream.between(-1e5, 1e5), stream.between(-1.0, 1.0)
+    offset_s, drift = stream.between(0.0, 1e5), stream.between(-1.0, 1.0)
     return (offset_s, 1.0 + drift * options.drift) if options.nodes > 1 else (0.0, 1.0)
