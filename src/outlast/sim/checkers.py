@@ -15,11 +15,11 @@ from outlast.model import limits
 from outlast.model.terms import Cause
 from outlast.sim.observations import Arrived, Booked, Named, NothingMoves, Observation, Planned, RankGiven, Regrouped, Restored, RunOver, StepDone, WentOn
 
-VERDICTS = ("crash loop", "whole restarts", "budget", "cannot be killed")  # how a run that is struck again and again may end
+VERDICTS = ("no node with room", "crash loop", "whole restarts", "budget", "cannot be killed")  # how a run that is struck again and again may end
 MECHANISMS = {  # what a fault may be called; who said that a peer is lost, and ends then, may end for that
     "kill": ("signal",), "exit": ("exit", "lost_contact"), "raise": ("exception",), "refuse": ("exception",),
     "stop": ("hang",), "deaf": ("hang",), "hang": ("hang",), "hold": ("hang",), "mute": ("hang",),
-    **dict.fromkeys(("lose_node", "cut", "lag"), ("lost_node", "hang", "lost_contact", "signal")),
+    **dict.fromkeys(("lose_node", "cut", "lag", "lose_coordinator"), ("lost_node", "hang", "lost_contact", "signal")),
 }  # fmt: skip
 NOTICED_S = 0.5  # a verdict on a process reaches it this long after it is due
 

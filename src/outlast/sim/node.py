@@ -210,6 +210,8 @@ class Node:
                 self._links.send_to(process, lambda: self._deliver(process, output))
         elif isinstance(output, Kill):
             self.doomed.add(output.worker)
+            if self.outpost is not None and self.outpost.fenced and output.worker in self.processes:
+                self._world.strikes.fenced(self.processes[output.worker])
             after(self._kernel.between(0.0005, 0.005), lambda: self._kill(self.processes.get(output.worker)))
         elif isinstance(output, Spawn):
             after(self._kernel.between(0.01, 0.03), partial(self._spawn, output, self._boots))

@@ -54,6 +54,11 @@ class Strikes:
         """Processes that may be blamed. Neither the store nor the coordinator has one here: nobody is to blame for them."""
         return tuple(sorted(pid for pid, kinds in self._kinds.items() if kinds - set(HARMLESS)))
 
+    def fenced(self, process: Process) -> None:
+        """Its agent kills it, for the lease is out: whatever struck the line or the coordinator has struck it."""
+        for kind in {fault.kind for _, fault, _ in self.struck if fault.kind in ("cut", "lag", "lose_coordinator")}:
+            self._strikes_process(process, kind)
+
     def _strikes_process(self, process: Process, kind: str) -> None:
         self._kinds.setdefault(process.pid, set()).add(kind)
 

@@ -24,6 +24,7 @@ from outlast.model.messages import (
     Checkpointed,
     Committed,
     Donated,
+    Enrol,
     Finished,
     FromAgent,
     FromWorker,
@@ -53,9 +54,13 @@ __all__ = ["Coordinator", "CoordinatorOptions", "Restart", "Stage"]
 class Coordinator(Rebuilding):
     """One per run. Drive it with `start`, `on_message`, `on_timer`, `ask_stop`, `on_manifest`; where there are several nodes, through a `Hub`."""
 
+    def __init__(self, *, options: CoordinatorOptions) -> None:
+        super().__init__(options=options)
+        self._early: list[tuple[FromWorker | FromAgent, str]] = []  # said while the picture was built, and by whose agent
+
     # --- the driver's calls --------------------------------------------------------------------------------------
 
-    def on_timer(self, *, now_s: float, name: str) -> list[Output]:
+    def _on_timer(self, now_s: float, name: str) -> list[Output]:
         if name == "gather" and self.stage is Stage.GATHERING:
             return self._after_gathering(now_s)
         if name == "leave" and self.stage is Stage.LEAVING:
@@ -73,8 +78,6 @@ class Coordinator(Rebuilding):
             return self._judge(now_s)
         if name == "nodes":
             return self._on_nodes_timer(now_s)
-        if name == "rebuild":
-            return self._on_rebuild_timer(now_s)
         if name == "spares" and self.stage is not Stage.STOPPING:
             return self._refill_spares(now_s)
         if name == "stop":
@@ -84,6 +87,9 @@ class Coordinator(Rebuilding):
     def on_message(self, message: FromWorker | FromAgent, *, now_s: float, node: str = "") -> list[Output]:
         """`node`: whose agent says or hands on this."""
         if self.stage is Stage.ENDED:
+            return []
+        if self.stage is Stage.REBUILDING:
+            self._early.append((message, node))
             return []
         if isinstance(message, WorkerExited):
             return self._on_exit(now_s, message)
@@ -108,6 +114,21 @@ class Coordinator(Rebuilding):
             rare("one that was given up says something")
             return []
         return self._from_member(now_s, member, message)
+
+    def _catch_up(self, now_s: float) -> list[Output]:
+        """What was said while the picture was built."""
+        early, self._early = self._early, []
+        return [output for message, node in early for output in self.on_message(message, now_s=now_s, node=node)]
+
+    def on_timer(self, *, now_s: float, name: str) -> list[Output]:
+        """A timer that was set is due."""
+        if name == "rebuild":
+            return [*self._on_rebuild_timer(now_s), *self._catch_up(now_s)]
+        return self._on_timer(now_s, name)
+
+    def node_joined(self, *, now_s: float, enrol: Enrol, by_s: float) -> list[Output]:
+        out = super().node_joined(now_s=now_s, enrol=enrol, by_s=by_s)
+        return out if self.stage is Stage.REBUILDING else [*out, *self._catch_up(now_s)]
 
     def _from_member(self, now_s: float, member: Member, message: FromWorker | FromAgent) -> list[Output]:
         if isinstance(message, Broke):

@@ -59,7 +59,7 @@ class Ending(Course):
         return [*out, *self._when_stopped(now_s)]
 
     def _when_stopped(self, now_s: float) -> list[Output]:
-        if self.roster.live() or self.roster.spares():
+        if self._several_end or self.roster.live() or self.roster.spares():
             return []
         assert self._end is not None
         return self._finish(now_s, self._end)

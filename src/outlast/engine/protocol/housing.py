@@ -87,6 +87,7 @@ class Housing(Hearing):
         self.roster.lose_images(node)
         if self._store_home == node and not self.nodes.local:
             out += self._on_store_lost(now_s, StoreLost(reason, self._stores))
+        self._several_end = True
         for member in (*self.roster.live(), *self.roster.spares(), *self.roster.strays.values()):
             if member.home == node:
                 member.node_lost = reason
@@ -94,7 +95,12 @@ class Housing(Hearing):
                     self.roster.note_done(member.rank, self.executed)  # as far as is known: its own word is gone with it
                 out += self._on_exit(now_s, WorkerExited(member.worker, member.pid, None, None, False, -1, (), (), "", now_s, None, reason))
         self.roster.lose_images(node)
-        return out
+        self._several_end = False
+        if self.stage is Stage.LEAVING:
+            return [*out, *self._check_left(now_s)]
+        if self.stage is Stage.CLEARING:
+            return [*out, *self._when_cleared(now_s)]
+        return [*out, *self._when_stopped(now_s)] if self.stage is Stage.STOPPING else out
 
     def _on_nodes_timer(self, now_s: float) -> list[Output]:
         if self.stage is Stage.ENROLLING and not self._short_of_places():

@@ -51,7 +51,7 @@ class Leaving(Faults):
             return []
         if any(m.answers_leave and m.still is None for m in self.roster.live()):
             return []
-        if self.roster.strays or self.nodes.returning:
+        if self._several_end or self.roster.strays or self.nodes.returning:
             return []
         if self._short_of_places():
             rare("a lost rank finds no place")

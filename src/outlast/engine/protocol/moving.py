@@ -209,7 +209,7 @@ class Moving(Ending):
         return [*out, *self._when_cleared(now_s)]
 
     def _when_cleared(self, now_s: float) -> list[Output]:
-        if self.roster.live() or self.nodes.returning:
+        if self._several_end or self.roster.live() or self.nodes.returning:
             return []
         if self._short_of_places():
             rare("all come anew, and there is too little room")

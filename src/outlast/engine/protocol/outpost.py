@@ -96,7 +96,7 @@ class Outpost:
         self._session = 1
         self._connected = False
         self._in = False  # welcomed over this connection
-        self._fenced = False
+        self.fenced = False
         self._enrolled_s = 0.0
         self._lease_due_s: float | None = None
         self._beats = 0
@@ -121,9 +121,9 @@ class Outpost:
         return []
 
     def _enrol(self, images: tuple[Images, ...], transfer: tuple[int, ...], now_s: float) -> list[Output]:
-        if not self._connected or self._in or (self._fenced and self._living()):
+        if not self._connected or self._in or (self.fenced and self._living()):
             return []
-        if self._fenced:
+        if self.fenced:
             self._begin_anew()
         self._enrolled_s = now_s
         housed = tuple(house.standing() for house in self._houses.values())
@@ -195,7 +195,7 @@ class Outpost:
 
     def _fence(self, why: str) -> list[Output]:
         """Nothing that is here may go on. Who is to come next enrols once all of it is dead."""
-        self._fenced, self._in = True, False
+        self.fenced, self._in = True, False
         self.lease.ends()
         return [*self._watch_lease(), SetTimer("beat", None), *(Kill(house.worker, why) for house in self._living()), *self._check_empty()]
 
@@ -203,10 +203,10 @@ class Outpost:
         return [house for house in self._houses.values() if house.exited is None]
 
     def _check_empty(self) -> list[Output]:
-        return [HangUp()] if self._fenced and not self._living() else []  # the driver connects again, and the agent enrols as new
+        return [HangUp()] if self.fenced and not self._living() else []  # the driver connects again, and the agent enrols as new
 
     def _begin_anew(self) -> None:
-        self._fenced = False
+        self.fenced = False
         self._session += 1
         self._step, self._store = 0, None
         self._houses.clear()
@@ -273,7 +273,7 @@ class Outpost:
             self._store = None
         elif isinstance(message, Progress):
             self._step = max(self._step, message.newest)
-        if self._fenced:
+        if self.fenced:
             return []
         number = self._outbox.put(message)
         return [Line(FromNode(number, self._inbox.heard, now_s, message))] if self._in else []
