@@ -243,7 +243,7 @@ class World:
         self.commits.append((self.now_s, generation, process.rank, step))
         self.say(f"rank {process.rank} commits step {step} in generation {generation}")
         if self.options.way == "sharded":
-            sealed = [max(self._slots_of(rank).values(), default=0) for rank in range(self.options.ranks)]
+            sealed = [max((step for node in self.nodes for step in node.slots.get(rank, {}).values()), default=0) for rank in range(self.options.ranks)]
             self.committed = max(self.committed, min(sealed))
         else:
             self.committed = max(self.committed, step)

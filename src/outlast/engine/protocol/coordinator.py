@@ -68,6 +68,8 @@ class Coordinator(Rebuilding):
             return self._late(now_s, name, [m for m in self.roster.live() if m.answers_leave and m.still is None], "did not leave its collective in time")
         if name == "move" and self.stage in (Stage.MOVING, Stage.STARTING):
             rare("not all have joined in time")
+            if (donor := self._donor()) is not None and not donor.condemned:
+                return self._late(now_s, name, [donor], "did not hand over its state in time")
             return self._late(now_s, name, self.roster.holding_up(), "did not join the new generation in time")
         if name == "handover" and self.stage is Stage.HANDOVER:
             rare("state is not handed over in time")

@@ -87,7 +87,7 @@ class Housing(Hearing):
         self.roster.lose_images(node)
         if self._store_home == node and not self.nodes.local:
             out += self._on_store_lost(now_s, StoreLost(reason, self._stores))
-        self._several_end = True
+        self._several_end, self._node_faults = True, 0
         for member in (*self.roster.live(), *self.roster.spares(), *self.roster.strays.values()):
             if member.home == node:
                 member.node_lost = reason

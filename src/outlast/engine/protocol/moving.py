@@ -105,7 +105,8 @@ class Moving(Ending):
         if any(member.plan is not None and member.plan.donate for member in self.roster.members()):
             self._donated = None  # is about to be written over
         out += [output for member in self.roster.members() for output in self._send_plan(member)]
-        deadline = limits.REGROUP_DEADLINE_S if verdict.rung in (Rung.REPEAT, Rung.SPARE) and not reenter else limits.BOOT_DEADLINE_S
+        donates = self._donor() is not None  # nobody can be in before it has: that wait is its own
+        deadline = limits.REGROUP_DEADLINE_S if donates or (verdict.rung in (Rung.REPEAT, Rung.SPARE) and not reenter) else limits.BOOT_DEADLINE_S
         return [*self._record_places(now_s), self._record_generation(now_s), *out, SetTimer("move", now_s + deadline)]
 
     def _homes_for(self, verdict: RecoveryVerdict) -> dict[int, str]:
@@ -195,8 +196,13 @@ class Moving(Ending):
             self._donated, self._donor_home = (message.generation, message.step), home
             if self.stage is Stage.HANDOVER:
                 return self._clear(now_s, "state is handed over")
-            return [output for member in self.roster.members() for output in self._send_plan(member)]
+            plans = [output for member in self.roster.members() for output in self._send_plan(member)]
+            return [*plans, SetTimer("move", now_s + limits.BOOT_DEADLINE_S)] if self.stage is Stage.MOVING else plans
         return []
+
+    def _donor(self) -> Member | None:
+        """Of the newest plan; None: there is none, or it has handed over."""
+        return next((m for m in self.roster.live() if m.plan is not None and m.plan.donate), None) if self._donated is None else None
 
     def _from_checkpoint(self) -> Restart:
         step, folder = self._newest_checkpoint
