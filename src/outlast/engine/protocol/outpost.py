@@ -71,7 +71,9 @@ class _House:
     exited: WorkerExited | None = None
 
     def hear(self, message: FromWorker) -> None:
-        if isinstance(message, _KEPT):
+        if isinstance(message, _OF_A_GENERATION) and self.plan is not None and message.generation < self.plan.generation:
+            rare("what is said of an older plan is not kept")
+        elif isinstance(message, _KEPT):
             self.said = [one for one in self.said if type(one) is not type(message)]
             self.said.append(message)
 
