@@ -84,7 +84,10 @@ NAMED = (
     Mutant("registered_that_comes_again_counts", _COORDINATOR, "if (message.generation, message.step) < member.said:", "if False:"),
     Mutant("who_waits_for_an_image_is_blamed", _MEMBERS, "if 0 < len(waiting) < len(late):", "if False:"),
     Mutant("a_torn_one_stays_in_its_step", _MOVING, "if fresh and not (reenter and in_step)", "if fresh"),
-    Mutant("rank_is_given_away_before_its_holder_is_dead", _LEAVING, "if any(m.condemned and not m.dead for m in self.roster.members()):", "if False:"),
+    Mutant(
+        "rank_is_given_away_before_its_holder_is_dead", _LEAVING,
+        'if self.roster.first("not dead", lambda m: m.condemned and not m.dead) is not None:', "if False:",
+    ),
     Mutant("the_hung_are_not_killed", _FAULTS, "return [*out, *self._kill(now_s, [member], message.reason)]", "return out"),
     Mutant("those_given_up_are_not_killed", _LEAVING, "return self._kill(now_s, given_up, verdict.reason)", "return []"),
     Mutant("newest_instead_of_newest_common", _RESTORE, "set(holdings[0].sealed).intersection(", "set(holdings[0].sealed).union("),
@@ -121,7 +124,10 @@ NAMED = (
         'least = min((_came_to(m) for m in shared), default=None)',
         'least = max((_came_to(m) for m in shared), default=None)',
     ),
-    Mutant("one_that_is_done_ends_the_run", _EXITS, "if all(m.done for m in self.roster.members()):", "if any(m.done for m in self.roster.members()):"),
+    Mutant(
+        "one_that_is_done_ends_the_run", _EXITS,
+        'if self.roster.first("not done", lambda m: not m.done) is None:', "if any(m.done for m in self.roster.members()):",
+    ),
     Mutant("a_lost_store_is_not_replaced", _FAULTS, "*self._ask_store(message.reason)]", "]"),
     Mutant("torn_state_is_kept", _LEAVING, "torn = [] if sharded or restore.step is None or finished else self.roster.torn(restore)", "torn = []"),
     Mutant(

@@ -188,7 +188,7 @@ class Coordinator(Rebuilding):
 
     def _on_running(self, now_s: float, member: Member) -> list[Output]:
         member.running = True
-        if self.roster.way == "plain" and all(m.running for m in self.roster.members()):
+        if not self.roster.outlast and self.roster.first("not running", lambda m: not m.running) is None:
             return self._resumed(now_s, now_s)  # a script without steps goes on when all its processes run again
         return []
 
@@ -223,7 +223,7 @@ class Coordinator(Rebuilding):
         member.joined, member.attached, member.still = True, True, None
         self.roster.now_attached(member.rank)
         self._restore_s = max(self._restore_s, message.restore_s)
-        if self.stage not in (Stage.MOVING, Stage.STARTING) or not all(m.joined for m in self.roster.members()):
+        if self.stage not in (Stage.MOVING, Stage.STARTING) or self.roster.first("not joined", lambda m: not m.joined) is not None:
             return []
         self.stage = Stage.TRAINING
         self.interruptions.joined(now_s=now_s, restore_s=self._restore_s)
@@ -237,12 +237,14 @@ class Coordinator(Rebuilding):
             return []
         member.committed_s = message.at_s
         self.roster.note_done(member.rank, message.step)
-        last_s = [m.committed_s for m in self.roster.members()] if self.roster.sharded else [message.at_s]
         self._note_step(0 if self.roster.sharded else message.step, message.step)
-        if None in last_s:
-            return []
+        at_s = message.at_s
+        if self.roster.sharded:
+            if self.roster.first("not committed", lambda m: m.committed_s is None) is not None:
+                return []
+            at_s = max(m.committed_s or 0.0 for m in self.roster.members())
         self._trained = True
-        return self._resumed(now_s, max(at_s for at_s in last_s if at_s is not None))
+        return self._resumed(now_s, at_s)
 
 
 def _never_started(message: WorkerFailedToStart, now_s: float) -> WorkerExited:

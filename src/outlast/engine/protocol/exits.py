@@ -39,7 +39,7 @@ class Exits(Leaving):
 
     def _on_done(self, now_s: float, member: Member) -> list[Output]:
         member.done = True
-        if all(m.done for m in self.roster.members()):
+        if self.roster.first("not done", lambda m: not m.done) is None:
             if self._end is None:
                 if self.interruptions.open:
                     rare("one that was taken for hung has come to its end after all")

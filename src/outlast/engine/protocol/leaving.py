@@ -47,9 +47,9 @@ class Leaving(Faults):
 
     def _check_left(self, now_s: float) -> list[Output]:
         """Go on once every live member stands still and every lost one is confirmed dead: its rank may be given away."""
-        if any(m.condemned and not m.dead for m in self.roster.members()):
+        if self.roster.first("not still", lambda m: m.answers_leave and m.still is None) is not None:
             return []
-        if any(m.answers_leave and m.still is None for m in self.roster.live()):
+        if self.roster.first("not dead", lambda m: m.condemned and not m.dead) is not None:
             return []
         if self._several_end or self.roster.strays or self.nodes.returning:
             return []

@@ -5,8 +5,8 @@ This module is pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from outlast.engine.rare import rare
 from outlast.engine.recovery import WAYS
@@ -67,6 +67,8 @@ class Roster:
     _homes: dict[int, str] = field(default_factory=dict)  # where each rank lives, or lived last
     moved: dict[int, str] = field(default_factory=dict)  # homes that nobody has written down yet
     _imageless: set[int] = field(default_factory=set)  # ranks whose slots are lost with their node
+    _by_worker: dict[int, Member] = field(default_factory=dict)
+    _cursors: dict[str, int] = field(default_factory=dict)  # what was looked for -> the rank of whom it was found last
     strays: dict[int, Member] = field(default_factory=dict)  # that were found in ranks of others: killed, and waited for
 
     def add(self, *, rank: int, kind: str, now_s: float, home: str = "") -> Member:
@@ -80,11 +82,14 @@ class Roster:
         if member.rank >= 0:
             if self._homes.get(member.rank, member.home) != member.home:
                 self.lose_rank(member.rank)
+            if (before := self._ranks.get(member.rank)) is not None:
+                self._by_worker.pop(before.worker, None)
             self._ranks[member.rank] = member
             if self._homes.get(member.rank) != member.home:
                 self._homes[member.rank] = self.moved[member.rank] = member.home
         else:
             self._spares[member.worker] = member
+        self._by_worker[member.worker] = member
 
     def promote(self, worker: int, rank: int, *, now_s: float) -> Member:
         spare = self._spares.pop(worker)
@@ -108,15 +113,29 @@ class Roster:
 
     def drop(self, spare: Member) -> None:
         self._spares.pop(spare.worker, None)
+        self._by_worker.pop(spare.worker, None)
 
     def clear(self) -> None:
         """All ranks are empty; the spares stay, and so does what lies in the slots."""
+        for member in self._ranks.values():
+            self._by_worker.pop(member.worker, None)
         self._ranks.clear()
 
     def of(self, worker: int) -> Member | None:
-        if worker in self._spares:
-            return self._spares[worker]
-        return next((m for m in self._ranks.values() if m.worker == worker), None)
+        return self._by_worker.get(worker)
+
+    def first(self, what: str, is_so: Callable[[Member], bool]) -> Member | None:
+        """A holder of a rank of whom `is_so`; None: there is none. `what` names the question: it goes on from where it was answered last, so that
+        asking it at each of n messages takes about n looks, and not n times n.
+        """
+        start = self._cursors.get(what, 0)
+        for offset in range(self.world_size):
+            rank = (start + offset) % self.world_size
+            member = self._ranks.get(rank)
+            if member is not None and is_so(member):
+                self._cursors[what] = rank
+                return member
+        return None
 
     @property
     def homes(self) -> dict[int, str]:
@@ -220,8 +239,8 @@ class Roster:
                 out.append(Holding(rank, True, -1, remains.prepared, -1, False, sealed, usable=False))
             else:
                 prepared = tuple(sorted({said.committed, said.prepared}))
-                held = Holding(rank, True, said.committed, prepared, said.passed, said.in_hook, said.sealed, usable=not member.finished)
-                out.append(replace(held, phases=said.phases, begun=said.begun, over=said.over))
+                usable, course = not member.finished, (said.phases, said.begun, said.over)
+                out.append(Holding(rank, True, said.committed, prepared, said.passed, said.in_hook, said.sealed, usable, *course))
         return out
 
     def torn(self, restore: RestoreVerdict) -> list[Member]:

@@ -9,6 +9,7 @@ This module is pure.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from outlast.engine.placement import place
 from outlast.engine.protocol.ending import Ending
@@ -40,7 +41,8 @@ class Moving(Ending):
         out.append(SetTimer("move", now_s + limits.BOOT_DEADLINE_S))
         return [*self._record_places(now_s), self._record_generation(now_s), *out, SetTimer("spares", now_s + limits.SPARE_PLAIN_WAIT_S)]
 
-    def _start_plan(self, rank: int, start: Restart) -> Regroup:
+    def _start_plan(self, rank: int, start: Restart, **changes: Any) -> Regroup:
+        """Of a process that begins in `rank` from `start`; `changes`: of one that goes on."""
         private = start.private
         if private == "slot" and start.step == 0 and not self.roster.sharded and not self.roster.lies_sealed(rank, 0):
             rare("a rank that nobody has begun")
@@ -48,11 +50,14 @@ class Moving(Ending):
         if private == "slot" and not self.roster.has_images(rank):
             rare("a rank's private state is lost with its node")
             private = "none"
-        return Regroup(
-            generation=self.generation, rank=rank, world_size=self.options.world_size, store_host="", store_port=0, settle="none", then="start",
-            step=start.step, donor=-1, donate=False, replicated=start.replicated, private=private, checkpoint=start.checkpoint,
-            high_water=max(self.roster.done(rank), self.options.start.step), fault_s=self._fault_s, detected_s=self._detected_s,
-        )  # fmt: skip
+        host, port = self._store or ("", 0)
+        plan: dict[str, Any] = {
+            "generation": self.generation, "rank": rank, "world_size": self.options.world_size, "store_host": host, "store_port": port, "settle": "none",
+            "then": "start", "step": start.step, "donor": -1, "donate": False, "replicated": start.replicated, "private": private,
+            "checkpoint": start.checkpoint, "high_water": max(self.roster.done(rank), self.options.start.step), "fault_s": self._fault_s,
+            "detected_s": self._detected_s,
+        }  # fmt: skip
+        return Regroup(**(plan | changes))
 
     def _send_plan(self, member: Member) -> list[Output]:
         """Once: to a member that listens, as soon as there is a store, and only while the generation is still to be.
@@ -69,7 +74,9 @@ class Moving(Ending):
             return []
         member.told, member.still, member.place = plan.generation, None, 0
         member.victim, member.raised = False, None  # of the last generation: how this one ends for it is another matter
-        return [ToAgent(ToWorker(member.worker, replace(plan, store_host=self._store[0], store_port=self._store[1])), member.home)]
+        if (plan.store_host, plan.store_port) != self._store:
+            plan = replace(plan, store_host=self._store[0], store_port=self._store[1])
+        return [ToAgent(ToWorker(member.worker, plan), member.home)]
 
     def _ask_store(self, reason: str) -> list[Output]:
         self._stores += 1
@@ -95,8 +102,8 @@ class Moving(Ending):
             fresh = member.rank not in restore.settle and not (sharded and member.still is not None and member.rank not in verdict.replace)
             in_step = member.still is not None and member.still.committed >= 0  # torn: what it holds cannot be gone on from, and it has to leave it
             healed = "none" if sharded else "transfer" if reenter else "donor" if member.rank in heal else "none"
-            member.plan = replace(
-                self._start_plan(member.rank, Restart(step, healed, "slot" if fresh or reenter or sharded else "keep")),
+            member.plan = self._start_plan(
+                member.rank, Restart(step, healed, "slot" if fresh or reenter or sharded else "keep"),
                 settle=restore.settle.get(member.rank, "none"), then="start" if fresh and not (reenter and in_step) else verdict.survivors, donor=restore.donor,
                 donate=member.rank == restore.donor and bool(heal), phases=restore.phases,
                 replay=fresh and restore.replay and verdict.survivors == "in_place", finish=restore.finish,
@@ -184,9 +191,8 @@ class Moving(Ending):
         self._restart = Restart(restore.step, "transfer", "slot")
         self._donated = None
         donor = self.roster.holder(restore.donor)
-        donor.plan = replace(
-            self._start_plan(donor.rank, self._restart), settle=restore.settle[donor.rank], then="exit", donor=donor.rank, donate=True,
-        )  # fmt: skip
+        settle = restore.settle[donor.rank]
+        donor.plan = self._start_plan(donor.rank, self._restart, settle=settle, then="exit", donor=donor.rank, donate=True)
         return [*self._record_places(now_s), self._record_generation(now_s), *self._send_plan(donor), SetTimer("handover", now_s + limits.REGROUP_DEADLINE_S)]
 
     def _on_donated(self, now_s: float, message: Donated, home: str) -> list[Output]:
