@@ -82,7 +82,7 @@ NAMED = (
     Mutant("a_condemned_member_may_still_break", _FAULTS, " or member.rank < 0 or member.condemned:", " or member.rank < 0:"),
     Mutant("joined_that_comes_again_counts", _COORDINATOR, "if member.still is not None:", "if False:"),
     Mutant("registered_that_comes_again_counts", _COORDINATOR, "if (message.generation, message.step) < member.said:", "if False:"),
-    Mutant("who_waits_for_an_image_is_blamed", _MEMBERS, "if 0 < len(waiting) < len(late):", "if False:"),
+    Mutant("who_waits_for_an_image_is_blamed", _COORDINATOR, "if (donor := self._donor()) is not None and not donor.condemned:", "if False:"),
     Mutant("a_torn_one_stays_in_its_step", _MOVING, "if fresh and not (reenter and in_step)", "if fresh"),
     Mutant(
         "rank_is_given_away_before_its_holder_is_dead", _LEAVING,

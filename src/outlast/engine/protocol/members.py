@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from outlast.engine.rare import rare
 from outlast.engine.recovery import WAYS
 from outlast.engine.restore import Holding, RestoreVerdict
 from outlast.model.messages import Inventory, Regroup, WorkerExited
@@ -179,10 +178,6 @@ class Roster:
     def holding_up(self) -> list[Member]:
         """Whom the others wait for, when not all have joined: those that have come least far."""
         late = [m for m in self.live() if not m.joined and not m.condemned] if self.outlast else []
-        waiting = [m for m in late if m.greeted and m.plan is not None and m.told < m.plan.generation]  # it listens: its plan waits for another's image
-        if 0 < len(waiting) < len(late):
-            rare("some cannot join before another has handed over")
-            late = [m for m in late if m not in waiting]
         least = min((m.place for m in late), default=0)
         return [m for m in late if m.place == least]
 

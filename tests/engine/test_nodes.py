@@ -1,0 +1,391 @@
+"""Several nodes: lines that outlive their connections, leases that are over before anybody counts on it, places for ranks, and who is let in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlast.engine.placement import offers, place
+from outlast.engine.protocol.agent import Agent
+from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart, Stage
+from outlast.engine.protocol.hub import Hub
+from outlast.engine.protocol.lease import Lease, LeaseBook, void_after_s
+from outlast.engine.protocol.lines import Inbox, Offset, Outbox, rebased
+from outlast.engine.protocol.members import Roster
+from outlast.engine.protocol.outpost import Outpost
+from outlast.engine.protocol.outputs import HangUp, HostStore, Kill, Line, Output, SetTimer, Spawn, Wipe
+from outlast.engine.rare import reached
+from outlast.model import limits
+from outlast.model.messages import (
+    Beat,
+    Enrol,
+    FromNode,
+    Grant,
+    Hello,
+    Images,
+    KillWorker,
+    OnLine,
+    Parked,
+    Registered,
+    Regroup,
+    StartWorker,
+    StoreUp,
+    ToNode,
+    ToWorker,
+    Welcome,
+    WorkerExited,
+    WorkerStarted,
+)
+
+LEASE_S = 6.0
+
+
+# --- lines ---------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.sampled_from(["say", "lose", "carry"]), max_size=60))
+def test_what_is_said_arrives_once_and_in_order_whatever_connections_break(course: list[str]) -> None:
+    """`lose` breaks the connection with all that is on its way; `carry` lets one message arrive."""
+    outbox: Outbox[Any] = Outbox()
+    inbox, way, said, heard = Inbox(), [], 0, []
+    for act in [*course, "lose", *["carry"] * 61]:
+        if act == "say":
+            said += 1
+            way.append(FromNode(outbox.put(Hello(said, said)), 0, 0.0, Hello(said, said)))
+        elif act == "lose":
+            outbox.acknowledged(inbox.heard)
+            way = [FromNode(number, 0, 0.0, message) for number, message in outbox.kept()]
+        elif way:
+            message = way.pop(0)
+            if inbox.takes(message):
+                heard.append(message.message.worker)
+    assert heard == list(range(1, said + 1))
+
+
+def test_what_comes_twice_is_taken_once() -> None:
+    inbox = Inbox()
+    message = FromNode(1, 0, 0.0, Hello(1, 1))
+    assert (inbox.takes(message), inbox.takes(message), inbox.heard) == (True, False, 1)
+
+
+def test_times_are_moved_to_the_receivers_clock() -> None:
+    exited = WorkerExited(1, 1, 3, None, False, 5, (), (), "body", 20.0, None, "")
+    moved = rebased(exited, 1_000.0)
+    assert (moved.at_s, moved.fault_s, moved.committed) == (1_020.0, None, 5)
+    plan = _plan(rank=0, generation=2, fault_s=7.0)
+    assert rebased(ToWorker(1, plan), -2.0).message.fault_s == 5.0
+
+
+@given(st.floats(-1e6, 1e6), st.lists(st.floats(0.0, 30.0), min_size=1, max_size=40))
+def test_a_message_that_was_held_up_does_not_move_times_while_another_was_not(offset_s: float, held_s: list[float]) -> None:
+    """What is added is the truth and the way's time of the fastest of the newest messages."""
+    offset = Offset()
+    by_s = [offset.hear(sent_s=float(number), now_s=number + offset_s + late_s) for number, late_s in enumerate(held_s)][-1]
+    fastest_s = min(held_s[-limits.OFFSET_SAMPLES_COUNT :])
+    assert by_s == pytest.approx(offset_s + fastest_s, abs=1e-6)
+
+
+# --- leases --------------------------------------------------------------------------------------------
+
+DRIFTS = st.floats(-limits.CLOCK_DRIFT_MAX, limits.CLOCK_DRIFT_MAX)
+
+
+@given(DRIFTS, DRIFTS, st.lists(st.tuples(st.floats(0.0, 3.0), st.floats(0.0, 3.0), st.booleans()), max_size=20))
+def test_an_agents_lease_is_over_before_the_coordinator_counts_it_out(agent_drift: float, hub_drift: float, beats: list[tuple[float, float, bool]]) -> None:
+    """Beats at drawn times, each heard after a drawn delay; some grants are lost. Both clocks drift as much as they may."""
+    lease, book, now_s = Lease(), LeaseBook(lease_s=LEASE_S), 50.0
+
+    def agents(at_s: float) -> float:
+        return 1e4 + at_s * (1 + agent_drift)
+
+    def hubs(at_s: float) -> float:
+        return at_s * (1 + hub_drift)
+
+    lease.begins(asked_s=agents(now_s), lease_s=LEASE_S)
+    book.heard("a", now_s=hubs(now_s))
+    for number, (wait_s, way_s, granted) in enumerate(beats, 1):
+        now_s += wait_s
+        if lease.is_out(now_s=agents(now_s)):
+            break
+        lease.asked(number, now_s=agents(now_s))
+        now_s += way_s
+        if book.void(now_s=hubs(now_s)):
+            break
+        book.heard("a", now_s=hubs(now_s))
+        if granted:
+            lease.granted(number)
+    due_s = book.next_s()
+    void_s = now_s if due_s is None else due_s / (1 + hub_drift)
+    assert lease.until_s is not None
+    assert (lease.until_s - 1e4) / (1 + agent_drift) <= void_s - limits.LEASE_KILL_S + 1e-6 or due_s is None
+    assert lease.is_out(now_s=agents(void_s))
+
+
+def test_the_longest_silent_node_is_counted_out_first() -> None:
+    book = LeaseBook(lease_s=LEASE_S)
+    for node, at_s in (("a", 0.0), ("b", 1.0), ("a", 2.0)):
+        book.heard(node, now_s=at_s)
+    assert book.next_s() == 1.0 + void_after_s(LEASE_S)
+    assert book.void(now_s=1.5 + void_after_s(LEASE_S)) == ["b"]
+    assert book.void(now_s=2.0 + void_after_s(LEASE_S)) == ["a"]
+    assert book.next_s() is None
+
+
+# --- places --------------------------------------------------------------------------------------------
+
+NODES = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 4))
+
+
+@given(st.sets(st.integers(0, 9)), st.dictionaries(st.integers(0, 9), st.sampled_from("abcd")), NODES)
+def test_ranks_are_placed_as_long_as_there_is_room_and_at_home_where_they_can(ranks: set[int], homes: dict[int, str], room: dict[str, int]) -> None:
+    placed = place(sorted(ranks), homes=homes, room=room)
+    assert len(placed) == min(len(ranks), sum(room.values()))
+    for node, most in room.items():
+        assert sum(home == node for home in placed.values()) <= most
+        at_home = [rank for rank in ranks if homes.get(rank) == node]
+        assert sum(placed.get(rank) == node for rank in at_home) == min(len(at_home), most)
+
+
+@given(st.sets(st.integers(0, 9)), st.dictionaries(st.integers(0, 9), st.sampled_from("abcd")), NODES, st.lists(st.sampled_from("abcd"), max_size=5))
+def test_each_lost_rank_is_offered_one_place_and_each_spare_once(lost: set[int], homes: dict[int, str], room: dict[str, int], spares: list[str]) -> None:
+    found = offers(sorted(lost), homes=homes, spares=list(enumerate(spares, 100)), room=room)
+    workers = [worker for worker, _ in found.values() if worker >= 0]
+    assert len(found) == min(len(lost), sum(room.values()))
+    assert len(workers) == len(set(workers))
+    assert all(spares[worker - 100] == node for worker, node in found.values() if worker >= 0)
+    for rank, (_, node) in found.items():
+        home = homes.get(rank, "")
+        assert node == home or sum(other == home for _, other in found.values()) >= room.get(home, 0)
+
+
+@given(st.lists(st.integers(0, 7), max_size=30))
+def test_a_question_to_all_ranks_finds_one_as_long_as_there_is_one(order: list[int]) -> None:
+    """Ranks join in a drawn order, some again and again; asked after each."""
+    roster = Roster(world_size=8)
+    members = [roster.add(rank=rank, kind="rank", now_s=0.0) for rank in range(8)]
+    for rank in order:
+        members[rank].joined = not members[rank].joined
+        found = roster.first("not joined", lambda m: not m.joined)
+        assert (found is None) == all(member.joined for member in members)
+        assert found is None or not found.joined
+
+
+# --- an agent and the coordinator ------------------------------------------------------------------------
+
+
+def _plan(*, rank: int, generation: int, fault_s: float | None = None) -> Regroup:
+    return Regroup(generation, rank, 2, "h", 1, "none", "start", 0, -1, False, "none", "none", "", 0, fault_s, None)
+
+
+@dataclass
+class Site:
+    """An outpost, and what it has asked for. Its clock is `now_s`."""
+
+    outpost: Outpost
+    now_s: float = 10.0
+    done: list[Output] = field(default_factory=list)
+
+    @classmethod
+    def make(cls, node: str = "a", capacity: int = 2) -> Site:
+        return cls(Outpost(Agent(now_s=10.0, alone=False), node=node, capacity=capacity, beat_s=1.0))
+
+    def hears(self, message: OnLine) -> list[Output]:
+        self.done = self.outpost.on_line(message, now_s=self.now_s)
+        return self.done
+
+    def connects(self, images: tuple[Images, ...] = ()) -> Enrol:
+        (line,) = self.outpost.on_connected(images=images, transfer=(), now_s=self.now_s)
+        assert isinstance(line, Line)
+        assert isinstance(line.message, Enrol)
+        return line.message
+
+    def is_welcome(self, epoch: int = 1) -> None:
+        self.connects()
+        self.hears(Welcome(epoch, 0, LEASE_S, False, ()))
+
+    def told(self, number: int, order: Any) -> list[Output]:
+        return self.hears(ToNode(number, 0, self.now_s, order))
+
+
+def test_an_agent_houses_what_it_was_told_to_and_says_so_to_the_next_coordinator() -> None:
+    site = Site.make()
+    site.is_welcome()
+    assert Spawn(7, 0, "rank", 1) in site.told(1, StartWorker(7, 0, "rank", 1))
+    site.outpost.on_event(WorkerStarted(7, 77, "a", 10.0), now_s=10.0)
+    site.outpost.on_worker(Hello(7, 77), now_s=10.0)
+    site.told(2, ToWorker(7, _plan(rank=0, generation=1)))
+    site.outpost.on_worker(Registered(7, 1, 0, "in_place", True, True, ""), now_s=10.0)
+    site.told(3, KillWorker(7, "why not"))
+    (housed,) = site.connects().housed
+    assert (housed.worker, housed.rank, housed.pid, housed.killed, housed.exited) == (7, 0, 77, True, None)
+    assert housed.plan == _plan(rank=0, generation=1)
+    assert [type(one) for one in housed.said] == [Hello, Registered]
+    assert site.connects().script == "sharded"
+
+
+def test_an_agent_whose_lease_is_out_kills_all_and_comes_again_as_new_once_they_are_dead() -> None:
+    site = Site.make()
+    site.is_welcome()
+    site.told(1, StartWorker(7, 0, "rank", 1))
+    site.now_s = 10.0 + LEASE_S
+    assert Kill(7, "the lease of this node has run out") in site.outpost.on_timer(now_s=site.now_s, name="lease")
+    assert site.outpost.on_connected(images=(), transfer=(), now_s=site.now_s) == []
+    ended = site.outpost.on_event(WorkerExited(7, 77, None, 9, False, 4, (), (), "body", 16.0, 16.0, ""), now_s=site.now_s)
+    assert HangUp() in ended
+    enrol = site.connects((Images(0, (4, 3)),))
+    assert (enrol.session, enrol.housed, enrol.images) == (2, (), (Images(0, (4, 3), 4),))
+
+
+def test_a_grant_moves_the_end_of_the_lease_from_the_moment_of_asking() -> None:
+    site = Site.make()
+    site.is_welcome()
+    site.now_s = 12.0
+    site.outpost.on_timer(now_s=12.0, name="beat")
+    site.now_s = 13.0
+    site.hears(Grant(2, 0, 5.0))
+    assert site.outpost.lease.until_s == 12.0 + LEASE_S
+    assert site.outpost.on_timer(now_s=10.0 + LEASE_S, name="lease") == [SetTimer("lease", 12.0 + LEASE_S)]
+
+
+def test_a_coordinator_of_an_older_epoch_is_hung_up_on() -> None:
+    site = Site.make()
+    site.is_welcome(epoch=2)
+    site.connects()
+    reached.clear()
+    assert site.hears(Welcome(1, 0, LEASE_S, False, ())) == [HangUp()]
+    assert reached["a coordinator that another one has taken the place of"] == 1
+
+
+def test_an_order_that_comes_twice_is_followed_once() -> None:
+    site = Site.make()
+    site.is_welcome()
+    assert Spawn(7, 0, "rank", 1) in site.told(1, StartWorker(7, 0, "rank", 1))
+    reached.clear()
+    assert site.told(1, StartWorker(7, 0, "rank", 1)) == []
+    assert reached["an order that the agent has followed already"] == 1
+
+
+def test_images_that_do_not_count_are_wiped() -> None:
+    site = Site.make()
+    site.connects((Images(0, (4, 3)), Images(1, (9,))))
+    assert Wipe((0,)) in site.hears(Welcome(1, 0, LEASE_S, False, (0,)))
+
+
+def a_hub(nodes: int = 2, ranks: int = 2) -> Hub:
+    return Hub(Coordinator(options=CoordinatorOptions(ranks, Restart(), nodes=nodes)), epoch=1, lease_s=LEASE_S)
+
+
+def enrols(hub: Hub, node: str, *, now_s: float = 0.0, **told: Any) -> list[Output]:
+    said = {"session": 1, "capacity": 1, "epoch": 0, "heard": 0, "step": 0, "store": None, "housed": (), "images": (), "transfer": (), "script": ""} | told
+    return hub.on_line(node, Enrol(node=node, sent_s=now_s, **said), now_s=now_s)
+
+
+def beats(hub: Hub, node: str, number: int = 1, *, now_s: float = 0.0) -> list[Output]:
+    return hub.on_line(node, Beat(number, 0, now_s), now_s=now_s)
+
+
+def orders(outputs: list[Output]) -> list[tuple[str, Any]]:
+    return [(one.node, one.message.message) for one in outputs if isinstance(one, Line) and isinstance(one.message, ToNode)]
+
+
+def test_a_run_begins_once_its_nodes_are_known_to_have_heard_that_they_are_welcome() -> None:
+    hub = a_hub()
+    hub.start(now_s=0.0)
+    for node in "ab":
+        assert orders(enrols(hub, node)) == []
+    assert orders(beats(hub, "a")) == []
+    started = [(node, order.rank) for node, order in orders(beats(hub, "b")) if isinstance(order, StartWorker)]
+    assert started == [("a", 0), ("b", 1)]
+
+
+def test_a_run_begins_on_fewer_nodes_than_were_asked_for_if_they_have_room_and_the_rest_do_not_come() -> None:
+    hub = a_hub(nodes=3, ranks=2)
+    hub.start(now_s=0.0)
+    for node in "ab":
+        enrols(hub, node)
+        beats(hub, node)
+    reached.clear()
+    assert len([order for _, order in orders(hub.on_timer(now_s=limits.ENROL_WAIT_S, name="nodes")) if isinstance(order, StartWorker)]) == 2
+    assert reached["fewer nodes than were asked for"] == 1
+
+
+def test_a_run_waits_for_room_and_ends_with_a_verdict_if_none_comes() -> None:
+    hub = a_hub(nodes=1, ranks=2)
+    hub.start(now_s=0.0)
+    enrols(hub, "a")
+    reached.clear()
+    assert SetTimer("nodes", limits.NODE_WAIT_S) in beats(hub, "a")
+    assert reached["the nodes that are there have too little room"] == 1
+    (end,) = [one for one in hub.on_timer(now_s=limits.NODE_WAIT_S, name="nodes") if type(one).__name__ == "End"]
+    assert "no node with room for ranks [1]" in end.reason  # type: ignore[union-attr]
+
+
+def test_an_agent_that_houses_what_is_given_away_is_to_begin_anew() -> None:
+    hub, site = a_hub(), Site.make()
+    hub.start(now_s=0.0)
+    site.is_welcome()
+    site.told(1, StartWorker(7, 0, "rank", 1))
+    enrol = site.connects()
+    reached.clear()
+    (line,) = [one for one in hub.on_line("a", enrol, now_s=0.0) if isinstance(one, Line)]
+    assert line.message == Welcome(1, 0, LEASE_S, True, None)
+    assert reached["an agent comes too late"] == 1
+    assert Kill(7, "this node was counted out: its ranks are given away") in site.hears(line.message)
+    assert reached["counted out while the agent was away"] == 1
+
+
+def _trains(hub: Hub) -> None:
+    hub.start(now_s=0.0)
+    for node in "ab":
+        enrols(hub, node)
+        beats(hub, node)
+    coordinator = hub.coordinator
+    coordinator.on_message(StoreUp("h", 1, 1), now_s=0.0, node="a")
+    for worker in (1, 2):
+        coordinator.on_message(Hello(worker, worker), now_s=0.0)
+        coordinator.on_message(Registered(worker, 1, 0, "in_place", False, True, ""), now_s=0.0)
+
+
+def test_news_that_come_twice_are_taken_once() -> None:
+    hub = a_hub()
+    _trains(hub)
+    reached.clear()
+    for _ in range(2):
+        hub.on_line("a", FromNode(1, 0, 0.0, Parked(1, "hot")), now_s=0.0)
+    assert reached["news that came twice"] == 1
+
+
+def test_a_node_that_is_about_to_return_and_does_not_is_not_waited_for() -> None:
+    hub = a_hub()
+    _trains(hub)
+    enrols(hub, "b", now_s=1.0, session=2, epoch=1)
+    assert hub.coordinator.nodes.returning == {"b"}
+    reached.clear()
+    hub.on_timer(now_s=1.0 + void_after_s(LEASE_S), name="leases")
+    assert hub.coordinator.nodes.returning == set()
+    assert reached["a node that was about to return does not"] == 1
+
+
+def test_the_killed_on_a_node_that_cannot_be_heard_are_waited_for_until_its_lease_is_void() -> None:
+    hub = a_hub()
+    _trains(hub)
+    hub.coordinator.roster.holder(1).condemned = True
+    hub.on_disconnected("b")
+    reached.clear()
+    assert SetTimer("kill", 60.0 + limits.SILENT_LOOK_S) in hub.coordinator.on_timer(now_s=60.0, name="kill")
+    assert reached["those that were killed cannot be heard"] == 1
+    assert hub.coordinator.stage is not Stage.STOPPING
+
+
+def test_the_store_goes_to_another_node_when_its_own_is_lost() -> None:
+    site, hub = Site.make(), a_hub()
+    _trains(hub)
+    beats(hub, "b", 2, now_s=void_after_s(LEASE_S) - 1.0)
+    out = hub.on_timer(now_s=void_after_s(LEASE_S), name="leases")
+    (order,) = [order for node, order in orders(out) if node == "b" and type(order).__name__ == "StartStore"]
+    site.is_welcome()
+    assert HostStore(order.reason) in site.told(1, order)
