@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from outlast.errors import CorruptError
 from outlast.model import messages
 from outlast.model.limits import MESSAGE_MAX_BYTES
-from outlast.model.messages import Committed, FrameReader, Message, Ping, ToWorker, Warned, decode, encode
+from outlast.model.messages import Committed, Message, Ping, ToWorker, Warned
+from outlast.model.wire import FrameReader, decode, encode
 
 st.register_type_strategy(float, st.floats(allow_nan=False))
 anything = st.one_of([st.from_type(kind) for kind in typing.get_args(Message)])

@@ -10,7 +10,8 @@ import threading
 from collections.abc import Callable, Iterator
 
 from outlast.model.limits import CHANNEL_BUFFER_MAX_BYTES, CHANNEL_READ_BYTES
-from outlast.model.messages import FrameReader, Message, encode
+from outlast.model.messages import Message
+from outlast.model.wire import FrameReader, encode
 from outlast.runtime.loop import Loop
 
 

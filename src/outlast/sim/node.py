@@ -117,15 +117,15 @@ class Node:
 
     def obey(self, command: ForAgent) -> None:
         """An order, on the one node there is."""
-        self.touch()
+        self.stir()
         self.do(self.agent.on_command(command, now_s=self.now_s))
 
-    def touch(self) -> None:
+    def stir(self) -> None:
         """Something changes that the agent looks at."""
-        self._world.touched[self] = None
+        self._world.stirred[self] = None
 
     def heard_by_agent(self, message: FromAgent) -> None:
-        self.touch()
+        self.stir()
         self.do(self._ear.on_event(message, now_s=self.now_s))
 
     # --- the line ------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class Node:
     def on_line(self, message: OnLine) -> None:
         if self.outpost is not None and self.lives:
             if not isinstance(message, Grant):
-                self.touch()
+                self.stir()
             self.do(self.outpost.on_line(message, now_s=self.now_s))
 
     def _set_timer(self, order: SetTimer) -> None:
@@ -253,7 +253,7 @@ class Node:
 
         def arrive() -> None:
             if self.lives and self._boots == boots:
-                self.touch()
+                self.stir()
                 act()
 
         self._links.send_from(process, arrive)
@@ -333,7 +333,7 @@ class Node:
     def _resume(self, process: Process, value: Any, error: Exception | None) -> None:
         """Run the main thread up to its next wait."""
         assert process.main is not None
-        self.touch()
+        self.stir()
         process.waits = None
         process.token += 1
         try:

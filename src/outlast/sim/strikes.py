@@ -135,7 +135,7 @@ class Strikes:
         if fault.kind in NODE_KINDS:
             self._strike_node(fault, process.node)
             return
-        process.node.touch()
+        process.node.stir()
         self._note(fault, process.worker, f"worker {process.worker} (rank {process.rank})")
         self._strikes_process(process, fault.kind)
         if fault.kind in ("kill", "exit"):
@@ -164,7 +164,7 @@ class Strikes:
         cut_off = any(fault.kind in (*NODE_KINDS, "lose_coordinator") for _, fault, _ in self.struck)  # nobody may have been there to be told
         if since_s is not None and process.alive and self._world.end is None and not cut_off:
             self._world.see(WentOn(process.worker, process.rank, self._world.now_s - since_s))
-        process.node.touch()
+        process.node.stir()
         process.stopped = process.listed_stopped = False
         backlog, process.backlog = process.backlog, []
         for act in backlog:

@@ -62,7 +62,7 @@ class World:
         self._by_name = {node.name: node for node in self.nodes}
         self.transfer: tuple[int, int, Node] | None = None  # generation and step of the transfer image, and where it lies
         self.transfer_died = False  # with its node
-        self.touched: dict[Node, None] = {}  # nodes on which the event at hand changed anything that their agents look at
+        self.stirred: dict[Node, None] = {}  # nodes on which the event at hand changed anything that their agents look at
         self.done: set[int] = set()  # ranks whose last process came to its end well
         self.commits: list[tuple[float, int, int, int]] = []  # time, generation, rank, step
         self.committed = 0  # the newest step committed by anybody (sharded: sealed by all)
@@ -104,9 +104,9 @@ class World:
             if due_s is None or due_s > BEGAN_S + bound_s or self.jury.violations:
                 break
             self.timeline.step()
-            for node in self.touched:
+            for node in self.stirred:
                 node.watch.event_ends()
-            self.touched.clear()
+            self.stirred.clear()
         if self.end is None and not self.jury.violations:
             self.see(NothingMoves(bound_s, self.describe()))
         return self.end
@@ -232,7 +232,7 @@ class World:
         if cause is not None:
             process.book.switch(now_s=self.now_s, cause=cause)
         publish(process, phase, now_s=self.now_s)
-        self.touched[process.node] = None
+        self.stirred[process.node] = None
 
     def has_committed(self, process: Process, step: int) -> None:
         generation = process.machine.generation
