@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from outlast.errors import UsageError
-from outlast.model.fault_plan import KINDS, MARKS, PASSING, PlannedFault, parse, render
+from outlast.model.fault_plan import KINDS, MARKS, NODE_KINDS, PASSING, STAGES, PlannedFault, parse, render
 
 WHOLE = """
 schema = 1
@@ -47,14 +48,21 @@ def test_a_plan_is_read_as_it_is_written() -> None:
 def a_fault(number: int) -> st.SearchStrategy[PlannedFault]:
     seconds = st.floats(0, 1e6, allow_nan=False)
     when = st.one_of(
-        st.builds(lambda mark, nth, times: {"mark": mark, "nth": nth, "times": times}, st.sampled_from(MARKS), st.integers(1, 9), st.integers(1, 3)),
+        st.builds(
+            lambda mark, nth, times: {"mark": mark, "nth": nth, "times": times}, st.sampled_from((*MARKS, *STAGES)), st.integers(1, 9), st.integers(1, 3)
+        ),
         st.builds(lambda at_s: {"at_s": at_s}, seconds),
         st.builds(lambda step: {"at_step": step}, st.integers(1, 9)),
     )
+
+    def make(name: str, kind: str, rank: int, when: dict[str, Any], after_s: float, for_s: float) -> PlannedFault:
+        whom: dict[str, Any] = {"rank": None if kind in ("lose_store", "lose_coordinator") else rank}
+        if kind in NODE_KINDS:  # a node by its number, or the one that a rank lives on
+            whom = {"rank": None, "node": -rank} if rank <= 0 else {"rank": rank}
+        return PlannedFault(f"{number}{name}", kind, **whom, **when, after_s=after_s, **({"for_s": for_s} if kind in PASSING else {}))
+
     return st.builds(
-        lambda name, kind, rank, when, after_s, for_s: PlannedFault(
-            f"{number}{name}", kind, None if kind == "lose_store" else rank, **when, after_s=after_s, **({"for_s": for_s} if kind in PASSING else {})
-        ),
+        make,
         st.text(st.characters(exclude_categories=["Cs"]), max_size=4), st.sampled_from(sorted(KINDS)), st.integers(-1, 5), when, seconds, seconds,
     )  # fmt: skip
 
@@ -81,8 +89,9 @@ def changed(old: str, new: str) -> str:
         (changed('"kill"', "3"), "there is no fault kind 3", "one of kill, exit"),
         (changed("after_s", "afters"), "there is no key 'afters'", "did you mean 'after_s'?"),
         (changed("{ rank = 1 }", "{ rank = -1 }"), "fault first: rank is -1; it is a whole number from 0", ""),
-        (changed("{ rank = 1 }", "{ store = true }"), "kill cannot strike store", "lose_store strikes"),
-        (changed("{ rank = 1 }", "{ rank = 1, spare = true }"), "target is", "one of { rank = 1 }"),
+        (changed("{ rank = 1 }", "{ store = true }"), "kill cannot strike store", "it strikes rank or spare"),
+        (changed("{ rank = 1 }", "{ node = 1 }"), "kill cannot strike node", "it strikes rank or spare"),
+        (changed("{ rank = 1 }", "{ rank = 1, spare = true }"), "target is", "as in { rank = 1 }"),
         (changed("{ spare = true }", "{ spare = false }"), "spare is true, or not there", ""),
         (changed('on_mark = "voting"', 'on_mark = "votign"'), "there is no mark 'votign'", "did you mean 'voting'?"),
         (changed("nth = 2", "nth = 0"), "nth is 0; it is a whole number from 1", ""),
