@@ -3,6 +3,7 @@
     python tests/sim/mutation.py                         the named mutants
     python tests/sim/mutation.py --flips                 each condition of the files in FLIPPED, turned round
     python tests/sim/mutation.py --only heals_nobody     some of them
+    python tests/sim/mutation.py --flips --sample 60     60 of them, spread evenly
 
 Each mutant is a copy of the package with one place changed; seeds run in it until one breaks a rule, ends with an error, or does not
 end: then it is killed. A table is printed; exit code 1 if a mutant survives that is not argued for in SURVIVORS.
@@ -24,11 +25,20 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "outlast"
 SEEDS = 2_000
-LIMIT_S = 240.0
+SEED_S = 60  # a life that takes longer here does not end: those of the code as it is take a few seconds at most
+LIMIT_S = 3_600.0
 PROGRAM = """
-import sys
+import signal, sys
 from outlast.sim.life import live
+seed = 0
+def late(*_):
+    print(f"seed {{seed}}: does not end")
+    sys.stdout.flush()
+    import os
+    os._exit(9)
+signal.signal(signal.SIGALRM, late)
 for seed in range({seeds}):
+    signal.alarm({seed_s})
     life = live(seed=seed, given={{}})
     if life.result != "ok":
         print(f"seed {{seed}}: " + ", ".join(sorted({{one.rule for one in life.violations}})))
@@ -63,7 +73,9 @@ class Fate:
 
 _COORDINATOR, _FAULTS, _LEAVING, _MOVING = (f"engine/protocol/{name}.py" for name in ("coordinator", "faults", "leaving", "moving"))
 _MEMBERS, _WORKER, _AGENT = (f"engine/protocol/{name}.py" for name in ("members", "worker", "agent"))
-_EXITS = "engine/protocol/exits.py"
+_EXITS, _OUTPOST, _HUB, _LEASE, _LINES, _HOUSING, _REBUILD, _NODES, _STATE = (
+    f"engine/protocol/{name}.py" for name in ("exits", "outpost", "hub", "lease", "lines", "housing", "rebuild", "nodes", "state")
+)
 _RESTORE, _HANG, _RECOVERY, _BUDGET = (f"engine/{name}.py" for name in ("restore", "hang", "recovery", "budget"))
 
 
@@ -144,10 +156,30 @@ NAMED = (
     Mutant("a_lost_store_is_a_ranks_fault", _FAULTS, "if self._store_lost[0] == self.generation:", "if False:"),
     Mutant("executed_steps_count_as_committed", _MOVING, "max(self.roster.done(rank), self.options.start.step)", "self.executed"),
     Mutant("a_late_tick_is_nobodys", _AGENT, "self._ticked_s = until_s", "pass"),
+    Mutant("an_agent_does_not_watch_its_lease", _OUTPOST, 'return self._fence("the lease of this node has run out")', "return []"),
+    Mutant("a_node_is_counted_out_while_its_lease_runs", _LEASE, "return lease_s * (1", "return 0.3 * lease_s * (1"),
+    Mutant("orders_are_followed_twice", _OUTPOST, "if not self._inbox.takes(message):", "if self._inbox.takes(message) is None:"),
+    Mutant("what_was_not_heard_is_not_said_again", _HUB, "for number, order in seat.outbox.kept()]", "for number, order in ()]"),
+    Mutant("images_of_a_former_home_count", _HOUSING, "if images.steps and self.roster.homes.get(images.rank) == enrol.node and not", "if not"),
+    Mutant("the_images_of_a_lost_node_count", _MEMBERS, "            if home == node:\n                self._remains.pop", "            if False:\n                self._remains.pop"),
+    Mutant("what_a_node_comes_back_with_is_not_found", _HOUSING, "self.roster.find_images(images.rank, images.steps)", "pass"),
+    Mutant("what_agents_house_is_forgotten", _REBUILD, "for housed in enrol.housed:", "for housed in ():"),
+    Mutant("a_new_coordinator_waits_for_nobody", _REBUILD, "return [] if self._awaited else self._rebuilt(now_s)", "return self._rebuilt(now_s)"),
+    Mutant("two_in_one_rank_are_left_alone", _REBUILD, 'out += self._kill(now_s, [other], "another process was given its rank")', "pass"),
+    Mutant("the_ranks_of_a_lost_node_are_not_missed", _HOUSING, "            if member.home == node:\n                member.node_lost", "            if False:\n                member.node_lost"),
+    Mutant("early_news_are_dropped", _COORDINATOR, "self._early.append((message, node))", "pass"),
+    Mutant("generations_are_not_written_down_first", _STATE, "members), at_once=not self.nodes.local)", "members))"),
+    Mutant("an_agent_judges_alone", _AGENT, "        if not self._alone:\n            self._question = None", "        if False:\n            self._question = None"),
+    Mutant("a_node_has_room_for_any_number", _NODES, "capacity - taken[node] for", "capacity for"),
+    Mutant("an_old_enrolment_is_taken_at_its_word", _HUB, "if self.coordinator.adopts(node) else [])", "if node else [])"),
+    Mutant("times_of_other_clocks_are_taken_as_they_are", _LINES, "getattr(message, name) + by_s", "getattr(message, name)"),
+    Mutant("a_nodes_ranks_are_lost_one_by_one", _HOUSING, "self._several_end, self._node_faults = True, 0", "self._node_faults = 0"),
+    Mutant("a_node_that_returns_is_not_waited_for", _HOUSING, "self.nodes.returning.add(node)", "pass"),
+    Mutant("a_donor_that_was_given_up_is_asked_to_leave", _REBUILD, 'out += self._kill(now_s, given_up, "it was given up by its plan")', "pass"),
 )  # fmt: skip
 FLIPPED = (
     _RECOVERY, _RESTORE, _BUDGET, _HANG, _COORDINATOR, _FAULTS, _LEAVING, _MOVING, _MEMBERS, _WORKER, _AGENT, "engine/protocol/ending.py",
-    "engine/protocol/interruptions.py",
+    "engine/protocol/interruptions.py", _EXITS, _OUTPOST, _HUB, _LEASE, _LINES, _HOUSING, _REBUILD, _NODES, "engine/protocol/hearing.py", "engine/placement.py",
 )  # fmt: skip
 SURVIVORS: dict[str, str] = {  # name of a mutant that lives -> why it may
     "a_condemned_member_may_still_break": "While a rank is condemned and not dead the run gathers, leaves or stops. There its words join the interruption "
@@ -193,7 +225,7 @@ def fate_of(mutant: Mutant, *, seeds: int) -> Fate:
         environment = os.environ | {"PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
         try:
             done = subprocess.run(
-                [sys.executable, "-c", PROGRAM.format(seeds=seeds)], env=environment, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S
+                [sys.executable, "-c", PROGRAM.format(seeds=seeds, seed_s=SEED_S)], env=environment, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S
             )
         except subprocess.TimeoutExpired:
             return Fate(mutant, True, "does not end")
@@ -206,9 +238,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--flips", action="store_true", help="each condition turned round, in place of the named mutants")
     parser.add_argument("--only", nargs="*", default=[], help="mutants whose name holds one of these words")
+    parser.add_argument("--sample", type=int, metavar="N", help="only N of them, spread evenly")
     parser.add_argument("--seeds", type=int, default=SEEDS)
     args = parser.parse_args()
     mutants = [one for one in (flips() if args.flips else NAMED) if not args.only or any(word in one.name for word in args.only)]
+    if args.sample is not None and args.sample < len(mutants):
+        mutants = [mutants[number * len(mutants) // args.sample] for number in range(args.sample)]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         fates = []
         for fate in pool.map(lambda mutant: fate_of(mutant, seeds=args.seeds), mutants):

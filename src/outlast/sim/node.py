@@ -232,6 +232,7 @@ class Node:
         process = Process(order.worker, order.rank, order.kind, order.generation, machine, beacon, book, self._world.now_s, self)
         process.beacon.typical_s.update(TYPICAL_S)
         self.processes[order.worker] = process
+        self._world.takes_rank(process, order.rank)
         process.main = self._script(self._world, process)
         self.event(process, WorkerStarted(order.worker, 1000 + order.worker, self.name or "node", self.now_s))
         if order.worker in self.doomed:
@@ -298,9 +299,9 @@ class Node:
             return
         if isinstance(order.message, Regroup):
             rank = order.message.rank
-            others = tuple(p.worker for p in self._world.alive() if p is not process and rank in (p.rank, p.beacon.rank) and (p.node is self or not p.dying))
+            others = tuple(p.worker for p in self._world.in_rank(rank) if p is not process and (p.node is self or not p.dying))
             self._world.see(RankGiven(process.worker, order.message, others))
-            process.rank = rank
+            self._world.takes_rank(process, rank)
             self._world.done.discard(rank)
         for output in process.machine.on_message(order.message):
             self.carry_out_in(process, output)

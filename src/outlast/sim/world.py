@@ -62,6 +62,7 @@ class World:
         self._by_name = {node.name: node for node in self.nodes}
         self.transfer: tuple[int, int, Node] | None = None  # generation and step of the transfer image, and where it lies
         self.transfer_died = False  # with its node
+        self._by_rank: dict[int, dict[int, Process]] = {}
         self.stirred: dict[Node, None] = {}  # nodes on which the event at hand changed anything that their agents look at
         self.done: set[int] = set()  # ranks whose last process came to its end well
         self.commits: list[tuple[float, int, int, int]] = []  # time, generation, rank, step
@@ -150,6 +151,16 @@ class World:
     def alive(self) -> list[Process]:
         return [process for node in self.nodes for process in node.processes.values() if process.alive]
 
+    def in_rank(self, rank: int) -> list[Process]:
+        """Living processes that hold `rank`, or hold it still."""
+        return [process for process in self._by_rank.get(rank, {}).values() if process.alive]
+
+    def takes_rank(self, process: Process, rank: int) -> None:
+        """From its birth, or by a plan."""
+        self._by_rank.get(process.rank, {}).pop(process.worker, None)
+        process.rank = rank
+        self._by_rank.setdefault(rank, {})[process.worker] = process
+
     def node_of(self, name: str) -> Node:
         return self._by_name[name]
 
@@ -236,7 +247,7 @@ class World:
 
     def has_committed(self, process: Process, step: int) -> None:
         generation = process.machine.generation
-        owners = tuple(p.worker for p in self.alive() if p.rank == process.rank and not p.dying)
+        owners = tuple(p.worker for p in self.in_rank(process.rank) if not p.dying)
         self.see(StepDone(process.worker, process.rank, generation, step, process.content, owners))
         self._longest_s = max(self._longest_s, self.now_s - process.step_began_s)
         self._worked_s.setdefault(process.rank, {}).setdefault(step, self.now_s - process.step_began_s)
