@@ -381,6 +381,18 @@ def test_the_killed_on_a_node_that_cannot_be_heard_are_waited_for_until_its_leas
     assert hub.coordinator.stage is not Stage.STOPPING
 
 
+def test_images_count_where_the_rank_lived_last_and_nowhere_else() -> None:
+    hub = a_hub()
+    _trains(hub)
+    roster = hub.coordinator.roster
+    for node, found in (("a", False), ("b", True)):
+        roster.lose_rank(1)
+        hub.on_timer(now_s=void_after_s(LEASE_S), name="leases")
+        enrols(hub, node, session=2, images=(Images(1, (4, 3)),), now_s=void_after_s(LEASE_S))
+        beats(hub, node, now_s=void_after_s(LEASE_S))
+        assert roster.has_images(1) is found
+
+
 def test_the_store_goes_to_another_node_when_its_own_is_lost() -> None:
     site, hub = Site.make(), a_hub()
     _trains(hub)

@@ -161,15 +161,27 @@ NAMED = (
     Mutant("orders_are_followed_twice", _OUTPOST, "if not self._inbox.takes(message):", "if self._inbox.takes(message) is None:"),
     Mutant("what_was_not_heard_is_not_said_again", _HUB, "for number, order in seat.outbox.kept()]", "for number, order in ()]"),
     Mutant("images_of_a_former_home_count", _HOUSING, "if images.steps and self.roster.homes.get(images.rank) == enrol.node and not", "if not"),
-    Mutant("the_images_of_a_lost_node_count", _MEMBERS, "            if home == node:\n                self._remains.pop", "            if False:\n                self._remains.pop"),
+    Mutant(
+        "the_images_of_a_lost_node_count", _MEMBERS,
+        "            if home == node:\n                self._remains.pop",
+        "            if False:\n                self._remains.pop",
+    ),
     Mutant("what_a_node_comes_back_with_is_not_found", _HOUSING, "self.roster.find_images(images.rank, images.steps)", "pass"),
     Mutant("what_agents_house_is_forgotten", _REBUILD, "for housed in enrol.housed:", "for housed in ():"),
     Mutant("a_new_coordinator_waits_for_nobody", _REBUILD, "return [] if self._awaited else self._rebuilt(now_s)", "return self._rebuilt(now_s)"),
     Mutant("two_in_one_rank_are_left_alone", _REBUILD, 'out += self._kill(now_s, [other], "another process was given its rank")', "pass"),
-    Mutant("the_ranks_of_a_lost_node_are_not_missed", _HOUSING, "            if member.home == node:\n                member.node_lost", "            if False:\n                member.node_lost"),
+    Mutant(
+        "the_ranks_of_a_lost_node_are_not_missed", _HOUSING,
+        "            if member.home == node:\n                member.node_lost",
+        "            if False:\n                member.node_lost",
+    ),
     Mutant("early_news_are_dropped", _COORDINATOR, "self._early.append((message, node))", "pass"),
     Mutant("generations_are_not_written_down_first", _STATE, "members), at_once=not self.nodes.local)", "members))"),
-    Mutant("an_agent_judges_alone", _AGENT, "        if not self._alone:\n            self._question = None", "        if False:\n            self._question = None"),
+    Mutant(
+        "an_agent_judges_alone", _AGENT,
+        "        if not self._alone:\n            self._question = None",
+        "        if False:\n            self._question = None",
+    ),
     Mutant("a_node_has_room_for_any_number", _NODES, "capacity - taken[node] for", "capacity for"),
     Mutant("an_old_enrolment_is_taken_at_its_word", _HUB, "if self.coordinator.adopts(node) else [])", "if node else [])"),
     Mutant("times_of_other_clocks_are_taken_as_they_are", _LINES, "getattr(message, name) + by_s", "getattr(message, name)"),
@@ -184,6 +196,10 @@ FLIPPED = (
 SURVIVORS: dict[str, str] = {  # name of a mutant that lives -> why it may
     "a_condemned_member_may_still_break": "While a rank is condemned and not dead the run gathers, leaves or stops. There its words join the interruption "
     "that it was condemned in, and its rank is lost already. Only one that raises twice, while all are cleared, would be booked again.",
+    "orders_are_followed_twice": "At each new connection both ends say what they have heard, so nothing that was heard is sent again. Who counts numbers is "
+    "a second fence, which tests/engine/test_nodes.py holds.",
+    "images_of_a_former_home_count": "Images are looked for where a rank has none, and a rank that has moved has some as soon as it is attached. What lies "
+    "between is held by tests/engine/test_nodes.py.",
     "the_last_plan_is_forgotten": "A plan goes forward only after all had sealed the step, and slots outlive their processes: `_all_sealed` finds that step "
     "again. Its use is where slots are lost with their node.",
 }

@@ -45,6 +45,20 @@ def test_what_a_swarm_once_found_stays_mended(path: Path) -> None:
     assert life.violations == (), why
 
 
+@pytest.mark.parametrize("way", ["in_place", "respawn", "reenter", "sharded"])
+@pytest.mark.parametrize(
+    ("kind", "for_s", "rungs"),
+    [("cut", 2.0, ()), ("cut", 20.0, None), ("lose_node", 1_000.0, None), ("lose_coordinator", 1.0, ()), ("lag", 1.0, ())],
+    ids=["a short cut", "a long cut", "no power", "no coordinator", "a slow line"],
+)
+def test_a_node_or_the_coordinator_is_lost_and_the_run_goes_on(way: str, kind: str, for_s: float, rungs: tuple[str, ...] | None) -> None:
+    """What lasts less than a lease (6 s) interrupts nobody; after what lasts longer the ranks live on the spare node."""
+    options = Options(way=way, ranks=4, nodes=3, spare_nodes=1, steps=200, latency_s=0.003)
+    life = lived(seed=1, options=options, faults=(PlannedFault("x", kind, None if kind == "lose_coordinator" else 1, at_s=1.5, for_s=for_s),))
+    assert (life.result, life.end, life.fired) == ("ok", "ended", ("x",))
+    assert life.rungs == rungs if rungs is not None else len(life.rungs) == 1
+
+
 def test_a_swarm_reaches_what_it_is_for(swarm: Tally) -> None:
     facts = swarm.as_dict()
     assert swarm.overlap >= 0.3
@@ -131,7 +145,12 @@ def test_impossible_options_are_named(given: dict[str, object], said: str) -> No
 
 @pytest.mark.parametrize(
     ("fault", "said"),
-    [(PlannedFault("x", "kill", 3, "body"), "fault x strikes rank 3, and there are 3"), (PlannedFault("x", "kill", -1, "parked"), "strikes a spare")],
+    [
+        (PlannedFault("x", "kill", 3, "body"), "fault x strikes rank 3, and there are 3"),
+        (PlannedFault("x", "kill", -1, "parked"), "strikes a spare"),
+        (PlannedFault("x", "cut", None, at_s=1.0, node=1), "fault x strikes node 1, and there are 1"),
+        (PlannedFault("x", "lose_coordinator", None, at_s=1.0), "fault x is of several nodes, and there is one"),
+    ],
 )
 def test_a_plan_for_what_does_not_exist_is_refused(fault: PlannedFault, said: str) -> None:
     with pytest.raises(UsageError, match=said):

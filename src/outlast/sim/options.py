@@ -66,7 +66,7 @@ def draw_options(stream: Stream, given: Mapping[str, Any]) -> Options:
     several, nodes, spare_nodes = stream.chance(0.45), 2 + stream.below(3), stream.below(2)
     beat_s, drift = stream.pick((0.1, 0.3, limits.BEAT_S)), stream.between(0.0, limits.CLOCK_DRIFT_MAX)
     ranks = given.get("ranks", drawn["ranks"])
-    if several and given.get("nodes", nodes) > 1:
+    if given.get("nodes", nodes if several else 1) > 1:
         drawn |= {"nodes": min(nodes, ranks + spare_nodes), "spare_nodes": spare_nodes, "beat_s": beat_s, "drift": drift}
     options = Options(**(drawn | dict(given)))
     check(options)
