@@ -58,7 +58,7 @@ class Agent:
         self.heard = 0
         self.step = 0
         self.ranks: dict[int, int] = {}
-        self.joined: set[int] = set()
+        self.planned = (0, 0)
         self.unsent = b""
         self.buffer = b""
 
@@ -156,22 +156,28 @@ class Agent:
             say(event="unexpected", order=order)
 
     def regroup(self, worker: int, plan: dict[str, Any], answers: list[Message]) -> None:
+        """Nobody can join before all have their plans: a group is built by all of its ranks."""
         generation, step, swarm = plan["generation"], plan["step"], self.swarm
         swarm.plans.append(time.monotonic())
         if plan["then"] == "start":
             answers.append(Registered(worker, generation, step, "in_place", False, True, ""))
-        self.step = max(self.step, step + 1)
-        answers += [Underway(worker, generation, 3), Joined(worker, generation, step, 0.01, 0.0), Committed(worker, generation, step + 1, time.monotonic())]
-        self.joined.add(worker)
-        if len(self.joined) == len(self.ranks):
-            answers.append(self.progress())
+        answers.append(Underway(worker, generation, 2))
+        self.planned = (generation, step)
         if len(swarm.plans) == len(swarm.agents) * swarm.ranks:
             swarm.all_planned()
+
+    def join(self) -> None:
+        """The group is there, and a step is done in it."""
+        generation, step = self.planned
+        self.step, now_s = step + 1, time.monotonic()
+        said: list[Message] = []
+        for worker in self.ranks:
+            said += [Underway(worker, generation, 3), Joined(worker, generation, step, 0.01, 0.0), Committed(worker, generation, step + 1, now_s)]
+        self.news([*said, self.progress()])
 
     def lose_one(self) -> None:
         worker = next(iter(self.ranks))
         rank = self.ranks.pop(worker)
-        self.joined.discard(worker)
         now_s = time.monotonic()
         say(event="struck", at_s=now_s, rank=rank)
         self.news([WorkerExited(worker, 1, None, 9, False, self.step, (self.step,), (self.step,), "body", now_s, now_s, "")])
@@ -186,6 +192,7 @@ class Swarm:
         self.enrolled = self.grants = 0
         self.sent_bytes = self.received_bytes = 0
         self.progress = False
+        self.joining = False
         self.leaves: list[float] = []
         self.plans: list[float] = []
         self.at_strike = (0, 0, 0.0)
@@ -211,6 +218,10 @@ class Swarm:
                     agent.writable()
                 if mask & ~select.EPOLLOUT:
                     agent.readable()
+            if self.joining:
+                self.joining = False
+                for agent in self.agents:
+                    agent.join()
             while self.next_s() <= time.monotonic():
                 agent = self.agents[self.beaten % len(self.agents)]
                 self.beaten += 1
@@ -255,6 +266,7 @@ class Swarm:
             sent=self.sent_bytes - sent, received=self.received_bytes - received, cpu_s=_cpu_s() - cpu_s,
         )  # fmt: skip
         self.plans = []
+        self.joining = True
 
 
 def _cpu_s() -> float:
