@@ -263,7 +263,7 @@ def main() -> int:
     parser.add_argument("--beat-s", type=float, default=5.0)
     parser.add_argument("--seconds", type=float, default=30.0, help="how long heartbeats are watched")
     parser.add_argument("--strikes", type=int, default=3, help="ranks that die, one after the other")
-    parser.add_argument("--step-s", type=float, default=5.0, help="what the agents say that a step takes: survivors are given three of them to stand still")
+    parser.add_argument("--step-s", type=float, default=10.0, help="what the agents say that a step takes: survivors are given three of them to stand still")
     parser.add_argument("--patience-s", type=float, default=300.0, help="for each phase")
     parser.add_argument("--profile", type=int, metavar="ROWS", default=0, help="of the last regroup; it slows that one down")
     args = parser.parse_args()
