@@ -27,6 +27,7 @@ def commands(args: argparse.Namespace) -> dict[str, list[str]]:
         "overhead-4": ["overhead.py"],
         "overhead-2": ["overhead.py", "--workers", "2"],
         "stall": ["stall.py", "--json", str(RESULTS / "stall.json")],
+        "channel": ["channel.py"],
     }
 
 
@@ -51,8 +52,11 @@ def overhead_page(kept: dict) -> list[str]:
     ]  # fmt: skip
 
 
-def stall_page(text: str) -> list[str]:
-    return ["## One snapshot each step", "", "What `benchmarks/stall.py` said:", "", "```", *text.rstrip().splitlines(), "```"]
+TOLD = {"stall": "One snapshot each step", "channel": "One coordinator, 12,500 agents, 100,000 ranks"}
+
+
+def told_page(name: str, text: str) -> list[str]:
+    return [f"## {TOLD[name]}", "", f"What `benchmarks/{name}.py` said:", "", "```", *text.strip().splitlines(), "```"]
 
 
 def condition(kept: dict, *, workers: int = 4) -> str:
@@ -67,8 +71,9 @@ def page() -> str:
             parts += [*mttr_page(title, json.loads((RESULTS / f"{name}.json").read_text())), ""]
     for path in sorted(RESULTS.glob("overhead-*.json"), reverse=True):
         parts += [*overhead_page(json.loads(path.read_text())), ""]
-    if (RESULTS / "stall.txt").exists():
-        parts += [*stall_page((RESULTS / "stall.txt").read_text()), ""]
+    for name in TOLD:
+        if (RESULTS / f"{name}.txt").exists():
+            parts += [*told_page(name, (RESULTS / f"{name}.txt").read_text()), ""]
     if (HERE / "NOTES.md").exists():
         parts += [(HERE / "NOTES.md").read_text().rstrip(), ""]
     return "\n".join(parts)
@@ -90,8 +95,8 @@ def main() -> int:
             for line in running.stdout or ():
                 print(line, end="", flush=True)
                 said.append(line)
-        if name == "stall":
-            (RESULTS / "stall.txt").write_text("".join(said))
+        if name in TOLD:
+            (RESULTS / f"{name}.txt").write_text("".join(said))
         if running.returncode not in (0, 3):
             bad.append(f"{name} ended with {running.returncode}")
     (HERE / "RESULTS.md").write_text(page())

@@ -49,6 +49,10 @@ SILENT_LOOK_S = 0.5  # who is waited for and cannot be heard is looked for this 
 RECONNECT_S = 0.5  # an agent without a connection tries again this often
 ENROL_WAIT_S = 600.0  # nodes that were asked for and do not come: then the run begins on those that are there, if they have room
 NODE_WAIT_S = 1_800.0  # a lost rank finds no node with room: so long the run waits for one
+DOOR_WAIT_S = 10.0  # a connection that has not said by then whose it is, and proven it, is closed
+DOOR_STRANGERS_COUNT = 256  # such connections at once; the others wait in the kernel's queue
+DOOR_FILES_COUNT = 256  # descriptors of the coordinator's process besides its connections: ledger, logs, store
+DOOR_KEEPALIVE_S = 60.0  # a connection that is silent for so long is asked after: a node that lost its power closes nothing
 
 # --- budgets -----------------------------------------------------------------------------------------
 REPEATS_PER_STEP_COUNT = 3  # the same step fails this often, with every process alive, before a dearer rung

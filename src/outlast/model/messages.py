@@ -521,9 +521,25 @@ class ToNode:
     message: ForAgent
 
 
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """The coordinator's first word on a connection, where the run has a token. `nonce`: never said before, hexadecimal."""
+
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The agent's answer, before its Enrol: whoever knows the run's token can make this `digest` (hexadecimal) of that nonce and this node."""
+
+    node: str
+    digest: str
+
+
 FromWorker = Hello | Parked | Registered | Broke | Inventory | Donated | Underway | Joined | Committed | Checkpointed | Finished | Refused | Warned | Pong
 ForWorker = Leave | Regroup | Ping | Stop
 ForAgent = StartWorker | KillWorker | TermWorker | ToWorker | StartStore | AskStandings | Judged
 FromAgent = WorkerStarted | WorkerExited | WorkerHung | Standings | Progress | WorkerFailedToStart | StoreUp | StoreLost | ZygoteLost
 OnLine = Enrol | Welcome | Beat | Grant | FromNode | ToNode
-Message = FromWorker | ForWorker | ForAgent | FromAgent | OnLine | Housed | Images | Stood
+BeforeLine = Challenge | Proof
+Message = FromWorker | ForWorker | ForAgent | FromAgent | OnLine | Housed | Images | Stood | BeforeLine

@@ -1,4 +1,4 @@
-"""Messages over a unix stream socket: `Channel` inside the loop, `BlockingChannel` for a worker's threads.
+"""Messages over a stream socket: `Channel` inside the loop, `BlockingChannel` for a worker's threads.
 
 Both close on a corrupt frame, with the reason, after what came before it; neither raises into the loop. A closed channel drops what is sent.
 """
@@ -31,14 +31,24 @@ class Channel:
 
     def send(self, message: Message) -> None:
         """Never blocks. A peer that leaves CHANNEL_BUFFER_MAX_BYTES unread loses the channel."""
+        if not self.closed:
+            self.send_frames(encode(message))
+
+    def send_frames(self, frames: bytes) -> None:
+        """The same for messages that are encoded already: several in one write."""
         if self.closed:
             return
         was_empty = not self._unsent
-        self._unsent += encode(message)
+        self._unsent += frames
         if was_empty:
             self._write()
         if len(self._unsent) > CHANNEL_BUFFER_MAX_BYTES:
             self._fail(f"the peer has left {len(self._unsent):,} bytes unread")
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What the kernel has not taken yet."""
+        return len(self._unsent)
 
     def drain(self) -> None:
         """Deliver what has arrived already; for a peer that is known to be dead."""

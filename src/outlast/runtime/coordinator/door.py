@@ -1,0 +1,267 @@
+"""Where the lines of several nodes come in: a listening socket, and one `Channel` for each agent that has enrolled.
+
+    accepted ──(Challenge ──Proof──>) Enrol──> on its line ──broken, replaced or hung up on──> gone
+        └──anything else, or nothing for DOOR_WAIT_S──> closed, and told why
+
+It decides nothing: what arrives goes to the `Hub`, whose lines and hang-ups it carries out. All other outputs are its owner's, who hands in what his own
+calls of the hub (`start`, `rebuild`, `on_timer`, `led`) lead to through `carry_out`.
+
+Not promised: that what was sent arrives; the hub says it again to a node that comes back. One thread: the loop's.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import resource
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from outlast.engine.protocol.hub import Hub
+from outlast.engine.protocol.outputs import HangUp, Line, Output, Tell
+from outlast.errors import UsageError
+from outlast.model import limits
+from outlast.model.messages import Beat, Challenge, Enrol, FromNode, Message, Proof
+from outlast.model.wire import encode
+from outlast.runtime import trust
+from outlast.runtime.channel import Channel
+from outlast.runtime.clock import now_s
+from outlast.runtime.loop import Loop, Timer
+
+
+@dataclass(eq=False, slots=True)
+class _Visitor:
+    """One connection. `node`: whose it says it is; "" before it has said so."""
+
+    address: str
+    channel: Channel
+    patience: Timer
+    question: Challenge | None = None  # that it has not answered yet
+    node: str = ""
+    enrolled: bool = False
+
+
+class Door:
+    """`open`, then let the loop run. `owner` gets every output that is no line.
+
+    `peers`: how many agents are to be served; raises UsageError where the process may not open so many files.
+    `token`: the run's; None: whoever can reach the address may enrol.
+    """
+
+    def __init__(self, loop: Loop, hub: Hub, *, peers: int, owner: Callable[[Output], None], token: bytes | None = None) -> None:
+        make_room_for(peers)
+        self._loop = loop
+        self._hub = hub
+        self._peers = peers
+        self._owner = owner
+        self._token = token
+        self._listener: socket.socket | None = None
+        self._strangers: set[_Visitor] = set()
+        self._lines: dict[str, _Visitor] = {}
+        self._outputs: deque[Output] = deque()
+        self._busy = False
+
+    def open(self, *, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
+        """Listen; `port` 0: one that is free. Returns the address. Raises UsageError for one that cannot be had.
+
+        The kernel cuts its queue to net.core.somaxconn: who finds it full tries again by itself, a second later.
+        """
+        self._listener = listener = _listening(host, port, self._peers)
+        self._loop.add_reader(listener.fileno(), self._accept)
+        address = listener.getsockname()
+        return address[0], address[1]
+
+    def close(self) -> None:
+        """The hub is not told."""
+        if self._listener is not None:
+            self._loop.remove_reader(self._listener.fileno())
+            self._listener.close()
+            self._listener = None
+        for visitor in (*self._strangers, *self._lines.values()):
+            visitor.patience.cancel()
+            visitor.channel.close()
+        self._strangers.clear()
+        self._lines.clear()
+
+    @property
+    def nodes(self) -> int:
+        """How many are on their lines."""
+        return len(self._lines)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What the kernel has not taken yet, of all lines."""
+        return sum(visitor.channel.unsent_bytes for visitor in self._lines.values())
+
+    # --- carrying out --------------------------------------------------------------------------------------
+
+    def carry_out(self, outputs: Iterable[Output]) -> None:
+        """In order; what they lead to comes after them."""
+        self._outputs.extend(outputs)
+        if self._busy:
+            return
+        self._busy = True
+        while self._outputs:
+            output = self._outputs.popleft()
+            if isinstance(output, Line):
+                self._send(output)
+            elif isinstance(output, HangUp):
+                self._hang_up(output.node)
+            else:
+                self._owner(output)
+        self._busy = False
+
+    def _send(self, line: Line) -> None:
+        """And all that follows for the same node, in one write: a regroup says something to each of its ranks."""
+        visitor = self._lines.get(line.node)
+        frames = [encode(line.message)] if visitor is not None else []
+        while self._outputs and isinstance(after := self._outputs[0], Line) and after.node == line.node:
+            self._outputs.popleft()
+            if visitor is not None:
+                frames.append(encode(after.message))
+        if visitor is not None:
+            visitor.channel.send_frames(b"".join(frames))
+
+    def _hang_up(self, node: str) -> None:
+        visitor = self._lines.get(node)
+        if visitor is not None:
+            visitor.channel.close()
+            self._gone(visitor)
+
+    # --- who comes -----------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        while self._listener is not None:
+            if len(self._strangers) >= limits.DOOR_STRANGERS_COUNT:
+                self._loop.remove_reader(self._listener.fileno())  # until one of them is known, or gone
+                return
+            try:
+                sock, address = self._listener.accept()
+            except (BlockingIOError, ConnectionError):
+                return
+            except OSError:  # no descriptor, no memory: it stays in the queue, and would be offered again at once
+                self._loop.remove_reader(self._listener.fileno())
+                self._loop.call_at(now_s() + limits.RECONNECT_S, self._accept_again)
+                return
+            self._welcome_in(sock, f"{address[0]} port {address[1]}")
+
+    def _accept_again(self) -> None:
+        if self._listener is not None and len(self._strangers) < limits.DOOR_STRANGERS_COUNT:
+            self._loop.add_reader(self._listener.fileno(), self._accept)
+
+    def _welcome_in(self, sock: socket.socket, address: str) -> None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, int(limits.DOOR_KEEPALIVE_S))
+        channel = Channel(
+            self._loop, sock, on_message=lambda message: self._on_message(visitor, message), on_close=lambda reason: self._on_close(visitor, reason)
+        )
+        patience = self._loop.call_at(now_s() + limits.DOOR_WAIT_S, lambda: self._refuse(visitor, f"it did not enrol within {limits.DOOR_WAIT_S:g} s"))
+        visitor = _Visitor(address, channel, patience)
+        self._strangers.add(visitor)
+        if self._token is not None:
+            visitor.question = trust.challenge()
+            channel.send(visitor.question)
+
+    # --- what they say -------------------------------------------------------------------------------------
+
+    def _on_message(self, visitor: _Visitor, message: Message) -> None:
+        if visitor.enrolled:
+            if isinstance(message, (Beat, FromNode)):
+                self.carry_out(self._hub.on_line(visitor.node, message, now_s=now_s()))
+            else:
+                self._refuse(visitor, f"it has enrolled, and says {_name(message)}")
+        elif visitor.question is not None:
+            self._on_proof(visitor, visitor.question, message)
+        elif not isinstance(message, Enrol):
+            self._refuse(visitor, f"it has to enrol, and says {_name(message)}")
+        elif not message.node or visitor.node not in ("", message.node):
+            self._refuse(visitor, f"it enrols as {message.node[:80]!r}" + (f", and has proven to be {visitor.node[:80]!r}" if visitor.node else ""))
+        else:
+            self._on_enrol(visitor, message)
+
+    def _on_proof(self, visitor: _Visitor, question: Challenge, message: Message) -> None:
+        if not isinstance(message, Proof):
+            self._refuse(visitor, f"it has to prove that it knows the run's token, and says {_name(message)}")
+        elif not message.node or not trust.proves(message, question, token=self._token or b""):
+            self._refuse(visitor, "it does not know the run's token")
+        else:
+            visitor.question, visitor.node = None, message.node
+
+    def _on_enrol(self, visitor: _Visitor, message: Enrol) -> None:
+        """The older connection of the same node, if there is one, is dead, or about to be: the newer one takes its place."""
+        visitor.patience.cancel()
+        self._no_stranger(visitor)
+        older = self._lines.get(message.node)
+        if older is not None:
+            older.channel.close()
+        visitor.node, visitor.enrolled = message.node, True
+        self._lines[message.node] = visitor
+        self.carry_out(self._hub.on_line(message.node, message, now_s=now_s()))
+
+    # --- who goes ------------------------------------------------------------------------------------------
+
+    def _refuse(self, visitor: _Visitor, reason: str) -> None:
+        visitor.channel.close()
+        self._told(visitor, reason)
+
+    def _on_close(self, visitor: _Visitor, reason: str) -> None:
+        if reason:
+            self._told(visitor, reason)
+        else:
+            self._gone(visitor)
+
+    def _told(self, visitor: _Visitor, reason: str) -> None:
+        whose = f"of node {visitor.node}" if visitor.enrolled else "of a stranger"
+        self._gone(visitor)
+        self.carry_out([Tell(f"the connection {whose} ({visitor.address}) is closed: {reason}")])
+
+    def _gone(self, visitor: _Visitor) -> None:
+        visitor.patience.cancel()
+        self._no_stranger(visitor)
+        if self._lines.get(visitor.node) is visitor:
+            del self._lines[visitor.node]
+            self.carry_out(self._hub.on_disconnected(visitor.node))
+
+    def _no_stranger(self, visitor: _Visitor) -> None:
+        if visitor in self._strangers:
+            was_full = len(self._strangers) >= limits.DOOR_STRANGERS_COUNT
+            self._strangers.discard(visitor)
+            if was_full:
+                self._accept_again()
+
+
+def make_room_for(peers: int) -> None:
+    """Raise this process's limit of open files as far as so many agents need it. UsageError: it may not be raised so far."""
+    needed = peers + limits.DOOR_STRANGERS_COUNT + limits.DOOR_FILES_COUNT
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise UsageError(
+            f"{peers:,} agents need {needed:,} open files, and this process may have {hard:,} (RLIMIT_NOFILE)",
+            hint=f"start the coordinator with `ulimit -n {needed}`, or in a service with LimitNOFILE={needed}",
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def _listening(host: str, port: int, peers: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
+    except ValueError:
+        raise UsageError(f"{host!r} is no address to listen on", hint="give an IPv4 or IPv6 address of this machine, like 10.0.0.1 or ::1") from None
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # another coordinator may come to this port at once
+        listener.bind((host, port))
+        listener.listen(max(peers, 128))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise UsageError(f"cannot listen on {host} port {port}: {error}", hint="give another address or port; port 0 takes one that is free") from None
+    listener.setblocking(False)
+    return listener
+
+
+def _name(message: Message) -> str:
+    return type(message).__name__

@@ -1,0 +1,445 @@
+"""The coordinator's door: real sockets on loopback, real `Outpost` and `Agent` machines at the other end, real `Hub` and `Coordinator` behind it."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from outlast.engine.protocol.agent import Agent
+from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart
+from outlast.engine.protocol.hub import Hub
+from outlast.engine.protocol.outpost import Outpost
+from outlast.engine.protocol.outputs import Deliver, HangUp, HostStore, Line, Output, SetTimer, Spawn, Tell, ToAgent
+from outlast.errors import UsageError
+from outlast.model import limits
+from outlast.model.messages import (
+    Beat,
+    Challenge,
+    Enrol,
+    ForWorker,
+    Grant,
+    Hello,
+    Leave,
+    Message,
+    Proof,
+    Regroup,
+    StoreUp,
+    ToNode,
+    ToWorker,
+    Welcome,
+    WorkerStarted,
+)
+from outlast.model.wire import encode
+from outlast.runtime import trust
+from outlast.runtime.channel import Channel
+from outlast.runtime.clock import now_s
+from outlast.runtime.coordinator.door import Door
+from outlast.runtime.loop import Loop, Timer
+
+BEAT_S = 0.02
+WITHIN_S = 20.0
+
+
+class Headquarters:
+    """A coordinator for `nodes` nodes of two ranks each. `told`: what the door or the coordinator said."""
+
+    def __init__(self, loop: Loop, *, nodes: int, token: bytes | None = None) -> None:
+        self.loop = loop
+        self.coordinator = Coordinator(options=CoordinatorOptions(nodes * 2, Restart(), nodes=nodes))
+        self.hub = Hub(self.coordinator, epoch=1, lease_s=limits.BEAT_S * limits.LEASE_BEATS)
+        self.told: list[str] = []
+        self.others: list[Output] = []
+        self._timers: dict[str, Timer] = {}
+        self.door = Door(loop, self.hub, peers=nodes, owner=self._own, token=token)
+        self.address = self.door.open()
+        self.door.carry_out(self.hub.start(now_s=now_s()))
+
+    def _own(self, output: Output) -> None:
+        self.others.append(output)
+        if isinstance(output, Tell):
+            self.told.append(output.text)
+        if isinstance(output, SetTimer):
+            if (old := self._timers.pop(output.name, None)) is not None:
+                old.cancel()
+            if output.at_s is not None:
+                name = output.name
+                self._timers[name] = self.loop.call_at(output.at_s, lambda: self.door.carry_out(self.hub.on_timer(now_s=now_s(), name=name)))
+
+
+class Node:
+    """An agent whose workers do nothing but say that they are there. `delivered`: what they were told."""
+
+    def __init__(self, loop: Loop, address: tuple[str, int], name: str, *, token: bytes | None = None, family: socket.AddressFamily = socket.AF_INET) -> None:
+        self._loop = loop
+        self._address = address
+        self._token = token
+        self._family = family
+        self.name = name
+        self.outpost = Outpost(Agent(now_s=now_s()), node=name, capacity=2, beat_s=BEAT_S)
+        self.heard: list[Message] = []
+        self.delivered: list[tuple[int, ForWorker]] = []
+        self.spawned: list[int] = []
+        self.closed: list[str] = []
+        self._timers: dict[str, Timer] = {}
+        self.connect()
+
+    def connect(self) -> None:
+        sock = socket.socket(self._family, socket.SOCK_STREAM)
+        sock.connect(self._address)
+        self.channel = Channel(self._loop, sock, on_message=self._on_message, on_close=self._on_close)
+        if self._token is None:
+            self._enrol()
+
+    def break_off(self) -> None:
+        """As a network does it: nobody says anything to the other end but the kernel."""
+        self.channel.close()
+        self._do(self.outpost.on_disconnected())
+
+    def _enrol(self) -> None:
+        self._do(self.outpost.on_connected(images=(), transfer=(), now_s=now_s()))
+
+    def _on_message(self, message: Message) -> None:
+        self.heard.append(message)
+        if isinstance(message, Challenge):
+            assert self._token is not None
+            self.channel.send(trust.prove(message, node=self.name, token=self._token))
+            self._enrol()
+        else:
+            assert isinstance(message, (Welcome, Grant, ToNode)), message
+            self._do(self.outpost.on_line(message, now_s=now_s()))
+
+    def _on_close(self, reason: str) -> None:
+        self.closed.append(reason)
+        self._do(self.outpost.on_disconnected())
+
+    def _do(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            if isinstance(output, Line):
+                self.channel.send(output.message)
+            elif isinstance(output, SetTimer):
+                self._set_timer(output)
+            elif isinstance(output, Spawn):
+                self.spawned.append(output.worker)
+                self._do(self.outpost.on_event(WorkerStarted(output.worker, 1, self.name, now_s()), now_s=now_s()))
+                self._do(self.outpost.on_worker(Hello(output.worker, 1), now_s=now_s()))
+            elif isinstance(output, HostStore):
+                self._do(self.outpost.on_event(StoreUp("127.0.0.1", 1), now_s=now_s()))
+            elif isinstance(output, Deliver):
+                self.delivered.append((output.worker, output.message))
+            else:
+                assert not isinstance(output, HangUp), "no agent of these tests is fenced"
+
+    def _set_timer(self, output: SetTimer) -> None:
+        if (old := self._timers.pop(output.name, None)) is not None:
+            old.cancel()
+        if output.at_s is not None:
+            name = output.name
+            self._timers[name] = self._loop.call_at(output.at_s, lambda: self._do(self.outpost.on_timer(now_s=now_s(), name=name)))
+
+    def plans(self) -> list[int]:
+        return [message.rank for _, message in self.delivered if isinstance(message, Regroup)]
+
+    def grants(self) -> int:
+        return sum(isinstance(message, Grant) for message in self.heard)
+
+
+class Stranger:
+    """A connection that says what the test says."""
+
+    def __init__(self, loop: Loop, address: tuple[str, int]) -> None:
+        self.sock = socket.create_connection(address)
+        self.came: list[Message] = []
+        self.closed: list[str] = []
+        self.channel = Channel(loop, self.sock, on_message=self.came.append, on_close=self.closed.append)
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    loop = Loop()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture
+def until(loop: Loop) -> Callable[[Callable[[], bool]], None]:
+    def wait(done: Callable[[], bool]) -> None:
+        assert loop.run_until(done, within_s=WITHIN_S)
+
+    return wait
+
+
+Until = Callable[[Callable[[], bool]], None]
+
+
+@pytest.fixture
+def stranger(loop: Loop) -> Iterator[Callable[[tuple[str, int]], Stranger]]:
+    made: list[Stranger] = []
+
+    def make(address: tuple[str, int]) -> Stranger:
+        made.append(Stranger(loop, address))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.channel.close()
+
+
+MakeStranger = Callable[[tuple[str, int]], Stranger]
+
+
+def enrol(name: str, *, session: int = 1, epoch: int = 0) -> Enrol:
+    return Enrol(name, session, 2, epoch, 0, 0, None, (), (), (), "", now_s())
+
+
+def test_agents_enrol_are_given_ranks_and_have_their_leases_renewed(loop: Loop, until: Until) -> None:
+    hq = Headquarters(loop, nodes=3)
+    nodes = [Node(loop, hq.address, name) for name in "abc"]
+    until(lambda: all(len(node.plans()) == 2 and node.grants() >= 3 for node in nodes))
+    assert sorted(rank for node in nodes for rank in node.plans()) == list(range(6))
+    assert hq.door.nodes == 3
+    assert hq.door.unsent_bytes == 0
+    assert not hq.told
+    hq.door.close()
+
+
+def test_over_ipv6_it_is_the_same(loop: Loop, until: Until) -> None:
+    hq = Headquarters(loop, nodes=1)
+    hq.door.close()
+    try:
+        hq.address = hq.door.open(host="::1")
+    except UsageError as error:
+        pytest.skip(f"no IPv6 here: {error}")
+    node = Node(loop, hq.address, "a", family=socket.AF_INET6)
+    until(lambda: len(node.plans()) == 2)
+    hq.door.close()
+
+
+def test_an_order_reaches_its_agent_once_though_the_connection_broke_under_it(loop: Loop, until: Until) -> None:
+    """Method: three orders: one lost on the way, one given while nobody is connected, one after. And one that arrived, and was not acknowledged."""
+    hq = Headquarters(loop, nodes=1)
+    node = Node(loop, hq.address, "a")
+    until(lambda: len(node.plans()) == 2)
+    worker = node.spawned[0]
+
+    def order(number: int) -> None:
+        leave = ToWorker(worker, Leave(1_000 + number, "a test"))
+        hq.door.carry_out(hq.hub.led([ToAgent(leave, "a")], now_s=now_s()))
+
+    def leaves() -> list[int]:
+        return [message.generation - 1_000 for _, message in node.delivered if isinstance(message, Leave)]
+
+    order(1)
+    until(lambda: leaves() == [1])  # it arrived; no beat has said so yet
+    order(2)
+    node.break_off()  # the second lies in the kernel's buffer, unread
+    until(lambda: hq.door.nodes == 0)
+    order(3)
+    node.connect()
+    order(4)
+    until(lambda: len(leaves()) >= 4)
+    grants = node.grants()
+    until(lambda: node.grants() >= grants + 3)  # whatever is said again has come by then
+    assert leaves() == [1, 2, 3, 4]
+    assert node.spawned == sorted(set(node.spawned)), "no worker was started twice"
+    hq.door.close()
+
+
+@pytest.mark.parametrize(
+    ("message", "why"), [(Beat(1, 0, 0.0), "says Beat"), (Hello(1, 1), "says Hello"), (enrol(""), "enrols as ''"), (Challenge("00"), "says Challenge")]
+)
+def test_whoever_does_not_enrol_first_is_shown_the_door(loop: Loop, until: Until, stranger: MakeStranger, message: Message, why: str) -> None:
+    hq = Headquarters(loop, nodes=1)
+    one = stranger(hq.address)
+    one.channel.send(message)
+    until(lambda: bool(one.closed))
+    assert not one.came
+    assert [why in text for text in hq.told] == [True], hq.told
+    node = Node(loop, hq.address, "a")  # nobody else is worse off
+    until(lambda: node.grants() >= 1)
+    hq.door.close()
+
+
+def test_who_has_enrolled_may_only_say_what_agents_say(loop: Loop, until: Until, stranger: MakeStranger) -> None:
+    hq = Headquarters(loop, nodes=1)
+    one = stranger(hq.address)
+    one.channel.send(enrol("a"))
+    one.channel.send(Welcome(9, 0, 1.0, False, None))
+    until(lambda: bool(one.closed))
+    assert "has enrolled, and says Welcome" in hq.told[0]
+    assert hq.door.nodes == 0
+    hq.door.close()
+
+
+def test_a_corrupt_frame_costs_the_connection_and_no_more(loop: Loop, until: Until) -> None:
+    hq = Headquarters(loop, nodes=2)
+    nodes = [Node(loop, hq.address, name) for name in "ab"]
+    until(lambda: all(len(node.plans()) == 2 for node in nodes))
+    nodes[0].channel.send_frames(b"\0\0\0\4oops")
+    until(lambda: bool(nodes[0].closed))
+    assert "of node a" in hq.told[0]
+    assert "not JSON" in hq.told[0]
+    nodes[0].connect()
+    grants = [node.grants() for node in nodes]
+    until(lambda: all(node.grants() > before for node, before in zip(nodes, grants, strict=True)))
+    assert hq.door.nodes == 2
+    assert hq.coordinator.nodes.silent == set()
+    hq.door.close()
+
+
+def test_the_newer_of_two_connections_of_a_node_is_its_line(loop: Loop, until: Until) -> None:
+    """The older one is not reported as lost: that would count the node as silent."""
+    hq = Headquarters(loop, nodes=1)
+    node = Node(loop, hq.address, "a")
+    until(lambda: len(node.plans()) == 2)
+    older = node.channel
+    came_over_older: list[str] = []
+    older._on_close = came_over_older.append
+    node.outpost.on_disconnected()
+    node.connect()
+    until(lambda: bool(came_over_older))
+    grants = node.grants()
+    until(lambda: node.grants() >= grants + 3)
+    assert hq.door.nodes == 1
+    assert hq.coordinator.nodes.silent == set()
+    assert len(node.plans()) == 2
+    assert not hq.told
+    hq.door.close()
+
+
+def test_a_lost_connection_is_told_to_the_hub(loop: Loop, until: Until) -> None:
+    hq = Headquarters(loop, nodes=1)
+    node = Node(loop, hq.address, "a")
+    until(lambda: node.grants() >= 1)
+    node.break_off()
+    until(lambda: hq.coordinator.nodes.silent == {"a"})
+    assert hq.door.nodes == 0
+    hq.door.close()
+
+
+def test_the_hub_may_hang_up(loop: Loop, until: Until, stranger: MakeStranger) -> None:
+    hq = Headquarters(loop, nodes=2)
+    one = stranger(hq.address)
+    one.channel.send(enrol("a"))
+    until(lambda: hq.door.nodes == 1)
+    hq.door.carry_out([Line(Grant(7, 0, 0.0), "a"), HangUp("a"), Line(Grant(8, 0, 0.0), "a"), Line(Grant(9, 0, 0.0), "nobody")])
+    until(lambda: bool(one.closed))
+    assert [message.number for message in one.came if isinstance(message, Grant)] == [7]
+    assert hq.coordinator.nodes.silent == {"a"}
+    hq.door.close()
+
+
+# --- trust ---------------------------------------------------------------------------------------------
+
+
+def test_with_a_token_only_who_knows_it_comes_in(loop: Loop, until: Until) -> None:
+    hq = Headquarters(loop, nodes=2, token=b"of this run")
+    good = [Node(loop, hq.address, name, token=b"of this run") for name in "ab"]
+    bad = Node(loop, hq.address, "c", token=b"of another run")
+    until(lambda: all(len(node.plans()) == 2 for node in good) and bool(bad.closed))
+    assert [type(message) for message in bad.heard] == [Challenge]
+    assert ["does not know the run's token" in text for text in hq.told] == [True]
+    hq.door.close()
+
+
+def test_a_proof_serves_for_one_connection_and_one_node(loop: Loop, until: Until, stranger: MakeStranger) -> None:
+    """Method: a proof that was good is said again over another connection; one for node a is followed by an Enrol of node b; none is given at all."""
+    hq = Headquarters(loop, nodes=1, token=b"t")
+    first, again, other, none = (stranger(hq.address) for _ in range(4))
+    until(lambda: all(one.came for one in (first, again, other, none)))
+    questions = [one.came[0] for one in (first, again, other)]
+    assert len(set(questions)) == 3, "a nonce is never said twice"
+    proofs = [trust.prove(question, node="a", token=b"t") for question in questions if isinstance(question, Challenge)]
+    first.channel.send(proofs[0])
+    first.channel.send(enrol("a"))
+    again.channel.send(proofs[0])
+    other.channel.send(proofs[2])
+    other.channel.send(enrol("b"))
+    none.channel.send(enrol("a"))
+    until(lambda: all(one.closed for one in (again, other, none)) and any(isinstance(message, Welcome) for message in first.came))
+    assert not first.closed
+    assert len(hq.told) == 3
+    hq.door.close()
+
+
+def test_a_proof_that_is_no_digest_is_refused_and_nothing_else() -> None:
+    question = trust.challenge()
+    for digest in ("", "\ud800", "ü", trust.prove(question, node="a", token=b"t").digest.upper()):
+        assert not trust.proves(Proof("a", digest), question, token=b"t")
+    assert not trust.proves(trust.prove(question, node="b", token=b"t"), Challenge(question.nonce + "00"), token=b"t")
+
+
+# --- many, and too many --------------------------------------------------------------------------------
+
+
+def test_silent_strangers_are_sent_away_and_others_wait_for_their_turn(
+    loop: Loop, until: Until, stranger: MakeStranger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DOOR_STRANGERS_COUNT", 2)
+    monkeypatch.setattr(limits, "DOOR_WAIT_S", 0.1)
+    hq = Headquarters(loop, nodes=1)
+    idle = [stranger(hq.address) for _ in range(5)]
+    node = Node(loop, hq.address, "a")
+    until(lambda: node.grants() >= 1 and all(one.closed for one in idle))
+    assert ["did not enrol within 0.1 s" in text for text in hq.told] == [True] * 5
+    hq.door.close()
+
+
+CHILD = """
+import resource, sys
+from outlast.errors import UsageError
+from outlast.runtime.coordinator.door import make_room_for
+soft, hard, peers = map(int, sys.argv[1:])
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+try:
+    make_room_for(peers)
+except UsageError as error:
+    print(error)
+print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+def _in_a_child(soft: int, hard: int, peers: int) -> str:
+    done = subprocess.run([sys.executable, "-c", CHILD, str(soft), str(hard), str(peers)], capture_output=True, text=True, timeout=30, check=True)
+    return done.stdout
+
+
+def test_the_soft_limit_of_open_files_is_raised_as_far_as_needed() -> None:
+    needed = 300 + limits.DOOR_STRANGERS_COUNT + limits.DOOR_FILES_COUNT
+    hard = min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], needed + 500)
+    assert _in_a_child(64, hard, 300).split() == [str(needed), str(hard)]
+    assert _in_a_child(hard, hard, 300).split() == [str(hard), str(hard)]
+
+
+def test_a_hard_limit_that_is_too_low_is_named_with_what_to_do() -> None:
+    said = _in_a_child(64, 400, 300)
+    needed = 300 + limits.DOOR_STRANGERS_COUNT + limits.DOOR_FILES_COUNT
+    for words in ("RLIMIT_NOFILE", "400", f"{needed} open files", f"ulimit -n {needed}", f"LimitNOFILE={needed}"):
+        assert words in said
+    assert said.endswith("64 400\n")
+
+
+@pytest.mark.parametrize(("host", "port"), [("localhost", 0), ("203.0.113.7", 0), ("127.0.0.1", 70_000)])
+def test_an_address_that_cannot_be_had_is_named(loop: Loop, host: str, port: int) -> None:
+    door = Door(loop, Hub(Coordinator(options=CoordinatorOptions(1, Restart(), nodes=1)), epoch=1, lease_s=1.0), peers=1, owner=lambda _: None)
+    with pytest.raises(UsageError, match=host):
+        door.open(host=host, port=port)
+    door.close()
+
+
+def test_frames_for_one_node_go_in_one_write(loop: Loop, until: Until, stranger: MakeStranger, monkeypatch: pytest.MonkeyPatch) -> None:
+    hq = Headquarters(loop, nodes=2)
+    one, other = stranger(hq.address), stranger(hq.address)
+    one.channel.send(enrol("a"))
+    other.channel.send(enrol("b"))
+    until(lambda: hq.door.nodes == 2)
+    writes: list[bytes] = []
+    monkeypatch.setattr(Channel, "send_frames", lambda self, frames: writes.append(frames))
+    grants = [Grant(number, 0, 0.0) for number in range(3)]
+    hq.door.carry_out([Line(grants[0], "a"), Line(grants[1], "a"), Line(grants[2], "b"), Line(grants[0], "a")])
+    assert writes == [encode(grants[0]) + encode(grants[1]), encode(grants[2]), encode(grants[0])]
+    hq.door.close()
