@@ -133,6 +133,22 @@ class RightName:
             yield f"interruption {seen.id} is called {seen.mechanism}, and its processes were struck by {', '.join(seen.kinds)}"
 
 
+class InTime:
+    """An interruption lies within the run, whichever clocks it was told by."""
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Named) and any(not -seen.unsure_s <= at_s <= seen.over_s + seen.unsure_s for at_s in seen.times_s):
+            yield f"interruption {seen.id} has times {[round(at_s, 3) for at_s in seen.times_s]}, and the run took {seen.over_s:.3f} s"
+
+
+class Room:
+    """No node houses more ranks than it has room for."""
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, RankGiven) and seen.beside >= seen.room:
+            yield f"rank {seen.plan.rank} is given to worker {seen.worker} beside {seen.beside} others, where there is room for {seen.room}"
+
+
 class AllThere:
     """Training goes on once all ranks are in the generation, and not before: who is still on its way is watched."""
 
@@ -204,7 +220,7 @@ class Ends:
 
 
 ALL: tuple[Callable[[], Checker], ...] = (
-    OnePlan, OneOwner, Fenced, OnePoint, SealedOnly, NothingLost, NoFalseAlarm, OnlyTheGuilty, RightName, AllThere, Prompt, SecondsSum, Ends,
+    OnePlan, OneOwner, Fenced, OnePoint, SealedOnly, NothingLost, NoFalseAlarm, OnlyTheGuilty, RightName, InTime, Room, AllThere, Prompt, SecondsSum, Ends,
 )  # fmt: skip
 
 

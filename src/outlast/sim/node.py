@@ -300,7 +300,9 @@ class Node:
         if isinstance(order.message, Regroup):
             rank = order.message.rank
             others = tuple(p.worker for p in self._world.in_rank(rank) if p is not process and (p.node is self or not p.dying))
-            self._world.see(RankGiven(process.worker, order.message, others))
+            beside = sum(p.alive and not p.dying and p.rank >= 0 and p is not process for p in self.processes.values())
+            room = self._world.options.ranks_per_node if self.outpost is not None else beside + 1
+            self._world.see(RankGiven(process.worker, order.message, others, beside, room))
             self._world.takes_rank(process, rank)
             self._world.done.discard(rank)
         for output in process.machine.on_message(order.message):

@@ -23,11 +23,15 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class RankGiven:
-    """A process is told that it holds `plan.rank`. `others`: living processes that hold it too."""
+    """A process is told that it holds `plan.rank`. `others`: living processes that hold it too; `beside`: ranks that live on its node besides, which
+    has room for `room`.
+    """
 
     worker: int
     plan: Regroup
     others: tuple[int, ...]
+    beside: int = 0
+    room: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +79,16 @@ class Regrouped:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The run is over, and an interruption has this mechanism; `kinds`: the faults that struck the processes that it names."""
+    """The run is over, and an interruption has this mechanism; `kinds`: the faults that struck the processes that it names; `times_s`: what is known
+    of its course, since the beginning; `over_s`: now; `unsure_s`: so far off may a time be, for the messages that tell of it were held up.
+    """
 
     id: int
     mechanism: str
     kinds: tuple[str, ...]
+    times_s: tuple[float, ...] = ()
+    over_s: float = 0.0
+    unsure_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

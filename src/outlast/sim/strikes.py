@@ -50,6 +50,11 @@ class Strikes:
         """How often something was struck that the run may take for a fault."""
         return sum(fault.kind not in HARMLESS for _, fault, _ in self.struck)
 
+    @property
+    def held_up_s(self) -> float:
+        """Messages on some line may have waited for so long."""
+        return sum(fault.for_s for _, fault, _ in self.struck if fault.kind == "lag")
+
     def pids(self) -> tuple[int, ...]:
         """Processes that may be blamed. Neither the store nor the coordinator has one here: nobody is to blame for them."""
         return tuple(sorted(pid for pid, kinds in self._kinds.items() if kinds - set(HARMLESS)))

@@ -216,7 +216,8 @@ class World:
         )  # fmt: skip
         if self.options.way != "plain":
             for one in interruptions.values():
-                self.see(Named(one.id, one.mechanism.value, self.strikes.kinds(one.pids)))
+                times_s = tuple(at_s - BEGAN_S for at_s in (one.fault_s, one.detected_s, one.left_s, one.restored_s, one.resumed_s) if at_s is not None)
+                self.see(Named(one.id, one.mechanism.value, self.strikes.kinds(one.pids), times_s, self.age_s, 1.0 + self.strikes.held_up_s))
         for process in self.alive():
             process.node.end(process, None, 9)
         records = list(interruptions.values())
