@@ -18,6 +18,7 @@ from typing import Any
 from outlast.model.messages import (
     Beat,
     Committed,
+    Donated,
     Enrol,
     FromNode,
     Hello,
@@ -161,6 +162,8 @@ class Agent:
         swarm.plans.append(time.monotonic())
         if plan["then"] == "start":
             answers.append(Registered(worker, generation, step, "in_place", False, True, ""))
+        if plan["donate"]:
+            answers.append(Donated(worker, generation, step))
         answers.append(Underway(worker, generation, 2))
         self.planned = (generation, step)
         if len(swarm.plans) == len(swarm.agents) * swarm.ranks:
