@@ -217,7 +217,16 @@ class World:
         if self.options.way != "plain":
             for one in interruptions.values():
                 times_s = tuple(at_s - BEGAN_S for at_s in (one.fault_s, one.detected_s, one.left_s, one.restored_s, one.resumed_s) if at_s is not None)
-                self.see(Named(one.id, one.mechanism.value, self.strikes.kinds(one.pids), times_s, self.age_s, 1.0 + self.strikes.held_up_s))
+                self.see(
+                    Named(
+                        one.id,
+                        one.mechanism.value,
+                        self.strikes.kinds(one.pids),
+                        times_s,
+                        self.age_s,
+                        1.0 + self.strikes.held_up_s + self.age_s * self.options.drift,
+                    )
+                )
         for process in self.alive():
             process.node.end(process, None, 9)
         records = list(interruptions.values())
