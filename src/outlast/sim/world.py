@@ -194,7 +194,8 @@ class World:
     def _slots_of(self, rank: int) -> dict[int, int]:
         """Where the coordinator takes them to lie."""
         home = self.coordinator.roster.homes.get(rank, "")
-        return self._by_name[home].slots.get(rank, {}) if home in self.coordinator.nodes else {}
+        nodes = self.coordinator.nodes
+        return self._by_name[home].slots.get(rank, {}) if home in nodes or home in nodes.returning else {}
 
     def ended(self, end: End) -> None:
         self.end = end

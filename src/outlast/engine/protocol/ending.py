@@ -66,7 +66,7 @@ class Ending(Course):
 
     def _on_unkillable(self, now_s: float) -> list[Output]:
         """A driver may keep a process in the kernel for ever. Its rank cannot be given away: nobody can say that it will not go on."""
-        stuck = [m for m in (*self.roster.live(), *self.roster.spares()) if m.condemned]
+        stuck = [m for m in (*self.roster.live(), *self.roster.spares(), *self.roster.strays.values()) if m.condemned]
         if self.stage is Stage.STOPPING and self._end is not None:
             rare("the run ends with processes that cannot be killed")
             return self._over(self._end)
