@@ -177,7 +177,8 @@ class Roster:
 
     def holding_up(self) -> list[Member]:
         """Whom the others wait for, when not all have joined: those that have come least far."""
-        late = [m for m in self.live() if not m.joined and not m.condemned] if self.outlast else []
+        known = self.outlast or any(m.place for m in self.live())  # one that is underway has called outlast.join
+        late = [m for m in self.live() if not m.joined and not m.condemned] if known else []
         least = min((m.place for m in late), default=0)
         return [m for m in late if m.place == least]
 

@@ -213,6 +213,11 @@ class Rebuilding(Housing):
         plans = [m.plan for m in self.roster.members() if m.plan is not None]
         newest = max(plans, key=lambda plan: plan.generation, default=None)
         self._planned = newest.step if newest is not None else self._restart.step
+        for member in self.roster.live():
+            if member.raised is not None and not self.interruptions.open:
+                self._raised.add(member.rank)
+                self._user_error = member.raised
+                self._fault(now_s, member, Mechanism.EXCEPTION, None, *member.raised, f"rank {member.rank} raised")
         if not self.interruptions.open:
             self._fault(now_s, self.roster.holder(0), Mechanism.LOST_CONTACT, None, "", "", "")
         found = f"ranks {lost} had no process" if lost else "a regroup was under way"
