@@ -22,11 +22,33 @@ class Mechanism(str, Enum):
 
 
 class FailureClass(str, Enum):
-    """Why it happened; `unknown` until evidence says so."""
+    """Why it happened; `unknown` until evidence says so. The rows of Llama 3's table of interruptions map onto these."""
 
-    UNKNOWN = "unknown"
+    GPU = "gpu"
+    HBM = "hbm"
+    SRAM = "sram"
+    GPU_SYSTEM_PROCESSOR = "gpu_system_processor"
+    NVLINK = "nvlink"
+    NETWORK = "network"  # switch or cable
+    NIC = "nic"
+    SSD = "ssd"
+    STORAGE = "storage"
+    HOST_MEMORY = "host_memory"  # memory of the host exhausted
+    GPU_OOM = "gpu_oom"
+    CPU = "cpu"
+    SYSTEM_MEMORY = "system_memory"  # a broken DIMM
+    POWER_SUPPLY = "power_supply"
+    CHASSIS = "chassis"
+    IO_BOARD = "io_board"
+    THERMAL = "thermal"
+    SILENT_DATA_CORRUPTION = "silent_data_corruption"
+    STRAGGLER = "straggler"
+    HOST_MAINTENANCE = "host_maintenance"
+    DEPENDENCY = "dependency"
+    SOFTWARE_BUG = "software_bug"
     USER_CODE = "user_code"
-    HOST_MEMORY = "host_memory"
+    USER_DATA = "user_data"
+    UNKNOWN = "unknown"
 
 
 class Rung(str, Enum):

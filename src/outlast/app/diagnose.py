@@ -1,0 +1,70 @@
+"""`outlast diagnose`: from a folder of anything to a verdict.
+
+    outlast diagnose DIR                 the sentence, what to do, the evidence, how sure
+    outlast diagnose DIR logs.tar.gz     several places, archives too, are one incident
+    outlast diagnose DIR --explain       also who waits for whom, as the flight-recorder dumps show it
+    outlast diagnose DIR --html FILE     also one page to mail: no references to the outside, secrets taken out
+
+Exit codes: 0 a verdict, 3 unknown (and only then), 2 nothing that could be read, or a wrong command line.
+Everything shown has its secrets taken out and its control characters made visible, `--json` too.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+
+from outlast.app.cli import Parser
+from outlast.errors import OutlastError, UsageError
+
+UNKNOWN_EXIT = 3
+
+
+def main(argv: Sequence[str]) -> int:
+    args = parser().parse_args(list(argv))
+    if args.explain and args.json:
+        raise UsageError("--explain draws for people, --json writes for programs", hint="leave one of them out; `--html FILE` has both")
+    try:
+        return _run(args.paths, as_json=args.json, html=args.html, explain=args.explain)
+    except OutlastError as error:  # a file's name may hold anything
+        from outlast.diagnose.redact import clean
+
+        raise type(error)(clean(error.args[0], lines=True), hint=clean(error.hint)) from None
+
+
+def parser() -> Parser:
+    out = Parser(prog="outlast diagnose", description="Find the culprit: from logs, dumps, stacks and kernel messages to one verdict.")
+    out.add_argument("paths", nargs="+", metavar="PATH", help="a folder of anything, a file, or an archive (tar, zip, gz, bz2, xz); several are one incident")
+    out.add_argument("--json", action="store_true", help="for programs: one JSON object on stdout")
+    out.add_argument("--html", metavar="FILE", help="also write one page that can be mailed")
+    out.add_argument("--explain", action="store_true", help="also draw who waits for whom")
+    return out
+
+
+def _run(paths: Sequence[str], *, as_json: bool, html: str | None, explain: bool) -> int:
+    from outlast.app.diagnose_text import facts_of, show
+    from outlast.app.progress import progress_bar
+    from outlast.diagnose.redact import clean, cleaned
+    from outlast.model.terms import FailureClass
+    from outlast.runtime.evidence.reading import diagnose
+    from outlast.runtime.given import check_page, write_page
+
+    if html is not None:
+        check_page(html)
+    with progress_bar() as told:
+        diagnosis = diagnose(paths, on_progress=told)
+    verdict = cleaned(diagnosis.verdict.public())
+    if as_json:
+        for note in diagnosis.notes:
+            print(f"note: {clean(note)}", file=sys.stderr)
+        print(json.dumps(verdict, indent=2))
+    facts = facts_of(diagnosis, verdict)
+    if html is not None:
+        from outlast.app.diagnose_html import page
+
+        write_page(html, page(facts))
+    if not as_json:
+        show(facts, explain=explain)
+    sys.stdout.flush()
+    return UNKNOWN_EXIT if diagnosis.verdict.failure_class is FailureClass.UNKNOWN else 0

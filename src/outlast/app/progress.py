@@ -1,0 +1,50 @@
+"""A bar on stderr while much is read; nothing where stderr is no terminal, or little is read."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import typing
+from collections.abc import Callable, Iterator
+
+from outlast.model.limits import PROGRESS_FROM_BYTES, PROGRESS_FROM_DUMPS_COUNT
+from outlast.runtime.evidence.reading import Progress
+
+
+@contextlib.contextmanager
+def progress_bar() -> Iterator[Callable[[Progress], None]]:
+    if not sys.stderr.isatty():
+        yield lambda told: None
+        return
+    bar = _Bar()
+    try:
+        yield bar.told
+    finally:
+        bar.close()
+
+
+class _Bar:
+    """rich is imported when there is much: it takes longer than reading little does."""
+
+    def __init__(self) -> None:
+        self._rich: typing.Any = None
+        self._tasks: dict[str, int] = {}
+
+    def told(self, progress: Progress) -> None:
+        if progress.total < (PROGRESS_FROM_DUMPS_COUNT if progress.what == "dumps" else PROGRESS_FROM_BYTES):
+            return
+        if self._rich is None:
+            from rich.console import Console
+            from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as Rich
+
+            columns = TextColumn("reading {task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeRemainingColumn()
+            self._rich = Rich(*columns, console=Console(stderr=True), transient=True)
+            self._rich.start()
+        if progress.what not in self._tasks:
+            self._tasks[progress.what] = self._rich.add_task(progress.what, total=progress.total)
+        self._rich.update(self._tasks[progress.what], completed=progress.done)
+
+    def close(self) -> None:
+        if self._rich is not None:
+            self._rich.stop()

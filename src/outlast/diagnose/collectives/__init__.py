@@ -1,0 +1,25 @@
+"""Flight recorder dumps: read safely, kept small, and asked who waits for whom."""
+
+from outlast.diagnose.collectives.blame import Blame
+from outlast.diagnose.collectives.dumps import looks_like_dump, read_dump
+from outlast.diagnose.collectives.naming import rank_of_name
+from outlast.diagnose.collectives.packed import Unpacker, pack
+from outlast.diagnose.collectives.pickles import UnreadableDump
+from outlast.diagnose.collectives.skew import clock_offsets
+from outlast.diagnose.collectives.state import Dump, GroupState, Traffic
+from outlast.diagnose.collectives.wait_for import find_blame
+
+__all__ = [
+    "Blame",
+    "Dump",
+    "GroupState",
+    "Traffic",
+    "Unpacker",
+    "UnreadableDump",
+    "clock_offsets",
+    "find_blame",
+    "looks_like_dump",
+    "pack",
+    "rank_of_name",
+    "read_dump",
+]  # fmt: skip

@@ -1,0 +1,244 @@
+"""Who waits for whom: ranks, and the operations between them.
+
+Every rank that is not finished with an operation waits for those that have not come to it. Between them stands a node for the operation, and of one
+group the node of a later operation leads to that of an earlier one, since who has not come to the earlier has not come to the later; so the graph grows
+with ranks x groups and not with their square.
+
+Sources: the wait-for graphs of distributed databases and of MPI's deadlock detectors; strongly connected components after Tarjan, SIAM J. Computing 1(2), 1972.
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from outlast.diagnose.collectives.groups import Group, Job
+from outlast.diagnose.collectives.silence import ROOTED, known_states
+from outlast.diagnose.collectives.state import GroupState
+
+_Key = tuple[str, int, tuple[int, ...]]  # kind of operation, place of its group, its number or its two ranks
+
+
+@dataclass(slots=True)
+class Wait:
+    """An operation that some have come to and not finished. waiters: they; behind: who has not come to it."""
+
+    group: Group
+    seq: int
+    what: str
+    waiters: list[int]
+    behind: list[int]
+    is_p2p: bool = False
+
+    def says(self) -> str:
+        return self.what if self.is_p2p else f"{self.what} {self.seq} of {self.group.label}"
+
+
+@dataclass(slots=True)
+class Graph:
+    """Nodes are ranks (0 and up) and operations (below 0).
+
+    joined  the operation that a rank waits in, all of whose ranks have come: what it waits for is not one of them
+    stuck   ranks that have not finished what others of the group have, and the operation
+    """
+
+    job: Job
+    out: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    waits: list[Wait] = field(default_factory=list)
+    stuck: dict[int, Wait] = field(default_factory=dict)
+    joined: dict[int, Wait] = field(default_factory=dict)
+    _operation_count: int = 0
+
+    def operation(self) -> int:
+        self._operation_count += 1
+        return -self._operation_count
+
+    def add(self, wait: Wait, node: int) -> None:
+        self.waits.append(wait)
+        for rank in wait.waiters:
+            self.out[rank].append(node)
+
+
+def operation_of(state: GroupState, seq: int) -> str:
+    return (state.signature(seq) or "collective").partition(" ")[0]
+
+
+# --- collectives -----------------------------------------------------------------------------------------
+
+
+def add_collectives(graph: Graph, group: Group, heads: dict[int, list[int]], finished: int) -> None:
+    """heads: the operation that ranks wait in, by its number, and these ranks. finished: the last one that certainly all have come to."""
+    if not heads:
+        return
+    known = known_states(group, graph.job)
+    come = sorted((state.enqueued or 0, rank) for rank, state in known.items())
+    absent = [rank for rank in group.members if rank not in known]
+    nobody = graph.operation()  # all of the absent, as one node
+    graph.out[nobody] = absent
+    earlier, begin = 0, 0
+    for seq in sorted(heads):
+        one = group.states[heads[seq][0]]
+        is_rooted = (one.signature(seq) or "").startswith(ROOTED)
+        end = bisect.bisect_left(come, (seq, -1))
+        node = graph.operation()
+        graph.out[node] = [rank for _, rank in come[begin:end]] + ([earlier] if earlier and graph.out[earlier] else [])
+        behind = [rank for _, rank in come[:end]] if end <= 64 else [rank for _, rank in come[begin:end]]
+        if absent and (finished < seq or is_rooted):
+            graph.out[node].append(nobody)
+            behind += absent
+        elif not end and finished < seq and group.is_open and group.possible:
+            graph.out[node].extend(group.possible)
+            behind += group.possible
+        wait = Wait(group, seq, operation_of(one, seq), heads[seq], behind)
+        if graph.out[node]:
+            graph.add(wait, node)
+        else:
+            graph.waits.append(wait)
+        earlier, begin = node, end
+
+
+# --- send and receive ----------------------------------------------------------------------------------------
+
+
+def add_traffic(graph: Graph, group: Group) -> None:
+    """A pending send waits for a receive that is not there, and the other way round. Counts are compared: sequence numbers are each rank's own."""
+    places = group.places
+    if places is None:
+        return
+    place_of = {rank: place for place, rank in enumerate(places)}
+    for rank, state in group.states.items():
+        for mine in state.traffic:
+            if not mine.pending or mine.peer >= len(places) or rank not in place_of:
+                continue
+            peer = places[mine.peer]
+            if _is_met(graph.job, group, place_of[rank], peer, mine.is_send, mine.pending, mine.total, rank):
+                continue
+            wait = Wait(group, 0, _traffic_says(rank, peer, mine.is_send, group), [rank], [peer], is_p2p=True)
+            node = graph.operation()
+            graph.out[node] = [peer]
+            graph.add(wait, node)
+
+
+def _is_met(job: Job, group: Group, place: int, peer: int, is_send: bool, pending: int, total: int, rank: int) -> bool:
+    if peer in job.silent:
+        return False
+    state = group.states.get(peer)
+    theirs = next((one for one in state.traffic if one.peer == place and one.is_send is not is_send), None) if state else None
+    if theirs is None:
+        return False
+    if theirs.pending >= pending:
+        return True
+    return job.dumps[rank].is_whole and job.dumps[peer].is_whole and theirs.total >= total  # it came, and is through with it
+
+
+def _traffic_says(rank: int, peer: int, is_send: bool, group: Group) -> str:
+    return f"{'send' if is_send else 'receive'} {'to' if is_send else 'from'} rank {peer} in {group.label}"
+
+
+# --- all have come and nobody gets on ---------------------------------------------------------------------------------
+
+
+def add_queued(graph: Graph) -> None:
+    """Of ranks that wait for nobody who is missing: whoever has come to the same operation, but has an older one to finish first, is waited for.
+
+    Operations of one stream run in order; those of several groups may not, so this is used only where nothing else explains the waiting.
+    """
+    oldest = _oldest(graph)
+    nodes: dict[_Key, int] = {}
+    waits: dict[_Key, Wait] = {}
+    for rank, (key, members) in oldest.items():
+        if graph.out.get(rank) or rank in graph.stuck:
+            continue
+        if (node := nodes.get(key)) is None:
+            node = nodes[key] = graph.operation()
+            graph.out[node] = [other for other in members if other in oldest and oldest[other][0] != key]
+            waits[key] = _joined_wait(graph, key, members)
+            if graph.out[node]:
+                graph.waits.append(waits[key])
+        if graph.out[node]:
+            graph.out[rank].append(node)
+        else:
+            graph.joined[rank] = waits[key]
+
+
+def _oldest(graph: Graph) -> dict[int, tuple[_Key, tuple[int, ...]]]:
+    """Of each rank the first operation, in its own order, that is not finished: under a name that all ranks of it share, and these ranks."""
+    found: dict[int, tuple[int, _Key, tuple[int, ...]]] = {}
+    for at, group in enumerate(graph.job.groups):
+        for rank, state in group.states.items():
+            if state.head is not None and (rank not in found or state.head_record < found[rank][0]):
+                found[rank] = (state.head_record, ("collective", at, (state.head,)), group.members)
+            for one in state.traffic:
+                if one.pending and group.places and one.peer < len(group.places) and (rank not in found or one.oldest < found[rank][0]):
+                    pair = (min(rank, group.places[one.peer]), max(rank, group.places[one.peer]))
+                    found[rank] = (one.oldest, ("traffic", at, pair), pair)
+    return {rank: (key, members) for rank, (_, key, members) in found.items()}
+
+
+def _joined_wait(graph: Graph, key: _Key, members: Sequence[int]) -> Wait:
+    kind, at, (seq, *_) = key
+    group = graph.job.groups[at]
+    if kind == "traffic":
+        return Wait(group, 0, f"send and receive between ranks {members[0]} and {members[-1]} in {group.label}", list(members), [], is_p2p=True)
+    waiters = [rank for rank, state in group.states.items() if state.head == seq]
+    return Wait(group, seq, operation_of(group.states[waiters[0]], seq), waiters, [])
+
+
+# --- ends --------------------------------------------------------------------------------------------------
+
+
+def ends_of(graph: Graph) -> Iterator[list[int]]:
+    """The ranks of each strongly connected component from which nothing leads on, single ranks included. Only of what is waited for, or waits."""
+    components: dict[int, int] = {}
+    members: list[list[int]] = []
+    for component in _components(graph.out):
+        for node in component:
+            components[node] = len(members)
+        members.append(component)
+    leads_on = {components[node] for node, nexts in graph.out.items() for other in nexts if components[other] != components[node]}
+    for at, component in enumerate(members):
+        if at not in leads_on and (ranks := sorted(node for node in component if node >= 0)):
+            yield ranks
+
+
+def _components(out: dict[int, list[int]]) -> Iterator[list[int]]:
+    """Tarjan's, with a stack of its own: chains of ranks are longer than Python's."""
+    index: dict[int, int] = {}
+    low: dict[int, int] = {}
+    stack: list[int] = []
+    on_stack: set[int] = set()
+    for root in list(out):
+        if root in index:
+            continue
+        work = [(root, iter(out.get(root, ())))]
+        index[root] = low[root] = len(index)
+        stack.append(root)
+        on_stack.add(root)
+        while work:
+            node, nexts = work[-1]
+            for other in nexts:
+                if other not in index:
+                    index[other] = low[other] = len(index)
+                    stack.append(other)
+                    on_stack.add(other)
+                    work.append((other, iter(out.get(other, ()))))
+                    break
+                if other in on_stack:
+                    low[node] = min(low[node], index[other])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == index[node]:
+                    component = []
+                    while True:
+                        member = stack.pop()
+                        on_stack.discard(member)
+                        component.append(member)
+                        if member == node:
+                            break
+                    yield component

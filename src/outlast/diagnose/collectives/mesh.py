@@ -1,0 +1,47 @@
+"""The rule that puts ranks into the groups of one dimension of a mesh, so that a rank without a dump is known to be in one.
+
+Ranks of a group lie a stride apart, and its first `size * stride` ranks hold `stride` such groups: so it is in every launcher of meshes, in torch's DeviceMesh
+and in Megatron's groups. It is used only where all that is known of the dimension agrees with it.
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """groups: the names that are known, by their places in the mesh."""
+
+    size: int
+    stride: int
+    groups: Mapping[tuple[int, int], str]
+
+    def place(self, rank: int) -> tuple[int, int]:
+        return rank // (self.size * self.stride), rank % self.stride
+
+    def members(self, place: tuple[int, int]) -> range:
+        first = place[0] * self.size * self.stride + place[1]
+        return range(first, first + self.size * self.stride, self.stride)
+
+
+def mesh_of(known: Mapping[str, Collection[int]], size: int, world_size: int) -> Mesh | None:
+    """`known`: some members of each group. None where nothing tells the stride, or something disagrees."""
+    gaps = [later - earlier for ranks in known.values() for earlier, later in zip(sorted(ranks), sorted(ranks)[1:], strict=False)]
+    if size < 2 or not gaps or not world_size or world_size % size:
+        return None
+    for stride in (stride for stride in _divisors(min(gaps)) if world_size % (size * stride) == 0):
+        mesh = Mesh(size, stride, {})
+        places = {name: {mesh.place(rank) for rank in ranks} for name, ranks in known.items()}
+        firsts = {next(iter(own)): name for name, own in places.items()}
+        if all(len(own) == 1 for own in places.values()) and len(firsts) == len(places):
+            return Mesh(size, stride, firsts)
+    return None
+
+
+def _divisors(number: int) -> list[int]:
+    """Largest first: the nearest two that are known are neighbours, unless dumps are missing between them."""
+    return [part for part in range(number, 0, -1) if number % part == 0]

@@ -1,0 +1,80 @@
+"""Ranks that called another collective than the others of their group: other operation, type or size at the same number.
+
+The majority is held to be right. Without one, sister groups (same description, or else same size) decide, if one of the two is among what they called
+lately and the other is not; else it is a tie. Looked at: operations in which somebody waits, and, where finished may mean failed, the last of each rank.
+What differs rightly is not in a signature.
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from outlast.diagnose.collectives.groups import Group
+
+NUMBERS_MAX = 64  # of one group
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """blamed: the minority, or all if `is_tie`. said: signature of each of them; usual: that of the majority, "" in a tie."""
+
+    group: Group
+    seq: int
+    blamed: tuple[int, ...]
+    said: dict[int, str]
+    usual: str
+    is_tie: bool
+
+
+def mismatches(groups: Sequence[Group]) -> list[Mismatch]:
+    """The first of each group. Ties are left out where another group decides."""
+    found = [mismatch for group in groups if (mismatch := _of(group, groups))]
+    decided = [mismatch for mismatch in found if not mismatch.is_tie]
+    return decided or found
+
+
+def _of(group: Group, groups: Sequence[Group]) -> Mismatch | None:
+    numbers = {state.head for state in group.states.values() if state.head is not None}
+    if group.backend == "gloo":
+        numbers |= {state.enqueued for state in group.states.values() if state.enqueued}
+    for seq in sorted(numbers)[:NUMBERS_MAX]:
+        said = {rank: signature for rank, state in group.states.items() if (signature := state.signature(seq)) is not None}
+        votes = Counter(said.values())
+        if len(votes) > 1:
+            return _judged(group, seq, said, votes, groups)
+    return None
+
+
+def _judged(group: Group, seq: int, said: dict[int, str], votes: Counter[str], groups: Sequence[Group]) -> Mismatch:
+    (usual, most), (_, second) = votes.most_common(2)
+    if most == second:
+        sisters = _sisters(group, groups)
+        backed = [signature for signature in votes if signature in sisters]
+        usual = backed[0] if len(backed) == 1 else ""
+    blamed = {rank: signature for rank, signature in said.items() if signature != usual}
+    return Mismatch(group, seq, tuple(sorted(blamed)), blamed, usual, is_tie=not usual)
+
+
+def _sisters(group: Group, groups: Sequence[Group]) -> set[str]:
+    family = _family(group)
+    alike = [other for other in groups if other is not group and other.backend == group.backend and _family(other) == family]
+    return {signature for other in alike for state in other.states.values() for _, signature in state.recent}
+
+
+def _family(group: Group) -> object:
+    desc = next(iter(group.states.values())).desc
+    return desc if desc not in ("", "undefined") else len(group.members)
+
+
+def difference(mismatch: Mismatch) -> str:
+    """ "all_reduce Float 8>8 where the others called all_reduce Float 4>4"."""
+    kinds: dict[str, list[int]] = defaultdict(list)
+    for rank, signature in mismatch.said.items():
+        kinds[signature].append(rank)
+    if mismatch.usual:
+        return f"{' or '.join(kinds)} where the others called {mismatch.usual}"
+    return ", ".join(f"rank {ranks[0]} {signature}" for signature, ranks in sorted(kinds.items(), key=lambda item: item[1]))

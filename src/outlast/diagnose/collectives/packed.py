@@ -1,0 +1,79 @@
+"""Dumps as plain JSON, for the way between processes: what many ranks share (members, signatures, names) is said once for all of them.
+
+`Unpacker` gives what is equal the same object, over all that it unpacks, so that 16,384 ranks hold one tuple of 16,384 members and not one each.
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from outlast.diagnose.collectives.state import Dump, GroupState, Traffic
+
+
+class _Table:
+    """Values to their places. What came as the same object is found by its identity, without looking at what is in it."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._places: dict[Any, int] = {}
+        self._by_identity: dict[int, int] = {}
+
+    def place(self, value: Any) -> int:
+        place = self._by_identity.get(id(value))
+        if place is None:
+            place = self._places.get(value)
+            if place is None:
+                place = self._places[value] = len(self.values)
+                self.values.append(value)
+            if self.values[place] is value:  # kept alive, so that its identity stays its own
+                self._by_identity[id(value)] = place
+        return place
+
+
+def pack(dumps: Sequence[Dump]) -> dict[str, Any]:
+    members, recent, issued, words = _Table(), _Table(), _Table(), _Table()
+    packed = []
+    for dump in dumps:
+        groups = [
+            (
+                words.place(at.name), words.place(at.desc), words.place(at.backend), members.place(at.members), at.head, at.head_record, at.enqueued,
+                recent.place(at.recent), at.created_ns, [(t.peer, t.is_send, t.pending, t.total, t.oldest) for t in at.traffic], words.place(at.where),
+                at.hides_p2p,
+            )
+            for at in dump.groups
+        ]  # fmt: skip
+        own = (dump.rank, dump.name, dump.entry_count, dump.is_blank, dump.is_whole, dump.newest_ns, dump.is_sure)
+        packed.append((own, words.place(dump.version), groups, members.place(dump.possible), issued.place(dump.issued)))
+    return {"members": members.values, "recent": recent.values, "issued": issued.values, "words": words.values, "dumps": packed}
+
+
+class Unpacker:
+    def __init__(self) -> None:
+        self._shared: dict[Any, Any] = {}
+
+    def unpack(self, packed: dict[str, Any]) -> list[Dump]:
+        """Of what `pack` gave, over JSON or not; anything else is a bug."""
+        share = self._shared.setdefault
+        words = [share(word, word) for word in packed["words"]]
+        members = [None if row is None else share(tuple(row), tuple(row)) for row in packed["members"]]
+        recent = []
+        for row in packed["recent"]:
+            pairs = tuple((seq, share(signature, signature)) for seq, signature in row)
+            recent.append(share(pairs, pairs))
+        issued = [tuple((place, seq, share(said, said)) for place, seq, said in row) for row in packed["issued"]]
+        dumps = []
+        for (rank, name, count, is_blank, is_whole, newest_ns, is_sure), version, groups, possible, order in packed["dumps"]:
+            states = tuple(self._state(row, words, members, recent) for row in groups)
+            calls = share(issued[order], issued[order])
+            dumps.append(Dump(rank, name, words[version], states, count, is_blank, is_whole, newest_ns, is_sure, members[possible] or (), calls))
+        return dumps
+
+    def _state(self, row: Sequence[Any], words: list[str], members: list[Any], recent: list[Any]) -> GroupState:
+        name, desc, backend, place, head, head_record, enqueued, recents, created, traffic, where, hides = row
+        return GroupState(
+            words[name], words[desc], words[backend], members[place], head, head_record, enqueued, recent[recents],
+            tuple((seq, ns) for seq, ns in created), tuple(Traffic(*one) for one in traffic), words[where], hides,
+        )  # fmt: skip

@@ -1,0 +1,64 @@
+"""Reading a pickle that nobody vouches for: numbers, strings, lists, tuples and dicts, and nothing else.
+
+Flight recorder dumps are pickles, and a pickle is a program. A recorder's dump asks for no name and no object (it is made of 24 opcodes), so one that asks is
+refused: `find_class` and `persistent_load` always raise, and with no callable on the stack REDUCE, OBJ, NEWOBJ and BUILD have nothing to work on.
+
+Not promised: little memory and time. A few bytes can ask for gigabytes (an index into the memo), and tuples nested a million deep overflow the stack of
+C when they are hashed. So pickles of strangers are read in a process of their own, under limits (`runtime/evidence/unpickling.py`).
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+import pickle  # tidy: read through a subclass that refuses every name
+from typing import NoReturn
+
+from outlast.errors import CorruptError
+
+
+class UnreadableDump(CorruptError, ValueError):
+    """Not a dump, or not a whole one; the message says why. `refused`: it is a pickle that asked for a name or an object, as an attack does."""
+
+    def __init__(self, message: str, *, refused: bool = False) -> None:
+        super().__init__(message)
+        self.refused = refused
+
+
+class _Whole:
+    """All bytes at the first glance: from BytesIO the unpickler would read them one by one, and through a buffer it would copy them twice."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw, self._at = raw, 0
+
+    def peek(self, size: int) -> bytes:
+        return self._raw[self._at :]  # the same object, while nothing is read
+
+    def read(self, size: int) -> bytes:
+        self._at += size
+        return self._raw[self._at - size : self._at]
+
+    def readline(self) -> bytes:
+        end = self._raw.find(b"\n", self._at) + 1 or len(self._raw)
+        return self.read(end - self._at)
+
+
+class _Refusing(pickle.Unpickler):
+    def find_class(self, module: str, name: str, /) -> NoReturn:
+        raise UnreadableDump(f"refused: the pickle asks for {f'{module}.{name}'[:100]!r}; a dump names nothing", refused=True)
+
+    def persistent_load(self, pid: object, /) -> NoReturn:
+        raise UnreadableDump("refused: the pickle asks for an object by its id; a dump names nothing", refused=True)
+
+
+def unpickled(raw: bytes) -> object:
+    """What `raw` holds. Raises UnreadableDump, and MemoryError where a limit of memory is set and reached."""
+    try:
+        return _Refusing(_Whole(raw)).load()
+    except (UnreadableDump, MemoryError):
+        raise
+    except EOFError:
+        raise UnreadableDump(f"cut short: the pickle ends in its middle, after {len(raw)} bytes" if raw else "empty") from None
+    except Exception as error:  # boundary: bytes of strangers; the unpickler answers with a dozen types of error
+        cut = "truncated" in str(error)
+        raise UnreadableDump(f"cut short: the pickle ends in its middle, after {len(raw)} bytes" if cut else f"not a pickle: {str(error)[:120]!r}") from None

@@ -1,0 +1,117 @@
+"""What a rank waits in, and whether its dump is as old as that: what one dump says of itself, put right by what its peers have seen.
+
+    finished       of NCCL what has completed. gloo retires what failed too, so of its ranks only what they went on after is certainly finished
+    fell silent    a rank whose dump lacks, or still waits in, what its peers have certainly finished with it: so it came to it, but saved no later dump. It was
+                   stopped, cannot run its threads, or has ended; what it did since nobody knows, and nobody is it seen waiting for
+    failed wait    a rank of gloo whose last operation is retired, though not all have come to it: it was waiting there when the job failed
+Where there are failed waits, dumps are from after the failure, and from several moments: who fell silent may only have been closed.
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from outlast.diagnose.collectives.groups import Group, Job
+from outlast.diagnose.collectives.state import GroupState
+
+ROOTED = ("broadcast", "reduce ", "gather ", "scatter ", "_broadcast_oop", "_reduce_oop")  # a rank may finish these before others have come
+
+_Last = Mapping[int, tuple[GroupState, int]]
+
+
+@dataclass(slots=True)
+class Situation:
+    """heads: by the place of a group, its operations that are waited in, with those that wait. finished: by the place of a group, what certainly is.
+
+    fell_silent  rank -> (place of the group, number) of the first operation that shows it
+    maybe        the same of ranks whose last operation failed, or was finished: ranks without a dump are in it
+    """
+
+    heads: list[dict[int, list[int]]] = field(default_factory=list)
+    finished: list[int] = field(default_factory=list)
+    fell_silent: dict[int, tuple[int, int]] = field(default_factory=dict)
+    maybe: dict[int, tuple[int, int]] = field(default_factory=dict)
+    is_afterwards: bool = False
+
+
+def situation_of(job: Job) -> Situation:
+    last = _last_of_each(job)
+    known = [known_states(group, job) for group in job.groups]
+    now = Situation(finished=[max((_went_on_after(state, last.get(rank)) for rank, state in states.items()), default=-1) for states in known])
+    for at, states in enumerate(known):
+        _find_silent(at, now, states)
+    failed = _failed_waits(job, last, known, now)
+    now.is_afterwards = bool(failed)
+    if now.is_afterwards:
+        failed |= {rank: seq for rank, (_, seq) in now.maybe.items()}
+    for group in job.groups:
+        heads: dict[int, list[int]] = defaultdict(list)
+        for rank, state in group.states.items():
+            head = state.head if state.head is not None else failed.get(rank) if last.get(rank, (None,))[0] is state else None
+            if head is not None and rank not in job.silent and rank not in now.fell_silent:
+                heads[head].append(rank)
+        now.heads.append(heads)
+    return now
+
+
+def known_states(group: Group, job: Job) -> dict[int, GroupState]:
+    """Counters include send and receive: where there is such traffic, a state from counters alone (no entries) tells nothing."""
+    counts_p2p = any(state.traffic for state in group.states.values())
+    return {
+        rank: state
+        for rank, state in group.states.items()
+        if rank not in job.silent and state.enqueued is not None and (state.recent or state.traffic or not counts_p2p)
+    }
+
+
+def _last_of_each(job: Job) -> dict[int, tuple[GroupState, int]]:
+    """Of ranks of gloo, the last collective that they called: its group's state and its number."""
+    last = {}
+    for rank, dump in job.dumps.items():
+        if dump.issued and dump.groups[dump.issued[-1][0]].backend == "gloo":
+            last[rank] = (dump.groups[dump.issued[-1][0]], dump.issued[-1][1])
+    return last
+
+
+def _went_on_after(state: GroupState, last: tuple[GroupState, int] | None) -> int:
+    """The highest collective that it has certainly finished, and that nobody finishes alone."""
+    highest = state.head - 1 if state.head is not None else state.enqueued or 0
+    if state.backend == "gloo" and (last is None or (last[0] is state and last[1] <= highest)):
+        highest = min(highest, (state.enqueued or 0) - 1)
+    for seq, signature in reversed(state.recent):
+        if seq <= highest and signature.startswith(ROOTED):
+            highest = seq - 1
+        elif seq <= highest:
+            break
+    return highest
+
+
+def _find_silent(at: int, now: Situation, states: Mapping[int, GroupState]) -> None:
+    lowest = min((state.enqueued or 0 for state in states.values()), default=0)
+    for rank, state in states.items():
+        shows = min(state.head if state.head is not None else 1 << 62, (state.enqueued or 0) + 1)
+        if state.backend != "gloo" and (state.head is None or state.signature(state.head) is None or lowest < state.head):
+            continue  # its dumps are all of one moment, that of a time-out; what counters say without an entry may be sends and receives
+        if shows <= now.finished[at] and rank not in now.fell_silent:
+            now.fell_silent[rank] = (at, shows)
+
+
+def _failed_waits(job: Job, last: _Last, known: list[dict[int, GroupState]], now: Situation) -> dict[int, int]:
+    """Ranks and the number of their last operation; and `now.maybe`. That a peer left no dump is no sign of failure, but fits one."""
+    place_of = {id(state): at for at, states in enumerate(known) for state in states.values()}
+    failed: dict[int, int] = {}
+    for rank, (state, seq) in last.items():
+        at = place_of.get(id(state))
+        if at is None or rank in now.fell_silent or seq <= now.finished[at] or any(one.head is not None for one in job.dumps[rank].groups):
+            continue
+        if (state.signature(seq) or "").startswith(ROOTED):
+            continue
+        if any((other.enqueued or 0) < seq for other in known[at].values()):
+            failed[rank] = seq
+        elif not job.silent.isdisjoint(job.groups[at].members) or job.groups[at].possible:
+            now.maybe[rank] = (at, seq)
+    return failed

@@ -1,0 +1,211 @@
+"""Who is shown guilty, by what, and how it ended for them. The first of these that has an answer, has it:
+
+    witnessed  a live run knows whom it gave up
+    mismatch   the graph shows a rank that called what no other did: all that follows is confusion
+    killed     a signal of its own (`accounts.py`)
+    raised     an exception of its own; one that most ranks raise is the program's, and names nobody
+    left       it ended without a failure, before the others
+    forced     it did not heed SIGTERM: it stood still
+    graph      whom the collectives' graph shows, less those who say themselves that they waited, and those whose stacks are elsewhere while others wait
+    shown      a root of the winning class, a stack that stands out, or the only one that ended by itself
+
+A graph that was recorded after a failure shows who was behind, which is not who failed: that is why a rank's own account goes first.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from outlast.diagnose.findings import Finding
+from outlast.diagnose.fuse.accounts import PEER, Accounts
+from outlast.diagnose.fuse.weigh import Vote
+from outlast.model.terms import FailureClass, Mechanism
+from outlast.model.verdict import Blamed, Role, Suspect
+
+WITNESSED = "ledger.interruption"  # a live run knows whom it gave up, and how that had failed
+WITNESS_CONFIDENCE = 0.95
+KILLED_CONFIDENCE = 0.9
+RAISED_CONFIDENCE = 0.9
+LEFT_CONFIDENCE = 0.8
+BUSY_CONFIDENCE = 0.8
+ODD_CONFIDENCE = 0.6  # all wait, and it alone in another branch of the program
+SILENT_CONFIDENCE = 0.6  # the only one without a stack, where all the others' wait
+EXIT_CONFIDENCE = 0.7  # of the only rank that ended by itself
+EVERYBODY = 0.5  # a root that more ranks than this share show is the job's, not theirs
+MUTE_SHARE = 0.5  # so many, for each that says how it stood, may say nothing
+BUSY_SHARE = 0.34  # more stacks than these that do not wait show nobody
+
+
+class Blame(Protocol):
+    """What the collectives' graph shows (`diagnose/collectives`)."""
+
+    @property
+    def ranks(self) -> tuple[Blamed, ...]: ...
+    @property
+    def suspects(self) -> tuple[Suspect, ...]: ...
+    @property
+    def findings(self) -> tuple[Finding, ...]: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def dumped(self) -> frozenset[int]: ...
+    @property
+    def sentence(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Culprits:
+    """`how` is one of the names above, "" if nobody is shown. `mechanism` None: how it ended must be told from elsewhere. `shown`: the lines that show them."""
+
+    how: str = ""
+    ranks: tuple[Blamed, ...] = ()
+    suspects: tuple[Suspect, ...] = ()
+    mechanism: Mechanism | None = None
+    shown: tuple[Finding, ...] = ()
+
+
+def find_culprits(
+    accounts: Accounts, blame: Blame | None, findings: Sequence[Finding], *, named: FailureClass, behind: Sequence[Vote], confidence: float
+) -> Culprits:
+    witnesses = [one for one in findings if one.rule == WITNESSED]
+    if witnesses:
+        ranks = sorted({one.rank for one in witnesses if one.rank is not None})
+        return Culprits("witnessed", _all(ranks, WITNESS_CONFIDENCE), (), witnesses[0].mechanism, tuple(witnesses))
+    if blame is not None and blame.kind == "mismatch" and blame.ranks:
+        return Culprits("mismatch", tuple(blame.ranks), _without(blame.suspects, blame.ranks), _how_it_broke(findings))
+    own = _by_themselves(accounts)
+    if own is not None:
+        unseen = () if blame is None else (one for one in blame.suspects if one.rank not in accounts.ended | accounts.waiting)
+        return replace(own, suspects=_without(unseen, own.ranks))
+    if blame is not None:
+        hung = _hung(accounts, blame, findings)
+        if hung is not None:
+            return hung
+        findings = [one for one in findings if one.rule != "stack.divergent"]  # asked already, with the graph
+    return _shown(accounts, findings, named=named, behind=behind, confidence=confidence)
+
+
+def _all(ranks: Iterable[int], confidence: float) -> tuple[Blamed, ...]:
+    return tuple(Blamed(rank, confidence) for rank in sorted(ranks))
+
+
+def _without(suspects: Iterable[Suspect], ranks: Iterable[Blamed]) -> tuple[Suspect, ...]:
+    shown = {one.rank for one in ranks}
+    return tuple(one for one in suspects if one.rank not in shown)
+
+
+def _how_it_broke(findings: Sequence[Finding]) -> Mechanism:
+    """Of a job whose ranks called different things: they wait for ever, or somebody notices."""
+    if any(one.rule.startswith("gloo.size") or one.rule in ("c10d.mismatch", "c10d.unequal_inputs") for one in findings):
+        return Mechanism.EXCEPTION
+    return Mechanism.HANG
+
+
+# --- by their own account ----------------------------------------------------------------------------------
+
+
+def _by_themselves(accounts: Accounts) -> Culprits | None:
+    if accounts.killed and not _everybody(accounts.killed, accounts):
+        return Culprits("killed", _all(accounts.killed, KILLED_CONFIDENCE), (), Mechanism.SIGNAL, tuple(accounts.killed.values()))
+    if accounts.raised:
+        first = next(iter(accounts.raised.values()))
+        if _everybody(accounts.raised, accounts):
+            return None
+        return Culprits("raised", _all(accounts.raised, RAISED_CONFIDENCE), (), first.mechanism, tuple(accounts.raised.values()))
+    if accounts.left and accounts.lost:
+        return Culprits("left", _all(accounts.left, LEFT_CONFIDENCE), (), Mechanism.EXIT)
+    if accounts.forced and not _everybody(accounts.forced, accounts):
+        return Culprits("forced", _all(accounts.forced, BUSY_CONFIDENCE), (), Mechanism.HANG)
+    return None
+
+
+def _everybody(ranks: Iterable[int], accounts: Accounts) -> bool:
+    count = len(set(ranks))
+    return count > 1 and count > EVERYBODY * len(accounts.seen)
+
+
+# --- by the graph and by stacks ----------------------------------------------------------------------------
+
+
+def _hung(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> Culprits | None:
+    """The graph's, corrected by stacks. All of a ring wait: stacks that wait speak for nobody in it, and one that does not wait shows that there is no ring."""
+    ring = is_ring(accounts, blame)
+    if ring and len(blame.ranks) <= EVERYBODY * len(blame.dumped):
+        return Culprits("graph", tuple(blame.ranks), _without(blame.suspects, blame.ranks), Mechanism.HANG)
+    victims = accounts.waiting | accounts.late if blame.kind != "self_stuck" else accounts.late
+    ranks = {one.rank: one for one in blame.ranks if one.rank not in victims}
+    stood = accounts.waiting | accounts.late
+    suspects = {one.rank: one for one in blame.suspects if one.rank not in stood or accounts.seen <= stood}  # if all wait, to wait clears nobody
+    if busy_are_few(accounts):
+        ranks |= {rank: Blamed(rank, max(BUSY_CONFIDENCE, ranks[rank].confidence if rank in ranks else 0.0)) for rank in accounts.busy}
+    if accounts.waiting or not ranks:
+        mute = _mute(accounts, blame)
+        suspects = {rank: Suspect(rank, "it left neither a dump nor a stack, and the others say that they wait") for rank in mute - blame.dumped} | suspects
+        ranks = ranks or {rank: Blamed(rank, SILENT_CONFIDENCE) for rank in mute & blame.dumped}
+    if (ranks.keys() | suspects.keys()) - accounts.lost:  # who was thrown out of its waiting waited, if there is anybody else
+        ranks = {rank: one for rank, one in ranks.items() if rank not in accounts.lost}
+    if not ranks and not suspects:
+        odd = _elsewhere(findings) if accounts.seen <= blame.dumped & accounts.waiting else None
+        ranks = {odd: Blamed(odd, ODD_CONFIDENCE)} if odd is not None else {one.rank: one for one in blame.ranks if ring}
+    if not ranks and not suspects:
+        return None
+    return Culprits("graph", tuple(ranks[at] for at in sorted(ranks)), tuple(suspects[at] for at in sorted(suspects) if at not in ranks), Mechanism.HANG)
+
+
+def _elsewhere(findings: Sequence[Finding]) -> int | None:
+    """The one rank that waits in another branch of the program than the others, by its stack. Asked where all ranks left both a dump and a stack."""
+    odd = {one.rank for one in findings if one.rule == "stack.divergent"}
+    return next(iter(odd)) if len(odd) == 1 else None
+
+
+def _mute(accounts: Accounts, blame: Blame) -> frozenset[int]:
+    """Ranks that were there and say nothing of how they stood, if most others say that they waited or timed out. Those without a dump count apart."""
+    said = accounts.waiting | accounts.busy | accounts.late
+    mute = (accounts.seen | blame.dumped) - said - accounts.ended
+    parts = (mute & blame.dumped, mute - blame.dumped)
+    return frozenset().union(*(part for part in parts if len(part) <= MUTE_SHARE * len(said)))
+
+
+def busy_are_few(accounts: Accounts) -> bool:
+    return bool(accounts.waiting and accounts.busy) and len(accounts.busy) <= max(1, int(BUSY_SHARE * (len(accounts.waiting) + len(accounts.busy))))
+
+
+def is_ring(accounts: Accounts, blame: Blame | None) -> bool:
+    return blame is not None and blame.kind == "order_inversion" and bool(blame.ranks) and not ({one.rank for one in blame.ranks} & accounts.busy)
+
+
+def _shown(accounts: Accounts, findings: Sequence[Finding], *, named: FailureClass, behind: Sequence[Vote], confidence: float) -> Culprits:
+    """By a root of the winning class, by a stack that stands out, or by having ended alone."""
+    if named is not FailureClass.UNKNOWN:
+        rules = {vote.rule.name for vote in behind if vote.rule.role is Role.ROOT}
+        lines = tuple(one for one in findings if one.rule in rules and one.rank is not None)
+        ranks = sorted({one.rank for one in lines if one.rank is not None})
+        if ranks and (len(ranks) == 1 or len(ranks) <= EVERYBODY * len(accounts.seen)):
+            return Culprits("shown", _all(ranks, confidence), shown=lines)
+    outliers = [one for one in findings if one.rule.startswith(("stack.outlier", "stack.divergent")) and one.rank is not None]
+    if len({one.rank for one in outliers}) == 1:
+        return Culprits("shown", _all({one.rank for one in outliers if one.rank is not None}, EXIT_CONFIDENCE), (), Mechanism.HANG, tuple(outliers))
+    alone = _ended_alone(findings)
+    return Culprits("alone" if alone else "", alone)
+
+
+def _ended_alone(findings: Sequence[Finding]) -> tuple[Blamed, ...]:
+    """The one rank that ended by itself while the others were closed. SIGABRT is how a watchdog ends a victim."""
+    failures = [one for one in findings if one.rule.startswith("elastic.") and one.rank is not None and one.evidence.role is not Role.EFFECT]
+    cut_off = {one.rank for one in findings if one.rule.startswith(PEER)}  # raised because a peer was gone, or sent what they did not expect
+    own = [one for one in failures if ": -6" not in one.evidence.text]
+    signals: set[int | None] = {one.rank for one in own if one.mechanism is Mechanism.SIGNAL}
+    every: set[int | None] = {one.rank for one in own} - cut_off
+    alone: set[int | None] = signals if len(signals) == 1 else every if len(every) == 1 else set()
+    if not failures:
+        raised: set[int | None] = {
+            one.rank
+            for one in findings
+            if one.rank is not None and one.evidence.role is not Role.EFFECT and one.mechanism in (Mechanism.SIGNAL, Mechanism.EXIT)
+        }
+        alone = raised if len(raised) == 1 else set()
+    return _all((rank for rank in alone if rank is not None), EXIT_CONFIDENCE)

@@ -1,0 +1,112 @@
+"""The verdict: class and confidence from the votes, mechanism, ranks, nodes and devices from what stands behind them.
+
+A class is named if it is more likely right than wrong. The mechanism is how it ended, and says nothing of why. Ranks are those shown guilty: by the
+collectives' graph, by a root of the winning class, by a stack that stands out, or by being the only one that ended by itself.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from outlast.diagnose.findings import Finding
+from outlast.diagnose.fuse.accounts import Accounts, take_accounts
+from outlast.diagnose.fuse.culprits import Blame, Culprits, find_culprits, is_ring
+from outlast.diagnose.fuse.desync import Desync, compare_waits
+from outlast.diagnose.fuse.tell import Told, evidence_of, next_test_of, reason_of, refuted_by_of
+from outlast.diagnose.fuse.weigh import Vote, probabilities, rule_of, votes_of
+from outlast.diagnose.fuse.weights import NAMED_ABOVE, WEIGHTS, Weights
+from outlast.diagnose.fuse.words import WORDS
+from outlast.diagnose.stacks.reader import Stack
+from outlast.diagnose.stacks.tree import compare
+from outlast.model.terms import FailureClass, Mechanism
+from outlast.model.verdict import Role, Suspect, Verdict
+
+PLACES_MAX = 8
+_UNKNOWN = FailureClass.UNKNOWN
+
+
+def decide(findings: Sequence[Finding], *, blame: Blame | None, notes: Sequence[str] = (), weights: Weights = WEIGHTS) -> Verdict:
+    """One verdict from all that was read. `notes` are what the walker noticed (two jobs mixed, files cut); they end the reason.
+
+    Findings of one file come in its order; files may come in any order.
+    """
+    graph = [] if blame is None else list(blame.findings)
+    read = [one for one in findings if one.rule != "own.output"]
+    desync = compare_waits(read)
+    accounts = take_accounts(read)
+    stacks = compare([one for one in read if isinstance(one, Stack)])
+    everything = [*graph, *read, *desync.findings, *stacks]
+    votes = votes_of(_telling(everything, accounts, blame), weights)
+    shares = probabilities(votes, weights)
+    best = next(iter(shares), _UNKNOWN)
+    confidence = min(shares.get(best, 0.0), weights.certain)
+    named = best if confidence > NAMED_ABOVE else _UNKNOWN
+    behind = [vote for vote in votes if vote.failure_class is best]
+    culprits = find_culprits(accounts, blame, everything, named=named, behind=behind, confidence=confidence)
+    mechanism = culprits.mechanism or _mechanism(named, behind, everything)
+    told = Told(named, best, tuple(behind), blame, desync, culprits, mechanism, tuple(everything))
+    places = _places(named, behind, everything, {one.rank for one in culprits.ranks})
+    return Verdict(
+        failure_class=named, mechanism=mechanism, confidence=confidence if named is not _UNKNOWN else min(confidence, NAMED_ABOVE),
+        reason=reason_of(told, notes), action=WORDS[named].action, ranks=culprits.ranks, suspects=_suspects(blame, desync, culprits),
+        nodes=places[0], devices=places[1], evidence=evidence_of(told), refuted_by=refuted_by_of(told), next_test=next_test_of(told),
+        others=tuple((name, share) for name, share in shares.items() if name is not named),
+    )  # fmt: skip
+
+
+def _telling(everything: Sequence[Finding], accounts: Accounts, blame: Blame | None) -> Sequence[Finding]:
+    """What may say why. Where a rank failed by its own account, order and waiting are what followed; where a stack refutes a ring, nothing was called out of
+    order. That ranks wait in different places shows a fault of the program only where all of them wait, and nobody has ended or is behind: ranks that
+    wait for one rank through different groups stand in different places too."""
+    if blame is not None and blame.kind == "mismatch":
+        return everything
+    if accounts.by_itself:
+        return [one for one in everything if not one.rule.startswith(("graph.", "stack.", "desync."))]
+    explained = (blame is not None and (blame.ranks or blame.suspects)) or accounts.ended or accounts.seen - accounts.waiting
+    refuted = {"stack.divergent"} if explained else set()
+    return [one for one in everything if one.rule not in (refuted if is_ring(accounts, blame) else {*refuted, "graph.order_inversion"})]
+
+
+# --- how it ended ------------------------------------------------------------------------------------------
+
+
+def _mechanism(named: FailureClass, behind: Sequence[Vote], findings: Sequence[Finding]) -> Mechanism | None:
+    if named is not _UNKNOWN:
+        said = next((vote.finding.mechanism or vote.rule.mechanism for vote in behind if vote.finding.mechanism or vote.rule.mechanism), None)
+        if said is not None:
+            return said
+    ended = [one.mechanism for one in findings if one.rule == "elastic.first_failure" and one.mechanism is not None and one.evidence.role is not Role.EFFECT]
+    seen = Counter(one.mechanism for one in findings if one.mechanism is not None and one.evidence.role is not Role.ADVICE)
+    for mechanism in (Mechanism.SIGNAL, Mechanism.CORRUPT):
+        if mechanism in seen and mechanism in {one.mechanism for one in findings if one.evidence.role is not Role.EFFECT}:
+            return mechanism
+    for mechanism in (Mechanism.HANG, Mechanism.EXCEPTION, Mechanism.LOST_CONTACT, Mechanism.SLOW):
+        if mechanism in seen:
+            return mechanism
+    return ended[0] if ended else next(iter(seen), None)
+
+
+# --- where -------------------------------------------------------------------------------------------------
+
+
+def _suspects(blame: Blame | None, desync: Desync, culprits: Culprits) -> tuple[Suspect, ...]:
+    shown = {one.rank for one in culprits.ranks}
+    if blame is not None and (blame.ranks or blame.suspects):
+        return culprits.suspects
+    if culprits.how in ("witnessed", "killed", "raised", "left", "forced"):
+        return ()
+    return tuple(one for one in (*culprits.suspects, *desync.suspects) if one.rank not in shown)
+
+
+def _places(named: FailureClass, behind: Sequence[Vote], findings: Sequence[Finding], ranks: set[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    rules = {vote.rule.name for vote in behind} if named is not _UNKNOWN else set()
+    shown = [one for one in findings if one.rule in rules or (one.rank in ranks and one.evidence.role is not Role.EFFECT)]
+    nodes = Counter(one.node for one in shown if one.node)
+    devices = Counter(one.device for one in shown if one.device and one.rule in rules)
+    return tuple(name for name, _ in nodes.most_common(PLACES_MAX)), tuple(name for name, _ in devices.most_common(PLACES_MAX))
+
+
+__all__ = ["decide", "rule_of"]

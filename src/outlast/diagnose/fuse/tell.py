@@ -1,0 +1,168 @@
+"""What a verdict says: its sentence, its evidence, what would refute it, and the cheapest next test.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from outlast.diagnose.findings import Finding
+from outlast.diagnose.fuse.culprits import Blame, Culprits
+from outlast.diagnose.fuse.desync import Desync
+from outlast.diagnose.fuse.weigh import Vote
+from outlast.diagnose.fuse.words import NEXT_TEST, REFUTED, WORDS
+from outlast.diagnose.stacks.reader import Stack, doing
+from outlast.model.terms import FailureClass, Mechanism
+from outlast.model.verdict import Evidence, Role
+
+EVIDENCE_MAX = 12
+RANKS_SAID = 8
+TEXT_SAID = 160
+_UNKNOWN = FailureClass.UNKNOWN
+_BY_GRAPH = ("graph", "mismatch")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """All that is known when the verdict is put in words. `best` is the likeliest class, named or not; `behind` its votes."""
+
+    named: FailureClass
+    best: FailureClass
+    behind: tuple[Vote, ...]
+    blame: Blame | None
+    desync: Desync
+    culprits: Culprits
+    mechanism: Mechanism | None
+    findings: tuple[Finding, ...]
+
+
+def evidence_of(told: Told) -> tuple[Evidence, ...]:
+    """The winner's lines first, and those that show the guilty, one per rule; then what points elsewhere or follows, roots before messengers before effects."""
+    winners = [vote.finding for vote in told.behind] if told.named is not _UNKNOWN else []
+    order = {Role.ROOT: 0, Role.MESSENGER: 1, Role.EFFECT: 2, Role.ADVICE: 3}
+    rest = sorted(told.findings, key=lambda one: (order[one.evidence.role], one.at_s is None, one.at_s or 0.0, one.order))
+    shown: dict[tuple[str, int | None], Evidence] = {}
+    rules: Counter[str] = Counter()
+    for one in [*winners, *told.culprits.shown, *_stacks_of_the_guilty(told), *rest]:
+        if len(shown) >= EVIDENCE_MAX:
+            break
+        rules[one.rule] += 1
+        if rules[one.rule] <= 2 and one.evidence.role is not Role.ADVICE:
+            shown.setdefault((one.evidence.file, one.evidence.line), one.evidence)
+    return tuple(shown.values())
+
+
+def reason_of(told: Told, notes: Sequence[str]) -> str:
+    who = _who(told)
+    if told.named is not _UNKNOWN:
+        parts = [_why(told, repeated=bool(who)), who]
+    elif who:
+        parts = [who, "Nothing that was read says why."]
+    elif not any(one.evidence.role is not Role.ADVICE for one in told.findings):
+        parts = ["Nothing that was read tells of a failure."]
+    else:
+        guess = f"; {WORDS[told.best].means} is the likeliest guess." if told.best is not _UNKNOWN else "."
+        parts = ["What was read says that it failed, not why" + guess, _absent(told)]
+    return " ".join([*(part for part in parts if part), *(f"Noticed: {note}." for note in notes)])
+
+
+def _why(told: Told, *, repeated: bool) -> str:
+    """The class and its first line; not the line where the graph's own sentence follows and says the same."""
+    first = told.behind[0].finding
+    means = f"{WORDS[told.named].means[0].upper()}{WORDS[told.named].means[1:]}"
+    if first.rule.startswith("graph.") and repeated:
+        return f"{means}."
+    where = f"{first.evidence.file}:{first.evidence.line}" if first.evidence.line else first.evidence.file
+    on = "".join(f" on {what}" for what in (first.device, first.node) if what)
+    return f"{means}{on}: {first.evidence.text.strip()[:TEXT_SAID]} ({where})."
+
+
+def _who(told: Told) -> str:
+    """Who, and how that is known; "" where nobody is shown."""
+    culprits = told.culprits
+    ranks = _named([one.rank for one in culprits.ranks])
+    if culprits.how in _BY_GRAPH and told.blame is not None:
+        return _by_graph(told, told.blame, ranks)
+    if not culprits.ranks:
+        return ""
+    line = "" if not culprits.shown or culprits.shown[0] is (told.behind[0].finding if told.behind and told.named is not _UNKNOWN else None) else (
+        f": {culprits.shown[0].evidence.text.strip()[:TEXT_SAID]}"
+    )  # fmt: skip
+    if culprits.how == "witnessed":
+        return f"{ranks} {'failed' if told.mechanism is None else _ENDED[told.mechanism]}{line}.{_stands(told)}"
+    said = {
+        "killed": f"{ranks} ended by a signal that the launcher did not send{line}",
+        "raised": f"{ranks} raised an exception of its own; the others lost their peers or were closed{line if told.named is _UNKNOWN else ''}",
+        "left": f"{ranks} ended without a failure while the others went on: it is not among those that failed or were closed",
+        "forced": f"{ranks} did not end when asked to (SIGTERM): it stood still",
+        "alone": f"{ranks} ended by itself; the others were closed" if told.mechanism is not Mechanism.HANG else f"{ranks} is what the others waited for",
+    }.get(culprits.how)
+    return "" if said is None else f"{said}.{_stands(told)}"
+
+
+_ENDED = {
+    Mechanism.HANG: "hung", Mechanism.SIGNAL: "ended by a signal", Mechanism.EXCEPTION: "raised an exception", Mechanism.EXIT: "ended by itself",
+    Mechanism.LOST_CONTACT: "was no longer heard of", Mechanism.SLOW: "was too slow", Mechanism.CORRUPT: "gave wrong results",
+}  # fmt: skip
+
+
+def _by_graph(told: Told, blame: Blame, ranks: str) -> str:
+    """The graph's sentence, if it is about those who are shown; otherwise where their stacks stand."""
+    same = {one.rank for one in told.culprits.ranks} == {one.rank for one in blame.ranks}
+    if same and blame.sentence:
+        return blame.sentence + _stands(told)
+    if not told.culprits.ranks:
+        return f"{_named([one.rank for one in told.culprits.suspects])} left no evidence, and the others wait."
+    return f"{ranks} stood elsewhere, or said nothing, while the others waited.{_stands(told)}"
+
+
+def _stacks_of_the_guilty(told: Told) -> list[Stack]:
+    ranks = {one.rank for one in told.culprits.ranks}
+    return [one for one in told.findings if isinstance(one, Stack) and one.rank in ranks and doing(one.frames) not in ("idle", "waiting")]
+
+
+def _stands(told: Told) -> str:
+    """Where the first of the guilty stands, by its newest stack."""
+    if told.mechanism is not Mechanism.HANG:
+        return ""
+    stacks = _stacks_of_the_guilty(told)
+    if not stacks:
+        return ""
+    return f" The stack of rank {stacks[-1].rank} stands in {_innermost(stacks[-1])}."
+
+
+def _innermost(stack: Stack) -> str:
+    return next((frame for frame in stack.frames if "outlast/runtime/" not in frame), stack.frames[0])
+
+
+def _absent(told: Told) -> str:
+    if not told.desync.suspects:
+        return ""
+    return f"{_named([one.rank for one in told.desync.suspects])} reports no collective that it waits in, and the others do."
+
+
+def _named(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:RANKS_SAID])) + (f" and {len(ranks) - RANKS_SAID} more" if len(ranks) > RANKS_SAID else "")
+    return f"Rank {shown}" if len(ranks) == 1 else f"Ranks {shown}"
+
+
+def refuted_by_of(told: Told) -> str:
+    if told.named is not _UNKNOWN:
+        return WORDS[told.named].refuted_by
+    return REFUTED.get(told.culprits.how, "") if told.culprits.ranks or told.culprits.suspects else ""
+
+
+def next_test_of(told: Told) -> str:
+    """The cheapest that tells more than what was given."""
+    if told.named is not _UNKNOWN:
+        return WORDS[told.named].next_test
+    ranks, how = [one.rank for one in told.culprits.ranks], "" if told.mechanism is None else told.mechanism.value
+    if how == "hang" and (ranks or told.culprits.suspects):
+        who = _named(ranks or [one.rank for one in told.culprits.suspects]).lower()
+        if not ranks:
+            return NEXT_TEST["hang_suspects"].format(who=who)
+        return NEXT_TEST["hang_stack" if _stacks_of_the_guilty(told) else "hang_rank"].format(who=who)
+    return NEXT_TEST[how if how in NEXT_TEST else ""]

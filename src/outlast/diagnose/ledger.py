@@ -1,0 +1,56 @@
+"""What outlast itself recorded of a run, as evidence: the interruption that the run ended in, or its newest.
+
+An interruption that was recovered from is history: only the newest is diagnosed, with those that belong to it, and how many came before is said.
+Its class, where the ledger has one, was said by somebody at the time (an exit code, a kernel counter): it is a root. Without one, the mechanism and the
+reason are all there is: a messenger. Tracebacks and error texts go through the readers of logs like any other line.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from outlast.diagnose.findings import Finding
+from outlast.model.records import Interruption, Records, SessionRecords
+from outlast.model.terms import FailureClass
+from outlast.model.verdict import Evidence, Role
+
+RULE = "ledger.interruption"  # as fuse/decide.py knows it
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """`lines` are error texts, to be read like a log."""
+
+    findings: tuple[Finding, ...] = ()
+    lines: tuple[bytes, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def read_records(records: Records, *, name: str) -> Recorded:
+    session = next((part for part in reversed(records.sessions) if part.interruptions), None)
+    if session is None:
+        return Recorded(notes=("the ledger has no interruption",))
+    newest = _newest(session.interruptions)
+    before = len(records.unique_interruptions()) - len(newest)
+    notes = () if not before else (f"{before:,} earlier {'interruption was' if before == 1 else 'interruptions were'} recovered from and not looked at",)
+    findings = [finding for place, one in enumerate(newest) for finding in _findings(one, session, name=name, order=place)]
+    lines = [line for one in newest for line in (one.traceback or one.error).encode("utf-8", "replace").splitlines()]
+    return Recorded(tuple(findings), tuple(lines), notes)
+
+
+def _newest(interruptions: Sequence[Interruption]) -> list[Interruption]:
+    """The newest that is no part of another, and its parts."""
+    root = max((one for one in interruptions if one.parent is None), key=lambda one: one.detected_s, default=interruptions[-1])
+    return [root, *(one for one in interruptions if one.parent == root.id)]
+
+
+def _findings(one: Interruption, session: SessionRecords, *, name: str, order: int) -> list[Finding]:
+    known = one.failure_class is not FailureClass.UNKNOWN
+    text = f"interruption {one.id}: {one.mechanism.value}: {one.reason}" if one.reason else f"interruption {one.id}: {one.mechanism.value}"
+    evidence = Evidence(name, None, text, Role.ROOT if known else Role.MESSENGER)
+    at_s = (one.detected_s if one.fault_s is None else one.fault_s) - session.session.started_s + session.session.started_wall_s
+    node = one.nodes[0] if len(one.nodes) == 1 else None
+    return [Finding(evidence, RULE, one.failure_class if known else None, one.mechanism, at_s, order, rank=rank, node=node) for rank in one.ranks or (None,)]

@@ -1,0 +1,5 @@
+"""Readers of log lines, kernel logs, exit records and numbers."""
+
+from outlast.diagnose.logs.lines import read_lines
+
+__all__ = ["read_lines"]

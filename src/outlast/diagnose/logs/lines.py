@@ -1,0 +1,290 @@
+"""Lines in, findings out: any text, streaming, in bounded memory, in one pass.
+
+Blocks of lines go through a sieve (`sieve.py`); what it lets through is held against the rules, and opens readers that need several lines: tracebacks,
+stacks, torchrun's table of failures, numbers under a header. A line is what the first rule that matches says it is. Nothing in a line can make this
+raise; a line longer than `LINE_BYTES` is read to that length, and a finding says so.
+
+Of one kind of finding from one rank, node and device the first `SAME_MAX` are handed on: a log may repeat a line a million times.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from outlast.diagnose.findings import Finding
+from outlast.diagnose.logs import failure_table, metrics, own, tracebacks, xids
+from outlast.diagnose.logs.prefixes import ANSI, rank_of_name, read_prefix
+from outlast.diagnose.logs.sieve import Sieve
+from outlast.diagnose.logs.watchdog import Awaited, read_watchdog
+from outlast.diagnose.rules import LINE_RULES, RULES
+from outlast.diagnose.rules.table import Rule
+from outlast.diagnose.stacks import reader as stacks
+from outlast.diagnose.stacks.reader import Stack, StackReader
+from outlast.model.terms import Mechanism
+from outlast.model.verdict import Evidence, Role
+
+BLOCK_LINES = 4096
+BLOCK_BYTES = 1 << 20
+LINE_BYTES = 8192
+TEXT_CHARACTERS = 400  # of a line that evidence keeps
+SAME_MAX = 24
+FINDINGS_MAX = 20_000
+CALLSTACK_LINES = 2000
+OWN_LINES = 80  # after a line that heads our own output, in a file of others
+
+_PATTERNS = tuple(re.compile(rule.pattern) for rule in LINE_RULES)
+_RULES_N = len(LINE_RULES)
+_READERS = (metrics.STEP_NEEDLES, xids.NEEDLES, (tracebacks.NEEDLE,), stacks.NEEDLES, failure_table.NEEDLES, metrics.NEEDLES, own.NEEDLES, (b"py_callstack",))
+STEP, XID, TRACEBACK, STACK, TABLE, METRIC, OWN, CALLSTACK = range(_RULES_N, _RULES_N + len(_READERS))
+_SIEVE = Sieve([*(rule.needles for rule in LINE_RULES), *_READERS])
+GENERIC = frozenset({"python.attribute", "python.runtime", "python.other", "python.os", "python.timeout", "files.missing"})
+BY_TYPE = ("python.", "data.", "files.")  # rules that go by an exception's type, whoever raised it
+_GPU_HEADER = re.compile(r"^\s{0,8}gpu (?P<device>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.\d)")
+
+
+def read_lines(lines: Iterable[bytes], *, name: str) -> Iterator[Finding]:
+    """Findings of one file, in the order of its lines. `name` is what evidence calls it; a rank in it (rank_3.log, attempt_0/3/) counts."""
+    reader = LineReader(name)
+    source = iter(lines)
+    while block := _block(source):
+        yield from reader.block(block)
+    yield from reader.end()
+
+
+def _block(source: Iterator[bytes]) -> list[bytes]:
+    """Up to `BLOCK_LINES` lines and about `BLOCK_BYTES`, so that few long lines do not pile up."""
+    block: list[bytes] = []
+    size = 0
+    while len(block) < BLOCK_LINES and size < BLOCK_BYTES:
+        some = list(islice(source, 64))
+        block += [line if len(line) <= LINE_BYTES else line[:LINE_BYTES] + b"\x00cut" for line in some]
+        size += sum(map(len, some))
+        if len(some) < 64:
+            break
+    return block
+
+
+class LineReader:
+    """The state over the lines of one file."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._rank = name, rank_of_name(name)
+        self._line = 0  # of the last line of earlier blocks
+        self._last: tuple[int, bytes] = (0, b"")  # the last line that is not blank
+        self._seen: Counter[tuple[object, ...]] = Counter()
+        self._given = 0
+        self._stack_seen = False
+        self._own_left = 0
+        self._device: str | None = None
+        self._tracebacks, self._stacks, self._table, self._csv, self._steps = (
+            tracebacks.Tracebacks(),
+            StackReader(),
+            failure_table.FailureTable(),
+            metrics.Csv(),
+            metrics.StepTimes(),
+        )
+
+    def block(self, lines: list[bytes]) -> Iterator[Finding]:
+        low = [line.lower() for line in lines]
+        found = _SIEVE.found(low)
+        self._last = next(((self._line + at, line) for at, line in zip(range(len(lines), 0, -1), reversed(lines), strict=True) if line.strip()), self._last)
+        for at in [row for row, owners in found.items() if STEP in owners]:
+            self._steps.feed(self._line + at + 1, low[at], lines[at])
+            if len(found[at]) == 1:
+                del found[at]
+        wanted, at, place = sorted(found), 0, 0
+        while True:
+            if not self._busy:
+                while place < len(wanted) and wanted[place] < at:
+                    place += 1
+                if place == len(wanted):
+                    break
+                at = wanted[place]
+            if at >= len(lines):
+                break
+            yield from self._given_out(self._one(self._line + at + 1, _text(lines[at]), found.get(at, ())))
+            at += 1
+        self._line += len(lines)
+
+    def end(self) -> Iterator[Finding]:
+        for thread in self._stacks.end():
+            yield from self._given_out(self._stack(thread))
+        slower = self._steps.slower()
+        if slower is not None:
+            line, text, _ = slower
+            yield from self._given_out([self._finding(RULES["metric.slower"], line, text)])
+        if self._last[0] and self._rank is not None and not self._stack_seen:  # that this rank left a log, and the last that it said
+            yield from self._given_out([replace(self._finding(RULES["log.last"], self._last[0], _text(self._last[1])), rank=self._rank)])
+
+    @property
+    def _busy(self) -> bool:
+        return self._own_left > 0 or self._tracebacks.active or self._stacks.active or self._table.active or self._csv.active
+
+    def _given_out(self, findings: Iterable[Finding]) -> Iterator[Finding]:
+        for one in findings:
+            key = (one.rule, one.rank, one.node, one.device, one.process if isinstance(one, Stack) else "")
+            self._seen[key] += 1
+            if self._seen[key] > SAME_MAX or self._given >= FINDINGS_MAX or len(self._seen) > FINDINGS_MAX:
+                continue
+            self._given += 1
+            yield one
+
+    def _one(self, line: int, text: str, owners: tuple[int, ...]) -> list[Finding]:
+        """What one line says, and what it ends."""
+        text = text.removesuffix("\x00cut")
+        low = text.lower()
+        if OWN in owners and own.is_own(text):
+            self._own_left = OWN_LINES
+            return [self._finding(RULES["own.output"], line, text)]
+        if self._own_left:
+            self._own_left = self._own_left - 1 if low.strip() else 0
+            return []
+        if CALLSTACK in owners and "\\n" in text:
+            return self._unfolded(line, text)
+        done = self._several(line, text, low, owners)
+        one = self._read(line, text, low, owners)
+        return done if one is None else [*done, one]
+
+    def _unfolded(self, line: int, text: str) -> list[Finding]:
+        """torchelastic's error file: a traceback in one line of JSON."""
+        found: list[Finding] = []
+        for piece in text.replace('\\"', '"').replace(tracebacks.HEADER, "\\n" + tracebacks.HEADER).split("\\n")[:CALLSTACK_LINES]:
+            owners = _SIEVE.found([piece.lower().encode("utf-8", "replace")]).get(0, ())
+            found += self._one(line, piece, tuple(owner for owner in owners if owner != CALLSTACK))
+        return found
+
+    def _several(self, line: int, text: str, low: str, owners: tuple[int, ...]) -> list[Finding]:
+        """Readers of several lines; their findings are of the line where they are complete."""
+        done: list[Finding] = []
+        if STACK in owners or self._stacks.active:
+            for thread in self._stacks.feed(line, text):
+                done += self._stack(thread)
+        if TABLE in owners:
+            self._table.begin(low)
+        if self._table.active:
+            entry = self._table.feed(line, text)
+            if entry is not None:
+                done.append(self._failed(entry))
+        header = _GPU_HEADER.match(low)
+        if header:
+            self._device = header["device"]
+        return done
+
+    def _read(self, line: int, text: str, low: str, owners: tuple[int, ...]) -> Finding | None:
+        coded = xids.read_xid(low) if XID in owners else None
+        if coded is not None:
+            return self._finding(coded[0], line, text, device=coded[1])
+        if METRIC in owners or self._csv.active:
+            number = self._number(low, owners)
+            if number is not None:
+                return self._finding(RULES.get(number[0], RULES["xid.other"]), line, text, device=number[1])
+        if TRACEBACK in owners and tracebacks.HEADER in text:
+            self._tracebacks.begin(text)
+            return None
+        if self._tracebacks.active and self._tracebacks.quotes(text):
+            self._tracebacks.feed(text)
+            return None
+        rule, match = self._matching(low, owners)
+        raised = self._tracebacks.feed(text) if self._tracebacks.active else None
+        if raised is not None and raised.by_launcher and (rule is None or rule.name.startswith(BY_TYPE)):
+            rule, match = RULES["elastic.stumbled"], None
+        elif raised is not None and raised.in_pipe and (rule is None or rule.name == "store.broken"):
+            rule, match = RULES["python.group_down"], None
+        elif raised is not None and (rule is None or rule.name in GENERIC):
+            rule, match = self._raised(rule, raised), None
+        if rule is None:
+            return None
+        return self._finding(rule, line, text, groups=match.groupdict() if match else {}, low=low)
+
+    def _matching(self, low: str, owners: tuple[int, ...]) -> tuple[Rule | None, re.Match[str] | None]:
+        for owner in owners:
+            if owner >= _RULES_N:
+                break
+            match = _PATTERNS[owner].search(low)
+            if match:
+                return LINE_RULES[owner], match
+        return None, None
+
+    @staticmethod
+    def _raised(rule: Rule | None, raised: tracebacks.Raised) -> Rule:
+        """What is known of the place, where the type alone says little."""
+        by_type = rule is not None and rule.name == "python.attribute"
+        if raised.in_collectives:
+            return RULES["c10d.backend_error"]
+        if rule is not None and rule.name == "files.missing":
+            return rule
+        if tracebacks.raised_by_user(raised.path):
+            return RULES["python.user_frame" if by_type else "python.user_runtime"]
+        return RULES["python.library_frame"] if by_type else rule or RULES["python.other"]
+
+    def _number(self, low: str, owners: tuple[int, ...]) -> tuple[str, str | None] | None:
+        if low.startswith("dcgm_fi_"):
+            return metrics.exposed(low)
+        if METRIC in owners and "," in low:
+            self._csv.begin(low)
+            return None
+        return self._csv.feed(low) if self._csv.active else None
+
+    def _stack(self, thread: stacks.Thread) -> list[Finding]:
+        self._stack_seen = True
+        if not stacks.is_main(thread):
+            return []
+        doing = stacks.doing(thread.frames)
+        rule = RULES[f"stack.{doing}"]
+        prefix = read_prefix(thread.text)
+        shown = next((frame for frame in thread.frames), thread.text)
+        evidence = Evidence(self._name, thread.line, f"{thread.text.strip()} {shown}"[:TEXT_CHARACTERS], rule.role)
+        rank = thread.rank if thread.rank is not None else prefix.rank if prefix.rank is not None else self._rank
+        return [
+            Stack(
+                evidence,
+                rule.name,
+                rule.failure_class,
+                rule.mechanism,
+                prefix.at_s,
+                thread.line,
+                rank,
+                prefix.node,
+                None,
+                tuple(thread.frames),
+                thread.thread,
+                thread.process,
+            )
+        ]
+
+    def _failed(self, entry: failure_table.Entry) -> Finding:
+        rule = RULES["elastic.first_failure" if entry.first else "elastic.other_failure"]
+        code = entry.exit_code
+        mechanism = Mechanism.SIGNAL if code is not None and code < 0 else Mechanism.EXIT if code is not None else None
+        role = Role.EFFECT if code in (-15, -2, -1) else rule.role
+        stamp = read_prefix(entry.fields.get("time", ""))
+        return Finding(
+            Evidence(self._name, entry.line, entry.text.strip()[:TEXT_CHARACTERS], role),
+            rule.name,
+            None,
+            mechanism,
+            stamp.at_s,
+            entry.line,
+            entry.rank,
+            entry.fields.get("host") or None,
+        )
+
+    def _finding(self, rule: Rule, line: int, text: str, *, device: str | None = None, groups: dict[str, str | Any] | None = None, low: str = "") -> Finding:
+        groups, prefix = groups or {}, read_prefix(text)
+        rank = next((one for one in (prefix.rank, self._table.rank if self._table.active else None, self._rank) if one is not None), None)
+        place = device or groups.get("device") or (self._device if rule.name.startswith(("clocks.", "ecc.", "remap.", "metric.", "nvlink.")) else None)
+        evidence = Evidence(self._name, line, ANSI.sub("", text).strip()[:TEXT_CHARACTERS], rule.role)
+        common: tuple[Any, ...] = (evidence, rule.name, rule.failure_class, rule.mechanism, prefix.at_s, line, rank, groups.get("node") or prefix.node, place)
+        awaited = read_watchdog(low) if rule.name in ("c10d.timeout", "c10d.status") else {}
+        return Awaited(*common, **awaited) if awaited else Finding(*common)  # type: ignore[arg-type]
+
+
+def _text(line: bytes) -> str:
+    return line.decode("utf-8", "replace").rstrip("\r\n")

@@ -1,0 +1,99 @@
+"""Python tracebacks in a log that several ranks write: where the exception was raised, once its line comes.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+HEADER = "Traceback (most recent call last)"
+NEEDLE = b"traceback (most recent call last)"
+OPEN_MAX = 64  # tracebacks that may be open at once, one for each label
+LINES_MAX = 600  # of one traceback
+_LABEL = re.compile(r"^\s{0,4}(\[[\w ,=-]{1,24}\](?:<\w{1,8}>)?:?|\d{1,5}:|\([\w =,.:-]{1,80}\)) ")
+_FRAME = re.compile(r'^\s{1,12}File "([^"]{1,400})", line \d{1,7}')
+_EXCEPTION = re.compile(r"^(?:[a-z_]\w{0,60}\.){0,8}[A-Z]\w{2,80}(?::|$)")
+_LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python\d|\\lib\\|^<frozen|^<string>|\bconda\b.{0,80}/lib/")
+# files that launch or wrap the user's own: the fault is never theirs
+_WRAPPER = re.compile(r"torch/distributed/|accelerate/|deepspeed/launcher|multiprocessing/|elastic/|runpy|threading\.py|concurrent/")
+# torchrun's own: what is raised below them is the launcher's, unless a worker's code was called from there
+_LAUNCHER = re.compile(r"torch/distributed/(?:elastic/|launcher/|run\.py)")
+_COLLECTIVES = re.compile(r"torch/distributed/(?:distributed_c10d|c10d_logger)\.py")
+_PIPE = re.compile(r"multiprocessing/(?:connection|resource_sharer|reductions?|queues|managers)\.py")
+_STANDARD = re.compile(r"/lib(?:64)?/python\d[\d.]{0,4}/(?!site-packages|dist-packages)|\\lib\\(?!site-packages)|^<")
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """`path`: of the innermost frame. by_launcher: no frame but the standard library's is below torchrun's own. in_collectives: torch.distributed raised it;
+    in_pipe: multiprocessing did, and speaks of a child or parent process, not of another rank."""
+
+    path: str
+    by_launcher: bool = False
+    in_collectives: bool = False
+    in_pipe: bool = False
+
+
+@dataclass(slots=True)
+class _Open:
+    width: int  # of what stands before the body on each line
+    path: str = ""
+    owner: str = ""  # the innermost that is not the standard library's
+    lines: int = 0
+    after_frame: bool = False  # the line that quotes the source follows
+
+
+class Tracebacks:
+    """`feed` says, at the line that names an exception, where it was raised; None otherwise."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, _Open] = {}
+
+    @property
+    def active(self) -> bool:
+        return bool(self._open)
+
+    def begin(self, text: str) -> None:
+        at = text.find(HEADER)
+        if len(self._open) < OPEN_MAX:
+            self._open[_label(text)] = _Open(max(at, 0))
+
+    def feed(self, text: str) -> Raised | None:
+        label = _label(text)
+        one = self._open.get(label)
+        if one is None:
+            return None
+        body = text[one.width :]
+        one.lines += 1
+        frame = _FRAME.match(body)
+        if frame:
+            one.path, one.after_frame = frame[1], True
+            one.owner = one.owner if _STANDARD.search(frame[1]) else frame[1]
+            return None
+        one.after_frame = False
+        if one.lines > LINES_MAX or not body.strip():
+            del self._open[label]
+            return None
+        if body[0] in " \t|+" or not _EXCEPTION.match(body):
+            return None
+        del self._open[label]
+        if not one.path:
+            return None
+        by_launcher, in_collectives = (pattern.search(one.owner) is not None for pattern in (_LAUNCHER, _COLLECTIVES))
+        return Raised(one.path, by_launcher, in_collectives, _PIPE.search(one.path) is not None)
+
+    def quotes(self, text: str) -> bool:
+        """Whether the line is a frame, or the source quoted below one: words in it are the program's, not what happened."""
+        one = self._open.get(_label(text))
+        return one is not None and (_FRAME.match(text[one.width :]) is not None or (one.after_frame and text[one.width :].startswith("    ")))
+
+
+def _label(text: str) -> str:
+    found = _LABEL.match(text[:120])
+    return found[1] if found else ""
+
+
+def raised_by_user(path: str) -> bool:
+    return not _LIBRARY.search(path) and not _WRAPPER.search(path)

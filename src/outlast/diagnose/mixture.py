@@ -1,0 +1,137 @@
+"""Whether what was read belongs to one job and one clock: identities and times in the first and last lines of each log, compared.
+
+A note is said, no line is left out for it. What is not seen: two jobs that say the same of themselves; a clock that is wrong by less than CLOCKS_APART_S.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+
+CLOCKS_APART_S = 3_600.0
+ZONE_S = 900.0  # zones differ by multiples of this
+ZONE_SLACK_S = 120.0
+NAMED_COUNT = 3
+
+_ENV = rb"[\"']?\s{0,2}[=:]\s{0,2}[\"']?"
+_FLAG = rb"[\"']?[=\s,:]{1,3}[\"']?"
+_ID = rb"([\w.:-]{1,64})"
+# what a job says of itself -> patterns; the sources are torchrun's options and log lines, and Slurm's environment
+_IDENTITIES: tuple[tuple[str, re.Pattern[bytes]], ...] = (
+    ("run id", re.compile(rb"(?:\brdzv_id" + _ENV + rb"|--rdzv[-_]id" + _FLAG + rb"|\bTORCHELASTIC_RUN_ID" + _ENV + rb"|^\s*run_id\s*:\s*)" + _ID)),
+    ("Slurm job", re.compile(rb"(?:\bSLURM_JOB_?ID" + _ENV + rb"|\bslurmstepd: error: \*\*\* (?:STEP|JOB) |\bsrun: job )([0-9]{1,12})")),
+    ("world size", re.compile(rb"(?:\bWORLD_SIZE" + _ENV + rb"|\bworld[ _]size" + _ENV + rb"|\bglobal_world_sizes\s*=\s*\[)([0-9]{1,7})\b", re.IGNORECASE)),
+    ("master port", re.compile(rb"(?:\bMASTER_PORT" + _ENV + rb"|\bmaster_port\s*=\s*|--master[-_]port" + _FLAG + rb")([0-9]{1,5})\b")),
+)
+_HINT = re.compile(rb"(?i)rdzv|run_id|slurm|srun: job|world[ _]size|master[-_]port")
+_NO_ID = {b"none", b"null", b"default", b"static", b"0"}
+_DATE = rb"(?<![0-9])(20[0-9]{2})[-/](0[1-9]|1[0-2])[-/]([0-3][0-9])"
+_CLOCK = rb"([0-2][0-9]):([0-5][0-9]):([0-5][0-9])(?:[.,][0-9]{1,9})?\s?(Z|[+-][0-9]{2}:?[0-9]{2})?"
+_TIME = re.compile(_DATE + rb"[T _](?:at )?" + _CLOCK)
+
+
+@dataclass(slots=True)
+class Sample:
+    """What one log says of its job and of time. Times without a zone are read as UTC."""
+
+    name: str
+    identities: dict[str, set[str]] = field(default_factory=dict)
+    first_s: float | None = None
+    last_s: float | None = None
+
+    def look(self, lines: Iterable[bytes]) -> None:
+        """May be called for the first lines and again for the last ones."""
+        for line in lines:
+            line = line[:1024]
+            if _HINT.search(line):
+                self._identify(line)
+            at_s = time_of(line)
+            if at_s is not None:
+                self.first_s = at_s if self.first_s is None else min(self.first_s, at_s)
+                self.last_s = at_s if self.last_s is None else max(self.last_s, at_s)
+
+    def _identify(self, line: bytes) -> None:
+        for what, pattern in _IDENTITIES:
+            for match in pattern.finditer(line):
+                if match[1].lower() not in _NO_ID:
+                    self.identities.setdefault(what, set()).add(match[1].decode("ascii", "replace"))
+
+
+def time_of(line: bytes) -> float | None:
+    """Unix seconds of the first full date in a line; None where there is none."""
+    match = _TIME.search(line)
+    if match is None:
+        return None
+    try:
+        moment = datetime(*(int(match[group]) for group in range(1, 7)), tzinfo=timezone.utc)  # type: ignore[misc,arg-type]
+    except ValueError:
+        return None
+    zone = match[7]
+    if zone in (None, b"Z"):
+        return moment.timestamp()
+    digits = zone[1:].replace(b":", b"")
+    offset = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
+    return (moment - offset if zone[:1] == b"+" else moment + offset).timestamp()
+
+
+def notes_of(samples: Sequence[Sample]) -> tuple[str, ...]:
+    """What does not fit together, in sentences."""
+    return (*_jobs(samples), *_clocks(samples))
+
+
+def world_size(samples: Sequence[Sample]) -> int:
+    """Ranks of the job, where logs tell it and none tells otherwise; else 0."""
+    said = {size for sample in samples for size in sample.identities.get("world size", ())}
+    return int(said.pop()) if len(said) == 1 else 0
+
+
+def _jobs(samples: Sequence[Sample]) -> list[str]:
+    """An id differs, or a world size and a port do: ports alone change when torchrun starts its workers again, world sizes alone when a job shrinks."""
+    by = {what: _values(samples, what) for what, _ in _IDENTITIES}
+    apart = [what for what in ("run id", "Slurm job") if len(by[what]) > 1]
+    if not apart and len(by["world size"]) > 1:
+        apart = ["world size"] + (["master port"] if len(by["master port"]) > 1 else [])
+    if not apart:
+        return []
+    said = "; ".join(f"{what} {_each(by[what])}" for what in apart)
+    return [f"this may be evidence of more than one job: {said}"]
+
+
+def _values(samples: Sequence[Sample], what: str) -> dict[str, str]:
+    """Each value that logs give, with the first log that gives it; a log that gives several is no witness."""
+    found: dict[str, str] = {}
+    for sample in samples:
+        values = sample.identities.get(what, set())
+        if len(values) == 1:
+            found.setdefault(next(iter(values)), sample.name)
+    return found
+
+
+def _each(values: dict[str, str]) -> str:
+    named = [f"{value} in {name}" for value, name in list(values.items())[:NAMED_COUNT]]
+    more = len(values) - len(named)
+    return ", ".join(named) + (f" and {more} more" if more > 0 else "")
+
+
+def _clocks(samples: Sequence[Sample]) -> list[str]:
+    """The largest gap between one log's last time and another's first, where logs of one job would overlap."""
+    spans = sorted((sample.first_s, sample.last_s, sample.name) for sample in samples if sample.first_s is not None and sample.last_s is not None)
+    apart: list[tuple[float, str, str]] = []
+    reached_s, reached_by = 0.0, ""
+    for first_s, last_s, name in spans:
+        if reached_by and first_s - reached_s > CLOCKS_APART_S:
+            apart.append((first_s - reached_s, reached_by, name))
+        if not reached_by or last_s > reached_s:
+            reached_s, reached_by = last_s, name
+    if not apart:
+        return []
+    gap_s, before, after = max(apart)
+    begins = {sample.name: sample for sample in samples}
+    shift_s = (begins[after].last_s or 0.0) - (begins[before].last_s or 0.0)
+    zone = abs(shift_s - round(shift_s / ZONE_S) * ZONE_S) < ZONE_SLACK_S and abs(shift_s) < 14.5 * 3_600
+    why = "clocks that differ by a time zone, or two jobs" if zone else "a clock that is wrong, a time zone, or two jobs"
+    return [f"the times in {after} begin {gap_s / 3_600:.1f} hours after those in {before} end: {why}; order in time between them means little"]

@@ -1,0 +1,95 @@
+"""Our own earlier output, met again as evidence: recognised, so that a verdict is never its own witness.
+
+A text verdict stands between a first and a last line that no program writes by accident; `without` takes out what is between them and leaves empty
+lines, so that line numbers stay. A block that does not end within OWN_OUTPUT_LINES_MAX lines is read as evidence after all: a first line alone,
+forged or cut, hides nothing.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+
+from outlast.model.limits import OWN_OUTPUT_LINES_MAX
+
+GENERATOR = "outlast diagnose"  # the HTML's <meta name="generator">
+FIRST_WORDS = "outlast diagnose: "
+LAST_WORDS = "end of outlast diagnose"
+
+_CLASS = rb'"class":\s*"[a-z_]+",\s*"mechanism":\s*(?:null|"[a-z_]+"),\s*"confidence":'
+_JSON = re.compile(rb"\s*\{\s*" + _CLASS)
+_REPORT = re.compile(rb"\S+  (?:starting|training|regrouping|ended|failed|stopped|lost)  [\d,]+ steps? on [\d,]+ ranks? in ")
+_FIRST = re.compile(rb"outlast diagnose: [a-z_]+ \(\d")
+_BATCH_LINES = 128
+_LAST = LAST_WORDS.encode()
+_CLASS_LINE = re.compile(rb'"class":\s*"[a-z_]+",\s*$')
+_ONE_LINE = re.compile(rb"\{\s*" + _CLASS)
+
+
+def is_ours(head: bytes) -> bool:
+    """A whole file of ours: a verdict in JSON or HTML, or what `outlast report` and `outlast status` print."""
+    if _JSON.match(head) or _REPORT.match(head):
+        return True
+    start = head[:2048]
+    return f'name="generator" content="{GENERATOR}'.encode() in start or (start.lstrip()[:1] == b"{" and b'"ettr"' in head and b'"rank_seconds"' in head)
+
+
+def without(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """The same number of lines; those of an earlier verdict are empty."""
+    source = iter(lines)
+    while batch := list(islice(source, _BATCH_LINES)):  # looked at together: two searches a line would cost as much as reading it
+        text = b"\n".join(batch)
+        if b"outlast diagnose" in text or b'"class":' in text:
+            yield from _looked_at(_Feed(batch, source))
+        else:
+            yield from batch
+
+
+def _looked_at(feed: _Feed) -> Iterator[bytes]:
+    while feed.batch:
+        line = next(feed)
+        if b"outlast diagnose" not in line and b'"class":' not in line:
+            yield line
+        elif _FIRST.search(line):
+            yield from _block(line, feed, lambda one: _LAST in one)
+        elif _CLASS_LINE.search(line):
+            yield from _block(line, feed, _closing_brace(line), holds=(b'"mechanism":', b'"confidence":', b'"refuted_by":', b'"next_test":'))
+        else:
+            yield b"" if _ONE_LINE.search(line) and b'"refuted_by":' in line else line
+
+
+class _Feed:
+    """A batch, and then what comes behind it."""
+
+    def __init__(self, batch: Iterable[bytes], source: Iterator[bytes]) -> None:
+        self.batch = deque(batch)
+        self._source = source
+
+    def __iter__(self) -> _Feed:
+        return self
+
+    def __next__(self) -> bytes:
+        return self.batch.popleft() if self.batch else next(self._source)
+
+
+def _closing_brace(first: bytes) -> Callable[[bytes], bool]:
+    """It stands two columns left of the first key, after the same prefix."""
+    closing = first[: first.index(b'"class"')][:-2] + b"}"
+    return lambda line: line.rstrip() == closing
+
+
+def _block(first: bytes, source: Iterator[bytes], is_last: Callable[[bytes], bool], *, holds: tuple[bytes, ...] = ()) -> Iterator[bytes]:
+    held = [first]
+    for line in source:
+        held.append(line)
+        if is_last(line):
+            ours = all(any(part in one for one in held) for part in holds)
+            yield from [b""] * len(held) if ours else held
+            return
+        if len(held) > OWN_OUTPUT_LINES_MAX:
+            break
+    yield from held

@@ -1,0 +1,276 @@
+"""What the CUDA runtime and driver, cuDNN, cuBLAS, NVML and the AMD stack say when they fail. In user processes' logs.
+
+An asynchronous error is reported by whoever looks next, often a NCCL watchdog: the words count, not the mouth.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+from outlast.diagnose.rules.table import Grade, Rule, advice, effect, messenger, root
+from outlast.model.terms import FailureClass, Mechanism
+
+C, G = FailureClass, Grade
+RUNTIME = "nvidia CUDA runtime API, enum cudaError_t and cudaGetErrorString"
+SMI = "nvidia NVML return codes and nvidia-smi"
+TORCH = "torch ATen/c10 CUDA sources"
+EXC = Mechanism.EXCEPTION
+
+RULES: tuple[Rule, ...] = (
+    advice(
+        "cuda.advice",
+        r"cuda kernel errors might be asynchronously reported|for debugging consider passing cuda_launch_blocking"
+        r"|compile with `?torch_use_cuda_dsa|device-side assertions were explicitly omitted",
+        TORCH,
+    ),
+    # memory of the device, broken
+    root(
+        "cuda.ecc",
+        r"uncorrectable (?:dram |sram |double.bit )?ecc error|ecc uncorrectable|cudaerrorecc|uncorrectable double.bit ecc",
+        C.HBM,
+        G.NAMED,
+        RUNTIME,
+        also=(C.SRAM, C.GPU),
+        mechanism=EXC,
+    ),
+    root("cuda.nvlink", r"uncorrectable nvlink error|cudaerrornvlinkuncorrectable", C.NVLINK, G.NAMED, RUNTIME, mechanism=EXC),
+    root(
+        "cuda.peer_or_hardware",
+        r"invalid access of peer gpu memory over nvlink or a hardware error",
+        C.NVLINK,
+        G.POSSIBLE,
+        RUNTIME,
+        also=(C.GPU, C.SOFTWARE_BUG),
+        mechanism=EXC,
+    ),
+    root("cuda.contained", r"cudaerrorcontained|cuda_error_contained", C.NVLINK, G.POSSIBLE, RUNTIME, also=(C.GPU, C.HBM), mechanism=EXC),
+    root("cuda.tensor_memory", r"tensor memory leak|cudaerrortensormemoryleak", C.SOFTWARE_BUG, G.POSSIBLE, RUNTIME, mechanism=EXC),
+    # memory of the device, exhausted
+    root(
+        "cuda.oom",
+        r"cuda out of memory|cuda error: out of memory|hip out of memory|torch\.(?:cuda\.)?outofmemoryerror|cuda_error_out_of_memory"
+        r"|cuda failure (?:2 )?'out of memory'|resource_exhausted: out of memory|resourceexhaustederror: oom when allocating|cudaerrormemoryallocation"
+        r"|outofmemory: cuda|failed to allocate .{0,60}on (?:the )?gpu",
+        C.GPU_OOM,
+        G.NAMED,
+        RUNTIME,
+        mechanism=EXC,
+    ),
+    root(
+        "cuda.oom_cublas",
+        r"cublas_status_alloc_failed|cudnn_status_alloc_failed|cufft_alloc_failed",
+        C.GPU_OOM,
+        G.LIKELY,
+        "nvidia cuBLAS, cuDNN, cuFFT status codes",
+        mechanism=EXC,
+    ),
+    # the user's indices
+    root(
+        "cuda.index_assert",
+        r"assertion `[^`]{0,160}(?:index|class|target|idx|size|dim|bound|ndim)[^`]{0,120}` failed"
+        r"|scattergatherkernel\.cu|indexkernel\.cu|indexing\.cu|nllloss[^ ]{0,20}\.cu|embedding[^ ]{0,40}\.cu",
+        C.USER_CODE,
+        G.NAMED,
+        "torch ATen/native/cuda kernels, CUDA_KERNEL_ASSERT",
+        also=(C.USER_DATA,),
+        mechanism=EXC,
+    ),
+    root(
+        "cuda.device_assert", r"device-side assert triggered|cudaerrorassert", C.USER_CODE, G.LIKELY, RUNTIME, also=(C.USER_DATA, C.SOFTWARE_BUG), mechanism=EXC
+    ),
+    # kernels that read or jump where they may not
+    root(
+        "cuda.illegal_access",
+        r"illegal memory access|cudaerrorillegaladdress|cuda_error_illegal_address|cuda exception: warp illegal address",
+        C.SOFTWARE_BUG,
+        G.POSSIBLE,
+        RUNTIME,
+        also=(C.USER_CODE,),
+        mechanism=EXC,
+    ),
+    root("cuda.misaligned", r"misaligned address|cudaerrormisalignedaddress", C.SOFTWARE_BUG, G.LIKELY, RUNTIME, also=(C.USER_CODE,), mechanism=EXC),
+    root(
+        "cuda.illegal_instruction",
+        r"an illegal instruction was encountered|invalid program counter|operation not supported on global/shared address space"
+        r"|cudaerrorillegalinstruction",
+        C.SOFTWARE_BUG,
+        G.POSSIBLE,
+        RUNTIME,
+        also=(C.GPU, C.USER_CODE),
+        mechanism=EXC,
+    ),
+    root(
+        "cuda.launch_failure",
+        r"unspecified launch failure|cudaerrorlaunchfailure|cuda_error_launch_failed",
+        C.SOFTWARE_BUG,
+        G.HINT,
+        RUNTIME,
+        also=(C.GPU,),
+        mechanism=EXC,
+    ),
+    root("cuda.launch_timeout", r"the launch timed out and was terminated", C.SOFTWARE_BUG, G.POSSIBLE, RUNTIME, mechanism=EXC),
+    root("cuda.stack", r"hardware stack error|cudaerrorhardwarestackerror", C.GPU, G.LIKELY, RUNTIME, also=(C.SOFTWARE_BUG,), mechanism=EXC),
+    # the device itself
+    root(
+        "nvml.lost",
+        r"gpu is lost|nvml_error_gpu_is_lost|gpu has fallen off the bus|gpu lost from the bus|lost gpu\b|gpu is not accessible",
+        C.GPU,
+        G.NAMED,
+        SMI,
+        also=(C.CHASSIS,),
+    ),
+    root("nvml.handle", r"unable to determine the device handle for gpu", C.GPU, G.LIKELY, SMI, also=(C.CHASSIS,)),
+    root("nvml.reset_required", r"gpu requires reset|nvml_error_reset_required|reset required\b|gpu needs to be reset", C.GPU, G.LIKELY, SMI, also=(C.HBM,)),
+    root(
+        "nvml.none",
+        r"no devices were found|no cuda-capable device is detected|no cuda gpus are available|cudaerrornodevice",
+        C.GPU,
+        G.POSSIBLE,
+        SMI,
+        also=(C.DEPENDENCY, C.USER_CODE),
+    ),
+    root("nvml.infoROM", r"inforom is corrupted|corrupted inforom", C.GPU, G.LIKELY, SMI),
+    root(
+        "cuda.unknown",
+        r"cuda error: unknown error|cuda unknown error|cudaerrorunknown|cuda_error_unknown|cuda failure 999",
+        C.GPU,
+        G.POSSIBLE,
+        RUNTIME,
+        also=(C.DEPENDENCY, C.SOFTWARE_BUG),
+        mechanism=EXC,
+    ),
+    root(
+        "cuda.busy",
+        r"all cuda-capable devices are busy or unavailable|cudaerrordevicesunavailable",
+        C.GPU,
+        G.POSSIBLE,
+        RUNTIME,
+        also=(C.USER_CODE, C.DEPENDENCY),
+        mechanism=EXC,
+    ),
+    # what it runs on does not fit
+    root(
+        "cuda.system_not_ready",
+        r"system not yet initialized|cudaerrorsystemnotready|cuda_error_system_not_ready",
+        C.DEPENDENCY,
+        G.LIKELY,
+        RUNTIME + ": fabric manager is not running or of another version",
+        also=(C.NVLINK,),
+        mechanism=EXC,
+    ),
+    root(
+        "cuda.driver_mismatch",
+        r"driver/library version mismatch|driver version is insufficient|unsupported display driver / cuda driver combination"
+        r"|forward compatibility was attempted on non supported hw|the nvidia driver on your system is too old|found no nvidia driver"
+        r"|couldn't communicate with the nvidia driver|nvidia-smi has failed because it|provided ptx was compiled with an unsupported toolchain"
+        r"|no kernel image is available for execution|device kernel image is invalid|cuda capability sm_\d{1,3} is not compatible"
+        r"|api mismatch: the client has the version|nvrm: api mismatch",
+        C.DEPENDENCY,
+        G.NAMED,
+        RUNTIME + "; nvidia NVML",
+        mechanism=EXC,
+    ),
+    root(
+        "nvml.container",
+        r"failed to initialize nvml: unknown error|failed to initialize nvml: insufficient permissions",
+        C.DEPENDENCY,
+        G.POSSIBLE,
+        "nvidia container toolkit, troubleshooting",
+        also=(C.GPU,),
+    ),
+    # what the script asks of it
+    root("cuda.fork", r"cannot re-initialize cuda in forked subprocess", C.USER_CODE, G.NAMED, "torch cuda/__init__.py", mechanism=EXC),
+    root("cuda.ordinal", r"invalid device ordinal|cudaerrorinvaliddevice", C.USER_CODE, G.LIKELY, RUNTIME, also=(C.GPU,), mechanism=EXC),
+    root(
+        "cuda.capture",
+        r"operation not permitted when stream is capturing|operation would make the legacy stream depend on a capturing",
+        C.USER_CODE,
+        G.LIKELY,
+        RUNTIME,
+        also=(C.SOFTWARE_BUG,),
+        mechanism=EXC,
+    ),
+    root(
+        "cuda.invalid_argument",
+        r"cuda error: invalid argument|cuda error: invalid configuration argument|too many resources requested for launch"
+        r"|cuda error: invalid resource handle|cuda error: invalid device function",
+        C.SOFTWARE_BUG,
+        G.POSSIBLE,
+        RUNTIME,
+        also=(C.USER_CODE,),
+        mechanism=EXC,
+    ),
+    messenger("cuda.capture_earlier", r"operation failed due to a previous error during capture", RUNTIME),
+    effect("cuda.shutting_down", r"cuda error: driver shutting down|cuda driver error: driver shutting down", RUNTIME),
+    root(
+        "cublas.failed",
+        r"cublas_status_(?:execution_failed|internal_error|not_initialized|mapping_error|arch_mismatch)",
+        C.SOFTWARE_BUG,
+        G.HINT,
+        "nvidia cuBLAS status codes",
+        also=(C.GPU, C.GPU_OOM),
+        mechanism=EXC,
+    ),
+    root(
+        "cublas.invalid",
+        r"cublas_status_(?:invalid_value|not_supported)",
+        C.SOFTWARE_BUG,
+        G.POSSIBLE,
+        "nvidia cuBLAS status codes",
+        also=(C.USER_CODE,),
+        mechanism=EXC,
+    ),
+    root(
+        "cudnn.failed",
+        r"cudnn_status_(?:execution_failed|internal_error|mapping_error)|unable to find a valid cudnn algorithm",
+        C.SOFTWARE_BUG,
+        G.HINT,
+        "nvidia cuDNN status codes",
+        also=(C.GPU, C.GPU_OOM),
+        mechanism=EXC,
+    ),
+    root(
+        "cudnn.unfit",
+        r"cudnn_status_(?:not_supported|bad_param|arch_mismatch|version_mismatch|not_initialized|sublibrary)",
+        C.DEPENDENCY,
+        G.POSSIBLE,
+        "nvidia cuDNN status codes",
+        also=(C.SOFTWARE_BUG, C.USER_CODE),
+        mechanism=EXC,
+    ),
+    root(
+        "triton.failed",
+        r"triton error \[cuda\]|triton\.compiler\.errors|passmanager::run failed",
+        C.SOFTWARE_BUG,
+        G.POSSIBLE,
+        "triton driver.c and compiler",
+        mechanism=EXC,
+    ),
+    # AMD
+    root(
+        "hip.hang",
+        r"hw exception by gpu node|gpu hang\b|hiperrorlaunchfailure|hsa_status_error_exception",
+        C.GPU,
+        G.POSSIBLE,
+        "amd ROCm runtime, ROCR",
+        also=(C.SOFTWARE_BUG,),
+        mechanism=EXC,
+    ),
+    root(
+        "hip.fault",
+        r"memory access fault by gpu node|hiperrorillegaladdress",
+        C.SOFTWARE_BUG,
+        G.LIKELY,
+        "amd ROCm runtime, ROCR",
+        also=(C.USER_CODE,),
+        mechanism=EXC,
+    ),
+    messenger(
+        "cuda.failed",
+        r"cuda error: |cudnn error: |hip error: |cuda driver error|cuda runtime error|cuda failure|cufft error",
+        RUNTIME,
+        failure_class=C.SOFTWARE_BUG,
+        grade=G.HINT,
+        mechanism=EXC,
+    ),
+)

@@ -1,0 +1,231 @@
+"""Python exceptions by type, after all rules that know the message better.
+
+The type says little of why; where it was raised says more (`logs/tracebacks.py` grades a traceback that ends in the user's own file).
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+from outlast.diagnose.rules.table import Grade, Rule, effect, messenger, root
+from outlast.model.terms import FailureClass, Mechanism
+
+C, G = FailureClass, Grade
+PYTHON = "python built-in exceptions"
+EXC = Mechanism.EXCEPTION
+
+RULES: tuple[Rule, ...] = (
+    effect(
+        "python.group_down",
+        r"sigterm received|received sigterm|keyboardinterrupt|brokenpipeerror|connectionreseterror|connectionabortederror"
+        r"|eoferror: ran out of input|eoferror$|cannot schedule new futures",
+        PYTHON,
+    ),
+    # tensors that do not fit each other
+    root(
+        "torch.shape",
+        r"size mismatch for|the size of tensor a \(|shapes? .{0,60}(?:cannot be multiplied|invalid for input|mismatch|not aligned"
+        r"|incompatible|cannot be broadcast)|must match the (?:existing )?size|shape mismatch|sizes? of tensors must match"
+        r"|expected .{0,80}(?:size|shape|dim|channels).{0,60}(?:but got|got|but found)"
+        r"|stack expects each tensor to be equal size|dimension out of range|incompatible (?:shape|dimension)s?|mat1 and mat2"
+        r"|could not broadcast input array|operands could not be broadcast|inconsistent (?:tensor )?(?:size|shape)|numel.{0,40}mismatch"
+        r"|expected input batch_size|setting an array element with a sequence|is invalid for input of size"
+        r"|mismatched? (?:shape|size|dim)s?",
+        C.USER_CODE,
+        G.NAMED,
+        "torch ATen shape checks; numpy",
+        also=(C.USER_DATA,),
+        mechanism=EXC,
+    ),
+    root(
+        "torch.index",
+        r"index out of range in self|index \d+ is out of bounds|index_select\(\)|out of range \(expected to be in range"
+        r"|target \d+ is out of bounds|srcindex < srcselectdimsize|string index out of range|list index out of range|pop from empty",
+        C.USER_CODE,
+        G.LIKELY,
+        "torch ATen index checks; " + PYTHON,
+        also=(C.USER_DATA,),
+        mechanism=EXC,
+    ),
+    root(
+        "torch.autograd",
+        r"modified by an inplace operation|does not require grad|backward through the graph a second time"
+        r"|one of the differentiated tensors|a leaf variable that requires grad|grad can be implicitly created|no grad_fn"
+        r"|optimizer got an empty parameter|unused parameters|element \d+ of tensors does not require",
+        C.USER_CODE,
+        G.NAMED,
+        "torch autograd engine messages",
+        mechanism=EXC,
+    ),
+    root(
+        "torch.types",
+        r"expected all tensors to be on the same device|expected (?:scalar type|dtype|object of|tensor for argument|device)"
+        r"|input type .{0,60}and weight type|should be the same$|not implemented for '(?:half|bfloat16|long|int|float|bool)"
+        r"|mat1 and mat2 must have the same dtype|unsupported operand|is not a tensor",
+        C.USER_CODE,
+        G.LIKELY,
+        "torch ATen type checks",
+        also=(C.SOFTWARE_BUG,),
+        mechanism=EXC,
+    ),
+    root(
+        "torch.checkpoint",
+        r"error\(s\) in loading state_dict|missing key\(s\) in state_dict|unexpected key\(s\) in state_dict"
+        r"|missing key.{0,40}(?:checkpoint|state)|loaded state dict .{0,60}(?:size|different|match)|checkpoint .{0,80}(?:mismatch"
+        r"|incompatible)|could not find the metadata file",
+        C.USER_CODE,
+        G.LIKELY,
+        "torch nn/modules/module.py, optim/optimizer.py",
+        also=(C.SOFTWARE_BUG,),
+        mechanism=EXC,
+    ),
+    root(
+        "torch.compile",
+        r"torch\._dynamo\.exc|torch\._inductor\.exc|backendcompilerfailed|internaltorchdynamoerror|internal assert failed|inductorerror"
+        r"|loweringexception|please report a bug to pytorch|failed running call_function",
+        C.SOFTWARE_BUG,
+        G.LIKELY,
+        "torch _dynamo, _inductor, c10 INTERNAL_ASSERT",
+        also=(C.USER_CODE,),
+        mechanism=EXC,
+    ),
+    root(
+        "loss.scale",
+        r"current loss scale already at minimum|minimum loss scale|cannot decrease scale anymore",
+        C.USER_CODE,
+        G.POSSIBLE,
+        "deepspeed fp16 loss scaler",
+        also=(C.USER_DATA, C.SILENT_DATA_CORRUPTION),
+        mechanism=EXC,
+    ),
+    # data
+    root(
+        "data.broken",
+        r"unidentifiedimageerror|image file is truncated|truncated file read|cannot identify image file|broken data stream|jsondecodeerror"
+        r"|expecting value: line|unicodedecodeerror|badzipfile|bad (?:crc|magic)|crc check failed|unpicklingerror|invalid load key"
+        r"|pickle data was truncated|tar\.readerror|readerror: (?:unexpected end|not a|invalid)|zlib\.error"
+        r"|error -\d while decompressing|arrowinvalid|parquet.{0,60}(?:corrupt|invalid|magic)|corrupt(?:ed)? (?:jpeg|image|file|record"
+        r"|data|sample|video|input)|datasetgenerationerror|datasetgenerationcasterror|parsererror|invalid data found when processing input"
+        r"|moov atom not found|lmdb\.\w{0,20}error|dataloss|corrupted record|decodeerror|decoding error",
+        C.USER_DATA,
+        G.LIKELY,
+        "python json, zipfile, pickle, zlib; arrow; tensorflow DataLoss",
+        also=(C.STORAGE, C.USER_CODE),
+        mechanism=EXC,
+    ),
+    root(
+        "data.uneven",
+        r"uneven (?:inputs|data|batch)|join context manager|ran out of (?:data|inputs|batches)|iterabledataset.{0,80}(?:length|len|uneven"
+        r"|mismatch)|stopiteration|dataset is empty|num_samples should be a positive|empty dataset|length of iterabledataset",
+        C.USER_DATA,
+        G.POSSIBLE,
+        "torch distributed/algorithms/join.py, utils/data",
+        also=(C.USER_CODE,),
+        mechanism=EXC,
+    ),
+    root(
+        "data.nan",
+        r"(?:loss|grad|activation|logits|probabilit)[^,;|]{0,40}(?:: nan|= nan|is nan|are nan|:nan|=nan|:inf|=inf|: inf\b|= inf\b|is inf\b"
+        r"|are inf\b)|nan or inf (?:found|in)|found (?:nan|inf)|non-?finite|contains (?:nan|inf)|nan/inf detected|input contains nan"
+        r"|nan detected|unexpected result nan",
+        C.USER_DATA,
+        G.HINT,
+        "torch anomaly mode, amp; megatron-lm training",
+        also=(C.USER_CODE, C.SILENT_DATA_CORRUPTION),
+        mechanism=Mechanism.CORRUPT,
+    ),
+    # files
+    root(
+        "files.missing",
+        r"filenotfounderror|no such file or directory|notadirectoryerror|isadirectoryerror|fileexistserror|errno 2\]|does not exist$"
+        r"|no such file",
+        C.USER_CODE,
+        G.POSSIBLE,
+        PYTHON + "; posix ENOENT",
+        also=(C.STORAGE, C.USER_DATA),
+        mechanism=EXC,
+    ),
+    root(
+        "files.permission",
+        r"permissionerror|permission denied|errno 13\b|\beacces\b|operation not permitted",
+        C.USER_CODE,
+        G.POSSIBLE,
+        PYTHON + "; posix EACCES",
+        also=(C.STORAGE, C.DEPENDENCY),
+        mechanism=EXC,
+    ),
+    # the script
+    root(
+        "config.invalid",
+        r"error: (?:unrecognized arguments|argument |the following arguments are required|invalid choice|ambiguous option)|omegaconf\."
+        r"|hydra\.errors|configattributeerror|validationerror|missingmandatoryvalue|pydantic|invalid (?:option|config)|unknown (?:option"
+        r"|argument|config)",
+        C.USER_CODE,
+        G.LIKELY,
+        "python argparse; lightning, hydra configuration",
+        also=(C.DEPENDENCY,),
+        mechanism=EXC,
+    ),
+    root(
+        "python.syntax",
+        r"(?:syntaxerror|indentationerror|taberror|nameerror|unboundlocalerror|recursionerror|zerodivisionerror)(?::|$)",
+        C.USER_CODE,
+        G.NAMED,
+        PYTHON,
+        mechanism=EXC,
+    ),
+    root(
+        "python.attribute",
+        r"(?:attributeerror|typeerror|keyerror|indexerror|valueerror|assertionerror|notimplementederror|overflowerror|lookuperror"
+        r"|arithmeticerror)(?::|$)",
+        C.USER_CODE,
+        G.LIKELY,
+        PYTHON,
+        also=(C.SOFTWARE_BUG, C.USER_DATA),
+        mechanism=EXC,
+    ),
+    root(
+        "python.timeout",
+        r"timeouterror|timeoutexpired|timeout expired|operation timed out|connection timed out|errno 110\b|deadline exceeded",
+        C.NETWORK,
+        G.HINT,
+        PYTHON + "; posix ETIMEDOUT; grpc",
+        also=(C.DEPENDENCY, C.STORAGE),
+        mechanism=EXC,
+    ),
+    root(
+        "python.os",
+        r"\boserror\b|\bioerror\b|blockingioerror|connectionerror|connectionrefusederror|http\.client\.|urlerror|socket\.gaierror",
+        C.DEPENDENCY,
+        G.HINT,
+        PYTHON,
+        also=(C.STORAGE, C.NETWORK),
+        mechanism=EXC,
+    ),
+    root(
+        "glibc.heap",
+        r"double free or corruption|free\(\): invalid|malloc\(\): (?:corrupted|invalid|unaligned)|corrupted (?:size vs|double-linked"
+        r"|unsorted)|munmap_chunk\(\)|stack smashing detected|heap corruption|pure virtual method called|glibc detected",
+        C.SOFTWARE_BUG,
+        G.LIKELY,
+        "glibc malloc/malloc.c",
+        mechanism=Mechanism.SIGNAL,
+    ),
+    messenger(
+        "python.fatal",
+        r"fatal python error|terminate called|core dumped|stack trace of thread|\*\*\* (?:aborted|sig)"
+        r"|current thread 0x[0-9a-f]{1,16} \(most recent",
+        "python faulthandler; glibc",
+        mechanism=Mechanism.SIGNAL,
+    ),
+    root("python.runtime", r"runtimeerror(?::|$)", C.USER_CODE, G.HINT, PYTHON, also=(C.SOFTWARE_BUG,), mechanism=EXC),
+    root(
+        "python.other",
+        r"(?:^|[\]:)] )[a-z_][\w.]{2,80}(?:error|exception): ",
+        C.USER_CODE,
+        G.HINT,
+        PYTHON,
+        also=(C.SOFTWARE_BUG,),
+        mechanism=EXC,
+    ),
+)

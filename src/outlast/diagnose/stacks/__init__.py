@@ -1,0 +1,6 @@
+"""Stacks of processes: read from py-spy and faulthandler, compared as a prefix tree."""
+
+from outlast.diagnose.stacks.reader import Stack, StackReader
+from outlast.diagnose.stacks.tree import compare
+
+__all__ = ["Stack", "StackReader", "compare"]

@@ -1,0 +1,188 @@
+"""Stacks as py-spy and faulthandler print them, one finding for each main or autograd thread.
+
+py-spy:       Process 1234: python train.py / Thread 1234 (active): "MainThread" / "    synchronize (torch/cuda/__init__.py:688)"
+faulthandler: Thread 0x00007f.. (most recent call first): / '  File "train.py", line 12 in step'
+Innermost frames come first in both. Lines may carry a launcher's label.
+
+What a stack is doing is the innermost frame that is known: waiting for peers, loading or storing, or working. Who waits is a victim.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from outlast.diagnose.findings import Finding
+
+NEEDLES = (
+    b"    all_reduce",
+    b"    broadcast",
+    b"    all_gather",
+    b"    reduce_scatter",
+    b"    barrier",
+    b"    synchronize",
+    b"    recv",
+    b"    send",
+    b"(most recent call first)",
+    b"thread 0x",
+    b'mainthread"',
+    b"(idle)",
+    b"(active",
+    b"process ",
+)
+FRAMES_MAX = 120
+HEADERS_MAX = 4096
+_BARE = re.compile(r"^\s{2,12}(\w{4,40})\s{0,4}$")  # the innermost function alone, as people list them
+_PROCESS = re.compile(r"^(.{0,60}?)Process (\d{1,9}): (.{0,200})$")
+_SPY = re.compile(r"^(.{0,60}?)Thread (0x[0-9a-fA-F]{1,16}|\d{1,16}) \((idle|active)[\w+ ]{0,20}\)(?:: \"?([^\"]{0,80}))?")
+_FAULT = re.compile(r"^(.{0,60}?)(Current thread|Thread) (0x[0-9a-fA-F]{1,16})(?: \[([^\]]{1,40})\])? ?\(most recent call first\)")
+_SPY_FRAME = re.compile(r"^\s{2,8}([\w<>.\[\]~$: *&,-]{1,160}?) \(([^()]{1,300}?)(?::(\d{1,7}))?\)\s*$")
+_FAULT_FRAME = re.compile(r'^\s{1,4}File "([^"]{1,400})", line (\d{1,7}|\?\?\?) in (\S{1,160})')
+_RANK = re.compile(r"--local[_-]rank[= ](\d{1,5})|\brank[= ](\d{1,6})")
+
+WAITING = re.compile(
+    r"^(?:_?all_?reduce\w*|_?all_?gather\w*|_?reduce_scatter\w*|broadcast\w*|barrier\w*|monitored_barrier|_?all_to_all\w*|wait\w*"
+    r"|_wait\w*|synchronize|stream_?synchronize|recv\w*|send\w*|irecv|isend|_communicate\w*|batch_isend_irecv"
+    r"|_store_based_barrier|store_based_barrier|rendezvous|item|_local_scalar_dense|reduce|gather\w*|scatter\w*|_?exchange\w*|nccl\w*"
+    r"|cudastreamsynchronize|cudaeventsynchronize|cudadevicesynchronize|get_global_grad_norm|clip_grad_norm\w*|_engine_run_backward"
+    r"|run_backward"
+    r"|init_process_group|destroy_process_group|_new_process_group_helper|get_loss_scale|_has_inf_or_nan|has_overflow\w*)$",
+    re.IGNORECASE,
+)
+
+LOADING = re.compile(
+    r"^(?:__next__|__getitem__|__getitems__|read|readinto|readline\w*|_read\w*|open|_open\w*|load|loads|_load\w*|torch_load"
+    r"|default_collate|save|_save\w*|torch_save|write|_write\w*|fsync|flush|stat|exists|isfile|listdir|scandir|glob|mkdir|makedirs"
+    r"|copy\w*|rmtree"
+    r"|download\w*|urlopen|connect|memmap|mmap|get_batch|next_batch)$",
+    re.IGNORECASE,
+)
+_FETCH = re.compile(r"^fetch \(.{0,20}_utils/fetch\.py")
+_OWN_WAIT = re.compile(r"outlast/runtime/worker/(?:ballots|vote|poll|membership|session)\.py")  # a rank waits there for its peers' answers
+_LOADER = re.compile(r"^(?:_try_get_data|_get_data|_next_data)$")
+_QUIET = re.compile(
+    r"^(?:acquire|select|poll|epoll|_poll|accept|get|_bootstrap\w*|run|__call__|_call_impl|_wrapped_call_impl|wrapper|inner"
+    r"|decorate_context|_fn|<lambda>|__enter__|__exit__|join|_wait_for_tstate_lock|backward|forward|apply|step|train_step)$",
+    re.IGNORECASE,
+)
+_STARTED = re.compile(r"^_bootstrap \(.{0,40}threading\.py")
+_POOL = re.compile(r"multiprocessing/(?:connection|queues|popen)|selectors\.py|queue\.py|threading\.py|concurrent/")
+
+
+@dataclass(frozen=True, slots=True)
+class Stack(Finding):
+    """`frames` are "function (file:line)", innermost first; `thread` and `process` as printed."""
+
+    frames: tuple[str, ...] = ()
+    thread: str = ""
+    process: str = ""
+
+
+@dataclass(slots=True)
+class Thread:
+    """A stack that is being read: begun at `line`, printed as `text`, behind `width` characters of label."""
+
+    line: int
+    text: str
+    thread: str
+    process: str
+    rank: int | None
+    width: int
+    frames: list[str]
+
+
+class StackReader:
+    """Threads as they end. Headers that follow each other share the stack below them: that is how people list equal stacks."""
+
+    def __init__(self) -> None:
+        self._process = ""
+        self._rank: int | None = None
+        self._threads: list[Thread] = []  # those whose frames are being read
+        self._frames: list[str] = []
+
+    @property
+    def active(self) -> bool:
+        return bool(self._threads)
+
+    def feed(self, line: int, text: str) -> list[Thread]:
+        """Threads that this line ends."""
+        process = _PROCESS.match(text)
+        if process:
+            done = self.end()
+            self._process = process[2]
+            found = _RANK.search(process[3])
+            self._rank = None if found is None else int(found[1] or found[2])
+            return done
+        spy, fault = _SPY.match(text), _FAULT.match(text)
+        head = spy or fault
+        if head is not None:
+            done = self.end() if self._frames or len(self._threads) >= HEADERS_MAX else []
+            name = (spy[4] or spy[2]) if spy else (fault[4] or fault[2] if fault else "")
+            number = spy[2] if spy else fault[3] if fault else ""
+            self._threads.append(Thread(line, text, name or "", self._process or number, self._rank, len(head[1]), self._frames))
+            return done
+        bare = _BARE.match(text)
+        if bare and not self._threads:
+            return [Thread(line, text, "MainThread", f"line {line}", None, 0, [f"{bare[1]} (?)"])] if WAITING.match(bare[1]) else []
+        return self._frame(text)
+
+    def _frame(self, text: str) -> list[Thread]:
+        if not self._threads:
+            return []
+        body = text[self._threads[0].width :]
+        spy, fault = _SPY_FRAME.match(body), _FAULT_FRAME.match(body)
+        if fault:
+            self._frames.append(f"{fault[3]} ({short(fault[1])}:{fault[2]})")
+        elif spy:
+            self._frames.append(f"{spy[1]} ({short(spy[2])}:{spy[3] or '?'})")
+        elif not body.startswith(("      ", "\t")) or len(self._frames) > FRAMES_MAX:  # py-spy prints locals further in
+            return self.end()
+        return []
+
+    def end(self) -> list[Thread]:
+        done, self._threads, self._frames = (self._threads if self._frames else []), [], []
+        return done
+
+
+def short(path: str) -> str:
+    """The last two parts: what is before them differs between machines. Of outlast's own files, all from there on: who waits in them is known."""
+    parts = path.replace("\\", "/").split("/")
+    own = next((at for at in range(len(parts) - 2) if parts[at : at + 2] == ["outlast", "runtime"]), len(parts) - 2)
+    return "/".join(parts[max(own, 0) :])
+
+
+def function_of(frame: str) -> str:
+    return frame.partition(" (")[0].rsplit(".", 1)[-1].rsplit("::", 1)[-1]
+
+
+def doing(frames: tuple[str, ...] | list[str]) -> str:
+    """What a stack is in: "waiting" for peers, "loader" (its loader's workers), "loading" (files), "working", or "idle" (a pool's: says nothing)."""
+    for place, frame in enumerate(frames[:12]):
+        name = function_of(frame)
+        if "outlast/runtime/" in frame:
+            if _OWN_WAIT.search(frame) and name != "_listen":
+                return "waiting"
+            continue
+        if _POOL.search(frame) and place + 1 < len(frames):
+            continue
+        if _LOADER.match(name):
+            return "loader"
+        if LOADING.match(name) or _FETCH.search(frame):
+            return "loading"
+        if _QUIET.match(name):
+            continue
+        if WAITING.match(name):
+            return "waiting"
+        return "working"
+    return "idle"
+
+
+def is_main(one: Thread) -> bool:
+    """Main threads and those of autograd. A faulthandler dump names no threads: one that `threading` has started begins in its `_bootstrap`."""
+    if one.frames and _STARTED.search(one.frames[-1]) and not one.thread.startswith("MainThread"):
+        return False
+    if one.thread.startswith(("MainThread", "Current thread")) or "autograd" in one.thread:
+        return True
+    return one.thread in ("Thread", "") or (one.thread.startswith(("0x", "1", "2")) and any("<module>" in frame for frame in one.frames))

@@ -1,0 +1,73 @@
+"""Where the processes of a live run stood when one of them was given up: `standing.json`, as runtime/coordinator/evidence.py writes it.
+
+Who was given up, and how it had failed, the run knew itself: that is taken as it stands (`ledger.interruption`). Why is another matter: what the kernel
+says of a process that hangs (/proc/<pid>/stat, wchan) is the only thing here that points to a class.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from outlast.diagnose.findings import Finding
+from outlast.diagnose.ledger import RULE, Recorded
+from outlast.diagnose.rules import RULES
+from outlast.model.terms import FailureClass, Mechanism
+from outlast.model.verdict import Evidence, Role
+
+HEAD = b'"outlast": "standing"'
+SCHEMA = 1
+_STORAGE = ("nfs", "rpc_", "fuse", "lustre", "ll_", "cl_", "ext4", "xfs", "jbd2", "btrfs", "io_schedule", "folio_wait", "wait_on_page", "blk_", "ceph", "sync_")
+_DEVICE = ("nvidia", "nv_", "os_acquire", "uvm", "_nv0", "rm_", "amdgpu", "kfd", "ttm_")
+
+
+def read_standing(raw: bytes, *, name: str) -> Recorded:
+    """Raises ValueError where it is no such file, or was cut or changed."""
+    try:
+        told = json.loads(raw)
+        about, processes = told["interruption"], told["processes"]
+        if told["schema"] != SCHEMA:
+            raise ValueError(f"schema {told['schema']!r} is not {SCHEMA}")
+        findings = (*_interruption(about, name), *(one for process in processes for one in _process(process, name)))
+        lines = str(about.get("traceback") or about.get("error") or "").encode("utf-8", "replace").splitlines()
+    except (KeyError, TypeError, AttributeError, RecursionError, UnicodeDecodeError) as error:
+        raise ValueError("a record of where processes stood that was cut or changed") from error
+    return Recorded(findings, tuple(lines))
+
+
+def _interruption(about: Mapping[str, Any], name: str) -> Iterator[Finding]:
+    mechanism = Mechanism(about["mechanism"])
+    cause = FailureClass(about["class"])
+    known = cause is not FailureClass.UNKNOWN
+    evidence = Evidence(name, None, f"interruption {about['id']}: {mechanism.value}: {about['reason']}", Role.ROOT if known else Role.MESSENGER)
+    node = about["nodes"][0] if len(about["nodes"]) == 1 else None
+    for rank in about["ranks"] or (None,):
+        yield Finding(evidence, RULE, cause if known else None, mechanism, rank=None if rank is None else int(rank), node=node)
+
+
+def _process(process: Mapping[str, Any], name: str) -> Iterator[Finding]:
+    rank, kernel = int(process["rank"]), process["kernel"]
+    if process["oom"]:
+        yield _finding("standing.oom", name, f"rank {rank}: killed by the kernel for memory", rank)
+    state, wchan = _state(str(kernel.get("stat", ""))), str(kernel.get("wchan", ""))
+    if state in ("T", "t"):
+        yield _finding("standing.stopped", name, f"rank {rank}: state {state}: stopped by a signal or a debugger", rank)
+    elif state == "D":
+        at = f"rank {rank}: state D in {wchan or 'the kernel'}: not to be interrupted"
+        storage, device = (wchan.startswith(words) for words in (_STORAGE, _DEVICE))
+        yield _finding("standing.storage" if storage else "standing.device" if device else "standing.kernel", name, at, rank)
+    elif state == "R" and process["killed"]:
+        yield _finding("standing.running", name, f"rank {rank}: state R: it computes, or turns round in a loop", rank)
+
+
+def _state(stat: str) -> str:
+    """The third field of proc(5)'s stat; the second one, the name, may hold blanks and brackets."""
+    return (stat.rpartition(")")[2].split() or [""])[0]
+
+
+def _finding(rule: str, name: str, text: str, rank: int) -> Finding:
+    row = RULES[rule]
+    return Finding(Evidence(name, None, text, row.role), rule, row.failure_class, row.mechanism, rank=rank)

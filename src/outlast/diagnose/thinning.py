@@ -1,0 +1,58 @@
+"""Findings in bounded memory: a log may say the same thing a hundred million times.
+
+Of those that say the same (rule) of the same rank, node, device and process group in one file, the first FINDINGS_FIRST_COUNT and the last
+FINDINGS_LAST_COUNT are kept. Past FINDINGS_MAX_COUNT in all, only what is new keeps coming in, one of a kind; past twice that, nothing does.
+`dropped_count` says how many were not kept.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from outlast.diagnose.findings import Finding
+from outlast.model.limits import FINDINGS_FIRST_COUNT, FINDINGS_LAST_COUNT, FINDINGS_MAX_COUNT
+
+_Key = tuple[object, ...]
+
+
+@dataclass(slots=True)
+class _Kept:
+    first: list[Finding] = field(default_factory=list)
+    last: deque[Finding] = field(default_factory=lambda: deque(maxlen=FINDINGS_LAST_COUNT))
+
+
+class Thinned:
+    def __init__(self) -> None:
+        self._kept: dict[_Key, _Kept] = {}
+        self._count = 0
+        self.dropped_count = 0
+
+    def add(self, findings: Iterable[Finding]) -> None:
+        for one in findings:
+            key = (one.evidence.file, one.rule, one.rank, one.node, one.device, getattr(one, "group", None))
+            kept = self._kept.get(key)
+            if kept is None and self._count < 2 * FINDINGS_MAX_COUNT:
+                kept = self._kept[key] = _Kept()
+            if kept is None or (kept.first and self._count >= FINDINGS_MAX_COUNT):
+                self.dropped_count += 1
+            elif len(kept.first) < FINDINGS_FIRST_COUNT:
+                kept.first.append(one)
+                self._count += 1
+            else:
+                full = len(kept.last) == FINDINGS_LAST_COUNT
+                kept.last.append(one)
+                self._count += not full
+                self.dropped_count += full
+
+    def all(self) -> list[Finding]:
+        """In the order of files as they came, and of lines within each."""
+        out: list[Finding] = []
+        for kept in self._kept.values():
+            out += kept.first
+            out += kept.last
+        files = {name: place for place, name in enumerate(dict.fromkeys(one.evidence.file for one in out))}
+        return sorted(out, key=lambda one: (files[one.evidence.file], one.order))

@@ -1,0 +1,56 @@
+"""Reading what people write: unknown keys are errors that say what was meant, and each error names its place.
+
+This module is pure: data in, data out.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from outlast.errors import UsageError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def toml(text: str, *, source: str, schema: int) -> dict[str, Any]:
+    """A file that begins with `schema = N`. Raises UsageError where it is not TOML, or of another schema."""
+    try:
+        given = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{source} is not TOML: {error}") from None
+    check_schema(given, source=source, schema=schema)
+    return given
+
+
+def check_schema(given: Mapping[str, Any], *, source: str, schema: int) -> None:
+    if type(given.get("schema")) is not int or given["schema"] != schema:
+        raise UsageError(f"{source}: schema is {given.get('schema')!r}; this version reads {schema}", hint=f"begin the file with `schema = {schema}`")
+
+
+def known(given: Mapping[str, Any], keys: tuple[str, ...], where: str) -> None:
+    for key in given:
+        if key not in keys:
+            raise UsageError(f"{where}: there is no key {key!r}", hint=meant(key, keys))
+
+
+def meant(word: str, choices: Mapping[str, Any] | tuple[str, ...]) -> str:
+    close = difflib.get_close_matches(word, list(choices), n=1)
+    return f"did you mean {close[0]!r}?" if close else f"one of {', '.join(choices)}"
+
+
+def seconds(value: object, where: str) -> float:
+    if type(value) not in (int, float) or not 0 <= value < float("inf"):  # type: ignore[operator]
+        raise UsageError(f"{where} is {value!r}; it is a number of seconds, not below 0")
+    return float(value)  # type: ignore[arg-type]
+
+
+def whole(value: object, where: str, *, least: int = 1) -> int:
+    if type(value) is not int or value < least:
+        raise UsageError(f"{where} is {value!r}; it is a whole number from {least}")
+    return value

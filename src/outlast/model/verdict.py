@@ -1,0 +1,86 @@
+"""What a diagnosis ends in: who, where, why, how sure, what was seen, what would refute it, what to do.
+
+Confidence is the probability, in [0, 1], that the class is right given all evidence that was read. For the class `unknown` it is that of the best
+named class (which stands first in `others`), and at most 0.5.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from outlast.model.terms import FailureClass, Mechanism
+
+
+class Role(str, Enum):
+    """What a piece of evidence is worth."""
+
+    ROOT = "root"  # can be why
+    EFFECT = "effect"  # follows from something else: teardown, peers of the dead
+    MESSENGER = "messenger"  # says that something failed elsewhere, or earlier
+    ADVICE = "advice"  # a hint printed beside a failure; shows nothing by itself
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A place in what was read. `line` counts from 1; None where the file has no lines. `text` is as it stood: whoever prints it escapes it."""
+
+    file: str
+    line: int | None
+    text: str
+    role: Role
+
+    def public(self) -> dict[str, object]:
+        return {"file": self.file, "line": self.line, "text": self.text, "role": self.role.value}
+
+
+@dataclass(frozen=True, slots=True)
+class Blamed:
+    """A rank shown guilty, and the probability that it is."""
+
+    rank: int
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A rank that others wait for and that left no evidence of its own."""
+
+    rank: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`reason` is the sentence that people read first; `action` what to do now; `next_test` the cheapest thing that would tell more."""
+
+    failure_class: FailureClass
+    mechanism: Mechanism | None
+    confidence: float
+    reason: str
+    action: str
+    ranks: tuple[Blamed, ...] = ()
+    suspects: tuple[Suspect, ...] = ()
+    nodes: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    refuted_by: str = ""
+    next_test: str = ""
+    others: tuple[tuple[FailureClass, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        assert 0.0 <= self.confidence <= 1.0, self.confidence
+        assert self.failure_class is not FailureClass.UNKNOWN or self.confidence <= 0.5, self.confidence
+
+    def public(self) -> dict[str, object]:
+        """The shape of `outlast diagnose --json`."""
+        return {
+            "class": self.failure_class.value, "mechanism": None if self.mechanism is None else self.mechanism.value, "confidence": round(self.confidence, 4),
+            "ranks": [{"rank": r.rank, "confidence": round(r.confidence, 4)} for r in self.ranks],
+            "suspects": [{"rank": s.rank, "reason": s.reason} for s in self.suspects],
+            "nodes": list(self.nodes), "devices": list(self.devices), "evidence": [e.public() for e in self.evidence],
+            "refuted_by": self.refuted_by, "next_test": self.next_test, "action": self.action, "reason": self.reason,
+            "others": [{"class": c.value, "confidence": round(p, 4)} for c, p in self.others],
+        }  # fmt: skip

@@ -1,0 +1,127 @@
+"""What a file is, told from its first bytes; its name counts only where the bytes leave it open.
+
+Not promised: that a text is a log. Source code is told by its suffix, because it holds the very sentences that a log would.
+"""
+
+from __future__ import annotations
+
+import re
+import tarfile
+from enum import Enum
+
+from outlast.diagnose.ours import is_ours
+from outlast.diagnose.standing import HEAD
+from outlast.model.beacon import BEACON_MAGIC
+
+
+class Kind(str, Enum):
+    """The values are said to people: "not read, {value}: a, b"."""
+
+    DUMP = "a flight-recorder dump"
+    TEXT = "text"
+    ERROR_FILE = "an error file of torchelastic"
+    DATABASE = "a SQLite file"
+    STANDING = "a record of where processes stood"
+    BEACON = "a beacon"
+    GZIP, BZIP2, XZ, ZSTD = "gzip", "bzip2", "xz", "zstd"
+    TAR, ZIP = "tar", "zip"
+    EMPTY = "empty"
+    PICKLE = "a pickle that is no flight-recorder dump"
+    OURS = "written by outlast itself"
+    SOURCE = "source code or documentation"
+    JUNK = "binary"
+
+
+COMPRESSED = {Kind.GZIP, Kind.BZIP2, Kind.XZ, Kind.ZSTD}
+ARCHIVES = {*COMPRESSED, Kind.TAR, Kind.ZIP}
+
+_MAGIC = (
+    (b"\x1f\x8b\x08", Kind.GZIP), (b"BZh", Kind.BZIP2), (b"\xfd7zXZ\x00", Kind.XZ), (b"\x28\xb5\x2f\xfd", Kind.ZSTD),
+    (b"PK\x03\x04", Kind.ZIP), (b"PK\x05\x06", Kind.ZIP), (b"SQLite format 3\x00", Kind.DATABASE), (BEACON_MAGIC.to_bytes(4, "little"), Kind.BEACON),
+)  # fmt: skip
+_BZIP2_BLOCK = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")
+_TAR_BLOCK_BYTES = 512
+
+# names that the recorder writes (torch/csrc/distributed/c10d/FlightRecorder.hpp); two of them are no accident
+_RECORDER_KEYS = (
+    b"pg_config", b"pg_status", b"entries", b"nccl_comm_state", b"comm_lib_version", b"nccl_version",
+    b"collective_seq_id", b"profiling_name", b"record_id", b"last_enqueued_collective",
+)  # fmt: skip
+_PICKLE = re.compile(rb"\x80[\x02-\x05]")
+_OLD_PICKLE = re.compile(rb"\(?[ci][A-Za-z_][\w.]*\n[A-Za-z_][\w.]*\n|\(dp?[0-9]*\n|\(lp?[0-9]*\n|[}\]]q\x00")  # protocols 0 and 1
+_DUMP_NAME = re.compile(r"(?:dump|trace|flight|recorder|(?:^|[._-])fr[._-]|nccl|gloo).*\d(?:\.(?:pickle|pkl|json|bin|pt))?$|^_?dump_", re.IGNORECASE)
+_SOURCE_NAME = re.compile(r"\.(?:py|pyi|c|cc|cpp|cxx|cu|cuh|h|hpp|js|ts|css|rs|go|java|rb|ipynb|md|rst|tex|diff|patch)$", re.IGNORECASE)
+
+_LONG_ZEROS = re.compile(rb"\x00{16,}")  # a log that was preallocated, or cut off by a crash of its host, has runs of zeros
+_CONTROL = bytes([*range(8), *range(14, 27), *range(28, 32), 127])  # not those that terminals are sent: \b \t \n \v \f \r ESC
+_CONTROL_SHARE, _CONTROL_SHARE_UTF8 = 0.03, 0.3  # noise has 0.1
+
+
+def kind_of(head: bytes, name: str) -> Kind:
+    """`head` is the first EVIDENCE_HEAD_BYTES, or all of a shorter file; `name` may have folders."""
+    if not head:
+        return Kind.EMPTY
+    known = next((kind for magic, kind in _MAGIC if head.startswith(magic)), None)
+    if known is not None and (known is not Kind.BZIP2 or _BZIP2_BLOCK.match(head)):
+        return known
+    if is_tar_header(head):
+        return Kind.TAR
+    if HEAD in head[:200]:
+        return Kind.STANDING
+    if is_ours(head):
+        return Kind.OURS
+    structured = _kind_of_structured(head, name)
+    if structured is not None:
+        return structured
+    if not is_text(head):
+        return Kind.JUNK
+    return Kind.SOURCE if _SOURCE_NAME.search(name) else Kind.TEXT
+
+
+def named_like_a_dump(name: str) -> bool:
+    return _DUMP_NAME.search(name.rpartition("/")[2]) is not None
+
+
+def is_tar_header(head: bytes) -> bool:
+    """A first block whose checksum is right, whatever its age and dialect."""
+    if len(head) < _TAR_BLOCK_BYTES or not head[0]:
+        return False
+    try:
+        tarfile.TarInfo.frombuf(head[:_TAR_BLOCK_BYTES], "utf-8", "surrogateescape")
+    except (tarfile.HeaderError, ValueError):
+        return False
+    return True
+
+
+def is_text(head: bytes) -> bool:
+    """In any encoding of one byte a letter, in UTF-8, or in UTF-16 with its mark."""
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return len(head) >= 4 and 0 in head[2:4]
+    body = _LONG_ZEROS.sub(b"", head)
+    if not body:
+        return False
+    controls = len(body) - len(body.translate(None, _CONTROL))
+    return controls <= len(body) * (_CONTROL_SHARE_UTF8 if _is_utf8(body) else _CONTROL_SHARE)
+
+
+def _kind_of_structured(head: bytes, name: str) -> Kind | None:
+    recorded = sum(key in head for key in _RECORDER_KEYS) >= 2
+    if _PICKLE.match(head) or (_OLD_PICKLE.match(head) and (recorded or head.rstrip(b"\n").endswith(b"."))):
+        return Kind.DUMP if recorded or named_like_a_dump(name) else Kind.PICKLE
+    if head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] != b"{":
+        return None
+    if recorded:
+        return Kind.DUMP
+    return Kind.ERROR_FILE if b'"message"' in head and (b'"extraInfo"' in head or b'"py_callstack"' in head) else None
+
+
+def _is_utf8(body: bytes) -> bool:
+    for missing in range(4):  # the head may end within a letter
+        try:
+            body[: len(body) - missing].decode()
+        except UnicodeDecodeError as error:
+            if error.start < len(body) - 4:
+                return False
+        else:
+            return True
+    return False

@@ -1,0 +1,41 @@
+"""What was left out, and why: counted by reason, a few named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+NAMED_COUNT = 3
+
+
+class Notes:
+    def __init__(self) -> None:
+        self._names: dict[str, list[str]] = {}
+        self._counts: dict[str, int] = {}
+        self._said: list[str] = []
+
+    def skip(self, why: str, name: str) -> None:
+        """`why` completes "not read: ..."."""
+        self._counts[why] = self._counts.get(why, 0) + 1
+        names = self._names.setdefault(why, [])
+        if len(names) < NAMED_COUNT:
+            names.append(name)
+
+    def say(self, text: str) -> None:
+        """A sentence of its own."""
+        if text not in self._said:
+            self._said.append(text)
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        return tuple(self._said)
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        return tuple(f"not read, {why}: {some(self._names[why], count)}" for why, count in sorted(self._counts.items()))
+
+
+def some(names: Sequence[str], count: int) -> str:
+    """The first few of `count` names."""
+    named = names[:NAMED_COUNT]
+    more = count - len(named)
+    return ", ".join(named) + (f" and {more:,} more" if more else "")

@@ -1,0 +1,156 @@
+"""Evidence to verdict, in this order: walk, dumps, logs, what outlast itself recorded; then the graph, then everything weighed together.
+
+Memory   that of one archive's directory, one line, the dumps' small states, and the findings that are kept (`diagnose/thinning.py`); not that of the files.
+Files    archives are unpacked into a folder of their own under the system's temporary one (TMPDIR), which is gone at the end.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from outlast.diagnose import mixture, ours
+from outlast.diagnose.collectives import Blame, Dump, find_blame
+from outlast.diagnose.fuse import decide
+from outlast.diagnose.ledger import Recorded
+from outlast.diagnose.logs import read_lines
+from outlast.diagnose.thinning import Thinned
+from outlast.model import limits
+from outlast.model.pieces import Piece
+from outlast.model.verdict import Verdict
+from outlast.runtime.evidence import recorded
+from outlast.runtime.evidence.lines import Lines, last_lines
+from outlast.runtime.evidence.notes import Notes, some
+from outlast.runtime.evidence.unpickling import read_dumps
+from outlast.runtime.evidence.walk import Gathered, gather
+
+NAMED_UNREADABLE_COUNT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """`done` of `total`: dumps, or bytes of logs."""
+
+    what: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """`blame` is None where there were no dumps. `notes`: what was left out and what does not fit, in sentences for people."""
+
+    verdict: Verdict
+    blame: Blame | None
+    notes: tuple[str, ...]
+    dumps_count: int
+    logs_count: int
+    read_bytes: int
+
+
+@dataclass(slots=True)
+class _Reading:
+    on_progress: Callable[[Progress], None]
+    findings: Thinned = field(default_factory=Thinned)
+    notes: Notes = field(default_factory=Notes)
+    samples: list[mixture.Sample] = field(default_factory=list)
+    done_bytes: int = 0
+    total_bytes: int = 0
+
+
+def diagnose(paths: Sequence[str], *, on_progress: Callable[[Progress], None] | None = None) -> Diagnosis:
+    """Read all of `paths` and decide. Raises UsageError where nothing can be read as evidence."""
+    with tempfile.TemporaryDirectory(prefix="outlast-evidence-") as scratch:
+        gathered = gather(paths, scratch)
+        return _diagnose(gathered, _Reading(on_progress or (lambda progress: None)))
+
+
+def _diagnose(gathered: Gathered, reading: _Reading) -> Diagnosis:
+    if history := gathered.leave_out_history():
+        reading.notes.say(
+            f"the evidence of {history:,} earlier {'interruption' if history == 1 else 'interruptions'} was not looked at: name its folder to read it"
+        )
+    dumps, unreadable = _dumps(gathered.dumps, reading)
+    reading.total_bytes = sum(piece.size_bytes for piece in gathered.texts)
+    for piece in gathered.texts:
+        _text(piece, reading)
+    for piece in gathered.error_files:
+        _whole(piece, recorded.error_lines, reading)
+    for piece in gathered.databases:
+        _recorded(piece, recorded.read, reading)
+    for piece in gathered.standings:
+        _recorded(piece, recorded.read_standing, reading)
+    for piece in gathered.beacons:
+        reading.notes.skip("a beacon: it tells of a rank as it was, and its run's ledger has the rest", piece.name)
+    if reading.findings.dropped_count:
+        reading.notes.say(f"{reading.findings.dropped_count:,} more lines said the same as others, and were counted no further")
+    # last, since logs tell how many ranks there are, which dumps of some backends do not
+    blame = find_blame(dumps, unreadable=unreadable, world_size=mixture.world_size(reading.samples)) if gathered.dumps else None
+    odd = (*mixture.notes_of(reading.samples), *reading.notes.said, *gathered.said)
+    verdict = decide(reading.findings.all(), blame=blame, notes=odd)
+    return Diagnosis(
+        verdict, blame, (*odd, *reading.notes.skipped, *gathered.skipped), len(gathered.dumps), gathered.count - len(gathered.dumps), reading.done_bytes
+    )
+
+
+def _dumps(pieces: Sequence[Piece], reading: _Reading) -> tuple[list[Dump], dict[str, str]]:
+    dumps, unreadable = read_dumps(pieces, on_progress=lambda done, total: reading.on_progress(Progress("dumps", done, total)))
+    by_why: dict[str, list[str]] = {}
+    for name, why in unreadable.items():
+        by_why.setdefault(why, []).append(name)
+    for number, (why, names) in enumerate(by_why.items()):
+        if number == NAMED_UNREADABLE_COUNT:
+            rest = len(unreadable) - sum(len(names) for names in list(by_why.values())[:number])
+            reading.notes.say(f"{rest:,} more dumps cannot be read")
+            break
+        reading.notes.say(f"{some(names, len(names))} cannot be read as a dump: {why}")
+    return dumps, unreadable
+
+
+def _text(piece: Piece, reading: _Reading) -> None:
+    def on_bytes(count: int) -> None:
+        reading.done_bytes += count
+        reading.on_progress(Progress("logs", reading.done_bytes, reading.total_bytes))
+
+    sample = mixture.Sample(piece.name)
+    lines = Lines(piece, on_bytes=on_bytes)
+    try:
+        reading.findings.add(read_lines(ours.without(_sampled(lines, sample)), name=piece.name))
+        sample.look(last_lines(piece))
+    except OSError as error:
+        reading.notes.skip(error.strerror or str(error), piece.name)
+    if lines.cut_count:
+        reading.notes.say(f"{piece.name}: {lines.cut_count:,} lines longer than {limits.EVIDENCE_LINE_MAX_BYTES:,} bytes, read as their beginnings and ends")
+    reading.samples.append(sample)
+
+
+def _sampled(lines: Iterable[bytes], sample: mixture.Sample) -> Iterator[bytes]:
+    source = iter(lines)
+    first = list(itertools.islice(source, limits.EVIDENCE_SAMPLE_LINES))
+    sample.look(first)
+    yield from first
+    yield from source
+
+
+def _whole(piece: Piece, unfold: Callable[[Piece], list[bytes]], reading: _Reading) -> None:
+    """A file whose lines are not those of the file: what is found in it points to the file as a whole."""
+    try:
+        lines = unfold(piece)
+    except (OSError, ValueError) as error:
+        reading.notes.skip(str(error), piece.name)
+        return
+    reading.findings.add(recorded.without_line(one) for one in read_lines(lines, name=piece.name))
+
+
+def _recorded(piece: Piece, read: Callable[[Piece], Recorded], reading: _Reading) -> None:
+    try:
+        ledger = read(piece)
+    except (OSError, ValueError) as error:
+        reading.notes.skip(str(error), piece.name)
+        return
+    for note in ledger.notes:
+        reading.notes.say(f"{piece.name}: {note}")
+    reading.findings.add(ledger.findings)
+    reading.findings.add(recorded.without_line(one) for one in read_lines(ledger.lines, name=piece.name))

@@ -1,0 +1,161 @@
+"""Archives to files in a scratch folder, under limits: how much, how many, how deep, and how much more than was packed.
+
+Where a limit is met, what was unpacked before stays, and it is said. Members are written under numbers: no name inside an archive becomes a path.
+"""
+
+from __future__ import annotations
+
+import lzma
+import os
+import shutil
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO, cast
+
+from outlast.model import limits
+from outlast.runtime.evidence import tar
+from outlast.runtime.evidence.decompress import Damaged, decompressed
+from outlast.runtime.evidence.kinds import COMPRESSED, Kind
+from outlast.runtime.evidence.opening import Peeked, Stream
+
+SUFFIXES = (".gz", ".bz2", ".xz", ".zst", ".zstd")
+_ZIP_END_BYTES, _ZIP_COMMENT_MAX_BYTES = 22, 65_535
+_ENCRYPTED = 0x1
+
+
+class Enough(Exception):
+    """A limit was met; the text says which."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """What archives may still unfold to. `begin` is told of each archive that lies on the disk; what is nested in it counts to it."""
+
+    left_bytes: int
+    packed_bytes: int = 0
+    unpacked_bytes: int = 0
+
+    def begin(self, packed_bytes: int) -> None:
+        self.packed_bytes, self.unpacked_bytes = packed_bytes, 0
+
+    def take(self, count: int) -> None:
+        self.left_bytes -= count
+        self.unpacked_bytes += count
+        if self.left_bytes < 0:
+            raise Enough("no more room for what archives unfold to")
+        if self.unpacked_bytes > limits.EVIDENCE_RATIO_FREE_BYTES and self.unpacked_bytes > self.packed_bytes * limits.EVIDENCE_RATIO_MAX:
+            raise Enough(f"it unfolds to more than {limits.EVIDENCE_RATIO_MAX} times its size")
+
+
+class Metered:
+    """A stream whose bytes are taken from a budget."""
+
+    def __init__(self, stream: Stream, budget: Budget) -> None:
+        self._stream = stream
+        self._budget = budget
+
+    def read(self, size: int, /) -> bytes:
+        data = self._stream.read(size)
+        self._budget.take(len(data))
+        return data
+
+
+@dataclass(slots=True)
+class Inside:
+    """Something in an archive: what to read, or why not."""
+
+    name: str
+    body: Peeked | None
+    why: str = ""
+
+
+def room_in(folder: str) -> int:
+    """Bytes that may be unpacked there."""
+    return max(0, min(limits.EVIDENCE_UNPACKED_MAX_BYTES, shutil.disk_usage(folder).free - limits.EVIDENCE_DISK_SPARE_BYTES))
+
+
+def inside(stream: Peeked, kind: Kind, name: str, budget: Budget) -> Iterator[Inside]:
+    """What lies in an archive that can be read as a stream. Raises Damaged, EOFError, CannotRead, Enough."""
+    if kind in COMPRESSED:
+        yield Inside(name, Peeked(Metered(decompressed(stream, kind), budget)))
+        return
+    assert kind is Kind.TAR, kind
+    for member in tar.members(stream):
+        yield Inside(f"{name}/{_plain(member.name)}", None if member.body is None else Peeked(member.body), member.why)
+
+
+def inside_zip(path: str, name: str, budget: Budget) -> Iterator[Inside]:
+    """What lies in a zip file on the disk. Raises as `inside`."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as file:
+        _refuse_endless_directory(file)
+        try:
+            with zipfile.ZipFile(file) as archive:
+                yield from _zip_members(archive, name, budget)
+        except (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError) as error:
+            raise Damaged(str(error)) from None
+
+
+def _zip_members(archive: zipfile.ZipFile, name: str, budget: Budget) -> Iterator[Inside]:
+    infos = archive.infolist()
+    names = {info.filename.partition("/")[2] for info in infos[:64]}
+    if "data.pkl" in names and ("version" in names or "byteorder" in names):
+        yield Inside(name, None, "a checkpoint of torch")
+        return
+    for info in infos:
+        full = f"{name}/{_plain(info.filename)}"
+        if info.is_dir():
+            continue
+        if info.flag_bits & _ENCRYPTED:
+            yield Inside(full, None, "encrypted")
+            continue
+        try:
+            with archive.open(info) as member:
+                yield Inside(full, Peeked(Metered(_ZipBody(cast(BinaryIO, member)), budget)))
+        except (zipfile.BadZipFile, NotImplementedError) as error:
+            yield Inside(full, None, f"damaged, or packed in a way that is not known here ({error})")
+
+
+class _ZipBody:
+    """A member's bytes; what breaks in it ends this member only."""
+
+    def __init__(self, member: BinaryIO) -> None:
+        self._member = member
+
+    def read(self, size: int, /) -> bytes:
+        try:
+            return self._member.read(size)
+        except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, ValueError, EOFError) as error:
+            raise MemberDamaged(str(error)) from None
+
+
+class MemberDamaged(Exception):
+    """One member of a zip cannot be read on; the others can."""
+
+
+def _refuse_endless_directory(file: BinaryIO) -> None:
+    """zipfile reads the whole directory into memory. It is as long as its end record says; a zip64 record may say otherwise, but never less than is there."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - _ZIP_END_BYTES - _ZIP_COMMENT_MAX_BYTES))
+    tail = file.read()
+    end = tail.rfind(b"PK\x05\x06")
+    if end < 0 or len(tail) - end < _ZIP_END_BYTES:
+        raise Damaged("the directory at its end is missing")
+    directory = int.from_bytes(tail[end + 12 : end + 16], "little")
+    zip64 = tail.rfind(b"PK\x06\x06", 0, end)
+    if zip64 >= 0 and len(tail) - zip64 >= 56:
+        directory = int.from_bytes(tail[zip64 + 40 : zip64 + 48], "little")
+    if min(directory, size) > limits.EVIDENCE_DIRECTORY_MAX_BYTES:
+        raise Enough(f"its directory has {directory:,} bytes")
+
+
+def without_suffix(name: str) -> str:
+    """What a compressed file was called before."""
+    return next((name[: -len(suffix)] for suffix in SUFFIXES if name.lower().endswith(suffix) and len(name) > len(suffix)), name)
+
+
+def _plain(name: str) -> str:
+    """A member's name as people should see it: no leading slashes, no way up."""
+    return "/".join(part for part in name.replace("\\", "/").split("/") if part not in ("", ".", "..")) or "unnamed"

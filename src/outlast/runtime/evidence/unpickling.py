@@ -1,0 +1,299 @@
+"""Dumps of strangers, read in processes of their own under limits of memory and time, on all cores that may be used.
+
+A reading process is forked (a fresh interpreter would cost more than a hundred dumps), keeps none of our descriptors but its two pipes, is told names of
+files, reads each, and answers with small states (`diagnose/collectives/packed.py`) as JSON: nothing that comes back is unpickled. Against what a dump may do
+to it:
+    memory    RLIMIT_AS: what it had at its start, and `memory_bytes`
+    time      a timer of processor time for each file, `limit_s`; the kernel ends the process. WALL_S for a file that a disk never gives
+    files     RLIMIT_FSIZE 0: it can write to its pipes only
+A process that ended over a handful of files is followed by one that takes them one by one, so that the file is found and named and the others are read.
+
+Not promised: that a process whose interpreter was broken into cannot read what this user may read. Forking is safe beside threads of ours because the child
+uses nothing of theirs: no logging, no standard streams, no locks.
+"""
+
+from __future__ import annotations
+
+import collections
+import gc
+import json
+import os
+import resource
+import selectors
+import signal
+import stat
+import struct
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import IO, Any, NoReturn
+
+from outlast.diagnose.collectives import Dump, Unpacker, UnreadableDump, pack, read_dump
+from outlast.model.pieces import Piece
+from outlast.runtime.linux import keep_heap
+
+MEMORY_BYTES = 1 << 30  # for one process
+LIMIT_S = 20.0  # of processor time for one file; 2,000 entries with stacks take 0.05 s
+WALL_S = 60.0  # for as many files as a process is given at once
+BATCH_COUNT = 128  # files that a process is given at once: some 100 ms of work
+ENDED_MAX_COUNT = 16  # processes that had to be ended; whoever sends more bombs has what was read so far
+_ANSWER_BYTES_MAX = 1 << 30
+_LENGTH = struct.Struct("<Q")
+_ENDED_BADLY = 70  # exit code of a reading process that raised what nobody expected
+
+
+def read_dumps(
+    pieces: Iterable[Piece], *, processes: int | None = None, memory_bytes: int = MEMORY_BYTES, limit_s: float = LIMIT_S,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> tuple[list[Dump], dict[str, str]]:  # fmt: skip
+    """The dumps that could be read, in the order of the pieces, and for each other piece why not.
+
+    processes    reading at once; all cores that this process may use, if None
+    on_progress  is told (pieces done, pieces in all) now and then
+    """
+    if not (given := list(pieces)):
+        return [], {}
+    most = min(processes or len(os.sched_getaffinity(0)), len(given))
+    with _Crew(given, most, memory_bytes, limit_s) as crew:
+        crew.work(on_progress or (lambda done, count: None))
+    return [dump for _, dump in sorted(crew.read.items())], crew.unreadable
+
+
+# --- the process that asks --------------------------------------------------------------------------------
+
+
+class _Reader:
+    """One reading process and what it is reading: places in the list of pieces."""
+
+    def __init__(self, memory_bytes: int, limit_s: float) -> None:
+        told, self._to = _pipe()
+        self.answers, answers = _pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _serve(told, answers, memory_bytes, limit_s)
+        told.close()
+        answers.close()
+        self.batch: list[int] = []
+        self.over_s = 0.0
+        self._came = bytearray()
+
+    def give(self, batch: list[int], pieces: Sequence[Piece]) -> None:
+        self.batch, self.over_s = batch, time.monotonic() + WALL_S
+        rows = [(pieces[place].path, pieces[place].name, pieces[place].size_bytes) for place in batch]
+        try:
+            _send(self._to, json.dumps(rows).encode())
+        except OSError:
+            pass  # it has ended: so its pipe says, to whoever reads from it
+
+    def take(self) -> dict[str, Any] | None:
+        """A whole answer, if one is there by now. EOFError: it has ended."""
+        more = os.read(self.answers.fileno(), 1 << 20)
+        if not more:
+            raise EOFError
+        self._came += more
+        if len(self._came) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._came)
+        if length > _ANSWER_BYTES_MAX:
+            raise EOFError
+        if len(self._came) < _LENGTH.size + length:
+            return None
+        body, self._came = self._came[_LENGTH.size :], bytearray()
+        return dict(json.loads(body))
+
+    def end(self) -> int:
+        """What it ended with, as subprocess says it; a process that lives is killed."""
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        if not pid:
+            os.kill(self.pid, signal.SIGKILL)
+            status = os.waitpid(self.pid, 0)[1]
+        for pipe in (self._to, self.answers):
+            try:
+                pipe.close()
+            except OSError:
+                pass  # what was not yet written to a process that has ended
+        return os.waitstatus_to_exitcode(status)
+
+
+def _pipe() -> tuple[IO[bytes], IO[bytes]]:
+    read, write = os.pipe()
+    return open(read, "rb"), open(write, "wb")
+
+
+class _Crew:
+    """All reading processes, and what is left for them to do."""
+
+    def __init__(self, pieces: list[Piece], most: int, memory_bytes: int, limit_s: float) -> None:
+        self.pieces, self.memory_bytes, self.limit_s = pieces, memory_bytes, limit_s
+        self.read: dict[int, Dump] = {}
+        self.unreadable: dict[str, str] = {}
+        count = max(1, min(BATCH_COUNT, len(pieces) // (most * 4)))
+        self._batches = collections.deque(list(range(at, min(at + count, len(pieces)))) for at in range(0, len(pieces), count))
+        self._most, self._ended_count, self._unpacker = most, 0, Unpacker()
+        self._readers: list[_Reader] = []
+        self._selector = selectors.DefaultSelector()
+
+    def __enter__(self) -> _Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for reader in self._readers:
+            reader.end()
+        self._selector.close()
+
+    def work(self, on_progress: Callable[[int, int], None]) -> None:
+        # the collector would look through all dumps again and again as they come; nothing in them is a ring
+        with_collector = gc.isenabled()
+        gc.disable()
+        try:
+            for _ in range(min(self._most, len(self._batches))):
+                self._start()
+            while self._readers:
+                self._step()
+                on_progress(len(self.read) + len(self.unreadable), len(self.pieces))
+        finally:
+            if with_collector:
+                gc.enable()
+
+    def _start(self) -> None:
+        reader = _Reader(self.memory_bytes, self.limit_s)
+        self._readers.append(reader)
+        self._selector.register(reader.answers, selectors.EVENT_READ, reader)
+        self._feed(reader)
+
+    def _feed(self, reader: _Reader) -> None:
+        if self._batches:
+            reader.give(self._batches.popleft(), self.pieces)
+        else:
+            self._let_go(reader)
+
+    def _let_go(self, reader: _Reader) -> int:
+        self._readers.remove(reader)
+        self._selector.unregister(reader.answers)
+        return reader.end()
+
+    def _step(self) -> None:
+        for key, _ in self._selector.select(timeout=1.0):
+            reader: _Reader = key.data
+            try:
+                answer = reader.take()
+            except (EOFError, ValueError):
+                self._lost(reader, late=False)
+                continue
+            if answer is not None:
+                self._keep(reader.batch, answer)
+                self._feed(reader)
+        for reader in [reader for reader in self._readers if time.monotonic() > reader.over_s]:
+            self._lost(reader, late=True)
+
+    def _keep(self, batch: list[int], answer: dict[str, Any]) -> None:
+        for place, dump in zip(answer["places"], self._unpacker.unpack(answer), strict=True):
+            self.read[batch[place]] = dump
+        for place, why in answer["unreadable"]:
+            self.unreadable[self.pieces[batch[place]].name] = why
+
+    def _lost(self, reader: _Reader, *, late: bool) -> None:
+        """It ended over what it was reading, or is ended now: one by one again, or this one is named."""
+        code, batch = self._let_go(reader), reader.batch
+        self._ended_count += 1
+        if len(batch) > 1:
+            self._batches.extendleft([place] for place in reversed(batch))
+        else:
+            self.unreadable[self.pieces[batch[0]].name] = self._why(code, late=late)
+        if self._ended_count >= ENDED_MAX_COUNT:
+            for place in (place for left in self._batches for place in left):
+                self.unreadable[self.pieces[place].name] = f"not read: {self._ended_count} processes had to be ended over other files"
+            self._batches.clear()
+        elif self._batches:
+            self._start()
+
+    def _why(self, code: int, *, late: bool) -> str:
+        if late:
+            return f"the process that read it was ended: no answer within {WALL_S:g} s"
+        if code == -signal.SIGPROF:
+            return f"the process that read it was ended: more than {self.limit_s:g} s of processor time"
+        if code < 0:
+            return f"the process that read it was ended by {signal.Signals(-code).name}"
+        return f"the process that read it ended with exit code {code}"
+
+
+def _send(pipe: IO[bytes], body: bytes) -> None:
+    pipe.write(_LENGTH.pack(len(body)) + body)
+    pipe.flush()
+
+
+# --- the process that reads -----------------------------------------------------------------------------------
+
+
+def _serve(told: IO[bytes], answers: IO[bytes], memory_bytes: int, limit_s: float) -> NoReturn:
+    """Read what it is told until the pipe ends. Never returns into what the other process was doing."""
+    code = _ENDED_BADLY
+    try:
+        gc.disable()
+        gc.freeze()
+        for number in range(1, signal.NSIG):
+            if signal.getsignal(number) not in (signal.SIG_DFL, signal.SIG_IGN, None):
+                signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asked: with it, the pipe ends
+        os.setsid()
+        kept = sorted((told.fileno(), answers.fileno()))
+        os.closerange(0, kept[0])
+        os.closerange(kept[0] + 1, kept[1])
+        os.closerange(kept[1] + 1, os.sysconf("SC_OPEN_MAX"))
+        _confine(memory_bytes)
+        keep_heap()
+        while len(head := told.read(_LENGTH.size)) == _LENGTH.size:
+            rows = json.loads(told.read(_LENGTH.unpack(head)[0]))
+            _send(answers, json.dumps(_read(rows, memory_bytes, limit_s), separators=(",", ":")).encode())
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _confine(memory_bytes: int) -> None:
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            own_bytes = int(file.read().split()[0]) * resource.getpagesize()
+    except OSError:
+        own_bytes = 1 << 30
+    for what, limit in ((resource.RLIMIT_AS, own_bytes + memory_bytes), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0)):
+        hard = resource.getrlimit(what)[1]
+        limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(what, (limit, limit))
+
+
+def _read(rows: Sequence[tuple[str | None, str, int]], memory_bytes: int, limit_s: float) -> dict[str, Any]:
+    dumps: list[Dump] = []
+    places: list[int] = []
+    unreadable: list[tuple[int, str]] = []
+    for place, (path, name, size_bytes) in enumerate(rows):
+        signal.setitimer(signal.ITIMER_PROF, limit_s)
+        try:
+            dumps.append(_dump_in(path, size_bytes, name))
+            places.append(place)
+        except (UnreadableDump, OSError, MemoryError) as error:
+            unreadable.append((place, f"needs more than {memory_bytes >> 20} MB of memory" if isinstance(error, MemoryError) else str(error)))
+            gc.collect()  # what was half read may hold on to itself
+        except Exception as error:  # boundary: one file, of strangers; the others are read all the same
+            unreadable.append((place, f"not a dump: {type(error).__name__}: {str(error)[:120]}"))
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    return pack(dumps) | {"places": places, "unreadable": unreadable}
+
+
+def _dump_in(path: str | None, size_bytes: int, name: str) -> Dump:
+    try:
+        return read_dump(_bytes_of(path, size_bytes), name=name)
+    except UnreadableDump as error:
+        if error.refused or path is None or (now_bytes := os.stat(path).st_size) <= size_bytes:
+            raise
+        return read_dump(_bytes_of(path, now_bytes), name=name)  # written anew since it was found
+
+
+def _bytes_of(path: str | None, size_bytes: int) -> bytes:
+    """At most `size_bytes`, as found; OSError for what is not a regular file by now. Opening never waits."""
+    if path is None:
+        raise OSError("it has no file")
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb", buffering=0) as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError("not a regular file")
+        return file.read(size_bytes)

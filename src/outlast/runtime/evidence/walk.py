@@ -1,0 +1,290 @@
+"""From what was named on the command line to pieces: folders, files, archives, in one order, each thing once.
+
+Never   symbolic links followed (but those that were named themselves), anything but regular files opened, a name inside an archive used as a path.
+Bounds  files, nesting, unpacked bytes: `model/limits.py`. What is left out is said in `notes`, counted by reason.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from outlast.errors import UsageError
+from outlast.model import limits
+from outlast.model.pieces import Piece
+from outlast.runtime.evidence import unpack
+from outlast.runtime.evidence.decompress import CannotRead, Damaged
+from outlast.runtime.evidence.kinds import ARCHIVES, Kind, kind_of, named_like_a_dump
+from outlast.runtime.evidence.notes import Notes
+from outlast.runtime.evidence.opening import Bounded, NotRegular, Peeked, read_head
+
+_NOT_FOLLOWED = {".git", "__pycache__", "node_modules"}
+_READ_WITH_ANOTHER = ("-wal", "-shm")  # SQLite's files beside its file
+_SPECIAL = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+_NEVER_A_DUMP = {Kind.OURS, Kind.SOURCE}
+_READ = {Kind.DUMP, Kind.TEXT, Kind.ERROR_FILE, Kind.DATABASE, Kind.STANDING, Kind.BEACON}
+_CASE = re.compile(r"^(.*?)interruption-(\d{1,9})/[^/]*$")  # as runtime/coordinator/evidence.py names them
+
+
+@dataclass(slots=True)
+class Gathered:
+    """Pieces by what they are, each list in the order of names.
+
+    said     what is odd about the evidence, in sentences: cut, damaged, too much
+    skipped  what was left out, by reason
+    """
+
+    dumps: list[Piece] = field(default_factory=list)
+    texts: list[Piece] = field(default_factory=list)
+    error_files: list[Piece] = field(default_factory=list)
+    databases: list[Piece] = field(default_factory=list)
+    standings: list[Piece] = field(default_factory=list)
+    beacons: list[Piece] = field(default_factory=list)
+    said: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        return len(self.dumps) + len(self.texts) + len(self.error_files) + len(self.databases) + len(self.standings) + len(self.beacons)
+
+    def leave_out_history(self) -> int:
+        """A run's folder has one of evidence for each interruption, and only the newest is in question. How many folders were left out."""
+        folders = {piece.name.rpartition("/")[0]: found for piece in self.standings if (found := _CASE.search(piece.name))}
+        newest: dict[str, int] = {}
+        for found in folders.values():
+            newest[found[1]] = max(newest.get(found[1], 0), int(found[2]))
+        old = {folder for folder, found in folders.items() if int(found[2]) < newest[found[1]]}
+        for pieces in (self.dumps, self.texts, self.error_files, self.databases, self.standings, self.beacons):
+            pieces[:] = [piece for piece in pieces if piece.name.rpartition("/")[0] not in old]
+        return len(old)
+
+
+def gather(paths: Sequence[str], scratch: str) -> Gathered:
+    """All pieces below `paths`. Archives are unpacked into the folder `scratch`, which must outlive the pieces.
+
+    Raises UsageError where a path does not exist or cannot be read, or nothing in all of them can be read as evidence.
+    """
+    walk = _Walk(scratch)
+    for path, prefix in zip(paths, _prefixes(paths), strict=True):
+        walk.root(path, prefix)
+    gathered = walk.sorted()
+    if not gathered.count:
+        found = "\n".join((*gathered.said, *gathered.skipped))
+        raise UsageError(
+            f"nothing in {', '.join(paths)} can be read as evidence" + (f":\n{found}" if found else ": there are no files"),
+            hint="name a folder with logs, flight-recorder dumps, kernel logs or stacks, or an archive of them",
+        )
+    return gathered
+
+
+def _prefixes(paths: Sequence[str]) -> list[str]:
+    """What names begin with: nothing below a single folder, else each path's last part, or all of it where two are alike."""
+    if len(paths) == 1 and os.path.isdir(paths[0]):
+        return [""]
+    last = [os.path.basename(os.path.normpath(path)) for path in paths]
+    return [shown(name if last.count(name) == 1 else path.strip("/")) for name, path in zip(last, paths, strict=True)]
+
+
+def shown(name: str) -> str:
+    """A file name as text, whatever bytes it has."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+class _Walk:
+    def __init__(self, scratch: str) -> None:
+        self._scratch = scratch
+        self._notes = Notes()
+        self._found: list[tuple[Kind, Piece]] = []
+        self._undecided: list[tuple[Kind, Piece]] = []  # nothing by its bytes; by the names around it perhaps a dump that was cut or overwritten
+        self._seen: set[tuple[int, int]] = set()
+        self._roots: list[str] = []
+        self._written = 0
+        self._budget: unpack.Budget | None = None
+
+    # --- folders -------------------------------------------------------------------------------------
+
+    def root(self, path: str, prefix: str) -> None:
+        """A path that a person named; its own links are followed."""
+        try:
+            real = os.path.realpath(path, strict=True)
+            mode = os.stat(real).st_mode
+            if stat.S_ISDIR(mode):
+                os.listdir(real)
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror}", hint="name folders, files or archives that exist and may be read") from None
+        if not stat.S_ISDIR(mode):
+            self._entry(real, prefix, mode, named=True)
+            return
+        self._roots.append(real + os.sep)
+        for full, name, entry_mode in self._below(real, prefix):
+            if stat.S_ISLNK(entry_mode):
+                self._link(full, name)
+            else:
+                self._entry(full, name, entry_mode)
+
+    def _below(self, folder: str, prefix: str) -> Iterator[tuple[str, str, int]]:
+        """Everything below a folder that is not a folder: path, name, mode."""
+        waiting = [(folder, prefix)]
+        count = 0
+        while waiting:
+            path, name = waiting.pop()
+            try:
+                with os.scandir(path) as entries:
+                    found = [(one.path, os.path.join(name, shown(one.name)), one.stat(follow_symlinks=False).st_mode) for one in entries]
+            except OSError as error:
+                self._notes.skip(f"{error.strerror}", name or shown(path))
+                continue
+            for full, one_name, mode in sorted(found, key=lambda entry: entry[1]):
+                if stat.S_ISDIR(mode):
+                    if os.path.basename(full) not in _NOT_FOLLOWED:
+                        waiting.append((full, one_name))
+                    continue
+                count += 1
+                if count > limits.EVIDENCE_FILES_MAX_COUNT:
+                    self._notes.say(f"more than {limits.EVIDENCE_FILES_MAX_COUNT:,} files: only so many were looked at")
+                    return
+                yield full, one_name, mode
+
+    def _link(self, path: str, name: str) -> None:
+        """A link to what is read anyway needs no word."""
+        target = os.path.realpath(path)
+        if not os.path.exists(target):
+            self._notes.skip("a symbolic link that leads nowhere", name)
+        elif not any(target.startswith(root) or target + os.sep == root for root in self._roots):
+            self._notes.skip("a symbolic link out of the folder", name)
+
+    # --- files ---------------------------------------------------------------------------------------
+
+    def _entry(self, path: str, name: str, mode: int, *, named: bool = False) -> None:
+        if not stat.S_ISREG(mode):
+            self._notes.skip(_SPECIAL.get(stat.S_IFMT(mode), "not a regular file"), name)
+            return
+        try:
+            head, status = read_head(path, limits.EVIDENCE_HEAD_BYTES)
+        except NotRegular:
+            self._notes.skip("not a regular file", name)
+            return
+        except OSError as error:
+            self._notes.skip(f"{error.strerror}", name)
+            return
+        if (status.st_dev, status.st_ino) in self._seen or name.endswith(_READ_WITH_ANOTHER):
+            return
+        self._seen.add((status.st_dev, status.st_ino))
+        kind = kind_of(head, name)
+        if kind in ARCHIVES:
+            self._archive(path, kind, name, status.st_size)
+        else:
+            self._take(Kind.TEXT if named and kind is Kind.SOURCE else kind, Piece(name, path, status.st_size))
+
+    def _take(self, kind: Kind, piece: Piece) -> None:
+        if kind in _READ:
+            self._found.append((kind, piece))
+        else:
+            self._undecided.append((kind, piece))
+
+    # --- archives ------------------------------------------------------------------------------------
+
+    def _archive(self, path: str, kind: Kind, name: str, size: int) -> None:
+        if self._budget is None:
+            self._budget = unpack.Budget(unpack.room_in(self._scratch))
+        self._budget.begin(size)
+        try:
+            with Bounded(path, size) as file:
+                self._open(Peeked(file), kind, name, depth=1, path=path)
+        except unpack.Enough as error:
+            self._notes.say(f"{name}: {error}; what was unpacked before that was read")
+        except OSError as error:
+            self._notes.skip(f"{error.strerror or error}", name)
+
+    def _open(self, stream: Peeked, kind: Kind, name: str, *, depth: int, path: str | None = None) -> None:
+        """`path`: where the archive lies, if it is a file of its own."""
+        assert self._budget is not None
+        if depth > limits.EVIDENCE_NESTING_MAX_COUNT:
+            self._notes.skip(f"an archive more than {limits.EVIDENCE_NESTING_MAX_COUNT} deep in archives", name)
+            return
+        try:
+            if kind is Kind.ZIP:
+                found = unpack.inside_zip(path or self._write(stream, name).path or "", name, self._budget)
+            else:
+                found = unpack.inside(stream, kind, name, self._budget)
+            for one in found:
+                self._inside(one, depth)
+        except CannotRead as error:
+            self._notes.skip(str(error), name)
+        except EOFError:
+            self._notes.say(f"{name} was cut short: read up to there")
+        except Damaged as error:
+            self._notes.say(f"{name} is damaged ({error}): read up to there")
+
+    def _inside(self, one: unpack.Inside, depth: int) -> None:
+        if one.body is None:
+            self._notes.skip(one.why, one.name)
+            return
+        if self._written >= limits.EVIDENCE_FILES_MAX_COUNT:
+            raise unpack.Enough(f"more than {limits.EVIDENCE_FILES_MAX_COUNT:,} files")
+        try:
+            head = one.body.peek(limits.EVIDENCE_HEAD_BYTES)
+            plain = unpack.without_suffix(one.name)
+            kind = kind_of(head, plain)
+            if kind in ARCHIVES:
+                self._open(one.body, kind, one.name, depth=depth + 1)
+            elif kind in _READ or named_like_a_dump(plain):
+                self._write(one.body, plain if named_like_a_dump(plain) else one.name, kind)
+            else:
+                self._take(kind, Piece(one.name, None, len(head)))
+        except unpack.MemberDamaged as error:
+            self._notes.say(f"{one.name} is damaged ({error}): read up to there")
+
+    def _write(self, stream: Peeked, name: str, kind: Kind | None = None) -> Piece:
+        """A member as a file of its own. What was written before an error counts."""
+        self._written += 1
+        path = os.path.join(self._scratch, str(self._written))
+        size = 0
+        try:
+            with open(path, "xb") as file:
+                while data := stream.read(limits.EVIDENCE_READ_BYTES):
+                    size += file.write(data)
+        finally:
+            piece = Piece(name, path, size)
+            if kind is not None:
+                self._take(kind, piece)
+        return piece
+
+    # --- the end -------------------------------------------------------------------------------------
+
+    def sorted(self) -> Gathered:
+        out = Gathered()
+        lists = {
+            Kind.DUMP: out.dumps,
+            Kind.TEXT: out.texts,
+            Kind.ERROR_FILE: out.error_files,
+            Kind.DATABASE: out.databases,
+            Kind.STANDING: out.standings,
+            Kind.BEACON: out.beacons,
+        }
+        for kind, piece in self._found:
+            lists[kind].append(piece)
+        siblings = {_stem(piece.name) for piece in out.dumps}
+        for kind, piece in self._undecided:
+            if piece.path is not None and kind not in _NEVER_A_DUMP and (_stem(piece.name) in siblings or named_like_a_dump(piece.name)):
+                out.dumps.append(piece)
+            else:
+                self._notes.skip(kind.value, piece.name)
+        for some in lists.values():
+            some.sort(key=lambda piece: _natural(piece.name))
+        out.said, out.skipped = self._notes.said, self._notes.skipped
+        return out
+
+
+def _stem(name: str) -> str:
+    """A name without its numbers: what the dumps of one job share."""
+    return re.sub(r"\d+", "#", name)
+
+
+def _natural(name: str) -> tuple[tuple[bool, int, str], ...]:
+    """rank_2 before rank_10."""
+    parts = [part.lstrip("0") if part.isdecimal() else part for part in re.split(r"([0-9]+)", name)]
+    return tuple((part.isdecimal(), len(part) if part.isdecimal() else 0, part) for part in parts)

@@ -1,0 +1,88 @@
+"""Logs, stacks and dumps of one incident, read and weighed together: each tells what the others cannot."""
+
+from __future__ import annotations
+
+import pytest
+
+from outlast.diagnose.collectives import Blame
+from outlast.diagnose.findings import Finding
+from outlast.diagnose.fuse import decide
+from outlast.diagnose.logs import read_lines
+from outlast.model.terms import Mechanism
+from outlast.model.verdict import Blamed, Suspect, Verdict
+
+BLAMED = Blame("missing", "Rank 1 has not come to all_reduce 7.", ranks=(Blamed(1, 0.9),))
+SUSPECTED = Blame("missing", "Rank 1 left no evidence.", suspects=(Suspect(1, "no dump"), Suspect(2, "no dump")))
+TABLE = """torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : 2026-01-02_03:04:06
+  host      : n1
+  rank      : 0 (local_rank: 0)
+  exitcode  : -15 (pid: 10)
+  error_file: <N/A>
+  traceback : Signal 15 (SIGTERM) received by PID 10
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-01-02_03:04:05
+  host      : n1
+  rank      : 1 (local_rank: 1)
+  exitcode  : {code} (pid: 11)
+  error_file: <N/A>
+  traceback : {words}
+============================================================
+"""
+KILLED = TABLE.format(code=-9, words="Signal 9 (SIGKILL) received by PID 11")
+ABORTED = TABLE.format(code=-6, words="Signal 6 (SIGABRT) received by PID 11")
+LEFT = TABLE.format(code=1, words="To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html")
+RAISED = '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/srv/train.py", line 3, in <module>\n[rank1]: IndexError: list index out of range\n'
+STACK = """Timeout (0:00:05)!
+Thread 0x00007f1617fff6c0 (most recent call first):
+  File "/srv/train.py", line 38 in keep
+  File "/usr/lib/python3.11/threading.py", line 982 in run
+
+Thread 0x00007f163cfc5b80 (most recent call first):
+  File "{where}", line 46 in {what}
+  File "/srv/train.py", line 80 in <module>
+"""
+
+
+def verdict(blame: Blame | None, **logs: str) -> Verdict:
+    findings: list[Finding] = [one for name, text in logs.items() for one in read_lines(text.encode().splitlines(), name=name)]
+    return decide(findings, blame=blame)
+
+
+@pytest.mark.parametrize(
+    ("log", "mechanism"),
+    [(KILLED, Mechanism.SIGNAL), (ABORTED, Mechanism.HANG), (RAISED, Mechanism.EXCEPTION), (RAISED + LEFT, Mechanism.EXCEPTION), ("", Mechanism.HANG)],
+    ids=["killed", "aborted by its watchdog", "raised", "raised and left", "nothing"],
+)  # fmt: skip
+def test_how_a_waited_for_rank_ended_is_what_its_log_says_and_a_hang_only_otherwise(log: str, mechanism: Mechanism) -> None:
+    got = verdict(BLAMED, log=log)
+    assert (got.mechanism, [one.rank for one in got.ranks]) == (mechanism, [1])
+
+
+def test_a_suspect_whose_end_was_seen_is_shown_guilty_and_the_other_stays_a_suspect() -> None:
+    got = verdict(SUSPECTED, log=KILLED)
+    assert ([one.rank for one in got.ranks], [one.rank for one in got.suspects]) == ([1], [2])
+
+
+def test_who_raised_by_itself_is_guilty_and_those_without_evidence_stay_suspects() -> None:
+    got = verdict(SUSPECTED, log=RAISED.replace("rank1", "rank5"))
+    assert ([one.rank for one in got.ranks], [one.rank for one in got.suspects]) == ([5], [1, 2])
+
+
+def test_a_thread_that_all_ranks_have_is_no_outlier() -> None:
+    """Method: four ranks, each with the same recorder thread; three wait in a collective and one works."""
+    logs = {
+        f"stack_rank_{rank}.txt": STACK.format(where="/usr/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", what="all_reduce")
+        for rank in range(4)
+    }
+    logs["stack_rank_2.txt"] = STACK.format(where="/srv/train.py", what="load")
+    got = verdict(None, **logs)
+    assert [one.rank for one in got.ranks] == [2]
+    assert "load" in got.evidence[0].text

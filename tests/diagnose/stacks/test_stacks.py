@@ -1,0 +1,99 @@
+"""Stacks: two printers, who waits, and who stands out."""
+
+from __future__ import annotations
+
+import faulthandler
+import tempfile
+import threading
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlast.diagnose.logs import read_lines
+from outlast.diagnose.stacks import Stack, StackReader, compare
+from outlast.diagnose.stacks.reader import doing
+
+
+def stacks(text: str, name: str = "trace") -> list[Stack]:
+    return [one for one in read_lines([line.encode() + b"\n" for line in text.splitlines()], name=name) if isinstance(one, Stack)]
+
+
+def spy(pid: int, *frames: str) -> str:
+    listed = "\n".join(f"    {frame}" for frame in frames)
+    return f'Process {pid}: python train.py --local_rank={pid % 8}\nPython v3.10.12 (/usr/bin/python3.10)\n\nThread {pid} (active): "MainThread"\n{listed}\n\n'
+
+
+WAITS = ("all_reduce (torch/distributed/distributed_c10d.py:1316)", "step (train.py:40)", "<module> (train.py:90)")
+READS = ("read (data.py:3)", "step (train.py:40)", "<module> (train.py:90)")
+WORKS = ("tokenize (text.py:3)", "step (train.py:40)", "<module> (train.py:90)")
+LOADS = (
+    "wait (threading.py:306)",
+    "get (queue.py:179)",
+    "_try_get_data (torch/utils/data/dataloader.py:1011)",
+    "__next__ (torch/utils/data/dataloader.py:530)",
+    "<module> (train.py:90)",
+)
+
+
+def test_the_innermost_known_frame_says_what_a_stack_does() -> None:
+    assert [doing(frames) for frames in (WAITS, READS, WORKS, LOADS, ("select (selectors.py:1)", "run (x.py:1)"))] == [
+        "waiting",
+        "loading",
+        "working",
+        "loader",
+        "idle",
+    ]
+
+
+def test_one_that_does_not_wait_is_shown_and_those_that_wait_are_not() -> None:
+    for frames, rule in ((READS, "stack.outlier_io"), (WORKS, "stack.outlier_work"), (LOADS, "stack.outlier_loader")):
+        read = stacks("".join(spy(8 * 100 + rank, *(frames if rank == 5 else WAITS)) for rank in range(8)))
+        assert [(one.rule, one.rank) for one in compare(read)] == [(rule, 5)]
+
+
+def test_all_waiting_in_one_place_shows_nobody() -> None:
+    assert compare(stacks("".join(spy(800 + rank, *WAITS) for rank in range(8)))) == ()
+
+
+def test_half_in_send_and_half_in_receive_shows_nobody() -> None:
+    """A pipeline looks like this whenever it waits for anybody."""
+    ends = [spy(800 + rank, f"{'send' if rank < 4 else 'recv'} (c10d.py:1)", *WAITS[1:]) for rank in range(8)]
+    assert compare(stacks("".join(ends))) == ()
+
+
+def test_waiting_in_another_branch_of_the_program_is_shown() -> None:
+    read = stacks(
+        "".join(spy(800 + rank, *(("broadcast (c10d.py:1)", "evaluate (train.py:70)", "<module> (train.py:90)") if rank == 2 else WAITS)) for rank in range(8))
+    )
+    assert [(one.rule, one.rank) for one in compare(read)] == [("stack.divergent", 2)]
+
+
+def test_headers_in_a_row_share_the_stack_below_them() -> None:
+    read = stacks(
+        'Thread 11 (active): "MainThread"\nThread 12 (active): "MainThread"\n    all_reduce (c10d.py:1)\n    <module> '
+        '(train.py:9)\nThread 13 (idle): "MainThread"\n    read (data.py:3)\n    <module> (train.py:9)\n'
+    )
+    assert [(one.process, one.rule) for one in read] == [("11", "stack.waiting"), ("12", "stack.waiting"), ("13", "stack.loading")]
+    assert [one.rule for one in compare(read)] == ["stack.outlier_io"]
+
+
+def test_a_real_faulthandler_dump_is_read() -> None:
+    """Method: this interpreter writes its own, with a thread that waits."""
+    done = threading.Event()
+    waiting = threading.Thread(target=done.wait, daemon=True)
+    waiting.start()
+    with tempfile.TemporaryFile() as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        read = [one for one in read_lines(file.read().splitlines(keepends=True), name="dump") if isinstance(one, Stack)]
+    done.set()
+    waiting.join(5)
+    assert any("test_stacks.py" in frame for one in read for frame in one.frames)
+
+
+@given(st.lists(st.text(max_size=80), max_size=40))
+def test_any_text_is_read_or_left(lines: list[str]) -> None:
+    reader = StackReader()
+    for at, line in enumerate(lines):
+        reader.feed(at, line)
+    reader.end()

@@ -1,0 +1,66 @@
+"""Where the processes of a live run stood, read as evidence: who was given up, what the kernel said, and nothing of older interruptions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlast.diagnose.standing import read_standing
+from outlast.model.records import Interruption
+from outlast.model.terms import FailureClass, Mechanism
+from outlast.runtime.evidence.reading import diagnose
+
+
+def told(number: int = 1, *, rank: int = 1, state: str = "S", wchan: str = "", oom: bool = False) -> str:
+    about = Interruption(number, Mechanism.HANG, 9.0, ranks=(rank,), nodes=("here",), reason="it has come less far").public(began_s=0.0)
+    kernel = {"stat": f"77 (out last) (x) {state} 1 77", "wchan": wchan}
+    process = {"worker": 4, "rank": rank, "pid": 77, "phase": "body", "step": 5, "age_s": 1.2, "kernel": kernel, "killed": True,
+               "exit_code": None, "signal": 9, "oom": oom}  # fmt: skip
+    return json.dumps({"schema": 1, "outlast": "standing", "interruption": about, "processes": [process]}, indent=1)
+
+
+@pytest.mark.parametrize(
+    ("state", "wchan", "oom", "rule", "cause"),
+    [
+        ("T", "do_signal_stop", False, "standing.stopped", None),
+        ("D", "rpc_wait_bit_killable", False, "standing.storage", FailureClass.STORAGE),
+        ("D", "nvidia_ioctl", False, "standing.device", FailureClass.GPU),
+        ("D", "x", False, "standing.kernel", FailureClass.STORAGE),
+        ("R", "", False, "standing.running", FailureClass.USER_CODE),
+        ("S", "", True, "standing.oom", FailureClass.HOST_MEMORY),
+    ],
+)
+def test_what_the_kernel_said_of_a_process_is_a_finding(state: str, wchan: str, oom: bool, rule: str, cause: FailureClass | None) -> None:
+    """The name in /proc/<pid>/stat may hold blanks and brackets."""
+    found = read_standing(told(state=state, wchan=wchan, oom=oom).encode(), name="standing.json").findings
+    assert [(one.rule, one.failure_class, one.rank) for one in found if one.rule.startswith("standing.")] == [(rule, cause, 1)]
+
+
+def test_who_was_given_up_is_what_the_run_itself_saw(tmp_path: Path) -> None:
+    (tmp_path / "standing.json").write_text(told(rank=3))
+    verdict = diagnose([str(tmp_path)]).verdict
+    assert ([one.rank for one in verdict.ranks], verdict.mechanism, verdict.failure_class) == ([3], Mechanism.HANG, FailureClass.UNKNOWN)
+
+
+def test_of_a_runs_folder_only_the_newest_interruption_is_looked_at(tmp_path: Path) -> None:
+    for number, rank in ((2, 5), (10, 3), (9, 6)):
+        folder = tmp_path / "evidence" / f"interruption-{number}"
+        folder.mkdir(parents=True)
+        (folder / "standing.json").write_text(told(number, rank=rank))
+    found = diagnose([str(tmp_path)])
+    assert [one.rank for one in found.verdict.ranks] == [3]
+    assert any("2 earlier interruptions" in note for note in found.notes), found.notes
+    assert [one.rank for one in diagnose([str(tmp_path / "evidence" / "interruption-9")]).verdict.ranks] == [6], "unless it is named"
+
+
+@given(cut=st.integers(0, 900), junk=st.binary(max_size=20))
+def test_a_record_that_was_cut_or_changed_is_refused(cut: int, junk: bytes) -> None:
+    raw = told().encode()
+    try:
+        read_standing(raw[:cut] + junk + raw[cut + len(junk) :], name="standing.json")
+    except ValueError:
+        pass
