@@ -1,0 +1,307 @@
+"""A policy: what is done, once an interruption has a verdict, beyond going on. Data, so that one policy serves live runs, the simulated world and replays.
+
+    schema = 1
+    dry_run = false                     # true: everything is decided and written down, and nothing is done (false)
+    drain = { confidence = 0.8, incidents = 2 }                # a drain needs one of the two; neither may be below what stands here
+    breaker = { actions = 3, within_s = 3600, open_s = 3600 }  # so many exclusions, drains, shrinks and stops: then none for open_s
+
+    [budget]                            # of each action, whichever rule it comes from
+    drain = { times = 2, within_s = 86400 }
+
+    [[rule]]                            # the first one that matches counts; an incident that none matches is retried
+    id = "broken"                       # optional; else its number
+    when = { class = ["gpu", "hbm"], confidence = 0.5 }        # see WHEN: all that is given has to hold, of a list one; left out: always
+    action = "drain"                    # see Action
+    otherwise = "page"                  # retry, page or exclude: what is done where `action` is held back ("page")
+    budget = { times = 1, within_s = 3600 }                    # of this rule
+    backoff = { first_s = 60, factor = 2, most_s = 3600 }      # the rule rests so long after it has acted, each time longer
+    dry_run = true                      # of this rule only
+
+Times are seconds; each window ends now. A drained node counts as one of `times`. This module is pure: text in, data out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, TypeVar
+
+from outlast.errors import UsageError
+from outlast.model.strict import known, meant, seconds, toml, whole
+from outlast.model.terms import FailureClass, Mechanism
+
+SCHEMA = 1
+DAY_S = 86_400.0
+CONFIDENCE_LEAST, INCIDENTS_LEAST = 0.8, 2  # of an automatic drain
+EXIT_CODES = range(-64, 256)
+XIDS = range(1, 1000)
+
+
+class Action(str, Enum):
+    """The mildest first."""
+
+    RETRY = "retry"  # nothing: the run has gone on already
+    PAGE = "page"  # tell a person
+    EXCLUDE = "exclude"  # the node is given no more work; what lives there stays
+    DRAIN = "drain"  # the same, and what lives there moves away after the step in flight
+    SHRINK = "shrink"  # go on with fewer ranks, without the node
+    STOP = "stop"  # the run ends after the step in flight
+
+
+OF_NODES = (Action.EXCLUDE, Action.DRAIN, Action.SHRINK)
+MOVING = (Action.DRAIN, Action.SHRINK)  # these interrupt training, for a node
+DISRUPTIVE = (*OF_NODES, Action.STOP)
+MILD = (Action.RETRY, Action.PAGE, Action.EXCLUDE)
+
+WHEN: Mapping[str, str] = {
+    "class": "the class of the verdict",
+    "mechanism": "how it showed itself",
+    "confidence": "the verdict's is at least this",
+    "xid": "a line of evidence names one of these NVIDIA Xids",
+    "exit_code": "a process ended so; a signal is minus its number (-9), or 128 more than it (137)",
+    "log": "a line of evidence has this text in it, in any case; * stands for anything",
+    "incidents": "it is at least the n-th to which the rest applies; for exclude, drain and shrink: the n-th on that node",
+    "within_s": "so far back they are counted (86400)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """Empty, None: not asked for. `incidents` 1: the first counts too."""
+
+    classes: tuple[FailureClass, ...] = ()
+    mechanisms: tuple[Mechanism, ...] = ()
+    confidence: float = 0.0
+    xids: tuple[int, ...] = ()
+    exit_codes: tuple[int, ...] = ()
+    logs: tuple[str, ...] = ()
+    incidents: int = 1
+    within_s: float = DAY_S
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    times: int
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """After the n-th action in a row a rule rests for first_s * factor^(n-1), most_s at most; one that comes most_s later than it might begins a new row."""
+
+    first_s: float
+    factor: float
+    most_s: float
+
+    @property
+    def memory_s(self) -> float:
+        """A row that has lasted for so long rests for most_s, however it began."""
+        growing = 0.0 if self.factor == 1 else math.log(self.most_s / self.first_s) / math.log(self.factor)
+        return 2 * self.most_s * (2 + math.ceil(growing))
+
+
+@dataclass(frozen=True, slots=True)
+class Breaker:
+    """Opens with the `actions`-th disruptive action within `within_s`, and stays open for `open_s`."""
+
+    actions: int = 3
+    within_s: float = 3_600.0
+    open_s: float = 3_600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sureness:
+    """What an automatic drain needs: the one or the other."""
+
+    confidence: float = CONFIDENCE_LEAST
+    incidents: int = INCIDENTS_LEAST
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    id: str
+    when: When
+    action: Action
+    otherwise: Action = Action.PAGE
+    budget: Budget | None = None
+    backoff: Backoff | None = None
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    rules: tuple[Rule, ...]
+    dry_run: bool = False
+    drain: Sureness = Sureness()
+    breaker: Breaker = Breaker()
+    budgets: Mapping[Action, Budget] = field(default_factory=dict)
+
+    @property
+    def memory_s(self) -> float:
+        """What happened longer ago than this changes no decision."""
+        spans = [self.breaker.within_s + self.breaker.open_s, *(one.within_s for one in self.budgets.values())]
+        for rule in self.rules:
+            spans.append(rule.when.within_s)
+            spans += [rule.budget.within_s] if rule.budget is not None else []
+            spans += [rule.backoff.memory_s] if rule.backoff is not None else []
+        return max(spans)
+
+
+def parse(text: str, *, source: str) -> Policy:
+    """Raises UsageError, which names `source`, the rule and the key."""
+    given = toml(text, source=source, schema=SCHEMA)
+    known(given, ("schema", "dry_run", "drain", "breaker", "budget", "rule"), source)
+    rules = given.get("rule", [])
+    if not isinstance(rules, list) or not all(isinstance(one, dict) for one in rules):
+        raise UsageError(f"{source}: rules are tables", hint="write each as `[[rule]]`")
+    out = tuple(_rule(one, number, f"{source}, rule {one.get('id', number)}") for number, one in enumerate(rules, 1))
+    _check_order(out, source)
+    budgets = _table(given.get("budget", {}), tuple(action.value for action in Action if action is not Action.RETRY), f"{source}, budget")
+    return Policy(
+        rules=out, dry_run=_yes_or_no(given.get("dry_run", False), f"{source}: dry_run"), drain=_sureness(given.get("drain", {}), f"{source}, drain"),
+        breaker=_breaker(given.get("breaker", {}), f"{source}, breaker"),
+        budgets={Action(name): _budget(one, f"{source}, budget of {name}") for name, one in budgets.items()},
+    )  # fmt: skip
+
+
+def _check_order(rules: tuple[Rule, ...], source: str) -> None:
+    twice = {one.id for one in rules if sum(other.id == one.id for other in rules) > 1}
+    if twice:
+        raise UsageError(f"{source}: several rules have the id {min(twice)!r}")
+    for before, rule in itertools.pairwise(rules):
+        if before.when == When(within_s=before.when.within_s):
+            raise UsageError(f"{source}, rule {rule.id}: it is never asked, for rule {before.id} before it matches everything", hint="put it before that one")
+
+
+def _rule(given: Mapping[str, Any], number: int, where: str) -> Rule:
+    known(given, ("id", "when", "action", "otherwise", "budget", "backoff", "dry_run"), where)
+    name = given.get("id", str(number))
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise UsageError(f"{where}: id is {name!r}; it is a name")
+    if "action" not in given:
+        raise UsageError(f"{where}: there is no action", hint=f"one of {', '.join(action.value for action in Action)}")
+    otherwise = _one(Action, given.get("otherwise", "page"), f"{where}: otherwise")
+    if otherwise not in MILD:
+        raise UsageError(f"{where}: otherwise is {otherwise.value!r}", hint=f"in place of an action: {', '.join(one.value for one in MILD)}")
+    return Rule(
+        id=name, when=_when(given.get("when", {}), f"{where}: when"), action=_one(Action, given["action"], f"{where}: action"), otherwise=otherwise,
+        budget=_budget(given["budget"], f"{where}: budget") if "budget" in given else None,
+        backoff=_backoff(given["backoff"], f"{where}: backoff") if "backoff" in given else None,
+        dry_run=_yes_or_no(given.get("dry_run", False), f"{where}: dry_run"),
+    )  # fmt: skip
+
+
+def _when(given: object, where: str) -> When:
+    table = _table(given, tuple(WHEN), where)
+    if "within_s" in table and "incidents" not in table and len(table) == 1:
+        raise UsageError(f"{where}: within_s says how far back incidents are counted", hint='as in { class = "gpu", incidents = 3, within_s = 3600 }')
+    return When(
+        classes=tuple(_one(FailureClass, one, f"{where}: class") for one in _several(table.get("class"), f"{where}: class")),
+        mechanisms=tuple(_one(Mechanism, one, f"{where}: mechanism") for one in _several(table.get("mechanism"), f"{where}: mechanism")),
+        confidence=_share(table.get("confidence", 0.0), f"{where}: confidence"),
+        xids=tuple(_number(one, XIDS, f"{where}: xid") for one in _several(table.get("xid"), f"{where}: xid")),
+        exit_codes=tuple(_number(one, EXIT_CODES, f"{where}: exit_code") for one in _several(table.get("exit_code"), f"{where}: exit_code")),
+        logs=tuple(_pattern(one, f"{where}: log") for one in _several(table.get("log"), f"{where}: log")),
+        incidents=whole(table.get("incidents", 1), f"{where}: incidents"),
+        within_s=_span(table.get("within_s", DAY_S), f"{where}: within_s"),
+    )
+
+
+def _budget(given: object, where: str) -> Budget:
+    table = _table(given, ("times", "within_s"), where, all_of_them=True)
+    return Budget(whole(table["times"], f"{where}: times", least=0), _span(table["within_s"], f"{where}: within_s"))
+
+
+def _backoff(given: object, where: str) -> Backoff:
+    table = {"factor": 2} | _table(given, ("first_s", "factor", "most_s"), where)
+    _need(table, ("first_s", "most_s"), where)
+    first_s, most_s, factor = _span(table["first_s"], f"{where}: first_s"), _span(table["most_s"], f"{where}: most_s"), table["factor"]
+    if type(factor) not in (int, float) or not 1 <= factor <= 1000:
+        raise UsageError(f"{where}: factor is {factor!r}; it is a number from 1 to 1000")
+    if first_s > most_s:
+        raise UsageError(f"{where}: first_s is more than most_s")
+    return Backoff(first_s, float(factor), most_s)
+
+
+def _breaker(given: object, where: str) -> Breaker:
+    table, usual = _table(given, ("actions", "within_s", "open_s"), where), Breaker()
+    return Breaker(
+        whole(table.get("actions", usual.actions), f"{where}: actions"), _span(table.get("within_s", usual.within_s), f"{where}: within_s"),
+        _span(table.get("open_s", usual.open_s), f"{where}: open_s"),
+    )  # fmt: skip
+
+
+def _sureness(given: object, where: str) -> Sureness:
+    table = _table(given, ("confidence", "incidents"), where)
+    confidence = _share(table.get("confidence", CONFIDENCE_LEAST), f"{where}: confidence")
+    if confidence < CONFIDENCE_LEAST:
+        raise UsageError(f"{where}: confidence is {confidence:g}; no node is drained below {CONFIDENCE_LEAST:g}", hint="exclude interrupts nothing")
+    return Sureness(confidence, whole(table.get("incidents", INCIDENTS_LEAST), f"{where}: incidents", least=INCIDENTS_LEAST))
+
+
+# --- values ----------------------------------------------------------------------------------------------
+
+E = TypeVar("E", bound=Enum)
+
+
+def _one(kind: type[E], value: object, where: str) -> E:
+    choices = tuple(str(one.value) for one in kind)
+    if not isinstance(value, str) or value not in choices:
+        raise UsageError(f"{where} is {value!r}, which is none", hint=meant(str(value), choices))
+    return kind(value)
+
+
+def _several(value: object, where: str) -> tuple[object, ...]:
+    """One or a list of them; none where it is left out."""
+    if value == []:
+        raise UsageError(f"{where} is an empty list: nothing would match", hint="leave it out where it does not matter")
+    return () if value is None else tuple(value) if isinstance(value, list) else (value,)
+
+
+def _table(given: object, keys: tuple[str, ...], where: str, *, all_of_them: bool = False) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        raise UsageError(f"{where} is {given!r}; it is a table of {', '.join(keys)}")
+    known(given, keys, where)
+    if all_of_them:
+        _need(given, keys, where)
+    return given
+
+
+def _need(table: Mapping[str, Any], keys: tuple[str, ...], where: str) -> None:
+    for key in keys:
+        if key not in table:
+            raise UsageError(f"{where}: {key} is missing")
+
+
+def _yes_or_no(value: object, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise UsageError(f"{where} is {value!r}; it is true or false")
+    return value
+
+
+def _share(value: object, where: str) -> float:
+    if type(value) not in (int, float) or not 0 <= value <= 1:  # type: ignore[operator]
+        raise UsageError(f"{where} is {value!r}; it is a number from 0 to 1")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _span(value: object, where: str) -> float:
+    span_s = seconds(value, where)
+    if not span_s:
+        raise UsageError(f"{where} is 0; it has to last")
+    return span_s
+
+
+def _number(value: object, numbers: range, where: str) -> int:
+    if type(value) is not int or value not in numbers:
+        raise UsageError(f"{where} is {value!r}; it is a whole number from {numbers[0]} to {numbers[-1]}")
+    return value
+
+
+def _pattern(value: object, where: str) -> str:
+    if not isinstance(value, str) or not value.replace("*", "").strip():
+        raise UsageError(f"{where} is {value!r}; it is a text to be found in a line", hint='* stands for anything, as in log = "Xid*: 79"')
+    return value

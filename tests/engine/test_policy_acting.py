@@ -1,0 +1,350 @@
+"""What the coordinator makes of a verdict, in a simulated world: nodes leave between commits, and nothing that was committed is undone.
+
+The world's own rules watch each life (`outlast.sim.checkers`). Where a run names no policy the default acts; nothing is diagnosed but what the test says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from outlast.engine.protocol.acting import BARRED, DECIDED, DEPARTED, DRAINING, PAST_KEPT_COUNT
+from outlast.engine.protocol.outputs import End
+from outlast.engine.protocol.whereabouts import Whereabouts
+from outlast.engine.rare import reached
+from outlast.model import limits
+from outlast.model.fault_plan import PlannedFault
+from outlast.model.policy import parse
+from outlast.model.records import Event
+from outlast.model.terms import FailureClass, Mechanism, Rung
+from outlast.model.verdict import Blamed, Verdict
+from outlast.sim.observations import Diagnosed
+from outlast.sim.options import Options
+from outlast.sim.script import script_of
+from outlast.sim.world import World
+
+KILL = PlannedFault("first", "kill", 1, "body", 3)
+FOUR = Options(ranks=4, nodes=3, spare_nodes=1, steps=40, latency_s=0.001, beat_s=0.3)  # ranks 0 and 1 on node-0, 2 and 3 on node-1, none on node-2
+BOUND_S = 3 * limits.BOOT_DEADLINE_S
+LATE_S = 0.6  # the first interruption is over, and many steps are to come
+
+
+def a_world(options: Options = FOUR, *faults: PlannedFault, rule: str = "", seed: int = 0) -> World:
+    """`rule`: of a policy in place of the default one."""
+    world = World(options=options, script=script_of(options.way), faults=faults or (KILL,), seed=seed, steady=True)
+    if rule:
+        coordinator = world.hq.coordinator
+        coordinator.options = replace(coordinator.options, policy=parse(f"schema = 1\n{rule}", source="test"))
+    return world
+
+
+def verdict(kind: FailureClass = FailureClass.GPU, confidence: float = 0.95, rank: int = 1, nodes: tuple[str, ...] = ()) -> Verdict:
+    return Verdict(kind, Mechanism.SIGNAL, confidence, "why it was", "what to do", ranks=() if nodes else (Blamed(rank, 1.0),), nodes=nodes)
+
+
+def diagnosed(world: World, seen: Verdict, *, at_s: float = LATE_S, interruption: int = 1) -> None:
+    def arrives() -> None:
+        world.see(Diagnosed(interruption, dict.fromkeys(world.options.node_names, seen.confidence)))
+        world.hq.on_verdict(interruption, seen)
+
+    world.timeline.after(at_s, arrives)
+
+
+def ran(world: World) -> End:
+    end = world.run(bound_s=BOUND_S)
+    assert not world.jury.violations, "\n".join([*world.trace.newest, str(world.jury.violations)])
+    assert end is not None
+    return end
+
+
+def events(world: World, kind: str) -> list[dict[str, Any]]:
+    return [dict(record.data) for _, record in world.hq._ledger if isinstance(record, Event) and record.kind == kind]
+
+
+def homes(world: World) -> set[str]:
+    """Nodes on which ranks lived last."""
+    return set(world.coordinator.roster.homes.values())
+
+
+# --- drain ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["in_place", "reenter", "respawn"])
+def test_a_drained_nodes_ranks_move_and_every_step_stays(way: str) -> None:
+    world = a_world(replace(FOUR, way=way))
+    diagnosed(world, verdict())
+    end = ran(world)
+    assert (end.state, world.committed) == ("ended", FOUR.steps)
+    assert not world.rolled_back
+    assert homes(world) == {"node-1", "node-2"}
+    drained = world.interruptions[2]
+    assert (drained.mechanism, drained.ranks, drained.pids) == (Mechanism.LOST_NODE, (0, 1), ())
+    assert drained.reason.startswith("node node-0 is drained: rule broken-node: drain node-0 (confidence 0.95, incident 1 there)")
+    assert [one["node"] for one in events(world, DRAINING)] == ["node-0"]
+
+
+def test_a_drain_waits_for_the_step_in_flight() -> None:
+    """Between the decision and the drain another step is committed."""
+    world = a_world()
+    diagnosed(world, verdict())
+    ran(world)
+    assert world.interruptions[2].step > events(world, DECIDED)[0]["step"]
+
+
+def test_a_drain_is_paid_for_by_no_budget_of_recovery() -> None:
+    world = a_world()
+    diagnosed(world, verdict())
+    left: list[int] = []
+    world.timeline.after(LATE_S - 0.01, lambda: left.append(world.coordinator.budgets.respawns.left(step=0)))
+    ran(world)
+    assert world.interruptions[2].rung is Rung.RESPAWN
+    assert world.coordinator.budgets.respawns.left(step=0) == left[0]
+
+
+def test_what_befalls_those_that_move_is_paid_for() -> None:
+    """They are killed again and again where they come up: a crash loop is one, whatever it began with."""
+    world = a_world(FOUR, KILL, PlannedFault("again", "kill", 0, "grouping", 1, times=1000))
+    diagnosed(world, verdict())
+    end = ran(world)
+    assert (end.state, "crash loop" in end.reason or "budget" in end.reason) == ("failed", True)
+
+
+def test_a_drain_that_something_comes_between_is_called_off_and_tried_again() -> None:
+    """Rank 2, which is to stay, dies as it is about to stand still: nobody is given up beside it."""
+    reached.clear()
+    world = a_world(replace(FOUR, steps=200), KILL, PlannedFault("late", "kill", 2, "still", 2))
+    diagnosed(world, verdict())
+    ran(world)
+    assert "a drain is called off" in reached
+    assert len(events(world, DRAINING)) == 2
+    assert homes(world) == {"node-1", "node-2"}
+    assert not world.rolled_back
+
+
+def test_a_drain_that_always_comes_at_a_bad_moment_is_given_up() -> None:
+    """After three tries; what lives there stays, and the node is barred."""
+    world = a_world(replace(FOUR, steps=400), KILL, PlannedFault("late", "kill", 2, "still", 2, times=1000))
+    diagnosed(world, verdict())
+    end = ran(world)
+    assert (end.state, world.committed) == ("ended", 400)
+    assert len(events(world, DRAINING)) == limits.DRAIN_TRIES_COUNT
+    assert events(world, DEPARTED) == [{"node": "node-0", "left": [0, 1]}]
+    assert world.coordinator.nodes.barred == {"node-0"}
+
+
+def test_the_store_moves_off_a_node_that_is_drained() -> None:
+    world = a_world()
+    homes_of_store: list[str] = []
+    world.timeline.after(LATE_S - 0.01, lambda: homes_of_store.append(world.coordinator._store_home))
+    diagnosed(world, verdict())
+    ran(world)
+    assert homes_of_store == ["node-0"]
+    assert world.coordinator._store_home != "node-0"
+
+
+def test_state_with_one_owner_for_each_shard_is_not_moved() -> None:
+    """Its images lie on the node: moved, the run would go back to a checkpoint. The node is given nothing more."""
+    world = a_world(replace(FOUR, way="sharded"))
+    diagnosed(world, verdict())
+    ran(world)
+    assert (len(world.interruptions), homes(world)) == (1, {"node-0", "node-1"})
+    assert [one["node"] for one in events(world, BARRED)] == ["node-0"]
+
+
+LATER = PlannedFault("later", "kill", 0, at_s=1.5)
+SLOW = '[[rule]]\naction = "exclude"'
+
+
+def test_a_rank_that_is_lost_on_a_barred_node_comes_up_elsewhere() -> None:
+    world = a_world(replace(FOUR, steps=200), KILL, LATER, rule=SLOW)
+    diagnosed(world, verdict())
+    ran(world)
+    assert {rank: world.coordinator.roster.homes[rank] for rank in (0, 1)} == {0: "node-2", 1: "node-0"}
+    assert not world.rolled_back
+
+
+def test_but_for_one_whose_state_lies_there_and_nowhere_else() -> None:
+    """Elsewhere it would have to go back to a checkpoint, and all others with it."""
+    world = a_world(replace(FOUR, way="sharded", steps=200, checkpoint_every=50), KILL, LATER, rule=SLOW)
+    diagnosed(world, verdict())
+    ran(world)
+    assert [one["node"] for one in events(world, BARRED)] == ["node-0"]
+    assert (homes(world), len(world.interruptions)) == ({"node-0", "node-1"}, 2)
+    assert not world.rolled_back
+
+
+def test_a_node_that_is_needed_stays() -> None:
+    """There is no room elsewhere: the policy brings no run to a standstill."""
+    world = a_world(replace(FOUR, nodes=2, spare_nodes=0))
+    diagnosed(world, verdict())
+    end = ran(world)
+    assert (end.state, len(world.interruptions)) == ("ended", 1)
+    assert not events(world, BARRED)
+
+
+def test_a_node_is_taken_out_when_another_one_comes() -> None:
+    """The spare node has no power when the verdict comes, and has it again later."""
+    world = a_world(replace(FOUR, steps=400), PlannedFault("dark", "lose_node", None, node=2, at_s=0.1, for_s=6.0), KILL)
+    diagnosed(world, verdict(), at_s=4.0)  # its lease is void by then
+    ran(world)
+    assert homes(world) == {"node-1", "node-2"}
+
+
+def test_spares_leave_a_barred_node() -> None:
+    world = a_world(replace(FOUR, spares=2, steps=120))
+    diagnosed(world, verdict(), at_s=2.5)
+    ran(world)
+    assert homes(world) == {"node-1", "node-2"}
+
+
+# --- who is meant --------------------------------------------------------------------------------------
+
+
+def test_a_verdict_names_ranks_as_they_lived_then() -> None:
+    """Node-0 lost its power, and its ranks live on node-2 when the verdict comes."""
+    dark = PlannedFault("dark", "lose_node", None, node=0, at_s=0.3, for_s=3.0)
+    world = a_world(replace(FOUR, steps=400), dark)
+    diagnosed(world, verdict(rank=0), at_s=6.0)
+    ran(world)
+    decided = events(world, DECIDED)[0]
+    assert (decided["nodes"], homes(world)) == (["node-0"], {"node-1", "node-2"})
+    assert len(world.interruptions) == 1, "nobody lives there: nothing has to be moved"
+
+
+@pytest.mark.parametrize(("name", "node"), [("node-1", "node-1"), ("node-1.cluster.example", "node-1"), ("node-9", "")])
+def test_a_node_is_found_by_its_name_with_or_without_its_domain(name: str, node: str) -> None:
+    world = a_world()
+    diagnosed(world, verdict(nodes=(name,)))
+    ran(world)
+    assert events(world, DECIDED)[0]["blamed"] == ([node] if node else [])
+
+
+def test_homes_are_known_by_generation() -> None:
+    lived = Whereabouts()
+    lived.note(1, {0: "a", 1: "a"})
+    lived.note(4, {1: "b"})
+    lived.note(6, {})
+    assert [lived.at(1, generation) for generation in (0, 1, 3, 4, 9)] == ["", "a", "a", "b", "b"]
+    assert lived.at(0, 9) == "a"
+
+
+def test_of_an_interruption_that_the_policy_made_nothing_is_made() -> None:
+    """Whoever diagnoses sees that rank 0 was killed, and does not know by whom."""
+    world = a_world(FOUR)
+    diagnosed(world, verdict())
+    diagnosed(world, verdict(rank=0), at_s=1.4, interruption=2)
+    diagnosed(world, verdict(rank=0), at_s=1.4, interruption=99)
+    ran(world)
+    assert len(world.interruptions) == 2
+    assert len(events(world, DECIDED)) == 1
+
+
+# --- other actions -------------------------------------------------------------------------------------
+
+
+def test_a_page_is_said_and_nothing_else() -> None:
+    world = a_world(FOUR)
+    diagnosed(world, verdict(FailureClass.NETWORK))
+    ran(world)
+    assert (len(world.interruptions), events(world, DECIDED)[0]["action"]) == (1, "page")
+    assert any("page: interruption 1: rule shared: page" in line for line in world.trace.newest) or world.committed == FOUR.steps
+
+
+@pytest.mark.parametrize("options", [FOUR, Options(steps=40)], ids=["nodes", "one node"])
+def test_a_stop_commits_the_step_in_flight(options: Options) -> None:
+    world = a_world(options, rule='[[rule]]\nid = "enough"\naction = "stop"')
+    diagnosed(world, verdict())
+    diagnosed(world, verdict(), at_s=LATE_S + 0.001)
+    end = ran(world)
+    assert (end.state, end.exit_code, end.reason) == ("stopped", 1, "rule enough: stop")
+    assert 0 < world.committed < options.steps
+    assert not world.rolled_back
+
+
+def test_a_dry_run_does_nothing_but_say_so() -> None:
+    world = a_world(FOUR, rule='dry_run = true\n[[rule]]\naction = "drain"')
+    diagnosed(world, verdict())
+    ran(world)
+    assert (len(world.interruptions), events(world, BARRED)) == (1, [])
+    assert [(one["action"], one["dry_run"]) for one in events(world, DECIDED)] == [("drain", True)]
+
+
+def test_on_the_only_node_there_is_nothing_is_drained() -> None:
+    world = a_world(Options(steps=40))
+    diagnosed(world, verdict())
+    diagnosed(world, verdict(nodes=("",)), at_s=LATE_S + 0.01)
+    ran(world)
+    assert [one["held"] for one in events(world, DECIDED)] == ["nobody", "nobody"]
+
+
+SHRINK = '[[rule]]\naction = "shrink"'
+
+
+def test_a_shrink_is_a_drain_where_there_is_room() -> None:
+    world = a_world(FOUR, rule=SHRINK)
+    diagnosed(world, verdict())
+    ran(world)
+    assert (world.committed, homes(world)) == (FOUR.steps, {"node-1", "node-2"})
+
+
+def test_a_shrink_that_finds_no_room_ends_the_run_in_time() -> None:
+    """And not before: it could still come."""
+    world = a_world(replace(FOUR, nodes=2, spare_nodes=0, steps=100_000, step_s=1.0), rule=SHRINK)
+    diagnosed(world, verdict(), at_s=60.0)
+    end = ran(world)
+    assert (end.state, end.exit_code) == ("stopped", 1)
+    assert end.reason.startswith(f"no node with room in place of node-0 in {limits.NODE_WAIT_S:g} s; rule 1: shrink node-0")
+    assert world.age_s > 60.0 + limits.NODE_WAIT_S
+
+
+# --- another coordinator -------------------------------------------------------------------------------
+
+
+def test_a_coordinator_that_comes_anew_does_what_was_decided() -> None:
+    """The first one dies between the decision and the next step."""
+    world = a_world(replace(FOUR, steps=200))
+    diagnosed(world, verdict())
+    world.timeline.after(LATE_S + 0.001, lambda: world.hq.die(for_s=0.5))
+    ran(world)
+    assert world.hq.epoch == 2
+    assert homes(world) == {"node-1", "node-2"}
+
+
+def test_a_coordinator_that_comes_anew_knows_what_was_spent_who_is_barred_and_what_the_policy_made_itself() -> None:
+    world = a_world(replace(FOUR, steps=300), rule='[budget]\ndrain = { times = 1, within_s = 86400 }\n[[rule]]\naction = "drain"')
+    rules = world.hq.coordinator.options.policy
+    diagnosed(world, verdict())
+    world.timeline.after(2.0, lambda: world.hq.die(for_s=0.3))
+
+    def same_policy() -> None:
+        world.hq.coordinator.options = replace(world.hq.coordinator.options, policy=rules)
+
+    world.timeline.after(4.0, same_policy)
+    diagnosed(world, verdict(rank=2), at_s=4.1, interruption=1)
+    diagnosed(world, verdict(rank=0), at_s=4.2, interruption=2)
+    ran(world)
+    assert world.hq.epoch == 2
+    assert [(one["action"], one["held"]) for one in events(world, DECIDED)] == [("drain", ""), ("page", "budget")]
+    assert world.coordinator.nodes.barred == {"node-0"}
+
+
+def test_a_shrink_is_waited_for_by_a_coordinator_that_comes_anew() -> None:
+    world = a_world(replace(FOUR, nodes=2, spare_nodes=0, steps=100_000, step_s=1.0), rule=SHRINK)
+    diagnosed(world, verdict(), at_s=60.0)
+    world.timeline.after(100.0, lambda: world.hq.die(for_s=0.5))
+    end = ran(world)
+    assert world.hq.epoch == 2
+    assert (end.state, end.exit_code) == ("stopped", 1)
+    assert 60.0 + limits.NODE_WAIT_S < world.age_s < 70.0 + limits.NODE_WAIT_S
+
+
+def test_decisions_that_change_nothing_any_more_are_forgotten() -> None:
+    world = a_world(replace(FOUR, steps=4))
+    ran(world)
+    coordinator = world.coordinator
+    coordinator.stage = type(coordinator.stage).TRAINING
+    for number in range(3 * PAST_KEPT_COUNT):
+        coordinator.on_verdict(now_s=1e5 * number, interruption=1, verdict=verdict(FailureClass.NETWORK))
+    assert len(coordinator._acted.past) <= PAST_KEPT_COUNT + 1
