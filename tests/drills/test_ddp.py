@@ -234,6 +234,15 @@ def test_an_exception_that_comes_once_is_repeated_in_place(tmp_path: Path, calm:
 
 
 @pytest.mark.drill
+def test_an_exception_behind_an_update_that_a_plan_carried_forward(tmp_path: Path, calm: Calm) -> None:
+    """Rank 2 dies once all had prepared step 6: the others apply it on the word of the plan, and rank 1 raises in the same block. Its state is torn."""
+    outcome = drilled(tmp_path, "ddp.py", marks=[kill_at("prepared", 2, 6)], strikes=[{"at": "tail", "rank": 1, "step": 6, "do": "raise"}])
+    nothing_shows(outcome, calm(), faults=2)
+    assert [one["mechanism"] for one in outcome.interruptions] == ["signal", "exception"], str(outcome)
+    assert outcome.interruptions[1]["ranks"] == [1], str(outcome)
+
+
+@pytest.mark.drill
 def test_an_exception_that_always_comes_ends_the_run_with_its_traceback_first(tmp_path: Path) -> None:
     outcome = drilled(tmp_path, "ddp.py", flags=("--spares", 1), strikes=[{"at": "forward", "rank": 1, "step": 5, "do": "raise", "always": True}])
     assert outcome.code == 1, str(outcome)
@@ -386,3 +395,18 @@ def test_collectives_before_the_steps_cost_a_start_of_all_but_no_step(tmp_path: 
             replaced = outcome.interruptions[0]["ranks"]
             assert len(processes) == 4 + len(replaced), str(outcome)
             assert len(replaced) <= 2, str(outcome)  # a survivor's send may meet the dead peer's reset, which gloo forgets (see wake.py): it is replaced too
+
+
+@pytest.mark.drill
+def test_the_transfer_image_that_all_depend_on_is_not_written_again(tmp_path: Path, calm: Calm) -> None:
+    """All enter main again and forget their state; the successor dies while it restores. A donor that now wrote once more, and died, would leave nothing."""
+    arguments = ("--collectives", "--main")
+    drill = Drill(
+        tmp_path, "ddp.py", *arguments, strikes=[kill_at("forward", 2, 6)],
+        marks=[{"mark": "restoring", "rank": 2, "generation": 2, "do": "SIGKILL"}, {"mark": "donating", "rank": 0, "generation": 3, "do": "SIGKILL"}],
+    )  # fmt: skip
+    with drill:
+        outcome = drill.finish()
+    assert drill.fired(0), str(outcome)
+    assert not drill.fired(1), str(outcome)
+    nothing_shows(outcome, calm(*arguments), faults=2)

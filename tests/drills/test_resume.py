@@ -159,6 +159,30 @@ def can_mount() -> bool:
     return os.geteuid() == 0 and subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode == 0
 
 
+@pytest.mark.drill
+@pytest.mark.timeout(300)
+def test_a_checkpoint_that_is_not_as_written_any_more_is_passed_over_when_all_ranks_are_lost(tmp_path: Path) -> None:
+    """Rank 2 is held up in step 18; a bit flips in the checkpoint of step 15; then every rank is killed. The run goes on by itself."""
+    expected = undisturbed(tmp_path / "calm", "ddp.py", "--steps", STEPS)
+    flags = ("--checkpoint-every", 5)
+    with Drill(tmp_path, "ddp.py", "--steps", STEPS, flags=flags, strikes=[{"at": "forward", "rank": 2, "step": 18, "do": "sleep"}]) as drill:
+        root = drill.folder / "checkpoints"
+        drill.until(lambda: (found := local.checkpoints(root)) and found[0].manifest.step == 15, "the checkpoint of step 15")
+        shard = local.checkpoint_folder(root, 15) / local.shard_name(1)
+        data = bytearray(shard.read_bytes())
+        data[-1] ^= 1
+        shard.write_bytes(data)
+        for rank in range(4):
+            os.kill(drill.pid_of(rank), signal.SIGKILL)
+        outcome = drill.finish()
+    assert outcome.code == 0, outcome
+    assert outcome.digests == expected, outcome
+    assert "a checkpoint was refused" in outcome.stderr, outcome
+    assert (root / f"refused-{local.checkpoint_folder(root, 15).name}").is_dir(), outcome
+    assert 5 <= outcome.interruptions[0]["steps_lost"] <= 7, outcome
+    outcome.ledger_is_sound(lossless=False)
+
+
 # --- stopped, then resumed -------------------------------------------------------------------------------
 
 

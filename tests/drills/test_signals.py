@@ -78,6 +78,23 @@ def test_a_signal_while_regrouping_waits_for_the_step_in_flight(tmp_path: Path, 
 
 @pytest.mark.drill
 @pytest.mark.timeout(200)
+@pytest.mark.parametrize("script", ["ddp.py", "fsdp.py"])
+def test_a_rank_lost_after_the_vote_that_ends_the_run_holds_up_nobody(tmp_path: Path, script: str) -> None:
+    """The signal comes while rank 1 is on its way into the vote of step 6; it is killed once that has passed. The others know that the run is to end, its
+    successor does not: all do one more step together.
+    """
+    marks = [{"mark": "voting", "rank": 1, "step": 6, "do": "sleep", "for_s": 0.7}, {"mark": "committed", "rank": 1, "step": 6, "do": "SIGKILL"}]
+    with Drill(tmp_path, script, "--steps", 100_000, flags=("--checkpoint-every", 100_000), marks=marks) as drill:
+        drill.until(drill.fired, "the vote")
+        drill.process.send_signal(signal.SIGINT)
+        outcome = drill.finish()
+    assert ended_at_one_step(outcome, 130) == 7, outcome
+    assert [one["ranks"] for one in outcome.interruptions] == [[1]], outcome
+    outcome.ledger_is_sound()
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
 @pytest.mark.parametrize(("script", "place"), [("ddp.py", "start"), ("fsdp.py", "setup")])
 def test_a_signal_before_the_first_step_ends_at_once(tmp_path: Path, script: str, place: str, number: signal.Signals, code: int) -> None:

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from outlast.app.torchrun import RunOptions, read_command_line
+from outlast.engine.default_policy import default_policy
 from outlast.errors import UsageError
 from outlast.model.limits import WORKERS_MAX_COUNT
+from outlast.model.policy import Action
 from outlast.runtime.agent.zygote_client import ZygoteClient
 
 
@@ -53,6 +55,16 @@ def test_ours_have_their_defaults_and_their_values(reader: ZygoteClient, script:
     full = read(reader, *asked, script)
     assert (full.spares.kind, full.run_dir, full.hang_after_s, full.zygote) == ("warm", "r", 2.5, False)
     assert (full.checkpoints.every_steps, full.checkpoints.folder, full.checkpoints.resume) == (5, "c", True)
+
+
+def test_a_policy_is_read_before_anything_begins(reader: ZygoteClient, script: str, tmp_path: Path) -> None:
+    policy = tmp_path / "mine.toml"
+    policy.write_text('schema = 1\n[[rule]]\naction = "page"\n')
+    assert read(reader, script).policy == default_policy()
+    assert [one.action for one in read(reader, "--policy", str(policy), script).policy.rules] == [Action.PAGE]
+    policy.write_text('schema = 1\n[[rule]]\naction = "pages"\n')
+    with pytest.raises(UsageError, match=r"mine\.toml, rule 1: action is 'pages', which is none\n\nhint: did you mean 'page'"):
+        read_command_line(["--policy", str(policy), script], reader)
 
 
 def test_defaults_of_the_environment_hold_as_in_torchrun(reader: ZygoteClient, script: str) -> None:

@@ -30,7 +30,7 @@ from outlast.model.messages import (
     Regroup,
     StoreUp,
     ToNode,
-    ToWorker,
+    ToWorkers,
     Welcome,
     WorkerStarted,
 )
@@ -227,7 +227,7 @@ def test_an_order_reaches_its_agent_once_though_the_connection_broke_under_it(lo
     worker = node.spawned[0]
 
     def order(number: int) -> None:
-        leave = ToWorker(worker, Leave(1_000 + number, "a test"))
+        leave = ToWorkers((worker,), (), Leave(1_000 + number, "a test"))
         hq.door.carry_out(hq.hub.led([ToAgent(leave, "a")], now_s=now_s()))
 
     def leaves() -> list[int]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from outlast.model.limits import LOOP_CROWD_COUNT
 from outlast.runtime.clock import now_s
 from outlast.runtime.loop import Loop
 
@@ -49,6 +50,25 @@ def test_descriptors_are_served_in_the_order_of_registration(loop: Loop) -> None
     assert came == ["first registered", "second registered"]
     for sock in (*early, *late):
         sock.close()
+
+
+def test_all_that_is_ready_is_served_before_the_next_timer_however_many(loop: Loop) -> None:
+    """More than are served in their own order. Whoever asks, by a timer, who has been silent relies on it. Who spoke first is not served last."""
+    pairs = [socket.socketpair() for _ in range(LOOP_CROWD_COUNT + 50)]
+    came: list[int] = []
+    for number, (ours, _) in enumerate(pairs):
+        loop.add_reader(ours.fileno(), lambda number=number: came.append(number))  # type: ignore[misc]
+    for _, theirs in reversed(pairs):
+        theirs.send(b".")
+    loop.call_soon(lambda: loop.call_at(now_s(), lambda: came.append(-1)))
+    loop.turn(1)
+    loop.turn(1)
+    assert sorted(came[: len(pairs)]) == list(range(len(pairs)))
+    assert came[len(pairs)] == -1
+    assert came.index(len(pairs) - 1) < LOOP_CROWD_COUNT
+    for pair in pairs:
+        for sock in pair:
+            sock.close()
 
 
 def test_a_reader_removed_by_an_earlier_callback_of_the_turn_is_not_called(loop: Loop) -> None:

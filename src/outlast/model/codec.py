@@ -1,15 +1,18 @@
-"""The JSON form of frozen dataclasses: `{"type": NAME, field: value, ...}`, read strictly.
+"""The JSON form of frozen dataclasses: `[NAME, value, ...]`, the values of all fields in their order, read strictly.
 
 A field is an int, float, str, bool, a dataclass of the same codec, a union of these with each other or with None, or a tuple of any of them. What is to be done
-for each is found out once, when the codec is made: a coordinator says and takes in hundreds of thousands of messages for one regroup.
+for each is found out once, when the codec is made: a coordinator says and takes in tens of thousands of messages for one regroup, and nearly all of them
+carry the same inside (a plan, what survivors hold). So the inner message that was written or read last, of each kind, is kept: its like is neither
+written nor made again, and who gets one object from many can treat them as one.
 
-This module is pure.
+Everything here is frozen: what is kept cannot change. This module is pure.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import operator
 import types
 import typing
 from collections.abc import Iterable
@@ -18,18 +21,30 @@ from dataclasses import dataclass
 from outlast.errors import CorruptError
 
 _JSON = json.JSONEncoder(separators=(",", ":"))
-_MISSING = object()
+_READ = json.JSONDecoder().raw_decode  # `decode` looks for white space, which nobody sends
 _Read = typing.Callable[[object], object]  # a JSON value to the field's; raises CorruptError
+_Write = typing.Callable[[typing.Any], str]  # a field's value to its JSON
 
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """`plain`: fields whose value is its own JSON. `read`: for each field its name, the type that may pass as it is, and what is to be done with others."""
+    """One kind of message.
+
+    values  the types of name and fields, where none is what it seldom is
+    inner   which of the fields have to be read even so
+    read    for each field the type that may pass as it is, and what is to be done with others
+    take    all fields of a message
+    text    its JSON, with places for these
+    write   which of them are not written as Python writes them, which is how whole numbers are
+    """
 
     kind: type
-    plain: tuple[str, ...]
-    nested: tuple[str, ...]
-    read: tuple[tuple[str, type, _Read], ...]
+    values: tuple[type, ...]
+    inner: tuple[tuple[int, _Read], ...]
+    read: tuple[tuple[type, _Read], ...]
+    take: typing.Callable[[object], tuple[typing.Any, ...]]
+    text: str
+    write: tuple[tuple[int, _Write], ...]
 
 
 class Codec:
@@ -37,57 +52,98 @@ class Codec:
 
     def __init__(self, kinds: Iterable[type]) -> None:
         self._forms: dict[str, _Form] = {}
+        self._written: dict[type, tuple[object, str]] = {}  # the newest inner message of each kind, and its JSON
+        self._read: dict[type, tuple[list[object], object]] = {}  # the newest of each kind, by its fields
         for kind in kinds:
             self._forms[kind.__name__] = self._form(kind)
 
     def encode(self, message: object) -> bytes:
-        return _JSON.encode(self._plain(message)).encode()
+        return self._text(message).encode()
 
     def decode(self, body: bytes | bytearray | memoryview) -> object:
         """Raises CorruptError, and nothing else."""
         try:
-            return self._message(json.loads(str(body, "utf-8")))
+            text = str(body, "utf-8")
+            value, end = _READ(text)
+            if end != len(text):
+                raise CorruptError(f"a message that goes on behind its end: {text[end : end + 40]!r}")
+            form, fields = self._fields(value)
         except ValueError as error:
             raise CorruptError(f"a message that is not JSON: {error}") from None
         except (RecursionError, OverflowError) as error:  # nested too deep; a whole number that no float can hold
             raise CorruptError(f"a message out of bounds: {error}") from None
+        return form.kind(*fields)
 
-    def _plain(self, message: typing.Any) -> dict[str, typing.Any]:
+    def _text(self, message: object) -> str:
         form = self._forms[type(message).__name__]
-        out: dict[str, typing.Any] = {"type": form.kind.__name__}
-        for name in form.plain:
-            out[name] = getattr(message, name)
-        for name in form.nested:
-            value = getattr(message, name)
-            out[name] = [self._plain(one) for one in value] if isinstance(value, tuple) else None if value is None else self._plain(value)
-        return out
+        if not form.write:
+            return form.text % form.take(message)
+        values = list(form.take(message))
+        for place, write in form.write:
+            values[place] = write(values[place])
+        return form.text % tuple(values)
 
-    def _message(self, value: object) -> object:
-        name = value.get("type") if isinstance(value, dict) else None
-        if not isinstance(value, dict) or not isinstance(name, str) or name not in self._forms:
-            raise CorruptError(f"not a message: {str(value)[:80]}")
-        form = self._forms[name]
-        if len(value) != len(form.read) + 1:
-            raise _wrong_fields(form, value)
-        given = []
-        for field, exact, read in form.read:
-            one = value.get(field, _MISSING)
-            if type(one) is not exact:
-                if one is _MISSING:
-                    raise _wrong_fields(form, value)
-                one = read(one)
-            given.append(one)
-        return form.kind(*given)
+    def _inner_text(self, message: object) -> str:
+        newest = self._written.get(type(message))
+        if newest is not None and newest[0] is message:
+            return newest[1]
+        text = self._text(message)
+        self._written[type(message)] = message, text
+        return text
+
+    def _inner(self, value: object) -> object:
+        form, fields = self._fields(value)
+        newest = self._read.get(form.kind)
+        if newest is not None and newest[0] == fields:  # and of the same types: those are what the form says
+            return newest[1]
+        message = form.kind(*fields)
+        self._read[form.kind] = fields, message
+        return message
+
+    def _fields(self, value: object) -> tuple[_Form, list[object]]:
+        try:
+            form: _Form = self._forms[value[0]]  # type: ignore[index]  # whatever has no such thing is no message
+        except (TypeError, LookupError):
+            raise CorruptError(f"not a message: {str(value)[:80]}") from None
+        assert isinstance(value, list)  # nothing else in JSON begins with a name
+        fields = value[1:]
+        if tuple(map(type, value)) == form.values:
+            for place, read in form.inner:
+                fields[place] = read(fields[place])
+        elif len(fields) == len(form.read):  # whole numbers for seconds, null where that may be; or corrupt
+            fields = [one if type(one) is exact else read(one) for one, (exact, read) in zip(fields, form.read, strict=True)]
+        else:
+            raise CorruptError(f"{form.kind.__name__} has {len(form.read)} fields, not {len(fields)}")
+        return form, fields
 
     def _form(self, kind: type) -> _Form:
         hints = typing.get_type_hints(kind)
-        nested = tuple(name for name, hint in hints.items() if _holds_messages(hint))
-        read = tuple((name, typing.cast(type, hint), self._reader(hint, f"{kind.__name__}.{name}")) for name, hint in hints.items())
-        return _Form(kind, tuple(name for name in hints if name not in nested), nested, read)
+        read = tuple((typing.cast(type, hint), self._reader(hint, f"{kind.__name__}.{name}")) for name, hint in hints.items())
+        values = tuple(map(_json_type, hints.values()))
+        inner = tuple((place, read[place][1]) for place, value in enumerate(values) if value is list)
+        text = f'["{kind.__name__}",{",".join("%r" if hint is int else "%s" for hint in hints.values())}]'
+        write = tuple((place, self._writer(hint)) for place, hint in enumerate(hints.values()) if hint is not int)
+        return _Form(kind, (str, *values), inner, read, _taker(tuple(hints)), text, write)
+
+    def _writer(self, hint: typing.Any) -> _Write:
+        """Of a field of this type."""
+        origin, args = typing.get_origin(hint), typing.get_args(hint)
+        if origin is tuple:
+            item = self._writer(args[0])
+            return lambda values: f"[{','.join(map(item, values))}]"
+        if dataclasses.is_dataclass(hint):
+            return self._inner_text
+        if origin in (typing.Union, types.UnionType):
+            kinds = [arg for arg in args if arg is not type(None)]
+            some = self._writer(kinds[0])
+            return some if len(kinds) == len(args) else lambda value: "null" if value is None else some(value)
+        return _WRITERS[hint]
 
     def _reader(self, hint: typing.Any, where: str) -> _Read:
         """Of a field of this type."""
         origin, args = typing.get_origin(hint), typing.get_args(hint)
+        if origin is tuple and args[0] in (int, str):
+            return _row_reader(args[0], where)
         if origin is tuple:
             return _tuple_reader(self._reader(args[0], where), where)
         if dataclasses.is_dataclass(hint):
@@ -100,7 +156,7 @@ class Codec:
 
     def _inner_reader(self, kinds: tuple[type, ...], where: str) -> _Read:
         def read(value: object) -> object:
-            inner = self._message(value)
+            inner = self._inner(value)
             if not isinstance(inner, kinds):
                 raise _unfit(where, value)
             return inner
@@ -108,8 +164,16 @@ class Codec:
         return read
 
 
-def _wrong_fields(form: _Form, value: dict[str, object]) -> CorruptError:
-    return CorruptError(f"{form.kind.__name__} has the wrong fields: {sorted(set(value) ^ {field for field, _, _ in form.read} ^ {'type'})}")
+def _seconds(value: float) -> str:
+    return repr(value) if value - value == 0.0 else _JSON.encode(value)  # what is not finite has another name in JSON
+
+
+_WRITERS: dict[type, _Write] = {int: repr, float: _seconds, str: _JSON.encode, bool: lambda value: "true" if value else "false"}
+
+
+def _taker(names: tuple[str, ...]) -> typing.Callable[[object], tuple[typing.Any, ...]]:
+    take = operator.attrgetter(*names)
+    return take if len(names) > 1 else lambda message: (take(message),)
 
 
 def _tuple_reader(item: _Read, where: str) -> _Read:
@@ -117,6 +181,18 @@ def _tuple_reader(item: _Read, where: str) -> _Read:
         if not isinstance(value, list):
             raise _unfit(where, value)
         return tuple(map(item, value))
+
+    return read
+
+
+def _row_reader(kind: type, where: str) -> _Read:
+    """Of values that are what they are."""
+    only = {kind}
+
+    def read(value: object) -> object:
+        if not isinstance(value, list) or not only.issuperset(map(type, value)):
+            raise _unfit(where, value)
+        return tuple(value)
 
     return read
 
@@ -136,5 +212,11 @@ def _unfit(where: str, value: object) -> CorruptError:
     return CorruptError(f"{where} cannot be {str(value)[:80]!r}")
 
 
-def _holds_messages(hint: typing.Any) -> bool:
-    return dataclasses.is_dataclass(hint) or any(_holds_messages(arg) for arg in typing.get_args(hint))
+def _json_type(hint: typing.Any) -> type:
+    """Of the usual value of such a field."""
+    args = [arg for arg in typing.get_args(hint) if arg is not type(None)]
+    if typing.get_origin(hint) is tuple:
+        return list
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return _json_type(args[0])
+    return list if dataclasses.is_dataclass(hint) else typing.cast(type, hint)

@@ -5,14 +5,16 @@
     [[fault]]
     id = "first"                           # optional; else its number
     kind = "kill"                          # see KINDS
-    target = { rank = 1 }                  # or { spare = true }, { store = true }, { node = 0 }, { coordinator = true }
+    target = { rank = 1 }                  # or { spare = true }, { store = true }, { coordinator = true }, { node = 0 }, { disk = 0 } (of that node),
+                                           # { agent = 0 } (of that node), { link = [0, 1] } (between two nodes)
     when = { on_mark = "voting", nth = 2 } # or { at_s = 3.5 }, or { at_step = 4 }
     after_s = 0.02                         # later than that by so much (0)
     for_s = 2.0                            # kinds that pass: for so long
     times = 1                              # on_mark: at so many visits in a row (1)
     needs = "both"                         # "sim", "real" or "both" (what the kind can do)
 
-Times are seconds; `at_s` counts from the beginning of the run. A mark is a place in a worker's life: see MARKS.
+Times are seconds; `at_s` counts from the beginning of the run. A mark is a place in a worker's life: see MARKS
+and, where checkpoints are written, SAVE_MARKS.
 
 A mark can also be a stage of the coordinator: see STAGES. What strikes no process counts everybody's visits.
 
@@ -21,25 +23,19 @@ This module is pure: text in, data out.
 
 from __future__ import annotations
 
-import difflib
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from outlast.errors import UsageError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from outlast.model.strict import check_schema, known, meant, seconds, toml, whole
 
 SCHEMA = 1
 KINDS: Mapping[str, str] = {
     "kill": "SIGKILL",
     "exit": "the process ends with exit code 3",
-    "stop": "SIGSTOP, and SIGCONT after for_s",
+    "stop": "SIGSTOP, and SIGCONT after for_s; of an agent: its workers go on",
     "deaf": "the whole process stands still for for_s, and the kernel does not call it stopped: a thread holds the interpreter lock",
     "hang": "the main thread stays where it is; the listener answers",
     "raise": "the script raises",
@@ -52,22 +48,36 @@ KINDS: Mapping[str, str] = {
     "lose_node": "a node loses power, and has it again for_s later, with nothing in memory",
     "cut": "the connection between a node's agent and the coordinator breaks, and cannot be made again for for_s",
     "lag": "messages between a node's agent and the coordinator wait for for_s",
+    "freeze": "a whole node stands still for for_s, its kernel too: then all that was due is late",
+    "part": "two nodes cannot reach each other for for_s; the coordinator reaches both",
+    "snap": "all connections between two nodes are reset at once",
     "lose_coordinator": "the coordinator dies, and another one comes for_s later",
+    "slow_disk": "what is read from a disk, or written to it, takes 50 times as long, for for_s",
+    "full_disk": "a disk has no room left, for for_s",
+    "torn_write": "what is being written to a disk within for_s is cut short, though the disk says that it is there",
+    "corrupt_disk": "bits flip in about half of the files that lie on a disk",
 }
-PASSING = ("stop", "deaf", "hold", "mute", "repeat", "linger", "lose_node", "cut", "lag", "lose_coordinator")  # kinds with a for_s
-SIM_ONLY = ("deaf", "hold", "mute", "repeat", "linger", "lose_node", "cut", "lag", "lose_coordinator")
-NODE_KINDS = ("lose_node", "cut", "lag")
+PASSING = ("stop", "deaf", "hold", "mute", "repeat", "linger", "lose_node", "cut", "lag", "freeze", "part", "lose_coordinator",
+           "slow_disk", "full_disk", "torn_write")  # kinds with a for_s  # fmt: skip
+SIM_ONLY = ("deaf", "hold", "mute", "repeat", "linger", "lose_node", "cut", "lag", "freeze", "part", "snap", "lose_coordinator",
+            "slow_disk", "full_disk", "torn_write", "corrupt_disk")  # fmt: skip
+NODE_KINDS = ("lose_node", "cut", "lag", "freeze")
+LINK_KINDS = ("part", "snap")
+DISK_KINDS = ("slow_disk", "full_disk", "torn_write", "corrupt_disk")
 MARKS = (
     "boot", "join", "parked", "setup", "grouping", "restoring", "joined", "body", "reduced", "sealing", "prepared", "voting", "passed", "applied", "committed",
     "still", "settled", "donating", "phase", "closing", "finishing", "epilogue",
 )  # fmt: skip
+SAVE_MARKS = ("saving", "saved")  # about to copy a shard of a checkpoint; copied, and a thread writes it
 STAGES = ("enrolling", "rebuilding", "starting", "training", "gathering", "leaving", "moving", "handover", "clearing", "stopping")  # of the coordinator
 FOR_S = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedFault:
-    """`rank` -1: a spare; None: no process, but `node`, or the store, or the coordinator. One of `mark`, `at_s` and `at_step` says when."""
+    """`rank` -1: a spare; None: no process, but `node` (with `peer`: the link between the two; with `agent`: that node's), or `disk` (that of a node),
+    or the store, or the coordinator. One of `mark`, `at_s` and `at_step` says when.
+    """
 
     id: str
     kind: str
@@ -80,9 +90,18 @@ class PlannedFault:
     for_s: float = FOR_S
     times: int = 1
     node: int | None = None
+    peer: int | None = None
+    agent: bool = False
+    disk: int | None = None
 
     @property
     def target(self) -> dict[str, Any]:
+        if self.disk is not None:
+            return {"disk": self.disk}
+        if self.peer is not None:
+            return {"link": [self.node, self.peer]}
+        if self.agent:
+            return {"agent": self.node}
         if self.rank is None:
             return {"node": self.node} if self.node is not None else {"store" if self.kind == "lose_store" else "coordinator": True}
         return {"spare": True} if self.rank < 0 else {"rank": self.rank}
@@ -106,18 +125,13 @@ class PlannedFault:
 
 def parse(text: str, *, source: str) -> tuple[PlannedFault, ...]:
     """Raises UsageError, which names `source`, the fault and the key."""
-    try:
-        plan = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{source} is not TOML: {error}") from None
-    return read(plan, source=source)
+    return read(toml(text, source=source, schema=SCHEMA), source=source)
 
 
 def read(plan: Mapping[str, Any], *, source: str) -> tuple[PlannedFault, ...]:
     """A plan that is data already. Raises UsageError as `parse` does."""
-    if plan.get("schema") != SCHEMA:
-        raise UsageError(f"{source}: schema is {plan.get('schema')!r}; this version reads {SCHEMA}", hint=f"begin the file with `schema = {SCHEMA}`")
-    _known(plan, ("schema", "fault"), source)
+    check_schema(plan, source=source, schema=SCHEMA)
+    known(plan, ("schema", "fault"), source)
     faults = plan.get("fault", [])
     if not isinstance(faults, list) or not all(isinstance(one, dict) for one in faults):
         raise UsageError(f"{source}: faults are tables", hint="write each as `[[fault]]`")
@@ -140,10 +154,10 @@ _FAULT = ("id", "kind", "target", "when", "after_s", "for_s", "times", "needs")
 
 
 def _fault(given: Mapping[str, Any], number: int, where: str) -> PlannedFault:
-    _known(given, _FAULT, where)
+    known(given, _FAULT, where)
     kind = given.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
-        raise UsageError(f"{where}: there is no fault kind {kind!r}", hint=_meant(str(kind), KINDS))
+        raise UsageError(f"{where}: there is no fault kind {kind!r}", hint=meant(str(kind), KINDS))
     needs = given.get("needs", "sim" if kind in SIM_ONLY else "both")
     if needs not in ("sim", "real", "both"):
         raise UsageError(f'{where}: needs is {needs!r}; it can be "sim", "real" or "both"')
@@ -152,73 +166,65 @@ def _fault(given: Mapping[str, Any], number: int, where: str) -> PlannedFault:
     if "for_s" in given and kind not in PASSING:
         raise UsageError(f"{where}: {kind} does not pass, so it has no for_s")
     when: dict[str, Any] = {"mark": "", "nth": 1, "at_s": None, "at_step": None} | _when(given.get("when"), where)
-    times = _whole(given.get("times", 1), f"{where}: times")
+    times = whole(given.get("times", 1), f"{where}: times")
     if times != 1 and not when["mark"]:
         raise UsageError(f"{where}: times counts visits of a mark", hint="use when = { on_mark = ... }")
     return PlannedFault(
         id=str(given.get("id", number)), kind=kind, **_target(given.get("target"), kind, where), **when,
-        after_s=_seconds(given.get("after_s", 0.0), f"{where}: after_s"), for_s=_seconds(given.get("for_s", FOR_S), f"{where}: for_s"), times=times,
+        after_s=seconds(given.get("after_s", 0.0), f"{where}: after_s"), for_s=seconds(given.get("for_s", FOR_S), f"{where}: for_s"), times=times,
     )  # fmt: skip
 
 
 def _target(given: object, kind: str, where: str) -> dict[str, Any]:
     if not isinstance(given, dict) or len(given) != 1:
         raise UsageError(f"{where}: target is {given!r}", hint=f"{kind} strikes {' or '.join(_struck_by(kind))}, as in {{ rank = 1 }}, {{ spare = true }}")
-    _known(given, ("rank", "spare", "store", "node", "coordinator"), where)
+    known(given, ("rank", "spare", "store", "node", "agent", "link", "disk", "coordinator"), where)
     what = next(iter(given))
     if what not in _struck_by(kind):
         raise UsageError(f"{where}: {kind} cannot strike {what}", hint=f"it strikes {' or '.join(_struck_by(kind))}")
-    if what in ("rank", "node"):
-        number = _whole(given[what], f"{where}: {what}", least=0)
-        return {"rank": number} if what == "rank" else {"rank": None, "node": number}
+    if what == "link":
+        return _link(given[what], where)
+    if what in ("rank", "node", "agent", "disk"):
+        number = whole(given[what], f"{where}: {what}", least=0)
+        if what == "disk":
+            return {"rank": None, "disk": number}
+        return {"rank": number} if what == "rank" else {"rank": None, "node": number, "agent": what == "agent"}
     if given[what] is not True:
         raise UsageError(f"{where}: {what} is true, or not there")
     return {"rank": -1 if what == "spare" else None}
 
 
+def _link(given: object, where: str) -> dict[str, Any]:
+    if not isinstance(given, list) or len(given) != 2 or given[0] == given[1]:
+        raise UsageError(f"{where}: link is {given!r}; it is two different nodes", hint="as in { link = [0, 1] }")
+    node, peer = (whole(one, f"{where}: link", least=0) for one in given)
+    return {"rank": None, "node": node, "peer": peer}
+
+
 def _struck_by(kind: str) -> tuple[str, ...]:
+    if kind in LINK_KINDS:
+        return ("link",)
     if kind in NODE_KINDS:
         return ("node", "rank")  # the node that the rank lives on
-    return {"lose_store": ("store",), "lose_coordinator": ("coordinator",)}.get(kind, ("rank", "spare"))
+    if kind in DISK_KINDS:
+        return ("disk",)
+    return {"lose_store": ("store",), "lose_coordinator": ("coordinator",), "stop": ("rank", "spare", "agent")}.get(kind, ("rank", "spare"))
 
 
 def _when(given: object, where: str) -> dict[str, Any]:
     if not isinstance(given, dict) or sum(key in given for key in ("on_mark", "at_s", "at_step")) != 1:
         raise UsageError(f"{where}: when is {given!r}", hint='one of { on_mark = "voting", nth = 2 }, { at_s = 3.5 }, { at_step = 4 }')
-    _known(given, ("on_mark", "nth", "at_s", "at_step"), where)
+    known(given, ("on_mark", "nth", "at_s", "at_step"), where)
     if "nth" in given and "on_mark" not in given:
         raise UsageError(f"{where}: nth counts visits of a mark")
     if "at_s" in given:
-        return {"at_s": _seconds(given["at_s"], f"{where}: at_s")}
+        return {"at_s": seconds(given["at_s"], f"{where}: at_s")}
     if "at_step" in given:
-        return {"at_step": _whole(given["at_step"], f"{where}: at_step")}
+        return {"at_step": whole(given["at_step"], f"{where}: at_step")}
     mark = given["on_mark"]
-    if mark not in (*MARKS, *STAGES):
-        raise UsageError(f"{where}: there is no mark {mark!r}", hint=_meant(str(mark), (*MARKS, *STAGES)))
-    return {"mark": mark, "nth": _whole(given.get("nth", 1), f"{where}: nth")}
-
-
-def _known(given: Mapping[str, Any], keys: tuple[str, ...], where: str) -> None:
-    for key in given:
-        if key not in keys:
-            raise UsageError(f"{where}: there is no key {key!r}", hint=_meant(key, keys))
-
-
-def _meant(word: str, choices: Mapping[str, Any] | tuple[str, ...]) -> str:
-    close = difflib.get_close_matches(word, list(choices), n=1)
-    return f"did you mean {close[0]!r}?" if close else f"one of {', '.join(choices)}"
-
-
-def _seconds(value: object, where: str) -> float:
-    if type(value) not in (int, float) or not 0 <= value < float("inf"):  # type: ignore[operator]
-        raise UsageError(f"{where} is {value!r}; it is a number of seconds, not below 0")
-    return float(value)  # type: ignore[arg-type]
-
-
-def _whole(value: object, where: str, *, least: int = 1) -> int:
-    if type(value) is not int or value < least:
-        raise UsageError(f"{where} is {value!r}; it is a whole number from {least}")
-    return value
+    if mark not in (*MARKS, *SAVE_MARKS, *STAGES):
+        raise UsageError(f"{where}: there is no mark {mark!r}", hint=meant(str(mark), (*MARKS, *SAVE_MARKS, *STAGES)))
+    return {"mark": mark, "nth": whole(given.get("nth", 1), f"{where}: nth")}
 
 
 def _toml(value: object) -> str:

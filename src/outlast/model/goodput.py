@@ -95,8 +95,18 @@ def account_session(
     for life in lives:
         of_rank.setdefault(life.rank, []).append(life)
     line = _TimeLine(started_s, end_s, alive, sorted(interruptions, key=lambda one: one.detected_s))
-    by_rank = tuple(line.book(rank, sorted(of_rank.get(rank, ()), key=lambda life: life.assigned_s)) for rank in range(world_size))
+    by_rank = tuple(line.book(rank, _one_after_the_other(of_rank.get(rank, ()))) for rank in range(world_size))
     return Accounting(end_s - started_s, world_size, by_rank, math.fsum(line.lasted(life) for rank, spares in of_rank.items() if rank < 0 for life in spares))
+
+
+def _one_after_the_other(lives: Sequence[Life]) -> list[Life]:
+    """Of one rank, as they began. A process that a node started too late, beside its successor, and that never came to hold the rank, is left out."""
+    kept: list[Life] = []
+    for life in sorted(lives, key=lambda life: life.assigned_s):
+        held_until_s = max((math.inf if one.ended_s is None else one.ended_s for one in kept if one.opened_s is not None), default=-math.inf)
+        if life.opened_s is not None or life.assigned_s >= held_until_s:
+            kept.append(life)
+    return kept
 
 
 def recovery(interruptions: Iterable[Interruption]) -> Recovery:
@@ -172,11 +182,11 @@ class _TimeLine:
         settled_s = min(said_s, stop_s - opened_s)
         for cause, value in said.items():
             out[known_as(cause)] += value * (settled_s / said_s) if said_s > 0 else 0.0
-        cause = known_as(life.cause)
+        cause, from_s = known_as(life.cause), min(opened_s + settled_s, stop_s)  # rounding: the sum may lie beyond its parts
         if lives_on and self.alive:
-            out[cause] += stop_s - (opened_s + settled_s)
+            out[cause] += stop_s - from_s
         else:
-            self._book_loss(out, rank, (opened_s + settled_s, stop_s, until_s), Cause.REPEATED if cause is Cause.PRODUCTIVE else cause, last=last)
+            self._book_loss(out, rank, (from_s, stop_s, until_s), Cause.REPEATED if cause is Cause.PRODUCTIVE else cause, last=last)
 
     def _book_loss(self, out: Seconds, rank: int, span_s: tuple[float, float, float], lost: Cause, *, last: bool) -> None:
         """From the last settled second through the end of the process to the next life, or to the end."""

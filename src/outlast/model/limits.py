@@ -9,6 +9,7 @@ from __future__ import annotations
 COMPANION_WAIT_S = 0.003  # after a first fault, wait this long for others of the same event
 VICTIM_WAIT_S = 0.05  # a collective failed, nobody is known dead: wait this long for the culprit's notice
 LEAVE_DEADLINE_S = 0.5  # a survivor blocked in a collective must have left it by then; measured 1-2 ms after waking
+RANK_HEARD_S = 0.00005  # longer by so much for each rank: the coordinator tells all and hears all, one after the other (benchmarks/channel.py: 0.02-0.04 ms)
 LEAVE_STEPS = 3.0  # a survivor that is computing gets this many of its learned steps instead
 REGROUP_DEADLINE_S = 30.0  # all members of a new generation have joined, state moved (grows with state: see engine.deadlines)
 BOOT_DEADLINE_S = 1_800.0  # process start to the first step, imports and model building included
@@ -26,6 +27,7 @@ TICK_S = 0.05  # the agent looks at the beacons this often
 LATE_TICK_S = 0.15  # a tick later than this moves the deadlines by its lateness (trap 19)
 DEADLINE_FACTOR = 5.0  # a phase is overdue at this many times its learned duration
 STEP_FLOOR_S = 1.0  # no deadline of a step's phases is shorter
+DATA_FLOOR_S = 10.0  # a batch may take this long: loaders pause where machines are busy, and one that has died says so at once
 STOPPED_FLOOR_S = 0.5  # a process that the kernel reports as stopped (SIGSTOP) is given this long
 STEP_CEILING_S = 600.0
 FIRST_STEPS_COUNT = 3  # compile, warm-up, allocator: these are not learned from ...
@@ -44,11 +46,14 @@ BEAT_S = 1.0  # an agent asks for its lease this often ...
 LEASE_BEATS = 6  # ... and has it for so many of these times
 CLOCK_DRIFT_MAX = 0.01  # a second of one clock is at most so much longer or shorter than one of another
 LEASE_KILL_S = 1.0  # an agent whose lease is out has killed its processes by then
+CHORUS_WAIT_S = 0.002  # words that the other workers of a node are about to say too wait this long for them
 OFFSET_SAMPLES_COUNT = 16  # messages that tell how two clocks differ
 SILENT_LOOK_S = 0.5  # who is waited for and cannot be heard is looked for this often
 RECONNECT_S = 0.5  # an agent without a connection tries again this often
 ENROL_WAIT_S = 600.0  # nodes that were asked for and do not come: then the run begins on those that are there, if they have room
-NODE_WAIT_S = 1_800.0  # a lost rank finds no node with room: so long the run waits for one
+NODE_WAIT_S = 1_800.0  # a lost rank finds no node with room, or nodes cannot reach each other: so long the run waits for one, or for them
+LINK_RETRY_S = 1.0  # a group that could not be formed across a link is tried again this much later, each time twice as long ...
+LINK_RETRY_MAX_S = 30.0  # ... up to this
 DOOR_WAIT_S = 10.0  # a connection that has not said by then whose it is, and proven it, is closed
 DOOR_STRANGERS_COUNT = 256  # such connections at once; the others wait in the kernel's queue
 DOOR_FILES_COUNT = 256  # descriptors of the coordinator's process besides its connections: ledger, logs, store
@@ -57,10 +62,12 @@ DOOR_KEEPALIVE_S = 60.0  # a connection that is silent for so long is asked afte
 # --- budgets -----------------------------------------------------------------------------------------
 REPEATS_PER_STEP_COUNT = 3  # the same step fails this often, with every process alive, before a dearer rung
 SETUP_FAULTS_COUNT = 2  # interruptions before the first commit of a run
-RESPAWNS_COUNT = 8  # replacements (spare or respawn) in stock; REFILL_STEPS committed steps give one back
+RESPAWNS_COUNT = 8  # losses in stock that are mended by replacing ranks, however many at once; REFILL_STEPS committed steps give one back
 RESTARTS_COUNT = 3
 REFILL_STEPS = 10
 SAME_STEP_FAULTS_COUNT = 5  # interruptions at one step, of any kind, before the verdict "crash loop"
+
+DRAIN_TRIES_COUNT = 3  # a drain that something else comes between is tried so often; then what lives on the node stays until it is lost
 
 # --- spares ------------------------------------------------------------------------------------------
 SPARE_PLAIN_WAIT_S = 5.0  # a script that has not called outlast.join by then gets warm spares
@@ -86,6 +93,8 @@ MESSAGE_MAX_BYTES = 1 << 20
 TRACEBACK_MAX_BYTES = 64 << 10
 CHANNEL_BUFFER_MAX_BYTES = 8 << 20  # unsent to one peer
 CHANNEL_READ_BYTES = 64 << 10
+OBJECTS_PER_AGENT_COUNT = 16  # that a word to an agent and one from it leave behind, until they are acknowledged
+LOOP_CROWD_COUNT = 256  # ready descriptors that a loop serves in their own order
 
 # --- input ---------------------------------------------------------------------------------------------
 GIVEN_FILE_MAX_BYTES = 1 << 20  # of a file named on a command line that is read whole
@@ -115,9 +124,39 @@ CHECKPOINTS_KEPT_COUNT = 2  # in a run's folder; the last restorable one is neve
 
 # --- ledger ------------------------------------------------------------------------------------------
 LEDGER_FLUSH_S = 1.0
+
+EVIDENCE_BUDGET_S = 0.02  # what a recovery waits for the securing of evidence, in all
+STACKS_SIGNAL = 42  # a real-time signal in the middle of their range, which nobody uses by default
+STACKS_WAIT_S = 0.01  # of that: for a condemned process to write down its stacks
+STACKS_FRESH_S = 30.0  # those that are older are of an earlier alarm
+DIAGNOSIS_S = 60.0  # finding a verdict may take so long
+LAST_DIAGNOSIS_S = 15.0  # at the end of a run
+FLIGHT_RECORDER_ENTRIES = 512  # a copy of so many takes some ms; torch's own default takes four times as long
 LEDGER_VERSION = 1
 LEDGER_QUEUE_MAX_COUNT = 20_000  # records kept in memory while the disk refuses
 LOCK_PATIENCE_S = 0.2  # a launcher tries a taken lock for this long: readers hold it for an instant
+
+# --- evidence ------------------------------------------------------------------------------------------
+EVIDENCE_HEAD_BYTES = 8 << 10  # so much of a file tells what it is
+EVIDENCE_FILES_MAX_COUNT = 1_000_000  # 16,384 ranks with dumps, logs and stacks are 100,000
+EVIDENCE_NESTING_MAX_COUNT = 4  # an archive in an archive in an archive ...; a compressed tar is one
+EVIDENCE_UNPACKED_MAX_BYTES = 64 << 30  # of all archives together
+EVIDENCE_RATIO_MAX = 200  # unpacked to packed, counted once more than the next line has been unpacked; deflate reaches 1,032
+EVIDENCE_RATIO_FREE_BYTES = 256 << 20
+EVIDENCE_DISK_SPARE_BYTES = 1 << 30  # left free where archives are unpacked
+EVIDENCE_DIRECTORY_MAX_BYTES = 64 << 20  # the list of members at a zip's end, which is read into memory
+EVIDENCE_TAR_NAME_MAX_BYTES = 64 << 10
+EVIDENCE_XZ_MEMORY_BYTES = 512 << 20  # xz -9 needs 65 MB
+EVIDENCE_READ_BYTES = 1 << 20
+EVIDENCE_LINE_MAX_BYTES = 64 << 10  # a longer line is read as its beginning and its end
+EVIDENCE_LEDGER_MAX_BYTES = 4 << 30
+EVIDENCE_LEDGER_READ_S = 60.0
+EVIDENCE_SAMPLE_LINES = 400  # of a log's beginning and of its end, looked at for whose job it is and when
+FINDINGS_FIRST_COUNT, FINDINGS_LAST_COUNT = 32, 8  # kept of those that say the same of the same rank, node and device in one file
+FINDINGS_MAX_COUNT = 200_000
+OWN_OUTPUT_LINES_MAX = 2_000  # an earlier diagnosis within a log is no longer than this
+PROGRESS_FROM_BYTES = 256 << 20
+PROGRESS_FROM_DUMPS_COUNT = 1_000
 
 assert 0 < COMPANION_WAIT_S < LEAVE_DEADLINE_S < REGROUP_DEADLINE_S < BOOT_DEADLINE_S
 assert GROUP_POLL_S < COMPANION_WAIT_S and LEAVE_DEADLINE_S < GROUP_CONNECT_S < REGROUP_DEADLINE_S
@@ -125,8 +164,12 @@ assert TICK_S < LATE_TICK_S < STOPPED_FLOOR_S < STEP_FLOOR_S < STEP_CEILING_S <=
 assert PING_DEADLINE_S < STOPPED_FLOOR_S, "a ping must be over before the shortest verdict"
 assert PING_DEADLINE_S < HEARING_DEADLINE_S
 assert SLOTS_COUNT == 2, "the vote frees exactly the older slot"
+assert LINK_RETRY_S < LINK_RETRY_MAX_S < NODE_WAIT_S
+assert CHORUS_WAIT_S < COMPANION_WAIT_S, "a regroup waits for its companions longer than for a chorus"
 assert LEASE_BEATS >= 3, "a lost message must not cost the lease"
 assert REPEATS_PER_STEP_COUNT <= SAME_STEP_FAULTS_COUNT
 assert CHANNEL_BUFFER_MAX_BYTES > 2 * MESSAGE_MAX_BYTES
 assert OOM_LOOK_S < OOM_WINDOW_S
 assert TRACEBACK_MAX_BYTES * 4 < MESSAGE_MAX_BYTES
+assert EVIDENCE_HEAD_BYTES < EVIDENCE_LINE_MAX_BYTES < EVIDENCE_READ_BYTES
+assert EVIDENCE_RATIO_FREE_BYTES < EVIDENCE_UNPACKED_MAX_BYTES

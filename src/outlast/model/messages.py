@@ -9,7 +9,10 @@ This module is pure.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter
+
+STORE, IMAGE = -1, -2  # among ranks that were not reached: the store that groups are built with, the transfer image
 
 # --- worker to coordinator (through the agent) ---------------------------------------------------------
 
@@ -50,7 +53,10 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Broke:
-    """This worker cannot go on in this generation. `mechanism`: "exception" (its own), "corrupt" (so was its image), or "collective" (a victim's view)."""
+    """This worker cannot go on in this generation. `mechanism`: "exception" (its own), "corrupt" (so was its image), or "collective" (a victim's view).
+
+    `unreached`: ranks that it could not connect to on its way into the generation, though they were there; or STORE, or IMAGE.
+    """
 
     worker: int
     generation: int
@@ -59,6 +65,7 @@ class Broke:
     error: str
     traceback: str
     at_s: float
+    unreached: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +138,12 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Checkpointed:
-    """This rank's shard of the checkpoint of `step` lies in `file` (relative to the checkpoint's folder); or `error` says why not."""
+    """This rank's shard of the checkpoint of `step` lies in `file` (relative to the checkpoint's folder); or `error` says why not.
+    `generation`: the one in which the step was committed here.
+    """
 
     worker: int
+    generation: int
     rank: int
     step: int
     file: str
@@ -171,12 +181,15 @@ class Warned:
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """Answer to Ping, from the listener thread. `collectives`: how many the default group was given; `where`: the main thread's innermost user frame."""
+    """Answer to Ping, from the listener thread. `collectives`: how many the default group was given; `where`: the main thread's innermost user frame;
+    `cut_off`: ranks that do not acknowledge what was sent to them over the group's connections, though it was sent more than once.
+    """
 
     worker: int
     nonce: int
     collectives: int
     where: str
+    cut_off: tuple[int, ...] = ()
 
 
 # --- coordinator to worker (through the agent) ---------------------------------------------------------
@@ -194,6 +207,7 @@ class Leave:
 class Regroup:
     """The next generation, and how this worker gets there.
 
+    rank        which it holds; -1 on the way to its agent, which puts it in (`ToWorkers.ranks`): ranks that go the same way share a plan
     settle      "forward": apply the prepared step first; "repeat": roll the step in flight back; "none"
     then        "in_place": join the group and go on; "reenter": enter main's function again;
                 "start": a process that was not in the last generation; "exit": this process is given up
@@ -228,6 +242,13 @@ class Regroup:
     phases: int = 0
     replay: bool = False
     finish: bool = False
+
+    def held_by(self, rank: int) -> Regroup:
+        """The same way for another rank."""
+        return Regroup(self.generation, rank, *_BUT_FOR_RANK(self))
+
+
+_BUT_FOR_RANK = attrgetter(*(field.name for field in fields(Regroup) if field.name not in ("generation", "rank")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,8 +294,11 @@ class TermWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class ToWorker:
-    worker: int
+class ToWorkers:
+    """The same to several workers of one node. `ranks`: of a plan, which each of them holds; else empty."""
+
+    workers: tuple[int, ...]
+    ranks: tuple[int, ...]
     message: Leave | Regroup | Ping | Stop
 
 
@@ -348,7 +372,7 @@ class WorkerHung:
 @dataclass(frozen=True, slots=True)
 class Stood:
     """One rank at the moment of a question. `age_s`: since its beacon moved; `deadline_s`: how long it may stand there, null for ever;
-    `collectives`: null if its listener has not answered.
+    `collectives`: null if its listener has not answered; `cut_off`: as in Pong.
     """
 
     worker: int
@@ -360,6 +384,7 @@ class Stood:
     stopped: bool
     collectives: int | None
     where: str
+    cut_off: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -502,13 +527,23 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
+class FromWorkers:
+    """Several workers of one node say the same. `message` is of worker 0, so that what nodes say alike is alike; of what each has measured, the most
+    (engine/protocol/chorus.py).
+    """
+
+    workers: tuple[int, ...]
+    message: Registered | Inventory | Underway | Joined | Committed | Finished
+
+
+@dataclass(frozen=True, slots=True)
 class FromNode:
     """Number `number` of what an agent says on its line; `sent_s`: its clock when this was sent."""
 
     number: int
     heard: int
     sent_s: float
-    message: FromWorker | FromAgent
+    message: FromWorker | FromAgent | FromWorkers
 
 
 @dataclass(frozen=True, slots=True)
@@ -538,8 +573,8 @@ class Proof:
 
 FromWorker = Hello | Parked | Registered | Broke | Inventory | Donated | Underway | Joined | Committed | Checkpointed | Finished | Refused | Warned | Pong
 ForWorker = Leave | Regroup | Ping | Stop
-ForAgent = StartWorker | KillWorker | TermWorker | ToWorker | StartStore | AskStandings | Judged
+ForAgent = StartWorker | KillWorker | TermWorker | ToWorkers | StartStore | AskStandings | Judged
 FromAgent = WorkerStarted | WorkerExited | WorkerHung | Standings | Progress | WorkerFailedToStart | StoreUp | StoreLost | ZygoteLost
 OnLine = Enrol | Welcome | Beat | Grant | FromNode | ToNode
 BeforeLine = Challenge | Proof
-Message = FromWorker | ForWorker | ForAgent | FromAgent | OnLine | Housed | Images | Stood | BeforeLine
+Message = FromWorker | ForWorker | ForAgent | FromAgent | OnLine | FromWorkers | Housed | Images | Stood | BeforeLine

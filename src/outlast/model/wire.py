@@ -1,7 +1,7 @@
-"""The wire form of messages: 4 bytes big-endian length, then a JSON object `{"type": NAME, field: value, ...}` of at most MESSAGE_MAX_BYTES.
+"""The wire form of messages: 4 bytes big-endian length, then a JSON array `[NAME, value, ...]` of at most MESSAGE_MAX_BYTES.
 
-Decoding is strict (model/codec.py): an unknown type, a missing or an extra field, or a value of the wrong shape raises CorruptError. Nothing is ever
-unpickled. This module is pure.
+Fields go by their order: both ends are of one version, and names were more than half of all that is said. Decoding is strict (model/codec.py): an unknown
+name, a missing or an extra field, or a value of the wrong shape raises CorruptError. Nothing is ever unpickled. This module is pure.
 """
 
 from __future__ import annotations
@@ -33,26 +33,30 @@ class FrameReader:
     """Cuts a byte stream into messages, up to the first frame that is none or over the limit: `error` then says why, and nothing follows."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        self._rest = bytearray()  # of a frame that is not whole
         self.error = ""
 
-    def feed(self, data: bytes) -> list[Message]:
+    def feed(self, data: bytes | bytearray | memoryview) -> list[Message]:
         """Those that are whole by now."""
-        self._buffer += data
-        buffer, at = self._buffer, 0
-        out: list[Message] = []
-        while len(buffer) - at >= 4 and not self.error:
-            length = int.from_bytes(buffer[at : at + 4], "big")
+        rest, out, at = self._rest, [], 0
+        if rest:
+            rest += data
+            data = rest
+        end = len(data)
+        while end - at >= 4 and not self.error:
+            length = int.from_bytes(data[at : at + 4], "big")
             if length > MESSAGE_MAX_BYTES:
                 self.error = f"a frame of {length:,} bytes is over the limit of {MESSAGE_MAX_BYTES:,}"
                 break
-            if len(buffer) - at < 4 + length:
+            if end - at < 4 + length:
                 break
-            at += 4
             try:
-                out.append(decode(buffer[at : at + length]))
+                out.append(decode(data[at + 4 : at + 4 + length]))
             except CorruptError as error:
                 self.error = str(error)
-            at += length
-        del buffer[:at]
+            at += 4 + length
+        if data is rest:
+            del rest[:at]
+        elif at < end:
+            rest += data[at:]
         return out

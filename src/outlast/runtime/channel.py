@@ -38,10 +38,12 @@ class Channel:
         """The same for messages that are encoded already: several in one write."""
         if self.closed:
             return
-        was_empty = not self._unsent
+        if not self._unsent:
+            frames = frames[self._take(frames) :]
+            if not frames or self.closed:
+                return
+            self._loop.add_writer(self._sock.fileno(), self._write)
         self._unsent += frames
-        if was_empty:
-            self._write()
         if len(self._unsent) > CHANNEL_BUFFER_MAX_BYTES:
             self._fail(f"the peer has left {len(self._unsent):,} bytes unread")
 
@@ -65,17 +67,18 @@ class Channel:
         self._sock.close()
 
     def _read_some(self) -> bool:
+        buffer = self._loop.buffer
         try:
-            data = self._sock.recv(CHANNEL_READ_BYTES)
+            length = self._sock.recv_into(buffer)
         except BlockingIOError:
             return False
         except OSError as error:
             self._fail("" if isinstance(error, ConnectionError) else str(error))
             return False
-        if not data:
+        if not length:
             self._fail("")
             return False
-        for message in self._reader.feed(data):
+        for message in self._reader.feed(buffer[:length]):  # which keeps nothing of it
             if self.closed:
                 break
             self._on_message(message)
@@ -84,18 +87,19 @@ class Channel:
         return not self.closed
 
     def _write(self) -> None:
+        del self._unsent[: self._take(self._unsent)]
+        if not self._unsent and not self.closed:
+            self._loop.remove_writer(self._sock.fileno())
+
+    def _take(self, frames: bytes | bytearray) -> int:
+        """How many bytes of it the kernel has taken."""
         try:
-            sent = self._sock.send(self._unsent)
+            return self._sock.send(frames)
         except BlockingIOError:
-            sent = 0
+            return 0
         except OSError as error:
             self._fail("" if isinstance(error, ConnectionError) else str(error))
-            return
-        del self._unsent[:sent]
-        if self._unsent:
-            self._loop.add_writer(self._sock.fileno(), self._write)
-        else:
-            self._loop.remove_writer(self._sock.fileno())
+            return 0
 
     def _fail(self, reason: str) -> None:
         if not self.closed:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+from outlast.diagnose.ours import is_ours
 from outlast.errors import UsageError
-from outlast.model.limits import GIVEN_FILE_MAX_BYTES
+from outlast.model.limits import EVIDENCE_HEAD_BYTES, GIVEN_FILE_MAX_BYTES
 
 
 def read_text(path: str) -> str:
@@ -21,3 +23,34 @@ def read_text(path: str) -> str:
         return data.decode()
     except UnicodeDecodeError:
         raise UsageError(f"{path} is not text in UTF-8") from None
+
+
+def check_page(path: str) -> None:
+    """That a page may be written there: a new file, or one of ours. Raises UsageError."""
+    place = Path(path)
+    if not place.parent.is_dir():
+        raise UsageError(f"{place.parent} is no folder", hint="name a file in a folder that exists")
+    if place.exists() and not place.is_file():
+        raise UsageError(f"{path} is no file", hint="name a file to be written")
+    if place.is_file() and place.stat().st_size and not is_ours(_head(place)):
+        raise UsageError(f"{path} exists, and outlast has not written it", hint="name a new file: evidence is not overwritten")
+
+
+def write_page(path: str, text: str) -> None:
+    """Whole or not at all. Raises UsageError."""
+    check_page(path)
+    part = f"{path}.part-{os.getpid()}"
+    try:
+        Path(part).write_text(text, encoding="utf-8")
+        os.replace(part, path)
+    except OSError as error:
+        Path(part).unlink(missing_ok=True)
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _head(place: Path) -> bytes:
+    try:
+        with place.open("rb") as file:
+            return file.read(EVIDENCE_HEAD_BYTES)
+    except OSError as error:
+        raise UsageError(f"{place} cannot be read: {error.strerror}") from None

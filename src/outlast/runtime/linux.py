@@ -11,6 +11,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _IOLBF = 1
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 _FUTEX_CALLS = {"x86_64": 202, "aarch64": 98}
 _FUTEX_WAIT, _FUTEX_WAKE = 0, 1
@@ -51,6 +52,13 @@ def trim_heap() -> None:
     """Give free memory back to the kernel; C libraries other than glibc have no such call."""
     if hasattr(_libc, "malloc_trim"):
         _libc.malloc_trim(0)
+
+
+def keep_heap() -> None:
+    """Freed memory stays with this process, which will want as much again at once: else each file that it reads costs calls of the kernel and page faults."""
+    if hasattr(_libc, "mallopt"):
+        _libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the largest that glibc takes
+        _libc.mallopt(_M_TRIM_THRESHOLD, 1 << 30)
 
 
 class _Timespec(ctypes.Structure):

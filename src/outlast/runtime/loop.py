@@ -1,23 +1,27 @@
 """A single-threaded event loop: descriptors, one-shot timers, signals.
 
 Order within a turn is fixed: due timers by (time, order of making), then ready descriptors by order of registration
-(readers before writers), then signals, then what was put off with `call_soon`. An exception in a callback leaves `run`:
-callbacks handle the world's errors themselves, so what arrives here is a bug.
+(readers before writers), then signals, then what was put off with `call_soon`. Of thousands that are ready, LOOP_CROWD_COUNT at a time are served in that
+order, those first that the kernel has had ready for longest: who spoke early does not wait for who spoke late. But all in one turn: a timer may take it
+that what was there before it was set has been read. An exception in a callback leaves `run`: callbacks handle the world's errors themselves, so what
+arrives here is a bug.
 
 Not promised: fairness within a callback, or use from a second thread.
 """
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
-import selectors
+import select
 import signal
 import socket
 from collections import deque
 from collections.abc import Callable
 from types import FrameType
 
+from outlast.model.limits import CHANNEL_READ_BYTES, LOOP_CROWD_COUNT
 from outlast.runtime.clock import now_s
 
 Callback = Callable[[], object]
@@ -38,7 +42,8 @@ class Loop:
     """Runs callbacks until `stop`. Signals need the main thread; their handlers are put back by `close`."""
 
     def __init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
+        self.buffer = memoryview(bytearray(CHANNEL_READ_BYTES))  # for whoever reads, within one callback: a new one for each read costs more than the read
+        self._epoll = select.epoll()
         self._readers: dict[int, Callback] = {}
         self._writers: dict[int, Callback] = {}
         self._order: dict[int, int] = {}
@@ -68,16 +73,17 @@ class Loop:
             self._watch(fd)
 
     def _watch(self, fd: int) -> None:
-        mask = (selectors.EVENT_READ if fd in self._readers else 0) | (selectors.EVENT_WRITE if fd in self._writers else 0)
+        mask = (select.EPOLLIN if fd in self._readers else 0) | (select.EPOLLOUT if fd in self._writers else 0)
         known = fd in self._order
         if mask and known:
-            self._selector.modify(fd, mask)
+            self._epoll.modify(fd, mask)
         elif mask:
             self._order[fd] = next(self._count)
-            self._selector.register(fd, mask)
+            self._epoll.register(fd, mask)
         elif known:
             del self._order[fd]
-            self._selector.unregister(fd)
+            with contextlib.suppress(OSError):  # closed already: so the kernel has forgotten it
+                self._epoll.unregister(fd)
 
     # --- timers and signals ----------------------------------------------------------------------------
 
@@ -119,17 +125,22 @@ class Loop:
 
     def turn(self, longest_s: float | None) -> None:
         """Wait for the next event, at most `longest_s` (None: for ever), and run what is due."""
-        events = self._selector.select(self._patience(longest_s))
+        events = self._epoll.poll(self._patience(longest_s), max(len(self._order), 1))
         self._run_timers()
-        for key, mask in sorted(events, key=lambda event: self._order.get(event[0].fd, -1)):
-            # A callback of this turn may have taken the descriptor away: ask the table again each time.
-            if mask & selectors.EVENT_READ and (reader := self._readers.get(key.fd)):
-                reader()
-            if mask & selectors.EVENT_WRITE and (writer := self._writers.get(key.fd)):
-                writer()
+        for start in range(0, len(events), LOOP_CROWD_COUNT):
+            self._serve(events[start : start + LOOP_CROWD_COUNT])
         self._signals.deliver()
         for _ in range(len(self._soon)):
             self._soon.popleft()()
+
+    def _serve(self, events: list[tuple[int, int]]) -> None:
+        events.sort(key=lambda event: self._order.get(event[0], -1))
+        for fd, mask in events:
+            # A callback of this turn may have taken the descriptor away: ask the table again each time. An error is news for reader and writer.
+            if mask & ~select.EPOLLOUT and (reader := self._readers.get(fd)):
+                reader()
+            if mask & ~select.EPOLLIN and (writer := self._writers.get(fd)):
+                writer()
 
     def _patience(self, longest_s: float | None) -> float | None:
         if self._soon:
@@ -151,7 +162,7 @@ class Loop:
     def close(self) -> None:
         """Put signal handlers back and forget everything; descriptors stay with their owners."""
         self._signals.close()
-        self._selector.close()
+        self._epoll.close()
         self._readers.clear()
         self._writers.clear()
         self._order.clear()

@@ -108,6 +108,10 @@ class WorkerLogs:
         """The last LOG_TAIL_LINES lines."""
         return next((pipe.tail_lines() for pipe in self._pipes.get(worker, ()) if pipe.stream == STDERR), ())
 
+    def paths(self, worker: int) -> dict[str, Path]:
+        """Where its streams are written, by name; none without files."""
+        return {_NAMES[pipe.stream]: Path(pipe.file.name) for pipe in self._pipes.get(worker, ()) if pipe.file is not None}
+
     def heard_s(self) -> dict[int, float]:
         """When each worker that printed anything did so last, on the monotonic clock."""
         return {worker: max(pipe.heard_s for pipe in pipes) for worker, pipes in self._pipes.items()}

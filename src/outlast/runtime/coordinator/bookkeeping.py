@@ -121,6 +121,10 @@ class Bookkeeping:
         cause = beacon.cause if beacon is not None else Cause.STARTUP
         return Life(known.worker, known.pid, self._node, known.rank, known.kind, known.started_s, opened_s, None, seconds, cause)
 
+    def standing(self) -> list[tuple[int, int, Beacon]]:
+        """Worker, pid and newest beacon of all that have one."""
+        return [(known.worker, known.pid, known.beacon) for known in self._known.values() if known.beacon is not None]
+
     # --- the ledger ---
 
     def record(self, record: Record) -> None:
@@ -129,6 +133,10 @@ class Bookkeeping:
         if isinstance(record, Event) and record.wall_s == 0.0:
             record = replace(record, wall_s=clock.wall_s())
         self._ledger.add(record)
+
+    def unresumed(self) -> list[Interruption]:
+        """Interruptions after which nothing was committed."""
+        return [one for one in self._interruptions.values() if one.resumed_s is None]
 
     def flush(self, coordinator: Coordinator, *, now_s: float) -> None:
         """Once a second: lives and steps so far, and the snapshot. Raises OutlastError when the disk refuses."""

@@ -11,6 +11,7 @@ Not promised: that what was sent arrives; the hub says it again to a node that c
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import resource
 import socket
@@ -51,6 +52,7 @@ class Door:
 
     def __init__(self, loop: Loop, hub: Hub, *, peers: int, owner: Callable[[Output], None], token: bytes | None = None) -> None:
         make_room_for(peers)
+        collect_seldom(peers)
         self._loop = loop
         self._hub = hub
         self._peers = peers
@@ -244,6 +246,16 @@ def make_room_for(peers: int) -> None:
             hint=f"start the coordinator with `ulimit -n {needed}`, or in a service with LimitNOFILE={needed}",
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def collect_seldom(peers: int) -> None:
+    """Make this process's garbage collector look once in as many new objects as a word to, and from, each agent makes.
+
+    Left alone it looks hundreds of times in a regroup, twice through every rank that is known, and finds nothing: what passes through here makes no
+    cycles, and is given back by its counts. What does make them, a connection that closes, is found as before, only later.
+    """
+    often, *rarer = gc.get_threshold()
+    gc.set_threshold(max(often, limits.OBJECTS_PER_AGENT_COUNT * peers), *rarer)
 
 
 def _listening(host: str, port: int, peers: int) -> socket.socket:

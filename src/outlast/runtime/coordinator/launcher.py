@@ -10,7 +10,7 @@ import functools
 import signal
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions
 from outlast.engine.protocol.outputs import (
     Deliver,
     End,
+    FindCheckpoint,
     HostStore,
     Kill,
     Manifest,
@@ -34,14 +35,17 @@ from outlast.engine.protocol.outputs import (
 from outlast.errors import OutlastError
 from outlast.model import limits
 from outlast.model.messages import FromAgent, FromWorker, Message, Regroup, StoreLost, StoreUp, WorkerExited, WorkerFailedToStart, WorkerStarted, ZygoteLost
+from outlast.model.recorded import read_verdict
 from outlast.model.records import Event, Interruption
+from outlast.model.terms import Mechanism
 from outlast.runtime import clock
 from outlast.runtime.agent.host import ProcessHost
 from outlast.runtime.agent.logs import WorkerLogs
 from outlast.runtime.agent.processes import Exited
 from outlast.runtime.agent.zygote_client import ZygoteClient
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
-from outlast.runtime.coordinator.saves import write_checkpoint
+from outlast.runtime.coordinator.evidence import Evidence
+from outlast.runtime.coordinator.saves import find_checkpoint, write_checkpoint
 from outlast.runtime.coordinator.specs import Specs
 from outlast.runtime.loop import Loop, Timer
 from outlast.runtime.tiers.vault import Vault
@@ -64,6 +68,8 @@ class Surroundings:
     first_path: str
     tell: Callable[[str], None]
     hang_after_s: float | None  # of silence, for a script without an outlast call; None: never
+    evidence_folder: Path
+    diagnose: tuple[str, ...]  # finds a verdict in a folder of evidence; () for none
 
 
 class Launcher:
@@ -82,6 +88,10 @@ class Launcher:
         self._unborn: set[int] = set()  # spawns that wait for a store
         self._renewing = False
         self._end: End | None = None
+        self._evidence = Evidence(
+            loop=around.loop, folder=around.evidence_folder, vault=around.vault.folder, standing=around.books.standing, logs=around.logs.paths,
+            command=around.diagnose, on_verdict=self._on_verdict,
+        )  # fmt: skip
 
     def listen(self) -> None:
         """From now on SIGINT and SIGTERM raise nothing: they stop the run as soon as it runs."""
@@ -98,6 +108,7 @@ class Launcher:
         self._loop.run()
         self._host.close()
         assert self._end is not None
+        self._evidence.finish(self._around.books.unresumed(), within_s=limits.LAST_DIAGNOSIS_S)
         return self._end
 
     # --- carrying out --------------------------------------------------------------------------------------
@@ -132,7 +143,7 @@ class Launcher:
         elif isinstance(output, Record):
             self._around.books.record(output.record)
             if isinstance(output.record, Interruption) and output.record.resumed_s is not None:
-                self._loop.call_soon(lambda: self._around.books.show(self._coordinator, now_s=clock.now_s()))
+                self._resumed(output.record)
         elif isinstance(output, Tell):
             self._around.tell(output.text)
             self._around.books.record(Event(now_s, clock.wall_s(), "told", {"text": output.text}))
@@ -146,9 +157,26 @@ class Launcher:
             self._renew_store()
         elif isinstance(output, Manifest):
             self._write_manifest(output)
+        elif isinstance(output, FindCheckpoint):
+            self._find_checkpoint()
         elif isinstance(output, End):
             self._end = output
             self._host.stop_all(term_grace_s=0.0, then=self._loop.stop)
+
+    def _resumed(self, interruption: Interruption) -> None:
+        """Training goes on: now there is time."""
+        self._loop.call_soon(lambda: self._around.books.show(self._coordinator, now_s=clock.now_s()))
+        self._loop.call_soon(lambda: self._evidence.close(interruption))
+
+    def _on_verdict(self, interruption: int, verdict: Mapping[str, object]) -> None:
+        self._around.books.record(Event(clock.now_s(), clock.wall_s(), "verdict", {"interruption": interruption, "verdict": dict(verdict)}))
+        self._around.tell(f"interruption {interruption}: {verdict.get('class', 'unknown')}: {verdict.get('reason', '')}")
+        try:
+            read = read_verdict(verdict, source=f"the verdict on interruption {interruption}")
+        except OutlastError as error:  # supervision boundary: what says something else is shown, and not acted on
+            self._around.tell(f"no policy is asked: {error}")
+        else:
+            self._do(self._coordinator.on_verdict(now_s=clock.now_s(), interruption=interruption, verdict=read))
 
     def _renew_store(self) -> None:
         """A new store host; the old one goes first, it may hold the port."""
@@ -175,6 +203,9 @@ class Launcher:
             self._unborn.discard(worker)
             self._loop.call_soon(lambda: self.on_failed(worker, "given up before it was started"))
         else:
+            if (pid := self._host.pids().get(worker)) is not None and self._end is None:
+                hung = any(pid in one.pids and one.mechanism is Mechanism.HANG for one in self._around.books.unresumed())
+                self._evidence.before_kill(worker, pid, hung=hung)
             self._host.kill(worker)
 
     def _set_timer(self, order: SetTimer) -> None:
@@ -187,6 +218,14 @@ class Launcher:
     def _write_manifest(self, order: Manifest) -> None:
         folder, error = write_checkpoint(self._around.checkpoint_root, order, self._around.specs.run_id, self._coordinator.generation)
         self._do(self._coordinator.on_manifest(now_s=clock.now_s(), step=order.step, folder=folder, error=error))
+
+    def _find_checkpoint(self) -> None:
+        """Nobody is alive who could be kept waiting. Supervision boundary: what cannot be read is no checkpoint."""
+        try:
+            step, folder, refused = find_checkpoint(self._around.checkpoint_root)
+        except OSError as error:
+            step, folder, refused = 0, "", [f"{self._around.checkpoint_root} cannot be read: {error.strerror}"]
+        self._do(self._coordinator.on_checkpoint_found(now_s=clock.now_s(), step=step, folder=folder, refused=tuple(refused)))
 
     def _event(self, message: FromAgent) -> None:
         self._do(self._agent.on_event(message, now_s=clock.now_s()))
@@ -238,6 +277,8 @@ class Launcher:
             elif self._end is None:
                 self._event(StoreLost(f"the store's host ended (exit code {exited.exit_code}, signal {exited.signal})"))
             return
+        if self._end is None and (exited.exit_code != 0 or exited.signal is not None):
+            self._evidence.ended(exited)
         beacon, steps = self._around.books.ended(exited)
         committed = beacon.step if beacon is not None else 0
         phase = beacon.phase.value if beacon is not None else "boot"

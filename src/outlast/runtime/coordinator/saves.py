@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from outlast.engine.durable import begins_from_images, newest_common
 from outlast.engine.protocol.coordinator import Restart
 from outlast.engine.protocol.outputs import Manifest as ManifestOrder
 from outlast.errors import CorruptError, OutlastError
@@ -30,18 +31,22 @@ def write_checkpoint(root: Path, order: ManifestOrder, run_id: str, generation: 
 def newest_start(root: Path, vault: Vault | None, world_size: int) -> tuple[Restart, tuple[str, int], list[str]]:
     """What --resume goes on from: (start, newest good checkpoint, what was refused and why).
 
-    What was refused is set aside, and kept: its step can be saved again.
     The vault of a launcher that was killed is newer than any checkpoint, if all ranks' images of one step are whole in it.
     """
+    step, folder, refused = find_checkpoint(root)
+    start = Restart(step, "checkpoint", "checkpoint", folder) if folder else Restart()
+    images = _newest_whole(vault, world_size) if vault is not None else None
+    if images is not None and begins_from_images(images, checkpoint=start.step):
+        start = Restart(images, "none", "slot", "")
+    return start, (folder, step), refused
+
+
+def find_checkpoint(root: Path) -> tuple[int, str, list[str]]:
+    """(step, folder) of the newest good checkpoint, or (0, ""); and what was refused and why. That is set aside, so that its step can be saved again."""
     search = local.newest_good(root)
     refused = [f"{one.folder}: {one.reason}; {_put_aside(one.folder)}" for one in search.refused]
     found = search.checkpoint
-    checkpoint = (str(found.folder), found.manifest.step) if found is not None else ("", 0)
-    start = Restart(checkpoint[1], "checkpoint", "checkpoint", checkpoint[0]) if found is not None else Restart()
-    step = _newest_whole(vault, world_size) if vault is not None else None
-    if step is not None and step > start.step:
-        start = Restart(step, "none", "slot", "")
-    return start, checkpoint, refused
+    return (found.manifest.step, str(found.folder), refused) if found is not None else (0, "", refused)
 
 
 def _put_aside(folder: Path) -> str:
@@ -53,11 +58,11 @@ def _put_aside(folder: Path) -> str:
 
 def _newest_whole(vault: Vault, world_size: int) -> int | None:
     """The newest step of which every rank's image holds its whole (sharded) state, verified."""
-    common = set.intersection(*(set(vault.steps(rank)) for rank in range(world_size)))
-    for step in sorted(common, reverse=True):
+
+    def is_whole(step: int) -> bool:
         try:
-            if all("shared/text" in vault.read(rank, step).tensors for rank in range(world_size)):
-                return step
+            return all("shared/text" in vault.read(rank, step).tensors for rank in range(world_size))
         except CorruptError:
-            continue
-    return None
+            return False
+
+    return newest_common([vault.steps(rank) for rank in range(world_size)], is_whole=is_whole)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outlast.engine.protocol.outputs import Spawn
+from outlast.model import limits
 from outlast.model.messages import Regroup, StoreUp
 from outlast.runtime.agent.environment import RunIdentity, worker_environment
 from outlast.runtime.agent.logs import WorkerLogs, read_error_file
@@ -84,6 +85,8 @@ class Specs:
             master_port=self._store[1], max_restarts=self._max_restarts,
         )  # fmt: skip
         env = worker_environment(os.environ, identity, rank=rank, local_rank=rank, attempt=attempt, error_file=self._error_files[order.worker])
+        if not {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"} & set(env):
+            env["TORCH_FR_BUFFER_SIZE"] = str(limits.FLIGHT_RECORDER_ENTRIES)
         if self._store[0] == "127.0.0.1":
             env.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else gloo asks for this machine's name, at each group
         return self._spec(order.worker, order.kind, order.rank, order.generation, attempt, env, self._options)

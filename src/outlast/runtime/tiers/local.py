@@ -25,6 +25,7 @@ from pathlib import Path
 
 import xxhash
 
+from outlast.engine import durable
 from outlast.errors import CapacityError, CorruptError, RunFolderError
 from outlast.model.limits import CHECKSUM_BLOCK_BYTES
 from outlast.model.manifest import FileEntry, Manifest, decode_manifest
@@ -170,7 +171,8 @@ def _room(folder: Path) -> Iterator[None]:
 
 def checkpoints(root: Path) -> tuple[Checkpoint, ...]:
     """Those with a readable manifest, newest first. Shards are not verified: `newest_good` and `verify` do that."""
-    return tuple(found for found in _scan(root) if isinstance(found, Checkpoint))
+    read = (_read_manifest(one.folder) for one in _lying(root) if one.has_manifest)
+    return tuple(found for found in read if isinstance(found, Checkpoint))
 
 
 def verify(checkpoint: Checkpoint) -> None:
@@ -185,20 +187,32 @@ def verify(checkpoint: Checkpoint) -> None:
             raise CorruptError(f"{checkpoint.folder / entry.name} does not match its checksum")
 
 
+@dataclass(frozen=True, slots=True)
+class _Lying:
+    """The folder of a step (engine.durable.Lying)."""
+
+    folder: Path
+    step: int
+    has_manifest: bool
+
+
 def newest_good(root: Path) -> Search:
-    """Walk back from the newest checkpoint to the first that verifies. Reads all bytes of those it looks at."""
-    refused: list[Refusal] = []
-    for found in _scan(root):
+    """Walk back from the newest checkpoint to the first that verifies (engine/durable.py). Reads all bytes of those it looks at."""
+    read: dict[int, Checkpoint] = {}
+
+    def why_not(lying: _Lying) -> str:
+        found = _read_manifest(lying.folder)
         if isinstance(found, Refusal):
-            refused.append(found)
-            continue
+            return found.reason
         try:
             verify(found)
         except CorruptError as error:
-            refused.append(Refusal(found.folder, str(error)))
-            continue
-        return Search(found, tuple(refused))
-    return Search(None, tuple(refused))
+            return str(error)
+        read[lying.step] = found
+        return ""
+
+    good, refused = durable.newest_good(_lying(root), why_not=why_not)
+    return Search(None if good is None else read[good.step], tuple(Refusal(one.folder, reason) for one, reason in refused))
 
 
 def read_shard(checkpoint: Checkpoint, rank: int) -> Image:
@@ -225,26 +239,23 @@ def _opened(path: Path, entry: FileEntry) -> Iterator[io.BufferedReader]:
         raise CorruptError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _scan(root: Path) -> Iterator[Checkpoint | Refusal]:
-    for folder in _folders(root):
-        path = folder / MANIFEST_NAME
-        if not path.exists():
-            continue
-        try:
-            manifest = decode_manifest(path.read_bytes())
-            if checkpoint_folder(root, manifest.step) != folder:
-                raise CorruptError(f"its manifest is of step {manifest.step}")
-        except CorruptError as error:
-            yield Refusal(folder, str(error))
-        except OSError as error:
-            yield Refusal(folder, f"its manifest cannot be read: {error.strerror}")
-        else:
-            yield Checkpoint(folder, manifest)
+def _read_manifest(folder: Path) -> Checkpoint | Refusal:
+    try:
+        manifest = decode_manifest((folder / MANIFEST_NAME).read_bytes())
+        if checkpoint_folder(folder.parent, manifest.step) != folder:
+            raise CorruptError(f"its manifest is of step {manifest.step}")
+    except CorruptError as error:
+        return Refusal(folder, str(error))
+    except OSError as error:
+        return Refusal(folder, f"its manifest cannot be read: {error.strerror}")
+    return Checkpoint(folder, manifest)
 
 
-def _folders(root: Path) -> list[Path]:
+def _lying(root: Path) -> list[_Lying]:
+    """Newest first."""
     found = [path for path in root.glob("step-*") if path.name[5:].isdecimal() and path.is_dir()]
-    return sorted(found, key=lambda path: int(path.name[5:]), reverse=True)
+    steps = [_Lying(path, int(path.name[5:]), (path / MANIFEST_NAME).exists()) for path in found]
+    return sorted(steps, key=lambda one: one.step, reverse=True)
 
 
 # --- making room ---------------------------------------------------------------------------------------
@@ -252,7 +263,7 @@ def _folders(root: Path) -> list[Path]:
 
 def clean(root: Path, *, disk: Disk = DISK) -> tuple[Path, ...]:
     """Remove what cut-short saves left; says which folders. Only while nobody saves into `root`."""
-    return _remove([folder for folder in _folders(root) if not (folder / MANIFEST_NAME).exists()], disk)
+    return _remove([one.folder for one in _lying(root) if not one.has_manifest], disk)
 
 
 def set_aside(folder: Path, *, disk: Disk = DISK) -> Path:
@@ -267,22 +278,14 @@ def set_aside(folder: Path, *, disk: Disk = DISK) -> Path:
 
 
 def prune(root: Path, keep: int, *, disk: Disk = DISK) -> tuple[Path, ...]:
-    """Keep the newest `keep` checkpoints (at least one) and remove older ones and older leftovers; says which folders.
+    """Keep the newest `keep` checkpoints and remove what is superfluous besides (engine/durable.py); says which folders.
 
-    If none of those to keep verifies, older ones are kept back to the first that does: the last restorable
-    checkpoint is never removed. Reads the bytes of one checkpoint where all is well. A save in progress is safe: it is the newest.
+    Reads the bytes of one checkpoint where all is well.
     """
-    kept = list(checkpoints(root)[: max(keep, 1)])
     good = newest_good(root).checkpoint
-    if good is None or not kept:
-        return ()
-    oldest = min(good.manifest.step, kept[-1].manifest.step)
-    return _remove([folder for folder in _folders(root) if _is_superfluous(folder, oldest, newest=kept[0].manifest.step)], disk)
-
-
-def _is_superfluous(folder: Path, oldest: int, *, newest: int) -> bool:
-    step = int(folder.name[5:])
-    return step < oldest or (step < newest and not (folder / MANIFEST_NAME).exists())
+    lying = _lying(root)
+    steps = durable.superfluous(lying, good=good.manifest.step if good is not None else None, keep=keep)
+    return _remove([one.folder for one in lying if one.step in steps], disk)
 
 
 def _remove(folders: Sequence[Path], disk: Disk) -> tuple[Path, ...]:

@@ -57,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument("--checkpoint-every", type=_at_least(1), metavar="STEPS", help="Write a checkpoint each STEPS steps.")
     group.add_argument("--checkpoint-dir", metavar="PATH", help="Where checkpoints go. Default: in the run's folder.")
     group.add_argument("--hang-after", type=_seconds, metavar="SECONDS", help="For scripts without an outlast call: silence longer than this is a hang.")
+    group.add_argument("--policy", metavar="FILE", help="What is done once an interruption has a verdict (TOML). Default: see `outlast policy show`.")
     group.add_argument("--no-zygote", action="store_true", help="Start each worker as a fresh interpreter: slower, nothing shared.")
     return parser
 

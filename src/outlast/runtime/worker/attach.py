@@ -316,9 +316,6 @@ class Attachment:
         for parameter in self.state.parameters.values():
             parameter.grad = None
 
-    def drop(self) -> None:
-        self.checkpoints.wait()
-
 
 def _named(prefix: str, views: Pieces, text: str, tensors: dict[str, torch.Tensor]) -> list[Piece]:
     """Text and tensors under `prefix`. `views` keeps what need not be made again at each step."""

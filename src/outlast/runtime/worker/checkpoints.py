@@ -1,7 +1,8 @@
 """This rank's part of the periodic checkpoint: copied at the commit, written by a thread, reported to the coordinator.
 
 The coordinator writes the manifest once all ranks have reported; until then nothing exists. A failed save is
-reported and training goes on. Training stands still for the copy only, unless the save before is still being written.
+reported and training goes on. Training stands still for the copy only, unless the save before is still being written;
+a regroup does not wait for that.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from outlast.model.messages import Checkpointed
 from outlast.runtime.tiers import local
 from outlast.runtime.tiers.image import Image, Piece, header_bytes, image_bytes, write_image
 from outlast.runtime.worker.session import Session, one_line
+
+LOOK_S = 0.01  # one that waits for the save before looks this often whether it is to leave
+_one_at_a_time = threading.Lock()  # main's function may be entered again, and come to its next save, while the thread of the last still writes
 
 
 class Checkpoints:
@@ -35,16 +39,23 @@ class Checkpoints:
 
     def save(self, step: int, *, sharded: bool) -> None:
         """Copy this rank's shard and let a thread write it. Rank 0's holds the replicated state."""
-        assert self._session is not None
-        self.wait()
-        pieces = self._pieces(sharded or self._session.beacon.rank == 0)
+        session = self._session
+        assert session is not None
+        generation, rank = session.machine.generation, session.beacon.rank
+        while self._writer is not None and self._writer.is_alive():
+            self._writer.join(LOOK_S)
+            if session.machine.broken:
+                error = "given up for a regroup: the save before it was still being written"
+                session.say(Checkpointed(session.spec.worker, generation, rank, step, "", 0, "", error))
+                return
+        pieces = self._pieces(sharded or rank == 0)
         specs = [piece.spec for piece in pieces]
         size = image_bytes(specs)
         if len(self._staging) < size:
             self._staging = bytearray(size)
         written = write_image(memoryview(self._staging), pieces=pieces, metadata={"step": str(step)}, header_bytes_reserved=header_bytes(specs))
         image = memoryview(self._staging)[: written.length]
-        self._writer = threading.Thread(target=self._write, args=(step, image), name="outlast-checkpoint", daemon=True)
+        self._writer = threading.Thread(target=self._write, args=(generation, rank, step, image), name="outlast-checkpoint", daemon=True)
         self._writer.start()
 
     def wait(self) -> None:
@@ -52,15 +63,16 @@ class Checkpoints:
             self._writer.join()
             self._writer = None
 
-    def _write(self, step: int, image: memoryview) -> None:
+    def _write(self, generation: int, rank: int, step: int, image: memoryview) -> None:
         """Supervision boundary: a save that fails is told, and ends nothing."""
         assert self._session is not None
-        rank, worker = self._session.beacon.rank, self._session.spec.worker
+        worker = self._session.spec.worker
         try:
-            entry = local.write_shard_bytes(local.checkpoint_folder(self.root, step), rank, image)
-            done = Checkpointed(worker, rank, step, entry.name, entry.length, f"{entry.checksum:016x}", "")
+            with _one_at_a_time:
+                entry = local.write_shard_bytes(local.checkpoint_folder(self.root, step), rank, image)
+            done = Checkpointed(worker, generation, rank, step, entry.name, entry.length, f"{entry.checksum:016x}", "")
         except (OutlastError, OSError) as error:
-            done = Checkpointed(worker, rank, step, "", 0, "", one_line(error))
+            done = Checkpointed(worker, generation, rank, step, "", 0, "", one_line(error))
         self._session.say(done)
 
 

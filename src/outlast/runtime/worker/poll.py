@@ -63,7 +63,10 @@ class Poll:
         self._unsealed = step
 
     def settle(self, plan: Regroup) -> None:
-        """A regroup: the plan's step tells what the next vote would have told."""
+        """A regroup: the plan's step tells what the next vote would have told. That some came through a vote with a stop and some did not is forgotten:
+        all go on together, and who was asked says so again in the next vote.
+        """
+        self.stopping = False
         if self._unsealed is not None and plan.step >= self._unsealed.number:
             self._commit_unsealed()  # all owners have sealed it: that is how the plan's step was chosen
         self._unsealed = None

@@ -31,6 +31,7 @@ from outlast.runtime.child import ChildSpec
 from outlast.runtime.tiers.vault import Vault
 from outlast.runtime.worker import marks
 from outlast.runtime.worker.peers import is_peer_failure
+from outlast.runtime.worker.witness import Witness
 
 _FORGET = 0.99  # per occurrence: how fast a long phase is forgotten
 
@@ -54,12 +55,14 @@ class Session:
         self._phase_since_s = now_s
         self._drilled = marks.any_planned()
         self._met: set[Phase] = set()  # phases that ended well once
+        self._witness = Witness(Path(spec.run_folder) / "evidence", self.vault.folder / f"recorder-{spec.worker}", spec.worker)
         self._main = threading.main_thread().ident or 0
         self.publish(now_s)
 
     # --- starting and ending ---
 
     def listen(self) -> None:
+        self._witness.begin()
         threading.Thread(target=self._listen, name="outlast-listener", daemon=True).start()
         self._channel.send(Hello(self.spec.worker, os.getpid()))
 
@@ -191,6 +194,7 @@ class Session:
                     self._lock.notify_all()
             elif isinstance(output, Answer):
                 self._channel.send(Pong(self.spec.worker, output.nonce, self.collectives(), self._where()))
+                self._witness.testify()
 
     def _where(self) -> str:
         """The main thread's innermost frame outside torch and outlast: "file:line in function"."""

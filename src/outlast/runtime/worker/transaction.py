@@ -326,10 +326,10 @@ class Transaction:
         if session is None:
             return
         session.enter(Phase.EPILOGUE)
-        self.attachment.checkpoints.wait()
         session.mark("finishing", self.committed)
         session.do(lambda machine: machine.finished(stopped=self._poll.stopping))
         session.enter(Phase.EPILOGUE, cause=Cause.SHUTDOWN)
+        self.attachment.checkpoints.wait()  # said before: one that is past its last step holds up nobody
         if self._poll.stopping:
             raise SystemExit(0)
 
@@ -357,7 +357,6 @@ class Transaction:
     def drop(self) -> None:
         """The function that made it is left: let go of the model."""
         self._block.remove_hooks()
-        self.attachment.drop()
         self._batches.close()
 
     def _refuse_at(self, what: str, *, hint: str) -> NoReturn:
