@@ -48,6 +48,16 @@ def test_who_entered_fewer_collectives_is_named_and_an_older_step_counts_more() 
     assert find_culprits(members=members, overdue=late(*members)).culprits == (2,)
 
 
+@pytest.mark.parametrize("phase", [Phase.DATA, Phase.CHECKPOINT])
+def test_nobody_is_named_while_one_is_still_on_its_way_to_the_others(phase: Phase) -> None:
+    """Rank 0 sends what the others receive, and so has entered one collective less. What all wait for is rank 2, which may take its time."""
+    waits = [standing(0, collectives=4), standing(1)]
+    verdict = find_culprits(members=[*waits, standing(2, phase, collectives=3)], overdue=late(*waits))
+    assert (verdict.culprits, verdict.awaited) == ((), True)
+    members = [*waits, standing(2, Phase.APPLY, collectives=6)]
+    assert find_culprits(members=members, overdue=late(*waits)).culprits == (1,), "that one is past what they wait in"
+
+
 def test_nobody_is_named_where_all_stand_alike_until_the_ceiling() -> None:
     members = [standing(0, age_s=9.0), standing(1, age_s=9.5), standing(2, age_s=9.0)]
     assert find_culprits(members=members, overdue=late(*members)).culprits == ()
@@ -219,6 +229,13 @@ def test_who_sets_up_for_too_long_is_named_while_its_peers_build_the_group() -> 
     assert find_culprits(members=members, overdue=late(*members)).culprits == (2,), "a script may have collectives of its own before its steps"
 
 
+def test_a_batch_may_take_longer_than_a_step_is_given() -> None:
+    """A healthy loader paused for 1.2 s on busy cores, and its rank was killed for it."""
+    deadlines = Deadlines(typical_s={Phase.DATA: 0.02, Phase.BODY: 0.02})
+    assert deadlines.of(phase=Phase.DATA, steps_done=9) == limits.DATA_FLOOR_S
+    assert deadlines.of(phase=Phase.BODY, steps_done=9) == limits.STEP_FLOOR_S
+
+
 def test_in_an_evaluation_too_who_entered_fewer_collectives_is_named() -> None:
     members = [standing(0, Phase.EVALUATION), standing(1, Phase.EVALUATION, collectives=4), standing(2, Phase.EVALUATION)]
     assert find_culprits(members=members, overdue=late(*members)).culprits == (2,)
@@ -230,6 +247,6 @@ def test_the_agent_asks_again_as_soon_as_the_awaited_is_late_too() -> None:
     watch.stand(limits.STEP_FLOOR_S / 2, {1: 7, 3: 7})
     watch.tick(moving=(2,))
     stood_s = watch.now_s
-    found = watch.stand(6.0, {1: 7, 2: 6, 3: 7})
+    found = watch.stand(limits.DATA_FLOOR_S + 5.0, {1: 7, 2: 6, 3: 7})
     assert [hung.worker for hung in found] == [2]
-    assert found[0].at_s - stood_s <= limits.STEP_FLOOR_S + limits.PING_DEADLINE_S + 3 * limits.TICK_S
+    assert found[0].at_s - stood_s <= limits.DATA_FLOOR_S + limits.PING_DEADLINE_S + 3 * limits.TICK_S

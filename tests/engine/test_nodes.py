@@ -35,7 +35,7 @@ from outlast.model.messages import (
     StartWorker,
     StoreUp,
     ToNode,
-    ToWorker,
+    ToWorkers,
     Welcome,
     WorkerExited,
     WorkerStarted,
@@ -77,7 +77,7 @@ def test_times_are_moved_to_the_receivers_clock() -> None:
     moved = rebased(exited, 1_000.0)
     assert (moved.at_s, moved.fault_s, moved.committed) == (1_020.0, None, 5)
     plan = _plan(rank=0, generation=2, fault_s=7.0)
-    assert rebased(ToWorker(1, plan), -2.0).message.fault_s == 5.0
+    assert rebased(ToWorkers((1,), (0,), plan), -2.0).message.fault_s == 5.0
 
 
 @given(st.floats(-1e6, 1e6), st.lists(st.floats(0.0, 30.0), min_size=1, max_size=40))
@@ -217,7 +217,7 @@ def test_an_agent_houses_what_it_was_told_to_and_says_so_to_the_next_coordinator
     assert Spawn(7, 0, "rank", 1) in site.told(1, StartWorker(7, 0, "rank", 1))
     site.outpost.on_event(WorkerStarted(7, 77, "a", 10.0), now_s=10.0)
     site.outpost.on_worker(Hello(7, 77), now_s=10.0)
-    site.told(2, ToWorker(7, _plan(rank=0, generation=1)))
+    site.told(2, ToWorkers((7,), (0,), _plan(rank=-1, generation=1)))
     site.outpost.on_worker(Registered(7, 1, 0, "in_place", True, True, ""), now_s=10.0)
     site.told(3, KillWorker(7, "why not"))
     (housed,) = site.connects().housed
@@ -286,6 +286,12 @@ def enrols(hub: Hub, node: str, *, now_s: float = 0.0, **told: Any) -> list[Outp
 
 def beats(hub: Hub, node: str, number: int = 1, *, now_s: float = 0.0) -> list[Output]:
     return hub.on_line(node, Beat(number, 0, now_s), now_s=now_s)
+
+
+def rings_late(hub: Hub, *, now_s: float) -> list[Output]:
+    """The timer of the leases, and if the hub takes it for its own lateness, once more."""
+    out = hub.on_timer(now_s=now_s, name="leases")
+    return hub.on_timer(now_s=now_s + limits.SILENT_LOOK_S, name="leases") if out == [SetTimer("leases", now_s + limits.SILENT_LOOK_S)] else out
 
 
 def orders(outputs: list[Output]) -> list[tuple[str, Any]]:
@@ -365,7 +371,7 @@ def test_a_node_that_is_about_to_return_and_does_not_is_not_waited_for() -> None
     enrols(hub, "b", now_s=1.0, session=2, epoch=1)
     assert hub.coordinator.nodes.returning == {"b"}
     reached.clear()
-    hub.on_timer(now_s=1.0 + void_after_s(LEASE_S), name="leases")
+    rings_late(hub, now_s=1.0 + void_after_s(LEASE_S))
     assert hub.coordinator.nodes.returning == set()
     assert reached["a node that was about to return does not"] == 1
 
@@ -387,17 +393,45 @@ def test_images_count_where_the_rank_lived_last_and_nowhere_else() -> None:
     roster = hub.coordinator.roster
     for node, found in (("a", False), ("b", True)):
         roster.lose_rank(1)
-        hub.on_timer(now_s=void_after_s(LEASE_S), name="leases")
+        rings_late(hub, now_s=void_after_s(LEASE_S))
         enrols(hub, node, session=2, images=(Images(1, (4, 3)),), now_s=void_after_s(LEASE_S))
         beats(hub, node, now_s=void_after_s(LEASE_S))
         assert roster.has_images(1) is found
+
+
+def test_a_coordinator_that_was_held_up_reads_what_waits_before_it_counts_anybody_out() -> None:
+    """Node a's beat waits in the kernel while the hub's timer comes late; b has said nothing, and is counted out at the next look."""
+    hub = a_hub()
+    _trains(hub)
+    late_s = void_after_s(LEASE_S) + 5.0
+    reached.clear()
+    assert hub.on_timer(now_s=late_s, name="leases") == [SetTimer("leases", late_s + limits.SILENT_LOOK_S)]
+    assert reached["the coordinator was held up itself"] == 1
+    beats(hub, "a", 2, now_s=late_s)
+    hub.on_timer(now_s=late_s + limits.SILENT_LOOK_S, name="leases")
+    assert ("a" in hub.coordinator.nodes, "b" in hub.coordinator.nodes) == (True, False)
 
 
 def test_the_store_goes_to_another_node_when_its_own_is_lost() -> None:
     site, hub = Site.make(), a_hub()
     _trains(hub)
     beats(hub, "b", 2, now_s=void_after_s(LEASE_S) - 1.0)
-    out = hub.on_timer(now_s=void_after_s(LEASE_S), name="leases")
+    out = rings_late(hub, now_s=void_after_s(LEASE_S))
     (order,) = [order for node, order in orders(out) if node == "b" and type(order).__name__ == "StartStore"]
     site.is_welcome()
     assert HostStore(order.reason) in site.told(1, order)
+
+
+def test_an_agent_that_is_not_in_is_not_listened_to() -> None:
+    """What it says was on its way when it was counted out."""
+    hub = a_hub()
+    assert hub.on_line("a", FromNode(1, 0, 0.0, Hello(1, 1)), now_s=0.0) == []
+    assert "an agent that is not in says something" in reached
+
+
+def test_a_rank_does_not_begin_from_slots_that_are_known_to_hold_another_step() -> None:
+    """All began anew from an older step, and then a node came back with the replicated state of a later one."""
+    one = a_hub().coordinator
+    one.roster.find_images(0, (3,))
+    one.roster.find_images(1, (9, 8))
+    assert [one._of_rank(rank, "slot", 9)[0] for rank in (0, 1)] == ["none", "slot"]

@@ -7,29 +7,29 @@ from dataclasses import replace
 from outlast.engine.protocol.worker import WorkerMachine
 from outlast.engine.restore import Holding, decide_replicated
 
-DEAD = Holding(0, False, 6, (5, 6), 6, False, ())
-AT_6 = Holding(1, True, 6, (6,), 6, False, ())
+DEAD = Holding((0,), False, 6, (5, 6), 6, False, ())
+AT_6 = Holding((1,), True, 6, (6,), 6, False, ())
 
 
 def test_a_rank_that_asked_for_the_next_step_shows_that_all_phases_are_done() -> None:
-    verdict = decide_replicated(holdings=[DEAD, AT_6, replace(AT_6, rank=2, phases=1, begun=True)])
+    verdict = decide_replicated(holdings=[DEAD, AT_6, replace(AT_6, ranks=(2,), phases=1, begun=True)])
     assert (verdict.step, verdict.phases, verdict.replay) == (6, 1, False)
 
 
 def test_while_nobody_asked_for_it_the_newcomer_comes_through_the_script() -> None:
-    verdict = decide_replicated(holdings=[DEAD, AT_6, replace(AT_6, rank=2, phases=1)])
+    verdict = decide_replicated(holdings=[DEAD, AT_6, replace(AT_6, ranks=(2,), phases=1)])
     assert (verdict.step, verdict.phases, verdict.replay) == (6, 1, True)
 
 
 def test_after_a_step_settled_forward_its_phases_lie_ahead_of_everybody() -> None:
     """What the survivors did after step 5 says nothing of step 6."""
-    in_hook = Holding(1, True, 5, (5, 6), 5, True, (), phases=1, begun=True)
-    verdict = decide_replicated(holdings=[DEAD, in_hook, replace(in_hook, rank=2)])
+    in_hook = Holding((1,), True, 5, (5, 6), 5, True, (), phases=1, begun=True)
+    verdict = decide_replicated(holdings=[DEAD, in_hook, replace(in_hook, ranks=(2,))])
     assert (verdict.step, set(verdict.settle.values()), verdict.phases, verdict.replay, verdict.finish) == (6, {"forward"}, 0, True, True)
 
 
 def test_before_the_first_step_there_is_nothing_to_replay() -> None:
-    start = Holding(1, True, 0, (0,), 0, False, ())
+    start = Holding((1,), True, 0, (0,), 0, False, ())
     assert not decide_replicated(holdings=[replace(DEAD, committed=0, prepared=(0,)), start]).replay
 
 
@@ -45,11 +45,11 @@ def test_a_commit_opens_the_phases_after_it() -> None:
 
 def test_the_donor_has_run_the_code_behind_the_step_unless_nobody_has() -> None:
     """Rank 0 still stands in the hook of step 6; rank 1 has come to a phase behind it, rank 2 to the next step."""
-    hook = Holding(0, True, 5, (5, 6), 6, True, ())
-    phase = Holding(1, True, 6, (6,), 6, False, ())
-    begun = Holding(2, True, 6, (6,), 6, False, (), phases=1, begun=True)
-    assert decide_replicated(holdings=[replace(DEAD, rank=3), hook, phase, begun]).donor == 2
-    verdict = decide_replicated(holdings=[replace(DEAD, rank=3), hook, phase])
+    hook = Holding((0,), True, 5, (5, 6), 6, True, ())
+    phase = Holding((1,), True, 6, (6,), 6, False, ())
+    begun = Holding((2,), True, 6, (6,), 6, False, (), phases=1, begun=True)
+    assert decide_replicated(holdings=[replace(DEAD, ranks=(3,)), hook, phase, begun]).donor == 2
+    verdict = decide_replicated(holdings=[replace(DEAD, ranks=(3,)), hook, phase])
     assert (verdict.donor, verdict.finish) == (1, False)
-    verdict = decide_replicated(holdings=[replace(DEAD, rank=3), hook])
+    verdict = decide_replicated(holdings=[replace(DEAD, ranks=(3,)), hook])
     assert (verdict.donor, verdict.finish) == (0, True)

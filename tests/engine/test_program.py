@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart, Stage
 from outlast.engine.protocol.outputs import End, Output, Record, ToAgent
-from outlast.model.messages import KillWorker, StartWorker, StoreUp, TermWorker, ToWorker, WorkerExited, WorkerFailedToStart, WorkerStarted
+from outlast.model.messages import KillWorker, Registered, StartWorker, StoreUp, TermWorker, ToWorkers, WorkerExited, WorkerFailedToStart, WorkerStarted
 from outlast.model.records import Interruption
 
 WORLD = 2
@@ -16,7 +16,7 @@ class Run:
     def __init__(self, *, greets: bool) -> None:
         self.now_s = 0.0
         self.coordinator = Coordinator(options=CoordinatorOptions(world_size=WORLD, start=Restart(), greets=greets))
-        self.delivered: list[ToWorker] = []
+        self.delivered: list[ToWorkers] = []
         self.interruptions: dict[int, Interruption] = {}
         self.obey(self.coordinator.start(now_s=0.0))
         self.say(StoreUp("127.0.0.1", 1, 1))
@@ -33,7 +33,7 @@ class Run:
                 self.say(WorkerStarted(output.message.worker, 100 + output.message.worker, "node", self.now_s))
             elif isinstance(output, ToAgent) and isinstance(output.message, KillWorker):
                 self.end(output.message.worker, exit_code=None, signal=9)
-            elif isinstance(output, ToAgent) and isinstance(output.message, ToWorker):
+            elif isinstance(output, ToAgent) and isinstance(output.message, ToWorkers):
                 self.delivered.append(output.message)
 
     def end(self, worker: int, *, exit_code: int | None = 0, signal: int | None = None) -> None:
@@ -77,5 +77,6 @@ def test_a_stop_before_a_process_is_there_keeps_it_from_beginning() -> None:
     told = [one.message for one in coordinator.ask_stop(now_s=2.0, reason="a test", exit_code=143) if isinstance(one, ToAgent)]
     assert told == [TermWorker(first, "a test"), KillWorker(second, "a test")]
     coordinator.on_message(WorkerFailedToStart(second, "given up before it was started"), now_s=3.0)
+    coordinator.on_message(Registered(first, 1, -1, "respawn", False, True, ""), now_s=3.5)  # it can hear a Stop now, and SIGTERM is on its way
     ended = WorkerExited(first, 101, None, 15, False, 0, (), (), "boot", 4.0, 4.0, "")
     assert End(143, "stopped", "a test", "") in coordinator.on_message(ended, now_s=4.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,7 +12,7 @@ from outlast.engine.restore import Holding, decide_replicated, decide_sharded
 
 def held(rank: int, committed: int, *, alive: bool = True, prepared: bool = False, passed: bool = False, in_hook: bool = False, usable: bool = True) -> Holding:
     steps = (committed, committed + 1) if prepared else (committed,)
-    return Holding(rank, alive, committed, steps, committed + passed, in_hook, (), usable)
+    return Holding((rank,), alive, committed, steps, committed + passed, in_hook, (), usable)
 
 
 def test_a_step_that_nobody_prepared_is_repeated() -> None:
@@ -39,13 +41,21 @@ def test_a_step_that_was_seen_to_pass_is_kept_by_those_that_can_reach_it() -> No
     assert (verdict.step, verdict.settle, verdict.heal, verdict.donor) == (8, {1: "forward"}, (0,), 1)
 
 
+def test_ranks_of_whom_the_same_is_left_are_decided_on_as_if_each_stood_alone() -> None:
+    apart = [held(0, 8), held(1, 7, prepared=True, in_hook=True), held(2, 7, prepared=True, in_hook=True), held(3, 7, alive=False), held(4, 7, alive=False)]
+    together = [apart[0], replace(apart[1], ranks=(1, 2)), replace(apart[3], ranks=(3, 4))]
+    assert decide_replicated(holdings=together) == decide_replicated(holdings=apart)
+    sealed = [replace(one, sealed=(7,)) for one in together]
+    assert "all 5 owners" in decide_sharded(holdings=sealed).reason
+
+
 def test_without_a_living_holder_nothing_is_decided() -> None:
     assert decide_replicated(holdings=[held(0, 7, alive=False), held(1, 7, usable=False)]).step is None
 
 
 def test_sharded_state_goes_to_the_newest_step_that_all_owners_sealed() -> None:
     def owner(rank: int, *sealed: int) -> Holding:
-        return Holding(rank, rank > 0, max(sealed, default=-1), (), -1, False, sealed)
+        return Holding((rank,), rank > 0, max(sealed, default=-1), (), -1, False, sealed)
 
     assert decide_sharded(holdings=[owner(0, 5, 4), owner(1, 6, 5)]).step == 5
     missing = decide_sharded(holdings=[owner(0), owner(1, 6, 5)])
@@ -65,12 +75,12 @@ def cut_short(draw: st.DrawFn) -> list[Holding]:
         prepared = all_prepared or draw(st.booleans())
         came = draw(st.sampled_from(("vote", "committed"))) if all_prepared else "vote"
         if came == "committed":
-            out.append(Holding(rank, alive, step + 1, (step, step + 1), step + 1, False, ()))
+            out.append(Holding((rank,), alive, step + 1, (step, step + 1), step + 1, False, ()))
         else:
-            out.append(Holding(rank, alive, step, (step, step + 1) if prepared else (step,), step, alive and prepared, ()))
+            out.append(Holding((rank,), alive, step, (step, step + 1) if prepared else (step,), step, alive and prepared, ()))
     if not all_prepared:  # at least one has not
         first = out[0]
-        out[0] = Holding(0, first.alive, step, (step,), step, False, ())
+        out[0] = Holding((0,), first.alive, step, (step,), step, False, ())
     return out
 
 
@@ -83,12 +93,12 @@ def test_no_committed_step_is_lost_while_anybody_lives(holdings: list[Holding]) 
         return
     assert verdict.step is not None
     assert verdict.step >= max(one.committed for one in holdings)
-    assert set(verdict.settle) | set(verdict.heal) == {one.rank for one in holdings}
-    assert all(one.rank in verdict.settle for one in holdings if one.alive), "every survivor of a clean cut can get there"
+    assert set(verdict.settle) | set(verdict.heal) == {rank for one in holdings for rank in one.ranks}
+    assert all(one.ranks[0] in verdict.settle for one in holdings if one.alive), "every survivor of a clean cut can get there"
     assert verdict.donor in verdict.settle
     for one in holdings:
         if one.alive:
-            assert verdict.settle[one.rank] == ("repeat" if one.committed == verdict.step else "forward")
+            assert verdict.settle[one.ranks[0]] == ("repeat" if one.committed == verdict.step else "forward")
 
 
 def test_what_the_last_plan_decided_stays_decided() -> None:

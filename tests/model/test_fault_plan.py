@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlast.errors import UsageError
-from outlast.model.fault_plan import KINDS, MARKS, NODE_KINDS, PASSING, STAGES, PlannedFault, parse, render
+from outlast.model.fault_plan import DISK_KINDS, KINDS, LINK_KINDS, MARKS, NODE_KINDS, PASSING, SAVE_MARKS, STAGES, PlannedFault, parse, render
 
 WHOLE = """
 schema = 1
@@ -36,6 +36,28 @@ target = { store = true }
 when = { at_step = 4 }
 """
 
+LINK = """
+schema = 1
+
+[[fault]]
+kind = "part"
+target = { link = [0, 1] }
+when = { at_s = 3 }
+for_s = 2.5
+
+[[fault]]
+kind = "stop"
+target = { agent = 2 }
+when = { at_s = 3 }
+"""
+
+
+def test_links_and_agents_are_targets() -> None:
+    assert parse(LINK, source="plan.toml") == (
+        PlannedFault("1", "part", None, at_s=3.0, for_s=2.5, node=0, peer=1),
+        PlannedFault("2", "stop", None, at_s=3.0, node=2, agent=True),
+    )
+
 
 def test_a_plan_is_read_as_it_is_written() -> None:
     assert parse(WHOLE, source="plan.toml") == (
@@ -49,7 +71,10 @@ def a_fault(number: int) -> st.SearchStrategy[PlannedFault]:
     seconds = st.floats(0, 1e6, allow_nan=False)
     when = st.one_of(
         st.builds(
-            lambda mark, nth, times: {"mark": mark, "nth": nth, "times": times}, st.sampled_from((*MARKS, *STAGES)), st.integers(1, 9), st.integers(1, 3)
+            lambda mark, nth, times: {"mark": mark, "nth": nth, "times": times},
+            st.sampled_from((*MARKS, *SAVE_MARKS, *STAGES)),
+            st.integers(1, 9),
+            st.integers(1, 3),
         ),
         st.builds(lambda at_s: {"at_s": at_s}, seconds),
         st.builds(lambda step: {"at_step": step}, st.integers(1, 9)),
@@ -59,6 +84,12 @@ def a_fault(number: int) -> st.SearchStrategy[PlannedFault]:
         whom: dict[str, Any] = {"rank": None if kind in ("lose_store", "lose_coordinator") else rank}
         if kind in NODE_KINDS:  # a node by its number, or the one that a rank lives on
             whom = {"rank": None, "node": -rank} if rank <= 0 else {"rank": rank}
+        elif kind in LINK_KINDS:
+            whom = {"rank": None, "node": abs(rank), "peer": abs(rank) + 1}
+        elif kind in DISK_KINDS:
+            whom = {"rank": None, "disk": abs(rank)}
+        elif kind == "stop" and rank == 0:
+            whom = {"rank": None, "node": 3, "agent": True}
         return PlannedFault(f"{number}{name}", kind, **whom, **when, after_s=after_s, **({"for_s": for_s} if kind in PASSING else {}))
 
     return st.builds(
@@ -91,6 +122,12 @@ def changed(old: str, new: str) -> str:
         (changed("{ rank = 1 }", "{ rank = -1 }"), "fault first: rank is -1; it is a whole number from 0", ""),
         (changed("{ rank = 1 }", "{ store = true }"), "kill cannot strike store", "it strikes rank or spare"),
         (changed("{ rank = 1 }", "{ node = 1 }"), "kill cannot strike node", "it strikes rank or spare"),
+        (changed("{ rank = 1 }", "{ agent = 1 }"), "kill cannot strike agent", "it strikes rank or spare"),
+        (changed("{ rank = 1 }", "{ link = [0, 1] }"), "kill cannot strike link", "it strikes rank or spare"),
+        (LINK.replace("[0, 1]", "[1, 1]"), "link is [1, 1]; it is two different nodes", "as in { link = [0, 1] }"),
+        (LINK.replace("[0, 1]", "3"), "link is 3; it is two different nodes", ""),
+        (LINK.replace("[0, 1]", "[0, 'x']"), "link is 'x'; it is a whole number from 0", ""),
+        (LINK.replace("link = [0, 1]", "node = 1"), "part cannot strike node", "it strikes link"),
         (changed("{ rank = 1 }", "{ rank = 1, spare = true }"), "target is", "as in { rank = 1 }"),
         (changed("{ spare = true }", "{ spare = false }"), "spare is true, or not there", ""),
         (changed('on_mark = "voting"', 'on_mark = "votign"'), "there is no mark 'votign'", "did you mean 'voting'?"),

@@ -50,7 +50,7 @@ def test_any_lives_and_gaps_sum_to_ranks_times_wall(some: list[Life], hits: list
     books = account_session(world_size=size, started_s=0.0, over_s=None, now_s=end_s, alive=alive, lives=some, interruptions=hits)
     assert math.isclose(sum(books.rank_seconds.values()), size * end_s, abs_tol=1e-6)
     assert all(math.isclose(sum(rank.values()), end_s, abs_tol=1e-6) for rank in books.by_rank)
-    assert min(min(rank.values()) for rank in books.by_rank) >= -1e-9
+    assert min(min(rank.values()) for rank in books.by_rank) >= 0
     assert 0 <= books.ettr <= books.ettr_training + 1e-9 <= 1 + 2e-9
     assert books.spare_seconds >= 0
 
@@ -70,6 +70,22 @@ def test_before_the_first_life_is_startup_and_after_the_last_shutdown() -> None:
 
 def test_a_rank_that_never_had_a_process_is_startup() -> None:
     assert booked() == {C.STARTUP: 100}
+
+
+def test_a_process_that_began_beside_its_successor_takes_nothing_from_it() -> None:
+    """A node that stood still starts the process once it goes on; its successor has held the rank meanwhile."""
+    late = Life(1, 11, "here", 0, "rank", 40.0, opened_s=None, ended_s=41.0)
+    assert booked(late, life(20, 90, {C.PRODUCTIVE: 70.0}, C.OTHER)) == {C.STARTUP: 20, C.PRODUCTIVE: 70, C.SHUTDOWN: 10}
+
+
+def test_no_rounding_books_less_than_no_seconds() -> None:
+    """The settled seconds of a life sum to a little more than it lasted."""
+    settled = {C.STARTUP: 0.08559796326846936, C.PRODUCTIVE: 8.2582893007949, C.STALL: 0.06322016800993424, C.DETECTION: 600.0379715332194,
+               C.REGROUP: 30.148504414205604, C.RESTORE: 0.007988014813420818}  # fmt: skip
+    one = life(100.01863239, 738.6202037851257, settled, C.PRODUCTIVE)
+    hits = (hit(738.6137339787211, 738.61434824484, 746.5397282707711),)
+    seconds = account_session(world_size=1, started_s=0.0, over_s=746.7, now_s=746.7, alive=False, lives=(one,), interruptions=hits).by_rank[0]
+    assert min(seconds.values()) >= 0.0
 
 
 def test_a_gap_is_repeated_until_the_fault_then_detection_then_regroup() -> None:

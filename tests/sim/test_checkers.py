@@ -6,14 +6,36 @@ from collections.abc import Iterator
 
 import pytest
 
-from outlast.engine.protocol import leaving
+from outlast.engine.protocol import moving
 from outlast.engine.protocol.moving import Moving
 from outlast.engine.restore import RestoreVerdict
+from outlast.model.limits import RESPAWNS_COUNT
 from outlast.model.messages import Regroup
 from outlast.model.terms import CAUSES, Cause
 from outlast.sim import life
 from outlast.sim.checkers import Jury
-from outlast.sim.observations import Arrived, Booked, Named, NothingMoves, Observation, Planned, RankGiven, Regrouped, Restored, RunOver, StepDone, WentOn
+from outlast.sim.observations import (
+    Acted,
+    Arrived,
+    Booked,
+    Diagnosed,
+    DrainPlanned,
+    Named,
+    NothingMoves,
+    Observation,
+    Offered,
+    Planned,
+    Pruned,
+    RankGiven,
+    Regrouped,
+    Restored,
+    RunOver,
+    Saved,
+    SaveFailed,
+    StartedThere,
+    StepDone,
+    WentOn,
+)
 from outlast.sim.shrink import shrink
 
 
@@ -21,7 +43,7 @@ def over(**changes: object) -> RunOver:
     given: dict[str, object] = {
         "state": "ended", "exit_code": 0, "reason": "", "committed": 6, "until": 6, "trained": True, "plain": False, "stop_asked": False, "refused": False,
         "alive": (), "open_interruptions": (), "interruptions": 1, "strikes": 1,
-        "ranks": 3, "done": (0, 1, 2), "blamed": (1,), "struck": (1,),
+        "ranks": 3, "done": (0, 1, 2), "blamed": (1,), "struck": (1,), "kinds": ("kill",), "max_restarts": 3,
     }  # fmt: skip
     return RunOver(**(given | changes))  # type: ignore[arg-type]
 
@@ -32,6 +54,17 @@ def booked(interrupted: bool = True, worked_s: float = 6.0, **seconds: float) ->
     return Booked(10.0, (dict.fromkeys(CAUSES, 0.0) | {Cause(name): value for name, value in given.items()},), (worked_s,), (0.0,), interrupted)
 
 
+def acted(action: str, *nodes: str, at_s: float = 0.0) -> Acted:
+    """Twice in ten seconds is allowed."""
+    return Acted(action, nodes, False, at_s, (2, 10.0))
+
+
+def failed(reason: str, **changes: object) -> RunOver:
+    return over(state="failed", exit_code=1, reason=reason, **changes)
+
+
+PLANS = [Planned(generation, (0,), 0, ()) for generation in range(1, 12)]
+STEP = [Regrouped(1, 2, (0, 1)), StepDone(7, 0, 20, 1, 1, (7,)), StepDone(8, 1, 20, 1, 1, (8,))]
 PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "none", "", 4, None, None)
 
 
@@ -50,6 +83,12 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
         ([over(state="failed", exit_code=1, reason="refused")], "Ends"),
         ([Arrived(7, 1, 2, 5, 5), Arrived(8, 2, 2, 4, 4)], "OnePoint"),
         ([Restored(7, 1, "slots", 5, (4, 3))], "SealedOnly"),
+        ([Offered(2, 4, "there is no manifest")], "GoodOnly"),
+        ([Offered(2, 4, "the shard of rank 1 is torn")], "GoodOnly"),
+        ([Saved(4, False)], "OnePast"),
+        ([Pruned((2,), 2, 0)], "LastGoodStays"),
+        ([SaveFailed(4, "no room"), over(state="failed", exit_code=1, reason="crash loop", interruptions=0, strikes=0)], "SavesHurtNobody"),
+        ([Planned(2, (0, 0), 5, (), 4)], "NothingDurableLost"),
         ([Planned(2, (4, 4), 5, (0,))], "NothingLost"),
         ([NothingMoves(10.0, "here")], "Ends"),
         ([over(interruptions=2)], "NoFalseAlarm"),
@@ -64,12 +103,26 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
         ([over(exit_code=1)], "Ends"),
         ([over(open_interruptions=(1,))], "Ends"),
         ([over(state="failed", exit_code=1, reason="bad luck")], "Ends"),
+        ([failed("no node with room for ranks [1]")], "NotGivenUp"),
+        ([failed("processes [7] cannot be killed")], "NotGivenUp"),
+        ([*PLANS[:2], failed("2 interruptions without a step committed after step 0: a crash loop")], "NotGivenUp"),
+        ([*PLANS[:1], failed("3 interruptions without a step committed after step 0: a crash loop")], "NotGivenUp"),
+        ([*PLANS[:6], *STEP, *PLANS[6:10], failed("6 interruptions without a step committed after step 1: a crash loop")], "NotGivenUp"),
+        ([*PLANS[:3], failed("3 whole restarts without enough progress in between")], "NotGivenUp"),
+        ([*PLANS[:5], failed("2 whole restarts without enough progress in between")], "NotGivenUp"),
+        ([*PLANS[:6], failed(f"the budget of {RESPAWNS_COUNT} replacements is spent")], "NotGivenUp"),
         ([over(state="stopped", exit_code=130)], "Ends"),
         ([booked(startup=2.9)], "SecondsSum"),
         ([booked(startup=4.0, repeated=-1.0)], "SecondsSum"),
         ([booked(worked_s=5.9)], "SecondsSum"),
         ([booked(worked_s=7.1)], "SecondsSum"),
         ([booked(interrupted=False, startup=2.0, repeated=1.0)], "SecondsSum"),
+        ([Diagnosed(1, {"a": 0.79}), acted("drain", "a")], "SureDrains"),
+        ([Diagnosed(1, {"a": 0.79}), Diagnosed(1, {"a": 0.79}), acted("shrink", "a")], "SureDrains"),
+        ([Diagnosed(1, {"a": 0.9}), acted("drain", "b")], "SureDrains"),
+        ([acted("exclude", "a", "b"), acted("exclude", "c", at_s=5.0)], "WithinBudget"),
+        ([DrainPlanned(3, (4, 4), 5, True)], "UndoesNothing"),
+        ([StartedThere("a", 7)], "NoWorkThere"),
     ],
 )
 def test_what_breaks_a_rule_is_seen_by_it_alone(seen: list[Observation], rule: str) -> None:
@@ -84,9 +137,13 @@ def test_what_is_as_it_should_be_breaks_none() -> None:
     jury = Jury()
     fine: list[Observation] = [
         Planned(1, (0, 0), 0, (0, 1)), RankGiven(7, PLAN, ()), Restored(7, 1, "slots", 5, (5, 4)), Arrived(7, 1, 2, 5, 5), Arrived(8, 2, 2, 5, 5),
+        Offered(2, 4, ""), Saved(4, True), SaveFailed(6, "no room"), Pruned((2,), 4, 4), Planned(2, (4,), 5, (), 4),
         StepDone(7, 1, 2, 6, 6, (7,)), Planned(3, (4, 4), 6, ()), StepDone(8, 2, 3, 5, 5, (8,)),
         Named(1, "hang", ("hang", "repeat")), Named(2, "lost_contact", ()), Regrouped(2, 3, (0, 1, 2)), WentOn(7, 1, 0.6),
         booked(), booked(worked_s=7.0), booked(startup=2.0, repeated=1.0),
+        Diagnosed(1, {"a": 0.8, "b": 0.3}), acted("drain", "a"), Diagnosed(2, {"b": 0.3}), acted("drain", "b"),
+        Diagnosed(3, {"c": 0.3}), Acted("drain", ("c",), True, 0.0, (2, 10.0)), acted("exclude", "c"), acted("page", at_s=1.0), acted("page", at_s=2.0),
+        acted("page", at_s=11.0), DrainPlanned(3, (4, 4), 5, False), DrainPlanned(4, (5, 5), 5, True),
     ]  # fmt: skip
     for one in fine:
         jury.see(1.0, one)
@@ -97,12 +154,20 @@ def test_what_is_as_it_should_be_breaks_none() -> None:
 
 @pytest.mark.parametrize(
     "end",
-    [over(blamed=(0, 1), plain=True), over(state="failed", exit_code=1, reason="refused", refused=True)],
-    ids=["plain", "refused"],
+    [
+        [over(blamed=(0, 1), plain=True)],
+        [over(state="failed", exit_code=1, reason="refused", refused=True)],
+        [failed("no node with room for ranks [1]", kinds=("kill", "lose_node"))],
+        [*PLANS[:2], failed("3 interruptions without a step committed after step 0: a crash loop")],
+        [*PLANS[:2], *STEP, *PLANS[2:7], failed("6 interruptions without a step committed after step 1: a crash loop")],
+        [*PLANS[:4], failed("3 whole restarts without enough progress in between")],
+    ],
+    ids=["plain", "refused", "no node", "never trained", "at one step", "restarts"],
 )
-def test_ends_that_are_no_surprise_break_no_rule(end: RunOver) -> None:
+def test_ends_that_are_no_surprise_break_no_rule(end: list[Observation]) -> None:
     jury = Jury()
-    jury.see(1.0, end)
+    for one in end:
+        jury.see(1.0, one)
     assert (jury.result, jury.violations) == ("ok", [])
 
 
@@ -110,13 +175,13 @@ def test_ends_that_are_no_surprise_break_no_rule(end: RunOver) -> None:
 
 
 def restores_a_step_too_early(patch: pytest.MonkeyPatch) -> None:
-    decide = leaving.decide_sharded
+    decide = moving.decide_sharded
 
     def older(*, holdings: object) -> RestoreVerdict:
         verdict = decide(holdings=holdings)  # type: ignore[arg-type]
         return RestoreVerdict(verdict.step - 1, {}, -1, (), "") if verdict.step else verdict
 
-    patch.setattr(leaving, "decide_sharded", older)
+    patch.setattr(moving, "decide_sharded", older)
 
 
 def skips_the_generation(patch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import is_
 
 from outlast.engine.rare import rare
 from outlast.model import limits
@@ -24,10 +25,12 @@ _FIXED: dict[Phase, float] = {
     Phase.BETWEEN: limits.BETWEEN_DEADLINE_S,
     Phase.EPILOGUE: limits.EVALUATION_DEADLINE_S,
 }
+_SCALE_MAX = limits.STEP_CEILING_S / limits.STEP_FLOOR_S
 STEP_PHASES = (Phase.DATA, Phase.BODY, Phase.VOTE, Phase.APPLY, Phase.SNAPSHOT)
-_FLOORS: dict[Phase, float] = {Phase.SNAPSHOT: limits.SNAPSHOT_FLOOR_S}
+_FLOORS: dict[Phase, float] = {Phase.SNAPSHOT: limits.SNAPSHOT_FLOOR_S, Phase.DATA: limits.DATA_FLOOR_S}
 _EXEMPT = (Phase.PARKED, Phase.WAIT, Phase.REGROUP)  # the coordinator's own deadlines hold there
 _ALONE = (Phase.BOOT, Phase.DATA, Phase.APPLY, Phase.SNAPSHOT, Phase.CHECKPOINT)  # a rank waits for no other here
+_BEFORE = (Phase.BOOT, Phase.DATA, Phase.CHECKPOINT)  # of those: a rank comes from here into the collectives of its step
 
 
 @dataclass(slots=True)
@@ -37,19 +40,45 @@ class Deadlines:
     typical_s: dict[Phase, float] = field(default_factory=dict)
     first_s: float = 0.0
     scale: float = 1.0  # raised after a false alarm
+    version: int = 0  # counts changes
+    _learned: list[dict[Phase, float]] = field(default_factory=list, repr=False)
+
+    @property
+    def exhausted(self) -> bool:
+        """They cannot be doubled any more."""
+        return self.scale >= _SCALE_MAX
+
+    def double(self) -> None:
+        """After a false alarm."""
+        self.scale = min(self.scale * 2.0, _SCALE_MAX)
+        self.version += 1
+
+    def forgive(self) -> None:
+        """What was doubled is as it was."""
+        if self.scale != 1.0:
+            self.scale = 1.0
+            self.version += 1
 
     def learn(self, beacons: Iterable[Beacon]) -> None:
-        """Take over what the workers measured themselves."""
+        """Take over what the workers measured themselves. A table is not changed once it is in a beacon that was read."""
+        tables = [beacon.typical_s for beacon in beacons]
+        if len(tables) == len(self._learned) and all(map(is_, tables, self._learned)):
+            return
+        self._learned = tables
         typical: dict[Phase, float] = {}
-        for beacon in beacons:
-            for phase, lasted_s in beacon.typical_s.items():
+        for table in tables:
+            for phase, lasted_s in table.items():
                 if lasted_s > typical.get(phase, 0.0):
                     typical[phase] = lasted_s
-        self.typical_s = typical
+        if typical != self.typical_s:
+            self.typical_s = typical
+            self.version += 1
 
     def learn_first(self, lasted_s: float) -> None:
         """A phase in the first steps of some process is over."""
-        self.first_s = max(self.first_s, lasted_s)
+        if lasted_s > self.first_s:
+            self.first_s = lasted_s
+            self.version += 1
 
     def of(self, *, phase: Phase, steps_done: int) -> float | None:
         """The deadline of `phase` for a worker that committed `steps_done` steps in this process; None: never overdue."""
@@ -67,7 +96,9 @@ class Deadlines:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One member at the moment of the question. `collectives` is None while its listener has not answered the ping."""
+    """One member at the moment of the question. `collectives` is None while its listener has not answered the ping; `cut_off`: ranks that do not
+    acknowledge what it has sent them.
+    """
 
     worker: int
     rank: int
@@ -77,6 +108,7 @@ class Standing:
     stopped: bool
     collectives: int | None
     where: str = ""
+    cut_off: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +140,21 @@ def find_culprits(*, members: Sequence[Standing], overdue: Mapping[int, float]) 
     if alone:
         rare("one that stands where no peer is waited for")
         return _verdict(alone, f"stand in {alone[0].phase.value}, where no peer is waited for")
+    apart = sorted((m.rank, rank) for m in members for rank in m.cut_off)
+    if apart:
+        rare("ranks that cannot reach each other")
+        first, second = apart[0]
+        return HangVerdict((), f"rank {first} cannot reach rank {second}: who has come less far may wait for what does not come through", awaited=True)
     shared = [m for m in members if m.phase not in _ALONE and m.phase not in _EXEMPT]
     least = min((_came_to(m) for m in shared), default=None)
     behind = [m for m in shared if _came_to(m) == least]
     left_behind = any(_is_past(m, behind[0]) for m in members) if behind else False
     late = [m for m in behind if m.worker in overdue]
-    if late and left_behind:
+    on_its_way = any(m.phase in _BEFORE and m.worker not in overdue and m.step <= one.step for m in members for one in late)
+    if late and left_behind and not on_its_way:
         rare("one that has come less far than its peers")
         return _verdict(late, "have come less far (steps, collectives) than their peers, which wait for them")
-    if any(m.worker not in overdue for m in members if m not in shared or m in behind):
+    if on_its_way or any(m.worker not in overdue for m in members if m not in shared or m in behind):
         rare("one that is awaited, and in time")
         return HangVerdict((), "somebody stands elsewhere, within its own deadline or the coordinator's: it is not the fault of those that wait", awaited=True)
     return HangVerdict((), "all ranks stand at the same place: nobody can be told from the others")

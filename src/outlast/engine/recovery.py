@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from outlast.engine.budget import Budgets
+from outlast.engine.budget import Budgets, default_budgets
 from outlast.engine.rare import rare
 from outlast.model import limits
 from outlast.model.terms import Rung
@@ -32,6 +32,7 @@ class Situation:
     stopping   why the run must end now, or ""
     error      the user's error, for a verdict of stop
     trained    a step was committed in this run
+    free       nobody has failed, but a link between nodes, or the run itself takes a node out: no budget pays for that
     """
 
     lost: tuple[int, ...]
@@ -41,6 +42,7 @@ class Situation:
     committed: int
     error: str
     trained: bool
+    free: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,10 @@ class RecoveryVerdict:
 
 
 def decide_rung(*, situation: Situation, spares: Sequence[int], budgets: Budgets, world_size: int) -> RecoveryVerdict:
-    """Pick the rung. Takes tokens from `budgets`. `spares` are the parked ones, hot first."""
+    """Pick the rung. Takes tokens from `budgets`. `spares`: for each rank to be replaced, in rising order, the parked one that may take it, or -1."""
+    if situation.free:
+        rare("an interruption that is nobody's fault is free")
+        budgets = default_budgets(None)
     at_step = budgets.note_fault(step=situation.committed)
     allowed = limits.SAME_STEP_FAULTS_COUNT if situation.trained else limits.SETUP_FAULTS_COUNT
     if at_step > allowed and situation.way != "plain":
@@ -79,10 +84,9 @@ def _replace(situation: Situation, lost: list[int], spares: Sequence[int], budge
     replace = dict.fromkeys(lost, -1)
     for rank, spare in zip(lost, spares, strict=False):
         replace[rank] = spare
-    for _ in lost:
-        if not budgets.respawns.take(step=situation.committed):
-            rare("the budget of replacements is spent")
-            return _stop(f"the budget of {budgets.respawns.capacity} replacements is spent and too few steps were committed since to refill it", situation)
+    if not budgets.respawns.take(step=situation.committed):  # one for all: a node of many ranks is one loss
+        rare("the budget of replacements is spent")
+        return _stop(f"the budget of {budgets.respawns.capacity} replacements is spent and too few steps were committed since to refill it", situation)
     how = "repeat the step in place" if situation.way == "in_place" else "enter main's function again"
     if all(worker >= 0 for worker in replace.values()):
         return RecoveryVerdict(Rung.SPARE, situation.way, replace, f"ranks {lost} are taken by spares; survivors {how}")

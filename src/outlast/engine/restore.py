@@ -21,9 +21,9 @@ from outlast.engine.rare import rare
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What is left of one rank: a survivor's Inventory, or what the agent found sealed in a dead rank's slots."""
+    """What is left of a rank: a survivor's Inventory, or what the agent found sealed in a dead rank's slots. `ranks`: those of whom the same is left."""
 
-    rank: int
+    ranks: tuple[int, ...]
     alive: bool
     committed: int
     prepared: tuple[int, ...]  # steps whose private state is sealed
@@ -62,7 +62,7 @@ class RestoreVerdict:
 
 
 def decide_replicated(*, holdings: Sequence[Holding], planned: int = -1) -> RestoreVerdict:
-    """Where a run under replicated state goes on from. `holdings` has one entry per rank of the generation; `planned` is the step of the last plan."""
+    """Where a run under replicated state goes on from. `holdings` has each rank of the generation once; `planned` is the step of the last plan."""
     live = [held for held in holdings if held.alive and held.usable and held.committed >= 0]
     if not live:
         return RestoreVerdict(None, {}, -1, (), "no rank that holds the replicated state is alive")
@@ -80,10 +80,10 @@ def decide_replicated(*, holdings: Sequence[Holding], planned: int = -1) -> Rest
     settle: dict[int, str] = {}
     for held in live:
         if held.committed == newest:
-            settle[held.rank] = "repeat"
+            settle |= dict.fromkeys(held.ranks, "repeat")
         elif _can_apply(held, newest):
-            settle[held.rank] = "forward"
-    heal = tuple(sorted(held.rank for held in holdings if held.rank not in settle))
+            settle |= dict.fromkeys(held.ranks, "forward")
+    heal = tuple(sorted(rank for held in holdings for rank in held.ranks if rank not in settle))
     if not settle:
         rare("no live rank can reach the newest step")
         return RestoreVerdict(None, {}, -1, (), f"no live rank can reach step {newest}")
@@ -91,7 +91,7 @@ def decide_replicated(*, holdings: Sequence[Holding], planned: int = -1) -> Rest
     phases = max((held.phases for held in there), default=0)
     begun = any(held.begun for held in there)
     # The script's own code behind the step may change state: the donor is to have run it, unless nobody has.
-    furthest = [held.rank for held in there if held.begun] or [held.rank for held in there] or list(settle)
+    furthest = [rank for held in there if held.begun for rank in held.ranks] or [rank for held in there for rank in held.ranks] or list(settle)
     return RestoreVerdict(
         newest, settle, min(furthest), heal, reason, phases, replay=newest > 0 and not begun, begun=begun, over=any(held.over for held in there),
         finish=not there,
@@ -111,8 +111,9 @@ def decide_sharded(*, holdings: Sequence[Holding]) -> RestoreVerdict:
     common = set(holdings[0].sealed).intersection(*(held.sealed for held in holdings[1:])) if holdings else set()
     if not common:
         rare("no snapshot was sealed by all owners")
-        missing = sorted(held.rank for held in holdings if not held.sealed)
+        missing = sorted(rank for held in holdings if not held.sealed for rank in held.ranks)
         which = f" (none at all from ranks {missing})" if missing else ""
         return RestoreVerdict(None, {}, -1, (), f"no snapshot was sealed by all owners{which}")
     step = max(common)
-    return RestoreVerdict(step, {}, -1, (), f"step {step} is the newest snapshot that all {len(holdings)} owners sealed")
+    owners = sum(len(held.ranks) for held in holdings)
+    return RestoreVerdict(step, {}, -1, (), f"step {step} is the newest snapshot that all {owners} owners sealed")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from outlast.model import limits
 from outlast.model.messages import OnLine
 from outlast.sim.draws import Stream
-from outlast.sim.links import LEAST_S
+from outlast.sim.durations import LEAST_S
+from outlast.sim.timeline import FIXED
 
 if TYPE_CHECKING:
     from outlast.sim.node import Node
@@ -39,28 +40,34 @@ class Cable:
         if self.connected:
             self._carry("down", lambda: self._node.on_line(message))
 
-    def _carry(self, way: str, act: Callable[[], None]) -> None:
-        number, now_s = self.number, self._world.now_s
-        taken_s = now_s + self._stream.between(LEAST_S, self._most_s)
+    def carry_at(self, way: str, message: OnLine, at_s: float) -> None:
+        """A message of a heartbeat was sent in a stretch, and arrives after it."""
+        up = way == "up"
+        self._carry(way, lambda: self._world.hq.on_line(self._node.name, message) if up else self._node.on_line(message), at_s)
+
+    def _carry(self, way: str, act: Callable[[], None], taken_s: float | None = None) -> None:
+        number = self.number
+        if taken_s is None:
+            taken_s = self._world.now_s + self._stream.between(LEAST_S, self._most_s)
         self._arrives_s[way] = at_s = max(taken_s, self._arrives_s[way], self.lags_until_s)
 
         def arrive() -> None:
             if self.number == number and self.connected:
                 act()
 
-        self._world.timeline.after(at_s - now_s, arrive)
+        self._world.timeline.at(at_s, arrive)
 
     def dial(self) -> None:
         """The agent connects, and tries again until it is."""
         if self.connected or not self._node.lives:
             return
-        if self._world.hq.lives and self._world.now_s >= self._cut_until_s:
+        if self._world.hq.lives and self._world.now_s >= self._cut_until_s and not self._node.still.agent.shut:
             self.number += 1
             self.connected = True
             self._arrives_s = {"up": 0.0, "down": 0.0}
             self._node.on_connected()
         else:
-            self._world.timeline.after(limits.RECONNECT_S, self.dial)
+            self._world.timeline.after(limits.RECONNECT_S, self.dial, sort=FIXED)
 
     def cut(self, for_s: float) -> None:
         self._cut_until_s = max(self._cut_until_s, self._world.now_s + for_s)
@@ -76,4 +83,4 @@ class Cable:
         after = self._world.timeline.after
         after(self._stream.between(LEAST_S, self._most_s), self._node.on_disconnected)
         after(self._stream.between(LEAST_S, self._most_s), lambda: self._world.hq.on_disconnected(self._node.name) if self.number == number else None)
-        after(limits.RECONNECT_S, self.dial)
+        after(limits.RECONNECT_S, self.dial, sort=FIXED)

@@ -7,38 +7,46 @@ Liveness    the run ends within the bound: all steps committed, or with a verdic
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterator
 
 from outlast.model import limits
 from outlast.model.terms import Cause
-from outlast.sim.observations import Arrived, Booked, Named, NothingMoves, Observation, Planned, RankGiven, Regrouped, Restored, RunOver, StepDone, WentOn
+from outlast.sim.checker import Checker, Violation
+from outlast.sim.endings import Ends, NotGivenUp
+from outlast.sim.observations import (
+    Arrived,
+    Booked,
+    Named,
+    NothingMoves,
+    Observation,
+    Offered,
+    Planned,
+    Pruned,
+    RankGiven,
+    Regrouped,
+    Restored,
+    RunOver,
+    Saved,
+    SaveFailed,
+    StepDone,
+    Stretch,
+    WentOn,
+)
+from outlast.sim.policing import POLICING
 
-VERDICTS = ("no node with room", "crash loop", "whole restarts", "budget", "cannot be killed")  # how a run that is struck again and again may end
 MECHANISMS = {  # what a fault may be called; who said that a peer is lost, and ends then, may end for that
     "kill": ("signal",), "exit": ("exit", "lost_contact"), "raise": ("exception",), "refuse": ("exception",),
     "stop": ("hang",), "deaf": ("hang",), "hang": ("hang",), "hold": ("hang",), "mute": ("hang",),
-    **dict.fromkeys(("lose_node", "cut", "lag", "lose_coordinator"), ("lost_node", "hang", "lost_contact", "signal")),
+    "corrupt_disk": ("exception",),
+    **dict.fromkeys(("lose_node", "cut", "lag", "freeze", "stop of an agent", "lose_coordinator"), ("lost_node", "hang", "lost_contact", "signal")),
 }  # fmt: skip
 NOTICED_S = 0.5  # a verdict on a process reaches it this long after it is due
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """`rule` names the checker, `at_s` is in seconds since the beginning."""
-
-    rule: str
-    at_s: float
-    what: str
-
-
-class Checker(Protocol):
-    def see(self, seen: Observation) -> Iterator[str]: ...
-
-
-class OnePlan:
+class OnePlan(Checker):
     """A generation starts from one step, and generations only grow."""
+
+    of = (Planned,)
 
     def __init__(self) -> None:
         self._newest = 0
@@ -52,31 +60,40 @@ class OnePlan:
             self._newest = seen.generation
 
 
-class OneOwner:
+class OneOwner(Checker):
     """A rank is given away only after its holder is dead, and a step is committed by its only holder."""
+
+    of = (RankGiven, StepDone, Stretch)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, RankGiven) and seen.others:
             yield f"rank {seen.plan.rank} is given to worker {seen.worker} while worker {seen.others[0]} lives"
         if isinstance(seen, StepDone) and seen.owners != (seen.worker,):
             yield f"rank {seen.rank} commits step {seen.step}, and is held by workers {seen.owners}"
+        if isinstance(seen, Stretch) and seen.shared:
+            yield f"ranks {list(seen.shared)} commit steps {seen.first} to {seen.last}, and are not held by one process each"
 
 
-class Fenced:
+class Fenced(Checker):
     """Nobody commits in a generation once a newer one has committed."""
+
+    of = (StepDone, Stretch)
 
     def __init__(self) -> None:
         self._newest = 0
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, StepDone):
+        if isinstance(seen, (StepDone, Stretch)):
             if seen.generation < self._newest:
-                yield f"rank {seen.rank} commits step {seen.step} in generation {seen.generation}, after one in {self._newest}"
+                who = f"rank {seen.rank} commits step {seen.step}" if isinstance(seen, StepDone) else f"steps from {seen.first} on are committed"
+                yield f"{who} in generation {seen.generation}, after one in {self._newest}"
             self._newest = max(self._newest, seen.generation)
 
 
-class OnePoint:
+class OnePoint(Checker):
     """All that join a generation join it at one step, with the state of that step; and what is committed is the state of its step."""
+
+    of = (Arrived, StepDone, Stretch)
 
     def __init__(self) -> None:
         self._steps: dict[int, int] = {}
@@ -90,18 +107,79 @@ class OnePoint:
                 yield f"rank {seen.rank} joins generation {seen.generation} at step {seen.step}, others at {first}"
         if isinstance(seen, StepDone) and seen.content != seen.step:
             yield f"rank {seen.rank} commits step {seen.step} with the state of step {seen.content}"
+        if isinstance(seen, Stretch) and seen.torn:
+            yield f"ranks {list(seen.torn)} commit steps from {seen.first} on without the state of the step before"
 
 
-class SealedOnly:
+class SealedOnly(Checker):
     """What a plan says is to be read is there."""
+
+    of = (Restored,)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, Restored) and seen.step not in seen.found:
             yield f"rank {seen.rank} is to read step {seen.step} from the {seen.source}, which holds {list(seen.found) or 'nothing'}"
 
 
-class NothingLost:
+class GoodOnly(Checker):
+    """A checkpoint is offered only if it has a manifest, and every byte of it was as written when somebody last read it."""
+
+    of = (Offered,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Offered) and seen.why_not:
+            yield f"generation {seen.generation} is to begin from the checkpoint of step {seen.step}: {seen.why_not}"
+
+
+class OnePast(Checker):
+    """The shards of a checkpoint are those that were reported, and of one past: none was of a step that was rolled back since, or removed."""
+
+    of = (Saved,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Saved) and not seen.one_past:
+            yield f"the manifest of step {seen.step} names shards that are not those that lie there"
+
+
+class LastGoodStays(Checker):
+    """The newest good checkpoint is never removed."""
+
+    of = (Pruned,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Pruned) and seen.left < seen.good:
+            yield f"the checkpoints of steps {list(seen.steps)} are removed, and that of step {seen.good} was the newest good one"
+
+
+class SavesHurtNobody(Checker):
+    """A run to which nothing happens but that saves fail does not fail."""
+
+    of = (SaveFailed, RunOver)
+
+    def __init__(self) -> None:
+        self._failed: list[int] = []
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, SaveFailed):
+            self._failed.append(seen.step)
+        if isinstance(seen, RunOver) and self._failed and seen.state == "failed" and not seen.strikes:
+            yield f"the saves of steps {self._failed} failed, and so did the run: {seen.reason}"
+
+
+class NothingDurableLost(Checker):
+    """Where nobody holds the newest committed step any more, a run goes back no further than to its newest good checkpoint."""
+
+    of = (Planned,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Planned) and seen.steps and not seen.holders and min(seen.steps) < min(seen.durable, seen.committed):
+            yield f"generation {seen.generation} goes back to step {min(seen.steps)}, and there is a good checkpoint of step {seen.durable}"
+
+
+class NothingLost(Checker):
     """A committed step stays committed as long as anybody holds it."""
+
+    of = (Planned,)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, Planned) and seen.steps and min(seen.steps) < seen.committed and seen.holders:
@@ -109,64 +187,80 @@ class NothingLost:
             yield f"generation {seen.generation} goes back to step {back}; {held}"
 
 
-class NoFalseAlarm:
+class NoFalseAlarm(Checker):
     """Nothing is taken for a fault that none was struck for: a run that is struck once does not end in a crash loop."""
+
+    of = (RunOver,)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, RunOver) and seen.interruptions > seen.strikes:
             yield f"{seen.interruptions} interruptions, and {seen.strikes} times something was struck"
 
 
-class OnlyTheGuilty:
+class OnlyTheGuilty(Checker):
     """An interruption names processes that were struck, and no others. Of a plain script, which fails with its peers, nobody can say which came first."""
+
+    of = (RunOver,)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, RunOver) and not seen.plain and (innocent := set(seen.blamed) - set(seen.struck)):
             yield f"processes {sorted(innocent)} are blamed, and {list(seen.struck)} were struck"
 
 
-class RightName:
+class RightName(Checker):
     """An interruption is called what it was."""
+
+    of = (Named,)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, Named) and seen.kinds and seen.mechanism not in {name for kind in seen.kinds for name in MECHANISMS.get(kind, ())}:
             yield f"interruption {seen.id} is called {seen.mechanism}, and its processes were struck by {', '.join(seen.kinds)}"
 
 
-class InTime:
+class InTime(Checker):
     """An interruption lies within the run, whichever clocks it was told by."""
+
+    of = (Named,)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, Named) and any(not -seen.unsure_s <= at_s <= seen.over_s + seen.unsure_s for at_s in seen.times_s):
             yield f"interruption {seen.id} has times {[round(at_s, 3) for at_s in seen.times_s]}, and the run took {seen.over_s:.3f} s"
 
 
-class Room:
+class Room(Checker):
     """No node houses more ranks than it has room for."""
+
+    of = (RankGiven,)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, RankGiven) and seen.beside >= seen.room:
             yield f"rank {seen.plan.rank} is given to worker {seen.worker} beside {seen.beside} others, where there is room for {seen.room}"
 
 
-class AllThere:
+class AllThere(Checker):
     """Training goes on once all ranks are in the generation, and not before: who is still on its way is watched."""
+
+    of = (Regrouped,)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, Regrouped) and len(seen.there) < seen.ranks:
             yield f"generation {seen.generation} is said to stand, and only ranks {list(seen.there)} are in it"
 
 
-class Prompt:
+class Prompt(Checker):
     """A process that the kernel holds stopped is ended once its grace is over: its peers do not wait for ordinary deadlines."""
+
+    of = (WentOn,)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, WentOn) and seen.stopped_s > limits.STOPPED_FLOOR_S + NOTICED_S:
             yield f"worker {seen.worker} (rank {seen.rank}) was stopped for {seen.stopped_s:.3f} s, and nobody has ended it"
 
 
-class SecondsSum:
+class SecondsSum(Checker):
     """Each second of a rank is booked to one cause; an undisturbed run has repeated nothing, and detected nothing."""
+
+    of = (Booked,)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if not isinstance(seen, Booked):
@@ -184,43 +278,9 @@ class SecondsSum:
                 yield f"rank {rank} has lost seconds booked, and the run was not interrupted: {dict(seconds)}"
 
 
-class Ends:
-    """Once, within the bound, with nobody left behind: all steps committed, or a verdict."""
-
-    def __init__(self) -> None:
-        self._over = False
-
-    def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, NothingMoves):
-            yield f"the run has not ended within {seen.bound_s:g} s: {seen.where}"
-        if isinstance(seen, RunOver):
-            if self._over:
-                yield "the run ended twice"
-            self._over = True
-            if seen.alive:
-                yield f"the run is over, and workers {list(seen.alive)} live"
-            if seen.state == "ended":
-                yield from self._well(seen)
-            elif seen.state == "stopped" and seen.stop_asked:
-                return
-            elif (seen.exit_code, seen.state) != (1, "failed") or not any(
-                words in seen.reason for words in (*VERDICTS, *(["refused"] if seen.refused else []))
-            ):
-                yield f"the run is {seen.state} with exit code {seen.exit_code}: {seen.reason}"
-
-    def _well(self, seen: RunOver) -> Iterator[str]:
-        if seen.exit_code != 0:
-            yield f"the run ended well, with exit code {seen.exit_code}"
-        if len(seen.done) < seen.ranks:
-            yield f"the run ended well, and only ranks {list(seen.done)} came to their end"
-        if seen.trained and seen.committed != seen.until and not seen.plain:
-            yield f"the run ended well at step {seen.committed} of {seen.until}"
-        if seen.open_interruptions:
-            yield f"the run ended well, and interruptions {list(seen.open_interruptions)} were never over"
-
-
-ALL: tuple[Callable[[], Checker], ...] = (
-    OnePlan, OneOwner, Fenced, OnePoint, SealedOnly, NothingLost, NoFalseAlarm, OnlyTheGuilty, RightName, InTime, Room, AllThere, Prompt, SecondsSum, Ends,
+ALL: tuple[type[Checker], ...] = (
+    OnePlan, OneOwner, Fenced, OnePoint, SealedOnly, GoodOnly, OnePast, LastGoodStays, SavesHurtNobody, NothingDurableLost, NothingLost,
+    NoFalseAlarm, OnlyTheGuilty, RightName, InTime, Room, AllThere, Prompt, SecondsSum, Ends, NotGivenUp, *POLICING,
 )  # fmt: skip
 
 
@@ -229,13 +289,17 @@ class Jury:
 
     def __init__(self) -> None:
         self.violations: list[Violation] = []
-        self._checkers = [make() for make in ALL]
+        self._checkers: dict[type[Observation], list[Checker]] = {}
+        for checker in [make() for make in ALL]:
+            for sort in checker.of:
+                self._checkers.setdefault(sort, []).append(checker)
         self._over = False
 
     def see(self, at_s: float, seen: Observation) -> None:
         self._over = self._over or isinstance(seen, (RunOver, NothingMoves))
-        for checker in self._checkers:
-            self.violations += [Violation(type(checker).__name__, at_s, what) for what in checker.see(seen)]
+        for checker in self._checkers.get(type(seen), ()):
+            for what in checker.see(seen):
+                self.violations.append(Violation(type(checker).__name__, at_s, what))
 
     @property
     def result(self) -> str:

@@ -7,9 +7,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 T = TypeVar("T")
+POOL_UNITS = 65_536
+
+
+class Draws(Protocol):
+    """What varies."""
+
+    def between(self, low: float, high: float) -> float: ...
 
 
 class Stream:
@@ -17,7 +24,11 @@ class Stream:
 
     def __init__(self, seed: int, purpose: str, *, steady: bool = False) -> None:
         self._unit = random.Random(f"{seed}/{purpose}").random
-        self._steady = steady
+        self._steady = self._always = steady
+
+    def calm(self, now: bool) -> None:
+        """Nothing varies for the time being, and nothing is drawn."""
+        self._steady = now or self._always
 
     def between(self, low: float, high: float) -> float:
         return low if self._steady else low + (high - low) * self._unit()
@@ -31,3 +42,51 @@ class Stream:
 
     def chance(self, probability: float) -> bool:
         return self._unit() < probability
+
+
+class Pool:
+    """Drawn once, for many who are to draw alike: see `Luck`."""
+
+    def __init__(self, stream: Stream, *, steady: bool) -> None:
+        self.units = [stream.between(0.0, 1.0) for _ in range(POOL_UNITS)]
+        self.steady = self._always = steady
+
+    def calm(self, now: bool) -> None:
+        """As of a stream."""
+        self.steady = now or self._always
+
+
+class Luck:
+    """Draws of one process, from a place in the pool on. Those who begin at the same place and do the same draw the same, in whatever order they come."""
+
+    __slots__ = ("_at", "_pool", "place")
+
+    def __init__(self, pool: Pool, *place: int) -> None:
+        self._pool = pool
+        at = 0
+        for number in place:
+            at = (at * 40_503 + number + 1) % POOL_UNITS
+        self.place = self._at = at
+
+    def between(self, low: float, high: float) -> float:
+        if self._pool.steady:
+            return low
+        self._at = at = (self._at + 1) % POOL_UNITS
+        return low + (high - low) * self._pool.units[at]
+
+    def once(self, low: float, high: float) -> float:
+        """The same whatever else it has drawn."""
+        return self._aside(low, high, self.place)
+
+    def aside(self, low: float, high: float) -> float:
+        """What it draws next is the same after this as before."""
+        return self._aside(low, high, self._at)
+
+    def _aside(self, low: float, high: float, at: int) -> float:
+        return low if self._pool.steady else low + (high - low) * self._pool.units[(at * 31 + 17) % POOL_UNITS]
+
+    def copy(self) -> Luck:
+        """One that draws what this one would draw next."""
+        other = Luck(self._pool)
+        other.place, other._at = self.place, self._at
+        return other

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart
 from outlast.engine.protocol.hub import Hub
-from outlast.engine.protocol.outputs import End, Line, Output, Record, SetTimer, Tell, ToAgent
+from outlast.engine.protocol.outputs import End, FindCheckpoint, Line, Manifest, Output, Record, SetTimer, Tell, ToAgent
 from outlast.engine.protocol.rebuild import Remembered
 from outlast.model import limits
-from outlast.model.messages import OnLine
-from outlast.model.records import Interruption
-from outlast.sim.observations import Planned
+from outlast.model.messages import Beat, Checkpointed, Grant, OnLine, Progress
+from outlast.model.records import Event, Interruption
+from outlast.model.verdict import Verdict
+from outlast.sim.disk import step_of
+from outlast.sim.observations import DrainPlanned, Offered, Planned, SaveFailed
+from outlast.sim.timeline import FIXED, ROUTINE
+from outlast.sim.verdicts import policy_of
 
 if TYPE_CHECKING:
     from outlast.sim.world import World
 
+LEASES = "leases"  # the hub's timer
+_WHO: dict[type, str] = {}  # the field that says whom a message is of, or for
 WORKERS_PER_EPOCH = 1_000_000  # a coordinator's numbers for workers are its own
 
 
@@ -26,9 +33,9 @@ class Headquarters:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._made = 0
-        self._timers: dict[str, int] = {}
+        self._timers: dict[str, int] = {}  # name -> what the timeline calls it
         self._ledger: list[tuple[float, Any]] = []
+        self._drained_at: int | None = None  # how often anything had been struck when a drain began that nobody has planned for yet
         self.epoch = 1
         self.lives = True
         self.coordinator = self._coordinator(generation=0, interruption=1)
@@ -42,9 +49,9 @@ class Headquarters:
         given = self._world.options
         return Coordinator(
             options=CoordinatorOptions(
-                given.ranks, Restart(), spares=given.spares, spare_kind=given.spare_kind, max_restarts=given.max_restarts, checkpoint=("", 0),
+                given.ranks, Restart(), spares=given.spares, spare_kind=given.spare_kind, max_restarts=given.max_restarts, durable=bool(given.checkpoint_every),
                 nodes=given.nodes if given.nodes > 1 else 0, generation=generation, first_interruption=interruption,
-                first_worker=1 + (self.epoch - 1) * WORKERS_PER_EPOCH,
+                first_worker=1 + (self.epoch - 1) * WORKERS_PER_EPOCH, policy=policy_of(given.policy),
             )
         )  # fmt: skip
 
@@ -53,11 +60,16 @@ class Headquarters:
             return None
         return Hub(self.coordinator, epoch=self.epoch, lease_s=self._world.options.beat_s * limits.LEASE_BEATS)
 
+    @property
+    def _lead(self) -> Hub | Coordinator:
+        """Whom timers and the start are for."""
+        return self.hub if self.hub is not None else self.coordinator
+
     # --- driving -------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        hub = self.hub
-        self.led(lambda: hub.start(now_s=self._world.now_s) if hub is not None else self.coordinator.start(now_s=self._world.now_s))
+        lead = self._lead
+        self.led(lambda: lead.start(now_s=self._world.now_s))
 
     def hear(self, news: Any) -> None:
         """Of the one node there is."""
@@ -79,11 +91,21 @@ class Headquarters:
         now_s = self._world.now_s
         self.led(lambda: self._through_hub(self.coordinator.ask_stop(now_s=now_s, reason=reason, exit_code=exit_code)))
 
+    def on_verdict(self, interruption: int, verdict: Verdict) -> None:
+        now_s = self._world.now_s
+        self.led(lambda: self._through_hub(self.coordinator.on_verdict(now_s=now_s, interruption=interruption, verdict=verdict)))
+
+    def drains(self) -> None:
+        """A node is being drained: the next plans are for that."""
+        self._drained_at = len(self._world.strikes.struck)
+
     def _through_hub(self, outputs: list[Output]) -> list[Output]:
         return self.hub.led(outputs, now_s=self._world.now_s) if self.hub is not None else outputs
 
     def _heard(self, news: Any) -> None:
-        if type(news).__name__ not in ("Progress", "Beat"):
+        if isinstance(news, Checkpointed) and news.error:
+            self._world.see(SaveFailed(news.step, news.error))
+        if type(news) not in (Progress, Beat):
             self._world.say(brief(news))
 
     def led(self, act: Callable[[], list[Output]]) -> None:
@@ -93,12 +115,20 @@ class Headquarters:
         outputs = act()
         if coordinator.generation != generation:
             generation = coordinator.generation
-            steps = tuple(m.plan.step for m in coordinator.roster.members() if m.plan is not None and m.plan.generation == generation)
-            world.see(Planned(generation, steps, committed, world.holders(committed)))
+            plans = [m.plan for m in coordinator.roster.members() if m.plan is not None and m.plan.generation == generation]
+            steps = tuple(plan.step for plan in plans)
+            world.see(Planned(generation, steps, committed, world.holders(committed), world.disks.newest_good()))
+            if self._drained_at is not None:
+                world.see(DrainPlanned(generation, steps, committed, self._drained_at == len(world.strikes.struck)))
+                self._drained_at = None
+            for folder in dict.fromkeys(plan.checkpoint for plan in plans if plan.checkpoint):
+                self._see_offered(generation, step_of(folder))
             world.planned()
             world.say(f"generation {generation} from step {min(steps, default=0)}")
             if steps and min(steps) < committed:
                 world.rolled_back.append((committed, min(steps)))
+                world.committed = min(steps)
+            elif steps and any(before >= min(steps) > committed for before, _ in world.rolled_back):  # a node came back with what had been given up
                 world.committed = min(steps)
         for output in outputs:
             self._carry_out(output)
@@ -111,30 +141,62 @@ class Headquarters:
             world.say(f"coordinator: {brief(output.message)}")
             world.command(output.message)
         elif isinstance(output, Line):
-            if type(output.message).__name__ != "Grant":
+            if type(output.message) is not Grant:
                 world.say(f"to {output.node}: {brief(getattr(output.message, 'message', output.message))}")
+            world.verdicts.ordered(output.node, getattr(output.message, "message", None))
             world.node_of(output.node).cable.down(output.message)
         elif isinstance(output, SetTimer):
-            number = self._timers[output.name] = self._timers.get(output.name, 0) + 1
-            if output.at_s is not None:
-                world.timeline.after(output.at_s - world.now_s, self._timer(output.name, number, self.epoch))
+            self._set_timer(output)
         elif isinstance(output, Record):
             if isinstance(output.record, Interruption):
                 world.noted(output.record)
+                world.verdicts.noted(output.record)
+            elif isinstance(output.record, Event):
+                world.verdicts.written(output.record)
             self._ledger.append((-math.inf if output.at_once else world.now_s, output.record))
         elif isinstance(output, Tell):
             world.say(f"coordinator tells: {output.text}")
+        elif isinstance(output, Manifest):
+            step = output.step
+            world.disks.write_manifest(output, lambda folder, error: self._manifest_written(step, folder, error))
+        elif isinstance(output, FindCheckpoint):
+            world.disks.find(self._checkpoint_found)
         else:
             assert isinstance(output, End), output
             world.ended(output)
 
-    def _timer(self, name: str, number: int, epoch: int) -> Callable[[], None]:
-        def due() -> None:
-            if self.lives and self.epoch == epoch and self._timers[name] == number and self._world.end is None:
-                now_s, hub = self._world.now_s, self.hub
-                self.led(lambda: hub.on_timer(now_s=now_s, name=name) if hub is not None else self.coordinator.on_timer(now_s=now_s, name=name))
+    # --- checkpoints -----------------------------------------------------------------------------------------
 
-        return due
+    def _manifest_written(self, step: int, folder: str, error: str) -> None:
+        now_s, coordinator = self._world.now_s, self.coordinator
+        self.led(lambda: self._through_hub(coordinator.on_manifest(now_s=now_s, step=step, folder=folder, error=error)))
+
+    def _checkpoint_found(self, step: int, folder: str, refused: tuple[str, ...]) -> None:
+        now_s, coordinator = self._world.now_s, self.coordinator
+        self.led(lambda: self._through_hub(coordinator.on_checkpoint_found(now_s=now_s, step=step, folder=folder, refused=refused)))
+
+    def _see_offered(self, generation: int, step: int) -> None:
+        """Bits that flip after all was read are found when it is read again."""
+        disks = self._world.disks
+        why_not = disks.why_not(disks.folders.get(step))
+        known = why_not if disks.read_s < 0 or disks.wrong_since_s(step) < disks.read_s else ""
+        self._world.see(Offered(generation, step, known))
+
+    # --- timers ----------------------------------------------------------------------------------------------
+
+    def _set_timer(self, order: SetTimer) -> None:
+        idle = order.name == "spares" and not self._world.options.spares  # there is nothing to be done then
+        timeline, sort = self._world.timeline, ROUTINE if idle or order.name == LEASES else FIXED
+        if (before := self._timers.pop(order.name, None)) is not None:
+            timeline.cancel(before, sort=sort)
+        if order.at_s is not None:
+            self._timers[order.name] = timeline.after(order.at_s - self._world.now_s, partial(self._due, order.name), sort=sort)
+
+    def _due(self, name: str) -> None:
+        del self._timers[name]
+        if self._world.end is None:
+            lead = self._lead
+            self.led(lambda: lead.on_timer(now_s=self._world.now_s, name=name))
 
     # --- death and rebuilding --------------------------------------------------------------------------------
 
@@ -144,10 +206,12 @@ class Headquarters:
             return
         world = self._world
         self.lives = False
+        for name in list(self._timers):
+            self._set_timer(SetTimer(name, None))
         for node in world.nodes:
             node.cable.drop()
         self._ledger = [(at_s, record) for at_s, record in self._ledger if at_s < world.now_s - limits.LEDGER_FLUSH_S]
-        world.timeline.after(for_s, self._come_anew)
+        world.timeline.after(for_s, self._come_anew, sort=FIXED)
 
     def _come_anew(self) -> None:
         world = self._world
@@ -155,7 +219,6 @@ class Headquarters:
             return
         self.epoch += 1
         self.lives = True
-        self._timers.clear()
         remembered = Remembered()
         for _, record in self._ledger:
             remembered.take(record)
@@ -169,6 +232,8 @@ class Headquarters:
 
 def brief(message: object) -> str:
     """A message in a line of the trace."""
-    inner = getattr(message, "message", None)
-    worker = f" {message.worker}" if hasattr(message, "worker") else f" {message.node}" if hasattr(message, "node") else ""
-    return f"{type(message).__name__}{worker}{': ' + type(inner).__name__ if inner is not None else ''}"
+    sort = type(message)
+    if sort not in _WHO:
+        _WHO[sort] = next((field for field in ("worker", "workers", "node") if hasattr(message, field)), "")
+    who, inner = _WHO[sort], getattr(message, "message", None)
+    return f"{sort.__name__}{f' {getattr(message, who)}' if who else ''}{': ' + type(inner).__name__ if inner is not None else ''}"

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import gc
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from outlast.engine.rare import reached
 from outlast.errors import UsageError
 from outlast.model import limits
-from outlast.model.fault_plan import MARKS, STAGES, PlannedFault
-from outlast.sim.checkers import Violation
+from outlast.model.fault_plan import DISK_KINDS, MARKS, SAVE_MARKS, STAGES, PlannedFault
+from outlast.sim.checker import Violation
+from outlast.sim.crews import Parted
 from outlast.sim.draws import Stream
-from outlast.sim.options import Options, draw_options
+from outlast.sim.options import Options, draw_checkpoints, draw_options, draw_policy, draw_stop
+from outlast.sim.partings import PARTINGS, draw_partings
 from outlast.sim.script import script_of
+from outlast.sim.strikes import STEP_MARKS
 from outlast.sim.world import World
 
 APART = ("lose_node", "cut", "lag", "lose_coordinator")  # where there are several nodes
 INTERRUPT = ("kill", "exit", "stop", "deaf", "hang", "raise")
 DISTURB = ("lose_store", "hold", "mute", "repeat", "linger")
-STEP_MARKS = ("body", "reduced", "sealing", "prepared", "voting", "passed", "applied", "committed")
 RECOVERY_MARKS = {"still": 1, "settled": 1, "donating": 1, "grouping": 2, "restoring": 2, "joined": 2}  # and the visit from which on they mean recovery
 SPARE_MARKS = ("boot", "join", "setup", "parked")
+FAILURES = (*("kill",) * 10, *("exit",) * 3, *("hang",) * 2, "stop", *("lose_node",) * 3, "cut")  # most are of one process, one in six of its node
+FAILS_S = {"stop": 30.0, "lose_node": 300.0, "cut": 20.0}
+COLLECTED_OBJECTS = 200_000  # more made than freed, before the youngest are looked through
 STORM = 6  # faults at most
 SLACK_S = 5 * limits.BOOT_DEADLINE_S  # a life may wait for the longest deadlines, one after the other; they cost nothing here
 
@@ -96,6 +103,17 @@ def draw_faults(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
     return tuple(faults)
 
 
+def draw_failures(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
+    """As hardware fails: processes end or stand still, nodes go down for minutes, at any time, wherever."""
+    faults = []
+    for number in range(options.failures):
+        at_s, rank, kind = stream.between(0.0, options.for_s), stream.below(options.ranks), stream.pick(FAILURES)
+        if options.nodes == 1 and kind in APART:
+            kind = "kill"
+        faults.append(PlannedFault(str(number + 1), kind, rank, at_s=at_s, for_s=FAILS_S.get(kind, 0.0)))
+    return tuple(faults)
+
+
 def _apart(number: int, kind: str, rank: int, how: int, stage: str, mark: str, step: int, at_s: float, after_s: float, for_s: float) -> PlannedFault:
     """A fault between nodes, or of a whole one: the node of `rank`, or the coordinator."""
     fault = PlannedFault(id=str(number + 1), kind=kind, rank=None if kind == "lose_coordinator" else rank, after_s=after_s, for_s=for_s)
@@ -123,29 +141,71 @@ def draw_company(stream: Stream, options: Options, first: PlannedFault) -> tuple
     return tuple(faults)
 
 
-def live(*, seed: int, given: Mapping[str, Any], faults: tuple[PlannedFault, ...] | None = None) -> Life:
+def draw_saves(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
+    """What strikes the disks that checkpoints lie on, processes that write them, and everybody at once, so that a checkpoint is needed."""
+    if not options.checkpoint_every:
+        return ()
+    faults = []
+    for number in range(stream.below(4)):
+        kind, disk, how, mark, nth = stream.pick(DISK_KINDS), stream.below(options.nodes), stream.below(4), stream.pick(SAVE_MARKS), 1 + stream.below(20)
+        stage, at_s, for_s = stream.pick(("leaving", "clearing", "starting")), stream.between(0.1, 2.0), stream.pick((0.02, 0.2, 1.0, 10.0))
+        fault = PlannedFault(f"disk-{number + 1}", kind, None, disk=disk, for_s=for_s)
+        faults.append(replace(fault, at_s=at_s) if how == 0 else replace(fault, mark=stage) if how == 1 else replace(fault, mark=mark, nth=nth))
+    writer, rank, mark, nth, kind = stream.chance(0.3), stream.below(options.ranks), stream.pick(SAVE_MARKS), 1 + stream.below(4), stream.pick(INTERRUPT)
+    if writer:
+        faults.append(PlannedFault("writer", kind, rank, mark=mark, nth=nth, after_s=stream.pick((0.0, 0.0, 0.01))))
+    for number in range(1 + stream.below(2)):
+        all_at_once, step, apart_s = stream.chance(0.5), 1 + stream.below(options.steps), stream.pick((0.0, 0.0, 0.002))
+        if all_at_once:
+            faults += [PlannedFault(f"all-{number + 1}-{one}", "kill", one, at_step=step, after_s=apart_s * one) for one in range(options.ranks)]
+        power, off_s = stream.chance(0.3), stream.pick((0.5, 20.0, 60.0)) * options.beat_s
+        if power and options.nodes > 1:
+            nodes = range(options.nodes)
+            faults += [PlannedFault(f"dark-{number + 1}-{one}", "lose_node", None, node=one, mark="saved", nth=2 + step, for_s=off_s) for one in nodes]
+    return tuple(faults)
+
+
+def live(*, seed: int, given: Mapping[str, Any], faults: tuple[PlannedFault, ...] | None = None, every_step: bool = False, every_rank: bool = False) -> Life:
     """The life of one seed; `given` options are not drawn, nor are faults where a plan is given. Raises UsageError for what cannot be."""
     options = draw_options(Stream(seed, "options"), given)
-    if faults is None:
+    if "checkpoint_every" not in given and not options.failures:
+        options = draw_checkpoints(Stream(seed, "checkpoints"), options)
+    if "for_s" not in given and not options.failures:
+        options = draw_stop(Stream(seed, "stop"), options)
+    if "policy" not in given and not options.failures:
+        options = draw_policy(Stream(seed, "policy"), options)
+    if faults is None and options.failures:
+        faults = draw_failures(Stream(seed, "failures"), options)
+    elif faults is None:
         faults = draw_faults(Stream(seed, "faults"), options)
         faults += draw_company(Stream(seed, "company"), options, faults[0])
-    return lived(seed=seed, options=options, faults=faults)
+        faults += draw_partings(Stream(seed, "partings"), options)
+        faults += draw_saves(Stream(seed, "saves"), options)
+    return lived(seed=seed, options=options, faults=faults, every_step=every_step, every_rank=every_rank)
 
 
-def lived(*, seed: int, options: Options, faults: tuple[PlannedFault, ...]) -> Life:
-    """The same with nothing drawn but what the world draws."""
+def lived(*, seed: int, options: Options, faults: tuple[PlannedFault, ...], every_step: bool = False, every_rank: bool = False) -> Life:
+    """The same with nothing drawn but what the world draws. `every_step`: see sim/stretches.py; `every_rank`: sim/crews.py."""
     for fault in faults:
         if fault.rank is not None and fault.rank >= options.ranks:
             raise UsageError(f"fault {fault.id} strikes rank {fault.rank}, and there are {options.ranks}", hint=f"ranks are 0 to {options.ranks - 1}")
         if fault.node is not None and fault.node >= options.nodes:
             raise UsageError(f"fault {fault.id} strikes node {fault.node}, and there are {options.nodes}", hint=f"nodes are 0 to {options.nodes - 1}")
-        if fault.kind in APART and options.nodes < 2:
+        if fault.peer is not None and fault.peer >= options.nodes:
+            raise UsageError(f"fault {fault.id} strikes node {fault.peer}, and there are {options.nodes}", hint=f"nodes are 0 to {options.nodes - 1}")
+        if fault.disk is not None and fault.disk >= options.nodes:
+            raise UsageError(f"fault {fault.id} strikes disk {fault.disk}, and there are {options.nodes}", hint="each node has one, from 0 on")
+        if (fault.agent or fault.kind in (*APART, *PARTINGS)) and options.nodes < 2:
             raise UsageError(f"fault {fault.id} is of several nodes, and there is one", hint="say how many with --nodes")
         if fault.rank == -1 and not options.spares:
             raise UsageError(f"fault {fault.id} strikes a spare, and there is none", hint="say how many with --spares")
     reached.clear()
-    world = World(options=options, script=script_of(options.way), faults=faults, seed=seed)
-    end = world.run(bound_s=SLACK_S * (1 + len(faults)))
+    world = World(options=options, script=script_of(options.way), faults=faults, seed=seed, every_step=every_step, every_rank=every_rank)
+    with _seldom_collected():
+        try:
+            end = world.run(bound_s=options.for_s + SLACK_S * (1 + len(faults)))
+        except Parted:
+            return lived(seed=seed, options=options, faults=faults, every_step=every_step, every_rank=True)
     return Life(
         seed=seed, options=options, faults=faults, result=world.jury.result, violations=tuple(world.jury.violations),
         fired=world.strikes.fired, in_recovery=tuple(world.strikes.in_recovery), marks=dict(sorted((world.marks | reached).items())),
@@ -153,6 +213,17 @@ def lived(*, seed: int, options: Options, faults: tuple[PlannedFault, ...]) -> L
         end=end.state if end is not None else "", counts=_counts(world), events=world.timeline.events,
         sim_s=world.age_s, trace_digest=world.trace.digest(), newest=tuple(world.trace.newest),
     )  # fmt: skip
+
+
+@contextmanager
+def _seldom_collected() -> Iterator[None]:
+    """What a world is made of lives as long as it. In large ones a third of the time would go into looking whether any of it is garbage."""
+    before = gc.get_threshold()
+    gc.set_threshold(COLLECTED_OBJECTS, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _counts(world: World) -> bool:

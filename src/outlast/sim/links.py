@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from outlast.sim.draws import Stream
+from outlast.sim.draws import Draws, Stream
+from outlast.sim.durations import LEAST_S
 from outlast.sim.processes import Process
 from outlast.sim.timeline import Timeline
 
-LEAST_S = 0.0001
+APART_S = 1e-6
 AGAIN_S = 0.5  # a message that comes twice comes again after up to so long: generations may lie between
 
 
@@ -19,26 +20,32 @@ class Links:
         self._timeline = timeline
         self._stream = stream
         self._most_s = max(latency_s, LEAST_S)
-        self._arrives_s: dict[tuple[str, int], float] = {}  # the newest message of each way
+        self._arrives_s: dict[tuple[str, int], float] = {}  # the newest message of each way between coordinator and agent
 
     def send(self, way: str, worker: int, act: Callable[[], None]) -> None:
         """Between coordinator and agent. `way` and `worker` name whose order is kept."""
-        self._timeline.after(self._arrival_s(way, worker) - self._timeline.now_s, act)
+        at_s = self._arrives_s[way, worker] = max(self._arrival_s(self._stream), self._arrives_s.get((way, worker), 0.0))
+        self._timeline.at(at_s, act)
 
     def send_to(self, process: Process, act: Callable[[], None]) -> None:
         """From the agent to a process, which may be held, or hear everything twice."""
-        self._both(process, self._arrival_s("to worker", process.worker, process.held_until_s), act)
+        process.told_s = max(self._arrival_s(process.luck or self._stream), _after(process, process.told_s), process.held_until_s)
+        self._both(process, process.told_s, act)
 
     def send_from(self, process: Process, act: Callable[[], None]) -> None:
         """From a process, or from the kernel about it, to the agent."""
-        self._both(process, self._arrival_s("from worker", process.worker, process.mute_until_s), act)
+        process.said_s = max(self._arrival_s(process.luck or self._stream), _after(process, process.said_s), process.mute_until_s)
+        self._both(process, process.said_s, act)
 
-    def _arrival_s(self, way: str, worker: int, not_before_s: float = 0.0) -> float:
-        taken_s = self._timeline.now_s + self._stream.between(LEAST_S, self._most_s)
-        at_s = self._arrives_s[way, worker] = max(taken_s, self._arrives_s.get((way, worker), 0.0), not_before_s)
-        return at_s
+    def _arrival_s(self, draws: Draws) -> float:
+        return self._timeline.now_s + draws.between(LEAST_S, self._most_s)
 
     def _both(self, process: Process, at_s: float, act: Callable[[], None]) -> None:
-        self._timeline.after(at_s - self._timeline.now_s, act)
+        self._timeline.at(at_s, act)
         if process.repeats_until_s > self._timeline.now_s:
             self._timeline.after(at_s - self._timeline.now_s + self._stream.pick((0.0, 0.05, AGAIN_S)), act)
+
+
+def _after(process: Process, at_s: float) -> float:
+    """Where several say the same at the same moment, the next word of none may come before the last word of another."""
+    return at_s if process.luck is None else at_s + APART_S

@@ -7,12 +7,12 @@ main thread is a generator (script.py).
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from outlast.engine.protocol.agent import Agent, Reading
+from outlast.engine.protocol.agent import Agent
 from outlast.engine.protocol.outpost import Outpost
 from outlast.engine.protocol.outputs import (
     Answer,
@@ -36,17 +36,23 @@ from outlast.model.beacon import Beacon
 from outlast.model.booking import Book
 from outlast.model.messages import ForAgent, FromAgent, Grant, Images, OnLine, Pong, Regroup, WorkerExited, WorkerStarted
 from outlast.model.terms import Cause, Phase
+from outlast.sim import crews
 from outlast.sim.cables import Cable
 from outlast.sim.draws import Stream
+from outlast.sim.durations import BODY_SPREAD_S
 from outlast.sim.links import Links
 from outlast.sim.observations import RankGiven
 from outlast.sim.processes import PeerFailure, Process, Thread
+from outlast.sim.standstill import Standstill
+from outlast.sim.timeline import BUSY, FIXED, ROUTINE
 from outlast.sim.watch import Watch
 
 if TYPE_CHECKING:
     from outlast.sim.world import World
 
-TYPICAL_S = {Phase.BODY: 0.03, Phase.VOTE: 0.005, Phase.APPLY: 0.005, Phase.SNAPSHOT: 0.005, Phase.DATA: 0.001}
+TYPICAL_S = {Phase.VOTE: 0.005, Phase.APPLY: 0.005, Phase.SNAPSHOT: 0.005, Phase.DATA: 0.001}
+BEAT = "beat"  # the outpost's timer
+ROUNDING_S = 1e-9
 Script = Callable[["World", Process], Thread]
 
 
@@ -58,9 +64,11 @@ class Node:
     """
 
     def __init__(
-        self, world: World, *, name: str, script: Script, links: Links, kernel: Stream, lines: Stream, rests: bool, clock: tuple[float, float]
-    ) -> None:
+        self, world: World, *, name: str, script: Script, links: Links, kernel: Stream, lines: Stream, standstills: Stream, rests: bool,
+        clock: tuple[float, float],
+    ) -> None:  # fmt: skip
         self.name = name
+        self.place = world.options.node_names.index(name)
         self.lives = True
         self.processes: dict[int, Process] = {}
         self.slots: dict[int, dict[int, int]] = {}
@@ -72,18 +80,22 @@ class Node:
         self._kernel = kernel
         self._rests = rests
         self._offset_s, self._rate = clock
-        self._timers: dict[str, int] = {}
+        self._true = clock == (0.0, 1.0)  # it goes as the world's
+        self._timeline = world.timeline
+        self._timers: dict[str, tuple[int, int]] = {}  # name -> its number, and what the timeline calls it: 0 once it has rung
+        self._set = 0  # timers that were
         self._boots = 0
+        self._beat_due_s = 0.0
         self.cable = Cable(world, self, lines, latency_s=world.options.latency_s)
+        self.still = Standstill(world, self, standstills)
         self._boot()
 
     def _boot(self) -> None:
         """The agent begins, with nothing in memory."""
         options = self._world.options
         self._boots += 1
-        self._timers.clear()
         self.agent = Agent(now_s=self.now_s, hang_after_s=options.silence_s if options.way == "plain" else None, alone=options.nodes == 1)
-        self.watch = Watch(self._world.timeline, self.agent, look=self._look, rests=self._rests, clock=self, place=options.node_names.index(self.name))
+        self.watch = Watch(self._world.timeline, self.agent, look=self._look, rests=self._rests, clock=self, place=self.place)
         several = options.nodes > 1
         self.outpost = Outpost(self.agent, node=self.name, capacity=options.ranks_per_node, beat_s=options.beat_s) if several else None
         self._ear: Agent | Outpost = self.outpost if self.outpost is not None else self.agent
@@ -96,14 +108,15 @@ class Node:
     @property
     def now_s(self) -> float:
         """By the node's own clock."""
-        return self.local_s(self._world.now_s)
+        at_s = self._timeline.now_s
+        return at_s if self._true else at_s * self._rate + self._offset_s
 
     def local_s(self, at_s: float) -> float:
         """What its clock says when the world's says `at_s`."""
-        return at_s if self._rate == 1.0 and not self._offset_s else at_s * self._rate + self._offset_s
+        return at_s if self._true else at_s * self._rate + self._offset_s
 
     def world_s(self, local_s: float) -> float:
-        return local_s if self._rate == 1.0 and not self._offset_s else (local_s - self._offset_s) / self._rate
+        return local_s if self._true else (local_s - self._offset_s) / self._rate
 
     def alive(self) -> list[Process]:
         return [process for process in self.processes.values() if process.alive]
@@ -111,7 +124,12 @@ class Node:
     # --- the agent -----------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        readings = {p.worker: Reading(replace(p.beacon), p.listed_stopped) for p in self.processes.values() if not p.reaped}
+        readings, unit, found = {}, None, None
+        for process in self.processes.values():
+            if not process.reaped:
+                if found is None or process.crew is None or process.crew is not unit:  # mates are read as their crew
+                    unit, found = process.crew, process.reading()
+                readings[process.worker] = found
         outputs = self.agent.on_tick(readings, now_s=self.now_s, heard_s=self.heard_s)
         self.do(outputs if self.outpost is None else self.outpost.pass_on(outputs, now_s=self.now_s))
 
@@ -125,12 +143,22 @@ class Node:
         self._world.stirred[self] = None
 
     def heard_by_agent(self, message: FromAgent) -> None:
+        self.still.agent.through(lambda: self._hear(message))
+
+    def _hear(self, message: FromAgent) -> None:
         self.stir()
         self.do(self._ear.on_event(message, now_s=self.now_s))
+
+    def lends(self, process: Process) -> bool:
+        """Whether `process` may vote, seal and restore, by the word that its agent has left in shared memory."""
+        return self.outpost is None or process.machine.may_act(lent_until_s=self.outpost.lent_until_s, now_s=self.now_s)
 
     # --- the line ------------------------------------------------------------------------------------------
 
     def on_connected(self) -> None:
+        self.still.agent.through(self._on_connected)
+
+    def _on_connected(self) -> None:
         if self.outpost is not None and self.lives:
             images = tuple(Images(rank, tuple(sorted(slots.values(), reverse=True))) for rank, slots in sorted(self.slots.items()) if slots)
             there = self._world.transfer
@@ -138,23 +166,57 @@ class Node:
             self.do(self.outpost.on_connected(images=images, transfer=transfer, now_s=self.now_s))
 
     def on_disconnected(self) -> None:
+        self.still.agent.through(self._on_disconnected)
+
+    def _on_disconnected(self) -> None:
         if self.outpost is not None and self.lives and not self.cable.connected:
             self.do(self.outpost.on_disconnected())
 
     def on_line(self, message: OnLine) -> None:
+        self.still.agent.through(lambda: self._on_line(message))
+
+    def _on_line(self, message: OnLine) -> None:
         if self.outpost is not None and self.lives:
             if not isinstance(message, Grant):
                 self.stir()
             self.do(self.outpost.on_line(message, now_s=self.now_s))
 
     def _set_timer(self, order: SetTimer) -> None:
-        number = self._timers[order.name] = self._timers.get(order.name, 0) + 1
+        _, before = self._timers.pop(order.name, (0, 0))
+        if before:
+            self._timeline.cancel(before, sort=ROUTINE)
         if order.at_s is not None:
-            due_s = self.world_s(order.at_s) + 1e-9  # rounding must not make it come too early by its own clock
-            self._world.timeline.after(due_s - self._world.now_s, partial(self._timer, order.name, number, self._boots))
+            due_s = self.world_s(order.at_s) + ROUNDING_S  # it must not make it come too early by its own clock
+            self._set += 1
+            self._timers[order.name] = self._set, self._timeline.at(due_s, partial(self._rings, order.name, self._set), sort=ROUTINE)
+            if order.name == BEAT:
+                self._beat_due_s = due_s
 
-    def _timer(self, name: str, number: int, boots: int) -> None:
-        if self.lives and self._boots == boots and self._timers[name] == number and self.outpost is not None and self._world.end is None:
+    def _rings(self, name: str, number: int) -> None:
+        self._timers[name] = number, 0
+        self.still.agent.through(partial(self._timer, name, number))
+
+    def last_beat_s(self, until_s: float) -> float:
+        """When the last heartbeat up to then is asked for; 0: none is."""
+        if BEAT not in self._timers or self._beat_due_s > until_s:
+            return 0.0
+        return self._beat_due_s + math.floor((until_s - self._beat_due_s) / self.beats_every_s) * self.beats_every_s
+
+    @property
+    def beats_every_s(self) -> float:
+        """By the world's clock."""
+        return self._world.options.beat_s / self._rate + ROUNDING_S
+
+    def is_quiet(self) -> bool:
+        """Its line stands, its agent asks nobody anything, and nothing stands still."""
+        line = self.outpost is None or (self.outpost.is_in and self.cable.connected and self.cable.lags_until_s <= self._world.now_s)
+        return line and not self.agent.asks and not self.still.agent.shut and not self.still.kernel.shut
+
+    def _timer(self, name: str, number: int) -> None:
+        if name not in self._timers or self._timers[name][0] != number:
+            return  # the agent stood still, and it was set anew since
+        del self._timers[name]
+        if self.outpost is not None and self._world.end is None:
             self.do(self.outpost.on_timer(now_s=self.now_s, name=name))
 
     # --- power ---------------------------------------------------------------------------------------------
@@ -172,9 +234,12 @@ class Node:
         if self._world.transfer is not None and self._world.transfer[2] is self:
             self._world.transfer, self._world.transfer_died = None, True
         self.slots.clear()
+        self.still.lose_power()
         self.cable.drop()
-        self.watch.over = True
-        self._world.timeline.after(for_s, self._power_again)
+        self.watch.ends()
+        for name in list(self._timers):
+            self._set_timer(SetTimer(name, None))
+        self._world.timeline.after(for_s, self._power_again, sort=FIXED)
 
     def _power_again(self) -> None:
         if self._world.end is not None:
@@ -188,8 +253,21 @@ class Node:
 
     def do(self, outputs: list[Output]) -> None:
         """What the agent asks for."""
+        told: dict[Process, list[Deliver]] = {}
         for output in outputs:
-            self._carry_out(output)
+            if isinstance(output, Deliver):
+                process = self.processes.get(output.worker)
+                if process is not None:
+                    told.setdefault(process.unit, []).append(output)
+            else:
+                self._carry_out(output)
+        for unit, orders in told.items():
+            if unit.mates:
+                crews.told_as_one(unit, orders)
+                self._links.send_to(unit, partial(self._deliver, unit, *orders))
+                continue
+            for order in orders:
+                self._links.send_to(unit, partial(self._deliver, unit, order))
 
     def _carry_out(self, output: Output) -> None:
         after = self._world.timeline.after
@@ -201,22 +279,24 @@ class Node:
         elif isinstance(output, SetTimer):
             self._set_timer(output)
         elif isinstance(output, HangUp):
+            if self.outpost is not None and self.outpost.fenced:
+                for housed in self.processes.values():
+                    self._world.strikes.fenced(housed)  # one that had ended may not have been heard of
             self.cable.drop()
         elif isinstance(output, Wipe):
             self.slots = {rank: slots for rank, slots in self.slots.items() if rank in output.keep}
-        elif isinstance(output, Deliver):
-            process = self.processes.get(output.worker)
-            if process is not None:
-                self._links.send_to(process, lambda: self._deliver(process, output))
         elif isinstance(output, Kill):
             self.doomed.add(output.worker)
             if self.outpost is not None and self.outpost.fenced and output.worker in self.processes:
                 self._world.strikes.fenced(self.processes[output.worker])
-            after(self._kernel.between(0.0005, 0.005), lambda: self._kill(self.processes.get(output.worker)))
+            doomed = self.processes.get(output.worker)
+            takes_s = self._kernel.between(0.0005, 0.005) if doomed is None or doomed.luck is None else doomed.luck.once(0.0005, 0.005)
+            after(takes_s, lambda: self.still.kernel.through(lambda: self._kill(self.processes.get(output.worker))))
         elif isinstance(output, Spawn):
-            after(self._kernel.between(0.01, 0.03), partial(self._spawn, output, self._boots))
+            spawn = partial(self._spawn, output, self._boots)
+            after(self._kernel.between(0.01, 0.03), lambda: self.still.kernel.through(spawn))
         elif isinstance(output, Terminate):
-            self.end(self.processes.get(output.worker), None, 15)
+            self._terminate(self.processes.get(output.worker))
         else:
             assert isinstance(output, HostStore), output
             self._world.store.host(self)
@@ -231,10 +311,15 @@ class Node:
         book = Book(now_s=self._world.now_s, cause=Cause.STARTUP)
         process = Process(order.worker, order.rank, order.kind, order.generation, machine, beacon, book, self._world.now_s, self)
         process.beacon.typical_s.update(TYPICAL_S)
+        process.beacon.typical_s[Phase.BODY] = self._world.options.step_s + BODY_SPREAD_S
+        process.luck = self._world.luck(order.worker)
         self.processes[order.worker] = process
+        self._world.living += 1
         self._world.takes_rank(process, order.rank)
+        if self.still.agent.shut:
+            self._world.strikes.fenced(process)  # born to an agent that cannot speak for it
         process.main = self._script(self._world, process)
-        self.event(process, WorkerStarted(order.worker, 1000 + order.worker, self.name or "node", self.now_s))
+        self.event(process, WorkerStarted(order.worker, process.pid, self.name or "node", self.now_s))
         if order.worker in self.doomed:
             self.end(process, None, 9)
         else:
@@ -246,7 +331,11 @@ class Node:
 
     def tell(self, process: Process, message: Any) -> None:
         """Of the process, to the agent."""
-        self._from(process, lambda: self.do(self._ear.on_worker(message, now_s=self.now_s)))
+        workers, outpost = tuple([mate.worker for mate in process.mates]), self.outpost
+        if workers and outpost is not None:
+            self._from(process, lambda: self.do(outpost.on_workers(workers, message, now_s=self.now_s)))
+        else:
+            self._from(process, lambda: self.do(self._ear.on_worker(message, now_s=self.now_s)))
 
     def _from(self, process: Process, act: Callable[[], None]) -> None:
         """To the agent, if that is still the one which started it."""
@@ -257,7 +346,7 @@ class Node:
                 self.stir()
                 act()
 
-        self._links.send_from(process, arrive)
+        self._links.send_from(process, lambda: self.still.agent.through(arrive))
 
     def _kill(self, process: Process | None) -> None:
         """SIGKILL. A process that is in the kernel runs no code of its own any more, and ends later."""
@@ -265,17 +354,36 @@ class Node:
             return
         if process.lingers_s:
             process.dying = process.stopped = True
-            self._world.timeline.after(process.lingers_s, lambda: self.end(process, None, 9))
+            self._world.timeline.after(process.lingers_s, lambda: self.end(process, None, 9), sort=FIXED)
         else:
             self.end(process, None, 9)
+
+    def _terminate(self, process: Process | None) -> None:
+        """SIGTERM, which the script leaves to the kernel. A stopped process takes it once it goes on."""
+        if process is None or not process.alive or process.dying:
+            return
+        if process.listed_stopped:
+            process.backlog.append(lambda: self._terminate(process))
+        else:
+            self.end(process, None, 15)
 
     def end(self, process: Process | None, exit_code: int | None, signal: int | None) -> None:
         if process is None or not process.alive:
             return
+        if process.mates:
+            for mate in tuple(process.mates):
+                self.end(mate, exit_code, signal)
+            return
+        if process.crew is not None:
+            crews.leave(process)
         process.alive, process.ended_s = False, self.now_s
+        self._world.living -= 1
+        self.sleeps_no_more(process)
         self._world.say(f"worker {process.worker} (rank {process.rank}) ends: {f'signal {signal}' if signal else f'exit code {exit_code}'}")
         self._world.lives.ended(process, now_s=self._world.now_s)
         self._world.collectives.leave(process, well=exit_code == 0)
+        if process.rank >= 0:
+            self._world.stretches.give_up()
         if exit_code == 0:
             self._world.done.add(process.rank)
         if process.main is not None and inspect.getgeneratorstate(process.main) != inspect.GEN_RUNNING:
@@ -283,30 +391,55 @@ class Node:
         rank = process.beacon.rank
         steps = tuple(sorted(self.slots.get(rank, {}).values(), reverse=True)) if rank >= 0 else ()
         committed, phase = process.beacon.step, process.beacon.phase.value
-        exited = WorkerExited(process.worker, 1000 + process.worker, exit_code, signal, False, committed, steps, steps, phase, self.now_s, self.now_s, "")
+        exited = WorkerExited(process.worker, process.pid, exit_code, signal, False, committed, steps, steps, phase, self.now_s, self.now_s, "")
         self._from(process, lambda: self._reap(process, exited))
+
+    def sleeps_no_more(self, process: Process) -> None:
+        if process.alarm:
+            self._world.timeline.cancel(process.alarm, sort=BUSY)
+            process.alarm = 0
 
     def _reap(self, process: Process, exited: WorkerExited) -> None:
         """The agent hears of its end; until then its beacon lies there to be read."""
         process.reaped = True
         self.heard_by_agent(exited)
 
-    def _deliver(self, process: Process, order: Deliver) -> None:
+    def _deliver(self, process: Process, *orders: Deliver) -> None:
+        """One order; or of a crew one for each mate, in the order in which they are told."""
         if not process.alive:
             return
-        if process.stopped:
-            process.backlog.append(lambda: self._deliver(process, order))
+        if process.stopped or self.still.kernel.shut:
+            process.backlog.append(lambda: self._deliver(process, *orders))
             return
-        if isinstance(order.message, Regroup):
-            rank = order.message.rank
-            others = tuple(p.worker for p in self._world.in_rank(rank) if p is not process and (p.node is self or not p.dying))
-            beside = sum(p.alive and not p.dying and p.rank >= 0 and p is not process for p in self.processes.values())
-            room = self._world.options.ranks_per_node if self.outpost is not None else beside + 1
-            self._world.see(RankGiven(process.worker, order.message, others, beside, room))
-            self._world.takes_rank(process, rank)
-            self._world.done.discard(rank)
-        for output in process.machine.on_message(order.message):
+        message = orders[0].message
+        if isinstance(message, Regroup) and not self.still.outlives_lease:
+            living = sum(one.alive and not one.dying and one.rank >= 0 for one in self.processes.values())
+            for order in orders:
+                one = self.processes.get(order.worker)
+                if one is not None and one.unit is process and isinstance(order.message, Regroup):
+                    self._is_given(one, order.message, living)
+        outputs = process.machine.on_message(message)
+        if process.mates and any(self._moves(process, output) for output in outputs):
+            crews.in_order(process, [order.worker for order in orders])
+        for output in outputs:
             self.carry_out_in(process, output)
+
+    def _moves(self, process: Process, output: Output) -> bool:
+        """Whether that is more than an answer of its listener."""
+        return isinstance(output, Say) or (isinstance(output, Wake) and self._wakes(process)) or (isinstance(output, Plan) and _waits_for_plan(process))
+
+    def _wakes(self, process: Process) -> bool:
+        waits = process.waits
+        return waits is not None and (waits[0] in ("collective", "build") or (waits[0] == "sleep" and process.in_body and not process.hung))
+
+    def _is_given(self, process: Process, plan: Regroup, living: int) -> None:
+        """`living`: ranks on this node."""
+        others = tuple(p.worker for p in self._world.owners(plan.rank) if p is not process and (p.node is self or not p.dying))
+        beside = living - (not process.dying and process.rank >= 0)
+        room = self._world.options.ranks_per_node if self.outpost is not None else beside + 1
+        self._world.see(RankGiven(process.worker, plan, others, beside, room))
+        self._world.takes_rank(process, plan.rank)
+        self._world.done.discard(plan.rank)
 
     def carry_out_in(self, process: Process, output: Output) -> None:
         """What the worker's own machine asks for."""
@@ -314,24 +447,28 @@ class Node:
             self.tell(process, output.message)
         elif isinstance(output, Wake):
             self._world.collectives.leave(process)
-            waits = process.waits
-            if waits is not None and (waits[0] in ("collective", "build") or (waits[0] == "sleep" and process.in_body and not process.hung)):
+            if self._wakes(process):
                 self._world.collectives.wake(process, PeerFailure("woken"))
+            self._world.stretches.give_up()
         elif isinstance(output, Plan):
-            if process.waits is not None and process.waits[0] == "plan":
+            if _waits_for_plan(process):
                 self._offer_plan(process)
         elif isinstance(output, Answer):
-            self.tell(process, Pong(process.worker, output.nonce, process.collectives, "script.py:1"))
+            self.tell(process, Pong(process.worker, output.nonce, process.collectives, "script.py:1", self._world.collectives.cut_off(process)))
 
     # --- main threads --------------------------------------------------------------------------------------
 
     def resume_if(self, process: Process, token: int, error: Exception | None, value: Any = None) -> None:
         if not process.alive or process.token != token:
             return
-        if process.stopped:
+        if process.stopped or self.still.kernel.shut:
             process.backlog.append(lambda: self.resume_if(process, token, error, value))
         elif not process.hung:
             self._resume(process, value, error)
+
+    def _wakes_up(self, process: Process, token: int) -> None:
+        process.alarm = 0
+        self.resume_if(process, token, None)
 
     def _resume(self, process: Process, value: Any, error: Exception | None) -> None:
         """Run the main thread up to its next wait."""
@@ -350,11 +487,13 @@ class Node:
         process.waits = waits
         token = process.token
         if waits[0] == "sleep":
-            self._world.timeline.after(waits[1], lambda: self.resume_if(process, token, None))
+            process.alarm = self._timeline.after(waits[1], partial(self._wakes_up, process, token))
         elif waits[0] == "plan":
             self._offer_plan(process)
         elif waits[0] == "collective":
             self._world.collectives.enter(process)
+        elif waits[0] == "rally":
+            self._world.stretches.arrive(process)
         else:
             self._build(process, waits[1])
 
@@ -366,7 +505,11 @@ class Node:
 
     def _build(self, process: Process, plan: Regroup) -> None:
         store = self._world.store
-        if (process.machine.broken and process.machine.generation == plan.generation) or plan.store_port != store.port or not store.lives:
+        if (process.machine.broken and process.machine.generation == plan.generation) or plan.store_port != store.port or store.home is None or not store.lives:
             self._world.collectives.wake(process, PeerFailure("cancelled"))
         else:
-            self._world.collectives.build(process, plan)
+            self._world.collectives.build(process, plan, store.home)
+
+
+def _waits_for_plan(process: Process) -> bool:
+    return process.waits is not None and process.waits[0] == "plan"

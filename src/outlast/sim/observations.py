@@ -13,12 +13,13 @@ from outlast.model.terms import Cause
 class Planned:
     """The coordinator has made the plans of a new generation. `committed`: the newest step that was ever committed; `holders`: ranks
     that have the state of that step, or of a later one, in the memory of a process that lives, or was killed for this plan with nothing wrong about it
-    (under sharded state: in their slots)."""
+    (under sharded state: in their slots). `durable`: step of the newest good checkpoint, 0: there is none."""
 
     generation: int
     steps: tuple[int, ...]
     committed: int
     holders: tuple[int, ...]
+    durable: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,38 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True)
+class Offered:
+    """The plans of `generation` are to begin from the checkpoint of `step`; `why_not`: what was wrong with that, and could be known; "" for nothing."""
+
+    generation: int
+    step: int
+    why_not: str
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The manifest of `step` is to be written. `one_past`: the shards that lie there are those that it names."""
+
+    step: int
+    one_past: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SaveFailed:
+    step: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """The folders of these steps were removed. `good` was the newest good checkpoint before, `left` is it now; 0: none."""
+
+    steps: tuple[int, ...]
+    good: int
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
 class Arrived:
     """A process is in the group of `generation`, by its own word at `step`; `content` is the step that its state really is of."""
 
@@ -66,6 +99,19 @@ class StepDone:
     step: int
     content: int
     owners: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """All ranks commit steps `first` to `last` undisturbed. `torn`: ranks whose state before is not of the step before; `shared`: those that not
+    exactly the process that commits them holds.
+    """
+
+    generation: int
+    first: int
+    last: int
+    torn: tuple[int, ...]
+    shared: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +150,8 @@ class WentOn:
 class RunOver:
     """`alive`: processes with a rank that still live; `until`: the last step that was asked for; `stop_asked`: somebody wanted it to end; `refused`: input was;
     `strikes`: how often something was struck that may be taken for a fault; `done`: ranks that came to their end well; `blamed`: processes (pids) named
-    by interruptions; `struck`: processes that were struck so.
+    by interruptions, but for one that the run was stopped in before all had left; `struck`: processes that were struck so;
+    `kinds`: of all that struck; `max_restarts`: whole restarts that are allowed without progress.
     """
 
     state: str
@@ -124,6 +171,8 @@ class RunOver:
     done: tuple[int, ...]
     blamed: tuple[int, ...]
     struck: tuple[int, ...]
+    kinds: tuple[str, ...]
+    max_restarts: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,4 +197,44 @@ class Booked:
     interrupted: bool
 
 
-Observation = Planned | RankGiven | Restored | Arrived | StepDone | Regrouped | WentOn | RunOver | Named | Booked | NothingMoves
+@dataclass(frozen=True, slots=True)
+class Diagnosed:
+    """An interruption that the run did not make itself gets a verdict. `outage`: it, or the one that it is part of; `blamed`: node -> how sure that is."""
+
+    outage: int
+    blamed: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Acted:
+    """The policy has decided what is to be done. `budget`: how often that is allowed within so many seconds; None: as often as one likes."""
+
+    action: str
+    nodes: tuple[str, ...]
+    dry_run: bool
+    at_s: float
+    budget: tuple[int, float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class DrainPlanned:
+    """The plans of the generation in which a drained node has no ranks any more. `undisturbed`: nothing was struck since the drain began."""
+
+    generation: int
+    steps: tuple[int, ...]
+    committed: int
+    undisturbed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StartedThere:
+    """A worker is to be started on a node that was barred before."""
+
+    node: str
+    worker: int
+
+
+Observation = (
+    Planned | RankGiven | Restored | Offered | Saved | SaveFailed | Pruned | Arrived | StepDone | Stretch | Regrouped | WentOn | RunOver | Named | Booked
+    | NothingMoves | Diagnosed | Acted | DrainPlanned | StartedThere
+)  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from outlast.errors import UsageError
@@ -18,7 +18,12 @@ WAYS: Mapping[str, str] = {
     "plain": "a script that makes no outlast call",
 }
 SPARE_KINDS = ("hot", "warm")
-RANKS_MAX, SPARES_MAX, STEPS_MAX, NODES_MAX = 100_000, 16, 1_000_000, 20_000
+POLICIES: Mapping[str, str] = {
+    "none": "nobody diagnoses, and no policy is asked",
+    "default": "interruptions get verdicts, right and wrong, and the default policy acts on them",
+    "eager": "the same, and whatever a policy can do is done soon and often",
+}
+RANKS_MAX, SPARES_MAX, STEPS_MAX, NODES_MAX, FAILURES_MAX = 100_000, 16, 1_000_000, 20_000, 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +31,9 @@ class Options:
     """`phase_after`: the step that one run.phase follows, -1: none. `latency_s`: a message takes up to so long.
     `first_step_s`: the first step of each process takes up to so much longer. `silence_s`: of a plain script's workers, taken for a hang.
     `spare_nodes`: of the nodes, those that house no ranks at first. `beat_s`: between two heartbeats of an agent. `drift`: a node's clock is at most so
-    much faster or slower than the coordinator's.
+    much faster or slower than the coordinator's. `checkpoint_every`: steps between two checkpoints, 0: none. `step_s`: the body of a step
+    takes at least so long. `for_s`: the run is asked to stop after so long; 0: it is not. `failures`: so many faults are drawn as hardware fails,
+    spread over `for_s`, in place of those that try the protocol. `policy`: see POLICIES.
     """
 
     way: str = "in_place"
@@ -43,6 +50,11 @@ class Options:
     spare_nodes: int = 0
     beat_s: float = limits.BEAT_S
     drift: float = 0.0
+    checkpoint_every: int = 0
+    step_s: float = 0.01
+    for_s: float = 0.0
+    failures: int = 0
+    policy: str = "none"
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -51,6 +63,11 @@ class Options:
     @property
     def ranks_per_node(self) -> int:
         return -(-self.ranks // (self.nodes - self.spare_nodes))
+
+    @property
+    def alike(self) -> bool:
+        """Ranks of a node that have had the same fate draw the same: see sim/crews.py."""
+        return self.failures > 0 and self.nodes > 1 and not self.checkpoint_every
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -68,18 +85,40 @@ def draw_options(stream: Stream, given: Mapping[str, Any]) -> Options:
     ranks = given.get("ranks", drawn["ranks"])
     if given.get("nodes", nodes if several else 1) > 1:
         drawn |= {"nodes": min(nodes, ranks + spare_nodes), "spare_nodes": spare_nodes, "beat_s": beat_s, "drift": drift}
+    if given.get("for_s"):
+        drawn["steps"] = STEPS_MAX
     options = Options(**(drawn | dict(given)))
     check(options)
     return options
 
 
+def draw_checkpoints(stream: Stream, options: Options) -> Options:
+    """How often checkpoints are written: drawn apart, so that lives without any are those that they were before there were any."""
+    some, every = stream.chance(0.35), stream.pick((1, 2, 3, 5))
+    return replace(options, checkpoint_every=every if some and options.way != "plain" else 0)
+
+
+def draw_stop(stream: Stream, options: Options) -> Options:
+    """Whether the run is asked to stop before its last step: drawn apart, as checkpoints are."""
+    asked, for_s = stream.chance(0.12), stream.pick((0.05, 0.3, 0.6, 1.2, 3.0)) * stream.between(0.5, 1.5)
+    return replace(options, for_s=for_s if asked else 0.0)
+
+
+def draw_policy(stream: Stream, options: Options) -> Options:
+    """Whether interruptions are diagnosed, and which policy acts on that: drawn apart, as checkpoints are."""
+    return replace(options, policy=stream.pick(("none", "default", "eager", "eager")))
+
+
 def check(options: Options) -> None:
     """Raises UsageError, which names the option."""
+    if options.policy not in POLICIES:
+        raise UsageError(f"there is no policy {options.policy!r} here", hint=f"one of {', '.join(POLICIES)}")
     if options.way not in WAYS:
         raise UsageError(f"there is no way {options.way!r} to go on", hint=f"one of {', '.join(WAYS)}")
     if options.spare_kind not in SPARE_KINDS:
         raise UsageError(f"there are no {options.spare_kind!r} spares", hint="hot or warm")
-    for name, least, most in (("ranks", 1, RANKS_MAX), ("spares", 0, SPARES_MAX), ("steps", 1, STEPS_MAX), ("nodes", 1, NODES_MAX)):
+    for name, least, most in (("ranks", 1, RANKS_MAX), ("spares", 0, SPARES_MAX), ("steps", 1, STEPS_MAX), ("nodes", 1, NODES_MAX),
+                              ("checkpoint_every", 0, STEPS_MAX)):  # fmt: skip
         if not least <= getattr(options, name) <= most:
             raise UsageError(f"{name} is {getattr(options, name)}", hint=f"from {least} to {most}")
     if options.spare_nodes >= options.nodes:
@@ -88,5 +127,9 @@ def check(options: Options) -> None:
         raise UsageError(f"{options.nodes - options.spare_nodes} nodes for {options.ranks} ranks", hint="each node that is no spare houses one at least")
     if not 0 <= options.drift <= limits.CLOCK_DRIFT_MAX or options.beat_s <= 0:
         raise UsageError(f"clocks that drift by {options.drift:g}, or no time between heartbeats", hint=f"drift is from 0 to {limits.CLOCK_DRIFT_MAX:g}")
-    if min(options.latency_s, options.first_step_s) < 0 or options.silence_s <= 0:
-        raise UsageError("no time is below 0, and silence lasts")
+    if min(options.latency_s, options.first_step_s, options.for_s) < 0 or min(options.silence_s, options.step_s) <= 0:
+        raise UsageError("no time is below 0, and steps and silence last")
+    if not 0 <= options.failures <= FAILURES_MAX:
+        raise UsageError(f"failures is {options.failures}", hint=f"from 0 to {FAILURES_MAX}")
+    if options.failures and not options.for_s:
+        raise UsageError(f"{options.failures} failures, and no time over which they are spread", hint="say it with --for-s")

@@ -2,6 +2,7 @@
 
     ("sleep", s)          compute          ("plan", g)    wait for a plan of a generation above g
     ("collective", None)  in a collective  ("build", p)   building the group of plan p
+    ("rally", None)       with all others, at the end of a step: see stretches.py
 
 Follows runtime/worker/{membership,attach,transaction,block,survivor,rehearsal,run}.py; what they do with tensors is here one number: the step that
 the state in memory is of (`Process.content`).
@@ -10,13 +11,18 @@ the state in memory is of (`Process.content`).
 from __future__ import annotations
 
 from outlast.engine.protocol.outputs import Output
+from outlast.model import limits
 from outlast.model.booking import Book
-from outlast.model.messages import Hello, Parked, Refused, Regroup
+from outlast.model.messages import IMAGE, Checkpointed, Hello, Parked, Refused, Regroup
 from outlast.model.terms import Cause, Phase
+from outlast.sim.disk import step_of
+from outlast.sim.durations import APPLY_MOST_S, APPLY_S, BODY_SPREAD_S, SEAL_MOST_S, SEAL_S
 from outlast.sim.node import Script
 from outlast.sim.observations import Arrived, Restored
 from outlast.sim.processes import TORN, Died, PeerFailure, Process, Reenter, Thread, UserError
 from outlast.sim.world import World
+
+LOOK_S = 0.05  # one that waits for its own thread looks this often whether it is to leave
 
 
 def script_of(way: str) -> Script:
@@ -34,7 +40,7 @@ class Main:
         self.sharded = world.options.way == "sharded"
         self.reached_steps = False
         self.warm = False  # it has done a step: compiled, allocated
-        self.high_water = 0  # the newest step ever executed: again books as repeated
+        self.stopping = False  # a rank was asked to stop, and all know
 
     # --- the process ---
 
@@ -42,7 +48,7 @@ class Main:
         try:
             yield from self.life()
             yield from self.mark("epilogue", user=True)
-            yield "sleep", self.world.lasting(0.001, 0.05)
+            yield "sleep", self.world.lasting(self.p, 0.001, 0.05)
         except Died:
             return 0
         except (UserError, PeerFailure) as error:
@@ -54,8 +60,8 @@ class Main:
 
     def life(self) -> Thread:
         yield from self.mark("boot")
-        yield "sleep", self.world.lasting(0.01, 0.03)
-        self.node.tell(self.p, Hello(self.p.worker, 1000 + self.p.worker))
+        yield "sleep", self.world.lasting(self.p, 0.01, 0.03)
+        self.node.tell(self.p, Hello(self.p.worker, self.p.pid))
         if self.p.kind == "warm":
             yield from self.park()
         yield from self.join()
@@ -86,7 +92,7 @@ class Main:
         try:
             yield from self.mark("boot")
             yield "sleep", 0.02
-            self.node.tell(self.p, Hello(self.p.worker, 1000 + self.p.worker))
+            self.node.tell(self.p, Hello(self.p.worker, self.p.pid))
             plan: Regroup = yield "plan", 0
             yield "build", plan
             for _ in range(self.world.options.steps):
@@ -116,6 +122,14 @@ class Main:
             self.node.tell(self.p, Refused(self.p.worker, error, 1))
         if error:
             raise UserError(error)
+
+    def look_at_lease(self) -> None:
+        """Before a vote, a seal, a restore, a commit."""
+        if not self.node.lends(self.p):
+            for one in self.p.each():
+                self.world.strikes.fenced(one)
+            self.node.end(self.p, limits.ORPHAN_EXIT_CODE, None)
+            raise Died
 
     def do(self, outputs: list[Output] | None) -> None:
         for output in outputs or ():
@@ -178,7 +192,8 @@ class Main:
 
     def broke(self, error: Exception) -> None:
         victim = self.machine.broken or isinstance(error, PeerFailure)
-        self.do(self.machine.broke(mechanism="collective" if victim else "exception", error=str(error), traceback="traceback", now_s=self.node.now_s))
+        mechanism, unreached = "collective" if victim else "exception", getattr(error, "unreached", ())
+        self.do(self.machine.broke(mechanism=mechanism, error=str(error), traceback="traceback", now_s=self.node.now_s, unreached=unreached))
 
     def stand_still(self, *, in_hook: bool) -> Thread:
         seen = self.machine.generation
@@ -198,11 +213,12 @@ class Main:
 
     def function(self) -> Thread:
         yield from self.mark("setup")
-        yield "sleep", self.world.lasting(0.005, 0.05)
+        yield "sleep", self.world.lasting(self.p, 0.005, 0.05)
         if self.p.rank < 0:
             yield from self.park()
             yield from self.get_in()
         self.reached_steps = True
+        self.stopping = False
         yield from self.attach()
         yield from self.steps()
 
@@ -237,37 +253,73 @@ class Main:
     def restore(self, plan: Regroup) -> Thread:
         self.world.enter(self.p, Phase.REGROUP, cause=Cause.RESTORE)
         yield from self.mark("restoring")
-        yield "sleep", self.world.lasting(0.002, 0.01)
+        yield "sleep", self.world.lasting(self.p, 0.002, 0.01)
+        self.look_at_lease()
         self.check_lives()
         if plan.replicated in ("donor", "transfer"):
             if self.world.transfer is None and self.world.transfer_died:
                 raise PeerFailure("the node with the transfer image is gone")
+            yield from self.reach_image()
             generation, step = self.world.transfer[:2] if self.world.transfer is not None else (-1, -1)
             there = step >= 0 and (plan.replicated == "transfer" or generation == plan.generation)
-            self.world.see(Restored(self.p.worker, self.p.rank, "transfer image", plan.step, (step,) if there else ()))
+            self.reads("transfer image", plan, (step,) if there else ())
         if plan.private == "slot":
-            self.world.see(Restored(self.p.worker, self.p.rank, "slots", plan.step, tuple(sorted(self.node.slots.get(self.p.rank, {}).values()))))
+            self.reads("slots", plan, tuple(sorted(self.node.slots.get(self.p.rank, {}).values())))
+        if plan.private == "checkpoint":
+            yield from self.read_checkpoint(plan)
         whole = plan.replicated != "none" or (self.sharded and plan.private == "slot")
         self.p.holds(plan.step if whole else 0)  # what the script makes is the state before the first step
 
+    def reads(self, source: str, plan: Regroup, found: tuple[int, ...]) -> None:
+        for one in self.p.each():
+            self.world.see(Restored(one.worker, one.rank, source, plan.step, found))
+
+    def arrives(self, plan: Regroup) -> None:
+        for one in self.p.each():
+            self.world.see(Arrived(one.worker, one.rank, plan.generation, plan.step, self.p.content))
+
+    def reach_image(self) -> Thread:
+        """The transfer image may lie on another node."""
+        until_s = self.world.now_s + limits.GROUP_CONNECT_S
+        while self.world.transfer is not None and self.world.paths.heals_s(self.node, self.world.transfer[2]) > self.world.now_s:
+            if self.world.now_s >= until_s:
+                raise PeerFailure("the transfer image cannot be reached", (IMAGE,))
+            yield "sleep", limits.TICK_S
+            self.look_at_lease()
+            self.check_lives()
+
+    def read_checkpoint(self, plan: Regroup) -> Thread:
+        """Its own shard, and rank 0's. Checksums are verified: what does not match them is an error of this process."""
+        disks, step = self.world.disks, step_of(plan.checkpoint)
+        yield "sleep", disks.read_shard_s(self.p)
+        self.check_lives()
+        if disks.why_not(disks.folders.get(step)):
+            self.world.strikes.cannot_read(self.p)
+            raise UserError("the checkpoint does not match its checksums")
+        self.reads("checkpoint", plan, (step,))
+
     def ready(self, plan: Regroup) -> Thread:
-        slots = self.node.slots.setdefault(self.p.rank, {})
-        for slot in [slot for slot, step in slots.items() if step > plan.step]:
-            del slots[slot]
-        if plan.step not in slots.values():
+        self.forget_after(plan.step)
+        if plan.step not in self.node.slots.get(self.p.rank, {}).values():
             yield from self.seal(plan.step)
         if self.sharded:
             self.machine.now_sealed(steps=self.sealed())
         self.register(self.way)
         self.joined(plan)
 
+    def forget_after(self, step: int) -> None:
+        """Images of later steps are of a past that was rolled back."""
+        slots = self.node.slots.get(self.p.rank, {})
+        for slot in [slot for slot, later in slots.items() if later > step]:
+            del slots[slot]
+
     def check_lives(self) -> None:
         if self.p.group is None:
             raise PeerFailure("woken while it restored")
 
     def joined(self, plan: Regroup) -> None:
-        self.high_water = max(self.high_water, plan.high_water)
-        self.world.see(Arrived(self.p.worker, self.p.rank, plan.generation, plan.step, self.p.content))
+        self.p.high_water = max(self.p.high_water, plan.high_water)
+        self.arrives(plan)
         self.do(self.machine.joined(step=plan.step, group_s=0.0, restore_s=0.0))
         self.world.passes(self.p, "joined")
         if not self.p.alive:
@@ -281,7 +333,8 @@ class Main:
         slots = self.node.slots.setdefault(self.p.rank, {})
         slots.pop(step % 2, None)
         yield from self.mark("sealing")
-        yield "sleep", self.world.lasting(0.0005, 0.005)
+        yield "sleep", self.world.lasting(self.p, SEAL_S, SEAL_MOST_S)
+        self.look_at_lease()
         slots[step % 2] = step
 
     # --- steps ---
@@ -291,26 +344,41 @@ class Main:
             if self.machine.committed == self.world.options.phase_after and not self.machine.phases:
                 yield from self.phase()
                 continue
-            self.machine.now_begun(over=self.machine.committed >= self.world.options.steps or self.machine.stop is not None)
+            if self.world.stretches.is_rally(self.machine.committed):
+                yield "rally", None
+            self.machine.now_begun(over=self.is_over())
             if self.machine.broken:
                 plan = yield from self.stand_still(in_hook=False)
                 yield from self.follow(plan)
                 continue
-            if self.machine.committed >= self.world.options.steps or self.machine.stop is not None:
+            if self.is_over():
                 if (yield from self.close()) and (yield from self.hand_over()):
                     break
                 continue
             yield from self.step(self.machine.committed + 1)
         self.world.enter(self.p, Phase.EPILOGUE, cause=Cause.SHUTDOWN)
         yield from self.mark("finishing")
-        self.do(self.machine.finished(stopped=self.machine.stop is not None))
+        self.do(self.machine.finished(stopped=self.stopping))
+        while self.world.now_s < self.p.saves_until_s:
+            yield "sleep", self.p.saves_until_s - self.world.now_s
+
+    def is_over(self) -> bool:
+        return self.machine.committed >= self.world.options.steps or self.stopping
+
+    def vote(self) -> Thread:
+        """As Poll: who comes through knows whether anybody was asked to stop."""
+        group, number = self.p.group, self.p.collectives
+        if group is not None and self.machine.stop is not None:
+            group.stops.add(number)
+        yield "collective", None
+        self.stopping = self.stopping or (group is not None and number in group.stops)
 
     def phase(self) -> Thread:
         """As `run.phase`: over for everybody, or begun again. A successor, which joins where its peers wait, comes to it as they do."""
         self.world.enter(self.p, Phase.EVALUATION, cause=Cause.EVALUATION)
         yield from self.mark("phase")
         try:
-            yield "collective", None
+            yield from self.vote()
         except PeerFailure as error:
             yield from self.follow((yield from self.cut_short(error)))
         else:
@@ -326,15 +394,16 @@ class Main:
             world.enter(p, Phase.BODY)
             p.in_body = True
             yield from self.mark("body")
-            yield "sleep", world.lasting(0.01, 0.03) + self.warming_up()
+            yield "sleep", world.lasting(p, world.options.step_s, world.options.step_s + BODY_SPREAD_S) + self.warming_up()
             yield "collective", None
             yield from self.mark("reduced")
             p.in_body = False
             yield from self.seal_prepared(number)
             world.enter(p, Phase.VOTE)
             yield from self.mark("voting")
+            self.look_at_lease()
             try:
-                yield "collective", None
+                yield from self.vote()
             except PeerFailure as error:
                 held = yield from self.cut_short(error, in_hook=True)
                 if held.settle != "forward":
@@ -344,7 +413,7 @@ class Main:
                 yield from self.mark("passed")
             world.enter(p, Phase.APPLY)
             before, p.content = p.content, TORN
-            yield "sleep", world.lasting(0.001, 0.005)
+            yield "sleep", world.lasting(p, APPLY_S, APPLY_MOST_S)
             yield from self.mark("applied")  # the block's tail is the script's: parameters are of this step, schedulers of the last
             p.holds(before + 1)
         except (UserError, PeerFailure) as error:
@@ -358,7 +427,7 @@ class Main:
     def warming_up(self) -> float:
         """What the first step of a process takes longer: it compiles, and allocates."""
         cold, self.warm = not self.warm, True
-        return self.world.lasting(0.0, self.world.options.first_step_s) if cold and self.world.options.first_step_s else 0.0
+        return self.world.lasting(self.p, 0.0, self.world.options.first_step_s) if cold and self.world.options.first_step_s else 0.0
 
     def seal_prepared(self, number: int) -> Thread:
         if not self.sharded:
@@ -371,14 +440,33 @@ class Main:
             self.world.enter(self.p, Phase.SNAPSHOT, cause=Cause.STALL)
             yield from self.seal(number)
             self.machine.now_sealed(steps=self.sealed())
+        self.look_at_lease()
         if held is None or held.settle == "forward":
             self.world.has_committed(self.p, number)
         self.do(self.machine.now_committed(step=number, now_s=self.node.now_s))
-        self.p.book.commit_step(now_s=self.world.now_s, first=number > self.high_water, then=Cause.OTHER)
+        self.p.book.commit_step(now_s=self.world.now_s, first=number > self.p.high_water, then=Cause.OTHER)
         self.world.enter(self.p, Phase.BETWEEN)
         yield from self.mark("committed")
+        every = self.world.options.checkpoint_every
+        if every and (number % every == 0 or self.stopping):
+            yield from self.save(number)
         if held is not None:
             yield from self.follow(held)
+
+    def save(self, step: int) -> Thread:
+        """As Checkpoints.save: copied now, written by a thread. If the save before is still being written that is waited for, unless there is a regroup."""
+        self.world.enter(self.p, Phase.CHECKPOINT, cause=Cause.STALL)
+        yield from self.mark("saving")
+        while self.world.now_s < self.p.saves_until_s and not self.machine.broken:
+            yield "sleep", min(LOOK_S, self.p.saves_until_s - self.world.now_s)
+        if self.machine.broken:
+            error = "given up for a regroup"
+            self.node.tell(self.p, Checkpointed(self.p.worker, self.machine.generation, self.p.rank, step, "", 0, "", error))
+        else:
+            yield "sleep", self.world.disks.copy_s()
+            self.world.disks.write_shard(self.p, step)
+            yield from self.mark("saved")
+        self.world.enter(self.p, Phase.BETWEEN, cause=Cause.OTHER)
 
     # --- after a fault ---
 
@@ -402,15 +490,18 @@ class Main:
                 plan = yield from self.cut_short(error)
 
     def settle(self, plan: Regroup) -> Thread:
-        yield "sleep", self.world.lasting(0.0005, 0.002)
+        yield "sleep", self.world.lasting(self.p, 0.0005, 0.002)
+        self.stopping = False  # some came through a vote that said so, some may not have: all go on together
         fault_s, detected_s = (None if at_s is None else self.node.world_s(at_s) for at_s in (plan.fault_s, plan.detected_s))
         self.p.book.roll_back(now_s=self.world.now_s, fault_s=fault_s, detected_s=detected_s, then=Cause.REGROUP)
 
     def donate(self, plan: Regroup) -> Thread:
+        self.look_at_lease()
         self.world.transfer, self.world.transfer_died = None, False
         yield from self.mark("donating")
-        yield "sleep", self.world.lasting(0.001, 0.01)
-        self.world.see(Arrived(self.p.worker, self.p.rank, plan.generation, plan.step, self.p.content))
+        yield "sleep", self.world.lasting(self.p, 0.001, 0.01)
+        self.look_at_lease()
+        self.arrives(plan)
         self.world.transfer = (plan.generation, plan.step, self.node)
         self.do(self.machine.donated(step=plan.step))
 
@@ -420,7 +511,7 @@ class Main:
         self.world.enter(self.p, Phase.VOTE)
         yield from self.mark("closing")
         try:
-            yield "collective", None
+            yield from self.vote()
         except PeerFailure as error:
             yield from self.follow((yield from self.cut_short(error)))
             return False
@@ -428,12 +519,12 @@ class Main:
 
     def hand_over(self) -> Thread:
         """Nobody leaves run.steps before the final state lies in the vault."""
-        if self.sharded or self.machine.stop is not None:
+        if self.sharded or self.stopping:
             return True
         if self.p.rank == 0:
             self.world.enter(self.p, Phase.CHECKPOINT)
             self.world.transfer = None
-            yield "sleep", self.world.lasting(0.001, 0.01)
+            yield "sleep", self.world.lasting(self.p, 0.001, 0.01)
             self.world.transfer = (self.machine.generation, self.machine.committed, self.node)
             self.do(self.machine.donated(step=self.machine.committed))
         return (yield from self.close())

@@ -4,6 +4,8 @@ and what was published last is its life in the ledger, as runtime/coordinator/bo
 
 from __future__ import annotations
 
+import math
+
 from outlast.model.goodput import Accounting, account_session
 from outlast.model.records import Interruption, Life
 from outlast.model.terms import Phase
@@ -16,7 +18,9 @@ def publish(process: Process, phase: Phase, *, now_s: float) -> None:
     beacon.phase, beacon.beats, beacon.at_ns = phase, beacon.beats + 1, int(process.node.now_s * 1e9)
     beacon.generation, beacon.step, beacon.prepared = machine.generation, max(machine.committed, 0), max(machine.prepared, 0)
     seconds, since_s, beacon.cause = process.book.settled()
-    beacon.opened_ns, beacon.since_ns, beacon.seconds = int(process.book.opened_s * 1e9), int(since_s * 1e9), dict(seconds)
+    opened_ns, since_ns = int(process.book.opened_s * 1e9), int(since_s * 1e9)
+    if since_ns != beacon.since_ns or opened_ns != beacon.opened_ns:  # else nothing has been settled since
+        beacon.opened_ns, beacon.since_ns, beacon.seconds = opened_ns, since_ns, seconds.copy()
 
 
 class Lives:
@@ -37,3 +41,49 @@ class Lives:
         return account_session(
             world_size=world_size, started_s=began_s, over_s=over_s, now_s=over_s, alive=False, lives=self._ended, interruptions=interruptions,
         )  # fmt: skip
+
+
+class Worked:
+    """How long each rank was at steps when it committed them first, by the world's own watch. What a rank was given by others counts as done in no time."""
+
+    def __init__(self, ranks: int) -> None:
+        self._seconds: list[list[float]] = [[] for _ in range(ranks)]  # since the last stretch; their sum before
+        self._upto = [0] * ranks  # steps that are accounted for
+        self._newest = [0] * ranks  # the newest of them that took any time
+        self._unsure = [0] * ranks  # how many may be booked as something else
+        self._longest_s = 0.0
+
+    def given(self, rank: int, step: int) -> None:
+        """It is in a group with the state of `step`."""
+        self._upto[rank] = max(self._upto[rank], step)
+
+    def told(self, rank: int, high_water: int, step: int) -> None:
+        """It goes on from `step`. A step more or less than the rank really came to is booked otherwise than it was; so is one that it was given once, and does
+        itself now.
+        """
+        self._unsure[rank] += abs(self._newest[rank] - high_water)
+        if step < self._upto[rank]:
+            self._unsure[rank] += max(0, self._upto[rank] - max(high_water, self._newest[rank]))
+
+    def did(self, rank: int, step: int, took_s: float) -> None:
+        self._longest_s = max(self._longest_s, took_s)
+        if step > self._upto[rank]:
+            self._upto[rank] = step
+            self._seconds[rank].append(took_s)
+            if took_s:
+                self._newest[rank] = step
+
+    def all_did(self, count: int, last: int, step_s: float) -> None:
+        """`count` steps each, of `step_s`, up to `last`."""
+        self._longest_s = max(self._longest_s, step_s)
+        for rank, seconds in enumerate(self._seconds):
+            new = last - max(self._upto[rank], last - count)  # holders that were lost may have done some of them
+            if new > 0:
+                seconds[:] = [math.fsum((*seconds, new * step_s))]
+                self._upto[rank] = self._newest[rank] = last
+
+    def seconds(self) -> tuple[float, ...]:
+        return tuple(math.fsum(seconds) for seconds in self._seconds)
+
+    def unsure_s(self) -> tuple[float, ...]:
+        return tuple(unsure * self._longest_s for unsure in self._unsure)

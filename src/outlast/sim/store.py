@@ -41,6 +41,6 @@ class Store:
         self.lives = False
         if not with_node:
             self.home.heard_by_agent(StoreLost("it ended"))
-        for process in self._world.alive():
+        for process in dict.fromkeys(one.unit for one in self._world.alive()):
             if process.waits is not None and process.waits[0] == "build":
                 self._world.collectives.wake(process, PeerFailure("the store is gone"))

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING
 
 from outlast.engine.protocol.state import Stage
-from outlast.model.fault_plan import NODE_KINDS, PlannedFault
+from outlast.model.fault_plan import DISK_KINDS, NODE_KINDS, PlannedFault
 from outlast.sim.observations import WentOn
 from outlast.sim.processes import Process
+from outlast.sim.timeline import FIXED
 
 if TYPE_CHECKING:
     from outlast.sim.node import Node
     from outlast.sim.world import World
 
 
-HARMLESS = ("repeat", "linger")  # nobody has lost anything by these alone: a run that takes them for a fault is wrong
+STEP_MARKS = ("body", "reduced", "sealing", "prepared", "voting", "passed", "applied", "committed")  # each rank passes each once a step
+AGENT = "stop of an agent"
+KEEP_WORD = ("cut", "lag", "freeze", "lose_coordinator")  # an agent does not hear of its lease
+HARMLESS = ("repeat", "linger", *DISK_KINDS)  # nobody has lost anything by these alone: a run that takes them for a fault is wrong
 
 
 class Strikes:
@@ -29,7 +34,13 @@ class Strikes:
         self.in_recovery: list[str] = []
         self._world = world
         self._kinds: dict[int, set[str]] = {}  # pid -> what struck it
-        self._visits: dict[tuple[int | None, str], int] = {}
+        self._due: set[str] = set()
+        self._visits = {(fault.rank, fault.mark): 0 for fault in faults if fault.mark}
+        self._by_mark: dict[str, list[PlannedFault]] = {}
+        for fault in faults:
+            if fault.mark or fault.at_step is not None:
+                self._by_mark.setdefault(fault.mark or "body", []).append(fault)
+        self._refusals = 0  # processes that could not read what they were told to
 
     @property
     def fired(self) -> tuple[str, ...]:
@@ -39,16 +50,25 @@ class Strikes:
         """The run begins."""
         for fault in self.faults:
             if fault.at_s is not None:
-                self._world.timeline.after(fault.at_s + fault.after_s, partial(self._strike_holder, fault))
+                self._world.timeline.after(fault.at_s + fault.after_s, partial(self._strike_holder, fault), sort=FIXED)
 
-    def kinds(self, pids: tuple[int, ...]) -> tuple[str, ...]:
-        """Of the faults that struck these processes."""
-        return tuple(sorted({kind for pid in pids for kind in self._kinds.get(pid, ())}))
+    def kinds(self, pids: tuple[int, ...], *, others: bool = False) -> tuple[str, ...]:
+        """Of the faults that struck these processes. `others`: and some that were lost with their node before anybody said which they are."""
+        whole = {AGENT if fault.agent else fault.kind for _, fault, _ in self.struck if fault.agent or fault.kind in NODE_KINDS} if others else set()
+        return tuple(sorted(whole | {kind for pid in pids for kind in self._kinds.get(pid, ())}))
+
+    def all_kinds(self) -> tuple[str, ...]:
+        """Of all faults that have struck."""
+        return tuple(sorted({AGENT if fault.agent else fault.kind for _, fault, _ in self.struck}))
 
     @property
     def harmful(self) -> int:
-        """How often something was struck that the run may take for a fault."""
-        return sum(fault.kind not in HARMLESS for _, fault, _ in self.struck)
+        """How often something was struck that the run may take for a fault. A partition may end what stands, and then what is to come after it; so may a
+        coordinator's absence, when a lease runs out for it that had a while to go.
+        """
+        struck = sum(fault.kind not in HARMLESS for _, fault, _ in self.struck)
+        struck += sum(fault.kind in ("part", "lose_coordinator") for _, fault, _ in self.struck)
+        return struck + self._refusals
 
     @property
     def held_up_s(self) -> float:
@@ -57,35 +77,67 @@ class Strikes:
 
     def pids(self) -> tuple[int, ...]:
         """Processes that may be blamed. Neither the store nor the coordinator has one here: nobody is to blame for them."""
-        return tuple(sorted(pid for pid, kinds in self._kinds.items() if kinds - set(HARMLESS)))
+        return tuple(sorted(pid for pid, kinds in self._kinds.items() if kinds - (set(HARMLESS) - {"corrupt_disk"})))
+
+    def cannot_read(self, process: Process) -> None:
+        """What lies on the disk has changed since it was found to be good: whoever reads it fails."""
+        self._refusals += 1
+        self._strikes_process(process, "corrupt_disk")
 
     def fenced(self, process: Process) -> None:
         """Its agent kills it, for the lease is out: whatever struck the line or the coordinator has struck it."""
-        for kind in {fault.kind for _, fault, _ in self.struck if fault.kind in ("cut", "lag", "lose_coordinator")}:
+        for kind in {AGENT if fault.agent else fault.kind for _, fault, _ in self.struck if fault.agent or fault.kind in KEEP_WORD}:
             self._strikes_process(process, kind)
 
     def _strikes_process(self, process: Process, kind: str) -> None:
         self._kinds.setdefault(process.pid, set()).add(kind)
 
+    def waits_for(self, mark: str) -> bool:
+        return mark in self._by_mark
+
     def at_mark(self, process: Process, mark: str) -> None:
         for rank in (process.rank, None):  # visits of this rank, and of anybody
-            self._visits[rank, mark] = self._visits.get((rank, mark), 0) + 1
-        for fault in self.faults:
+            if (rank, mark) in self._visits:
+                self._visits[rank, mark] += 1
+        for fault in self._by_mark[mark]:
             if fault.rank not in (process.rank, None):
                 continue
             here = fault.mark == mark and fault.nth <= self._visits[fault.rank, mark] < fault.nth + fault.times
-            if here or (fault.at_step is not None and mark == "body" and process.machine.committed + 1 == fault.at_step and fault.id not in self.fired):
+            at_step = fault.at_step is not None and mark == "body" and process.machine.committed + 1 == fault.at_step
+            if here or (at_step and fault.id not in self.fired and fault.id not in self._due):
+                if at_step and fault.rank is None:
+                    self._due.add(fault.id)  # once, whoever comes to that step first
                 if fault.after_s:
-                    self._world.timeline.after(fault.after_s, partial(self._strike, process, fault))
+                    self._world.timeline.after(fault.after_s, partial(self._strike, process, fault), sort=FIXED)
                 else:
                     self._strike(process, fault)
 
+    def steps_from(self, step: int) -> float:
+        """How many steps after `step` all ranks can do before one of these that wait for a step, or a mark in it, may strike."""
+        count = math.inf
+        for fault in self.faults:
+            if fault.at_step is not None and fault.at_step > step and fault.id not in self.fired:
+                count = min(count, fault.at_step - step - 2)
+            elif fault.mark in STEP_MARKS:
+                until = fault.nth - self._visits[fault.rank, fault.mark]
+                if until > 1 - fault.times:
+                    count = min(count, until // (self._world.options.ranks if fault.rank is None else 1) - 2)
+        return count
+
+    def leapt(self, count: int) -> None:
+        """All ranks have done so many steps more."""
+        for rank, mark in self._visits:
+            if mark in STEP_MARKS and rank != -1:
+                self._visits[rank, mark] += count * (self._world.options.ranks if rank is None else 1)
+
     def at_stage(self, stage: str) -> None:
         """The coordinator is in `stage` now."""
-        self._visits[None, stage] = self._visits.get((None, stage), 0) + 1
-        for fault in self.faults:
+        if (None, stage) not in self._visits:
+            return
+        self._visits[None, stage] += 1
+        for fault in self._by_mark[stage]:
             if fault.rank is None and fault.mark == stage and fault.nth <= self._visits[None, stage] < fault.nth + fault.times:
-                self._world.timeline.after(fault.after_s, partial(self._strike_thing, fault))
+                self._world.timeline.after(fault.after_s, partial(self._strike_thing, fault), sort=FIXED)
 
     def _strike_holder(self, fault: PlannedFault) -> None:
         if fault.rank is None:
@@ -109,6 +161,13 @@ class Strikes:
         world = self._world
         if world.end is not None:
             return
+        if fault.node is not None and fault.peer is not None:
+            self._strike_link(fault, world.nodes[fault.node], world.nodes[fault.peer])
+            return
+        if fault.disk is not None:
+            self._note(fault, 0, f"disk {fault.disk}")
+            world.disks.strike(fault.kind, fault.disk, for_s=fault.for_s)
+            return
         if fault.node is None:
             self._note(fault, 0, "the store" if fault.kind == "lose_store" else "the coordinator")
             if fault.kind == "lose_store":
@@ -118,12 +177,24 @@ class Strikes:
             return
         self._strike_node(fault, world.nodes[fault.node])
 
+    def _strike_link(self, fault: PlannedFault, node: Node, other: Node) -> None:
+        """No process is struck: none may be blamed."""
+        self._note(fault, 0, f"the link between {node.name} and {other.name}")
+        if fault.kind == "part":
+            self._world.paths.part(node, other, fault.for_s)
+        else:
+            self._world.collectives.reset(node, other)
+
     def _strike_node(self, fault: PlannedFault, node: Node) -> None:
         world = self._world
-        self._note(fault, 0, f"node {node.name}")
+        self._note(fault, 0, f"{'the agent of ' if fault.agent else ''}node {node.name}")
         for process in node.alive():
-            self._strikes_process(process, fault.kind)
-        if fault.kind == "lose_node":
+            self._strikes_process(process, AGENT if fault.agent else fault.kind)
+        if fault.agent:
+            node.still.stop_agent(fault.for_s)
+        elif fault.kind == "freeze":
+            node.still.freeze(fault.for_s)
+        elif fault.kind == "lose_node":
             node.lose_power(for_s=fault.for_s)
         elif fault.kind == "cut":
             node.cable.cut(fault.for_s)
@@ -148,7 +219,7 @@ class Strikes:
         elif fault.kind in ("stop", "deaf"):
             process.stopped, process.listed_stopped = True, fault.kind == "stop"
             process.stopped_since_s = (process.stopped_since_s or world.now_s) if process.listed_stopped else None
-            world.timeline.after(fault.for_s, lambda: self._go_on(process))
+            world.timeline.after(fault.for_s, lambda: self._go_on(process), sort=FIXED)
         elif fault.kind == "hang":
             process.hung = True
         elif fault.kind == "hold":
@@ -166,11 +237,9 @@ class Strikes:
         if process.dying:
             return
         since_s, process.stopped_since_s = process.stopped_since_s, None
-        cut_off = any(fault.kind in (*NODE_KINDS, "lose_coordinator") for _, fault, _ in self.struck)  # nobody may have been there to be told
+        cut_off = any(fault.agent or fault.kind in (*NODE_KINDS, "lose_coordinator") for _, fault, _ in self.struck)  # nobody may have been there to be told
         if since_s is not None and process.alive and self._world.end is None and not cut_off:
             self._world.see(WentOn(process.worker, process.rank, self._world.now_s - since_s))
         process.node.stir()
         process.stopped = process.listed_stopped = False
-        backlog, process.backlog = process.backlog, []
-        for act in backlog:
-            act()
+        process.catch_up()

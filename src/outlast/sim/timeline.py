@@ -6,33 +6,79 @@ Ties are broken by priority, then by the order in which things were planned, so 
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable
 
 URGENT, NORMAL, LATE = 0, 1, 2
+BUSY, FIXED, ROUTINE = "busy", "fixed", "routine"
+
+Act = Callable[[], object]
 
 
 class Timeline:
-    """`now_s` moves only in `step`."""
+    """`now_s` moves only in `step` and `leap`. What is planned is of one of three sorts:
+
+    BUSY     somebody is at work, or a message on its way; `busy`: how many of these there are
+    FIXED    a fault, a deadline: no leap passes it
+    ROUTINE  heartbeats, leases, ticks, whose planners know what a leap makes of them
+    """
 
     def __init__(self, *, began_s: float) -> None:
         self.now_s = began_s
         self.events = 0  # that have happened
-        self._heap: list[tuple[float, int, int, Callable[[], None]]] = []
+        self.busy = 0
+        self._heap: list[tuple[float, int, int, Act, str]] = []
+        self._fixed: list[tuple[float, int]] = []
+        self._void: set[int] = set()
         self._planned = 0
 
-    def after(self, delay_s: float, act: Callable[[], None], *, priority: int = NORMAL) -> None:
-        """`act` happens `delay_s` from now; at once, but not before this event is over, where that is 0 or less."""
-        self._planned += 1
-        heapq.heappush(self._heap, (self.now_s + max(delay_s, 0.0), priority, self._planned, act))
+    def after(self, delay_s: float, act: Act, *, priority: int = NORMAL, sort: str = BUSY) -> int:
+        """`act` happens `delay_s` from now; at once, but not before this event is over, where that is 0 or less. Returns what `cancel` takes."""
+        return self.at(self.now_s + delay_s if delay_s > 0.0 else self.now_s, act, priority=priority, sort=sort)
+
+    def at(self, at_s: float, act: Act, *, priority: int = NORMAL, sort: str = BUSY) -> int:
+        """`act` happens at that moment."""
+        self._planned = number = self._planned + 1
+        heapq.heappush(self._heap, (at_s, priority, number, act, sort))
+        if sort is BUSY:
+            self.busy += 1
+        elif sort is FIXED:
+            heapq.heappush(self._fixed, (at_s, number))
+        return number
+
+    def cancel(self, number: int, *, sort: str) -> None:
+        """What was planned does not happen. It has not happened yet, and is of that sort."""
+        self._void.add(number)
+        if sort is BUSY:
+            self.busy -= 1
 
     @property
-    def next_s(self) -> float | None:
-        """When the next event is due; None: nothing will ever happen again."""
-        return self._heap[0][0] if self._heap else None
+    def next_fixed_s(self) -> float | None:
+        """When the next one is due that no leap may pass."""
+        while self._fixed and (self._fixed[0][1] in self._void or self._fixed[0][0] < self.now_s):
+            heapq.heappop(self._fixed)
+        return self._fixed[0][0] if self._fixed else None
 
-    def step(self) -> None:
-        """Let the next event happen."""
-        at_s, _, _, act = heapq.heappop(self._heap)
-        self.now_s = max(self.now_s, at_s)
-        self.events += 1
-        act()
+    def step(self, *, until_s: float = math.inf) -> bool:
+        """Let the next event happen. False: there is none up to then."""
+        heap, void = self._heap, self._void
+        while heap:
+            if heap[0][0] > until_s:
+                return False
+            at_s, _, number, act, sort = heapq.heappop(heap)
+            if number in void:
+                void.discard(number)
+                continue
+            if at_s > self.now_s:
+                self.now_s = at_s
+            if sort is BUSY:
+                self.busy -= 1
+            self.events += 1
+            act()
+            return True
+        return False
+
+    def leap(self, to_s: float) -> None:
+        """Nothing happens until then: nobody is busy. What is routine, and was due, is its planners' to plan anew."""
+        assert self.next_fixed_s is None or self.next_fixed_s >= to_s
+        self.now_s = to_s

@@ -9,6 +9,7 @@ import hashlib
 from collections import deque
 
 KEPT_LINES = 120
+AT_ONCE_LINES = 256  # go into the digest
 
 
 class Trace:
@@ -17,12 +18,21 @@ class Trace:
     def __init__(self, *, began_s: float) -> None:
         self.newest: deque[str] = deque(maxlen=KEPT_LINES)
         self._began_s = began_s
+        self._unhashed: list[str] = []
         self._digest = hashlib.blake2b(digest_size=16)
 
     def line(self, at_s: float, what: str) -> None:
         text = f"{at_s - self._began_s:12.6f}  {what}"
         self.newest.append(text)
-        self._digest.update(text.encode() + b"\n")
+        self._unhashed.append(text)
+        if len(self._unhashed) >= AT_ONCE_LINES:
+            self._hash()
+
+    def _hash(self) -> None:
+        if self._unhashed:
+            self._digest.update(("\n".join(self._unhashed) + "\n").encode())
+            self._unhashed.clear()
 
     def digest(self) -> str:
+        self._hash()
         return self._digest.hexdigest()

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from outlast.engine.protocol.agent import Agent
 from outlast.model import limits
-from outlast.sim.timeline import LATE, Timeline
+from outlast.sim.timeline import LATE, ROUTINE, Timeline
 
 REST_MAX_S = 60.0
 
@@ -40,30 +40,63 @@ class Watch:
         self._began_s = timeline.now_s
         self._done = 0  # the last tick, counted from the beginning
         self._due = 0  # the next one
-        self.over = False
+        self._over = False
+        self._tick_at = 0  # what the timeline calls the next tick; 0: none is planned
+        self._held = False  # the agent stands still
+
+    def hold(self) -> None:
+        """No tick comes before `go_on`: the first then is late."""
+        if not self._held:
+            self._held = True
+            self._cancel()
+            self._agent.rest(until_s=self._clock.local_s(self._timeline.now_s))
+
+    def go_on(self) -> None:
+        if self._held and not self._over:
+            self._plan(math.floor((self._timeline.now_s - self._began_s) / limits.TICK_S) + 1)
+        self._held = False
 
     def begin(self) -> None:
         self._plan(1)
 
     def event_ends(self) -> None:
         """Something that the agent looks at has changed, which ends its rest: the next tick is the one that would have come anyway."""
+        if self._due == self._done + 1:
+            return  # it comes anyway
         number = max(self._done, math.floor((self._timeline.now_s - self._began_s) / limits.TICK_S)) + 1
-        if not self.over and number < self._due:
+        if not self._over and not self._held and number < self._due:
             self._agent.rest(until_s=self._clock.local_s(self._at_s(number - 1)))
             self._plan(number)
+
+    def ends(self) -> None:
+        """There is nobody any more who looks."""
+        self._over = True
+        self._cancel()
+
+    def leapt(self) -> None:
+        """The world has leapt over ticks that led to nothing."""
+        self._done = math.floor((self._timeline.now_s - self._began_s) / limits.TICK_S)
+        self._agent.rest(until_s=self._clock.local_s(self._at_s(self._done)))
+        self._plan(self._done + 1)
 
     def _at_s(self, number: int) -> float:
         return self._began_s + number * limits.TICK_S
 
     def _plan(self, number: int) -> None:
+        self._cancel()
         self._due = number
-        self._timeline.after(self._at_s(number) - self._timeline.now_s, partial(self._tick, number), priority=self._priority)
+        self._tick_at = self._timeline.after(self._at_s(number) - self._timeline.now_s, partial(self._tick, number), priority=self._priority, sort=ROUTINE)
+
+    def _cancel(self) -> None:
+        if self._tick_at:
+            self._timeline.cancel(self._tick_at, sort=ROUTINE)
+            self._tick_at = 0
 
     def _tick(self, number: int) -> None:
-        if number != self._due or self.over:
-            return  # something happened since, and another tick took its place
-        self._done = number
+        self._done, self._tick_at = number, 0
         self._look()
+        if self._over or self._held:
+            return
         quiet_until_s = self._clock.world_s(self._agent.quiet_until_s()) if self._rests else 0.0
         following = math.floor((min(quiet_until_s, self._timeline.now_s + REST_MAX_S) - self._began_s) / limits.TICK_S)
         if following > number + 1:

@@ -6,28 +6,36 @@ The coordinator is the machine of the product; so are the agent and each worker'
 from __future__ import annotations
 
 import math
+from collections import deque
 
 from outlast.engine.protocol.coordinator import Coordinator
 from outlast.engine.protocol.outputs import End
+from outlast.model import limits
 from outlast.model.fault_plan import PlannedFault
 from outlast.model.messages import ForAgent
 from outlast.model.records import Interruption
 from outlast.model.terms import Cause, Phase
 from outlast.sim.checkers import Jury
 from outlast.sim.collectives import Collectives
-from outlast.sim.draws import Stream
+from outlast.sim.crews import Crews
+from outlast.sim.disk import Disks
+from outlast.sim.draws import Luck, Pool, Stream
 from outlast.sim.headquarters import Headquarters
 from outlast.sim.links import Links
 from outlast.sim.node import Node, Script
 from outlast.sim.observations import Arrived, Booked, Named, NothingMoves, Observation, RankGiven, Regrouped, RunOver, StepDone
 from outlast.sim.options import Options
+from outlast.sim.paths import Paths
 from outlast.sim.processes import Process
-from outlast.sim.seconds import Lives, publish
+from outlast.sim.seconds import Lives, Worked, publish
 from outlast.sim.store import Store
-from outlast.sim.strikes import Strikes
-from outlast.sim.timeline import Timeline
+from outlast.sim.stretches import Stretches
+from outlast.sim.strikes import STEP_MARKS, Strikes
+from outlast.sim.timeline import FIXED, Timeline
 from outlast.sim.trace import Trace
+from outlast.sim.verdicts import Verdicts
 
+COMMITS_KEPT = 100_000
 BEGAN_S = 100.0  # not 0: a time that somebody forgot is seen
 
 
@@ -36,12 +44,17 @@ class World:
 
     rests   ticks of the agent that can lead to nothing are left out: the same course, in less time
     steady  all work and all messages take the least time
+    every_step  those of undisturbed stretches too are simulated: the same course, in more time
+    every_rank  each is simulated by itself, though others of its node do the same: the same course, in more time
     """
 
     def __init__(self, *, options: Options, script: Script, faults: tuple[PlannedFault, ...] = (), seed: int = 0,
-                 rests: bool = True, steady: bool = False) -> None:  # fmt: skip
+                 rests: bool = True, steady: bool = False, every_step: bool = False, every_rank: bool = False) -> None:  # fmt: skip
+        self._streams: list[Stream] = []
+
         def stream(purpose: str) -> Stream:
-            return Stream(seed, purpose, steady=steady)
+            self._streams.append(Stream(seed, purpose, steady=steady))
+            return self._streams[-1]
 
         self.options = options
         self.timeline = Timeline(began_s=BEGAN_S)
@@ -52,32 +65,40 @@ class World:
         self.hq = Headquarters(self)
         self._work = stream("work")
         self._links = Links(self.timeline, stream("links"), latency_s=options.latency_s)
-        kernel, lines, clocks = stream("kernel"), stream("lines"), stream("clocks")
+        kernel, lines, clocks, standstills = stream("kernel"), stream("lines"), stream("clocks"), stream("standstills")
         self.store = Store(self, kernel)
-        self.collectives = Collectives(self.timeline, stream("collectives"), ranks=options.ranks, resume=_resume_if)
+        self.paths = Paths(self.timeline, stream("paths"))
+        self.collectives = Collectives(self.timeline, stream("collectives"), ranks=options.ranks, resume=_resume_if, paths=self.paths, turns=stream("turns"))
+        self.disks = Disks(self, stream("disks"))
+        self.verdicts = Verdicts(self, stream("verdicts"))
+        self.pool = Pool(Stream(seed, "luck"), steady=steady) if options.alike else None
         self.nodes = [
-            Node(self, name=name, script=script, links=self._links, kernel=kernel, lines=lines, rests=rests, clock=_clock(clocks, options))
+            Node(
+                self, name=name, script=script, links=self._links, kernel=kernel, lines=lines, standstills=standstills, rests=rests,
+                clock=_clock(clocks, options),
+            )
             for name in options.node_names
-        ]
+        ]  # fmt: skip
         self._by_name = {node.name: node for node in self.nodes}
         self.transfer: tuple[int, int, Node] | None = None  # generation and step of the transfer image, and where it lies
         self.transfer_died = False  # with its node
         self._by_rank: dict[int, dict[int, Process]] = {}
         self.stirred: dict[Node, None] = {}  # nodes on which the event at hand changed anything that their agents look at
         self.done: set[int] = set()  # ranks whose last process came to its end well
-        self.commits: list[tuple[float, int, int, int]] = []  # time, generation, rank, step
+        self.commits: deque[tuple[float, int, int, int]] = deque(maxlen=COMMITS_KEPT)  # time, generation, rank, step
         self.committed = 0  # the newest step committed by anybody (sharded: sealed by all)
         self._joined: dict[int, set[int]] = {}  # generation -> ranks that came to be in it
         self._planned_s = 0.0  # when the newest plan was made
         self.rolled_back: list[tuple[int, int]] = []  # step known, step gone back to
         self.marks: dict[str, int] = {}
         self.lives = Lives()
-        self._worked_s: dict[
-            int, dict[int, float]
-        ] = {}  # rank -> step -> how long it was at it when it committed it first; 0: it was given what others had done
-        self._longest_s = 0.0  # that any rank was at a step
-        self._unsure: dict[int, int] = {}  # rank -> how many of its steps may be booked as something else
-        self._stop_asked = False
+        self.worked = Worked(options.ranks)
+        self.stop_asked = False
+        self.living = 0  # processes that live
+        self.bound_s = math.inf
+        self.stretches = Stretches(self, every_step=every_step)
+        self.crews = Crews(self, faults, every_rank=every_rank)
+        self._laggard = 0  # a rank that has sealed less than others
 
     @property
     def interruptions(self) -> dict[int, Interruption]:
@@ -96,40 +117,34 @@ class World:
     # --- time ----------------------------------------------------------------------------------------------
 
     def run(self, *, bound_s: float) -> End | None:
+        self.bound_s = BEGAN_S + bound_s
+        if self.options.for_s:
+            self.timeline.after(self.options.for_s, lambda: self.ask_stop(reason="its time is up", exit_code=0), sort=FIXED)
         self.hq.begin()
         for node in self.nodes:
             node.begin()
         self.strikes.arm()
-        while self.end is None or any(process.alive for node in self.nodes for process in node.processes.values()):
-            due_s = self.timeline.next_s
-            if due_s is None or due_s > BEGAN_S + bound_s or self.jury.violations:
-                break
-            self.timeline.step()
-            for node in self.stirred:
-                node.watch.event_ends()
-            self.stirred.clear()
+        step, stirred, violations = self.timeline.step, self.stirred, self.jury.violations
+        while (self.end is None or self.living) and not violations and step(until_s=self.bound_s):
+            if stirred:
+                for node in stirred:
+                    node.watch.event_ends()
+                stirred.clear()
         if self.end is None and not self.jury.violations:
             self.see(NothingMoves(bound_s, self.describe()))
         return self.end
 
     def ask_stop(self, *, reason: str, exit_code: int) -> None:
         """Somebody wants the run to end."""
-        self._stop_asked = True
+        self.stop_asked = True
         self.hq.ask_stop(reason=reason, exit_code=exit_code)
 
     def see(self, seen: Observation) -> None:
         if isinstance(seen, RankGiven) and self.options.nodes > 1:
-            self._note_unsure(seen.plan.rank, seen.plan.high_water)
-        if isinstance(seen, Arrived):
-            for step in range(1, seen.step + 1):
-                self._worked_s.setdefault(seen.rank, {}).setdefault(step, 0.0)
+            self.worked.told(seen.plan.rank, seen.plan.high_water, seen.plan.step)
+        elif isinstance(seen, Arrived):
+            self.worked.given(seen.rank, seen.step)
         self.jury.see(self.age_s, seen)
-
-    def _note_unsure(self, rank: int, high_water: int) -> None:
-        """A step more or less than the rank really came to is booked otherwise than it was."""
-        worked_s = self._worked_s.get(rank, {})
-        wrong = abs(max((step for step, step_s in worked_s.items() if step_s), default=0) - high_water)
-        self._unsure[rank] = self._unsure.get(rank, 0) + wrong
 
     def say(self, what: str) -> None:
         self.trace.line(self.now_s, what)
@@ -155,11 +170,23 @@ class World:
         """Living processes that hold `rank`, or hold it still."""
         return [process for process in self._by_rank.get(rank, {}).values() if process.alive]
 
+    def owners(self, rank: int) -> list[Process]:
+        """The same, but for those that may not act any more."""
+        return [process for process in self.in_rank(rank) if not process.node.still.outlives_lease]
+
     def takes_rank(self, process: Process, rank: int) -> None:
         """From its birth, or by a plan."""
         self._by_rank.get(process.rank, {}).pop(process.worker, None)
         process.rank = rank
         self._by_rank.setdefault(rank, {})[process.worker] = process
+
+    def takes_place(self, mate: Process) -> None:
+        """Of the process that is a crew from now on."""
+        mate.node.processes[mate.worker] = self._by_rank[mate.rank][mate.worker] = mate
+
+    def luck(self, place: int) -> Luck | None:
+        """Of a process that begins."""
+        return Luck(self.pool, place) if self.pool is not None else None
 
     def node_of(self, name: str) -> Node:
         return self._by_name[name]
@@ -178,7 +205,7 @@ class World:
             return held if len(held) == self.options.ranks else ()
         had = [p for node in self.nodes for p in node.processes.values() if p.rank >= 0 and p.best >= step and (p.alive or p.ended_s > self._planned_s)]
         if self.options.nodes > 1:  # an agent may have killed it, for its lease
-            return tuple(p.rank for p in had if p.alive and p.worker not in p.node.doomed)
+            return tuple(p.rank for p in had if p.alive and p.worker not in p.node.doomed and not p.node.still.outlives_lease)
         return tuple(p.rank for p in had if (p.alive if p.worker not in p.node.doomed else p.pid not in self.strikes.pids()))
 
     def planned(self) -> None:
@@ -200,19 +227,20 @@ class World:
     def ended(self, end: End) -> None:
         self.end = end
         for node in self.nodes:
-            node.watch.over = True
+            node.watch.ends()
         self.say(f"the run is {end.state}, exit code {end.exit_code}: {end.reason}")
         interruptions = self.interruptions
         self.see(
             RunOver(
                 state=end.state, exit_code=end.exit_code, reason=end.reason, committed=self.committed, until=self.options.steps, trained=bool(self.commits),
-                plain=self.options.way == "plain", stop_asked=self._stop_asked,
+                plain=self.options.way == "plain", stop_asked=self.stop_asked,
                 refused=any(fault.kind == "refuse" for _, fault, _ in self.strikes.struck),
-                alive=tuple(process.worker for process in self.alive() if process.rank >= 0 and not process.dying),
+                alive=tuple(p.worker for p in self.alive() if p.rank >= 0 and not p.dying and not p.node.still.outlives_lease),
                 open_interruptions=tuple(one.id for one in interruptions.values() if one.resumed_s is None),
-                interruptions=len(interruptions), strikes=self.strikes.harmful, done=tuple(sorted(self.done)),
-                blamed=tuple(sorted({pid for one in interruptions.values() for pid in one.pids})), struck=self.strikes.pids(),
-                ranks=self.options.ranks,
+                interruptions=len(interruptions), strikes=self.strikes.harmful + self.verdicts.acts, done=tuple(sorted(self.done)),
+                blamed=_blamed(interruptions, end), struck=self.strikes.pids(),
+                ranks=self.options.ranks, kinds=self.strikes.all_kinds(),
+                max_restarts=limits.RESTARTS_COUNT if self.options.max_restarts is None else self.options.max_restarts,
             )
         )  # fmt: skip
         if self.options.way != "plain":
@@ -222,7 +250,7 @@ class World:
                     Named(
                         one.id,
                         one.mechanism.value,
-                        self.strikes.kinds(one.pids),
+                        () if one.id in self.verdicts.own else self.strikes.kinds(one.pids, others=len(one.pids) < len(one.ranks)),
                         times_s,
                         self.age_s,
                         1.0 + self.strikes.held_up_s + self.age_s * self.options.drift,
@@ -232,22 +260,23 @@ class World:
             process.node.end(process, None, 9)
         records = list(interruptions.values())
         booked = self.lives.account(world_size=self.options.ranks, began_s=BEGAN_S, over_s=self.now_s, interruptions=records)
-        worked_s = tuple(math.fsum(self._worked_s.get(rank, {}).values()) for rank in range(self.options.ranks))
-        unsure_s = tuple(self._unsure.get(rank, 0) * self._longest_s for rank in range(self.options.ranks))
-        self.see(Booked(booked.wall_s, booked.by_rank, worked_s, unsure_s, bool(records) or end.state != "ended"))
+        self.see(Booked(booked.wall_s, booked.by_rank, self.worked.seconds(), self.worked.unsure_s(), bool(records) or end.state != "ended"))
 
     # --- what the script tells -----------------------------------------------------------------------------
 
-    def lasting(self, least_s: float, most_s: float) -> float:
+    def lasting(self, process: Process, least_s: float, most_s: float) -> float:
         """How long some work of the script takes."""
-        return self._work.between(least_s, most_s)
+        return (process.luck or self._work).between(least_s, most_s)
 
     def passes(self, process: Process, mark: str) -> None:
         """The main thread is at `mark`."""
+        each = process.each()
         if mark == "joined":
-            self._joined.setdefault(process.machine.generation, set()).add(process.rank)
-        self.marks[mark] = self.marks.get(mark, 0) + 1
-        self.strikes.at_mark(process, mark)
+            self._joined.setdefault(process.machine.generation, set()).update([one.rank for one in each])
+        self.marks[mark] = self.marks.get(mark, 0) + len(each)
+        if self.strikes.waits_for(mark):
+            for one in tuple(each):
+                self.strikes.at_mark(one, mark)
 
     def enter(self, process: Process, phase: Phase, *, cause: Cause | None = None) -> None:
         """As Session.enter."""
@@ -258,17 +287,51 @@ class World:
 
     def has_committed(self, process: Process, step: int) -> None:
         generation = process.machine.generation
-        owners = tuple(p.worker for p in self.in_rank(process.rank) if not p.dying)
-        self.see(StepDone(process.worker, process.rank, generation, step, process.content, owners))
-        self._longest_s = max(self._longest_s, self.now_s - process.step_began_s)
-        self._worked_s.setdefault(process.rank, {}).setdefault(step, self.now_s - process.step_began_s)
-        self.commits.append((self.now_s, generation, process.rank, step))
-        self.say(f"rank {process.rank} commits step {step} in generation {generation}")
-        if self.options.way == "sharded":
-            sealed = [max((step for node in self.nodes for step in node.slots.get(rank, {}).values()), default=0) for rank in range(self.options.ranks)]
-            self.committed = max(self.committed, min(sealed))
-        else:
+        late = process.node.still.outlives_lease
+        for one in process.each():
+            holders = self._by_rank[one.rank]
+            alone = len(holders) == 1 and one.worker in holders and not late and not one.dying
+            owners = (one.worker,) if alone else tuple(p.worker for p in self.owners(one.rank) if not p.dying)
+            self.see(StepDone(one.worker, one.rank, generation, step, process.content, owners))
+            self.worked.did(one.rank, step, self.now_s - process.step_began_s)
+            if not self.stretches.silent:
+                self.commits.append((self.now_s, generation, one.rank, step))
+                self.say(f"rank {one.rank} commits step {step} in generation {generation}")
+        if self.options.way != "sharded" or self._all_have_sealed(step):
             self.committed = max(self.committed, step)
+        self.stretches.committed(generation, step)
+
+    def _all_have_sealed(self, step: int) -> bool:
+        """`step`, or a later one."""
+        ranks = self.options.ranks
+        for offset in range(ranks):
+            rank = (self._laggard + offset) % ranks
+            if not any(sealed >= step for node in self.nodes for sealed in node.slots.get(rank, {}).values()):
+                self._laggard = rank
+                return False
+        return True
+
+    # --- stretches -----------------------------------------------------------------------------------------
+
+    def calm(self, now: bool) -> None:
+        """Nothing is drawn for the time being; or it is again."""
+        for stream in self._streams:
+            stream.calm(now)
+        if self.pool is not None:
+            self.pool.calm(now)
+
+    def leapt(self, count: int, last: int, step_s: float) -> None:
+        """All ranks have done `count` steps of `step_s` each."""
+        self.committed = max(self.committed, last)
+        self.worked.all_did(count, last, step_s)
+        self.strikes.leapt(count)
+        for mark in STEP_MARKS:
+            self.marks[mark] = self.marks.get(mark, 0) + count * self.options.ranks
+
+
+def _blamed(interruptions: dict[int, Interruption], end: End) -> tuple[int, ...]:
+    """Where the run was stopped before all had left, nobody had looked yet who of those that spoke is a victim."""
+    return tuple(sorted({pid for one in interruptions.values() if one.left_s is not None or end.state != "stopped" for pid in one.pids}))
 
 
 def _resume_if(process: Process, token: int, error: Exception | None) -> None:

@@ -24,6 +24,7 @@ from outlast.model.beacon import Beacon
 from outlast.model.messages import (
     AskStandings,
     ForAgent,
+    ForWorker,
     FromAgent,
     FromWorker,
     Judged,
@@ -39,13 +40,13 @@ from outlast.model.messages import (
     StoreLost,
     StoreUp,
     TermWorker,
-    ToWorker,
+    ToWorkers,
     WorkerHung,
     WorkerStarted,
 )
 from outlast.model.terms import Phase
 
-_SCALE_MAX = limits.STEP_CEILING_S / limits.STEP_FLOOR_S
+ROUNDING_S = 1e-6  # sums of seconds since a machine's start differ by less from what they should be
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,8 @@ class Watched:
     heard_s: float = math.inf  # its last output, or its start; not started yet: nobody waits to hear from it
     reported: bool = False
     reading: Reading | None = None
+    due_s: float = math.inf  # it is overdue after that; as of `reckoned`, the version of the deadlines
+    reckoned: int = -1
 
 
 @dataclass(slots=True)
@@ -80,6 +83,14 @@ class Question:
     overdue: dict[int, float]
     asked_by: int = 0  # the coordinator's nonce; 0: this agent asks by itself
     answers: dict[int, Pong] = field(default_factory=dict)
+
+
+def each_its_own(order: ToWorkers) -> list[tuple[int, ForWorker]]:
+    """What each worker is told: a plan that several share, with its own rank in it."""
+    message = order.message
+    if not isinstance(message, Regroup):
+        return [(worker, message) for worker in order.workers]
+    return [(worker, message.held_by(rank)) for worker, rank in zip(order.workers, order.ranks, strict=True)]
 
 
 class Agent:
@@ -98,6 +109,8 @@ class Agent:
         self._patient_until_s = 0.0  # nothing is asked before this, unless a beacon moves
         self._moved = (0, 0)
         self._store = 0  # the newest order for a store
+        self._news = False  # since the last tick: somebody has gone, or holds another rank
+        self._read = 0  # workers that were read at the last tick
 
     def on_command(self, message: ForAgent, *, now_s: float) -> list[Output]:
         """From the coordinator."""
@@ -116,12 +129,15 @@ class Agent:
         if isinstance(message, Judged):
             self._take_judgement(message, now_s)
             return []
-        assert isinstance(message, ToWorker)
-        watched = self._watched.get(message.worker)
-        if watched is not None and isinstance(message.message, Regroup):
-            watched.rank = message.message.rank
+        assert isinstance(message, ToWorkers)
+        return [self._deliver(worker, each) for worker, each in each_its_own(message)]
+
+    def _deliver(self, worker: int, message: ForWorker) -> Output:
+        watched = self._watched.get(worker)
+        if watched is not None and isinstance(message, Regroup):
+            watched.rank, self._news = message.rank, True
             self._drop_question()
-        return [Deliver(message.worker, message.message)]
+        return Deliver(worker, message)
 
     def on_worker(self, message: FromWorker, *, now_s: float) -> list[Output]:
         """From a worker's socket."""
@@ -134,7 +150,7 @@ class Agent:
     def on_event(self, message: FromAgent, *, now_s: float) -> list[Output]:
         """From the process host: started, exited, store up or lost."""
         if type(message).__name__ in ("WorkerExited", "WorkerFailedToStart"):
-            gone = self._watched.pop(getattr(message, "worker", 0), None)
+            gone, self._news = self._watched.pop(getattr(message, "worker", 0), None), True
             if gone is not None and gone.rank >= 0:  # a spare's end answers nothing
                 self._drop_question()
         if isinstance(message, WorkerStarted) and message.worker in self._watched:
@@ -147,18 +163,28 @@ class Agent:
         """Every TICK_S, with one reading per worker whose beacon exists. `heard_s`: when a worker last printed something."""
         late_s = now_s - self._ticked_s - limits.TICK_S
         self._ticked_s = now_s
-        for worker, one in self._watched.items():
-            if late_s > limits.LATE_TICK_S - limits.TICK_S:
-                one.heard_s += late_s
-            one.heard_s = max(one.heard_s, (heard_s or {}).get(worker, 0.0))
+        if late_s > limits.LATE_TICK_S - limits.TICK_S:
+            self._was_late(late_s, readings)
+        for worker, said_s in (heard_s or {}).items():
+            if (speaks := self._watched.get(worker)) is not None:
+                speaks.heard_s = max(speaks.heard_s, said_s)
+        news, self._news = self._news or len(readings) != self._read, False
+        self._read = len(readings)
         for worker, reading in readings.items():
             watched = self._watched.get(worker)
-            if watched is not None:
-                if late_s > limits.LATE_TICK_S - limits.TICK_S:
-                    watched.moved_s += late_s
+            if watched is not None and watched.reading is not reading:
+                news = True
                 self._look(watched, reading, now_s)
-        self.deadlines.learn(reading.beacon for reading in readings.values() if reading.beacon.rank >= 0)
-        return [*self._progress(now_s), *self._judge(now_s), *self._listen(now_s)]
+        if news:
+            self.deadlines.learn([reading.beacon for reading in readings.values() if reading.beacon.rank >= 0])
+        return [*(self._progress(now_s) if news else ()), *self._judge(now_s), *self._listen(now_s)]
+
+    def _was_late(self, late_s: float, readings: Mapping[int, Reading]) -> None:
+        for worker, one in self._watched.items():
+            one.heard_s += late_s
+            if worker in readings:
+                one.moved_s += late_s
+                one.reckoned = -1
 
     def quiet_until_s(self) -> float:
         """As long as nothing moves, and nobody says anything, no tick before this can lead to anything. Infinity: none at all."""
@@ -167,12 +193,22 @@ class Agent:
         watched = [one for one in self._watched.values() if one.reading is not None and not one.reported]
         due_s = [one.moved_s + limits.STOPPED_FLOOR_S for one in watched if one.reading is not None and one.reading.stopped]
         if not self._plain:
-            deadlines = ((one, self._deadline_of(one)) for one in watched if one.rank >= 0)
-            due_s += [max(one.moved_s + deadline, self._patient_until_s) for one, deadline in deadlines if deadline is not None]
+            overdue_s = min([self._due_s(one) for one in watched if one.rank >= 0], default=math.inf)
+            due_s += [max(overdue_s, self._patient_until_s)]
         elif self._hang_after_s is not None:
             heard_s = [one.heard_s for one in self._watched.values() if one.rank >= 0 and not one.reported]
             due_s += [max(max(heard_s) + self._hang_after_s, self._patient_until_s)] if heard_s else []
         return min(due_s, default=math.inf)
+
+    @property
+    def asks(self) -> bool:
+        """A question is out, and not answered yet."""
+        return self._question is not None
+
+    @property
+    def learns(self) -> bool:
+        """Some rank here is in the first steps of its process."""
+        return any(one.rank >= 0 and self._steps_done(one) < limits.FIRST_STEPS_COUNT for one in self._watched.values())
 
     def rest(self, *, until_s: float) -> None:
         """The driver has left out the ticks up to `until_s`: they were not late."""
@@ -186,11 +222,13 @@ class Agent:
         if (newest, oldest) == self._moved:
             return []
         self._moved = (newest, oldest)
-        self.deadlines.scale = 1.0  # they were slow, and the slow phase is learned now
+        self.deadlines.forgive()  # they were slow, and the slow phase is learned now
         step_s = sum(self.deadlines.typical_s.get(phase, 0.0) for phase in STEP_PHASES)
         return [ToCoordinator(Progress(newest, oldest, step_s, now_s))]
 
     def _judge(self, now_s: float) -> list[Output]:
+        if self._question is None and not any(self._is_late(one, now_s) for one in self._watched.values()):
+            return []
         standing = [self._standing(watched, now_s) for watched in self._watched.values() if watched.reading is not None and not watched.reported]
         stopped = find_stopped(members=standing)
         if stopped is not None:
@@ -213,7 +251,7 @@ class Agent:
             return [self._tell([self._standing(watched, now_s) for watched in members if watched.reading is not None], 0, now_s)]
         verdict = HangVerdict(tuple(watched.worker for watched in members), f"no worker has printed anything for {self._hang_after_s:g} s")
         for watched in members:
-            watched.moved_s = heard_s
+            watched.moved_s, watched.reckoned = heard_s, -1
         return self._report(verdict, now_s)
 
     # --- watching ---
@@ -225,11 +263,20 @@ class Agent:
             moved_s = max(watched.moved_s, min(now_s, beacon.at_ns / 1e9))  # one that was never published says no time
             if watched.phase in STEP_PHASES and self._steps_done(watched) < limits.FIRST_STEPS_COUNT:
                 self.deadlines.learn_first(moved_s - watched.moved_s)
-            watched.beats, watched.phase, watched.moved_s = beacon.beats, beacon.phase, moved_s
+            watched.beats, watched.phase, watched.moved_s, watched.reckoned = beacon.beats, beacon.phase, moved_s, -1
             self._plain = self._plain and beacon.phase is Phase.BOOT
             if watched.first_step < 0 and beacon.phase is Phase.BODY:
                 watched.first_step = beacon.step
+        if watched.reading is None or watched.reading.beacon.step != beacon.step:
+            watched.reckoned = -1
         watched.reading = reading
+
+    def _due_s(self, watched: Watched) -> float:
+        """When its deadline is over; infinity: it has none."""
+        if watched.reckoned != self.deadlines.version:
+            deadline = self._deadline_of(watched)
+            watched.due_s, watched.reckoned = math.inf if deadline is None else watched.moved_s + deadline, self.deadlines.version
+        return watched.due_s
 
     def _deadline_of(self, watched: Watched) -> float | None:
         """How long it may stand where it stands; None: for as long as it likes."""
@@ -244,7 +291,20 @@ class Agent:
         return Standing(
             worker=watched.worker, rank=watched.rank, phase=watched.phase, step=watched.reading.beacon.step, age_s=now_s - watched.moved_s,
             stopped=watched.reading.stopped, collectives=None if pong is None else pong.collectives, where="" if pong is None else pong.where,
+            cut_off=() if pong is None else pong.cut_off,
         )  # fmt: skip
+
+    def _is_late(self, watched: Watched, now_s: float) -> bool:
+        """It is stopped, or overdue by itself: somebody has to look closer."""
+        reading = watched.reading
+        if reading is None or watched.reported:
+            return False
+        if reading.stopped:
+            return True
+        if self._plain or watched.rank < 0 or now_s <= self._due_s(watched) - ROUNDING_S:
+            return False
+        deadline = self._deadline_of(watched)
+        return deadline is not None and now_s - watched.moved_s > deadline
 
     def _overdue(self, members: list[Standing]) -> dict[int, float]:
         out: dict[int, float] = {}
@@ -262,9 +322,12 @@ class Agent:
         overdue = self._overdue(members) if now_s >= self._patient_until_s else {}
         if not overdue:
             return []
+        return self._ping([member.worker for member in members], overdue, now_s)
+
+    def _ping(self, workers: list[int], overdue: dict[int, float], now_s: float, *, asked_by: int = 0) -> list[Output]:
         self._nonce += 1
-        self._question = Question(self._nonce, now_s, overdue)
-        return [Deliver(member.worker, Ping(self._nonce)) for member in members]
+        self._question = Question(self._nonce, now_s, overdue, asked_by)
+        return [Deliver(worker, Ping(self._nonce)) for worker in workers]
 
     def _conclude(self, members: list[Standing], now_s: float) -> list[Output]:
         assert self._question is not None
@@ -287,38 +350,36 @@ class Agent:
             self._patient_until_s = self._next_due_s(members, still_overdue, now_s)
             return []
         if not verdict.culprits:  # slow together, or stuck together: wait longer, then ask again
-            if self.deadlines.scale < _SCALE_MAX:
-                self.deadlines.scale = min(self.deadlines.scale * 2.0, _SCALE_MAX)
+            if not self.deadlines.exhausted:
+                self.deadlines.double()
                 return []
             verdict = find_longest(members=members, overdue=still_overdue)
-        self.deadlines.scale = 1.0
+        self.deadlines.forgive()
         return self._report(verdict, now_s)
 
     # --- where there are several nodes ---
 
     def _asked(self, nonce: int, now_s: float) -> list[Output]:
         """Another node's ranks may wait for one of these."""
-        members = [watched for watched in self._watched.values() if watched.rank >= 0 and watched.reading is not None]
         if self._question is not None:
             self._question.asked_by = nonce
             return []
-        self._nonce += 1
-        self._question = Question(self._nonce, now_s, {}, nonce)
-        return [Deliver(watched.worker, Ping(self._nonce)) for watched in members]
+        members = [watched.worker for watched in self._watched.values() if watched.rank >= 0 and watched.reading is not None]
+        return self._ping(members, {}, now_s, asked_by=nonce)
 
     def _tell(self, members: list[Standing], nonce: int, now_s: float) -> Output:
         stood = tuple(
             Stood(one.worker, one.rank, one.phase.value, one.step, one.age_s, None if self._plain else self._deadline_of(self._watched[one.worker]),
-                  one.stopped, one.collectives, one.where)
+                  one.stopped, one.collectives, one.where, one.cut_off)
             for one in members
         )  # fmt: skip
         heard_s = [watched.heard_s for watched in self._watched.values() if watched.rank >= 0]
         quiet_s = now_s - max(heard_s) if self._hang_after_s is not None and self._plain and heard_s and max(heard_s) < math.inf else None
-        return ToCoordinator(Standings(nonce, stood, quiet_s, self._hang_after_s or 0.0, self.deadlines.scale >= _SCALE_MAX))
+        return ToCoordinator(Standings(nonce, stood, quiet_s, self._hang_after_s or 0.0, self.deadlines.exhausted))
 
     def _take_judgement(self, judged: Judged, now_s: float) -> None:
         if judged.outcome == "nobody":
-            self.deadlines.scale = min(self.deadlines.scale * 2.0, _SCALE_MAX)
+            self.deadlines.double()
         self._patient_until_s = now_s + (limits.AWAITED_LOOK_S if judged.outcome == "awaited" else 0.0)
 
     def _next_due_s(self, members: list[Standing], overdue: Mapping[int, float], now_s: float) -> float:

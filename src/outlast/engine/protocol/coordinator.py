@@ -28,6 +28,7 @@ from outlast.model.messages import (
     Finished,
     FromAgent,
     FromWorker,
+    FromWorkers,
     Hello,
     Inventory,
     Joined,
@@ -52,11 +53,11 @@ __all__ = ["Coordinator", "CoordinatorOptions", "Restart", "Stage"]
 
 
 class Coordinator(Rebuilding):
-    """One per run. Drive it with `start`, `on_message`, `on_timer`, `ask_stop`, `on_manifest`; where there are several nodes, through a `Hub`."""
+    """One per run. Drive it with `start`, `on_message`, `on_timer`, `on_verdict`, `ask_stop`, `on_manifest`; where there are several nodes, through a `Hub`."""
 
     def __init__(self, *, options: CoordinatorOptions) -> None:
         super().__init__(options=options)
-        self._early: list[tuple[FromWorker | FromAgent, str]] = []  # said while the picture was built, and by whose agent
+        self._early: list[tuple[FromWorker | FromAgent | FromWorkers, str]] = []  # said while the picture was built, and by whose agent
 
     # --- the driver's calls --------------------------------------------------------------------------------------
 
@@ -78,15 +79,19 @@ class Coordinator(Rebuilding):
             return self._on_unkillable(now_s)
         if name == "hearing":
             return self._judge(now_s)
+        if name == "links" and self.stage is Stage.LEAVING:
+            return self._check_left(now_s)
         if name == "nodes":
             return self._on_nodes_timer(now_s)
         if name == "spares" and self.stage is not Stage.STOPPING:
             return self._refill_spares(now_s)
+        if name == "policy":
+            return self._on_policy_timer(now_s)
         if name == "stop":
             return self._stop_now(now_s, self._end or End(1, "stopped", "stop timed out", ""))
         return []
 
-    def on_message(self, message: FromWorker | FromAgent, *, now_s: float, node: str = "") -> list[Output]:
+    def on_message(self, message: FromWorker | FromAgent | FromWorkers, *, now_s: float, node: str = "") -> list[Output]:
         """`node`: whose agent says or hands on this."""
         if self.stage is Stage.ENDED:
             return []
@@ -95,27 +100,31 @@ class Coordinator(Rebuilding):
             return []
         if isinstance(message, WorkerExited):
             return self._on_exit(now_s, message)
+        if isinstance(message, FromWorkers):
+            return self._from_workers(now_s, message.workers, message.message)
         if isinstance(message, (StoreUp, StoreLost)) and message.number != self._stores:
             rare("news of a store that another one takes the place of")
             return []
         if isinstance(message, StoreUp):
-            self._store = (message.host, message.port)
-            return [output for member in self.roster.members() for output in self._send_plan(member)]
+            return self._on_store_up(message)
         if isinstance(message, StoreLost):
             return self._on_store_lost(now_s, message)
         if isinstance(message, Progress):
             self._note_step(self._committed_by(message, node), message.newest)
             self.roster.step_s, self._moved_s = message.step_s, message.at_s
-            return []
+            return self._look_at_departures(now_s, changed=False) if self._acted.departures else []
         if isinstance(message, Standings):
             return self._on_standings(now_s, node, message)
         if isinstance(message, ZygoteLost):
             return [self._event(now_s, "zygote_lost", {"reason": message.reason})]
-        member = self.roster.of(message.worker)
-        if member is None:
+        return self._from_workers(now_s, (message.worker,), message)
+
+    def _from_workers(self, now_s: float, workers: tuple[int, ...], message: FromWorker | FromAgent) -> list[Output]:
+        """All of them say this, or one does."""
+        members = self.roster.those(workers)
+        if len(members) < len(workers):
             rare("one that was given up says something")
-            return []
-        return self._from_member(now_s, member, message)
+        return self._from_members(now_s, members, message) if members else []
 
     def _catch_up(self, now_s: float) -> list[Output]:
         """What was said while the picture was built."""
@@ -132,32 +141,35 @@ class Coordinator(Rebuilding):
         out = super().node_joined(now_s=now_s, enrol=enrol, by_s=by_s)
         return out if self.stage is Stage.REBUILDING else [*out, *self._catch_up(now_s)]
 
+    def _from_members(self, now_s: float, members: list[Member], message: FromWorker | FromAgent) -> list[Output]:
+        if isinstance(message, Inventory):
+            return self._on_inventory(now_s, members, message)
+        if isinstance(message, Underway):
+            return self._on_underway(members, message)
+        if isinstance(message, Joined):
+            return self._on_joined(now_s, members, message)
+        if isinstance(message, Committed):
+            return self._on_committed(now_s, members, message)
+        if isinstance(message, Hello):
+            return self._on_hello(now_s, members)
+        if isinstance(message, Registered):
+            return self._on_registered(now_s, members, message)
+        if isinstance(message, Finished):
+            return self._on_finished(now_s, members, message)
+        return self._from_member(now_s, members[0], message)
+
     def _from_member(self, now_s: float, member: Member, message: FromWorker | FromAgent) -> list[Output]:
+        """What nobody says together with others."""
         if isinstance(message, Broke):
             return self._on_broke(now_s, member, message)
-        if isinstance(message, Inventory):
-            return self._on_inventory(now_s, member, message)
-        if isinstance(message, Joined):
-            return self._on_joined(now_s, member, message)
-        if isinstance(message, Underway):
-            member.place = max(member.place, message.place) if message.generation == self.generation else member.place
-            return []
-        if isinstance(message, Committed):
-            return self._on_committed(now_s, member, message)
         if isinstance(message, WorkerHung):
             return self._on_hung(now_s, member, message)
-        if isinstance(message, Hello):
-            return self._on_hello(now_s, member)
         if isinstance(message, Parked):
             member.parked = True
             self._spare_failures = 0
             return []
-        if isinstance(message, Registered):
-            return self._on_registered(now_s, member, message)
         if isinstance(message, Donated):
-            return self._on_donated(now_s, message, member.home)
-        if isinstance(message, Finished):
-            return self._on_finished(now_s, member, message)
+            return self._on_donated(now_s, message, member)
         if isinstance(message, Checkpointed):
             return self._on_checkpointed(now_s, message)
         return self._on_news(now_s, member, message)
@@ -165,7 +177,7 @@ class Coordinator(Rebuilding):
     def _on_news(self, now_s: float, member: Member, message: FromWorker | FromAgent) -> list[Output]:
         if isinstance(message, WorkerStarted):
             member.pid, member.node = message.pid, message.node
-            return [] if self.options.greets else self._on_running(now_s, member)
+            return [] if self.options.greets else self._on_running(now_s, [member])
         if isinstance(message, WorkerFailedToStart):
             return self._on_exit(now_s, _never_started(message, now_s))
         if isinstance(message, Refused):
@@ -180,26 +192,30 @@ class Coordinator(Rebuilding):
 
     # --- membership ----------------------------------------------------------------------------------------------
 
-    def _on_hello(self, now_s: float, member: Member) -> list[Output]:
-        member.greeted = True
-        if member.rank < 0:
-            return []
-        return [*self._send_plan(member), *self._on_running(now_s, member)]
+    def _on_hello(self, now_s: float, members: list[Member]) -> list[Output]:
+        for member in members:
+            member.greeted = True
+        holders = [member for member in members if member.rank >= 0]
+        return [*self._send_plans(holders), *self._on_running(now_s, holders)] if holders else []
 
-    def _on_running(self, now_s: float, member: Member) -> list[Output]:
-        member.running = True
-        if not self.roster.outlast and self.roster.first("not running", lambda m: not m.running) is None:
+    def _on_running(self, now_s: float, members: list[Member]) -> list[Output]:
+        for member in members:
+            member.running = True
+        if not self.roster.outlast and not self.links and self.roster.first("not running", lambda m: not m.running) is None:
             return self._resumed(now_s, now_s)  # a script without steps goes on when all its processes run again
         return []
 
-    def _on_registered(self, now_s: float, member: Member, message: Registered) -> list[Output]:
-        if (message.generation, message.step) < member.said:
+    def _on_registered(self, now_s: float, members: list[Member], message: Registered) -> list[Output]:
+        said = message.generation, message.step
+        for member in (newest := [member for member in members if said >= member.said]):
+            member.said = said
+            member.way, member.sharded, member.registered = message.way, message.sharded, True
+            member.attached = message.step >= 0
+            member.finished = False  # the script may call run.steps again
+        if len(newest) < len(members):
             rare("how it can be healed is said again, too late")
+        if not newest:
             return []
-        member.said = message.generation, message.step
-        member.way, member.sharded, member.registered = message.way, message.sharded, True
-        member.attached = message.step >= 0
-        member.finished = False  # the script may call run.steps again
         out: list[Output] = []
         if not self.roster.outlast or (message.sharded and not self.roster.sharded):
             out.append(Record(self.event(now_s, "script", {"sharded": message.sharded}), at_once=not self.nodes.local))
@@ -212,31 +228,41 @@ class Coordinator(Rebuilding):
             out += [self._event(now_s, "warning", {"text": message.note}), Tell(f"warning: {message.note}")]
         return out
 
-    def _on_joined(self, now_s: float, member: Member, message: Joined) -> list[Output]:
+    def _on_underway(self, members: list[Member], message: Underway) -> list[Output]:
+        if message.generation == self.generation:
+            for member in members:
+                member.place = max(member.place, message.place)
+        return []
+
+    def _on_joined(self, now_s: float, members: list[Member], message: Joined) -> list[Output]:
         if message.generation != self.generation:
             rare("joined a generation that is over")
             return []
-        if member.still is not None:
+        for member in (there := [member for member in members if member.still is None]):
+            member.said = message.generation, message.step
+            member.joined = member.attached = True
+            self.roster.now_attached(member.rank)
+        if len(there) < len(members):
             rare("joined, and stands still since")
+        if not there:
             return []
-        member.said = message.generation, message.step
-        member.joined, member.attached, member.still = True, True, None
-        self.roster.now_attached(member.rank)
         self._restore_s = max(self._restore_s, message.restore_s)
         if self.stage not in (Stage.MOVING, Stage.STARTING) or self.roster.first("not joined", lambda m: not m.joined) is not None:
             return []
         self.stage = Stage.TRAINING
+        self.links.forget()
         self.interruptions.joined(now_s=now_s, restore_s=self._restore_s)
         self._restore_s = 0.0
         return [*self._records(), SetTimer("move", None), SetTimer("spares", now_s), *self._spread_stop()]
 
-    def _on_committed(self, now_s: float, member: Member, message: Committed) -> list[Output]:
+    def _on_committed(self, now_s: float, members: list[Member], message: Committed) -> list[Output]:
         """Replicated state: one rank's commit is everybody's. Sharded: the step is committed once the last owner has sealed it."""
         if message.generation != self.generation:
             rare("committed in a generation that is over")
             return []
-        member.committed_s = message.at_s
-        self.roster.note_done(member.rank, message.step)
+        for member in members:
+            member.committed_s = message.at_s
+            self.roster.note_done(member.rank, message.step)
         self._note_step(0 if self.roster.sharded else message.step, message.step)
         at_s = message.at_s
         if self.roster.sharded:

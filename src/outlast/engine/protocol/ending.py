@@ -10,7 +10,7 @@ from outlast.engine.protocol.outputs import End, Manifest, Output, Record, SetTi
 from outlast.engine.protocol.state import Course, Stage
 from outlast.engine.rare import rare
 from outlast.model import limits
-from outlast.model.messages import Checkpointed, Finished, KillWorker, Stop, TermWorker, ToWorker, WorkerExited
+from outlast.model.messages import Checkpointed, Finished, KillWorker, Stop, TermWorker, WorkerExited
 
 
 class Ending(Course):
@@ -24,7 +24,7 @@ class Ending(Course):
         nothing_yet = self.stage is Stage.CLEARING if plain else self.stage is Stage.STARTING and not self._trained
         if self._end is not None or nothing_yet:
             return self._stop_now(now_s, End(exit_code, "stopped", reason, ""))
-        self._end = End(exit_code, "stopped", reason, "")
+        self._end, self._by_signal = End(exit_code, "stopped", reason, ""), plain and bool(self.roster.live())
         out: list[Output] = [Tell(f"stopping: {reason}; " + ("workers are sent SIGTERM" if plain else "the step in flight is committed first"))]
         return [*self._record_end(now_s), *out, *self._stop_softly(now_s)]
 
@@ -36,7 +36,8 @@ class Ending(Course):
         if self.nodes.local or self._end is None:
             return []
         end, at_once = self._end, self.stage is Stage.STOPPING
-        return [Record(self.event(now_s, "ending", {"exit_code": end.exit_code, "state": end.state, "reason": end.reason, "at_once": at_once}), at_once=True)]
+        said = {"exit_code": end.exit_code, "state": end.state, "reason": end.reason, "at_once": at_once, "by_signal": self._by_signal}
+        return [Record(self.event(now_s, "ending", said), at_once=True)]
 
     def _spread_stop(self) -> list[Output]:
         """To all that hold a rank; again whenever a generation stands, for those that are new in it."""
@@ -44,7 +45,7 @@ class Ending(Course):
             return []
         stop = Stop(self._end.reason, self.options.checkpoint_on_stop)
         if self.roster.outlast:
-            return [ToAgent(ToWorker(m.worker, stop), m.home) for m in self.roster.live()]
+            return self._tell((m, stop) for m in self.roster.live())
         # A process that is not there yet cannot hear SIGTERM: it is not to begin.
         return [ToAgent((TermWorker if m.pid else KillWorker)(m.worker, self._end.reason), m.home) for m in self.roster.live()]
 
@@ -59,7 +60,7 @@ class Ending(Course):
         return [*out, *self._when_stopped(now_s)]
 
     def _when_stopped(self, now_s: float) -> list[Output]:
-        if self._several_end or self.roster.live() or self.roster.spares():
+        if self._several_end or self.roster.any_live() or self.roster.spares():
             return []
         assert self._end is not None
         return self._finish(now_s, self._end)
@@ -90,32 +91,35 @@ class Ending(Course):
 
     # --- the last step -------------------------------------------------------------------------------------------
 
-    def _on_finished(self, now_s: float, member: Member, message: Finished) -> list[Output]:
-        member.finished, member.said = True, (message.generation, message.step)
+    def _on_finished(self, now_s: float, members: list[Member], message: Finished) -> list[Output]:
+        for member in members:
+            member.finished, member.said = True, (message.generation, message.step)
         self._note_step(message.step, message.step)
         return self._resumed(now_s, now_s) if message.generation == self.generation and self.stage is Stage.TRAINING else []
 
     def _ended_well(self, member: Member, message: WorkerExited) -> bool:
-        if self._end is not None and not self.roster.outlast:
+        if self._end is not None and self._by_signal:
             return True  # it was sent SIGTERM: however it ends, it has ended
         return message.exit_code == 0 and (member.finished or not member.attached or self._end is not None)
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
     def _on_checkpointed(self, now_s: float, message: Checkpointed) -> list[Output]:
-        if message.error:
-            self._shards.pop(message.step, None)
-            return self.on_manifest(now_s=now_s, step=message.step, folder="", error=f"rank {message.rank}: {message.error}")
-        shards = self._shards.setdefault(message.step, {})
-        shards[message.rank] = message
-        if len(shards) < self.options.world_size:
+        if not self.saves.takes(message):
+            rare("a shard is of a past that was rolled back")
             return []
-        del self._shards[message.step]
-        return [Manifest(message.step, self.roster.sharded, tuple((shard.file, shard.length, shard.checksum) for _, shard in sorted(shards.items())))]
+        if message.error:
+            self.saves.fail(message.step)
+            return self.on_manifest(now_s=now_s, step=message.step, folder="", error=f"rank {message.rank}: {message.error}")
+        shards = self.saves.put(message)
+        if not shards:
+            return []
+        return [Manifest(message.step, self.roster.sharded, tuple((shard.file, shard.length, shard.checksum) for shard in shards))]
 
     def on_manifest(self, *, now_s: float, step: int, folder: str, error: str) -> list[Output]:
+        """A save that failed is told, and ends nothing: the checkpoints before it stand."""
         if error:
             return [self._event(now_s, "checkpoint_failed", {"step": step, "error": error}), Tell(f"the checkpoint of step {step} failed: {error}")]
         if step >= self._newest_checkpoint[0]:
             self._newest_checkpoint = (step, folder)
-        return [self._event(now_s, "checkpoint", {"step": step, "folder": folder})]
+        return [Record(self.event(now_s, "checkpoint", {"step": step, "folder": folder}), at_once=not self.nodes.local)]

@@ -11,7 +11,7 @@ from outlast.engine.protocol.outputs import Output, SetTimer, Tell
 from outlast.engine.protocol.state import Stage
 from outlast.engine.rare import rare
 from outlast.model import limits
-from outlast.model.messages import Broke, StoreLost, WorkerExited, WorkerHung
+from outlast.model.messages import IMAGE, STORE, Broke, StoreLost, WorkerExited, WorkerHung
 from outlast.model.terms import FailureClass, Mechanism
 
 
@@ -34,10 +34,7 @@ class Faults(Moving):
             self._fault_s = min(self._fault_s, fault_s)
         out = self._records()
         if self.stage in (Stage.TRAINING, Stage.MOVING, Stage.STARTING):
-            self._cut_short = self.stage is Stage.TRAINING
-            self.stage = Stage.GATHERING
-            wait = limits.VICTIM_WAIT_S if mechanism is Mechanism.LOST_CONTACT else limits.COMPANION_WAIT_S
-            out.append(SetTimer("gather", now_s + wait))
+            out += self._gather(now_s, limits.VICTIM_WAIT_S if mechanism is Mechanism.LOST_CONTACT else limits.COMPANION_WAIT_S)
         elif self.stage is Stage.GATHERING and mechanism is not Mechanism.LOST_CONTACT:
             out.append(SetTimer("gather", now_s + limits.COMPANION_WAIT_S))
         elif self.stage is Stage.HANDOVER and member.plan is not None and member.plan.donate:
@@ -47,6 +44,11 @@ class Faults(Moving):
             if not member.dead and not member.condemned:
                 out += self._kill(now_s, [member], reason)
         return out
+
+    def _gather(self, now_s: float, wait_s: float) -> list[Output]:
+        self._cut_short = self.stage is Stage.TRAINING
+        self.stage = Stage.GATHERING
+        return [SetTimer("gather", now_s + wait_s)]
 
     def _kill_those(self, now_s: float, members: list[Member], why: str) -> list[Output]:
         out: list[Output] = []
@@ -110,7 +112,12 @@ class Faults(Moving):
         if message.generation != self.generation or member.rank < 0 or member.condemned:
             rare("broke in a generation that is over, or condemned")
             return []
+        if self._by_signal:
+            rare("one breaks whose peers were sent SIGTERM")
+            return []
         member.victim = message.mechanism == "collective"
+        if message.unreached:
+            self._note_links(now_s, member, message)
         if message.mechanism == "exception":
             self._raised.add(member.rank)
             member.raised = (message.error, message.traceback)
@@ -119,12 +126,29 @@ class Faults(Moving):
         if message.mechanism == "corrupt":
             return self._fault(now_s, member, Mechanism.CORRUPT, message.at_s, message.error, "", f"rank {member.rank}'s image is corrupt: it was refused")
         if self.stage not in (Stage.TRAINING, Stage.MOVING, Stage.STARTING):
-            return []  # a victim of what is being dealt with
+            return self._records()  # a victim of what is being dealt with
+        if self.links and self.interruptions.open:
+            rare("a generation fails for a link that is known to be cut")
+            return [*self._records(), *self._gather(now_s, limits.VICTIM_WAIT_S)]  # it is the same interruption that goes on
         rare("a victim speaks before the culprit is known")
         out = self._fault(now_s, member, Mechanism.LOST_CONTACT, None, message.error, "", f"rank {member.rank}'s collective failed")
         if self._store_lost[0] == self.generation:
             self.interruptions.excuse(reason=self._store_lost[1])
+        if self.links:
+            self.interruptions.excuse(reason=self.links.reason)
         return [*out, *self._records()]
+
+    def _note_links(self, now_s: float, member: Member, message: Broke) -> None:
+        """It names what it could not reach: a link is cut, and no rank is to blame."""
+        homes = {
+            self._store_home if one == STORE else (self._donated.home if self._donated is not None else "") if one == IMAGE else self.roster.homes.get(one, "")
+            for one in message.unreached
+        }
+        others = [home for home in sorted(homes) if home in self.nodes and home != member.home]
+        if others and member.home in self.nodes:
+            rare("nodes that cannot reach each other")
+            self.links.cut(member.home, others, generation=message.generation, now_s=now_s)
+            self.interruptions.excuse(reason=self.links.reason)
 
     def _on_store_lost(self, now_s: float, message: StoreLost) -> list[Output]:
         """Whoever builds a group just now fails for it, and may say so before this is known."""
@@ -133,7 +157,7 @@ class Faults(Moving):
         self._store, self._store_lost = None, (self.generation, f"the store that groups are built with was lost: {message.reason}")
         if self.stage in (Stage.GATHERING, Stage.LEAVING):
             self.interruptions.excuse(reason=self._store_lost[1])
-        return [*self._records(), self._event(now_s, "store_lost", {"reason": message.reason}), *self._ask_store(message.reason)]
+        return [*self._records(), self._event(now_s, "store_lost", {"reason": message.reason}), *self._ask_store(now_s, message.reason)]
 
 
 def _how(message: WorkerExited) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from outlast.engine.protocol.hearing import Hearing
 from outlast.engine.protocol.outputs import End, Output, SetTimer, Tell
-from outlast.engine.protocol.state import Stage
+from outlast.engine.protocol.state import Stage, Transfer
 from outlast.engine.rare import rare
 from outlast.model import limits
 from outlast.model.messages import Enrol, StoreLost, WorkerExited
@@ -19,7 +19,7 @@ class Housing(Hearing):
 
     def start(self, *, now_s: float) -> list[Output]:
         if self.nodes.local:
-            return [*self._ask_store("the run starts"), *self._launch_all(now_s)]
+            return [*self._ask_store(now_s, "the run starts"), *self._launch_all(now_s)]
         self.stage = Stage.ENROLLING
         return [SetTimer("nodes", now_s + limits.ENROL_WAIT_S)]
 
@@ -44,30 +44,39 @@ class Housing(Hearing):
             if images.steps and self.roster.homes.get(images.rank) == enrol.node and not self.roster.has_images(images.rank):
                 rare("a node comes back with what its ranks had sealed")
                 self.roster.find_images(images.rank, images.steps)
-        if enrol.transfer and (self._donated is None or enrol.transfer[0] > self._donated[0]):
-            self._donated, self._donor_home = (enrol.transfer[0], enrol.transfer[1]), enrol.node
+        if enrol.transfer:
+            self._find_transfer(Transfer(enrol.transfer[0], enrol.transfer[1], enrol.node))
+
+    def _find_transfer(self, found: Transfer) -> None:
+        if self._donated is None or found.generation > self._donated.generation:
+            self._donated = found
 
     def _begin(self, now_s: float) -> list[Output]:
         if self._short_of_places():
             rare("the nodes that are there have too little room")
             return [SetTimer("nodes", now_s + limits.NODE_WAIT_S)]
-        return [SetTimer("nodes", None), *self._ask_store("the run starts"), *self._launch_all(now_s)]
+        return [SetTimer("nodes", None), *self._ask_store(now_s, "the run starts"), *self._launch_all(now_s)]
 
     def _room_again(self, now_s: float) -> list[Output]:
         """A node has come: what waited for one goes on."""
         out: list[Output] = []
         if self._store is None and self._store_home not in self.nodes:
             rare("the first node after none was left")
-            out += self._ask_store("no node was left to host the store")
+            out += self._ask_store(now_s, "no node was left to host the store")
+        if self.stage is Stage.CLEARING:
+            start = self._start_anew(self._restore(), finished=True)
+            if start is not None and start.step > self._restart.step:
+                rare("a node comes back with more than all were to begin from")
+                self._restart = start
+        return [*out, *self._look_again(now_s)]
+
+    def _look_again(self, now_s: float) -> list[Output]:
+        """Whether what the run waits for is there now."""
         if self.stage is Stage.LEAVING:
-            return [*out, *self._check_left(now_s)]
-        if self.stage is not Stage.CLEARING:
-            return out
-        start = self._start_anew(self._restore(), finished=True)
-        if start is not None and start.step > self._restart.step:
-            rare("a node comes back with more than all were to begin from")
-            self._restart = start
-        return [*out, *self._when_cleared(now_s)]
+            return self._check_left(now_s)
+        if self.stage is Stage.CLEARING:
+            return self._when_cleared(now_s)
+        return self._when_stopped(now_s) if self.stage is Stage.STOPPING else []
 
     def node_lost(self, *, now_s: float, node: str, reason: str, returns: bool = False) -> list[Output]:
         """Each of its ranks is lost in one event. `returns`: it is about to be in again, or to be lost once more."""
@@ -80,11 +89,11 @@ class Housing(Hearing):
         if returns:
             self.nodes.returning.add(node)
         self.nodes.lose(node)
+        self.links.lose(node)
         out: list[Output] = [self._event(now_s, "node_lost", {"node": node, "reason": reason}), Tell(reason)]
-        if self._donated is not None and self._donor_home == node:
+        if self._donated is not None and self._donated.home == node:
             rare("a transfer image is lost with its node")
             self._donated = None
-        self.roster.lose_images(node)
         if self._store_home == node and not self.nodes.local:
             out += self._on_store_lost(now_s, StoreLost(reason, self._stores))
         self._several_end, self._node_faults = True, 0
@@ -96,11 +105,7 @@ class Housing(Hearing):
                 out += self._on_exit(now_s, WorkerExited(member.worker, member.pid, None, None, False, -1, (), (), "", now_s, None, reason))
         self.roster.lose_images(node)
         self._several_end = False
-        if self.stage is Stage.LEAVING:
-            return [*out, *self._check_left(now_s)]
-        if self.stage is Stage.CLEARING:
-            return [*out, *self._when_cleared(now_s)]
-        return [*out, *self._when_stopped(now_s)] if self.stage is Stage.STOPPING else out
+        return [*out, *self._look_again(now_s)]
 
     def _on_nodes_timer(self, now_s: float) -> list[Output]:
         if self.stage is Stage.ENROLLING and not self._short_of_places():

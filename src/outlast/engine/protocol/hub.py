@@ -11,10 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from outlast.engine.protocol.coordinator import Coordinator
-from outlast.engine.protocol.lease import LeaseBook, void_after_s
-from outlast.engine.protocol.lines import Inbox, Offset, Outbox, rebased
-from outlast.engine.protocol.outputs import Line, Output, Record, SetTimer, ToAgent
+from outlast.engine.protocol.lease import Alarm, LeaseBook, void_after_s
+from outlast.engine.protocol.lines import Inbox, Offset, Outbox, rebased, tells_time
+from outlast.engine.protocol.outputs import Line, Output, Record, ToAgent
 from outlast.engine.rare import rare
+from outlast.model import limits
 from outlast.model.messages import Beat, Enrol, ForAgent, FromNode, Grant, OnLine, ToNode, Welcome
 
 
@@ -39,7 +40,8 @@ class Hub:
         self._lease_s = lease_s
         self._leases = LeaseBook(lease_s=lease_s)
         self._seats: dict[str, _Seat] = {}
-        self._due_s: float | None = None
+        self._alarm = Alarm("leases")  # one for all
+        self._late = False  # it came so late that nobody was counted out
 
     def start(self, *, now_s: float) -> list[Output]:
         """The first coordinator of a run."""
@@ -58,32 +60,42 @@ class Hub:
     def on_timer(self, *, now_s: float, name: str) -> list[Output]:
         if name != "leases":
             return self.led(self.coordinator.on_timer(now_s=now_s, name=name), now_s=now_s)
-        self._due_s = None
+        late, before = self._alarm.rang(now_s=now_s) > limits.LATE_TICK_S, self._late
+        self._late = late and not before
+        if self._late:  # beats may wait to be read: once, all of them are
+            rare("the coordinator was held up itself")
+            return self._alarm.at(now_s + limits.SILENT_LOOK_S)
         out: list[Output] = []
         for node in self._leases.void(now_s=now_s):
             rare("a node is counted out")
             out += self._lose(node, now_s, f"node {node} was not heard of until its lease was void")
-        return [*out, *self._watch_leases()]
+        return [*out, *self._alarm.at(self._leases.next_s())]
 
     def on_line(self, node: str, message: OnLine, *, now_s: float) -> list[Output]:
         """`node`: who enrolled over this connection."""
         if isinstance(message, Enrol):
-            return [*self._on_enrol(message, now_s), *self._watch_leases()]
+            return [*self._on_enrol(message, now_s), *self._alarm.at(self._leases.next_s())]
         seat = self._seats.get(node)
         if seat is None:
             rare("an agent that is not in says something")
             return []
         assert isinstance(message, (Beat, FromNode)), message
-        by_s = seat.offset.hear(sent_s=message.sent_s, now_s=now_s)
-        if isinstance(message, Beat):
-            seat.outbox.acknowledged(message.heard)
-            self._leases.heard(node, now_s=now_s)
-            return [*self._take_in(seat, by_s, now_s), Line(Grant(message.number, seat.inbox.heard, now_s), node)]
+        seat.offset.note(sent_s=message.sent_s, now_s=now_s)
         seat.outbox.acknowledged(message.heard)
+        if isinstance(message, Beat):
+            self._leases.heard(node, now_s=now_s)
+            granted = Line(Grant(message.number, seat.inbox.heard, now_s), node)
+            return [granted] if seat.enrol is None else [*self._take_in(seat, seat.offset.by_s, now_s), granted]
         if not seat.inbox.takes(message):
             rare("news that came twice")
             return []
-        return self.led(self.coordinator.on_message(rebased(message.message, by_s), now_s=now_s, node=node), now_s=now_s)
+        said = rebased(message.message, seat.offset.by_s) if tells_time(message.message) else message.message
+        return self.led(self.coordinator.on_message(said, now_s=now_s, node=node), now_s=now_s)
+
+    def on_beats(self, node: str, last: Beat, *, now_s: float) -> list[Output]:
+        """The driver has left out heartbeats before this one."""
+        self._seats[node].offset.hear_many(sent_s=last.sent_s, now_s=now_s)
+        return self.on_line(node, last, now_s=now_s)
 
     def _on_enrol(self, message: Enrol, now_s: float) -> list[Output]:
         seat, node = self._seats.get(message.node), message.node
@@ -118,19 +130,11 @@ class Hub:
         self._leases.forget(node)
         return self.led(self.coordinator.node_lost(now_s=now_s, node=node, reason=reason, returns=returns), now_s=now_s)
 
-    def _watch_leases(self) -> list[Output]:
-        """One timer for all. It may come too early: beats move the first lease on, and not the timer."""
-        due_s = self._leases.next_s()
-        if due_s is None or (self._due_s is not None and self._due_s <= due_s):
-            return []
-        self._due_s = due_s
-        return [SetTimer("leases", due_s)]
-
     def led(self, outputs: list[Output], *, now_s: float) -> list[Output]:
         """What the coordinator asked for, put on lines."""
         out: list[Output] = []
         for output in outputs:
-            if not isinstance(output, ToAgent):
+            if type(output) is not ToAgent:
                 out.append(output)
                 continue
             seat = self._seats.get(output.node)

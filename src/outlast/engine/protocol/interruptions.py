@@ -6,7 +6,9 @@ This module is pure.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from outlast.model.records import Interruption
 from outlast.model.terms import FailureClass, Mechanism, Rung
@@ -23,12 +25,21 @@ _RANKING = (
 )
 
 
+class Known(NamedTuple):
+    """What a verdict that comes later needs of an interruption. `outage`: the first of those that were over together."""
+
+    generation: int
+    outage: int
+    reason: str
+
+
 class InterruptionLog:
-    """`changed()` hands over what the ledger has not seen yet."""
+    """`changed()` hands over what the ledger has not seen yet; `known` are all, by id."""
 
     def __init__(self, *, first_id: int = 1) -> None:
         self._next = first_id
         self.open: list[Interruption] = []
+        self.known: dict[int, Known] = {}
         self._changed: dict[int, Interruption] = {}
 
     def fault(self, *, rank: int, pid: int, node: str, mechanism: Mechanism, generation: int, step: int, fault_s: float | None,
@@ -76,6 +87,16 @@ class InterruptionLog:
         if self.open and self.open[-1].mechanism is Mechanism.LOST_CONTACT:
             self._put(replace(self.open[-1], ranks=(), pids=(), reason=reason))
 
+    def acquit(self, living: Mapping[int, int]) -> None:
+        """Whoever lost contact, and lives, was the first to say so, and no more. `living`: rank -> pid."""
+        last = self.open[-1] if self.open else None
+        if last is None or last.mechanism is not Mechanism.LOST_CONTACT:
+            return
+        ranks = tuple(rank for rank in last.ranks if rank not in living)
+        if ranks != last.ranks:
+            why = last.reason if ranks else f"a connection between ranks was lost, and every process lives; {last.reason}"
+            self._put(replace(last, ranks=ranks, pids=tuple(pid for pid in last.pids if pid not in living.values()), reason=why))
+
     def node_lost(self, *, reason: str) -> None:
         """One that was blamed for not answering could not: its node is gone."""
         if self.open:
@@ -97,6 +118,12 @@ class InterruptionLog:
                 )
             )  # fmt: skip
 
+    def went_further_back(self, *, steps: int) -> None:
+        """What all were to begin from was not there: `steps` more have to be done again."""
+        if self.open:
+            last = self.open[-1]
+            self._put(replace(last, steps_repeated=last.steps_repeated + steps, steps_lost=last.steps_lost + steps))
+
     def joined(self, *, now_s: float, restore_s: float) -> None:
         for last in list(self.open):
             self._put(replace(last, regrouped_s=now_s - restore_s, restored_s=now_s))
@@ -117,8 +144,12 @@ class InterruptionLog:
         self._changed.clear()
         return out
 
+    def know(self, record: Interruption) -> None:
+        self.known[record.id] = Known(record.generation, record.parent or record.id, record.reason)
+
     def _put(self, record: Interruption) -> None:
         self._changed[record.id] = record
+        self.know(record)
         self.open = [record if old.id == record.id else old for old in self.open]
         if all(old.id != record.id for old in self.open):
             self.open.append(record)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from outlast.engine.protocol.outputs import Output, SetTimer
 from outlast.model import limits
 
 
@@ -45,7 +46,7 @@ class Lease:
 
 def void_after_s(lease_s: float) -> float:
     """On the coordinator's clock, from when it heard a node last: by then the node's processes are dead, or run no code any more."""
-    return lease_s * (1 + limits.CLOCK_DRIFT_MAX) / (1 - limits.CLOCK_DRIFT_MAX) + limits.LEASE_KILL_S
+    return lease_s * (1 + limits.CLOCK_DRIFT_MAX) / (1 - limits.CLOCK_DRIFT_MAX) + limits.LEASE_KILL_S * (1 + limits.CLOCK_DRIFT_MAX)
 
 
 class LeaseBook:
@@ -76,3 +77,26 @@ class LeaseBook:
     def next_s(self) -> float | None:
         """When the next lease may be void."""
         return next(iter(self._heard_s.values())) + self._void_after_s if self._heard_s else None
+
+
+class Alarm:
+    """A timer for a moment that every message may move on: it is set for the first, comes too early, and is then set again."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._set_s: float | None = None
+
+    def at(self, due_s: float | None) -> list[Output]:
+        """The moment is `due_s` now; None: there is none."""
+        if self._set_s is None and due_s is None:
+            return []
+        if self._set_s is not None and due_s is not None and self._set_s <= due_s:
+            return []
+        self._set_s = due_s
+        return [SetTimer(self._name, due_s)]
+
+    def rang(self, *, now_s: float) -> float:
+        """It has come; by how much too late, seconds."""
+        late_s = 0.0 if self._set_s is None else max(0.0, now_s - self._set_s)
+        self._set_s = None
+        return late_s

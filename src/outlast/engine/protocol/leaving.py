@@ -10,13 +10,13 @@ from dataclasses import replace
 from outlast.engine.placement import offers
 from outlast.engine.protocol.faults import Faults
 from outlast.engine.protocol.members import Member
-from outlast.engine.protocol.outputs import End, Output, SetTimer, ToAgent
+from outlast.engine.protocol.outputs import End, Output, SetTimer
 from outlast.engine.protocol.state import Restart, Stage
 from outlast.engine.rare import rare
 from outlast.engine.recovery import RecoveryVerdict, Situation, decide_rung
-from outlast.engine.restore import RestoreVerdict, decide_replicated, decide_sharded
+from outlast.engine.restore import RestoreVerdict
 from outlast.model import limits
-from outlast.model.messages import Inventory, Leave, ToWorker
+from outlast.model.messages import Inventory, Leave
 from outlast.model.terms import Rung
 
 
@@ -26,22 +26,24 @@ class Leaving(Faults):
     def _after_gathering(self, now_s: float) -> list[Output]:
         self.stage = Stage.LEAVING
         reason = self.interruptions.open[-1].reason if self.interruptions.open else "regroup"
-        out: list[Output] = []
-        for member in self.roster.live():
+        live = self.roster.live()
+        for member in live:
             member.joined = False
-            if member.answers_leave and member.still is None:
-                out.append(ToAgent(ToWorker(member.worker, Leave(member.told, reason)), member.home))
-        deadline = limits.LEAVE_DEADLINE_S + limits.LEAVE_STEPS * self.roster.step_s
-        if any(not m.attached for m in self.roster.live()):
+        leaves = {told: Leave(told, reason) for told in {member.told for member in live}}
+        out = self._tell((member, leaves[member.told]) for member in live if member.answers_leave and member.still is None)
+        deadline = limits.LEAVE_DEADLINE_S + limits.LEAVE_STEPS * self.roster.step_s + limits.RANK_HEARD_S * self.options.world_size
+        if not all(member.attached for member in live):
             deadline = limits.REGROUP_DEADLINE_S
         return [*out, SetTimer("leave", now_s + deadline), *self._check_left(now_s)]
 
-    def _on_inventory(self, now_s: float, member: Member, message: Inventory) -> list[Output]:
-        if message.generation != member.told:
+    def _on_inventory(self, now_s: float, members: list[Member], message: Inventory) -> list[Output]:
+        for member in (still := [member for member in members if member.told == message.generation]):
+            self.roster.note_done(member.rank, message.committed)
+            member.still, member.attached = message, member.attached or message.committed >= 0
+        if len(still) < len(members):
             rare("an inventory of a generation that is over")
+        if not still:
             return []
-        self.roster.note_done(member.rank, message.committed)
-        member.still, member.attached = message, member.attached or message.committed >= 0
         self._note_step(0 if self.roster.sharded else message.committed, max(message.passed, message.committed))
         return self._check_left(now_s) if self.stage is Stage.LEAVING else []
 
@@ -56,7 +58,24 @@ class Leaving(Faults):
         if self._short_of_places():
             rare("a lost rank finds no place")
             return [SetTimer("leave", None), SetTimer("nodes", now_s + limits.NODE_WAIT_S)]
-        return [SetTimer("leave", None), SetTimer("nodes", None), *self._decide(now_s)]
+        waits = self._wait_for_links(now_s)
+        return [SetTimer("leave", None), SetTimer("nodes", None), *(self._decide(now_s) if waits is None else waits)]
+
+    def _wait_for_links(self, now_s: float) -> list[Output] | None:
+        """Who was in the last generation could not form its group. None: the next one can be tried now."""
+        if not self.links:
+            return None
+        if self.links.is_out(now_s=now_s):
+            rare("a link stays cut for too long")
+            return self._stop_now(now_s, End(1, "failed", f"{self.links.reason}, for {limits.NODE_WAIT_S:g} s", self._user_error[1]))
+        if now_s < self.links.retry_s:
+            rare("the next generation waits for a link")
+            return [SetTimer("links", self.links.retry_s)]
+        if self._store_home in self.links.ends and self.nodes.first(self.links.ends) not in self.links.ends:
+            rare("the store moves to where all can reach it")
+            self._store = None
+            return [*self._ask_store(now_s, self.links.reason), *self._decide(now_s)]
+        return None
 
     def _decide(self, now_s: float) -> list[Output]:
         sharded, restore = self.roster.sharded, self._restore()
@@ -73,6 +92,7 @@ class Leaving(Faults):
             self._verdict = verdict
             return self._kill(now_s, given_up, verdict.reason)
         self._verdict = None
+        self.interruptions.acquit({m.rank: m.pid for m in self.roster.live()})
         self._book(now_s, verdict, restore, start)
         out = self._records()
         if verdict.rung is Rung.STOP:
@@ -83,15 +103,13 @@ class Leaving(Faults):
             return [*out, *self._move(now_s, verdict, restore, start)]
         return [*out, *self._restart_all(now_s, verdict, restore, start)]
 
-    def _restore(self) -> RestoreVerdict:
-        holdings = self.roster.holdings()
-        return decide_sharded(holdings=holdings) if self.roster.sharded else decide_replicated(holdings=holdings, planned=self._planned)
-
     def _choose(self, restore: RestoreVerdict, start: Restart | None, *, finished: bool) -> RecoveryVerdict:
         """The rung; one that was chosen already is kept, and extended to those that were lost since."""
-        lost = tuple(m.rank for m in self.roster.members() if m.dead)
+        lost = tuple(sorted(m.rank for m in self.roster.members() if m.dead))  # the order in which spares are offered for them
+        moving, drained = self._moving_away(lost, restore, finished=finished), self._drained
+        self._drained = frozenset()  # whatever befalls them from now on is paid for
         parked = self.roster.parked()
-        spares = self._offers(lost or tuple(sorted(self._raised)))
+        spares = self._offers((*lost, *moving) or tuple(sorted(self._raised)))
         chosen = self._verdict
         if chosen is not None and len(lost) < self.options.world_size:
             if set(lost) - set(chosen.replace):
@@ -103,15 +121,28 @@ class Leaving(Faults):
             rare("nobody stands in a step with the state of it")
             way = "respawn"  # nobody stands in a step with the state of it
         situation = Situation(
-            lost=lost, raised=tuple(sorted(self._raised - set(lost))), way=way,
+            lost=(*lost, *moving), raised=tuple(sorted(self._raised - set(lost))), way=way,
             state=restore.step is not None or (start is not None and start.replicated == "transfer"),
             committed=self.step, error=self._user_error[0], trained=self._trained,
+            free=not self._raised and (drained.issuperset(lost) if drained else bool(self.links) and not lost),
         )  # fmt: skip
         return decide_rung(situation=situation, spares=spares, budgets=self.budgets, world_size=self.options.world_size)
 
+    def _moving_away(self, lost: tuple[int, ...], restore: RestoreVerdict, *, finished: bool) -> tuple[int, ...]:
+        """Live ranks that are given up for their node's sake, if nothing else has happened, and somebody elsewhere has all that is to be gone on from."""
+        drained = self._drained
+        if not drained:
+            return ()
+        stay = [m for m in self.roster.live() if m.rank not in drained]
+        if lost or self._raised or finished or not any(m.rank in restore.settle for m in stay) or not self._fits_elsewhere(drained):
+            rare("a drain is called off")
+            return ()
+        return tuple(sorted(drained))
+
     def _offers(self, ranks: tuple[int, ...]) -> list[int]:
         """For each of `ranks`, the worker number of the spare that may take it, or -1. Empty: there is none."""
-        room = self.nodes.room(member for member in self.roster.live() if member.rank not in ranks)
+        theirs = frozenset(ranks)
+        room = self._room(member for member in self.roster.live() if member.rank not in theirs)
         ready = [(worker, self.roster.spare(worker).home) for worker in self.roster.parked()]
         found = offers(ranks, homes=self.roster.homes, spares=ready, room=room)
         workers = [found.get(rank, (-1, ""))[0] for rank in ranks]
@@ -127,4 +158,5 @@ class Leaving(Faults):
             again = max(0, self.executed - step)
         if not self._cut_short:
             again = max(0, again - sum(one.steps_repeated for one in self.interruptions.open[:-1]))
-        self.interruptions.left(now_s=now_s, rung=verdict.rung, reason=f"{verdict.reason}; {restore.reason}", repeated=again, lost=max(0, self.step - step))
+        why = "; ".join([*([self.links.reason] if self.links else []), verdict.reason, restore.reason])
+        self.interruptions.left(now_s=now_s, rung=verdict.rung, reason=why, repeated=again, lost=max(0, self.step - step))

@@ -12,12 +12,26 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from outlast.model import limits
-from outlast.model.messages import Broke, Committed, ForAgent, FromAgent, FromNode, FromWorker, Progress, Regroup, ToNode, ToWorker, WorkerExited, WorkerHung
-from outlast.model.messages import WorkerStarted as _WorkerStarted
+from outlast.model.messages import (
+    Broke,
+    Committed,
+    ForAgent,
+    FromAgent,
+    FromNode,
+    FromWorker,
+    FromWorkers,
+    Progress,
+    Regroup,
+    ToNode,
+    ToWorkers,
+    WorkerExited,
+    WorkerHung,
+    WorkerStarted,
+)
 
-Said = TypeVar("Said", bound=FromWorker | FromAgent | ForAgent)
+Said = TypeVar("Said", bound=FromWorker | FromWorkers | FromAgent | ForAgent)
 _TIMES: dict[type, tuple[str, ...]] = {
-    Broke: ("at_s",), Committed: ("at_s",), Progress: ("at_s",), _WorkerStarted: ("at_s",), WorkerExited: ("at_s", "fault_s"), WorkerHung: ("at_s", "last_s"),
+    Broke: ("at_s",), Committed: ("at_s",), Progress: ("at_s",), WorkerStarted: ("at_s",), WorkerExited: ("at_s", "fault_s"), WorkerHung: ("at_s", "last_s"),
     Regroup: ("fault_s", "detected_s"),
 }  # fmt: skip
 
@@ -68,13 +82,32 @@ class Offset:
 
     def hear(self, *, sent_s: float, now_s: float) -> float:
         """One more message; returns what is to be added to the times in it, seconds."""
+        self.note(sent_s=sent_s, now_s=now_s)
+        return self.by_s
+
+    def note(self, *, sent_s: float, now_s: float) -> None:
+        """One more message."""
         self._newest.append(now_s - sent_s)
+
+    @property
+    def by_s(self) -> float:
+        """What is to be added to the times in the newest message, seconds."""
         return min(self._newest)
+
+    def hear_many(self, *, sent_s: float, now_s: float) -> None:
+        """The driver has left out messages that took as long as this one."""
+        self._newest.extend([now_s - sent_s] * limits.OFFSET_SAMPLES_COUNT)
+
+
+def tells_time(message: Any) -> bool:
+    """Whether there is a time in it that can be `rebased`."""
+    kind = type(message)
+    return (type(message.message) if kind is FromWorkers or kind is ToWorkers else kind) in _TIMES
 
 
 def rebased(message: Any, by_s: float) -> Any:
     """The same message with the times in it moved: from the sender's clock to the receiver's."""
-    if isinstance(message, ToWorker):
-        return replace(message, message=rebased(message.message, by_s)) if isinstance(message.message, Regroup) else message
+    if isinstance(message, (ToWorkers, FromWorkers)):
+        return replace(message, message=rebased(message.message, by_s)) if type(message.message) in _TIMES else message
     names = _TIMES.get(type(message), ())
     return replace(message, **{name: getattr(message, name) + by_s for name in names if getattr(message, name) is not None}) if names else message

@@ -5,8 +5,8 @@ This module is pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from outlast.engine.recovery import WAYS
 from outlast.engine.restore import Holding, RestoreVerdict
@@ -123,6 +123,10 @@ class Roster:
     def of(self, worker: int) -> Member | None:
         return self._by_worker.get(worker)
 
+    def those(self, workers: Iterable[int]) -> list[Member]:
+        """Without those that were given up."""
+        return [member for member in map(self._by_worker.get, workers) if member is not None]
+
     def first(self, what: str, is_so: Callable[[Member], bool]) -> Member | None:
         """A holder of a rank of whom `is_so`; None: there is none. `what` names the question: it goes on from where it was answered last, so that
         asking it at each of n messages takes about n looks, and not n times n.
@@ -156,7 +160,7 @@ class Roster:
     def find_images(self, rank: int, steps: tuple[int, ...]) -> None:
         """Of a rank that has no holder: they are there after all."""
         self._imageless.discard(rank)
-        self._remains[rank] = Holding(rank, False, -1, steps, -1, False, steps)
+        self._remains[rank] = Holding((rank,), False, -1, steps, -1, False, steps)
 
     def has_images(self, rank: int) -> bool:
         return rank not in self._imageless
@@ -175,6 +179,10 @@ class Roster:
         """Holders of ranks whose process has not ended."""
         return [m for m in self._ranks.values() if not m.dead]
 
+    def any_live(self) -> bool:
+        """Asked at each death: see `first`."""
+        return self.first("live", lambda m: not m.dead) is not None
+
     def holding_up(self) -> list[Member]:
         """Whom the others wait for, when not all have joined: those that have come least far."""
         known = self.outlast or any(m.place for m in self.live())  # one that is underway has called outlast.join
@@ -192,16 +200,17 @@ class Roster:
 
     def bury(self, member: Member, message: WorkerExited) -> None:
         """Keep what the agent found sealed in the dead rank's slots, until a successor has attached."""
-        before = self._remains.get(member.rank, Holding(member.rank, False, -1, (), -1, False, ()))
+        before = self._remains.get(member.rank) or _nothing(member.rank)
         if member.attached:
             committed, prepared, sealed = message.committed, message.prepared, message.sealed
         else:  # what lies there is its predecessor's; the agent may not even have known which slots were to be its own
             committed, prepared, sealed = before.committed, message.prepared or before.prepared, message.sealed or before.sealed
-        self._remains[member.rank] = Holding(member.rank, False, committed, prepared, committed, False, sealed)
+        self._remains[member.rank] = Holding((member.rank,), False, committed, prepared, committed, False, sealed)
 
     def note_done(self, rank: int, step: int) -> None:
         """A holder of `rank` has committed `step`, and booked it."""
-        self._done[rank] = max(step, self.done(rank))
+        if step > self._done.get(rank, 0):
+            self._done[rank] = step
 
     def done(self, rank: int) -> int:
         """The newest step that a holder of `rank` has committed, as far as is known: executing it again is repeating it."""
@@ -212,33 +221,51 @@ class Roster:
         remains, member = self._remains.get(rank), self._ranks.get(rank)
         return (remains is not None and step in (*remains.prepared, *remains.sealed)) or (member is not None and member.attached)
 
+    def lacks(self, rank: int, step: int) -> bool:
+        """Its last holder is gone, and what that left behind in the slots is known, and is not of `step`."""
+        remains, member = self._remains.get(rank), self._ranks.get(rank)
+        held = () if remains is None else (*remains.prepared, *remains.sealed)
+        return bool(held) and step not in held and (member is None or member.told == 0)
+
     @property
     def way(self) -> str:
         """The dearest way of the members that have said theirs at run.steps; one that is not there yet follows the others."""
         if not self.outlast:
             return "plain"
-        attached = [m.way for m in self._ranks.values() if m.attached]
-        ways = attached or [m.way for m in self._ranks.values() if m.registered and not m.dead]
+        attached = {m.way for m in self._ranks.values() if m.attached}
+        ways = attached or {m.way for m in self._ranks.values() if m.registered and not m.dead}
         return max(ways, key=WAYS.index, default="respawn")
 
     def holdings(self) -> list[Holding]:
-        """What each rank holds: survivors by their inventory, others by what lies in their slots."""
+        """What each rank holds: survivors by their inventory, those that say alike as one, others by what lies in their slots."""
         out = []
+        alike: dict[tuple[Inventory, bool], list[int]] = {}
+        before: Inventory | None = None
+        finished, ranks = False, []  # of the one before
         for rank in range(self.world_size):
             member = self._ranks[rank]
-            remains = self._remains.get(rank, Holding(rank, False, -1, (), -1, False, ()))
             said = member.still
             if member.dead or said is None:
-                out.append(remains)
+                out.append(self._remains.get(rank) or _nothing(rank))
             elif said.committed < 0:  # alive, state not built yet
-                sealed = said.sealed or remains.sealed
-                out.append(Holding(rank, True, -1, remains.prepared, -1, False, sealed, usable=False))
+                remains = self._remains.get(rank) or _nothing(rank)
+                out.append(Holding((rank,), True, -1, remains.prepared, -1, False, said.sealed or remains.sealed, usable=False))
             else:
-                prepared = tuple(sorted({said.committed, said.prepared}))
-                usable, course = not member.finished, (said.phases, said.begun, said.over)
-                out.append(Holding(rank, True, said.committed, prepared, said.passed, said.in_hook, said.sealed, usable, *course))
-        return out
+                if said is not before or finished is not member.finished:
+                    before, finished = said, member.finished
+                    ranks = alike.setdefault((replace(said, worker=0), finished), [])
+                ranks.append(rank)
+        return out + [_held(said, tuple(ranks), usable=not finished) for (said, finished), ranks in alike.items()]
 
     def torn(self, restore: RestoreVerdict) -> list[Member]:
         """Live members with attached state that cannot reach the restore point in their process."""
         return [m for m in self.live() if m.rank not in restore.settle and m.still is not None and m.still.committed >= 0]
+
+
+def _nothing(rank: int) -> Holding:
+    return Holding((rank,), False, -1, (), -1, False, ())
+
+
+def _held(said: Inventory, ranks: tuple[int, ...], *, usable: bool) -> Holding:
+    prepared = tuple(sorted({said.committed, said.prepared}))
+    return Holding(ranks, True, said.committed, prepared, said.passed, said.in_hook, said.sealed, usable, said.phases, said.begun, said.over)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
+from operator import attrgetter
 
 from outlast.engine.protocol.members import Member
 
 UNBOUNDED = 1 << 30
+_HOME = attrgetter("home")
 
 
 class Nodes:
@@ -17,6 +19,7 @@ class Nodes:
         self.local = local
         self.silent: set[str] = set()  # without a connection: they may come back, or be counted out
         self.returning: set[str] = set()  # have begun anew, and are about to be in again, with what had been sealed there
+        self.barred: set[str] = set()  # whatever becomes of them, they get no more work
         self._capacity: dict[str, int] = {"": UNBOUNDED} if local else {}
 
     def __contains__(self, node: str) -> bool:
@@ -28,20 +31,22 @@ class Nodes:
     def join(self, node: str, capacity: int) -> None:
         self._capacity[node] = capacity
         self.returning.discard(node)
+        self.silent.discard(node)
 
     def lose(self, node: str) -> None:
         self._capacity.pop(node, None)
         self.silent.discard(node)
 
-    def first(self) -> str:
-        return next(iter(self._capacity), "")
+    def first(self, avoided: Container[str] = ()) -> str:
+        """One that is `avoided`, or barred, only where there is no other."""
+        return min(self._capacity, key=lambda node: (node in avoided, node in self.barred), default="")
 
     def room(self, members: Iterable[Member]) -> dict[str, int]:
         """How many ranks fit beside `members`."""
-        taken = Counter(member.home for member in members)
-        return {node: capacity - taken[node] for node, capacity in self._capacity.items()}
+        taken = Counter(map(_HOME, members))
+        return {node: (0 if node in self.barred else capacity) - taken[node] for node, capacity in self._capacity.items()}
 
-    def least_spares(self, spares: Iterable[Member]) -> str:
-        """Where the next spare goes: to the node with the fewest, the newest of these, which is the likeliest to house no ranks."""
+    def least_spares(self, spares: Iterable[Member]) -> str | None:
+        """Where the next spare goes: to the node with the fewest, the newest of these, which is the likeliest to house no ranks. None: nowhere."""
         count = Counter(spare.home for spare in spares)
-        return min(reversed(self._capacity), key=lambda node: count[node], default="")
+        return min((node for node in reversed(self._capacity) if node not in self.barred), key=count.__getitem__, default=None)

@@ -11,13 +11,16 @@ Sans-IO, as the `Agent` within it, which knows nothing of lines and leases.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 
 from outlast.engine.protocol.agent import Agent
-from outlast.engine.protocol.lease import Lease
+from outlast.engine.protocol.chorus import Chorus
+from outlast.engine.protocol.lease import Alarm, Lease
 from outlast.engine.protocol.lines import Inbox, Offset, Outbox, rebased
 from outlast.engine.protocol.outputs import HangUp, Kill, Line, Output, SetTimer, ToCoordinator, Wipe
 from outlast.engine.rare import rare
+from outlast.model import limits
 from outlast.model.messages import (
     Beat,
     Broke,
@@ -29,6 +32,7 @@ from outlast.model.messages import (
     FromAgent,
     FromNode,
     FromWorker,
+    FromWorkers,
     Grant,
     Hello,
     Housed,
@@ -45,7 +49,7 @@ from outlast.model.messages import (
     StoreLost,
     StoreUp,
     ToNode,
-    ToWorker,
+    ToWorkers,
     Underway,
     Welcome,
     WorkerExited,
@@ -66,7 +70,7 @@ class _House:
     kind: str
     pid: int = 0
     plan: Regroup | None = None
-    said: list[FromWorker] = field(default_factory=list)
+    said: dict[type, FromWorker] = field(default_factory=dict)  # the newest of each kind, oldest first
     killed: bool = False
     exited: WorkerExited | None = None
 
@@ -74,19 +78,21 @@ class _House:
         if isinstance(message, _OF_A_GENERATION) and self.plan is not None and message.generation < self.plan.generation:
             rare("what is said of an older plan is not kept")
         elif isinstance(message, _KEPT):
-            self.said = [one for one in self.said if type(one) is not type(message)]
-            self.said.append(message)
+            self.said.pop(type(message), None)
+            self.said[type(message)] = message
 
-    def told(self, plan: Regroup) -> None:
-        self.plan, self.rank = plan, plan.rank
-        self.said = [one for one in self.said if not isinstance(one, _OF_A_GENERATION) or one.generation >= plan.generation]
+    def told(self, plan: Regroup, rank: int) -> None:
+        self.plan, self.rank = plan, rank
+        self.said = {kind: one for kind, one in self.said.items() if not isinstance(one, _OF_A_GENERATION) or one.generation >= plan.generation}
 
     def standing(self) -> Housed:
-        return Housed(self.worker, self.rank, self.kind, self.pid, self.plan, tuple(self.said), self.killed, self.exited)  # type: ignore[arg-type]  # only those of _KEPT
+        plan = None if self.plan is None else self.plan.held_by(self.rank)
+        said = tuple(replace(one, worker=self.worker) for one in self.said.values())  # what several say at once is kept as it was said
+        return Housed(self.worker, self.rank, self.kind, self.pid, plan, said, self.killed, self.exited)  # type: ignore[arg-type]  # only those of _KEPT
 
 
 class Outpost:
-    """One for each of several nodes. `agent` is driven through this. Timers: "beat", "lease"."""
+    """One for each of several nodes. `agent` is driven through this. Timers: "beat", "lease", "chorus"."""
 
     def __init__(self, agent: Agent, *, node: str, capacity: int, beat_s: float) -> None:
         self.agent = agent
@@ -100,14 +106,16 @@ class Outpost:
         self._in = False  # welcomed over this connection
         self.fenced = False
         self._enrolled_s = 0.0
-        self._lease_due_s: float | None = None
+        self._enrolled_with = 0  # the newest number that was said when it did
+        self._alarm = Alarm("lease")
         self._beats = 0
         self._step = 0
         self._script = ""
         self._store: StoreUp | None = None
         self._committed: dict[int, int] = {}  # rank -> by holders that have ended here
         self._houses: dict[int, _House] = {}
-        self._outbox: Outbox[FromWorker | FromAgent] = Outbox()
+        self._chorus = Chorus()
+        self._outbox: Outbox[FromWorker | FromWorkers | FromAgent] = Outbox()
         self._inbox = Inbox()
         self._offset = Offset()
 
@@ -116,7 +124,7 @@ class Outpost:
     def on_connected(self, *, images: tuple[Images, ...], transfer: tuple[int, ...], now_s: float) -> list[Output]:
         """`images` and `transfer`: what lies sealed in the vault."""
         self._connected, self._in = True, False
-        return self._enrol(images, transfer, now_s)
+        return [*self._look_at_lease(now_s), *self._enrol(images, transfer, now_s)]
 
     def on_disconnected(self) -> list[Output]:
         self._connected = self._in = False
@@ -127,29 +135,47 @@ class Outpost:
             return []
         if self.fenced:
             self._begin_anew()
-        self._enrolled_s = now_s
+        out = self._sing(now_s)
+        self._enrolled_s, self._enrolled_with = now_s, self._outbox.number
         housed = tuple(house.standing() for house in self._houses.values())
         heard = self._inbox.heard
         sealed = {one.rank: one.steps for one in images}
         told = tuple(Images(rank, sealed.get(rank, ()), self._committed.get(rank, 0)) for rank in sorted({*sealed, *self._committed}))
-        return [Line(Enrol(self.node, self._session, self._capacity, self.epoch, heard, self._step, self._store, housed, told, transfer, self._script, now_s))]
+        enrol = Enrol(self.node, self._session, self._capacity, self.epoch, heard, self._step, self._store, housed, told, transfer, self._script, now_s)
+        return [*out, Line(enrol)]
 
     def on_line(self, message: OnLine, *, now_s: float) -> list[Output]:
+        return self._look_at_lease(now_s) or self._take(message, now_s)
+
+    def _take(self, message: OnLine, now_s: float) -> list[Output]:
         if isinstance(message, Welcome):
             return self._on_welcome(message, now_s)
         if not self._in or not isinstance(message, (Grant, ToNode)):
             rare("an order before the agent is let in")
             return []
         by_s = self._offset.hear(sent_s=message.sent_s, now_s=now_s)
-        if isinstance(message, Grant):
-            self._outbox.acknowledged(message.heard)
-            self.lease.granted(message.number)
-            return self._watch_lease()
         self._outbox.acknowledged(message.heard)
+        if isinstance(message, Grant):
+            self.lease.granted(message.number)
+            return self._alarm.at(self.lease.until_s)
         if not self._inbox.takes(message):
             rare("an order that the agent has followed already")
             return []
         return self._obey(rebased(message.message, by_s), now_s)
+
+    @property
+    def is_in(self) -> bool:
+        """It was welcomed over the connection that it has."""
+        return self._in
+
+    def leave_out_beats(self, *, asked_s: float) -> None:
+        """The driver leaves out heartbeats, all of which were granted: the last was asked for then."""
+        self.lease.begins(asked_s=asked_s, lease_s=self.lease.lease_s)
+
+    def on_grants(self, last: Grant, *, now_s: float) -> list[Output]:
+        """The driver has left out what was granted before this."""
+        self._offset.hear_many(sent_s=last.sent_s, now_s=now_s)
+        return self.on_line(last, now_s=now_s)
 
     def _on_welcome(self, message: Welcome, now_s: float) -> list[Output]:
         if message.epoch < self.epoch:
@@ -158,40 +184,54 @@ class Outpost:
         if message.afresh:
             rare("counted out while the agent was away")
             return self._fence("this node was counted out: its ranks are given away")
+        if self.fenced:
+            rare("welcomed when the lease has run out since")
+            return self._check_empty()
         if now_s >= self._enrolled_s + message.lease_s:
             rare("welcomed when the lease is over")
             return self._fence("the lease of this node was over when it came")
         if message.epoch > self.epoch:
+            since = [said for number, said in self._outbox.kept() if number > self._enrolled_with]  # what was said before, the enrolment told
             self._outbox, self._inbox, self._offset = Outbox(), Inbox(), Offset()
+            for said in since:
+                rare("something was said between enrolling and the welcome")
+                self._outbox.put(said)
         self.epoch, self._in = message.epoch, True
         self._outbox.acknowledged(message.heard)
         self.lease.begins(asked_s=self._enrolled_s, lease_s=message.lease_s)
         again: list[Output] = [Line(FromNode(number, self._inbox.heard, now_s, said)) for number, said in self._outbox.kept()]
         if message.keep is not None:
             again = [Wipe(message.keep), *again]
-        return [*again, *self._watch_lease(), *self.on_timer(now_s=now_s, name="beat")]
+        return [*again, *self._alarm.at(self.lease.until_s), *self.on_timer(now_s=now_s, name="beat")]
 
     def on_timer(self, *, now_s: float, name: str) -> list[Output]:
         if name == "lease":
-            self._lease_due_s = None
-            if not self.lease.is_out(now_s=now_s):
-                return self._watch_lease()
-            rare("a lease runs out")
-            return self._fence("the lease of this node has run out")
+            self._alarm.rang(now_s=now_s)
+        out = self._look_at_lease(now_s)
+        if name == "lease":
+            return out or self._alarm.at(self.lease.until_s)
+        if name == "chorus":
+            return out or self._sing(now_s)
         assert name == "beat", name
         if not self._in:
-            return []
+            return out
         self._beats += 1
         self.lease.asked(self._beats, now_s=now_s)
         return [Line(Beat(self._beats, self._inbox.heard, now_s)), SetTimer("beat", now_s + self._beat_s)]
 
-    def _watch_lease(self) -> list[Output]:
-        """One timer, which may come too early: grants move the lease's end, and not the timer."""
-        due_s = self.lease.until_s
-        if due_s is not None and self._lease_due_s is not None and self._lease_due_s <= due_s:
+    # --- the lease -------------------------------------------------------------------------------------------
+
+    @property
+    def lent_until_s(self) -> float:
+        """Until then the node's processes may vote, seal and restore. The driver keeps it where they read it: they go on if the agent stands still."""
+        return -math.inf if self.fenced or self.lease.until_s is None else self.lease.until_s
+
+    def _look_at_lease(self, now_s: float) -> list[Output]:
+        """Before anything else is handled: an agent that has stood still finds orders and news that are as old as its lease."""
+        if not self.lease.is_out(now_s=now_s):
             return []
-        self._lease_due_s = due_s
-        return [SetTimer("lease", due_s)]
+        rare("a lease runs out")
+        return self._fence("the lease of this node has run out")
 
     # --- the fence -------------------------------------------------------------------------------------------
 
@@ -199,7 +239,7 @@ class Outpost:
         """Nothing that is here may go on. Who is to come next enrols once all of it is dead."""
         self.fenced, self._in = True, False
         self.lease.ends()
-        return [*self._watch_lease(), SetTimer("beat", None), *(Kill(house.worker, why) for house in self._living()), *self._check_empty()]
+        return [*self._alarm.at(self.lease.until_s), SetTimer("beat", None), *(Kill(house.worker, why) for house in self._living()), *self._check_empty()]
 
     def _living(self) -> list[_House]:
         return [house for house in self._houses.values() if house.exited is None]
@@ -212,6 +252,7 @@ class Outpost:
         self._session += 1
         self._step, self._store = 0, None
         self._houses.clear()
+        self._chorus = Chorus()
         self._outbox, self._inbox = Outbox(), Inbox()
 
     # --- what passes through -----------------------------------------------------------------------------------
@@ -221,20 +262,40 @@ class Outpost:
             self._houses[order.worker] = _House(order.worker, order.rank, order.kind)
         elif isinstance(order, KillWorker) and order.worker in self._houses:
             self._houses[order.worker].killed = True
-        elif isinstance(order, ToWorker) and isinstance(order.message, Regroup) and order.worker in self._houses:
-            self._houses[order.worker].told(order.message)
-        return self._passed(self.agent.on_command(order, now_s=now_s), now_s)
+        elif isinstance(order, ToWorkers) and isinstance(order.message, Regroup):
+            for worker, rank in zip(order.workers, order.ranks, strict=True):
+                if worker in self._houses:
+                    self._houses[worker].told(order.message, rank)
+        return self.pass_on(self.agent.on_command(order, now_s=now_s), now_s=now_s)
 
     def on_worker(self, message: FromWorker, *, now_s: float) -> list[Output]:
-        house = self._houses.get(message.worker)
-        if house is not None:
-            house.hear(message)
-            if isinstance(message, Registered):
-                self._script = "sharded" if message.sharded or self._script == "sharded" else "replicated"
-            if isinstance(message, (Joined, Committed)):
-                self._step = max(self._step, message.step)
-                self._forget_predecessors(house)
-        return self._passed(self.agent.on_worker(message, now_s=now_s), now_s)
+        late = self._look_at_lease(now_s)
+        self._hear(message.worker, message)
+        return [*late, *self.pass_on(self.agent.on_worker(message, now_s=now_s), now_s=now_s)]
+
+    def on_workers(self, workers: tuple[int, ...], message: FromWorker, *, now_s: float) -> list[Output]:
+        """All of them say this at the same moment, the first of them as it stands: what comes of it is what comes of each by itself, in this order."""
+        together = not self.fenced and self._chorus.takes_all(workers, message) and not any(house.killed for house in self._living())
+        if not together or self.lease.is_out(now_s=now_s):
+            return [output for worker in workers for output in self.on_worker(replace(message, worker=worker), now_s=now_s)]
+        for worker in workers:
+            self._hear(worker, message)
+        waiting = bool(self._chorus)
+        self._chorus.add_all(workers, message)
+        if self._chorus.is_full(house.worker for house in self._living() if house.rank >= 0):
+            return self._sing(now_s)
+        return [] if waiting else [SetTimer("chorus", now_s + limits.CHORUS_WAIT_S)]
+
+    def _hear(self, worker: int, message: FromWorker) -> None:
+        house = self._houses.get(worker)
+        if house is None:
+            return
+        house.hear(message)
+        if isinstance(message, Registered):
+            self._script = "sharded" if message.sharded or self._script == "sharded" else "replicated"
+        if isinstance(message, (Joined, Committed)):
+            self._step = max(self._step, message.step)
+            self._forget_predecessors(house)
 
     def _forget_predecessors(self, house: _House) -> None:
         gone = [one.worker for one in self._houses.values() if one.exited is not None and one.rank == house.rank and one.worker < house.worker]
@@ -242,6 +303,7 @@ class Outpost:
             del self._houses[worker]
 
     def on_event(self, message: FromAgent, *, now_s: float) -> list[Output]:
+        late = self._look_at_lease(now_s)
         if isinstance(message, WorkerStarted) and message.worker in self._houses:
             self._houses[message.worker].pid = message.pid
         if isinstance(message, WorkerExited) and message.worker in self._houses:
@@ -252,21 +314,18 @@ class Outpost:
                 del self._houses[message.worker]
         if isinstance(message, WorkerFailedToStart):
             self._houses.pop(message.worker, None)
-        out = self._passed(self.agent.on_event(message, now_s=now_s), now_s)
-        return [*out, *self._check_empty()]
+        out = self.pass_on(self.agent.on_event(message, now_s=now_s), now_s=now_s)
+        return [*late, *out, *self._check_empty()]
 
-    def _passed(self, outputs: list[Output], now_s: float) -> list[Output]:
-        out: list[Output] = []
+    def pass_on(self, outputs: list[Output], *, now_s: float) -> list[Output]:
+        """What the agent asks for: its news go on the line. Called from outside for what it asks for at a tick."""
+        out = self._look_at_lease(now_s)
         for output in outputs:
             if isinstance(output, ToCoordinator):
                 out += self._say(output.message, now_s)
             else:
                 out.append(output)
         return out
-
-    def pass_on(self, outputs: list[Output], *, now_s: float) -> list[Output]:
-        """What the agent asked for at a tick."""
-        return self._passed(outputs, now_s)
 
     def _say(self, message: FromWorker | FromAgent, now_s: float) -> list[Output]:
         if isinstance(message, StoreUp):
@@ -277,5 +336,21 @@ class Outpost:
             self._step = max(self._step, message.newest)
         if self.fenced:
             return []
+        out = [] if self._chorus.takes(message) else self._sing(now_s)
+        if not self._chorus.takes(message):
+            return [*out, *self._put(message, now_s)]
+        waiting = bool(self._chorus)
+        self._chorus.add(message)
+        if self._chorus.is_full(house.worker for house in self._living() if house.rank >= 0 and not house.killed):
+            return [*out, *self._sing(now_s)]
+        return out if waiting else [*out, SetTimer("chorus", now_s + limits.CHORUS_WAIT_S)]
+
+    def _sing(self, now_s: float) -> list[Output]:
+        """What has waited for its like goes on the line."""
+        if not self._chorus:
+            return []
+        return [SetTimer("chorus", None), *(line for message in self._chorus.said() for line in self._put(message, now_s))]
+
+    def _put(self, message: FromWorker | FromWorkers | FromAgent, now_s: float) -> list[Output]:
         number = self._outbox.put(message)
         return [Line(FromNode(number, self._inbox.heard, now_s, message))] if self._in else []

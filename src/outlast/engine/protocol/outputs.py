@@ -103,6 +103,11 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True)
+class FindCheckpoint:
+    """Read what lies on the disk, and say which checkpoint is the newest good one (engine/durable.py). Answered with `on_checkpoint_found`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tell:
     """A line for the people who watch the run."""
 
@@ -148,5 +153,5 @@ class Answer:
 
 Output = (
     ToAgent | Line | HangUp | Wipe | ToCoordinator | Deliver | Spawn | Kill | Terminate | HostStore
-    | SetTimer | Record | Manifest | Tell | End | Say | Wake | Plan | Answer
+    | SetTimer | Record | Manifest | FindCheckpoint | Tell | End | Say | Wake | Plan | Answer
 )  # fmt: skip

@@ -11,11 +11,12 @@ from __future__ import annotations
 import typing
 from dataclasses import dataclass, field
 
-from outlast.engine.protocol.housing import Housing
+from outlast.engine.protocol.acting import Acted, Acting
 from outlast.engine.protocol.lines import rebased
 from outlast.engine.protocol.members import Member
 from outlast.engine.protocol.outputs import End, Output, SetTimer
-from outlast.engine.protocol.state import Restart, Stage
+from outlast.engine.protocol.state import Restart, Stage, Transfer
+from outlast.engine.protocol.whereabouts import Whereabouts
 from outlast.engine.rare import rare
 from outlast.model import limits
 from outlast.model.messages import (
@@ -41,17 +42,23 @@ from outlast.model.terms import Mechanism
 @dataclass(slots=True)
 class Remembered:
     """What the ledger tells a coordinator that comes after another. `outlast`, `sharded`: what is known of the script; `homes`: rank -> node;
-    `end`: what the run is to end with, at once or after the step in flight; `nodes`: those that were in; `interruptions`: by id.
+    `end`: what the run is to end with, at once or after the step in flight; `nodes`: those that were in; `interruptions`: by id;
+    `checkpoint`: step and folder of the newest that was written; `lived`: where each rank did; `acted`: what came of the policy.
     """
 
     generation: int = 0
     outlast: bool = False
     sharded: bool = False
     homes: dict[int, str] = field(default_factory=dict)
+    stores: int = 0  # orders for one
     end: End | None = None
     ends_at_once: bool = False
+    ends_by_signal: bool = False
     nodes: dict[str, None] = field(default_factory=dict)
     interruptions: dict[int, Interruption] = field(default_factory=dict)
+    checkpoint: tuple[int, str] = (0, "")
+    lived: Whereabouts = field(default_factory=Whereabouts)
+    acted: Acted = field(default_factory=Acted)
 
     def take(self, record: Record) -> None:
         """In the order in which they were written."""
@@ -66,17 +73,25 @@ class Remembered:
         if event.kind == "script":
             self.outlast, self.sharded = True, self.sharded or bool(event.data["sharded"])
         elif event.kind == "placed":
-            self.homes.update((rank, str(event.data["node"])) for rank in typing.cast("list[int]", event.data["ranks"]))
+            homes = dict.fromkeys(typing.cast("list[int]", event.data["ranks"]), str(event.data["node"]))
+            self.homes |= homes
+            self.lived.note(self.generation + 1, homes)  # written down before the generation in which they live there
+        elif event.kind == "store":
+            self.stores = typing.cast(int, event.data["number"])
         elif event.kind == "ending":
-            code, state, reason, self.ends_at_once = (event.data[name] for name in ("exit_code", "state", "reason", "at_once"))  # type: ignore[assignment]
-            self.end = End(typing.cast(int, code), str(state), str(reason), "")
+            self.ends_at_once, self.ends_by_signal = bool(event.data["at_once"]), bool(event.data["by_signal"])
+            self.end = End(typing.cast(int, event.data["exit_code"]), str(event.data["state"]), str(event.data["reason"]), "")
+        elif event.kind == "checkpoint":
+            self.checkpoint = max(self.checkpoint, (typing.cast(int, event.data["step"]), str(event.data["folder"])))
         elif event.kind == "node_joined":
             self.nodes[str(event.data["node"])] = None
         elif event.kind == "node_lost":
             self.nodes.pop(str(event.data["node"]), None)
+        else:
+            self.acted.take(event)
 
 
-class Rebuilding(Housing):
+class Rebuilding(Acting):
     """Called by the hub."""
 
     def rebuild(self, *, now_s: float, nodes: tuple[str, ...], patience_s: float) -> list[Output]:
@@ -85,14 +100,21 @@ class Rebuilding(Housing):
         self._awaited = set(nodes)
         self._adopted: list[Member] = []
         self._exits: list[WorkerExited] = []
-        return [self._event(now_s, "coordinator_rebuilt", {"nodes": list(nodes)}), SetTimer("rebuild", now_s + patience_s)]
+        self._cut_off: list[tuple[Member, Broke]] = []
+        return [self._event(now_s, "coordinator_rebuilt", {"nodes": list(nodes)}), SetTimer("rebuild", now_s + patience_s), *self._rearm()]
 
     def remember(self, remembered: Remembered) -> None:
         """Before `rebuild`."""
         self.roster.outlast, self.roster.sharded = remembered.outlast, remembered.sharded
         self.roster.remember(remembered.homes)
-        self._end, self._ends_at_once = remembered.end, remembered.ends_at_once
+        self._stores = remembered.stores
+        self._end, self._ends_at_once, self._by_signal = remembered.end, remembered.ends_at_once, remembered.ends_by_signal
+        self._newest_checkpoint = max(self._newest_checkpoint, remembered.checkpoint)
         self.interruptions.open = [one for one in remembered.interruptions.values() if one.resumed_s is None]
+        for one in remembered.interruptions.values():
+            self.interruptions.know(one)
+        self.lived = remembered.lived
+        self.recall(remembered.acted)
         for one in self.interruptions.open:
             self._fault_s, self._detected_s = one.fault_s or one.detected_s, one.detected_s
 
@@ -105,13 +127,25 @@ class Rebuilding(Housing):
             return super().node_joined(now_s=now_s, enrol=enrol, by_s=by_s)
         self.nodes.join(enrol.node, enrol.capacity)
         self._note_step(0 if self.roster.sharded else enrol.step, enrol.step)
-        if enrol.store is not None and enrol.store.number > self._stores:
+        if enrol.store is not None and enrol.store.number >= self._stores:
             self._store_up(enrol.store, enrol.node)
+        elif enrol.store is not None:
+            rare("a node hosts a store that another one took the place of")
         self._find_images(enrol)
         for housed in enrol.housed:
             self._adopt(housed, enrol.node, by_s, now_s)
         self._awaited.discard(enrol.node)
         return [] if self._awaited else self._rebuilt(now_s)
+
+    def node_lost(self, *, now_s: float, node: str, reason: str, returns: bool = False) -> list[Output]:
+        if self.stage is Stage.REBUILDING:
+            gone = {one.worker for one in self._exits}
+            for member in self._adopted:
+                if member.home == node and member.worker not in gone:
+                    rare("what was found alive is gone before the picture is whole")
+                    member.node_lost = reason
+                    self._exits.append(WorkerExited(member.worker, member.pid, None, None, False, -1, (), (), "", now_s, None, reason))
+        return super().node_lost(now_s=now_s, node=node, reason=reason, returns=returns)
 
     def _store_up(self, store: StoreUp, node: str) -> None:
         self._store, self._stores, self._store_home = (store.host, store.port), store.number, node
@@ -136,8 +170,7 @@ class Rebuilding(Housing):
             member.way, member.sharded, member.registered, member.attached = said.way, said.sharded, True, said.step >= 0
             self.roster.outlast, self.roster.sharded = True, self.roster.sharded or said.sharded
         elif isinstance(said, Donated):
-            if self._donated is None or said.generation > self._donated[0]:
-                self._donated, self._donor_home = (said.generation, said.step), member.home
+            self._find_transfer(Transfer(said.generation, said.step, member.home))
         elif isinstance(said, Underway):
             member.place = said.place
         elif isinstance(said, Inventory):
@@ -153,6 +186,8 @@ class Rebuilding(Housing):
             member.finished = True
         elif isinstance(said, Broke):
             member.victim = said.mechanism == "collective"
+            if said.unreached:
+                self._cut_off.append((member, said))
             if said.mechanism == "exception":
                 member.raised = (said.error, said.traceback)
 
@@ -174,6 +209,10 @@ class Rebuilding(Housing):
                 self.roster.strays[other.worker] = other
                 out += self._kill(now_s, [other], "another process was given its rank")
             self.roster.seat(member)
+        for member, broke in self._cut_off:
+            if broke.generation == self.generation:
+                self._note_links(now_s, member, broke)
+        out += self._kill(now_s, [m for m in self.roster.live() if m.condemned and m.worker not in gone], "its end is awaited")  # not for ever
         if self._end is not None and self._ends_at_once:
             rare("a new coordinator ends the run that its predecessor was ending")
             return [*out, *self._stop_now(now_s, self._end)]
@@ -189,7 +228,7 @@ class Rebuilding(Housing):
         else:
             out += self._not_whole(now_s, lost)
         if self._store is None:
-            out += self._ask_store("the new coordinator knows of none")
+            out += self._ask_store(now_s, "the new coordinator knows of none")
         for exited in self._exits:
             out += self._on_exit(now_s, exited)
         return [*out, *self._records()]
@@ -209,7 +248,7 @@ class Rebuilding(Housing):
             rare("a new coordinator finds a donor that was to be killed")
             out += self._kill(now_s, given_up, "it was given up by its plan")
         if self._donated is not None:
-            self._restart = Restart(self._donated[1], "transfer", "slot")
+            self._restart = Restart(self._donated.step, "transfer", "slot")
         plans = [m.plan for m in self.roster.members() if m.plan is not None]
         newest = max(plans, key=lambda plan: plan.generation, default=None)
         self._planned = newest.step if newest is not None else self._restart.step

@@ -9,17 +9,22 @@ This module is pure.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from outlast.engine.budget import Budgets, default_budgets
+from outlast.engine.default_policy import default_policy
+from outlast.engine.durable import Saves
 from outlast.engine.protocol.interruptions import InterruptionLog
+from outlast.engine.protocol.links import Links
 from outlast.engine.protocol.members import Member, Roster
 from outlast.engine.protocol.nodes import Nodes
 from outlast.engine.protocol.outputs import End, Output, Record, SetTimer, ToAgent
+from outlast.engine.protocol.whereabouts import Whereabouts
 from outlast.engine.recovery import RecoveryVerdict
 from outlast.model import limits
-from outlast.model.messages import Checkpointed, KillWorker, Progress
+from outlast.model.messages import ForWorker, KillWorker, Progress, Regroup, ToWorkers
+from outlast.model.policy import Policy
 from outlast.model.records import Event, Generation
 
 
@@ -48,8 +53,20 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True)
+class Transfer:
+    """The transfer image that lies sealed on node `home`. `phases` after `step` are done in it; -1: nobody knows how many."""
+
+    generation: int
+    step: int
+    home: str
+    phases: int = -1
+
+
+@dataclass(frozen=True, slots=True)
 class CoordinatorOptions:
-    """`start`: what the ranks begin from. `checkpoint`: folder and step of the newest good checkpoint, or ("", 0)."""
+    """`start`: what the ranks begin from. `checkpoint`: folder and step of the newest good checkpoint, or ("", 0). `durable`: checkpoints are written,
+    or lie there from before.
+    """
 
     world_size: int
     start: Restart
@@ -58,12 +75,28 @@ class CoordinatorOptions:
     max_restarts: int | None = None
     checkpoint: tuple[str, int] = ("", 0)
     checkpoint_on_stop: bool = False
+    durable: bool = False
     term_grace_s: float = limits.TERM_GRACE_S  # from a stop asked for to SIGKILL
     generation: int = 0
     first_interruption: int = 1
     first_worker: int = 1
     nodes: int = 0  # agents that are waited for at the start; 0: one, in the same process
     greets: bool = True  # workers say Hello; a program (--no-python) never does: it is at work once it is started
+    policy: Policy = field(default_factory=default_policy)
+
+
+@dataclass(slots=True)
+class _Order:
+    """The same to some workers of one node, while they are found."""
+
+    message: ForWorker
+    home: str
+    workers: list[int] = field(default_factory=list)
+    ranks: list[int] = field(default_factory=list)
+
+    def ready(self) -> ToAgent:
+        ranks = tuple(self.ranks) if isinstance(self.message, Regroup) else ()
+        return ToAgent(ToWorkers(tuple(self.workers), ranks, self.message), self.home)
 
 
 class Course:
@@ -75,6 +108,7 @@ class Course:
         self.generation = options.generation
         self.roster = Roster(world_size=options.world_size, next_worker=options.first_worker)
         self.nodes = Nodes(local=not options.nodes)
+        self.links = Links()
         self.interruptions = InterruptionLog(first_id=options.first_interruption)
         self.budgets: Budgets = default_budgets(options.max_restarts)
         self.step = options.start.step  # newest step known to be committed
@@ -82,8 +116,9 @@ class Course:
         self._store: tuple[str, int] | None = None
         self._store_home = ""
         self._stores = 0  # orders for one
+        self.lived = Whereabouts()
+        self._drained: frozenset[int] = frozenset()  # ranks of a node that is being drained, until the rung is chosen
         self._oldest: dict[str, int] = {}  # node -> the step that all its ranks have come to
-        self._donor_home = ""
         self._store_lost = (-1, "")  # the generation in which it was lost last, and how
         self._restart = options.start
         self._planned = options.start.step  # what the newest plan goes on from
@@ -99,9 +134,12 @@ class Course:
         self._trained = False
         self._user_error = ("", "")
         self._end: End | None = None
+        self._by_signal = False  # the run was asked to end when no process could hear a Stop yet: they were sent SIGTERM
         self._newest_checkpoint = (options.checkpoint[1], options.checkpoint[0])
-        self._shards: dict[int, dict[int, Checkpointed]] = {}
-        self._donated = (options.generation, options.start.step) if options.start.replicated == "transfer" else None  # generation, step of the transfer image
+        self._begun_from = options.start.checkpoint or options.checkpoint[0]  # the checkpoint that was found to be good last
+        self.saves = Saves(options.world_size)
+        self._looking = False  # for the newest good checkpoint
+        self._donated = Transfer(options.generation, options.start.step, "") if options.start.replicated == "transfer" else None
         self._spare_failures = 0
         self._warned: set[str] = set()
 
@@ -121,6 +159,12 @@ class Course:
         homes = {member.home for member in self.roster.members()}
         return min(self._oldest.get(home, 0) for home in homes) if self.stage is Stage.TRAINING else 0
 
+    def _next_generation(self, step: int) -> None:
+        """It goes on from `step`."""
+        self.generation += 1
+        self._planned = step
+        self.saves.went_back(generation=self.generation, step=step)
+
     def _note_step(self, committed: int, executed: int) -> None:
         self.step, self.executed = max(self.step, committed), max(self.executed, executed)
 
@@ -133,7 +177,37 @@ class Course:
             self._raised.clear()
         return [*self._records(), SetTimer("spares", now_s + limits.SPARE_REFILL_DELAY_S)]
 
-    # --- killing ---
+    # --- room ---
+
+    def _room(self, members: Iterable[Member]) -> dict[str, int]:
+        """How many ranks fit on each node beside `members`. On one that is barred, those that live there, if their state lies there and nowhere else."""
+        room = self.nodes.room(members)
+        if self.roster.sharded and self.nodes.barred:
+            for home in self.roster.homes.values():
+                if home in self.nodes.barred and home in room:
+                    room[home] += 1
+        return room
+
+    def _fits_elsewhere(self, ranks: frozenset[int]) -> bool:
+        """There is room for `ranks` beside all others, on nodes that can be heard."""
+        room = self._room(member for member in self.roster.live() if member.rank not in ranks)
+        return sum(max(0, free) for node, free in room.items() if node not in self.nodes.silent) >= len(ranks)
+
+    # --- telling and killing ---
+
+    def _tell(self, told: Iterable[tuple[Member, ForWorker]]) -> list[Output]:
+        """One order for each node: workers there that are told the same object share it."""
+        orders: dict[tuple[object, int], _Order] = {}
+        order: _Order | None = None
+        for member, message in told:
+            if order is None or order.message is not message or order.home != member.home or self.nodes.local:  # else it is the one before's
+                place = member.worker if self.nodes.local else member.home  # within one process there is nothing to be saved
+                order = orders.get((place, id(message)))
+                if order is None:
+                    order = orders[place, id(message)] = _Order(message, member.home)
+            order.workers.append(member.worker)
+            order.ranks.append(member.rank)
+        return [order.ready() for order in orders.values()]
 
     def _kill(self, now_s: float, members: Iterable[Member], why: str) -> list[Output]:
         """They are killed, and their deaths awaited: a rank is given away only after that, and the run ends if one cannot be killed."""
@@ -153,6 +227,7 @@ class Course:
         moved, self.roster.moved = self.roster.moved, {}
         if self.nodes.local or not moved:
             return []
+        self.lived.note(self.generation, moved)
         by_node: dict[str, list[int]] = {}
         for rank, home in sorted(moved.items()):
             by_node.setdefault(home, []).append(rank)

@@ -122,6 +122,15 @@ class WorkerMachine:
         """The newest plan, if its generation is above `than`."""
         return self.plan if self.plan is not None and self.plan.generation > than else None
 
+    def may_act(self, *, lent_until_s: float, now_s: float) -> bool:
+        """Whether it may vote, seal, restore or commit: by its node's lease (Outpost.lent_until_s). False: it ends by itself, for its agent may not
+        be there to do it, and its rank is about to be given away.
+        """
+        if now_s < lent_until_s:
+            return True
+        rare("a worker finds the lease of its node over")
+        return False
+
     def in_time(self, generation: int) -> bool:
         """Whether what was begun in `generation` may still go on: neither broken nor past."""
         return not self.broken and self.generation == generation
@@ -189,12 +198,12 @@ class WorkerMachine:
         """The next step is asked for. `over`: there is none, and what follows is the last vote."""
         self.begun, self.over = True, over
 
-    def broke(self, *, mechanism: str, error: str, traceback: str, now_s: float) -> list[Output]:
-        """The main thread cannot go on in this generation. A victim of a Leave need not say so."""
+    def broke(self, *, mechanism: str, error: str, traceback: str, now_s: float, unreached: tuple[int, ...] = ()) -> list[Output]:
+        """The main thread cannot go on in this generation. A victim of a Leave need not say so. `unreached`: as in Broke."""
         if self.broken:
             return []
         self.state = State.BROKEN
-        return [Say(Broke(self.worker, self.generation, self.committed, mechanism, error, traceback, now_s))]
+        return [Say(Broke(self.worker, self.generation, self.committed, mechanism, error, traceback, now_s, unreached))]
 
     def stand_still(self, *, in_hook: bool) -> list[Output]:
         """The main thread has left its collectives. `in_hook`: it can still apply the prepared step."""

@@ -1,0 +1,78 @@
+"""What the workers of a node say at about the same time, said once: a regroup costs the coordinator a message for each node, not for each rank.
+
+Words that may be shared wait for their like, a moment at most (the outpost's timer), and at most one of each worker: whoever says another one sends all
+that waits on its way first. So what one worker says keeps its order, and nobody waits for one that is dead. This module is pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields as dataclass_fields
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any
+
+from outlast.model.messages import Committed, Finished, FromAgent, FromWorker, FromWorkers, Inventory, Joined, Registered, Underway
+
+_SHARED = (Registered, Inventory, Underway, Joined, Committed, Finished)
+_MEASURED: dict[type, tuple[str, ...]] = {Joined: ("group_s", "restore_s"), Committed: ("at_s",)}  # of these the most is told: the last is when all are there
+
+_FIELDS: dict[type, attrgetter[Any]] = {}  # what has to be the same
+
+
+class Chorus:
+    """Of one node."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, Any] = {}  # worker -> its words
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def takes(self, message: FromWorker | FromAgent) -> bool:
+        """Whether it may wait. False: what waits has to be said first."""
+        return isinstance(message, _SHARED) and message.worker not in self._waiting
+
+    def add(self, message: FromWorker | FromAgent) -> None:
+        """One that it `takes`."""
+        assert isinstance(message, _SHARED), message
+        self._waiting[message.worker] = message
+
+    def takes_all(self, workers: Iterable[int], message: FromWorker) -> bool:
+        """Whether it may wait, if all of these say it."""
+        return isinstance(message, _SHARED) and not any(worker in self._waiting for worker in workers)
+
+    def add_all(self, workers: Iterable[int], message: FromWorker) -> None:
+        """What it `takes_all`, said by the first of them."""
+        self._waiting.update(dict.fromkeys(workers, message))
+
+    def is_full(self, workers: Iterable[int]) -> bool:
+        """All of these have words here: there is nobody to wait for."""
+        return all(worker in self._waiting for worker in workers)
+
+    def said(self) -> list[FromWorker | FromWorkers]:
+        """What has waited, those that are alike as one, and no more of it is here."""
+        alike: dict[object, tuple[list[int], list[Any]]] = {}
+        kinds: dict[int, object] = {}  # by the id of a message that several have said at once
+        for worker, message in self._waiting.items():
+            kind = kinds.get(id(message))
+            if kind is None:
+                kind = kinds[id(message)] = _but_for_its_own(message)
+            workers, words = alike.setdefault(kind, ([], []))
+            workers.append(worker)
+            words.append(message)
+        self._waiting.clear()
+        return [words[0] if len(words) == 1 else FromWorkers(tuple(workers), _together(words)) for workers, words in alike.values()]
+
+
+def _but_for_its_own(message: Any) -> object:
+    """The same of all that may be said as one."""
+    fields = _FIELDS.get(type(message))
+    if fields is None:
+        own = ("worker", *_MEASURED.get(type(message), ()))
+        fields = _FIELDS[type(message)] = attrgetter("generation", *(one.name for one in dataclass_fields(message) if one.name not in own))
+    return type(message), fields(message)
+
+
+def _together(same: list[Any]) -> Any:
+    return replace(same[0], worker=0, **{name: max(getattr(one, name) for one in same) for name in _MEASURED.get(type(same[0]), ())})

@@ -1,0 +1,115 @@
+"""Rules of the end: a run ends once, within its bound, and gives up only for what has happened."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from outlast.model import limits
+from outlast.sim.checker import Checker
+from outlast.sim.observations import NothingMoves, Observation, Planned, Regrouped, RunOver, StepDone, Stretch
+
+APART = ("lose_node", "cut", "lag", "freeze", "stop of an agent", "part", "snap", "lose_coordinator")
+# How a run that is struck again and again may end, and what must have struck it for that; () where that is told by what was planned.
+VERDICTS = {
+    "no node with room": APART,
+    "cannot reach each other": APART,
+    "cannot be killed": ("linger",),
+    "crash loop": (),
+    "whole restarts": (),
+    "budget": (),
+}
+
+
+class Ends(Checker):
+    """Once, within the bound, with nobody left behind: all steps committed, or a verdict."""
+
+    of = (NothingMoves, RunOver)
+
+    def __init__(self) -> None:
+        self._over = False
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, NothingMoves):
+            yield f"the run has not ended within {seen.bound_s:g} s: {seen.where}"
+        if isinstance(seen, RunOver):
+            if self._over:
+                yield "the run ended twice"
+            self._over = True
+            if seen.alive:
+                yield f"the run is over, and workers {list(seen.alive)} live"
+            if seen.state == "ended":
+                yield from self._well(seen)
+            elif seen.state == "stopped" and seen.stop_asked:
+                return
+            elif (seen.exit_code, seen.state) != (1, "failed") or not any(
+                words in seen.reason for words in (*VERDICTS, *(["refused"] if seen.refused else []))
+            ):
+                yield f"the run is {seen.state} with exit code {seen.exit_code}: {seen.reason}"
+
+    def _well(self, seen: RunOver) -> Iterator[str]:
+        if seen.exit_code != 0:
+            yield f"the run ended well, with exit code {seen.exit_code}"
+        if len(seen.done) < seen.ranks:
+            yield f"the run ended well, and only ranks {list(seen.done)} came to their end"
+        if seen.trained and seen.committed != seen.until and not seen.plain:
+            yield f"the run ended well at step {seen.committed} of {seen.until}"
+        if seen.open_interruptions:
+            yield f"the run ended well, and interruptions {list(seen.open_interruptions)} were never over"
+
+
+class NotGivenUp(Checker):
+    """A run that fails had reason to: it was planned anew as often as it says that it tried, without a step in between, or was struck by what it says."""
+
+    of = (Planned, Regrouped, StepDone, Stretch, RunOver)
+
+    def __init__(self) -> None:
+        self._newest = 0  # step that all ranks have committed
+        self._first = 0  # step that a rank has committed: under replicated state it counts for all
+        self._ranks = 0
+        self._done: dict[int, set[int]] = {}  # steps after it -> ranks that have
+        self._plans = 0
+        self._since = [0, 0]  # plans since a rank, and since all ranks, committed a new step
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Planned):
+            self._plans += 1
+            self._since = [since + 1 for since in self._since]
+            self._done.clear()  # what some had committed before, they may have to go back behind
+        elif isinstance(seen, Regrouped):
+            self._ranks = seen.ranks
+        elif isinstance(seen, Stretch):
+            self._all_have(seen.last)
+        elif isinstance(seen, StepDone):
+            self._has(seen.rank, seen.step)
+        elif isinstance(seen, RunOver) and seen.state == "failed":
+            yield from self._justified(seen)
+
+    def _has(self, rank: int, step: int) -> None:
+        if step > self._first:
+            self._first, self._since[0] = step, 0
+        if step > self._newest:
+            ranks = self._done.setdefault(step, set())
+            ranks.add(rank)
+            if len(ranks) == self._ranks:
+                self._all_have(step)
+
+    def _all_have(self, step: int) -> None:
+        if step > self._newest:
+            self._first, self._newest, self._since[1] = max(step, self._first), step, 0
+            self._done = {later: ranks for later, ranks in self._done.items() if later > step}
+
+    def _justified(self, seen: RunOver) -> Iterator[str]:
+        for words, kinds in VERDICTS.items():
+            if words in seen.reason and kinds and not set(kinds) & set(seen.kinds):
+                yield f"it gave up ({seen.reason}), and nothing struck it that can do that"
+        if loop := re.match(r"(\d+) interruptions without a step", seen.reason):
+            said, allowed = int(loop[1]), limits.SAME_STEP_FAULTS_COUNT if self._newest else limits.SETUP_FAULTS_COUNT
+            if self._newest and set(APART) & set(seen.kinds):
+                return  # what was committed where nobody could be asked may count as not committed
+            if said <= allowed or max(self._since) < said - 1:
+                yield f"a crash loop after {said} interruptions, of {allowed} that are borne, and {max(self._since)} plans since the newest step"
+        elif loop := re.match(r"(\d+) whole restarts|the budget of (\d+) replacements", seen.reason):
+            said, most = int(loop[1] or loop[2]), seen.max_restarts if loop[1] else limits.RESPAWNS_COUNT
+            if said != most or self._plans <= said:
+                yield f"it gave up after {said} attempts, of {most} that are allowed, and {self._plans} plans"

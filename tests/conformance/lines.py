@@ -1,0 +1,207 @@
+"""Two connections between an agent and the coordinator under one handle: the simulated cable, and sockets with the coordinator's door at one end.
+
+Both ends write down what happens there: ("connected",), ("broken",), or a message. The agent's first word on each connection is its Enrol.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from typing import Any, Protocol, cast
+
+from outlast.engine.protocol.agent import Agent
+from outlast.engine.protocol.hub import Hub
+from outlast.engine.protocol.outpost import Outpost
+from outlast.engine.protocol.outputs import Line, Output
+from outlast.model.messages import Enrol, Message
+from outlast.runtime.channel import Channel
+from outlast.runtime.coordinator.door import Door
+from outlast.runtime.loop import Loop
+from outlast.sim.headquarters import Headquarters
+from outlast.sim.options import Options
+from outlast.sim.script import script_of
+from outlast.sim.world import World
+
+NAME = "node-0"
+CONNECTED, BROKEN = ("connected",), ("broken",)
+Happening = Any
+
+
+def enrol() -> Enrol:
+    (line,) = (
+        one for one in Outpost(Agent(now_s=0.0), node=NAME, capacity=1, beat_s=1.0).on_connected(images=(), transfer=(), now_s=0.0) if isinstance(one, Line)
+    )
+    return cast(Enrol, line.message)
+
+
+class Wire(Protocol):
+    agent: list[Happening]
+    coordinator: list[Happening]
+
+    def dial(self) -> None:
+        """The agent connects, unless it is."""
+
+    def up(self, message: Message) -> None: ...
+    def down(self, message: Message) -> None: ...
+
+    def a_little(self) -> None:
+        """Something of what is on its way may arrive."""
+
+    def cut(self, share: float) -> None:
+        """The connection breaks. Of what is on its way, up to `share` may still arrive."""
+
+    def settle(self) -> None:
+        """All that will ever happen of itself has happened."""
+
+    def close(self) -> None: ...
+
+
+class SimulatedWire:
+    def __init__(self) -> None:
+        self.agent: list[Happening] = []
+        self.coordinator: list[Happening] = []
+        self.lives = True  # as the headquarters: there is somebody to connect to
+        self._world = World(options=Options(ranks=2, nodes=2, latency_s=0.01), script=script_of("in_place"))
+        self._world.hq = cast(Headquarters, self)
+        self._node = node = self._world.nodes[0]
+        node.on_connected = self._connected  # type: ignore[method-assign]
+        node.on_disconnected = lambda: self.agent.append(BROKEN)  # type: ignore[method-assign]
+        node.on_line = self.agent.append  # type: ignore[method-assign,assignment]
+
+    def _connected(self) -> None:
+        self.agent.append(CONNECTED)
+        self._node.cable.up(enrol())
+
+    def on_line(self, node: str, message: Message) -> None:
+        assert node == NAME
+        self.coordinator.append(message)
+
+    def on_disconnected(self, node: str) -> None:
+        assert node == NAME
+        self.coordinator.append(BROKEN)
+
+    def dial(self) -> None:
+        self._node.cable._cut_until_s = 0.0
+        self._node.cable.dial()
+
+    def up(self, message: Message) -> None:
+        self._node.cable.up(cast(Any, message))
+
+    def down(self, message: Message) -> None:
+        self._node.cable.down(cast(Any, message))
+
+    def a_little(self) -> None:
+        self._run(0.004)
+
+    def cut(self, share: float) -> None:
+        """All that is on its way is lost: the least that may arrive. Until `dial` there is no way to connect."""
+        self._node.cable.cut(for_s=1e6)
+
+    def settle(self) -> None:
+        self._run(0.4)
+
+    def _run(self, for_s: float) -> None:
+        timeline = self._world.timeline
+        until_s = timeline.now_s + for_s
+        while timeline.step(until_s=until_s):
+            pass
+        timeline.now_s = until_s
+
+    def close(self) -> None:
+        pass
+
+
+class RealWire:
+    """Between the agent's channel and the door stands a relay, which can stop in the middle of a frame."""
+
+    def __init__(self) -> None:
+        self.agent: list[Happening] = []
+        self.coordinator: list[Happening] = []
+        self._loop = Loop()
+        self._door = Door(self._loop, cast(Hub, self), peers=1, owner=lambda output: None)
+        self._address = self._door.open()
+        self._channel: Channel | None = None
+        self._relay: tuple[socket.socket, socket.socket] | None = None
+
+    def on_line(self, node: str, message: Message, *, now_s: float) -> list[Output]:
+        assert node == NAME
+        self.coordinator.append(message)
+        return []
+
+    def on_disconnected(self, node: str) -> list[Output]:
+        assert node == NAME
+        self.coordinator.append(BROKEN)
+        return []
+
+    def dial(self) -> None:
+        if self._channel is not None:
+            return
+        ours, theirs = socket.socketpair()
+        beyond = socket.create_connection(self._address)
+        for one in (theirs, beyond):
+            one.setblocking(False)
+        self._relay = (theirs, beyond)
+        self._channel = Channel(self._loop, ours, on_message=self.agent.append, on_close=self._closed)
+        self.agent.append(CONNECTED)
+        self._channel.send(enrol())
+
+    def _closed(self, reason: str) -> None:
+        self._channel = None
+        self.agent.append(BROKEN)
+
+    def up(self, message: Message) -> None:
+        if self._channel is not None:
+            self._channel.send(message)
+
+    def down(self, message: Message) -> None:
+        self._door.carry_out([Line(cast(Any, message), NAME)])
+
+    def a_little(self) -> None:
+        self._pass_on(4_096)
+        self._loop.turn(0)
+
+    def cut(self, share: float) -> None:
+        if self._relay is not None:
+            self._pass_on(int(share * 300_000))
+            for one in self._relay:
+                one.close()
+            self._relay = None
+            self._loop.turn(0)
+
+    def settle(self) -> None:
+        for _ in range(400):
+            moved = self._pass_on(1 << 20)
+            self._loop.turn(0.002)
+            if not moved and (self._relay is None) == (self._channel is None) and self._idle():
+                return
+
+    def _idle(self) -> bool:
+        before = len(self.agent), len(self.coordinator)
+        for _ in range(3):
+            self._loop.turn(0.002)
+        return before == (len(self.agent), len(self.coordinator)) and not self._pass_on(1 << 20)
+
+    def _pass_on(self, most: int) -> int:
+        if self._relay is None:
+            return 0
+        moved = 0
+        for source, target in (self._relay, self._relay[::-1]):
+            with contextlib.suppress(BlockingIOError):
+                data = source.recv(most)
+                moved += len(data)
+                target.setblocking(True)  # what was taken is handed on whole; the other end reads
+                while data:
+                    target.settimeout(0.001)
+                    with contextlib.suppress(TimeoutError):
+                        data = data[target.send(data) :]
+                        continue
+                    self._loop.turn(0)
+                target.setblocking(False)
+        return moved
+
+    def close(self) -> None:
+        self.cut(0.0)
+        if self._channel is not None:
+            self._channel.close()
+        self._door.close()
+        self._loop.close()

@@ -1,0 +1,223 @@
+"""Checkpoints, as they are decided about: when one is complete, which is offered, what is removed, what all begin from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlast.engine.durable import Saves, begins_from_images, newest_common, newest_good, superfluous
+from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart, Stage
+from outlast.engine.protocol.outputs import FindCheckpoint, Manifest, Record, Tell, ToAgent
+from outlast.engine.protocol.rebuild import Remembered
+from outlast.model.messages import Checkpointed, StartWorker
+from outlast.model.records import Event
+
+RANKS = 2
+
+
+def shard(rank: int, step: int, *, generation: int = 1, error: str = "") -> Checkpointed:
+    return Checkpointed(rank + 1, generation, rank, step, "" if error else f"rank-{rank}", 0 if error else 8, "" if error else f"{generation:x}", error)
+
+
+@dataclass(frozen=True)
+class Lies:
+    step: int
+    has_manifest: bool = True
+
+
+FOLDERS = st.lists(st.builds(Lies, st.integers(1, 12), st.booleans()), unique_by=lambda one: one.step)
+
+
+# --- complete, or not ------------------------------------------------------------------------------------
+
+
+def test_a_save_is_complete_once_all_ranks_have_written_and_then_only_once() -> None:
+    saves = Saves(RANKS)
+    assert saves.put(shard(1, 5)) == ()
+    assert saves.put(shard(1, 10)) == ()
+    assert saves.put(shard(0, 5)) == (shard(0, 5), shard(1, 5))
+    assert saves.put(shard(0, 5)) == ()
+
+
+def test_a_save_that_failed_for_one_rank_is_never_complete() -> None:
+    saves = Saves(RANKS)
+    saves.put(shard(0, 5))
+    saves.fail(5)
+    assert saves.put(shard(1, 5)) == ()
+
+
+def test_a_regroup_that_rolls_nothing_back_costs_no_save() -> None:
+    saves = Saves(RANKS)
+    saves.put(shard(0, 5))
+    saves.went_back(generation=2, step=5)
+    assert saves.takes(shard(1, 5))
+    assert len(saves.put(shard(1, 5))) == RANKS
+
+
+Course = st.lists(
+    st.one_of(st.tuples(st.just("shard"), st.integers(0, RANKS - 1), st.integers(1, 4), st.integers(0, 3)), st.tuples(st.just("back"), st.integers(0, 4)))
+)
+
+
+@given(Course)
+def test_a_complete_save_has_shards_of_one_past_only(course: list[Any]) -> None:
+    """Method: shards of this generation and late ones of up to three before; each in a complete save was rolled back by none since."""
+    saves, generation, backs = Saves(RANKS), 1, []
+    for what in course:
+        if what[0] == "back":
+            generation += 1
+            backs.append((generation, what[1]))
+            saves.went_back(generation=generation, step=what[1])
+            continue
+        one = shard(what[1], what[2], generation=max(1, generation - what[3]))
+        for each in saves.put(one) if saves.takes(one) else ():
+            assert not [back for back in backs if back[0] > each.generation and back[1] < each.step]
+
+
+# --- offered, and removed ----------------------------------------------------------------------------------
+
+
+@given(FOLDERS, st.sets(st.integers(1, 12)))
+def test_the_newest_that_has_a_manifest_and_is_as_written_is_offered_and_newer_ones_are_named(folders: list[Lies], spoilt: set[int]) -> None:
+    good, refused = newest_good(folders, why_not=lambda one: "spoilt" if one.step in spoilt else "")
+    fine = [one.step for one in folders if one.has_manifest and one.step not in spoilt]
+    assert (good.step if good is not None else None) == max(fine, default=None)
+    newer = sorted((one.step for one in folders if one.has_manifest and one.step > max(fine, default=0)), reverse=True)
+    assert [(one.step, why) for one, why in refused] == [(step, "spoilt") for step in newer]
+
+
+def test_what_has_no_manifest_is_not_even_read() -> None:
+    read = []
+    newest_good([Lies(3, False), Lies(2), Lies(1)], why_not=lambda one: read.append(one.step) or "")  # type: ignore[func-returns-value]
+    assert read == [2]
+
+
+@given(FOLDERS, st.sets(st.integers(1, 12)), st.integers(0, 3))
+def test_neither_the_newest_good_one_nor_those_to_keep_nor_a_save_in_progress_are_removed(folders: list[Lies], spoilt: set[int], keep: int) -> None:
+    good, _ = newest_good(folders, why_not=lambda one: "spoilt" if one.step in spoilt else "")
+    gone = superfluous(folders, good=good.step if good is not None else None, keep=keep)
+    committed = sorted((one.step for one in folders if one.has_manifest), reverse=True)
+    stay = {one.step for one in folders} - set(gone)
+    assert good is None or good.step in stay
+    assert not gone or set(committed[: max(keep, 1)]) <= stay
+    assert {one.step for one in folders if one.step > max(committed, default=0)} <= stay
+    if good is not None and good.step >= committed[: max(keep, 1)][-1]:
+        assert {one.step for one in folders if one.has_manifest and one.step in stay} == set(committed[: max(keep, 1)])
+
+
+def test_images_that_are_whole_and_newer_than_the_checkpoint_come_first() -> None:
+    assert newest_common([(7, 6), (6, 5)], is_whole=lambda step: True) == 6
+    assert newest_common([(7, 6), (7, 6)], is_whole=lambda step: step == 6) == 6
+    assert newest_common([(7, 6), (5, 4)], is_whole=lambda step: True) is None
+    assert newest_common([], is_whole=lambda step: True) is None
+    assert [begins_from_images(images, checkpoint=5) for images in (None, 4, 5, 6)] == [False, False, False, True]
+
+
+# --- the coordinator ---------------------------------------------------------------------------------------
+
+
+def coordinator(**more: Any) -> Coordinator:
+    one = Coordinator(options=CoordinatorOptions(RANKS, Restart(), durable=True, **more))
+    one.start(now_s=0.0)
+    one.roster.outlast = True
+    return one
+
+
+def clearing(**more: Any) -> Coordinator:
+    """All ranks are gone, and all are to come anew."""
+    one = coordinator(**more)
+    one.stage = Stage.CLEARING
+    for member in one.roster.members():
+        member.dead = True
+    return one
+
+
+def started(outputs: list[Any]) -> int:
+    return sum(isinstance(one, ToAgent) and isinstance(one.message, StartWorker) for one in outputs)
+
+
+def test_a_failed_save_is_told_and_nothing_else() -> None:
+    one = coordinator()
+    one.stage = Stage.TRAINING
+    for outputs in (one.on_message(shard(0, 5, error="No space left"), now_s=1.0), one.on_manifest(now_s=1.0, step=5, folder="", error="No space left")):
+        assert [type(output) for output in outputs] == [Record, Tell]
+    assert (one.stage, one._from_checkpoint()) == (Stage.TRAINING, Restart())
+
+
+def test_the_manifest_is_asked_for_when_the_last_shard_lies_there() -> None:
+    one = coordinator()
+    assert one.on_message(shard(1, 5), now_s=1.0) == []
+    (order,) = one.on_message(shard(0, 5), now_s=1.0)
+    assert order == Manifest(5, False, (("rank-0", 8, "1"), ("rank-1", 8, "1")))
+
+
+def test_nobody_is_started_from_a_checkpoint_before_somebody_has_read_it() -> None:
+    one = clearing()
+    one.on_manifest(now_s=1.0, step=5, folder="five", error="")
+    one._restart = one._from_checkpoint()
+    first = one._when_cleared(2.0)
+    assert [output for output in first if isinstance(output, FindCheckpoint)] == [FindCheckpoint()]
+    assert started(first) == 0
+    assert one._when_cleared(2.1) == [], "it is asked once"
+    assert started(one.on_checkpoint_found(now_s=3.0, step=5, folder="five", refused=())) == RANKS
+    assert {member.plan.checkpoint for member in one.roster.members() if member.plan is not None} == {"five"}
+
+
+def test_a_checkpoint_that_is_not_good_any_more_is_told_and_an_older_one_is_taken() -> None:
+    one = clearing()
+    one.on_manifest(now_s=1.0, step=5, folder="five", error="")
+    one._restart = one._from_checkpoint()
+    one._when_cleared(2.0)
+    outputs = one.on_checkpoint_found(now_s=3.0, step=4, folder="four", refused=("five: torn",))
+    assert [output.text for output in outputs if isinstance(output, Tell)] == ["warning: a checkpoint was refused: five: torn"]
+    assert {(member.plan.step, member.plan.checkpoint) for member in one.roster.members() if member.plan is not None} == {(4, "four")}
+
+
+def test_a_rank_that_has_sealed_nothing_since_all_began_from_a_checkpoint_takes_its_own_state_from_there_too() -> None:
+    """Its slots may hold other steps, from before. One whose image of that step lies sealed reads that."""
+    one = clearing()
+    one.on_manifest(now_s=1.0, step=5, folder="five", error="")
+    assert one._of_rank(0, "slot", 5)[:2] == ("slot", ""), "nobody has read it as a whole"
+    one.on_checkpoint_found(now_s=1.0, step=5, folder="five", refused=())
+    one.roster.clear()
+    one.roster.find_images(0, (9, 8))
+    one.roster.find_images(1, (6, 5))
+    plans = [one._of_rank(rank, "slot", 5) for rank in range(RANKS)]
+    assert [plan[:2] for plan in plans] == [("checkpoint", "five"), ("slot", "")]
+    one.roster.sharded = True
+    assert one._of_rank(0, "slot", 5)[0] == "slot", "all have sealed what they go on from"
+
+
+def test_a_run_that_was_stopped_while_checkpoints_were_read_starts_nobody() -> None:
+    one = clearing()
+    one._restart = Restart()
+    one._when_cleared(2.0)
+    one.stage = Stage.STOPPING
+    assert one.on_checkpoint_found(now_s=3.0, step=4, folder="four", refused=()) == []
+
+
+def test_images_that_are_older_than_a_checkpoint_are_not_gone_on_from_unless_that_is_refused() -> None:
+    """They lay on a node that was cut off; the others have come further, and saved."""
+    one = clearing()
+    one.roster.sharded = True
+    one.on_manifest(now_s=1.0, step=5, folder="five", error="")
+    for rank in range(RANKS):
+        one.roster.find_images(rank, (4, 3))
+    assert one._restore().step is None
+    assert one._start_anew(one._restore(), finished=False) == Restart(5, "checkpoint", "checkpoint", "five")
+    one._restart = one._from_checkpoint()
+    one._when_cleared(2.0)
+    one.on_checkpoint_found(now_s=3.0, step=2, folder="two", refused=("five: torn",))
+    assert one._restart == Restart(4, "none", "slot")
+
+
+def test_another_coordinator_knows_the_newest_checkpoint() -> None:
+    remembered = Remembered()
+    for step in (5, 10):
+        remembered.take(Event(1.0, 0.0, "checkpoint", {"step": step, "folder": f"step {step}"}))
+    one = Coordinator(options=CoordinatorOptions(RANKS, Restart(), nodes=2, durable=True))
+    one.remember(remembered)
+    assert one._from_checkpoint() == Restart(10, "checkpoint", "checkpoint", "step 10")

@@ -1,0 +1,106 @@
+"""Nodes that cannot reach each other, as the coordinator hears of it; an agent that has stood still; workers that look at its lease."""
+
+from __future__ import annotations
+
+import math
+
+from outlast.engine.budget import default_budgets
+from outlast.engine.hang import Standing, find_culprits
+from outlast.engine.protocol.hearing import _Heard, _still_accused
+from outlast.engine.protocol.links import Links
+from outlast.engine.protocol.outputs import Deliver, Kill
+from outlast.engine.protocol.worker import WorkerMachine
+from outlast.engine.recovery import Situation, decide_rung
+from outlast.model import limits
+from outlast.model.messages import Grant, Leave, StartWorker, Stood, ToNode, ToWorkers
+from outlast.model.terms import Phase, Rung
+from tests.engine.test_nodes import LEASE_S, Site
+
+
+def test_pauses_between_attempts_grow_to_their_longest_and_begin_anew_once_all_were_in_a_group() -> None:
+    links, now_s, pauses = Links(), 0.0, []
+    for generation in range(1, 9):
+        links.cut("b", ["a"], generation=generation, now_s=now_s)
+        links.cut("a", ["b"], generation=generation, now_s=now_s + 0.4)  # the other end's word, of the same attempt
+        pauses.append(links.retry_s - now_s)
+        now_s = links.retry_s + 10.0
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
+    assert links.reason == "nodes a and b cannot reach each other"
+    assert links.ends == {"a", "b"}
+    links.forget()
+    assert not links
+    links.cut("b", ["a"], generation=9, now_s=now_s)
+    assert links.retry_s == now_s + limits.LINK_RETRY_S
+
+
+def test_a_link_is_waited_for_so_long_and_no_longer() -> None:
+    links = Links()
+    links.cut("b", ["a"], generation=1, now_s=100.0)
+    links.cut("b", ["a"], generation=2, now_s=1_800.0)
+    assert not links.is_out(now_s=100.0 + limits.NODE_WAIT_S - 0.1)
+    assert links.is_out(now_s=100.0 + limits.NODE_WAIT_S)
+    links.lose("a")
+    assert not links.is_out(now_s=1e9)
+
+
+def _stands(rank: int, step: int, phase: Phase = Phase.VOTE, *, cut_off: tuple[int, ...] = (), collectives: int | None = 8) -> Standing:
+    return Standing(rank + 1, rank, phase, step, 9.0, False, collectives, "", cut_off)
+
+
+def test_who_has_come_less_far_is_not_blamed_while_somebody_cannot_reach_a_peer() -> None:
+    """A rank that reaches all has come through its vote, and waits a step further."""
+    members = [_stands(0, 4, cut_off=(1,)), _stands(1, 4), _stands(2, 5, Phase.BODY)]
+    verdict = find_culprits(members=members, overdue={1: 1.0, 2: 1.0, 3: 1.0})
+    assert (verdict.culprits, verdict.awaited) == ((), True)
+    assert "rank 0 cannot reach rank 1" in verdict.reason
+
+
+def test_who_was_accused_and_turns_out_to_be_cut_off_is_not_blamed() -> None:
+    before = Stood(1, 0, "vote", 4, 2.0, 1.0, False, 8, "")
+    now = Stood(1, 0, "vote", 4, 2.3, 1.0, False, 8, "", cut_off=(1,))
+    heard = _Heard(2, set(), accused={1: before}, reason="has come less far")
+    assert _still_accused(heard, [(before, 0.1)]).culprits == (1,)
+    assert (_still_accused(heard, [(now, 0.0)]).culprits, _still_accused(heard, [(now, 0.0)]).awaited) == ((), True)
+
+
+def test_who_does_not_answer_or_stands_alone_is_blamed_all_the_same() -> None:
+    cut = _stands(0, 4, cut_off=(1,))
+    deaf = find_culprits(members=[cut, _stands(2, 4, collectives=None)], overdue={1: 1.0, 3: 1.0})
+    alone = find_culprits(members=[cut, _stands(2, 4, Phase.DATA)], overdue={1: 1.0, 3: 1.0})
+    assert (deaf.culprits, alone.culprits) == ((3,), (3,))
+
+
+def test_no_budget_pays_for_a_link() -> None:
+    budgets = default_budgets(0)
+    for way, rung in (("in_place", Rung.REPEAT), ("reenter", Rung.REENTER), ("respawn", Rung.RESPAWN)):
+        for _ in range(20):
+            situation = Situation(lost=(), raised=(), way=way, state=True, committed=3, error="", trained=True, free=True)
+            assert decide_rung(situation=situation, spares=(), budgets=budgets, world_size=2).rung is rung
+    assert (budgets.at_step, budgets.repeats, budgets.restarts.spent) == (0, 0, [])
+
+
+def test_an_agent_that_has_stood_still_for_longer_than_its_lease_ends_what_it_houses_before_it_follows_an_order() -> None:
+    site = Site.make()
+    site.connects()
+    site.is_welcome()
+    site.told(1, StartWorker(1, 0, "rank", 1))
+    site.now_s += LEASE_S + 1.0
+    late = site.hears(ToNode(2, 0, site.now_s, ToWorkers((1,), (), Leave(1, "a rank is lost"))))
+    assert [type(output) for output in late if isinstance(output, (Kill, Deliver))] == [Kill]
+    assert site.outpost.lent_until_s == -math.inf
+    assert not any(isinstance(output, Deliver) for output in site.hears(ToNode(3, 0, site.now_s, ToWorkers((1,), (), Leave(1, "again")))))
+
+
+def test_a_grant_that_waited_for_the_agent_does_not_save_a_lease_that_is_over() -> None:
+    site = Site.make()
+    site.connects()
+    site.is_welcome()
+    site.told(1, StartWorker(1, 0, "rank", 1))
+    site.now_s += LEASE_S
+    assert any(isinstance(output, Kill) for output in site.hears(Grant(1, 0, site.now_s)))
+
+
+def test_a_worker_acts_as_long_as_the_lease_of_its_node_runs() -> None:
+    machine = WorkerMachine(worker=1)
+    assert machine.may_act(lent_until_s=10.0, now_s=9.9)
+    assert not machine.may_act(lent_until_s=10.0, now_s=10.0)

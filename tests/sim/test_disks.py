@@ -1,0 +1,116 @@
+"""Checkpoints in simulated lives: what is restored when nobody holds the state any more, and what disks may do meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from outlast.errors import UsageError
+from outlast.model.fault_plan import PlannedFault, parse, render
+from outlast.sim.life import Life, lived
+from outlast.sim.options import Options
+from outlast.sim.script import script_of
+from outlast.sim.world import World
+
+RANKS = 3
+
+
+def disk(kind: str, mark: str = "", nth: int = 1, *, number: int = 0, **more: Any) -> PlannedFault:
+    return PlannedFault(f"{kind} {mark} {nth}", kind, None, mark, nth, disk=number, **more)
+
+
+def all_at(step: int) -> tuple[PlannedFault, ...]:
+    """SIGKILL to every rank, in this step."""
+    return tuple(PlannedFault(f"kill {rank} at {step}", "kill", rank, at_step=step) for rank in range(RANKS))
+
+
+def a_life(*faults: PlannedFault, way: str = "in_place", seed: int = 1, **more: Any) -> tuple[Life, list[tuple[int, int]]]:
+    """And where it was rolled back from and to."""
+    options = Options(**({"way": way, "ranks": RANKS, "steps": 12, "checkpoint_every": 3} | more))
+    life = lived(seed=seed, options=options, faults=faults)
+    world = World(options=options, script=script_of(way), faults=faults, seed=seed)
+    world.run(bound_s=1e6)
+    assert (life.violations, life.end) == ((), "ended")
+    assert set(life.fired) == {fault.id for fault in faults}
+    return life, world.rolled_back
+
+
+@pytest.mark.parametrize("way", ["in_place", "respawn", "reenter"])
+def test_when_all_ranks_are_lost_at_once_the_run_goes_on_from_the_newest_checkpoint(way: str) -> None:
+    assert a_life(*all_at(9), way=way)[1] == [(8, 6)]
+    assert a_life(*all_at(9), way=way, checkpoint_every=0)[1] == [(8, 0)]
+
+
+def test_when_all_holders_of_the_snapshots_are_lost_sharded_state_comes_from_the_newest_checkpoint() -> None:
+    dark = tuple(PlannedFault(f"dark {node}", "lose_node", None, at_step=9, node=node, for_s=20.0) for node in range(2))
+    _, back = a_life(*(PlannedFault(one.id, one.kind, None, "saved", 7, node=one.node, for_s=one.for_s) for one in dark), way="sharded", nodes=2)
+    ((_, step),) = back
+    assert step == 6
+    dead = all_at(9)
+    assert a_life(*dead, way="sharded")[1] == [], "images outlive their processes"
+
+
+def test_a_disk_that_is_full_at_the_manifest_costs_that_checkpoint_and_nothing_else() -> None:
+    """Rank 2 is the last to have saved step 6; then the disk is full for a while."""
+    full = disk("full_disk", "saved", 6, for_s=0.1)
+    life, back = a_life(full)
+    assert (life.rungs, back) == ((), [])
+    assert a_life(full, *all_at(9))[1] == [(8, 3)]
+
+
+def test_a_disk_that_is_always_full_costs_all_checkpoints_and_no_step() -> None:
+    life, back = a_life(disk("full_disk", "saving", 1, for_s=1e6))
+    assert (life.rungs, back) == ((), [])
+
+
+def test_bits_that_flipped_in_the_newest_checkpoint_send_the_run_to_the_one_before() -> None:
+    """Each file has one chance in two, so that with some seeds the newest is still good, and with others none is."""
+    went_back = [a_life(disk("corrupt_disk", "clearing"), *all_at(9), seed=seed)[1][0][1] for seed in range(12)]
+    assert set(went_back) <= {0, 3, 6}
+    assert len(set(went_back)) > 1
+
+
+def test_a_torn_write_is_seen_before_anybody_is_told_to_read_it() -> None:
+    assert a_life(disk("torn_write", "saved", 6, for_s=0.2), *all_at(9))[1] == [(8, 3)]
+
+
+def test_a_slow_disk_holds_up_saves_and_blames_nobody() -> None:
+    life, back = a_life(disk("slow_disk", "saving", 1, for_s=1e6), checkpoint_every=1)
+    assert (life.rungs, back) == ((), [])
+
+
+def test_a_regroup_does_not_wait_for_a_slow_disk() -> None:
+    """Rank 0 stands in its second save, for the first is still being written, when rank 2 is killed: rank 0 is not taken for hung."""
+    faults = (disk("slow_disk", "saving", 1, for_s=1e6), PlannedFault("kill", "kill", 2, "saving", 2, after_s=0.03))
+    life, back = a_life(*faults, checkpoint_every=1)
+    assert (len(life.rungs), back) == (1, [])
+
+
+def test_one_that_is_killed_in_its_save_costs_that_checkpoint_only() -> None:
+    assert a_life(PlannedFault("kill", "kill", 1, "saved", 2), *all_at(9))[1] == [(8, 3)]
+
+
+def test_a_plan_strikes_disks_and_comes_back_as_it_was() -> None:
+    text = 'schema = 1\n[[fault]]\nkind = "full_disk"\ntarget = { disk = 1 }\nwhen = { on_mark = "saved", nth = 3 }\nfor_s = 0.5\nneeds = "sim"\n'
+    (one,) = parse(text, source="plan")
+    assert (one.kind, one.disk, one.rank, one.mark, one.for_s) == ("full_disk", 1, None, "saved", 0.5)
+    assert parse(render((one,)), source="again") == (one,)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ("target = { rank = 1 }", "full_disk cannot strike rank"),
+        ("target = { disk = -1 }", "disk is -1"),
+        ('target = { disk = 0 }\nneeds = "real"', "only be had in the simulated world"),
+    ],
+)
+def test_what_cannot_strike_a_disk_is_named(changed: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        parse(f'schema = 1\n[[fault]]\nkind = "full_disk"\n{changed}\nwhen = {{ at_s = 1.0 }}\n', source="plan")
+
+
+def test_a_disk_that_is_not_there_is_named() -> None:
+    with pytest.raises(UsageError, match="strikes disk 1, and there are 1"):
+        lived(seed=0, options=Options(), faults=(disk("full_disk", "saved", number=1),))
