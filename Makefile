@@ -12,10 +12,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help env run test lint types drill swarm bench test-gpu clean
+.PHONY: help env run test lint types drill swarm score-diagnosis bench test-gpu clean
 
 help:  ## say what there is
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 18
 
 env: $(STAMP)  ## make the environment, once; again when what it is made from changes
 
@@ -42,6 +42,10 @@ drill: $(STAMP)  ## the slow tests: hundreds of faults into real processes
 
 swarm: $(STAMP)  ## simulated lives of runs on all cores; as long as asked: ARGS="--swarm 600"
 	$(BIN)/outlast sim $(if $(ARGS),$(ARGS),--swarm 60)
+
+score-diagnosis: $(STAMP)  ## how often a diagnosis is right: labelled logs (ARGS="--data FOLDER"), and 200 incidents made for it; ten minutes
+	$(BIN)/python benchmarks/score_logs.py $(ARGS)
+	$(BIN)/python benchmarks/incidents/score.py
 
 bench: $(STAMP)  ## the benchmarks, side by side with their peers; writes benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/all.py $(ARGS)

@@ -13,6 +13,7 @@ import select
 import socket
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 from outlast.model.messages import (
@@ -21,12 +22,14 @@ from outlast.model.messages import (
     Donated,
     Enrol,
     FromNode,
+    FromWorkers,
     Hello,
     Inventory,
     Joined,
     Message,
     Progress,
     Registered,
+    Regroup,
     StoreUp,
     Underway,
     WorkerExited,
@@ -35,11 +38,17 @@ from outlast.model.messages import (
 from outlast.model.wire import encode
 
 READ_BYTES = 1 << 18
+DIALLING = 1_000  # at once: the kernel's queue before the coordinator is shorter than there are agents
 
 
 def say(**news: Any) -> None:
     sys.stdout.write(json.dumps(news) + "\n")
     sys.stdout.flush()
+
+
+def _same(workers: list[int], message: Any) -> Message:
+    """As an outpost says it once all of its workers have said it to it."""
+    return message if len(workers) == 1 else FromWorkers(tuple(workers), replace(message, worker=0))
 
 
 class Agent:
@@ -51,7 +60,7 @@ class Agent:
         self.sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self.sock.setblocking(False)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.sock.connect_ex(address)
+        self.address = address
         self.connected = False
         self.welcome = False
         self.beats = 0
@@ -64,6 +73,10 @@ class Agent:
         self.buffer = b""
 
     # --- the socket ----------------------------------------------------------------------------------------
+
+    def dial(self) -> None:
+        self.sock.connect_ex(self.address)
+        self.swarm.epoll.register(self.sock.fileno(), select.EPOLLIN | select.EPOLLOUT)
 
     def writable(self) -> None:
         if not self.connected:
@@ -124,8 +137,8 @@ class Agent:
     def progress(self) -> Progress:
         return Progress(self.step, self.step, self.swarm.step_s, time.monotonic())
 
-    def obey(self, message: dict[str, Any], answers: list[Message]) -> None:
-        kind = message["type"]
+    def obey(self, message: list[Any], answers: list[Message]) -> None:
+        kind = message[0]
         if kind == "Grant":
             self.swarm.grants += 1
         elif kind == "Welcome":
@@ -136,47 +149,50 @@ class Agent:
                 say(event="enrolled", at_s=time.monotonic())
         else:
             assert kind == "ToNode", kind
-            assert message["number"] == self.heard + 1, "an order was lost, or came twice"
-            self.heard = message["number"]
-            self.order(message["message"], answers)
+            _, number, _, _, order = message
+            assert number == self.heard + 1, "an order was lost, or came twice"
+            self.heard = number
+            self.order(order, answers)
 
-    def order(self, order: dict[str, Any], answers: list[Message]) -> None:
-        kind = order["type"]
+    def order(self, order: list[Any], answers: list[Message]) -> None:
+        """As it was on the wire (model/wire.py)."""
+        kind = order[0]
         if kind == "StartWorker":
-            self.ranks[order["worker"]] = order["rank"]
-            answers += [WorkerStarted(order["worker"], 1, self.name, time.monotonic()), Hello(order["worker"], 1)]
+            _, worker, rank, _, _ = order
+            self.ranks[worker] = rank
+            answers += [WorkerStarted(worker, 1, self.name, time.monotonic()), Hello(worker, 1)]
         elif kind == "StartStore":
-            answers.append(StoreUp("127.0.0.1", 1, order["number"]))
-        elif kind == "ToWorker" and order["message"]["type"] == "Leave":
-            generation = order["message"]["generation"]
+            _, _, number = order
+            answers.append(StoreUp("127.0.0.1", 1, number))
+        elif kind == "ToWorkers" and order[3][0] == "Leave":
+            _, workers, _, (_, generation, _) = order
             self.swarm.leaves.append(time.monotonic())
-            answers.append(Inventory(order["worker"], generation, self.step, self.step, self.step, False, (), begun=True))
-        elif kind == "ToWorker" and order["message"]["type"] == "Regroup":
-            self.regroup(order["worker"], order["message"], answers)
+            answers.append(_same(workers, Inventory(workers[0], generation, self.step, self.step, self.step, False, (), begun=True)))
+        elif kind == "ToWorkers" and order[3][0] == "Regroup":
+            _, workers, _, plan = order
+            self.regroup(workers, Regroup(*plan[1:]), answers)
         else:
             say(event="unexpected", order=order)
 
-    def regroup(self, worker: int, plan: dict[str, Any], answers: list[Message]) -> None:
+    def regroup(self, workers: list[int], plan: Regroup, answers: list[Message]) -> None:
         """Nobody can join before all have their plans: a group is built by all of its ranks."""
-        generation, step, swarm = plan["generation"], plan["step"], self.swarm
-        swarm.plans.append(time.monotonic())
-        if plan["then"] == "start":
-            answers.append(Registered(worker, generation, step, "in_place", False, True, ""))
-        if plan["donate"]:
-            answers.append(Donated(worker, generation, step))
-        answers.append(Underway(worker, generation, 2))
+        generation, step, swarm = plan.generation, plan.step, self.swarm
+        if plan.then == "start":
+            answers.append(_same(workers, Registered(workers[0], generation, step, "in_place", False, True, "")))
+        if plan.donate:
+            answers.append(Donated(workers[0], generation, step))
+        answers.append(_same(workers, Underway(workers[0], generation, 2)))
         self.planned = (generation, step)
-        if len(swarm.plans) == len(swarm.agents) * swarm.ranks:
-            swarm.all_planned()
+        swarm.has_plans(len(workers))
 
     def join(self) -> None:
         """The group is there, and a step is done in it."""
         generation, step = self.planned
         self.step, now_s = step + 1, time.monotonic()
-        said: list[Message] = []
-        for worker in self.ranks:
-            said += [Underway(worker, generation, 3), Joined(worker, generation, step, 0.01, 0.0), Committed(worker, generation, step + 1, now_s)]
-        self.news([*said, self.progress()])
+        workers = list(self.ranks)
+        first = workers[0]
+        said = (Underway(first, generation, 3), Joined(first, generation, step, 0.01, 0.0), Committed(first, generation, step + 1, now_s))
+        self.news([*(_same(workers, one) for one in said), self.progress()])
 
     def lose_one(self) -> None:
         worker = next(iter(self.ranks))
@@ -197,13 +213,13 @@ class Swarm:
         self.progress = False
         self.joining = False
         self.leaves: list[float] = []
-        self.plans: list[float] = []
+        self.plans: list[float] = []  # when they came
+        self.planned = 0  # ranks that have theirs
         self.at_strike = (0, 0, 0.0)
         self.struck = 0
         self.agents = [Agent(self, f"node-{number:05}", (args.host, args.port)) for number in range(args.peers)]
         self.by_fd = {agent.sock.fileno(): agent for agent in self.agents}
-        for fd in self.by_fd:
-            self.epoll.register(fd, select.EPOLLIN | select.EPOLLOUT)
+        self.dialled = 0
         self.epoll.register(0, select.EPOLLIN)
         self.begin_s = time.monotonic()
         self.beaten = 0
@@ -211,6 +227,9 @@ class Swarm:
     def run(self) -> None:
         """Until standard input ends: whoever started this is gone, or wants no more."""
         while True:
+            while self.dialled < min(len(self.agents), self.enrolled + DIALLING):
+                self.agents[self.dialled].dial()
+                self.dialled += 1
             for fd, mask in self.epoll.poll(max(0.0, self.next_s() - time.monotonic()), 512):
                 if fd == 0:
                     if not self.commanded():
@@ -243,7 +262,7 @@ class Swarm:
             elif word == "progress":
                 self.progress = not self.progress
             elif word == "strike":
-                self.leaves, self.plans = [], []
+                self.leaves, self.plans, self.planned = [], [], 0
                 self.at_strike = (self.sent_bytes, self.received_bytes, _cpu_s())
                 self.agents[(self.struck * 7 + len(self.agents) // 2) % len(self.agents)].lose_one()
                 self.struck += 1
@@ -261,14 +280,18 @@ class Swarm:
             **more,
         )
 
-    def all_planned(self) -> None:
-        """The last of all ranks has its plan."""
+    def has_plans(self, ranks: int) -> None:
+        """So many more. Once the last of all ranks has its own, they join."""
+        self.plans.append(time.monotonic())
+        self.planned += ranks
+        if self.planned < len(self.agents) * self.ranks:
+            return
         sent, received, cpu_s = self.at_strike
         say(
             event="planned", leaves=[min(self.leaves, default=0.0), max(self.leaves, default=0.0)], plans=[min(self.plans), max(self.plans)],
             sent=self.sent_bytes - sent, received=self.received_bytes - received, cpu_s=_cpu_s() - cpu_s,
         )  # fmt: skip
-        self.plans = []
+        self.plans, self.planned = [], 0
         self.joining = True
 
 

@@ -28,6 +28,8 @@ def commands(args: argparse.Namespace) -> dict[str, list[str]]:
         "overhead-2": ["overhead.py", "--workers", "2"],
         "stall": ["stall.py", "--json", str(RESULTS / "stall.json")],
         "channel": ["channel.py"],
+        "simulator": ["simulator.py"],
+        "flight_recorder": ["flight_recorder.py"],
     }
 
 
@@ -52,11 +54,15 @@ def overhead_page(kept: dict) -> list[str]:
     ]  # fmt: skip
 
 
-TOLD = {"stall": "One snapshot each step", "channel": "One coordinator, 12,500 agents, 100,000 ranks"}
+TOLD = {
+    "stall": "One snapshot each step", "channel": "One coordinator, 12,500 agents, 100,000 ranks", "simulator": "An hour of a large run in the simulated world",
+    "flight_recorder": "From flight recorder dumps to the guilty rank",
+}  # fmt: skip
 
 
 def told_page(name: str, text: str) -> list[str]:
-    return [f"## {TOLD[name]}", "", f"What `benchmarks/{name}.py` said:", "", "```", *text.strip().splitlines(), "```"]
+    plot = ["", f"![{TOLD[name]}]({name}.svg)"] if (HERE / f"{name}.svg").exists() else []
+    return [f"## {TOLD[name]}", "", f"What `benchmarks/{name}.py` said:", "", "```", *text.strip().splitlines(), "```", *plot]
 
 
 def condition(kept: dict, *, workers: int = 4) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from outlast.app import sim
-from outlast.engine.protocol import leaving
+from outlast.engine.protocol import moving
 from outlast.engine.restore import RestoreVerdict
 from outlast.errors import UsageError
 from tests.app.command import outlast
@@ -19,7 +19,7 @@ KEYS = {"seed", "options", "result", "violations", "faults", "marks", "events", 
 
 def test_a_life_is_said_with_what_was_drawn_and_what_struck(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(PLAN)
-    done = outlast("sim", "--seed", "5", "--way", "in_place", "--ranks", "3", "--faults", "plan.toml", "--trace", cwd=tmp_path)
+    done = outlast("sim", "--seed", "5", "--way", "in_place", "--ranks", "3", "--faults", "plan.toml", "--for-s", "0", "--trace", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "seed 5: way in_place, ranks 3" in done.stdout
     assert "fault mine kill       rank 1    on_mark voting, nth 2        fired" in done.stdout
@@ -67,13 +67,13 @@ def test_what_cannot_be_simulated_is_an_error_of_usage(tmp_path: Path, arguments
 
 def test_a_broken_rule_is_said_with_the_command_that_replays_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The protocol is broken on purpose: everybody goes back to an older step than all have sealed."""
-    decide = leaving.decide_sharded
+    decide = moving.decide_sharded
 
     def older(*, holdings: object) -> RestoreVerdict:
         verdict = decide(holdings=holdings)  # type: ignore[arg-type]
         return RestoreVerdict(verdict.step - 1, {}, -1, (), "") if verdict.step else verdict
 
-    monkeypatch.setattr(leaving, "decide_sharded", older)
+    monkeypatch.setattr(moving, "decide_sharded", older)
     seed = next(seed for seed in range(100) if sim.main(["--seed", str(seed), "--way", "sharded", "--json"]) == 1)
     capsys.readouterr()
     assert sim.main(["--seed", str(seed), "--way", "sharded"]) == 1

@@ -1,6 +1,6 @@
 """The command `outlast`.
 
-Exit codes   0 ended well, 1 the run failed, 2 usage, 3 undetermined, 130 and 143 on SIGINT and SIGTERM.
+Exit codes   0 ended well, 1 the run failed, 2 usage, 3 undetermined (diagnose: unknown), 130 and 143 on SIGINT and SIGTERM.
 Start        Neither torch nor Rich is imported before a subcommand needs it.
 """
 
@@ -23,6 +23,8 @@ COMMANDS = {
     "run": "train with a script, and go on through failures (torchrun's flags)",
     "status": "how a run stands now",
     "report": "where the time of a run went, and every interruption",
+    "diagnose": "who, where and why: from logs, dumps, stacks and kernel messages to one verdict",
+    "policy": "what is done once an interruption has a verdict: show, check, try on recorded incidents",
     "sim": "simulated lives of runs, from seeds: the code that decides, under faults nobody would think of",
 }
 
@@ -75,6 +77,14 @@ def _dispatch(arguments: list[str]) -> int:
         from outlast.app.run import main as run
 
         return run(arguments[1:])
+    if arguments[:1] == ["diagnose"]:
+        from outlast.app.diagnose import main as diagnose
+
+        return diagnose(arguments[1:])
+    if arguments[:1] == ["policy"]:
+        from outlast.app.policy import main as policy
+
+        return policy(arguments[1:])
     if arguments[:1] == ["sim"]:
         from outlast.app.sim import main as sim
 
@@ -95,7 +105,7 @@ def _parser() -> Parser:
     parser = Parser(prog="outlast", description="PyTorch training that outlives its workers, and says where every second went.")
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and leave")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
-    for name in ("run", "sim"):  # they have parsers of their own
+    for name in ("run", "diagnose", "policy", "sim"):  # they have parsers of their own
         commands.add_parser(name, help=COMMANDS[name], add_help=False)
     for name in ("status", "report"):
         one = commands.add_parser(name, help=COMMANDS[name], description=f"Say {COMMANDS[name]}." if name == "status" else "Say where the time of a run went.")

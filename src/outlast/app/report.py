@@ -51,6 +51,10 @@ def report_facts(view: RunView) -> dict[str, typing.Any]:
         "rank_seconds": {cause.value: value for cause, value in seconds.items()}, "spare_seconds": books.spare_seconds,
         "step_median_s": _median_step_s(records.sessions), "mttr": asdict(recovery(one for one, _ in records.unique_interruptions())),
         "interruptions": records.interruptions(),
+        "verdicts": [
+            dict(event.data["verdict"], interruption=event.data["interruption"])  # type: ignore[call-overload]
+            for part in records.sessions for event in part.events if event.kind == "verdict"
+        ],
         "warnings": [str(event.data.get("text", "")) for part in records.sessions for event in part.events if event.kind == "warning"],
         "sessions": [
             {"session": part.session.session, "pid": part.session.pid,
@@ -73,6 +77,10 @@ def show_report(console: Console, facts: Facts) -> None:
         hidden = len(facts["interruptions"]) - SHOWN_COUNT
         console.print("\nInterruptions" + (f" (the last {SHOWN_COUNT}; {hidden:,} before them are in --json)" if hidden > 0 else ""), style="bold")
         _show_interruptions(console, facts["interruptions"][-SHOWN_COUNT:])
+    if facts["verdicts"]:
+        console.print("\nVerdicts", style="bold")
+        for one in facts["verdicts"][-SHOWN_COUNT:]:
+            console.print(Padding(_verdict(one), (0, 0, 0, 2)))
     if facts["warnings"]:
         console.print("\nWarnings", style="bold")
         for text in dict.fromkeys(facts["warnings"]):
@@ -162,6 +170,13 @@ def _interruptions(some: list[dict[str, typing.Any]], *, wide: bool) -> Table:
         row += [words.recovery_words(one) if one["parent"] is None else f"with {one['parent']}", f"{one['steps_repeated']:,}", f"{one['steps_lost']:,}"]
         table.add_row(*map(Text, row), *([Text(_why(one))] if wide else []))
     return table
+
+
+def _verdict(one: Facts) -> Text:
+    """Of an interruption: why, how sure, and what to do. `outlast diagnose` on its folder of evidence says more."""
+    name, sure = str(one.get("class", "unknown")).replace("_", " "), float(one.get("confidence", 0.0))
+    how = "why is unknown" if name == "unknown" else f"{name} ({words.percent(sure)} sure)"
+    return Text.assemble((f"#{one['interruption']} ", "bold"), f"{how}: {one.get('reason', '')}", (f" {one.get('action', '')}", "dim"))
 
 
 def _why(one: Facts) -> str:

@@ -125,7 +125,7 @@ def _prepare(
     around = Surroundings(
         loop=loop, logs=logs, vault=vault, books=books, specs=specs, checkpoint_root=root.resolve(), zygote=zygote if options.zygote else None,
         preload=options.preload, first_path=options.program.first_path, tell=view.print_line,
-        hang_after_s=options.hang_after_s,
+        hang_after_s=options.hang_after_s, evidence_folder=folder.evidence, diagnose=(sys.executable, "-m", "outlast.app.cli", "diagnose", "--json"),
     )  # fmt: skip
     for note in (*options.notes, *(f"warning: a checkpoint was refused: {one}" for one in refused)):
         view.print_line(note)
@@ -136,9 +136,10 @@ def _prepare(
         CoordinatorOptions(
             world_size=options.workers, start=start, spares=options.spares.count, spare_kind=options.spares.kind,
             max_restarts=options.meeting.max_restarts, checkpoint=checkpoint, checkpoint_on_stop=bool(options.checkpoints.every_steps),
+            durable=bool(options.checkpoints.every_steps or checkpoint[0]),
             term_grace_s=options.term_grace_s,
             generation=max(0, newest.generation), first_interruption=max(newest.interruption + 1, 1), first_worker=max(newest.worker + 1, 1),
-            greets=options.program.entry != "program",
+            greets=options.program.entry != "program", policy=options.policy,
         ),
     )  # fmt: skip
     return books, launcher

@@ -27,7 +27,7 @@ from outlast.runtime import clock
 from outlast.runtime.given import read_text
 from outlast.runtime.pool import on_all_cores
 from outlast.sim.life import Life, live, lived
-from outlast.sim.options import SPARE_KINDS, WAYS
+from outlast.sim.options import POLICIES, SPARE_KINDS, WAYS
 from outlast.sim.record import read
 from outlast.sim.shrink import shrink
 from outlast.sim.swarm import Tally
@@ -36,7 +36,7 @@ EXIT_CODES = {"ok": 0, "bad": 1, "unknown": 3}
 PROGRESS_S = 1.0
 DRAWN = (  # options that a seed draws unless they are given
     "way", "ranks", "spares", "spare_kind", "steps", "phase_after", "latency_s", "first_step_s", "max_restarts",
-    "nodes", "spare_nodes", "beat_s", "drift",
+    "nodes", "spare_nodes", "beat_s", "drift", "checkpoint_every", "step_s", "for_s", "failures", "policy",
 )  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
     if args.swarm is not None or args.seeds is not None:
         return _swarm(args, given, faults)
     began_s = clock.now_s()
-    life = live(seed=args.seed if args.seed is not None else args.shrink, given=given, faults=faults)
+    life = live(seed=args.seed if args.seed is not None else args.shrink, given=given, faults=faults, every_step=args.every_step, every_rank=args.every_rank)
     if args.shrink is not None and life.result == "bad":
         life = _shrunk(life, quiet=args.json)
     _say(life, args, began_s)
@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
 def _replay(args: argparse.Namespace) -> int:
     record = read(read_text(args.replay), source=args.replay, version=__version__)
     began_s = clock.now_s()
-    life = lived(seed=record.seed, options=record.options, faults=record.faults)
+    life = lived(seed=record.seed, options=record.options, faults=record.faults, every_step=args.every_step, every_rank=args.every_rank)
     _say(life, args, began_s)
     if life.trace_digest == record.trace_digest:
         return EXIT_CODES[life.result]
@@ -100,6 +100,15 @@ def parser() -> Parser:
     out.add_argument("--spare-nodes", type=int, metavar="N", help="of the nodes, those that house no ranks at first")
     out.add_argument("--beat-s", type=float, metavar="S", help="between two heartbeats of an agent; its lease is six times as long")
     out.add_argument("--drift", type=float, metavar="SHARE", help="a node's clock is at most so much faster or slower (0.01)")
+    out.add_argument("--step-s", type=float, metavar="S", help="the body of a step takes so long, and up to 20 ms longer (0.01)")
+    out.add_argument("--for-s", type=float, metavar="S", help="the run is asked to stop after so long; as many steps as fit, unless --steps says less")
+    out.add_argument("--failures", type=int, metavar="N", help="so many faults as hardware fails, spread over --for-s, in place of drawn faults")
+    out.add_argument("--every-step", action="store_true", help="simulate each step, undisturbed stretches too: the same course, in more time")
+    out.add_argument(
+        "--every-rank", action="store_true", help="simulate each rank by itself, though others of its node do the same: the same course, in more time"
+    )
+    out.add_argument("--checkpoint-every", type=int, metavar="N", help="a checkpoint each N steps; 0: none")
+    out.add_argument("--policy", choices=list(POLICIES), help="interruptions get verdicts, and this policy acts on them; eager: soon and often")
     out.add_argument("--max-restarts", type=int, metavar="N", help="whole restarts (as `outlast run --max-restarts`)")
     out.add_argument("--trace", action="store_true", help="say the newest events of the life even if all is well")
     out.add_argument("--json", action="store_true", help="for programs: one JSON object on stdout")

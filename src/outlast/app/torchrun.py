@@ -10,10 +10,13 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from outlast.engine.default_policy import default_policy
 from outlast.errors import UsageError
 from outlast.model.limits import TERM_GRACE_S, WORKERS_MAX_COUNT
+from outlast.model.policy import Policy, parse
 from outlast.runtime.agent.logs import ConsolePolicy, parse_streams
 from outlast.runtime.agent.zygote_client import ZygoteClient
+from outlast.runtime.given import read_text
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ class RunOptions:
     run_dir: str
     log_dir: str
     hang_after_s: float | None
+    policy: Policy
     term_grace_s: float
     zygote: bool
     notes: tuple[str, ...]
@@ -104,6 +108,7 @@ def understand(answer: dict[str, Any], *, prefix: str = "") -> RunOptions | str:
         run_dir=asked["run_dir"] or "",
         log_dir=asked["log_dir"] or "",
         hang_after_s=asked["hang_after"],
+        policy=default_policy() if asked["policy"] is None else parse(read_text(asked["policy"]), source=asked["policy"]),
         term_grace_s=TERM_GRACE_S if asked.get("shutdown_timeout") is None else float(asked["shutdown_timeout"]),
         zygote=not asked["no_zygote"],
         notes=tuple(f"--{name.replace('_', '-')} has no effect here: {why}" for name, why in _WITHOUT_EFFECT.items() if name in given),
