@@ -1,0 +1,262 @@
+"""What is planned for: the job, how its parts fail, what recovery takes, where state is kept. Data only; all depths of the planner read it.
+
+Units      seconds of wall-clock time, unless a name says otherwise. Counts are of GPUs, nodes or racks.
+
+The course of a run, which every depth computes (`course.py` says it in plain Python, the others must agree with it):
+
+Position   `p`: productive seconds that are kept, as at full speed. ETTR of a run of length T is p(T) / T: `ettr_training` of the ledger.
+Saves      Tier j is due whenever p comes to a multiple of its interval (p > 0). Training stands still for its stall; it can be restored from that position
+           once the stall is over and `write` more seconds have passed. If several are due, they stall one after another, in the order of the list.
+           Intervals are rounded to whole steps, at least one. A tier whose interval is one step, without stall, is the live state of replicas.
+Failure    At wall time t, of an extent: what is lost with it. Work since the newest position that a tier of at least that extent can restore is repeated
+           (p falls back to it; nothing survives: to 0). If several tiers have it, the one that restores fastest. Tiers that do not survive the extent
+           hold nothing until they save again; a live tier holds the restored position at once. What a failure cut off while it was written is lost.
+Recovery   detection; then regroup; then, where nodes are lost, their replacement; then restore from the tier. A failure during recovery
+           starts it anew, with the larger of both extents, and loses its own nodes besides.
+Nodes      A lost node is replaced by a spare at hand (`take`); if none is, the run waits for the first repaired one, and then takes it. Lost nodes are in
+           repair from the failure on, and come back as spares. With `shrinks`, the run goes on without them at (n - missing) / n of its speed, and
+           regroups once to take each returned one in.
+Luck       Each failure has numbers in (0, 1) of its own, drawn ahead (`histories.py`): its detection, regroup, take, repair and restore are quantiles at
+           these. So changing an interval or the spares changes no luck.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from outlast.errors import UsageError
+from outlast.model.terms import FailureClass
+from outlast.planner.spread import Spread, constant
+
+HOUR_S = 3600.0
+DAY_S = 86_400.0
+
+
+class Extent(IntEnum):
+    """What a failure takes with it; a tier survives all up to one of these."""
+
+    PROCESS = 0  # the process restarts on the same node
+    NODE = 1
+    RACK = 2
+    RUN = 3  # all of it: power, the file system, a bug that strikes every rank
+
+
+class Unit(IntEnum):
+    """What a rate is of."""
+
+    GPU = 0
+    NODE = 1
+    RACK = 2
+    RUN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """An epidemic: from `begins_s` to `ends_s` of the run the rate is `factor` times as high."""
+
+    begins_s: float
+    ends_s: float
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class FailureRate:
+    """How one class of failure strikes.
+
+    mttf_s       mean time to failure of one unit, at shape 1; else the scale parameter of the Weibull law (time at which 63 % have failed)
+    shape        Weibull shape k: below 1 infant mortality, 1 constant, above 1 wear-out. The hazard at age a is k/mttf (a/mttf)^(k-1)
+    age_s        age of every unit when the run begins; matters only where shape is not 1
+    count        failures that the rate was estimated from; 0: the rate is taken as known. The posterior is Gamma(count + 1/2, exposure), Jeffreys
+    """
+
+    failure_class: FailureClass
+    unit: Unit
+    extent: Extent
+    mttf_s: float
+    shape: float = 1.0
+    age_s: float = 0.0
+    count: float = 0.0
+    waves: tuple[Wave, ...] = ()
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """Where state is kept. `survives`: the largest extent after which it can still be restored."""
+
+    name: str
+    interval_s: float
+    stall_s: float
+    write_s: float
+    survives: Extent
+    restore: Spread
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What an interruption takes. `shrinks`: the run goes on with fewer nodes where no spare is at hand; else it waits."""
+
+    detect: Spread
+    regroup: Spread
+    take: Spread = field(default_factory=lambda: constant(0.0))
+    shrinks: bool = False
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Spares and the repair pipeline.
+
+    spare_nodes  ready when the run begins
+    time         from a node's loss until it is a spare again
+    wrong        share of node losses at which a healthy node is taken out as well (misdiagnosis)
+    missed       share of repairs after which the node comes back as faulty as before (a lemon)
+    """
+
+    spare_nodes: int = 0
+    time: Spread = field(default_factory=lambda: constant(0.0))
+    wrong: float = 0.0
+    missed: float = 0.0
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lemons:
+    """Nodes that fail more often.
+
+    share   of all nodes when the run begins
+    factor  times the usual rate of what strikes GPUs and nodes
+    caught  chance that a failure of one gets it removed for good
+    """
+
+    share: float = 0.0
+    factor: float = 1.0
+    caught: float = 0.0
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stragglers:
+    """Slow but healthy nodes: each node becomes one every `mttf_s`, and makes the run `slowdown` times as slow while it `lasts`. Costs throughput, not ETTR."""
+
+    mttf_s: float = math.inf
+    slowdown: float = 1.0
+    lasts: Spread = field(default_factory=lambda: constant(0.0))
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Maintenance:
+    """Planned: every `every_s` the run stands still for `lasts_s`, after a save; nothing is repeated."""
+
+    every_s: float = math.inf
+    lasts_s: float = 0.0
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What runs. `throttle`: share of speed lost at the hottest hour of a day (a sine); costs throughput, not ETTR."""
+
+    gpus: int
+    duration_s: float
+    gpus_per_node: int = 8
+    nodes_per_rack: int = 4
+    step_s: float = 1.0
+    state_bytes: float = 0.0
+    throttle: float = 0.0
+    samples_per_step: float = 0.0
+    gpu_hour_price: float = 0.0
+
+    @property
+    def nodes(self) -> int:
+        return -(-self.gpus // self.gpus_per_node)
+
+    @property
+    def racks(self) -> int:
+        return -(-self.nodes // self.nodes_per_rack)
+
+    def units(self, unit: Unit) -> int:
+        return (self.gpus, self.nodes, self.racks, 1)[unit]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """All of it. Checked when it is made: UsageError names the value that cannot be."""
+
+    name: str
+    job: Job
+    failures: tuple[FailureRate, ...]
+    tiers: tuple[Tier, ...]
+    recovery: Recovery
+    repair: Repair = field(default_factory=Repair)
+    lemons: Lemons = field(default_factory=Lemons)
+    stragglers: Stragglers = field(default_factory=Stragglers)
+    maintenance: Maintenance = field(default_factory=Maintenance)
+
+    def __post_init__(self) -> None:
+        for problem in _problems(self):
+            raise UsageError(f"{self.name}: {problem}", hint="change the value; `outlast plan` echoes all of them")
+
+    def interval_s(self, tier: Tier) -> float:
+        """In whole steps, at least one. inf: never saved."""
+        if not math.isfinite(tier.interval_s):
+            return math.inf
+        step_s = self.job.step_s
+        return max(1.0, math.floor(tier.interval_s / step_s + 0.5)) * step_s
+
+    def is_live(self, tier: Tier) -> bool:
+        """The live state of replicas: each step, without a stall."""
+        return tier.stall_s == 0 and tier.write_s == 0 and self.interval_s(tier) == self.job.step_s
+
+    def nodes_lost(self, extent: Extent) -> int:
+        """How many nodes a failure of this extent takes out for repair. A failure of the whole run breaks no node."""
+        return {Extent.NODE: 1, Extent.RACK: self.job.nodes_per_rack}.get(extent, 0)
+
+
+def _problems(scenario: Scenario) -> list[str]:
+    job, repair, lemons = scenario.job, scenario.repair, scenario.lemons
+    wrong: list[str] = []
+
+    def need(name: str, value: float, *, low: float = 0.0, high: float = math.inf, above: bool = False, finite: bool = True) -> None:
+        if math.isnan(value) or value < low or value > high or (above and value <= low) or (finite and math.isinf(value)):
+            bounds = f"{'above' if above else 'at least'} {low:g}" + (f" and at most {high:g}" if math.isfinite(high) else "")
+            wrong.append(f"{name} is {value!r}; it must be {bounds}{' and finite' if finite and math.isinf(high) else ''}")
+
+    need("gpus", job.gpus, low=1)
+    need("gpus_per_node", job.gpus_per_node, low=1)
+    need("nodes_per_rack", job.nodes_per_rack, low=1)
+    need("duration", job.duration_s, above=True)
+    need("step", job.step_s, above=True)
+    need("state_bytes", job.state_bytes)
+    need("throttle", job.throttle, high=1)
+    for rate in scenario.failures:
+        name = f"failure {rate.failure_class.value}"
+        need(f"{name}: mttf", rate.mttf_s, above=True, finite=False)
+        need(f"{name}: shape", rate.shape, above=True)
+        need(f"{name}: age", rate.age_s)
+        need(f"{name}: count", rate.count)
+        for wave in rate.waves:
+            need(f"{name}: factor of a wave", wave.factor)
+    for tier in scenario.tiers:
+        need(f"tier {tier.name}: interval", tier.interval_s, above=True, finite=False)
+        need(f"tier {tier.name}: stall", tier.stall_s)
+        need(f"tier {tier.name}: write", tier.write_s)
+    need("spare_nodes", repair.spare_nodes)
+    need("share of wrong diagnoses", repair.wrong, high=1)
+    need("share of missed diagnoses", repair.missed, high=1)
+    need("share of lemons", lemons.share, high=1)
+    need("factor of lemons", lemons.factor, low=1)
+    need("chance that a lemon is caught", lemons.caught, high=1)
+    need("slowdown of a straggler", scenario.stragglers.slowdown, low=1)
+    need("mttf of stragglers", scenario.stragglers.mttf_s, above=True, finite=False)
+    need("time between maintenance", scenario.maintenance.every_s, above=True, finite=False)
+    need("length of maintenance", scenario.maintenance.lasts_s)
+    if repair.spare_nodes > job.nodes:
+        wrong.append(f"{repair.spare_nodes} spare nodes stand beside {job.nodes} nodes; that is more spares than nodes")
+    return wrong

@@ -1,0 +1,150 @@
+"""How long something takes: a duration that varies, as a function of a number in (0, 1).
+
+Every depth of the planner takes a duration as `spread.quantile(u)` with the same u, so that all of them, and all candidates of a search,
+live through the same luck (common random numbers).
+
+Units      seconds.
+Symbols    u  in (0, 1): 0.5 is the median, 0.95 is what one in twenty exceeds
+Limits     An exponential or lognormal duration has no upper end; u comes from 53 bits, so none is beyond 37 means.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from outlast.errors import UsageError
+
+P95_Z = NormalDist().inv_cdf(0.95)
+
+
+class Shape(str, Enum):
+    CONSTANT = "constant"
+    EXPONENTIAL = "exponential"
+    LOGNORMAL = "lognormal"
+    MEASURED = "measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A duration. Make one with `constant`, `exponential`, `lognormal` or `measured`.
+
+    numbers  constant, exponential: (mean_s,); lognormal: (median_s, sigma of the logarithm); measured: what was measured, sorted
+    """
+
+    shape: Shape
+    numbers: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.numbers or not all(math.isfinite(number) and number >= 0 for number in self.numbers):
+            raise UsageError(f"a duration is made of {self.numbers}", hint="give seconds that are finite and not negative")
+
+    @property
+    def mean_s(self) -> float:
+        if self.shape is Shape.LOGNORMAL:
+            median_s, sigma = self.numbers
+            return median_s * math.exp(sigma * sigma / 2)
+        if self.shape is Shape.MEASURED:
+            return _mean_of_line(self.numbers)
+        return self.numbers[0]
+
+    def quantile(self, u: ArrayLike) -> NDArray[np.float64]:
+        """Seconds, in the shape of `u`."""
+        at = np.asarray(u, dtype=np.float64)
+        if self.shape is Shape.CONSTANT:
+            return np.full(at.shape, self.numbers[0])
+        if self.shape is Shape.EXPONENTIAL:
+            return -self.numbers[0] * np.log1p(-at)
+        if self.shape is Shape.LOGNORMAL:
+            median_s, sigma = self.numbers
+            return median_s * np.exp(sigma * normal_quantile(at))
+        return np.interp(at, np.linspace(0.0, 1.0, len(self.numbers)), self.numbers) if len(self.numbers) > 1 else np.full(at.shape, self.numbers[0])
+
+    def scaled(self, factor: float) -> Spread:
+        """`factor` times as long."""
+        if self.shape is Shape.LOGNORMAL:
+            return Spread(self.shape, (self.numbers[0] * factor, self.numbers[1]))
+        return Spread(self.shape, tuple(number * factor for number in self.numbers))
+
+
+def constant(seconds: float) -> Spread:
+    return Spread(Shape.CONSTANT, (seconds,))
+
+
+def exponential(mean_s: float) -> Spread:
+    return Spread(Shape.EXPONENTIAL, (mean_s,))
+
+
+def lognormal(median_s: float, p95_s: float) -> Spread:
+    """By the median and what one in twenty exceeds. UsageError if that is less than the median."""
+    if not 0 < median_s <= p95_s:
+        raise UsageError(
+            f"a duration has median {median_s} s and 95th percentile {p95_s} s", hint="both are above 0, and the second is not less than the first"
+        )
+    return Spread(Shape.LOGNORMAL, (median_s, math.log(p95_s / median_s) / P95_Z))
+
+
+def measured(samples_s: ArrayLike) -> Spread:
+    """By what was measured: straight lines between the sorted samples."""
+    return Spread(Shape.MEASURED, tuple(float(sample) for sample in np.sort(np.asarray(samples_s, dtype=np.float64))))
+
+
+def _mean_of_line(numbers: tuple[float, ...]) -> float:
+    """Of the straight lines that `quantile` draws."""
+    if len(numbers) == 1:
+        return numbers[0]
+    return (math.fsum(numbers) - (numbers[0] + numbers[-1]) / 2) / (len(numbers) - 1)
+
+
+# Wichura, "Algorithm AS 241: The Percentage Points of the Normal Distribution", Applied Statistics 37(3), 1988: PPND16, relative error 1e-16.
+_NEAR = (
+    (
+        2509.0809287301226727, 33430.575583588128105, 67265.770927008700853, 45921.953931549871457,
+        13731.693765509461125, 1971.5909503065514427, 133.14166789178437745, 3.387132872796366608,
+    ),
+    (
+        5226.495278852545925, 28729.085735721942674, 39307.89580009271061, 21213.794301586595867,
+        5394.1960214247511077, 687.1870074920579083, 42.313330701600911252, 1.0,
+    ),
+)  # fmt: skip
+_MIDDLE = (
+    (
+        7.7454501427834140764e-4, 0.0227238449892691845833, 0.24178072517745061177, 1.27045825245236838258,
+        3.64784832476320460504, 5.7694972214606914055, 4.6303378461565452959, 1.42343711074968357734,
+    ),
+    (
+        1.05075007164441684324e-9, 5.475938084995344946e-4, 0.0151986665636164571966, 0.14810397642748007459,
+        0.68976733498510000455, 1.6763848301838038494, 2.05319162663775882187, 1.0,
+    ),
+)  # fmt: skip
+_FAR = (
+    (
+        2.01033439929228813265e-7, 2.71155556874348757815e-5, 0.0012426609473880784386, 0.026532189526576123093,
+        0.29656057182850489123, 1.7848265399172913358, 5.4637849111641143699, 6.6579046435011037772,
+    ),
+    (
+        2.04426310338993978564e-15, 1.4215117583164458887e-7, 1.8463183175100546818e-5, 7.868691311456132591e-4,
+        0.0148753612908506148525, 0.13692988092273580531, 0.59983220655588793769, 1.0,
+    ),
+)  # fmt: skip
+
+
+def normal_quantile(u: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The standard normal's quantiles, in the shape of `u`."""
+    q = u - 0.5
+    near = np.abs(q) <= 0.425
+    r = np.where(near, 0.180625 - q * q, np.sqrt(-np.log(np.where(near, 0.5, np.minimum(u, 1 - u)))))
+    tail = np.where(r <= 5, _ratio(_MIDDLE, r - 1.6), _ratio(_FAR, r - 5))
+    return np.where(near, q * _ratio(_NEAR, r), np.sign(q) * tail)
+
+
+def _ratio(polynomials: tuple[tuple[float, ...], tuple[float, ...]], r: NDArray[np.float64]) -> NDArray[np.float64]:
+    above, below = polynomials
+    return np.asarray(np.polyval(above, r) / np.polyval(below, r))
