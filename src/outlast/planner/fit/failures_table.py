@@ -230,11 +230,14 @@ def _of_stretches(rows: Sequence[_Row], unit: Unit, source: str) -> Observed:
     span_s = max(of_one[-1][1] for of_one in stretches.values()) - begin_s
     installed = _installed(rows, stretches, source)
     unknown = sum(unit_name not in installed for unit_name in stretches)
-    lives = _lives(rows, stretches, installed) if not unknown else None
     limits = () if not unknown else (f"how old {unknown:,} of {len(stretches):,} units are: without `installed` nothing is said of age",)
+    seen = {row.failure_class for row in rows if row.failure_class is not None} if not unknown else set()
+    still = [end_s - installed[name] for name, of_one in stretches.items() for _, end_s, _ in of_one[-1:] if not unknown and end_s == begin_s + span_s]
     return Observed(
-        source, _failures(rows, begin_s), {unit: exposure_s}, span_s, units={unit: exposure_s / span_s}, lives=lives, limits=limits,
-        assumptions=(*_assumed(rows), *(("a unit that failed goes on from the age it had",) if lives is not None else ())),
+        source, _failures(rows, begin_s), {unit: exposure_s}, span_s, units={unit: exposure_s / span_s},
+        lives={one: _lives(rows, stretches, installed, one) for one in sorted(seen, key=lambda one: one.value)},
+        age_s=math.fsum(still) / len(still) if still else None, limits=limits,
+        assumptions=(*_assumed(rows), *(("a unit that failed goes on from the age it had",) if seen else ())),
     )  # fmt: skip
 
 
@@ -280,11 +283,13 @@ def _installed(rows: Sequence[_Row], stretches: Mapping[str, Sequence[tuple[floa
     return {unit: moment_s for unit, (moment_s, _) in said.items()}
 
 
-def _lives(rows: Sequence[_Row], stretches: Mapping[str, Sequence[tuple[float, float, int]]], installed: Mapping[str, float]) -> Lives:
-    """Each stretch, cut where its unit failed; ages go on."""
+def _lives(
+    rows: Sequence[_Row], stretches: Mapping[str, Sequence[tuple[float, float, int]]], installed: Mapping[str, float], failure_class: FailureClass
+) -> Lives:
+    """Each stretch, cut where its unit failed of this class; ages go on."""
     failed: dict[tuple[str, float, float], list[float]] = {}
     for row in rows:
-        if row.failed_s is not None and row.watched is not None:
+        if row.failed_s is not None and row.watched is not None and row.failure_class is failure_class:
             failed.setdefault((row.unit, *row.watched), []).append(row.failed_s)
     entry_s: list[float] = []
     exit_s: list[float] = []

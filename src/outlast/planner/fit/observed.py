@@ -49,8 +49,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """`exposure_s`: unit-seconds by kind of unit, of those kinds that were watched. `lives`: ages, where they are known; None otherwise.
+    """`exposure_s`: unit-seconds by kind of unit, of those kinds that were watched.
 
+    lives        of each class that was seen, the ages through which units were watched for it; empty where ages are not known
+    age_s        mean age at the end of the record of the units that were still watched then; None where ages are not known
     units        how many of each kind were watched at a time (the mean)
     span_s       from the beginning of the record to its end
     limits       what this record cannot tell, a sentence each
@@ -62,7 +64,8 @@ class Observed:
     exposure_s: Mapping[Unit, float]
     span_s: float
     units: Mapping[Unit, float] = field(default_factory=dict)
-    lives: Lives | None = None
+    lives: Mapping[FailureClass, Lives] = field(default_factory=dict)
+    age_s: float | None = None
     limits: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from outlast.model.records import Interruption, Records, StepsBucket
 from outlast.model.terms import Mechanism
-from outlast.planner.scenario import Recovery
+from outlast.planner.scenario import Extent, Recovery
 from outlast.planner.spread import Spread, constant, lognormal, measured
 
 ENOUGH = 20
@@ -62,7 +62,13 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """`unknown_faults`: samples of detection whose beginning is the middle of an interval. `step_s`: what a step takes in undisturbed training, or None."""
+    """What recoveries took, and:
+
+    unknown_faults  samples of detection whose beginning is the middle of an interval
+    unfinished      interruptions after which nothing was committed (yet)
+    step_s          mean of a step in undisturbed training; None without a step
+    survived        the largest extent of failure after which, and below which, no committed step was ever lost; None where one was, or nothing failed
+    """
 
     detect: Phase
     regroup: Phase
@@ -73,6 +79,7 @@ class Phases:
     unknown_faults: int
     unfinished: int
     step_s: float | None
+    survived: Extent | None
 
     def all(self) -> tuple[Phase, ...]:
         return (self.detect, self.regroup, self.take, self.restore, self.first_step, self.relaunch)
@@ -135,6 +142,7 @@ def phases_of(ledgers: Iterable[Records]) -> Phases:
         first_step=_phase("first step", [(one, _between(one.restored_s, one.resumed_s)) for one in alone if one.restored_s is not None], _rung),
         relaunch=_phase("relaunch", [(None, gap_s) for records in everything for gap_s in _relaunches(records)], lambda _: "session"),
         unknown_faults=sum(one.fault_s is None for one, _ in detected), unfinished=len(interruptions) - len(over), step_s=_step_s(everything),
+        survived=_survived(over),
     )  # fmt: skip
 
 
@@ -156,6 +164,16 @@ def _with_family(records: Records) -> list[tuple[Interruption, bool]]:
 
 def _lost_node(one: Interruption) -> bool:
     return one.mechanism is Mechanism.LOST_NODE
+
+
+def _survived(over: Iterable[Interruption]) -> Extent | None:
+    lost: dict[Extent, int] = {}
+    for one in over:
+        extent = Extent.NODE if _lost_node(one) else Extent.PROCESS
+        lost[extent] = lost.get(extent, 0) + one.steps_lost
+    if lost.get(Extent.PROCESS, 0) or not lost:
+        return None
+    return Extent.NODE if lost.get(Extent.NODE) == 0 else Extent.PROCESS
 
 
 def _rung(one: Interruption) -> str:
