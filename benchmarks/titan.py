@@ -27,8 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from _titan import AGES, AGES_PER_YEAR, CAGES, DAY_S, NEW, OLD, Boards, Cells, Floats, Whole, cells_of, read_boards
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks._titan import AGES, AGES_PER_YEAR, CAGES, DAY_S, NEW, OLD, Boards, Cells, Floats, Whole, cells_of, read_boards
 from outlast.model.reliability import rate_interval_per_s
 from outlast.planner.fit.counts import Prediction, fit_size, predict
 from outlast.planner.fit.regression import PoissonFit, fit_poisson

@@ -87,7 +87,7 @@ def _cannot_tell(one: Calibration) -> Iterator[str]:
         return
     for phase in (one.phases.detect, one.phases.regroup, one.phases.restore):
         if len(phase.samples_s) < ENOUGH:
-            yield f"how {phase.name} varies: {_few_words(phase)}; {ENOUGH} would show it"
+            yield _few_words(phase)
     if one.phases.take.spread is None:
         yield "what replacing a lost node takes: no recovery from the loss of a node was seen"
     if one.phases.unknown_faults:
@@ -97,8 +97,9 @@ def _cannot_tell(one: Calibration) -> Iterator[str]:
 
 def _few_words(phase: Phase) -> str:
     if not phase.samples_s:
-        return "never seen"
-    return f"{len(phase.samples_s)} seen, {'too few for a spread' if len(phase.samples_s) < FEW else f'taken as {phase.how}'}"
+        return f"how long {phase.name} takes: none was seen from its beginning to its end, without another failure in between"
+    meanwhile = "always their mean" if len(phase.samples_s) < FEW else f"{phase.how} with their mean and spread"
+    return f"how {phase.name} varies: of {len(phase.samples_s)} samples, {meanwhile} is taken; {ENOUGH} would show it"
 
 
 def what_of(rate: ClassRate) -> str:

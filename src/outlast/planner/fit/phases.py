@@ -119,10 +119,10 @@ def fit_spread(samples_s: Sequence[float]) -> tuple[Spread | None, str]:
         kept = samples_s if count <= KEPT else np.quantile(samples_s, np.linspace(0, 1, KEPT))
         return measured(kept), "measured"
     if count < FEW or min(samples_s) == max(samples_s) or mean_s == 0:
-        return constant(mean_s), "their mean, as if always the same"
+        return constant(mean_s), "constant"
     variance_of_log = math.log1p((statistics.stdev(samples_s) / mean_s) ** 2)
     median_s = mean_s / math.exp(variance_of_log / 2)
-    return lognormal(median_s, median_s * math.exp(_P95_Z * math.sqrt(variance_of_log))), "lognormal with their mean and spread"
+    return lognormal(median_s, median_s * math.exp(_P95_Z * math.sqrt(variance_of_log))), "lognormal"
 
 
 def phases_of(ledgers: Iterable[Records]) -> Phases:

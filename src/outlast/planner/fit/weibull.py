@@ -100,7 +100,7 @@ def decide_shape(lives: Lives) -> ShapeVerdict:
         return ShapeVerdict(None, False, "all failures came at the greatest age seen: no shape fits them; a constant rate is taken")
     fit = fit_weibull(lives)
     said = f"shape {fit.shape:.2f} (90 % interval {fit.shape_low:.2f} to {fit.shape_high:.2f}, {count:,} failures)"
-    if not SHAPE_MIN < fit.shape < SHAPE_MAX:
+    if not SHAPE_MIN * 1.001 < fit.shape < SHAPE_MAX / 1.001:
         return ShapeVerdict(fit, False, f"{said} lies at the edge of what is looked for: this is no Weibull law; a constant rate is taken")
     if fit.p_constant >= REFUTED:
         return ShapeVerdict(fit, False, f"{said}: a constant rate is not refuted (p = {fit.p_constant:.2f}), and is taken")
