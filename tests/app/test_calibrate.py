@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from outlast.app import cli
 from outlast.model.records import StepsBucket
 from outlast.planner import cluster_file
 from outlast.runtime.ledger.store import Ledger
@@ -29,10 +32,37 @@ def quiet_run(root: Path) -> Path:
     return folder.path
 
 
-def calibrated(*arguments: str | Path) -> dict:
-    done = outlast("calibrate", *arguments, "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    return json.loads(done.stdout)
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Run = Callable[..., Done]
+Facts = Callable[..., dict]
+
+
+@pytest.fixture
+def here(capsys: pytest.CaptureFixture[str]) -> Run:
+    """`outlast calibrate` in this process, which takes a hundredth of a new one's time; what matters of a new one is tried in one."""
+
+    def run(*arguments: str | Path) -> Done:
+        capsys.readouterr()
+        code = cli.main(["calibrate", *map(str, arguments)])
+        said = capsys.readouterr()
+        return Done(code, said.out, said.err)
+
+    return run
+
+
+@pytest.fixture
+def calibrated(here: Run) -> Facts:
+    def run(*arguments: str | Path) -> dict:
+        done = here(*arguments, "--json")
+        assert (done.returncode, done.stderr) == (0, "")
+        return json.loads(done.stdout)
+
+    return run
 
 
 # --- ledgers -----------------------------------------------------------------------------------------------
@@ -46,7 +76,7 @@ def test_the_page_of_a_run(tmp_path: Path, columns: int) -> None:
     same_as_golden(f"calibrate-{columns}.txt", done.stdout)
 
 
-def test_the_json_has_rates_phases_and_what_cannot_be_told(tmp_path: Path) -> None:
+def test_the_json_has_rates_phases_and_what_cannot_be_told(tmp_path: Path, calibrated: Facts) -> None:
     facts = calibrated(a_run.ended_run(tmp_path))
     assert set(facts) == KEYS
     assert facts["failures"] == 3
@@ -61,9 +91,9 @@ def test_the_json_has_rates_phases_and_what_cannot_be_told(tmp_path: Path) -> No
     assert any("one world size only" in text for text in facts["cannot_tell"])
 
 
-def test_a_run_that_never_failed_has_a_bound_and_is_no_error(tmp_path: Path) -> None:
+def test_a_run_that_never_failed_has_a_bound_and_is_no_error(tmp_path: Path, here: Run, calibrated: Facts) -> None:
     path = quiet_run(tmp_path)
-    page = outlast("calibrate", path)
+    page = here(path)
     assert page.returncode == 0
     assert "Nothing has failed yet. That is no rate of zero, but an upper bound (95 %)" in page.stdout
     facts = calibrated(path)
@@ -72,16 +102,16 @@ def test_a_run_that_never_failed_has_a_bound_and_is_no_error(tmp_path: Path) -> 
     assert facts["bounds"][0]["high_per_s"] * facts["bounds"][0]["exposure_s"] == pytest.approx(1.9207, rel=1e-4)
 
 
-def test_a_ledger_without_a_step_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+def test_a_ledger_without_a_step_is_an_error_that_says_what_to_do(tmp_path: Path, here: Run) -> None:
     folder, ledger = a_run.live_run(tmp_path)
     with contextlib.closing(folder), contextlib.closing(ledger):
-        done = outlast("calibrate", folder.path)
+        done = here(folder.path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "has no committed step: there was no training in which a failure could be seen" in done.stderr
     assert "hint: calibrate from a run that has trained" in done.stderr
 
 
-def test_a_live_run_is_calibrated_up_to_now(tmp_path: Path) -> None:
+def test_a_live_run_is_calibrated_up_to_now(tmp_path: Path, calibrated: Facts) -> None:
     folder, ledger = a_run.live_run(tmp_path)
     with contextlib.closing(folder), contextlib.closing(ledger):
         began_s = ledger.read().meta.started_s
@@ -91,7 +121,7 @@ def test_a_live_run_is_calibrated_up_to_now(tmp_path: Path) -> None:
     assert 6.0 <= facts["exposure_s"]["gpu"] < 60.0
 
 
-def test_several_runs_are_taken_together(tmp_path: Path) -> None:
+def test_several_runs_are_taken_together(tmp_path: Path, calibrated: Facts) -> None:
     one, two = a_run.ended_run(tmp_path / "one"), a_run.ended_run(tmp_path / "two")
     alone, both = calibrated(one), calibrated(one, two)
     assert both["failures"] == 2 * alone["failures"]
@@ -105,7 +135,7 @@ def test_without_a_name_it_is_the_newest_run(tmp_path: Path) -> None:
     assert done.stdout.startswith("toy: 3 failures in ")
 
 
-def test_a_cluster_file_is_written_once_and_can_be_read(tmp_path: Path) -> None:
+def test_a_cluster_file_is_written_once_and_can_be_read(tmp_path: Path, here: Run, calibrated: Facts) -> None:
     run, out = a_run.ended_run(tmp_path), tmp_path / "cluster.toml"
     assert calibrated(run, "--out", out)["out"] == str(out)
     text = out.read_text()
@@ -113,16 +143,16 @@ def test_a_cluster_file_is_written_once_and_can_be_read(tmp_path: Path) -> None:
     assert cluster.failures == ("unknown", "user_code")
     assert cluster.value("failure.unknown.count") == 2.0
     assert "# never seen: a node is lost; at most once in " in text
-    again = outlast("calibrate", run, "--out", out)
+    again = here(run, "--out", out)
     assert (again.returncode, again.stdout) == (2, "")
     assert f"error: {out} exists" in again.stderr
     assert out.read_text() == text
 
 
-def test_a_damaged_ledger_is_exit_code_1(tmp_path: Path) -> None:
+def test_a_damaged_ledger_is_exit_code_1(tmp_path: Path, here: Run) -> None:
     path = a_run.ended_run(tmp_path)
     (path / "ledger.db").write_bytes(b"damaged by somebody" * 100)
-    done = outlast("calibrate", path)
+    done = here(path)
     assert (done.returncode, done.stdout) == (1, "")
     assert "is not a ledger" in done.stderr
 
@@ -142,7 +172,7 @@ def test_text_from_the_run_is_never_obeyed(tmp_path: Path) -> None:
 # --- tables ------------------------------------------------------------------------------------------------
 
 
-def test_a_table_of_failures_is_calibrated(tmp_path: Path) -> None:
+def test_a_table_of_failures_is_calibrated(tmp_path: Path, calibrated: Facts) -> None:
     (tmp_path / "f.csv").write_text(TABLE)
     facts = calibrated("--csv", tmp_path / "f.csv")
     [rate] = facts["rates"]
@@ -151,7 +181,7 @@ def test_a_table_of_failures_is_calibrated(tmp_path: Path) -> None:
     assert any("a table of failures does not say" in text for text in facts["cannot_tell"])
 
 
-def test_a_fleet_is_said_on_the_command_line(tmp_path: Path) -> None:
+def test_a_fleet_is_said_on_the_command_line(tmp_path: Path, calibrated: Facts) -> None:
     (tmp_path / "f.csv").write_text("gpu,time,class\ng1,2025-01-03,DBE\n")
     fleet = ("--units", "16", "--from", "2025-01-01", "--to", "2025-01-31", "--class", "DBE=hbm")
     [rate] = calibrated("--csv", tmp_path / "f.csv", *fleet)["rates"]
@@ -173,9 +203,12 @@ def test_a_fleet_is_said_on_the_command_line(tmp_path: Path) -> None:
         (TABLE, ("--units", "many"), "argument --units: invalid int value: 'many'"),
     ],
 )
-def test_a_wrong_table_or_option_is_an_error_with_exit_code_2(tmp_path: Path, text: str, arguments: tuple[str, ...], error: str) -> None:
+def test_a_wrong_table_or_option_is_an_error_with_exit_code_2(
+    tmp_path: Path, text: str, arguments: tuple[str, ...], error: str, here: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "f.csv").write_text(text)
-    done = outlast("calibrate", *arguments, "--csv", "f.csv", cwd=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    done = here(*arguments, "--csv", "f.csv")
     assert (done.returncode, done.stdout) == (2, "")
     assert error in done.stderr
     assert "\nhint: " in done.stderr
@@ -187,23 +220,25 @@ def test_a_wrong_table_or_option_is_an_error_with_exit_code_2(tmp_path: Path, te
     [("none.csv", None, "none.csv cannot be read: No such file"), ("b.csv", b"node,time,class\n\xff\n", "b.csv, line 2 is not text in UTF-8"),
      ("long.csv", b"a" * 70_000, "long.csv, line 1 is longer than")],
 )  # fmt: skip
-def test_a_file_that_is_no_table_is_an_error(tmp_path: Path, name: str, content: bytes | None, error: str) -> None:
+def test_a_file_that_is_no_table_is_an_error(tmp_path: Path, name: str, content: bytes | None, error: str, here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    done = outlast("calibrate", "--csv", name, cwd=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    done = here("--csv", name)
     assert (done.returncode, done.stdout) == (2, "")
     assert error in done.stderr
 
 
-def test_options_of_tables_are_refused_for_ledgers(tmp_path: Path) -> None:
-    done = outlast("calibrate", "--units", "3", cwd=tmp_path)
+def test_options_of_tables_are_refused_for_ledgers(tmp_path: Path, here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = here("--units", "3")
     assert done.returncode == 2
     assert "are about a table of failures" in done.stderr
 
 
-def test_a_run_named_twice_is_refused(tmp_path: Path) -> None:
+def test_a_run_named_twice_is_refused(tmp_path: Path, here: Run) -> None:
     path = a_run.ended_run(tmp_path)
-    done = outlast("calibrate", path, path / ".." / path.name)
+    done = here(path, path / ".." / path.name)
     assert done.returncode == 2
     assert "is named twice" in done.stderr
 

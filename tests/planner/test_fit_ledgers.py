@@ -228,7 +228,10 @@ def test_two_kinds_of_failure_do_not_promise_seconds_that_never_came() -> None:
 
 def test_a_calibration_says_what_it_cannot_tell() -> None:
     said = "\n".join(calibrated(ledger(session(interruption(1, 1030.0)))).cannot_tell())
-    for what in ("a node is lost: none was ever seen", "one world size only (4 ranks)", "of 1 samples, always their mean is taken; 20 would show it", "whether failures come in waves"):
+    for what in (
+        "a node is lost: none was ever seen", "one world size only (4 ranks)", "of 1 samples, always their mean is taken; 20 would show it",
+        "whether failures come in waves",
+    ):  # fmt: skip
         assert what in said
 
 
