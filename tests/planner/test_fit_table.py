@@ -90,6 +90,13 @@ def test_units_that_replace_others_enter_at_their_age() -> None:
     assert abs(fit.shape - 2.0) < 0.4
 
 
+def test_units_that_are_all_equally_old_cannot_tell_age_from_the_calendar() -> None:
+    alike = read(HEAD, "a,50,gpu,0,100,-5", "b,,,0,100,-2", "c,,,0,100,-90")
+    assert any("age from the calendar: 67% of the unit-time" in text for text in alike.limits)
+    mixed = read(HEAD, "a,50,gpu,0,100,-5", "b,,,0,100,-60", "c,,,0,100,-90")
+    assert not any("calendar" in text for text in mixed.limits)
+
+
 # --- what is wrong is named --------------------------------------------------------------------------------
 
 WRONG = [

@@ -8,9 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks._titan import AGES, AGES_PER_YEAR, NEW, OLD, Boards, Cells, cells_of, read_boards
+from benchmarks._titan import AGES, AGES_PER_YEAR, NEW, OLD, Boards, Cells, cells_of, read_boards, table_of
 from benchmarks.titan import bins_of, clock, flat, hazards, lives_of, main, score
 from outlast.errors import UsageError
+from outlast.model.terms import FailureClass
+from outlast.planner.fit.failures_table import read_failures
+from outlast.planner.scenario import Unit
 
 HEAD = "SN,location,insert,remove,duration,out,event"
 PLACES = [folder / "shared" / "data" / "titan_gc_full.csv" for folder in Path(__file__).parents[3:]]
@@ -62,6 +65,14 @@ def test_lives_go_on_at_the_age_of_the_board() -> None:
     assert list(lives.entry_s / 86_400) == [0.0, 912.0]
     assert list(lives.exit_s / 86_400) == [882.0, 922.0]
     assert list(lives.failed) == [False, True]
+
+
+def test_the_boards_can_be_calibrated_from_as_any_table_of_failures() -> None:
+    rows, left_out = table_of(made("B,c3-1c1s7n3,,2018-01-01 00:00:00,,,OTB"))
+    one = read_failures(rows, source="t.csv", classes={"DBE": FailureClass.HBM, "OTB": FailureClass.GPU})
+    assert left_out == 1
+    assert one.exposure_s[Unit.GPU] == pytest.approx((882 + 10 + 335) * 86_400)
+    assert sorted(failure.failure_class.value for failure in one.failures) == ["gpu", "hbm", "hbm"]
 
 
 @pytest.mark.parametrize(

@@ -235,5 +235,8 @@ def _books(one: Calibration) -> Iterator[str]:
     lost_s = sum((books.lost_per_interruption_s or 0.0) * books.interruptions for books in one.booked)
     if interruptions:
         yield f"The ledger booked {words.duration(lost_s / interruptions)} to each interruption, work done again included."
+    steady_s, training_s = sum(sum(books.steady_s.values()) for books in one.booked), sum(books.training_s for books in one.booked)
+    if steady_s > 0:
+        yield f"Waiting for data, stalls, evaluation and code between steps took {words.percent(steady_s / training_s)} of training; a step has them in it."
     if phases is not None and phases.unfinished:
         yield f"{words.count(phases.unfinished, 'interruption')} ended in no new commit (yet), and gave no sample."

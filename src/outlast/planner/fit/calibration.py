@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from outlast.errors import UsageError
-from outlast.model.terms import Cause, FailureClass
+from outlast.model.terms import FailureClass
 from outlast.planner.fit.ledgers import Booked
 from outlast.planner.fit.observed import Observed
 from outlast.planner.fit.phases import ENOUGH, FEW, Phase, Phases
@@ -159,5 +159,5 @@ def _booked_facts(books: Booked) -> dict[str, object]:
     return {
         "ranks": books.ranks, "training_s": books.training_s, "ettr_training": books.ettr_training, "interruptions": books.interruptions,
         "lost_per_interruption_s": books.lost_per_interruption_s,
-        "steady": {cause.value: books.seconds[cause] / books.ranks for cause in (Cause.DATA_WAIT, Cause.STALL, Cause.EVALUATION, Cause.OTHER)},
+        "steady_s": {cause.value: value for cause, value in books.steady_s.items()},
     }  # fmt: skip

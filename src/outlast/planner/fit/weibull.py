@@ -104,10 +104,11 @@ def decide_shape(lives: Lives) -> ShapeVerdict:
         return ShapeVerdict(fit, False, f"{said} lies at the edge of what is looked for: this is no Weibull law; a constant rate is taken")
     if fit.p_constant >= REFUTED:
         return ShapeVerdict(fit, False, f"{said}: a constant rate is not refuted (p = {fit.p_constant:.2f}), and is taken")
-    return ShapeVerdict(fit, True, f"{said}: the rate {'falls' if fit.shape < 1 else 'rises'} with age (p {_chance(fit.p_constant)} for a constant one)")
+    return ShapeVerdict(fit, True, f"{said}: the rate {'falls' if fit.shape < 1 else 'rises'} with age (p {said_p(fit.p_constant)} for a constant one)")
 
 
-def _chance(p: float) -> str:
+def said_p(p: float) -> str:
+    """`= 0.03`, or that it is next to nothing."""
     return f"= {p:.2g}" if p >= 1e-12 else "< 1e-12"
 
 
