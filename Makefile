@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help env run test lint types drill swarm score-diagnosis bench test-gpu clean
+.PHONY: help env run test lint types drill fuzz swarm score-diagnosis bench test-gpu clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 18
@@ -39,6 +39,9 @@ types: $(STAMP)  ## mypy, strict
 
 drill: $(STAMP)  ## the slow tests: hundreds of faults into real processes
 	$(BIN)/python -m pytest -m 'slow or drill' $(ARGS)
+
+fuzz: $(STAMP)  ## the property tests with examples that nobody has seen yet
+	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile=fuzz $(ARGS)
 
 swarm: $(STAMP)  ## simulated lives of runs on all cores; as long as asked: ARGS="--swarm 600"
 	$(BIN)/outlast sim $(if $(ARGS),$(ARGS),--swarm 60)

@@ -45,15 +45,6 @@ _RULES_N = len(LINE_RULES)
 _READERS = (
     metrics.STEP_NEEDLES, xids.NEEDLES, (tracebacks.NEEDLE,), stacks.NEEDLES, failure_table.NEEDLES, metrics.NEEDLES, ours.LINE_NEEDLES, (b"py_callstack",),
 )  # fmt: skip
-    metrics.STEP_NEEDLES,
-    xids.NEEDLES,
-    (tracebacks.NEEDLE,),
-    stacks.NEEDLES,
-    failure_table.NEEDLES,
-    metrics.NEEDLES,
-    ours.LINE_NEEDLES,
-    (b"py_callstack",),
-)
 STEP, XID, TRACEBACK, STACK, TABLE, METRIC, OWN, CALLSTACK = range(_RULES_N, _RULES_N + len(_READERS))
 _SIEVE = Sieve([*(rule.needles for rule in LINE_RULES), *_READERS])
 GENERIC = frozenset({"python.attribute", "python.runtime", "python.other", "python.os", "python.timeout", "files.missing"})
