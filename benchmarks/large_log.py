@@ -11,6 +11,7 @@ Goal       Memory that does not grow with the file: less than 200 MB. Exit code 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -20,29 +21,34 @@ from collections.abc import Iterator
 from pathlib import Path
 
 GOAL_BYTES = 200e6
-BLOCK_LINES = 20_000
+BLOCK_STEPS, BLOCKS_COUNT = 5_000, 20  # again and again: what a log says is read alike each time
 OUTLAST = str(Path(sys.executable).with_name("outlast"))
 XID = b"[Sun Nov 22 08:11:03 2026] NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, name=python, GPU has fallen off the bus.\n"
 AFTER = b"[rank2]: RuntimeError: CUDA error: unspecified launch failure\n"
 
 
 def blocks(size_bytes: int) -> Iterator[bytes]:
-    written = step = 0
-    has_failed = False
-    while written < size_bytes:
-        lines = [
-            f"2026-11-22 {step // 3600 % 24:02}:{step // 60 % 60:02}:{step % 60:02},{rank:03} INFO rank {rank} step {step} loss {2 + step % 977 / 977:.4f} "
-            f"grad_norm {step % 613 / 613:.3f} tokens/s {41_000 + step % 409} memory {60 + step % 7}.{rank} GiB\n"
-            for step in range(step, step + BLOCK_LINES // 4)
-            for rank in range(4)
-        ]
-        step += BLOCK_LINES // 4
-        block = "".join(lines).encode()
+    some = [block(number) for number in range(BLOCKS_COUNT)]
+    written, has_failed = 0, False
+    for healthy in itertools.cycle(some):
         if not has_failed and written > size_bytes * 2 / 3:
             has_failed = True
-            block += XID + AFTER
-        written += len(block)
-        yield block
+            yield XID + AFTER
+        yield healthy
+        written += len(healthy)
+        if written >= size_bytes:
+            return
+
+
+def block(number: int) -> bytes:
+    first = number * BLOCK_STEPS
+    lines = [
+        f"2026-11-22 {step // 3600 % 24:02}:{step // 60 % 60:02}:{step % 60:02},{rank:03} INFO rank {rank} step {step} loss {2 + step % 977 / 977:.4f} "
+        f"grad_norm {step % 613 / 613:.3f} tokens/s {41_000 + step % 409} memory {60 + step % 7}.{rank} GiB\n"
+        for step in range(first, first + BLOCK_STEPS)
+        for rank in range(4)
+    ]
+    return "".join(lines).encode()
 
 
 def main() -> int:
