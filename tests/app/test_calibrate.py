@@ -181,6 +181,24 @@ def test_a_table_of_failures_is_calibrated(tmp_path: Path, calibrated: Facts) ->
     assert any("a table of failures does not say" in text for text in facts["cannot_tell"])
 
 
+def test_a_table_without_a_failure_has_bounds_too(tmp_path: Path, here: Run, calibrated: Facts) -> None:
+    (tmp_path / "f.csv").write_text("node,time,class,start,end\nn1,,,0,100\nn2,,,0,100\n")
+    assert "anything fails: never seen in 3 m 20 s of nodes; at most once in 1 m 44 s of a node" in here("--csv", tmp_path / "f.csv").stdout
+    facts = calibrated("--csv", tmp_path / "f.csv", "--out", tmp_path / "c.toml")
+    assert [one["what"] for one in facts["bounds"]] == ["anything fails", "a node is lost"]
+    cluster = cluster_file.parse((tmp_path / "c.toml").read_text(), source="c.toml")
+    assert (cluster.value("failure.unknown.count"), cluster.value("failure.unknown.unit")) == (0.0, "node")
+
+
+@pytest.mark.parametrize(("out", "error"), [("no-folder/c.toml", "no-folder is no folder"), ("/proc/c.toml", "/proc/c.toml cannot be written")])
+def test_a_place_that_cannot_be_written_to_is_an_error(tmp_path: Path, here: Run, monkeypatch: pytest.MonkeyPatch, out: str, error: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "f.csv").write_text(TABLE)
+    done = here("--csv", "f.csv", "--out", out)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert error in done.stderr
+
+
 def test_a_fleet_is_said_on_the_command_line(tmp_path: Path, calibrated: Facts) -> None:
     (tmp_path / "f.csv").write_text("gpu,time,class\ng1,2025-01-03,DBE\n")
     fleet = ("--units", "16", "--from", "2025-01-01", "--to", "2025-01-31", "--class", "DBE=hbm")

@@ -45,7 +45,7 @@ def test_a_row_is_a_stretch_an_event_that_ended_one_or_one_more_event() -> None:
 
 def test_events_of_a_board_within_a_day_are_one_failure() -> None:
     assert list(made().failures(apart_days=1.0)) == [False, True, True]  # the first row comes half a day after the second
-    assert list(made().failures(apart_days=0)) == [True, True, True]
+    assert list(made().failures(apart_days=0.4)) == list(made().failures(apart_days=0)) == [True, True, True]
 
 
 def test_cells_hold_all_the_time_and_all_the_events() -> None:
@@ -55,6 +55,7 @@ def test_cells_hold_all_the_time_and_all_the_events() -> None:
     assert cells.exposure.sum() * 365.25 == pytest.approx(882 + 10 + 335)
     july = cells.month("2016-07")
     assert cells.exposure[july, OLD, 2].sum() * 365.25 == pytest.approx(10.0)
+    assert list(np.flatnonzero(cells.exposure[july, OLD, 2])) == [29, 30]  # it turned 30 twelfths of a year old in these ten days
     assert cells.count[july, OLD, 2].sum() == cells.count.sum() == 3
     assert cells.count[july, OLD, 2, 30] == 3  # age: since the first of January 2014, the time out of the machine included
     assert cells.exposure[july, NEW, 1].sum() * 365.25 == pytest.approx(31.0)

@@ -18,7 +18,7 @@ from outlast.planner.fit.observed import Observed
 from outlast.planner.fit.phases import ENOUGH, FEW, Phase, Phases
 from outlast.planner.fit.rates import ClassRate, ScaleVerdict, SpreadVerdict, class_rates, decide_clumped, decide_scale, unseen_rates
 from outlast.planner.fit.weibull import ShapeVerdict, decide_shape
-from outlast.planner.scenario import FailureRate, Unit
+from outlast.planner.scenario import Extent, FailureRate, Unit
 
 LIFE_FIT_KEYS = ("shape", "shape_se", "shape_low", "shape_high", "scale_s", "p_constant")
 
@@ -103,7 +103,7 @@ def _few_words(phase: Phase) -> str:
 
 
 def what_of(rate: ClassRate) -> str:
-    return "a node is lost" if rate.unit is Unit.NODE else "anything fails"
+    return "a node is lost" if rate.extent is Extent.NODE else "anything fails"
 
 
 # --- for programs --------------------------------------------------------------------------------------------
