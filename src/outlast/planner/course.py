@@ -127,7 +127,7 @@ class _Saves:
         self._tiers = scenario.tiers
         self._steps = [scenario.interval_steps(tier) for tier in scenario.tiers]
         self._live = [scenario.is_live(tier) for tier in scenario.tiers]
-        self._held: list[int | None] = [0 if alive else None for alive in self._live]
+        self._held: list[int | None] = [0 for _ in scenario.tiers]
         self._writing: list[tuple[float, int, int]] = []  # done at, tier, position
 
     def next_due(self, position: float) -> float:
