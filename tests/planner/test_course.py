@@ -46,7 +46,6 @@ def test_a_save_counts_once_its_stall_is_over(at_s: float, kept: float) -> None:
 def test_a_save_counts_once_it_is_written(at_s: float, kept: float) -> None:
     """Stalls end at 110 s and 220 s, and 50 s more to write."""
     course = live(world(tiers=(tier("disk", 100.0, stall_s=10.0, write_s=50.0),)), told((at_s, PROCESS)))
-    (interruption,) = course.interruptions
     assert course.seconds[Cause.REPEATED] == pytest.approx(at_s - 10 * (at_s > 110) - 10 * (at_s > 220) - kept)
 
 

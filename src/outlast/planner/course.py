@@ -192,13 +192,12 @@ class _Run:
     def _stand(self, until_s: float) -> None:
         """Through phase by phase; when the last is over, training goes on with the nodes that are there."""
         for phase, ends_s in self._phases:
-            spent_s = max(0.0, min(ends_s, until_s) - self._now_s)
+            reached_s = max(self._now_s, min(ends_s, until_s))
+            spent_s, self._now_s = reached_s - self._now_s, reached_s
             self.seconds[_CAUSE[phase]] += spent_s
             if self._recovers:
                 self.interruptions[-1].spent_s[phase] += spent_s
-            self._now_s += spent_s
         resumes_s = self._phases[-1][1]
-        self._now_s = min(resumes_s, until_s)
         if resumes_s <= until_s:
             if self._recovers:
                 self.interruptions[-1].resumed_s = resumes_s
