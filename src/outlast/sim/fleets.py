@@ -15,8 +15,9 @@ Until the first stretch, or the first fault, nothing is drawn: the nodes come in
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from outlast.engine.placement import place
@@ -28,6 +29,7 @@ from outlast.model.messages import (
     FromNode,
     FromWorkers,
     Grant,
+    Hello,
     Judged,
     KillWorker,
     OnLine,
@@ -201,7 +203,7 @@ class Fleet:
             return same and self._each(one.workers)[which] == two.workers and self._each(one.ranks)[which] == two.ranks
         by = self._by[which]
         if isinstance(one, StartWorker) and isinstance(two, StartWorker):
-            return replace(one, worker=one.worker + by, rank=one.rank + by) == two
+            return (one.worker + by, one.rank + by, one.kind, one.generation) == (two.worker, two.rank, two.kind, two.generation)
         if isinstance(one, KillWorker) and isinstance(two, KillWorker):
             return one.worker + by == two.worker
         return isinstance(one, (AskStandings, Judged)) and one == two
@@ -232,13 +234,19 @@ def _of_another(message: Any, name: str, by: int) -> Any:
     return FromNode(message.number, message.heard, message.sent_s, _words(said, name, by))
 
 
+_ALL: dict[type, Callable[[Any], tuple[Any, ...]]] = {}  # how to take all fields of such a message
+
+
 def _words(said: Any, name: str, by: int) -> Any:
     if isinstance(said, Standings):
         return replace(said, members=tuple(replace(one, worker=one.worker + by, rank=one.rank + by) for one in said.members))
-    if isinstance(said, WorkerExited):
-        return replace(said, worker=said.worker + by, pid=said.pid + by)
     if isinstance(said, WorkerStarted):
-        return replace(said, worker=said.worker + by, pid=said.pid + by, node=name)
-    if hasattr(said, "pid"):
-        return replace(said, worker=said.worker + by, pid=said.pid + by)
-    return replace(said, worker=said.worker + by)
+        return WorkerStarted(said.worker + by, said.pid + by, name, said.at_s)
+    kind = type(said)
+    if kind not in _ALL:
+        assert [field.name for field in fields(said)][0] == "worker", said
+        _ALL[kind] = attrgetter(*(field.name for field in fields(said)))
+    worker, *others = _ALL[kind](said)
+    if kind is WorkerExited or kind is Hello:
+        others[0] += by  # its pid
+    return kind(worker + by, *others)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions,
 from outlast.engine.protocol.hub import Hub
 from outlast.engine.protocol.outputs import End, FindCheckpoint, Line, Manifest, Output, Record, SetTimer, Tell, ToAgent
 from outlast.engine.protocol.rebuild import Remembered
+from outlast.engine.protocol.state import Stage
 from outlast.model import limits
 from outlast.model.messages import Beat, Checkpointed, Grant, OnLine, Progress
 from outlast.model.records import Event, Interruption
@@ -98,7 +98,11 @@ class Headquarters:
                 return
             self._heard(getattr(message, "message", message))
             for name, said in fleet.said(message):
-                self.led(partial(hub.on_line, name, said, now_s=now_s))
+                coordinator, committed = self.coordinator, self._world.committed
+                generation, stage = coordinator.generation, coordinator.stage
+                outputs = hub.on_line(name, said, now_s=now_s)
+                if outputs or coordinator.stage is not stage or coordinator.generation != generation:
+                    self._follow(outputs, coordinator, generation, stage, committed)
 
     def beaten(self, node: Node, beat: Beat, *, now_s: float) -> list[Output]:
         """The last heartbeat of a stretch: what comes of it, at that moment."""
@@ -106,7 +110,7 @@ class Headquarters:
         assert hub is not None
         granted = hub.on_beats(node.name, beat, now_s=now_s)
         for name, _ in () if node.fleet is None else node.fleet.others():
-            if hub.on_beats(name, beat, now_s=now_s) != [replace(line, node=name) if isinstance(line, Line) else line for line in granted]:
+            if any(isinstance(one, Line) and one.message != two.message for one, two in zip(hub.on_beats(name, beat, now_s=now_s), granted, strict=True)):
                 raise Parted(f"node {name} is granted another lease than {node.name}")
         return granted
 
@@ -138,9 +142,13 @@ class Headquarters:
 
     def led(self, act: Callable[[], list[Output]]) -> None:
         """Drive the coordinator, look at the plans that it made, and carry out what it asks for."""
-        world, coordinator = self._world, self.coordinator
-        generation, stage, committed = coordinator.generation, coordinator.stage, world.committed
-        outputs = act()
+        coordinator, committed = self.coordinator, self._world.committed
+        generation, stage = coordinator.generation, coordinator.stage
+        self._follow(act(), coordinator, generation, stage, committed)
+
+    def _follow(self, outputs: list[Output], coordinator: Coordinator, generation: int, stage: Stage, committed: int) -> None:
+        """`generation`, `stage` and `committed`: as they were before."""
+        world = self._world
         if coordinator.generation != generation:
             generation = coordinator.generation
             plans = [m.plan for m in coordinator.roster.members() if m.plan is not None and m.plan.generation == generation]
