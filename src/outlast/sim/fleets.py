@@ -244,7 +244,7 @@ def _words(said: Any, name: str, by: int) -> Any:
         return WorkerStarted(said.worker + by, said.pid + by, name, said.at_s)
     kind = type(said)
     if kind not in _ALL:
-        assert [field.name for field in fields(said)][0] == "worker", said
+        assert next(field.name for field in fields(said)) == "worker", said
         _ALL[kind] = attrgetter(*(field.name for field in fields(said)))
     worker, *others = _ALL[kind](said)
     if kind is WorkerExited or kind is Hello:

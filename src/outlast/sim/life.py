@@ -165,7 +165,10 @@ def draw_saves(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
     return tuple(faults)
 
 
-def live(*, seed: int, given: Mapping[str, Any], faults: tuple[PlannedFault, ...] | None = None, every_step: bool = False, every_rank: bool = False) -> Life:
+def live(
+    *, seed: int, given: Mapping[str, Any], faults: tuple[PlannedFault, ...] | None = None, every_step: bool = False, every_rank: bool = False,
+    every_node: bool = False,
+) -> Life:  # fmt: skip
     """The life of one seed; `given` options are not drawn, nor are faults where a plan is given. Raises UsageError for what cannot be."""
     options = draw_options(Stream(seed, "options"), given)
     if "checkpoint_every" not in given and not options.failures:
@@ -181,7 +184,7 @@ def live(*, seed: int, given: Mapping[str, Any], faults: tuple[PlannedFault, ...
         faults += draw_company(Stream(seed, "company"), options, faults[0])
         faults += draw_partings(Stream(seed, "partings"), options)
         faults += draw_saves(Stream(seed, "saves"), options)
-    return lived(seed=seed, options=options, faults=faults, every_step=every_step, every_rank=every_rank)
+    return lived(seed=seed, options=options, faults=faults, every_step=every_step, every_rank=every_rank, every_node=every_node)
 
 
 def lived(
