@@ -18,6 +18,7 @@ from outlast.model.records import Event, Interruption
 from outlast.model.verdict import Verdict
 from outlast.sim.crews import Parted
 from outlast.sim.disk import step_of
+from outlast.sim.fleets import Echo
 from outlast.sim.observations import DrainPlanned, Offered, Planned, SaveFailed
 from outlast.sim.options import NODES_MAX
 from outlast.sim.timeline import FIXED, ROUTINE
@@ -174,14 +175,18 @@ class Headquarters:
 
     def _carry_out(self, output: Output) -> None:
         world = self._world
-        if isinstance(output, ToAgent):
-            world.say(f"coordinator: {brief(output.message)}")
-            world.command(output.message)
-        elif isinstance(output, Line):
+        if isinstance(output, Line):
+            line = world.line_to(output.node)
+            if isinstance(line, Echo):  # of whom the trace tells nothing, where no policy acts
+                line.down(output.message)
+                return
             if type(output.message) is not Grant and output.node not in world.untold:
                 world.say(f"to {output.node}: {brief(getattr(output.message, 'message', output.message))}")
             world.verdicts.ordered(output.node, getattr(output.message, "message", None))
-            world.line_to(output.node).down(output.message)
+            line.down(output.message)
+        elif isinstance(output, ToAgent):
+            world.say(f"coordinator: {brief(output.message)}")
+            world.command(output.message)
         elif isinstance(output, SetTimer):
             self._set_timer(output)
         elif isinstance(output, Record):
