@@ -36,6 +36,7 @@ from outlast.model.messages import (
     Progress,
     Standings,
     StartWorker,
+    Stood,
     ToNode,
     ToWorkers,
     Welcome,
@@ -152,6 +153,13 @@ class Fleet:
             number, heard, sent_s, words = message.number, message.heard, message.sent_s, message.message.message
             for name, workers in zip(self.names, self._each(message.message.workers), strict=True):
                 yield name, FromNode(number, heard, sent_s, FromWorkers(workers, words))
+        elif isinstance(message, FromNode) and isinstance(message.message, Standings):
+            said = message.message
+            stood = [(one.worker, one.rank, _BUT_FOR_NAMES(one)) for one in said.members]
+            rest = (said.quiet_s, said.silence_s, said.exhausted)
+            for name, by in self.pairs():
+                members = tuple([Stood(worker + by, rank + by, *others) for worker, rank, others in stood])
+                yield name, FromNode(message.number, message.heard, message.sent_s, Standings(said.nonce, members, *rest))
         else:
             for name, by in self.pairs():
                 yield name, _of_another(message, name, by)
@@ -234,12 +242,11 @@ def _of_another(message: Any, name: str, by: int) -> Any:
     return FromNode(message.number, message.heard, message.sent_s, _words(said, name, by))
 
 
+_BUT_FOR_NAMES = attrgetter(*(field.name for field in fields(Stood) if field.name not in ("worker", "rank")))
 _ALL: dict[type, Callable[[Any], tuple[Any, ...]]] = {}  # how to take all fields of such a message
 
 
 def _words(said: Any, name: str, by: int) -> Any:
-    if isinstance(said, Standings):
-        return replace(said, members=tuple(replace(one, worker=one.worker + by, rank=one.rank + by) for one in said.members))
     if isinstance(said, WorkerStarted):
         return WorkerStarted(said.worker + by, said.pid + by, name, said.at_s)
     kind = type(said)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from outlast.engine.protocol.coordinator import Coordinator
 from outlast.engine.protocol.lease import Alarm, LeaseBook, void_after_s
-from outlast.engine.protocol.lines import Inbox, Offset, Outbox, rebased, tells_time
+from outlast.engine.protocol.lines import Inbox, Moved, Offset, Outbox, tells_time
 from outlast.engine.protocol.outputs import Line, Output, Record, ToAgent
 from outlast.engine.rare import rare
 from outlast.model import limits
@@ -40,6 +40,7 @@ class Hub:
         self._lease_s = lease_s
         self._leases = LeaseBook(lease_s=lease_s)
         self._seats: dict[str, _Seat] = {}
+        self._moved = Moved()
         self._alarm = Alarm("leases")  # one for all
         self._late = False  # it came so late that nobody was counted out
 
@@ -89,7 +90,7 @@ class Hub:
         if not seat.inbox.takes(message):
             rare("news that came twice")
             return []
-        said = rebased(message.message, seat.offset.by_s) if tells_time(message.message) else message.message
+        said = self._moved.rebased(message.message, seat.offset.by_s) if tells_time(message.message) else message.message
         return self.led(self.coordinator.on_message(said, now_s=now_s, node=node), now_s=now_s)
 
     def on_beats(self, node: str, last: Beat, *, now_s: float) -> list[Output]:

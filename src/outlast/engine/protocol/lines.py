@@ -122,6 +122,22 @@ def rebased(message: Any, by_s: float) -> Any:
     return _moved(message, by_s) if kind in _PLACES else message
 
 
+class Moved:
+    """The newest message that was `rebased`: what many nodes say alike is one object, and is moved once where their clocks are equally far off."""
+
+    def __init__(self) -> None:
+        self._newest: tuple[Any, float, Any] = (None, 0.0, None)
+
+    def rebased(self, message: Any, by_s: float) -> Any:
+        several = type(message) is FromWorkers
+        words = message.message if several else message
+        before, before_s, moved = self._newest
+        if before is not words or before_s != by_s:
+            moved = rebased(words, by_s)
+            self._newest = words, by_s, moved
+        return FromWorkers(message.workers, moved) if several else moved
+
+
 def _moved(message: Any, by_s: float) -> Any:
     kind = type(message)
     take, places = _PLACES[kind]
