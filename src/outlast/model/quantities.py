@@ -133,6 +133,16 @@ def parse_range(given: object, kind: Kind = Kind.COUNT, *, name: str) -> tuple[f
     return low, high
 
 
+def need(*, least: float = -math.inf, above: float = -math.inf, most: float = math.inf, endless: bool = False, **named: float) -> None:
+    """Raise UsageError for the first that is NaN, outside its bounds, or infinite where it may not be (`endless`)."""
+    for name, value in named.items():
+        if math.isnan(value) or not (least <= value <= most and (value > above or above == -math.inf)) or (math.isinf(value) and not endless):
+            bounds = [f"above {above:g}"] * (above > -math.inf) + [f"at least {least:g}"] * (least > -math.inf) + [f"at most {most:g}"] * (most < math.inf)
+            raise UsageError(
+                f"{name} is {value!r}; expected a number that is {' and '.join([*bounds, *(['finite'] if not endless else [])])}", hint=f"change {name}"
+            )
+
+
 def _exact(given: object, kind: Kind, *, name: str, zero: bool) -> Fraction:
     if isinstance(given, bool) or not isinstance(given, str | int | float):
         raise _refusal(name, given, "is neither text nor a number", kind)
