@@ -1,0 +1,274 @@
+"""Who fails when, and how lucky each recovery is: drawn ahead, so that all depths and all candidates of a search live through the same.
+
+Units      seconds of wall-clock time since the run began.
+Symbols    R  replicas, N  failures of the one that has most, C  failure classes, B  stretches on which no hazard changes
+Method     Failures are one Poisson process: unit exponentials, summed up, and taken back through the cumulative hazard of all classes together; then a class
+           is picked by its part of the hazard in that stretch. Hazards are constant on a stretch. That is exact for constant rates and waves; a Weibull hazard
+           is cut into stretches whose ends are exact, so that within one the time is off by less than its length (512 equal ones, and 512 of equal hazard).
+           Lemons: their failures above the usual rate are drawn as if there were `lemons_bound` all the time. `extra` marks these; the course takes each
+           with the chance lemons / lemons_bound (thinning).
+Streams    One for each purpose and each block of 256 replicas, seeded by (seed, purpose, block): replica r of a seed is the same in whatever batch it is
+           drawn, and the k-th failure has the same luck however many there are. PCG64 and uniforms only, so the same in all versions of NumPy, with one
+           exception: the rate of a class that was estimated (`count` above 0, `uncertain`) is multiplied by Generator.standard_gamma(count + 1/2) / count,
+           whose algorithm NumPy may change.
+Limits     Units are not renewed: a repaired one is as old as before. Classes of one replica are independent but for lemons and waves.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+
+import numpy as np
+from numpy.random import PCG64, Generator, SeedSequence
+from numpy.typing import NDArray
+
+from outlast.errors import UsageError
+from outlast.planner.scenario import FailureRate, Scenario, Unit
+
+Floats = NDArray[np.float64]
+
+BLOCK = 256
+WEIBULL_STRETCHES = 512
+FAILURES_MAX = 50_000_000  # drawn at once: 400 MB for their times alone
+_CLASS, _GAPS, _LEMONS, _GAMMA = 100, 101, 102, 1000  # purposes beside those of Luck; _GAMMA + c for class c
+
+
+class Luck(IntEnum):
+    """What a failure's numbers in (0, 1) are for: a column of `History.luck`."""
+
+    STRUCK = 0  # which unit it is: floor(u x units). The course does not ask
+    DETECT = 1
+    REGROUP = 2
+    TAKE = 3
+    REPAIR = 4
+    RESTORE = 5
+    LEMON = 6  # is the struck node a lemon; of one marked `extra`: does it happen
+    MENDED = 7  # is the lemon caught, or the healthy node mended badly
+    DIAGNOSIS = 8  # is a healthy node taken out as well
+
+
+@dataclass(frozen=True)
+class History:
+    """One replica: at_s (N,), ascending; which (N,) indices into scenario.failures; extra (N,) bool; luck (N, len(Luck)); lemons when it begins."""
+
+    at_s: Floats
+    which: NDArray[np.int64]
+    extra: NDArray[np.bool_]
+    luck: Floats
+    lemons: int
+
+
+@dataclass(frozen=True)
+class Histories:
+    """Failures of R replicas.
+
+    at_s    (R, N), ascending, inf where a replica has no more
+    stream  (R, N) int16: c below C is class c at its usual rate; else the lemons' extra failures of class `stream_class[c]`
+    lemons  (R,) when the run begins
+    """
+
+    seed: int
+    first: int
+    at_s: Floats
+    stream: NDArray[np.int16]
+    lemons: NDArray[np.int64]
+    stream_class: NDArray[np.int64]
+    class_count: int
+
+    @property
+    def replicas(self) -> int:
+        return len(self.at_s)
+
+    @cached_property
+    def which(self) -> NDArray[np.int64]:
+        """(R, N): index into scenario.failures."""
+        return self.stream_class[self.stream]
+
+    @cached_property
+    def extra(self) -> NDArray[np.bool_]:
+        """(R, N): would be a failure of a lemon, above the usual rate."""
+        return self.stream >= self.class_count
+
+    def luck(self, column: Luck) -> Floats:
+        """(R, N) of numbers in (0, 1), drawn when asked for; the same each time."""
+        return _columns(self.seed, int(column), self.at_s.shape[1], self.first, self.replicas).T
+
+    def one(self, replica: int) -> History:
+        """Replica `first + replica` by itself."""
+        count = int(np.isfinite(self.at_s[replica]).sum())
+        luck = np.stack([_columns(self.seed, int(column), count, self.first + replica, 1)[:, 0] for column in Luck], axis=1)
+        part = (replica, slice(count))
+        return History(self.at_s[part], self.which[part], self.extra[part], luck, int(self.lemons[replica]))
+
+
+def draw(scenario: Scenario, *, seed: int, replicas: int, first: int = 0, uncertain: bool = True) -> Histories:
+    """Replicas first .. first + replicas - 1 of this seed. `uncertain`: each has rates of its own, drawn from what the counts leave open.
+
+    UsageError where more failures are expected than memory should hold: draw fewer replicas at once, or a shorter run.
+    """
+    if seed < 0 or replicas < 0 or first < 0:
+        raise UsageError(f"seed {seed}, {replicas} replicas from {first}", hint="give numbers that are not negative")
+    hazards = _Hazards.of(scenario)
+    expected = hazards.cumulated[:, -1].sum() * (replicas + BLOCK)
+    if expected > FAILURES_MAX:
+        raise UsageError(f"{scenario.name}: {expected:.3g} failures in {replicas} replicas", hint="draw fewer replicas at once, or a shorter run")
+    blocks = range(first // BLOCK, (first + replicas - 1) // BLOCK + 1) if replicas else range(0)
+    parts = [_block(scenario, hazards, seed, block, uncertain) for block in blocks]
+    most = max((at_s.shape[0] for at_s, _ in parts), default=0)
+    at_s = np.full((most, len(parts) * BLOCK), np.inf)
+    stream = np.zeros((most, len(parts) * BLOCK), dtype=np.int16)
+    for number, (times, streams) in enumerate(parts):
+        columns = slice(number * BLOCK, (number + 1) * BLOCK)
+        at_s[: times.shape[0], columns], stream[: times.shape[0], columns] = times, streams
+    here = slice(first % BLOCK, first % BLOCK + replicas)
+    return Histories(
+        seed, first, at_s[:, here].T, stream[:, here].T, _lemons(scenario, seed, first, replicas), hazards.stream_class, len(scenario.failures)
+    )  # fmt: skip
+
+
+def _generator(seed: int, purpose: int, block: int) -> Generator:
+    return Generator(PCG64(SeedSequence(seed, spawn_key=(purpose, block))))
+
+
+def _columns(seed: int, purpose: int, rows: int, first: int, replicas: int) -> Floats:
+    """(rows, replicas) of numbers in (0, 1): failure by failure, so that a longer history begins like a shorter one."""
+    blocks = range(first // BLOCK, (first + replicas - 1) // BLOCK + 1) if replicas else range(0)
+    out = np.empty((rows, len(blocks) * BLOCK))
+    for number, block in enumerate(blocks):
+        out[:, number * BLOCK : (number + 1) * BLOCK] = _generator(seed, purpose, block).random((rows, BLOCK))
+    np.maximum(out, 2.0**-54, out=out)  # random() may be 0
+    return out[:, first % BLOCK : first % BLOCK + replicas]
+
+
+def _lemons(scenario: Scenario, seed: int, first: int, replicas: int) -> NDArray[np.int64]:
+    exactly = scenario.lemons.share * scenario.job.nodes
+    if not exactly:
+        return np.zeros(replicas, dtype=np.int64)
+    rounded: NDArray[np.int64] = np.floor(exactly + _columns(seed, _LEMONS, 1, first, replicas)[0]).astype(np.int64)
+    return rounded
+
+
+# --- hazards --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Hazards:
+    """ends_s (B + 1,): of the stretches. cumulated (S, B + 1): failures expected of each stream by then, at the estimated rates."""
+
+    ends_s: Floats
+    cumulated: Floats
+    stream_class: NDArray[np.int64]
+
+    @staticmethod
+    def of(scenario: Scenario) -> _Hazards:
+        ends_s = _ends(scenario)
+        usual = [_cumulated(rate, scenario.job.units(rate.unit), ends_s) for rate in scenario.failures]
+        of_lemons = (scenario.lemons.factor - 1) * scenario.lemons_bound
+        in_node = {Unit.GPU: min(scenario.job.gpus_per_node, scenario.job.gpus), Unit.NODE: 1}
+        above = [
+            (index, usual[index] * (of_lemons * in_node[rate.unit] / scenario.job.units(rate.unit)))
+            for index, rate in enumerate(scenario.failures)
+            if of_lemons and rate.unit in in_node
+        ]
+        streams = [*usual, *(hazard for _, hazard in above)]
+        stream_class = np.array([*range(len(usual)), *(index for index, _ in above)], dtype=np.int64)
+        return _Hazards(ends_s, np.array(streams).reshape(len(streams), len(ends_s)), stream_class)
+
+
+def _ends(scenario: Scenario) -> Floats:
+    """Where a hazard changes: edges of waves, and enough of a Weibull's curve."""
+    duration_s = scenario.job.duration_s
+    ends = [0.0, duration_s]
+    for rate in scenario.failures:
+        ends += [edge for wave in rate.waves for edge in (wave.begins_s, wave.ends_s) if 0 < edge < duration_s]
+        if rate.shape != 1 and math.isfinite(rate.mttf_s):
+            share = np.linspace(0.0, 1.0, WEIBULL_STRETCHES + 1)[1:-1]
+            young, old = rate.age_s, rate.age_s + duration_s
+            equal_hazard = old * ((young / old) ** rate.shape + share * (1 - (young / old) ** rate.shape)) ** (1 / rate.shape) - young
+            ends += [*(duration_s * share).tolist(), *np.clip(equal_hazard, 0.0, duration_s).tolist()]
+    return np.unique(np.array(ends))
+
+
+def _cumulated(rate: FailureRate, units: int, ends_s: Floats) -> Floats:
+    """units x ((age + t)/scale)^k - (age/scale)^k, each stretch times the waves it lies in. Never above 1e200: hopeless is enough."""
+    with np.errstate(over="ignore"):
+        if rate.shape == 1 or math.isinf(rate.mttf_s):
+            grown = ends_s / rate.mttf_s
+        else:
+            grown = np.power((rate.age_s + ends_s) / rate.mttf_s, rate.shape) - np.power(rate.age_s / rate.mttf_s, rate.shape)
+        pieces = np.diff(np.minimum(units * grown, 1e200))
+        middles_s = (ends_s[1:] + ends_s[:-1]) / 2
+        for wave in rate.waves:
+            pieces *= np.where((middles_s > wave.begins_s) & (middles_s < wave.ends_s), wave.factor, 1.0)
+    return np.concatenate([[0.0], np.cumsum(np.minimum(pieces, 1e200))])
+
+
+# --- one block -------------------------------------------------------------------------------------------
+
+
+def _block(scenario: Scenario, hazards: _Hazards, seed: int, block: int, uncertain: bool) -> tuple[Floats, NDArray[np.int16]]:
+    """(N, BLOCK) times and streams."""
+    rates = _rates(scenario, seed, block, uncertain)[hazards.stream_class]
+    total = np.einsum("sr,sb->br", rates, hazards.cumulated)
+    sums = _arrivals(_generator(seed, _GAPS, block), total[-1])
+    at_s, stretch = _taken_back(sums, total, hazards.ends_s)
+    at_s[sums > total[-1]] = np.inf
+    return at_s, _picked(seed, block, hazards.cumulated, rates, stretch, sums.shape[0])
+
+
+def _rates(scenario: Scenario, seed: int, block: int, uncertain: bool) -> Floats:
+    """(C, BLOCK): by what each replica's rates differ from the estimated ones."""
+    rates = np.ones((len(scenario.failures), BLOCK))
+    for index, rate in enumerate(scenario.failures):
+        if uncertain and rate.count:
+            rates[index] = _generator(seed, _GAMMA + index, block).standard_gamma(rate.count + 0.5, BLOCK) / rate.count
+    return rates
+
+
+def _arrivals(generator: Generator, until: Floats) -> Floats:
+    """(N, BLOCK): sums of unit exponentials, the last row beyond `until` of every replica."""
+    most = float(until.max())
+    rows = math.ceil(most + 5 * math.sqrt(most) + 8) if most else 0
+    pieces: list[Floats] = []
+    last = np.zeros(BLOCK)
+    while bool((last < until).any()):
+        sums = -np.log1p(-generator.random((rows, BLOCK)))
+        sums[0] += last
+        for row in range(1, rows):
+            sums[row] += sums[row - 1]
+        last, rows = sums[-1], rows // 8 + 8
+        pieces.append(sums)
+    return np.concatenate(pieces) if pieces else np.zeros((0, BLOCK))
+
+
+def _taken_back(sums: Floats, total: Floats, ends_s: Floats) -> tuple[Floats, NDArray[np.intp]]:
+    """When the cumulative hazard of each replica, `total` (B + 1, BLOCK), comes to these sums; and in which stretch."""
+    if len(ends_s) == 2:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return sums * (ends_s[1] / total[1]), np.zeros((0, 0), dtype=np.intp)
+    at_s, stretch = np.empty_like(sums), np.empty(sums.shape, dtype=np.intp)
+    for replica in range(sums.shape[1]):
+        at_s[:, replica] = np.interp(sums[:, replica], total[:, replica], ends_s)
+        stretch[:, replica] = np.searchsorted(total[:, replica], sums[:, replica]) - 1
+    return at_s, np.clip(stretch, 0, len(ends_s) - 2)
+
+
+def _picked(seed: int, block: int, cumulated: Floats, rates: Floats, stretch: NDArray[np.intp], rows: int) -> NDArray[np.int16]:
+    """(rows, BLOCK): the stream of each, by its part of the hazard in that stretch."""
+    picked = np.zeros((rows, BLOCK), dtype=np.int16)
+    if len(cumulated) < 2 or not rows:
+        return picked
+    pieces = np.diff(cumulated)
+    at = _generator(seed, _CLASS, block).random((rows, BLOCK))
+    parts = [rate * (piece[stretch] if stretch.size else piece[0]) for rate, piece in zip(rates, pieces, strict=True)]
+    at *= sum(parts[1:], parts[0])
+    upto = np.zeros_like(parts[0])
+    for part in parts[:-1]:
+        upto = upto + part
+        picked += at >= upto
+    return picked
