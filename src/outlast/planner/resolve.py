@@ -9,6 +9,7 @@ This module is pure: data in, data out.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -138,20 +139,23 @@ def _stragglers(working: _Working) -> Stragglers:
 
 
 def rate_per_s(rate: FailureRate, job: Job) -> float:
-    """Failures of this class in the whole run, per second: the mean over the run where the hazard changes with age. Waves are left out."""
+    """Failures of this class in the whole run, per second: the mean over the run, waves and the change with age included."""
     if not math.isfinite(rate.mttf_s):
         return 0.0
-    units = job.units(rate.unit)
+    edges = sorted({0.0, job.duration_s, *(edge for wave in rate.waves for edge in (wave.begins_s, wave.ends_s) if 0 < edge < job.duration_s)})
+    grown = [
+        _grown(rate.age_s + begin_s, rate.age_s + end_s, rate) * math.prod(one.factor for one in rate.waves if one.begins_s <= begin_s < one.ends_s)
+        for begin_s, end_s in itertools.pairwise(edges)
+    ]
+    return job.units(rate.unit) * math.fsum(grown) / job.duration_s
+
+
+def _grown(begin_s: float, end_s: float, rate: FailureRate) -> float:
+    """(end/scale)^shape - (begin/scale)^shape; at most e^600."""
     if rate.shape == 1:
-        return units / rate.mttf_s
-    begin_s, end_s = rate.age_s, rate.age_s + job.duration_s
-    return units * _grown(begin_s, end_s, rate.mttf_s, rate.shape) / job.duration_s
-
-
-def _grown(begin_s: float, end_s: float, scale_s: float, shape: float) -> float:
-    """(end/scale)^shape - (begin/scale)^shape, at most e^600."""
-    at_end = math.exp(min(600.0, shape * math.log(end_s / scale_s)))
-    return at_end - (math.exp(min(600.0, shape * math.log(begin_s / scale_s))) if begin_s else 0.0)
+        return (end_s - begin_s) / rate.mttf_s
+    at_end = math.exp(min(600.0, rate.shape * math.log(end_s / rate.mttf_s)))
+    return at_end - (math.exp(min(600.0, rate.shape * math.log(begin_s / rate.mttf_s))) if begin_s else 0.0)
 
 
 def rates_by_extent(failures: tuple[FailureRate, ...], job: Job) -> dict[Extent, float]:
@@ -227,7 +231,7 @@ def _with_interval(working: _Working, tier: Tier, tiers: list[Tier], rates: dict
 
 def chosen_interval_s(tier: Tier, tiers: list[Tier], rates: dict[Extent, float], *, step_s: float) -> tuple[float, str]:
     """The interval for the failures that need this tier, and why. `rates`: failures per second by extent."""
-    cheaper = [other.survives for other in tiers if other is not tier and other.survives < tier.survives]
+    cheaper = [other.survives for other in tiers if other.survives < tier.survives and other.interval_s != math.inf]
     served = [extent for extent in Extent if extent <= tier.survives and extent > max(cheaper, default=-1)]
     rate = math.fsum(rates[extent] for extent in served)
     words = f"failures of {' or '.join(extent.name.lower() for extent in served)}"
