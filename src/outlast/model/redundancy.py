@@ -148,7 +148,7 @@ def _power(base: list[int], exponent: int, degree: int) -> list[int]:
 def _times(left: list[int], right: list[int], degree: int) -> list[int]:
     product = [0] * min(len(left) + len(right) - 1, degree + 1)
     for i, one in enumerate(left):
-        for j, other in enumerate(right[: len(product) - i]):
+        for j, other in enumerate(right[: max(0, len(product) - i)]):
             product[i + j] += one * other
     return product
 
