@@ -107,7 +107,7 @@ def _bars(chart: Bars, *, blocks: bool) -> Iterator[str]:
 
 def _around(low: float, high: float, base: float, least: float, most: float) -> str:
     """`---|+++`: what is below the base and what is above it, on one scale."""
-    scale = (BAR_COLUMNS - 1) / (most - least) if most > least else 0.0
+    scale = (BAR_COLUMNS) / (most - least) if most > least else 0.0
     left, right = round((base - least) * scale), round((most - base) * scale)
     below, above = round((base - min(low, base)) * scale), round((max(high, base) - base) * scale)
     return " " * (left - below) + "-" * below + "|" + "+" * above + " " * (right - above)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -29,12 +28,9 @@ def main(argv: Sequence[str]) -> int:
     try:
         return _run(args)
     except OutlastError as error:  # values of flags and files may hold anything
-        raise type(error)(_plain(error.args[0]), hint=_plain(error.hint)) from None
+        from outlast.app.words import plain
 
-
-def _plain(text: str) -> str:
-    """Nothing that a terminal obeys."""
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+        raise type(error)(plain(error.args[0]), hint=plain(error.hint)) from None
 
 
 def parser() -> Parser:
@@ -104,6 +100,10 @@ def _run(args: argparse.Namespace) -> int:
 
     if args.html is not None:
         check_page(args.html)
+    if args.chart is not None:
+        from outlast.app.charts_file import format_of
+
+        format_of(args.chart)
     if args.budget is not None and args.optimise is None:
         raise UsageError("--budget is a limit for --optimise", hint="as in --optimise spares --budget 2%")
     cluster = cluster_of(args)
@@ -111,7 +111,7 @@ def _run(args: argparse.Namespace) -> int:
         from outlast.planner.cluster_text import render
 
         write_new(args.write, render(cluster))
-        print(f"{_plain(args.write)}: written", file=sys.stderr)
+        print(f"{args.write!r} is written", file=sys.stderr)
         return 0
     found = answer(cluster, args)
     if args.chart is not None:
@@ -134,9 +134,5 @@ def _show(facts: dict[str, Any] | None, found: Any, args: argparse.Namespace) ->
     else:
         from outlast.app.plan_text import show
 
-        print("\n".join(show(found, inputs=args.inputs, blocks=_can_show_blocks(os.environ))))
+        print("\n".join(show(found, inputs=args.inputs, blocks="utf" in (sys.stdout.encoding or "").lower())))
     sys.stdout.flush()
-
-
-def _can_show_blocks(environment: Any) -> bool:
-    return "utf" in (sys.stdout.encoding or "").lower() and not environment.get("OUTLAST_ASCII")

@@ -14,7 +14,6 @@ from outlast.model import quantities
 from outlast.model.quantities import Kind
 from outlast.planner.cluster_file import Cluster, Origin, defaults, parse
 from outlast.planner.resolve import rate_per_s, resolve
-from outlast.planner.scenario import Extent
 from outlast.runtime import shipped
 from outlast.runtime.given import read_text
 
@@ -48,7 +47,21 @@ def _base(args: argparse.Namespace) -> Cluster:
         return preset(args.preset)
     if args.cluster is not None:
         return parse(read_text(args.cluster), source=args.cluster)
-    return defaults()
+    return defaults() if args.ledger is None else _of_ledger(args.ledger)
+
+
+def _of_ledger(run: str) -> Cluster:
+    """As `outlast calibrate RUN --out` would write it. UsageError where no step was ever committed."""
+    from outlast.planner.fit.calibration import calibrate
+    from outlast.planner.fit.cluster import cluster_of
+    from outlast.planner.fit.ledgers import booked, observe
+    from outlast.planner.fit.phases import phases_of
+    from outlast.runtime.ledger.view import look
+
+    view = look(run)
+    record = observe(view.records, now_s=view.now_s, source=view.path.name)
+    one = calibrate([record], phases=phases_of([view.records]), booked=[booked(view.records, now_s=view.now_s)])
+    return cluster_of(one, name=view.path.name)
 
 
 def _with_flags(cluster: Cluster, args: argparse.Namespace) -> Cluster:
@@ -153,7 +166,3 @@ CHANGES: Mapping[str, Callable[[Cluster, str], Cluster]] = {
     "days": _days, "params": _params, "mttf": _mttf, "bandwidth": _bandwidth, "save": _save, "restart": _restart,
     "interval": _interval,  # type: ignore[dict-item]
 }  # fmt: skip
-
-
-def largest_extent(cluster: Cluster) -> Extent:
-    return max((one.extent for one in resolve(cluster).scenario.failures), default=Extent.PROCESS)

@@ -139,15 +139,26 @@ def _stragglers(working: _Working) -> Stragglers:
 
 
 def rate_per_s(rate: FailureRate, job: Job) -> float:
-    """Failures of this class in the whole run, per second: the mean over the run, waves and the change with age included."""
+    """Failures of this class in the whole run, per second: the mean over the run, waves and the change with age included.
+
+    Of a class of which none was seen, the mean of what that leaves open: half a failure in its exposure.
+    """
     if not math.isfinite(rate.mttf_s):
         return 0.0
+    rate = with_known_rate(rate)
     edges = sorted({0.0, job.duration_s, *(edge for wave in rate.waves for edge in (wave.begins_s, wave.ends_s) if 0 < edge < job.duration_s)})
     grown = [
         _grown(rate.age_s + begin_s, rate.age_s + end_s, rate) * math.prod(one.factor for one in rate.waves if one.begins_s <= begin_s < one.ends_s)
         for begin_s, end_s in itertools.pairwise(edges)
     ]
     return job.units(rate.unit) * math.fsum(grown) / job.duration_s
+
+
+def with_known_rate(rate: FailureRate) -> FailureRate:
+    """A class of which none was seen, at the mean rate that this leaves open, taken as known; any other as it is."""
+    if not 0 < rate.count < 1:
+        return rate
+    return replace(rate, mttf_s=rate.mttf_s * rate.count / (rate.count + reliability.JEFFREYS_COUNT), count=0.0)
 
 
 def _grown(begin_s: float, end_s: float, rate: FailureRate) -> float:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from outlast.model.terms import Cause
 from outlast.planner import histories, monte_carlo
-from outlast.planner.resolve import rate_per_s
+from outlast.planner.resolve import rate_per_s, with_known_rate
 from outlast.planner.scenario import FailureRate, Scenario
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -107,7 +107,7 @@ def _what_fails(scenario: Scenario) -> tuple[object, ...]:
 
 def simulate(task: Task) -> tuple[Summary, ...]:
     """All scenarios of a task, over the same failures."""
-    windows = [window(scenario) for scenario in task.scenarios]
+    windows = [window(scenario if task.uncertain else _known(scenario)) for scenario in task.scenarios]
     drawn = histories.draw(windows[0], seed=task.seed, replicas=task.replicas, uncertain=task.uncertain)
     return tuple(_summary(scenario, monte_carlo.run(scenario, drawn)) for scenario in windows)
 
@@ -126,6 +126,10 @@ def _summary(scenario: Scenario, outcomes: monte_carlo.Outcomes) -> Summary:
         name = rate.failure_class.value
         by_class[name] = by_class.get(name, 0.0) + float(outcomes.lost_s[:, index].mean()) / duration_s
     return Summary(outcomes.position_s / duration_s, shares, float(outcomes.interruptions.mean()), by_class)
+
+
+def _known(scenario: Scenario) -> Scenario:
+    return replace(scenario, failures=tuple(map(with_known_rate, scenario.failures)))
 
 
 # --- windows -------------------------------------------------------------------------------------------------
