@@ -127,7 +127,7 @@ class _Saves:
         self._tiers = scenario.tiers
         self._steps = [scenario.interval_steps(tier) for tier in scenario.tiers]
         self._live = [scenario.is_live(tier) for tier in scenario.tiers]
-        self._held: list[int | None] = [0 if alive else None for alive in self._live]
+        self._held: list[int | None] = [0 for _ in scenario.tiers]
         self._writing: list[tuple[float, int, int]] = []  # done at, tier, position
 
     def next_due(self, position: float) -> float:
@@ -192,13 +192,12 @@ class _Run:
     def _stand(self, until_s: float) -> None:
         """Through phase by phase; when the last is over, training goes on with the nodes that are there."""
         for phase, ends_s in self._phases:
-            spent_s = max(0.0, min(ends_s, until_s) - self._now_s)
+            reached_s = max(self._now_s, min(ends_s, until_s))
+            spent_s, self._now_s = reached_s - self._now_s, reached_s
             self.seconds[_CAUSE[phase]] += spent_s
             if self._recovers:
                 self.interruptions[-1].spent_s[phase] += spent_s
-            self._now_s += spent_s
         resumes_s = self._phases[-1][1]
-        self._now_s = min(resumes_s, until_s)
         if resumes_s <= until_s:
             if self._recovers:
                 self.interruptions[-1].resumed_s = resumes_s

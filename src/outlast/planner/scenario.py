@@ -9,9 +9,10 @@ Position   `p`: productive seconds that are kept, as at full speed. ETTR of a ru
 Saves      Tier j is due whenever p comes to a multiple of its interval (p > 0). Training stands still for its stall; it can be restored from that position
            once the stall is over and `write` more seconds have passed. If several are due, they stall one after another, in the order of the list.
            Intervals are rounded to whole steps, at least one. A tier whose interval is one step, without stall, is the live state of replicas: it holds
-           the last whole step. Writes of one tier may overlap. A position from which training goes on is not saved again.
+           the last whole step. Writes of one tier may overlap. A position from which training goes on is not saved again. Position 0, the state that
+           the run begins with, is held by every tier when it begins.
 Failure    At wall time t, of an extent: what is lost with it. Work since the newest position that a tier of at least that extent can restore is repeated
-           (p falls back to it; nothing survives: to 0, and nothing is restored). If several tiers have it, the one that restores fastest, by the same
+           (p falls back to it; where no tier has any: to 0, and nothing is restored). If several tiers have it, the one that restores fastest, by the same
            luck; among equals the first of the list. Tiers that do not survive the extent hold nothing until they save again; a live tier holds the
            restored position at once. What a failure cut off while it was written is lost, and so is a stall that it cut off.
 Recovery   detection; then regroup; then, where nodes are lost, their replacement; then restore from the tier. A failure during recovery
