@@ -62,7 +62,7 @@ def drawn(chart: Chart, *, blocks: bool) -> list[str]:
 
 def _curves(chart: Curves, *, blocks: bool) -> Iterator[str]:
     """One row for each x: a bar for the first line, numbers for the others."""
-    first, *others = chart.lines
+    first = chart.lines[0]
     top, bottom = max(first.y, default=1.0), 0.0 if chart.y_from_zero else _floor(first.y)
     rows = [(chart.say_x(x), *(chart.say_y(line.y[at]) for line in chart.lines)) for at, x in enumerate(first.x)]
     heads = (chart.x_label, *(line.name for line in chart.lines))

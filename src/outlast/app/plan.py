@@ -69,7 +69,9 @@ def _values(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--mttf", metavar="TIME", help="of one GPU, all classes of failures together")
     group.add_argument("--bandwidth", metavar="RATE", help="of the durable storage: 2TB/s, 2TiB/s, 400Gb/s")
     group.add_argument("--save", metavar="TIME", help="training stands still for so long while it is saved to the durable storage")
-    group.add_argument("--interval", metavar="[TIER=]TIME", action="append", help="between two saves, instead of the best; of the durable storage, or of a tier by name")
+    group.add_argument(
+        "--interval", metavar="[TIER=]TIME", action="append", help="between two saves, instead of the best; of the durable storage, or of a tier by name"
+    )
     group.add_argument("--detect", metavar="TIME", help="failure to detection")
     group.add_argument("--restart", metavar="TIME", help="failure to training again, without the restore")
     group.add_argument("--take", metavar="TIME", help="until a spare node has taken its place")

@@ -52,7 +52,7 @@ def _tornado(plan: Plan) -> Bars:
     swings = plan.sensitivity[:SWINGS_MOST]
     rows = tuple((one.path, min(one.ettr_low, one.ettr_high), max(one.ettr_low, one.ettr_high)) for one in swings)
     notes = tuple(f"{one.low} .. {one.high}" for one in swings)
-    return Bars("What ETTR depends on", "ETTR", rows, share_words, base=plan.ettr.mean, notes=notes)
+    return Bars("What ETTR depends on", "ETTR", rows, share_words, base=plan.sensitivity_base, notes=notes)
 
 
 def _searched(curve: Curve) -> Curves:

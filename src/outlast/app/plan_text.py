@@ -109,7 +109,10 @@ def _spares(plan: Plan) -> str:
 def _costs(plan: Plan) -> str:
     facts = plan.facts()
     hours, money, samples = facts["gpu_hours"], facts["money"], facts["samples_per_day"]
-    words = [f"{hours['training'] + hours['spares']:,.0f} GPU-hours", f"{hours['training'] * (1 - plan.ettr.mean) + hours['spares']:,.0f} of them not productive"]
+    words = [
+        f"{hours['training'] + hours['spares']:,.0f} GPU-hours",
+        f"{hours['training'] * (1 - plan.ettr.mean) + hours['spares']:,.0f} of them not productive",
+    ]
     if money is not None:
         words.append(f"{money['total']:,.0f} in money, {money['lost']:,.0f} of it lost")
     if samples is not None:
@@ -189,8 +192,8 @@ def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[
 def _caps(found: Found) -> Iterator[str]:
     assert found.scale is not None
     rows = [
-        (gpus_words(row.gpus), long_duration(row.mttf_s), long_duration(row.save_s), share_words(row.ettr), share_words(row.ettr_formula), share_words(row.ettr_growing),
-         f"{row.spares:,}", row.binding)
+        (gpus_words(row.gpus), long_duration(row.mttf_s), long_duration(row.save_s),
+         *map(share_words, (row.ettr, row.ettr_formula, row.ettr_growing)), f"{row.spares:,}", row.binding)
         for row in found.scale.rows
     ]  # fmt: skip
     yield "How far:"

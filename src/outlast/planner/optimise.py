@@ -29,7 +29,7 @@ from outlast.planner.cluster_file import Cluster, Origin
 from outlast.planner.readers import AUTO
 from outlast.planner.resolve import rates_by_extent, resolve
 from outlast.planner.scenario import Extent, Scenario
-from outlast.planner.sweep import Mapper, Summary, in_order, run_all
+from outlast.planner.sweep import Mapper, Summary, in_order, run_all, window
 
 FIXED_S = (900.0, 1800.0, 3600.0)
 COARSE = tuple(2.0**power for power in (-3, -2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3))
@@ -66,7 +66,10 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A named policy and what it came to over the fresh failures. `behind`: the best one's `value` less this one's, replica by replica; `behind_se` its error."""
+    """A named policy and what it came to over the fresh failures.
+
+    behind, behind_se  `value` of the one that was searched less this one's, replica by replica, and its standard error
+    """
 
     name: str
     value: float
@@ -115,9 +118,7 @@ def value_of(scenario: Scenario, ettr: float) -> float:
     return ettr * job.gpus / (job.gpus + scenario.repair.spare_nodes * job.gpus_per_node)
 
 
-def optimise(
-    cluster: Cluster, parameters: Sequence[Parameter], *, seed: int, replicas: int, budget: Budget = Budget(), mapper: Mapper = in_order
-) -> Optimum:
+def optimise(cluster: Cluster, parameters: Sequence[Parameter], *, seed: int, replicas: int, budget: Budget = Budget(), mapper: Mapper = in_order) -> Optimum:
     """Raises UsageError where nothing can be chosen: no tier with redundancy, a budget without a price."""
     search = _Search(cluster, seed, replicas, budget, mapper)
     for _ in range(ROUNDS):
@@ -172,7 +173,7 @@ class _Search:
     def _choose(self, clusters: list[Cluster]) -> list[float]:
         """Makes the best of them the best; what each came to."""
         scenarios = [resolve(one).scenario for one in clusters]
-        summaries = run_all(scenarios, seed=self._seed, replicas=self._replicas, mapper=self._mapper)
+        summaries = run_all([window(one) for one in scenarios], seed=self._seed, replicas=self._replicas, mapper=self._mapper)
         self.simulations += len(scenarios) * self._replicas
         values = [value_of(scenario, summary.mean) for scenario, summary in zip(scenarios, summaries, strict=True)]
         self.best = clusters[int(np.argmax(values))]
@@ -224,7 +225,9 @@ def _redundancies(cluster: Cluster) -> Iterator[Cluster]:
     """Of the tiers that have one, all alike. What follows from it, the time of a save and what it survives, is worked out anew."""
     names = [name for name in cluster.tiers if f"tier.{name}.redundancy" in cluster.inputs]
     if not names:
-        raise UsageError("no tier has a redundancy to choose", hint='give a [[tier]] in the memory of nodes: redundancy = "copies=1", bandwidth_per_gpu = "10GB/s"')
+        raise UsageError(
+            "no tier has a redundancy to choose", hint='give a [[tier]] in the memory of nodes: redundancy = "copies=1", bandwidth_per_gpu = "10GB/s"'
+        )
     for redundancy in REDUNDANCIES:
         out = cluster
         for name in names:
@@ -242,7 +245,7 @@ def _judged(cluster: Cluster, best: Cluster, parameters: Sequence[Parameter], *,
     """The best first, then the others by their value, over failures that nothing was chosen on."""
     named = [("searched", best), *_others(cluster, best, parameters)]
     scenarios = [resolve(one).scenario for _, one in named]
-    summaries = run_all(scenarios, seed=seed, replicas=replicas, mapper=mapper)
+    summaries = run_all([window(one) for one in scenarios], seed=seed, replicas=replicas, mapper=mapper)
     options = [_option(name, one, scenario, summary, scenarios[0], summaries[0])
                for (name, one), scenario, summary in zip(named, scenarios, summaries, strict=True)]  # fmt: skip
     return (options[0], *sorted(options[1:], key=lambda one: -one.value))

@@ -12,7 +12,7 @@ This module is pure: data in, data out.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from outlast.model.quantities import Kind, echo
@@ -23,13 +23,14 @@ from outlast.planner.resolve import Resolved, rate_per_s, rates_by_extent, resol
 from outlast.planner.scale import binding_of, durable, mttf_of
 from outlast.planner.scenario import DAY_S, HOUR_S, Extent, Scenario
 from outlast.planner.sensitivity import Swing, tornado
-from outlast.planner.sweep import FAILURES_MOST, Mapper, Summary, Task, Term, in_order, long_run, simulate, window
+from outlast.planner.sweep import FAILURES_MOST, REPAIRS_LEAST, Mapper, Summary, Term, in_order, long_run, run_all, window
 
 REPLICAS = 1024
 REPLICAS_LEAST = 256  # histories are drawn in blocks of so many
 WORK_MOST = 400_000  # failures simulated for the answer: more replicas where runs are short
+PLAN_FAILURES = 1_000  # simulated in each replica
 SENSITIVITY_REPLICAS = 256
-SENSITIVITY_FAILURES = 100_000
+SENSITIVITY_FAILURES = 150  # in each replica, where nobody asked for more than a glance
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class Plan:
     interruptions: float
     redundancy: dict[str, dict[str, Any]]
     sensitivity: tuple[Swing, ...]
+    sensitivity_base: float
     simulated: dict[str, float]
     notes: tuple[str, ...]
 
@@ -83,9 +85,11 @@ class Plan:
             "mttf_s": finite(self.mttf_s), "interval_s": {name: finite(seconds) for name, seconds in self.interval_s.items()},
             "save_s": self.save_s, "overhead": finite(self.overhead), "spares": self.scenario.repair.spare_nodes, "redundancy": self.redundancy,
             "binding": self.binding, "lost": {term.value: share for term, share in self.lost.items()}, "lost_by_class": self.by_class,
-            "interruptions": self.interruptions, "gpu_hours": gpu_hours(self.scenario), "money": money(self.scenario, self.ettr.mean),
+            "interruptions": self.interruptions, "gpu_hours": gpu_hours(self.scenario),
+            "money": money(self.scenario, self.ettr.mean),
             "samples_per_day": samples_per_day(self.scenario, self.ettr.mean) if job.samples_per_step else None,
-            "sensitivity": [one.facts() for one in self.sensitivity], "simulated": self.simulated, "notes": list(self.notes),
+            "sensitivity": [one.facts() for one in self.sensitivity], "sensitivity_base": self.sensitivity_base,
+            "simulated": self.simulated, "notes": list(self.notes),
         }  # fmt: skip
 
 
@@ -105,15 +109,16 @@ def plan(cluster: Cluster, *, seed: int, replicas: int | None = None, everything
     """`everything`: look at the sensitivity to each input. replicas: None for as many as the time of a plan allows."""
     resolved = resolve(cluster)
     scenario = resolved.scenario
-    part = window(scenario)
+    part = window(scenario, PLAN_FAILURES)
     share = part.job.duration_s / scenario.job.duration_s
     count = replicas or replicas_for(part)
-    summary, ettr = _simulated(scenario, seed=seed, replicas=count, share=share, mapper=mapper)
+    summary, ettr = _simulated(part, seed=seed, replicas=count, share=share, mapper=mapper)
     notes = list(_notes(scenario, part, summary))
-    swings = tornado(resolved, cluster, seed=seed, replicas=SENSITIVITY_REPLICAS, everything=everything, mapper=mapper)
+    most = FAILURES_MOST if everything else SENSITIVITY_FAILURES
+    base, swings = tornado(resolved, cluster, seed=seed, replicas=SENSITIVITY_REPLICAS, failures_most=most, everything=everything, mapper=mapper)
     return Plan(
         resolved=resolved, ettr=ettr, mttf_s=mttf_of(scenario), overhead=overhead(scenario), lost=summary.shares, by_class=summary.by_class,
-        interruptions=summary.interruptions / share, redundancy=redundancy(resolved), sensitivity=swings,
+        interruptions=summary.interruptions / share, redundancy=redundancy(resolved), sensitivity=swings, sensitivity_base=base,
         simulated={"replicas": count, "seed": seed, "share_of_run": share}, notes=tuple(notes),
     )  # fmt: skip
 
@@ -126,12 +131,11 @@ def replicas_for(scenario: Scenario) -> int:
 
 
 def _simulated(scenario: Scenario, *, seed: int, replicas: int, share: float, mapper: Mapper) -> tuple[Summary, Ettr]:
-    uncertain = Task((scenario,), seed, replicas, uncertain=True)
+    (summary,) = run_all([scenario], seed=seed, replicas=replicas, uncertain=True, mapper=mapper)
     if share == 1:
-        ((summary,),) = mapper(simulate, [uncertain])
-        low, high = (float(one) for one in _percentiles(summary))
+        low, high = _percentiles(summary)
     else:
-        ((summary,), (known,)) = mapper(simulate, [uncertain, replace(uncertain, uncertain=False)])
+        (known,) = run_all([scenario], seed=seed, replicas=replicas, mapper=mapper)
         low, high = long_run(known, summary, share=share)
     return summary, Ettr(summary.mean, summary.mean_se, low, high)
 
@@ -146,10 +150,10 @@ def _notes(scenario: Scenario, part: Scenario, summary: Summary) -> list[str]:
     job = scenario.job
     if part is not scenario:
         notes.append(
-            f"about {job.duration_s / mttf_of(scenario):.3g} failures are expected; the first {FAILURES_MOST:,} of a run were simulated, "
-            f"{echo(float(round(part.job.duration_s)), Kind.DURATION) if part.job.duration_s >= 1 else 'less than a second'}"
+            f"about {job.duration_s / mttf_of(scenario):.3g} failures are expected; the first {PLAN_FAILURES:,} of a run were simulated: "
+            f"{echo(float(f'{part.job.duration_s:.3g}'), Kind.DURATION)}"
         )
-        if part.job.duration_s < 3 * scenario.repair.time.mean_s:
+        if part.job.duration_s < REPAIRS_LEAST * scenario.repair.time.mean_s:
             notes.append("that is too short for a repair: waiting for nodes is not in the figures")
     largest = max((one.extent for one in scenario.failures), default=Extent.PROCESS)
     if not any(tier.survives >= largest and math.isfinite(tier.interval_s) for tier in scenario.tiers):

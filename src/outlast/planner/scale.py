@@ -23,14 +23,13 @@ from outlast.planner.cluster_file import Cluster, Origin
 from outlast.planner.readers import AUTO
 from outlast.planner.resolve import rate_per_s, resolve
 from outlast.planner.scenario import Scenario, Tier
-from outlast.planner.sweep import Mapper, Summary, Term, in_order, run_all, window
+from outlast.planner.sweep import REPAIRS_LEAST, Mapper, Summary, Term, in_order, run_all, window
 
 PER_DECADE = 2
 FAILURES_MOST = 400
 GPU_BANDWIDTH = 50e9  # bytes per second: a 400 Gb/s link
 HOP_S = 1e-6
 USABLE = (0.9, 0.5)
-REPAIRS_LEAST = 3.0  # a window shorter than so many repairs says nothing of spares
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +74,7 @@ def scale(cluster: Cluster, sizes: Sequence[int], *, seed: int, replicas: int, m
     scenarios = [resolve(one).scenario for one in both]
     windows = [_with_enough_spares(window(one, FAILURES_MOST)) for one in scenarios]
     summaries = run_all(windows, seed=seed, replicas=replicas, mapper=mapper)
-    rows = [
-        _row(scenario, fixed, growing) for scenario, fixed, growing in zip(scenarios[::2], summaries[::2], summaries[1::2], strict=True)
-    ]
+    rows = [_row(scenario, fixed, growing) for scenario, fixed, growing in zip(scenarios[::2], summaries[::2], summaries[1::2], strict=True)]
     return Scale(tuple(rows), max_gpus(cluster))
 
 
@@ -170,5 +167,3 @@ def _storage_bandwidth(scenario: Scenario) -> float:
     tier = durable(scenario)
     seconds = tier.stall_s + tier.write_s
     return scenario.job.state_bytes / seconds if seconds else math.inf
-
-

@@ -23,7 +23,7 @@ from outlast.planner.resolve import Resolved, resolve
 from outlast.planner.scenario import Scenario
 from outlast.planner.schema import SHARE
 from outlast.planner.spread import Spread
-from outlast.planner.sweep import Mapper, Summary, Task, in_order, simulate
+from outlast.planner.sweep import Mapper, in_order, run_all, window
 
 ALL_FAILURES = "all failures"
 WHY_COUNT, WHY_RANGE, WHY_FACTOR = "90 % of what its count leaves open", "its range", "half and twice"
@@ -73,21 +73,27 @@ class _Ends:
     clusters: tuple[Cluster, Cluster]
 
 
-def tornado(resolved: Resolved, cluster: Cluster, *, seed: int, replicas: int, everything: bool, mapper: Mapper = in_order) -> tuple[Swing, ...]:
-    """Widest first. `everything`: each input; else only those that matter most often.
+def tornado(
+    resolved: Resolved, cluster: Cluster, *, seed: int, replicas: int, failures_most: int, everything: bool, mapper: Mapper = in_order
+) -> tuple[float, tuple[Swing, ...]]:
+    """ETTR with nothing changed, and the swings, widest first; those that change nothing are left out.
 
-    cluster  what `resolved` was made from
+    cluster        what `resolved` was made from
+    failures_most  in a replica: more of them is a longer window
+    everything     each input; else only those that matter most often
     """
     pinned = pin(cluster, resolved)
     ends = [one for one in _ends(pinned, resolved) if everything or one.path in FIRST or one.path.startswith("tier.")]
-    scenarios = [[_or_none(one) for one in end.clusters] for end in ends]
-    tasks = [Task((scenario,), seed, replicas) for pair in scenarios for scenario in pair if scenario is not None]
-    results: Iterator[tuple[Summary, ...]] = iter(mapper(simulate, tasks))
+    pairs = [tuple(map(_or_none, end.clusters)) for end in ends]
+    scenarios = [resolved.scenario, *(one for pair in pairs for one in pair if one is not None)]
+    summaries = run_all([window(one, failures_most) for one in scenarios], seed=seed, replicas=replicas, mapper=mapper)
+    base, *means = (one.mean for one in summaries)
+    results = iter(means)
     swings = []
-    for end, pair in zip(ends, scenarios, strict=True):
-        low, high = (next(results)[0].mean if scenario is not None else math.nan for scenario in pair)
+    for end, pair in zip(ends, pairs, strict=True):
+        low, high = (next(results) if scenario is not None else math.nan for scenario in pair)
         swings.append(Swing(end.path, end.value, end.low, end.high, end.why, end.source, low, high))
-    return tuple(sorted((one for one in swings if one.width > 0), key=lambda one: -one.width))
+    return base, tuple(sorted((one for one in swings if one.width > 0), key=lambda one: -one.width))
 
 
 def pin(cluster: Cluster, resolved: Resolved) -> Cluster:

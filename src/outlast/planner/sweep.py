@@ -4,7 +4,9 @@ Common random numbers  All scenarios of one task live through the same failures 
 Where                  A task says all that it needs, so where it is worked on (here, on other cores, on Ray) changes no number. `Mapper` is how a caller
                        brings cores or machines along; the pure default is one after the other.
 Windows                Where more failures are expected than are worth simulating, the first part of the run is simulated, with its mean rates. ETTR is
-                       steady, so its mean is that of the whole run but for the beginning; `long_run` says what its spread is then.
+                       steady, so its mean is that of the whole run but for the beginning; `long_run` says what its spread is then. A window is at least
+                       so long that lost nodes come back in it, if that takes no more than FAILURES_MOST failures.
+Batches                Replicas are simulated in batches of BATCH, whatever cores there are, so that the same floats are added up in the same order.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -27,6 +29,9 @@ from outlast.planner.scenario import FailureRate, Scenario
 
 Floats: TypeAlias = NDArray[np.float64]
 FAILURES_MOST = 2_000  # simulated in one replica
+REPAIRS_LEAST = 3.0  # in a window, if possible
+BATCH = 512  # replicas; a multiple of the blocks that histories are drawn in
+TASK_MOST = 8  # scenarios that share a draw in one task: a sweep is spread over cores by tasks
 
 
 class Term(str, Enum):
@@ -50,11 +55,15 @@ TERM_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Scenarios that differ in nothing that makes them fail: tiers, intervals, spares, durations. `uncertain`: rates are drawn from what their counts leave open."""
+    """Scenarios that differ in nothing that makes them fail: tiers, intervals, spares, durations.
+
+    Replicas `first` to `first + replicas - 1` of the seed. `uncertain`: rates are drawn from what their counts leave open.
+    """
 
     scenarios: tuple[Scenario, ...]
     seed: int
     replicas: int
+    first: int = 0
     uncertain: bool = False
 
 
@@ -78,7 +87,6 @@ class Summary:
 
 
 Mapper: TypeAlias = Callable[[Callable[[Task], tuple[Summary, ...]], Sequence[Task]], Iterable[tuple[Summary, ...]]]
-TASK_MOST = 8  # scenarios that share a draw in one task: a sweep is spread over cores by tasks
 
 
 def in_order(function: Callable[[Task], tuple[Summary, ...]], tasks: Sequence[Task]) -> Iterable[tuple[Summary, ...]]:
@@ -92,11 +100,26 @@ def run_all(scenarios: Sequence[Scenario], *, seed: int, replicas: int, uncertai
     for at, scenario in enumerate(scenarios):
         alike.setdefault(_what_fails(scenario), []).append(at)
     groups = [several[at : at + TASK_MOST] for several in alike.values() for at in range(0, len(several), TASK_MOST)]
-    tasks = [Task(tuple(scenarios[at] for at in group), seed, replicas, uncertain) for group in groups]
-    out: dict[int, Summary] = {}
-    for group, summaries in zip(groups, mapper(simulate, tasks), strict=True):
-        out |= zip(group, summaries, strict=True)
-    return [out[at] for at in range(len(scenarios))]
+    work = [(group, first) for group in groups for first in range(0, replicas, BATCH)]
+    tasks = [Task(tuple(scenarios[at] for at in group), seed, min(BATCH, replicas - first), first, uncertain) for group, first in work]
+    parts: list[list[Summary]] = [[] for _ in scenarios]
+    for (group, _), summaries in zip(work, mapper(simulate, tasks), strict=True):
+        for at, summary in zip(group, summaries, strict=True):
+            parts[at].append(summary)
+    return [_joined(one) for one in parts]
+
+
+def _joined(parts: Sequence[Summary]) -> Summary:
+    """Batches of the same scenario."""
+    weights = [len(one.ettr) for one in parts]
+
+    def mean(values: Iterable[float]) -> float:
+        return math.fsum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
+
+    return Summary(
+        np.concatenate([one.ettr for one in parts]), {term: mean(one.shares[term] for one in parts) for term in Term},
+        mean(one.interruptions for one in parts), {name: mean(one.by_class[name] for one in parts) for name in parts[0].by_class},
+    )  # fmt: skip
 
 
 def _what_fails(scenario: Scenario) -> tuple[object, ...]:
@@ -106,10 +129,10 @@ def _what_fails(scenario: Scenario) -> tuple[object, ...]:
 
 
 def simulate(task: Task) -> tuple[Summary, ...]:
-    """All scenarios of a task, over the same failures."""
-    windows = [window(scenario if task.uncertain else _known(scenario)) for scenario in task.scenarios]
-    drawn = histories.draw(windows[0], seed=task.seed, replicas=task.replicas, uncertain=task.uncertain)
-    return tuple(_summary(scenario, monte_carlo.run(scenario, drawn)) for scenario in windows)
+    """All scenarios of a task, over the same failures. They are simulated as they are, however long: see `window`."""
+    scenarios = task.scenarios if task.uncertain else tuple(map(_known, task.scenarios))
+    drawn = histories.draw(scenarios[0], seed=task.seed, replicas=task.replicas, first=task.first, uncertain=task.uncertain)
+    return tuple(_summary(scenario, monte_carlo.run(scenario, drawn)) for scenario in scenarios)
 
 
 def _summary(scenario: Scenario, outcomes: monte_carlo.Outcomes) -> Summary:
@@ -139,10 +162,12 @@ def window(scenario: Scenario, failures_most: float = FAILURES_MOST) -> Scenario
     """The scenario itself, or the part of it in which so many failures are expected, at its mean rates."""
     per_s = math.fsum(rate_per_s(rate, scenario.job) for rate in scenario.failures)
     expected = per_s * scenario.job.duration_s
-    if expected <= failures_most:
+    repairs = per_s * REPAIRS_LEAST * scenario.repair.time.mean_s
+    most = max(failures_most, repairs) if repairs <= FAILURES_MOST else failures_most
+    if expected <= most:
         return scenario
     steady = tuple(_steady(rate, scenario) for rate in scenario.failures)
-    return replace(scenario, failures=steady, job=replace(scenario.job, duration_s=scenario.job.duration_s * failures_most / expected))
+    return replace(scenario, failures=steady, job=replace(scenario.job, duration_s=scenario.job.duration_s * most / expected))
 
 
 def _steady(rate: FailureRate, scenario: Scenario) -> FailureRate:

@@ -17,7 +17,10 @@ T = TypeVar("T")
 
 
 def on_ray(address: str) -> OnCores:
-    """A `map` over tasks. `address`: as `ray.init` takes it; `auto` finds the cluster of this machine. Raises UsageError without ray, or without a cluster there."""
+    """A `map` over tasks. `address`: as `ray.init` takes it; `auto` finds the cluster of this machine.
+
+    Raises UsageError where ray is not installed, or there is no cluster.
+    """
     if find_spec("ray") is None:
         raise UsageError("--ray needs the package ray", hint="pip install 'outlast[ray]'")
     import ray
