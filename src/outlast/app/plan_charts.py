@@ -12,6 +12,7 @@ from outlast.planner.plan import Plan
 from outlast.planner.scale import Scale
 
 SWINGS_MOST = 15
+TELLING = 1e-3  # a curve that is flatter than this says nothing
 NOTHING = 5e-5  # a share that would be printed as 0.00 %
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -35,7 +36,8 @@ def charts(found: Found) -> list[Chart]:
     """Those that were asked for; without any, where the time goes."""
     out: list[Chart] = []
     if found.optimum is not None:
-        out += [_searched(one) for one in found.optimum.curves if len(one.x) > 1]
+        telling = [one for one in found.optimum.curves if max(one.value) - min(one.value) >= TELLING]
+        out += [_searched(one) for one in telling]
     if found.asked_sensitivity:
         out += [_tornado(found.plan)]
     if found.scale is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Callable, Mapping
 
 from outlast.errors import UsageError
@@ -39,7 +40,7 @@ def preset_names() -> tuple[str, ...]:
 
 def preset(name: str) -> Cluster:
     package, folder, suffix = PRESETS
-    return parse(shipped.text(package, folder, name, suffix), source=f"the preset {name}", origin=Origin.PRESET)
+    return parse(shipped.text(package, folder, name, suffix, what="preset"), source=f"the preset {name}", origin=Origin.PRESET)
 
 
 def _base(args: argparse.Namespace) -> Cluster:
@@ -68,7 +69,7 @@ def _with_flags(cluster: Cluster, args: argparse.Namespace) -> Cluster:
     for name, path in SHORT.items():
         value = getattr(args, name)
         if value is not None:
-            cluster = cluster.put(path, value, origin=Origin.FLAG, source=_flag(name))
+            cluster = cluster.put(path, value, origin=Origin.FLAG, source=_flag(name), name=_flag(name))
     for name, change in CHANGES.items():
         value = getattr(args, name)
         if value is not None:
@@ -90,16 +91,12 @@ def _flag(name: str) -> str:
 
 def _days(cluster: Cluster, text: str) -> Cluster:
     """A bare number of days, or a duration with its unit."""
-    try:
-        bare: float | None = float(text)
-    except ValueError:
-        bare = None
-    given = text if bare is None else f"{text}d"
-    return cluster.put("job.duration", given, origin=Origin.FLAG, source="--days")
+    given = f"{text}d" if re.fullmatch(r"[0-9.]+(e[0-9]+)?", text) else text
+    return cluster.put("job.duration", given, origin=Origin.FLAG, source="--days", name="--days")
 
 
 def _params(cluster: Cluster, text: str) -> Cluster:
-    return _settle(cluster.put("job.parameters", text, origin=Origin.FLAG, source="--params"), "job.parameters")
+    return _settle(cluster.put("job.parameters", text, origin=Origin.FLAG, source="--params", name="--params"), "job.parameters")
 
 
 def _settle(cluster: Cluster, path: str) -> Cluster:
@@ -137,16 +134,16 @@ def _durable(cluster: Cluster) -> str:
 
 def _bandwidth(cluster: Cluster, text: str) -> Cluster:
     path = f"tier.{_durable(cluster)}.bandwidth"
-    return _settle(cluster.put(path, text, origin=Origin.FLAG, source="--bandwidth"), path)
+    return _settle(cluster.put(path, text, origin=Origin.FLAG, source="--bandwidth", name="--bandwidth"), path)
 
 
 def _save(cluster: Cluster, text: str) -> Cluster:
-    return cluster.put(f"tier.{_durable(cluster)}.stall", text, origin=Origin.FLAG, source="--save")
+    return cluster.put(f"tier.{_durable(cluster)}.stall", text, origin=Origin.FLAG, source="--save", name="--save")
 
 
 def _restart(cluster: Cluster, text: str) -> Cluster:
     """All of it, from the failure to the restore: detection and taking a spare are in it."""
-    cluster = cluster.put("recovery.regroup", text, origin=Origin.FLAG, source="--restart")
+    cluster = cluster.put("recovery.regroup", text, origin=Origin.FLAG, source="--restart", name="--restart")
     for key in ("detect", "take"):
         path = f"recovery.{key}"
         if cluster.inputs[path].origin is not Origin.FLAG:
@@ -158,7 +155,7 @@ def _interval(cluster: Cluster, texts: list[str]) -> Cluster:
     """`15min` of the durable tier, or `peer=30s` of a named one."""
     for text in texts:
         name, equals, value = text.rpartition("=")
-        cluster = cluster.put(f"tier.{name if equals else _durable(cluster)}.interval", value, origin=Origin.FLAG, source="--interval")
+        cluster = cluster.put(f"tier.{name if equals else _durable(cluster)}.interval", value, origin=Origin.FLAG, source="--interval", name="--interval")
     return cluster
 
 

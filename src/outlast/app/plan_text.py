@@ -49,8 +49,8 @@ def _answer(plan: Plan) -> Iterator[str]:
     job = scenario.job
     yield f"{scenario.name}: {job.gpus:,} GPUs for {long_duration(job.duration_s)}"
     yield ""
-    error = f"simulated to {percent(ettr.mean_se).replace(' %', '')} of it" if ettr.mean_se >= 5e-4 else "simulated to less than 0.1 of it"
-    yield _row("ETTR", f"{percent(ettr.mean)}   one run in ten lies outside {_between(ettr.low, ettr.high)}; the mean is {error}")
+    error = f"+- {_fine(ettr.mean_se)}" if ettr.mean_se >= NOTHING else "below 0.01 %"
+    yield _row("ETTR", f"{percent(ettr.mean)}   90 of 100 such runs: {_between(ettr.low, ettr.high)}; error of the mean by simulation {error}")
     yield _row("limited by", _binding(plan))
     yield _row("fails", "never" if math.isinf(plan.mttf_s) else f"each {long_duration(plan.mttf_s)}, {_times(plan.interruptions)} in this run")
     for tier in scenario.tiers:
@@ -73,7 +73,7 @@ def _between(low: float, high: float) -> str:
 
 
 def _times(number: float) -> str:
-    return f"{number:,.0f} times" if number >= 10 else f"{number:.2g} times"
+    return f"{number:,.0f} times" if 10 <= number < 1e9 else f"{number:.2g} times"
 
 
 def _binding(plan: Plan) -> str:

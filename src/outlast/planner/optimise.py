@@ -5,7 +5,10 @@ What is best  The share of all GPUs, spares included, that is productive: ETTR x
 Method        Coordinate by coordinate, twice: each asked-for parameter over its candidates, the others as they are, all candidates living through the same
               failures (common random numbers). The winner is then judged, beside the others, over fresh failures, which it was not chosen on.
               Intervals: a grid around the closed form (x 1/8 to x 8), then a finer one around its best. Spares: from none to twice the closed form.
-              Tiers: every set of them of which one survives the largest failure. Redundancy: none, copies=1, copies=2, parity=4+1, parity=8+2.
+              Tiers: every set of them with one that survives as much as any does: what would strike everything has no rate, and is to be survived all
+              the same; for that an interval is a day at most. Redundancy: none, copies=1, copies=2, parity=4+1, parity=8+2; where no
+              tier is in the memory of nodes, one is put up as a candidate (`PEERS`), with its assumptions stated among the inputs.
+Beside it     Fixed intervals, Young's and Daly's, each for the tier that serves most failures; all else as in the best.
 Limits        A local search: parameters that only pay together may be missed. Candidates that differ by less than `se` are not told apart.
 
 This module is pure: data in, data out.
@@ -15,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -27,16 +30,25 @@ from outlast.model import intervals
 from outlast.model.quantities import Kind, echo
 from outlast.planner.cluster_file import Cluster, Origin
 from outlast.planner.readers import AUTO
-from outlast.planner.resolve import rates_by_extent, resolve
-from outlast.planner.scenario import Extent, Scenario
+from outlast.planner.resolve import INTERVAL_MOST_S, rates_by_extent, resolve
+from outlast.planner.scenario import Scenario, Tier
+from outlast.planner.schema import LISTS
 from outlast.planner.sweep import Mapper, Summary, in_order, run_all, window
 
 FIXED_S = (900.0, 1800.0, 3600.0)
 COARSE = tuple(2.0**power for power in (-3, -2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3))
 FINE = (0.8, 0.9, 1.0, 1.1, 1.25)
 REDUNDANCIES = ("none", "copies=1", "copies=2", "parity=4+1", "parity=8+2")
+# a tier that was not asked for: what it would be
+PEERS: Mapping[str, tuple[object, str]] = {
+    "redundancy": ("copies=1", "assumption: put up by the search"),
+    "bandwidth_per_gpu": ("50GB/s", "assumption: a link of 400 Gb/s for each GPU, as Llama 3 405B, arXiv 2407.21783 [P], and all of it free"),
+    "blocking": (False, "assumption: copied beside training"),
+    "stall": ("40ms", "assumption: as ByteRobust's saves into memory, 10 to 40 ms [S]"),
+}
 SPARE_FACTORS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 ROUNDS = 2
+SEARCH_FAILURES, JUDGE_FAILURES = 200, 1_000  # simulated in each replica
 JUDGES_SEED = 1_000_003  # added to the seed for the fresh failures
 
 
@@ -119,8 +131,8 @@ def value_of(scenario: Scenario, ettr: float) -> float:
 
 
 def optimise(cluster: Cluster, parameters: Sequence[Parameter], *, seed: int, replicas: int, budget: Budget = Budget(), mapper: Mapper = in_order) -> Optimum:
-    """Raises UsageError where nothing can be chosen: no tier with redundancy, a budget without a price."""
-    search = _Search(cluster, seed, replicas, budget, mapper)
+    """Raises UsageError for a budget in money without a price."""
+    search = _Search(_with_peers(cluster) if Parameter.REDUNDANCY in parameters else cluster, seed, replicas, budget, mapper)
     for _ in range(ROUNDS):
         for parameter in parameters:
             search.improve(parameter)
@@ -157,7 +169,7 @@ class _Search:
             if not math.isfinite(middle_s):
                 return
             steps = self.best.value("job.step")
-            candidates = {max(steps, round(middle_s * factor / steps) * steps) for factor in factors}
+            candidates = {max(steps, round(min(INTERVAL_MOST_S, middle_s * factor) / steps) * steps) for factor in factors}
             seconds = sorted({one for one in candidates if one not in seen} | {middle_s})
             clusters = [_interval(self.best, name, one, "searched in simulation") for one in seconds]
             seen |= zip(seconds, self._choose(clusters), strict=True)
@@ -173,7 +185,8 @@ class _Search:
     def _choose(self, clusters: list[Cluster]) -> list[float]:
         """Makes the best of them the best; what each came to."""
         scenarios = [resolve(one).scenario for one in clusters]
-        summaries = run_all([window(one) for one in scenarios], seed=self._seed, replicas=self._replicas, mapper=self._mapper)
+        windows = [window(one, SEARCH_FAILURES) for one in scenarios]
+        summaries = run_all(windows, seed=self._seed, replicas=self._replicas, mapper=self._mapper)
         self.simulations += len(scenarios) * self._replicas
         values = [value_of(scenario, summary.mean) for scenario, summary in zip(scenarios, summaries, strict=True)]
         self.best = clusters[int(np.argmax(values))]
@@ -199,14 +212,26 @@ def _spares(cluster: Cluster, count: int) -> Cluster:
     return cluster.put_value("repair.spares", count, origin=Origin.PLAN, source="searched in simulation")
 
 
+def _with_peers(cluster: Cluster) -> Cluster:
+    """With a tier in the memory of nodes, if there is none."""
+    if any(f"tier.{name}.redundancy" in cluster.inputs for name in cluster.tiers):
+        return cluster
+    name = next(one for one in ("peers", "memory-of-peers", "peers-2") if one not in cluster.tiers)
+    out = replace(cluster, tiers=(name, *cluster.tiers))
+    for key, field in LISTS["tier"].items():
+        value, source = PEERS.get(key, (field.default, field.why))
+        if value is not None:
+            out = out.put(f"tier.{name}.{key}", value, origin=Origin.DEFAULT, source=source)
+    return out
+
+
 def _tier_sets(cluster: Cluster) -> Iterator[Cluster]:
-    """All sets of tiers of which one survives the largest failure; a tier that is not in use is never saved. Intervals are chosen anew for each set."""
+    """All sets of tiers of which one survives as much as any does. A tier that is not in use is never saved; intervals are chosen anew for each set."""
     scenario = resolve(cluster).scenario
     survives = {tier.name: tier.survives for tier in scenario.tiers}
-    largest = max((rate.extent for rate in scenario.failures), default=Extent.PROCESS)
     for size in range(1, len(cluster.tiers) + 1):
         for names in itertools.combinations(cluster.tiers, size):
-            if max(survives[name] for name in names) >= min(largest, max(survives.values())):
+            if max(survives[name] for name in names) == max(survives.values()):
                 yield _only(cluster, names)
 
 
@@ -224,10 +249,6 @@ def _only(cluster: Cluster, names: tuple[str, ...]) -> Cluster:
 def _redundancies(cluster: Cluster) -> Iterator[Cluster]:
     """Of the tiers that have one, all alike. What follows from it, the time of a save and what it survives, is worked out anew."""
     names = [name for name in cluster.tiers if f"tier.{name}.redundancy" in cluster.inputs]
-    if not names:
-        raise UsageError(
-            "no tier has a redundancy to choose", hint='give a [[tier]] in the memory of nodes: redundancy = "copies=1", bandwidth_per_gpu = "10GB/s"'
-        )
     for redundancy in REDUNDANCIES:
         out = cluster
         for name in names:
@@ -245,7 +266,7 @@ def _judged(cluster: Cluster, best: Cluster, parameters: Sequence[Parameter], *,
     """The best first, then the others by their value, over failures that nothing was chosen on."""
     named = [("searched", best), *_others(cluster, best, parameters)]
     scenarios = [resolve(one).scenario for _, one in named]
-    summaries = run_all([window(one) for one in scenarios], seed=seed, replicas=replicas, mapper=mapper)
+    summaries = run_all([window(one, JUDGE_FAILURES) for one in scenarios], seed=seed, replicas=replicas, mapper=mapper)
     options = [_option(name, one, scenario, summary, scenarios[0], summaries[0])
                for (name, one), scenario, summary in zip(named, scenarios, summaries, strict=True)]  # fmt: skip
     return (options[0], *sorted(options[1:], key=lambda one: -one.value))
@@ -262,18 +283,26 @@ def _option(name: str, cluster: Cluster, scenario: Scenario, summary: Summary, b
 
 
 def _others(cluster: Cluster, best: Cluster, parameters: Sequence[Parameter]) -> Iterator[tuple[str, Cluster]]:
-    """As the cluster was given; and, where intervals are searched, the best with its durable tier saved by another rule, all else the same."""
+    """As the cluster was given; and, where intervals are searched, the best with its busiest tier saved by another rule, all else the same."""
     yield "as given", _settled(cluster)
     if Parameter.INTERVAL not in parameters:
         return
-    scenario = resolve(best).scenario
-    in_use = [tier for tier in scenario.tiers if math.isfinite(tier.interval_s)]
-    durable = max(in_use, key=lambda tier: tier.survives)
-    cheaper = max((tier.survives for tier in in_use if tier.survives < durable.survives), default=-1)
-    rate = math.fsum(per_s for extent, per_s in rates_by_extent(scenario.failures, scenario.job).items() if cheaper < extent <= durable.survives)
+    tier, per_s = _busiest(resolve(best).scenario)
     for seconds in FIXED_S:
-        yield f"{durable.name} every {echo(seconds, Kind.DURATION)}", _interval(best, durable.name, seconds, "fixed")
-    if rate and durable.stall_s:
+        yield f"{tier.name} every {echo(seconds, Kind.DURATION)}", _interval(best, tier.name, seconds, "fixed")
+    if per_s and tier.stall_s:
         rules = {"Young": intervals.young_s, "Daly, first order": intervals.daly_first_s, "Daly, higher order": intervals.daly_higher_s}
         for name, rule in rules.items():
-            yield f"{durable.name} by {name}", _interval(best, durable.name, rule(durable.stall_s, 1 / rate), name)
+            yield f"{tier.name} by {name}", _interval(best, tier.name, rule(tier.stall_s, 1 / per_s), name)
+
+
+def _busiest(scenario: Scenario) -> tuple[Tier, float]:
+    """The tier that serves most failures, those that no cheaper one in use survives; and how many per second."""
+    in_use = sorted((tier for tier in scenario.tiers if math.isfinite(tier.interval_s)), key=lambda tier: tier.survives)
+    rates = rates_by_extent(scenario.failures, scenario.job)
+    served: list[tuple[Tier, float]] = []
+    below = -1
+    for tier in in_use:
+        served.append((tier, math.fsum(per_s for extent, per_s in rates.items() if below < extent <= tier.survives)))
+        below = tier.survives
+    return max(served, key=lambda pair: pair[1])

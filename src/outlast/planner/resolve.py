@@ -267,13 +267,11 @@ def _in_steps_s(interval_s: float, step_s: float) -> float:
 def _repair(working: _Working, job: Job, failures: tuple[FailureRate, ...]) -> Repair:
     time = working.spread("repair.time")
     wrong = working.number("repair.wrong")
-    losses = {Extent.NODE: 1, Extent.RACK: job.nodes_per_rack}
-    lost_per_s = math.fsum(rate_per_s(one, job) * losses.get(one.extent, 0) * (1 + wrong) for one in failures)
-    down_mean = lost_per_s * time.mean_s
-    working.work_out(
-        "repair.spares", lambda: _spares(down_mean, job.nodes),
-        f"at {SPARE_CONFIDENCE:.1%} of all moments each lost node is replaced; {down_mean:.1f} are in repair on average", origin=Origin.PLAN,
-    )  # fmt: skip
+    losses = {Extent.NODE: 1 + wrong, Extent.RACK: min(job.nodes, job.nodes_per_rack)}
+    down_mean = math.fsum(rate_per_s(one, job) * losses.get(one.extent, 0) for one in failures) * time.mean_s
+    chosen = _spares(down_mean, job.nodes)
+    enough = f"at {SPARE_CONFIDENCE:.1%} of all moments each lost node is replaced" if chosen < job.nodes else "as many as nodes, which may not suffice"
+    working.work_out("repair.spares", lambda: chosen, f"{enough}; {down_mean:,.1f} are in repair on average", origin=Origin.PLAN)
     return Repair(
         spare_nodes=int(working.number("repair.spares")), time=time, wrong=wrong, missed=working.number("repair.missed"),
         source=working.inputs["repair.time"].source,
