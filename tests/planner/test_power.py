@@ -69,7 +69,7 @@ def test_a_staggered_restart_flattens_the_rise_and_costs_its_seconds() -> None:
 
 def test_a_floor_takes_amplitude_away_and_costs_energy_only_while_the_run_stands() -> None:
     """By hand: down for 1 day of 10 at a floor of 50 % in place of 20 %: 0.1 x 0.3 more, of 0.9 + 0.1 x 0.2."""
-    remedy = of([struck(0.0, DAY_S)]).remedies[2]
+    remedy = of([struck(0.0, DAY_S)], stall_s=0.0).remedies[2]
     assert remedy.amplitude_w == pytest.approx(350_000.0)
     assert remedy.energy_cost == pytest.approx(0.03 / 0.92)
 

@@ -15,8 +15,9 @@ from outlast.runtime.given import write_bytes
 FORMATS = ("svg", "png")
 WIDTH_INCHES, HEIGHT_INCHES, ROW_INCHES = 8.0, 4.2, 0.32
 COLOURS = ("#1f5fa8", "#c8502a", "#6b7780", "#3f8f5a")
+TICKS_MOST = 7
 BELOW, ABOVE = "#c8502a", "#1f5fa8"
-STYLE = {
+STYLE: Any = {
     "font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e3e7ea", "axes.axisbelow": True,
     "svg.fonttype": "none", "svg.hashsalt": "outlast",  # text stays text; the same chart is the same file
 }  # fmt: skip
@@ -48,8 +49,9 @@ def picture(charts: Sequence[Chart], kind: str) -> bytes:
     heights = [HEIGHT_INCHES if isinstance(one, Curves) else 1.2 + ROW_INCHES * max(3, len(one.rows)) for one in charts]
     with rc_context(STYLE):
         figure = Figure(figsize=(WIDTH_INCHES, sum(heights)), layout="constrained")
-        axes = figure.subplots(len(charts), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
-        for chart, place in zip(charts, axes, strict=True):
+        parts = figure.subfigures(len(charts), 1, squeeze=False, height_ratios=heights)[:, 0]  # so that long labels of one do not squeeze the others
+        for chart, part in zip(charts, parts, strict=True):
+            place = part.subplots()
             place.set_title(chart.title, loc="left", fontsize=11)
             if isinstance(chart, Curves):
                 _curves(place, chart)
@@ -84,13 +86,21 @@ def _ticks(place: Any, chart: Curves) -> None:
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     if chart.x_log:
-        xs = chart.lines[0].x
-        every = max(1, math.ceil(len(xs) / 8))
-        place.set_xticks(list(xs[::every]))
+        place.set_xticks(_apart(chart.lines[0].x))
         place.xaxis.set_minor_formatter(NullFormatter())
         place.minorticks_off()
     place.xaxis.set_major_formatter(FuncFormatter(lambda value, _: chart.say_x(value)))
     place.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value * 100:.4g} %"))
+
+
+def _apart(xs: Sequence[float]) -> list[float]:
+    """Of the points, those that leave room for their names."""
+    gap = math.log(xs[-1] / xs[0]) / TICKS_MOST
+    taken = [xs[0]]
+    for x in xs[1:]:
+        if math.log(x / taken[-1]) >= gap:
+            taken.append(x)
+    return taken
 
 
 def _bars(place: Any, chart: Bars) -> None:

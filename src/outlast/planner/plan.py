@@ -150,10 +150,11 @@ def _notes(scenario: Scenario, part: Scenario, summary: Summary) -> list[str]:
     job = scenario.job
     if part is not scenario:
         notes.append(
-            f"about {job.duration_s / mttf_of(scenario):.3g} failures are expected; the first {PLAN_FAILURES:,} of a run were simulated: "
+            f"about {_many(job.duration_s / mttf_of(scenario))} failures are expected; the first {PLAN_FAILURES:,} of a run were simulated: "
             f"{echo(float(f'{part.job.duration_s:.3g}'), Kind.DURATION)}"
         )
-        if part.job.duration_s < REPAIRS_LEAST * scenario.repair.time.mean_s:
+        loses_nodes = any(scenario.nodes_lost(one.extent) for one in scenario.failures)
+        if loses_nodes and part.job.duration_s < REPAIRS_LEAST * scenario.repair.time.mean_s:
             notes.append("that is too short for a repair: waiting for nodes is not in the figures")
     largest = max((one.extent for one in scenario.failures), default=Extent.PROCESS)
     if not any(tier.survives >= largest and math.isfinite(tier.interval_s) for tier in scenario.tiers):
@@ -163,6 +164,10 @@ def _notes(scenario: Scenario, part: Scenario, summary: Summary) -> list[str]:
     if 0 < summary.mean < 1e-3 or summary.mean == 0:
         notes.append("the run makes no progress: it fails faster than it recovers and saves")
     return notes
+
+
+def _many(number: float) -> str:
+    return f"{number:,.0f}" if number < 1e9 else f"{number:.2g}"
 
 
 # --- figures without simulation --------------------------------------------------------------------------------

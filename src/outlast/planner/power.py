@@ -86,7 +86,8 @@ def power(scenario: Scenario, interruptions: Iterable[Interruption], *, draw: Dr
     stops = _stops(interruptions, scenario.job.duration_s)
     swings = [_failures(stops, scenario.job.duration_s, amplitude_w, draw), *_saves(scenario, ettr, amplitude_w, draw)]
     swings.append(Swing("step", 0, DAY_S * ettr / scenario.job.step_s, amplitude_w, math.nan, math.nan, 1 / scenario.job.step_s))
-    down = sum(end_s - begin_s for begin_s, end_s in stops) / scenario.job.duration_s
+    down_s = sum(end_s - begin_s for begin_s, end_s in stops) + sum(one.count * one.longest_s for one in swings if one.kind.startswith("save"))
+    down = min(1.0, down_s / scenario.job.duration_s)
     remedies = [_stagger(seconds, len(stops), scenario.job.duration_s, amplitude_w, draw) for seconds in STAGGERS_S]
     remedies += [_floor(floor, down, training_w, draw) for floor in FLOORS if floor > draw.idle]
     return Power(training_w, tuple(swings), tuple(remedies))

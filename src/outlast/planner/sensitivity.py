@@ -132,9 +132,15 @@ def _follows(path: str, resolved: Resolved) -> bool:
 
 
 def _of(cluster: Cluster, one: Input, low: Value, high: Value, why: str) -> _Ends:
-    reader = one.reader
     clusters = tuple(_settled(cluster, one.path, value, why) for value in (low, high))
-    return _Ends(one.path, one.said, _plain(reader.say(low)), _plain(reader.say(high)), why, one.source, (clusters[0], clusters[1]))
+    said = ("half as long", "twice as long") if isinstance(low, Spread) and why == WHY_FACTOR else (_said(one, low), _said(one, high))
+    return _Ends(one.path, one.said, *said, why, one.source, (clusters[0], clusters[1]))
+
+
+def _said(one: Input, value: Value) -> str:
+    """To four digits: ends are no better known."""
+    short = float(f"{value:.4g}") if isinstance(value, float) and math.isfinite(value) else value
+    return one.reader.say(short).replace('"', "")
 
 
 def _settled(cluster: Cluster, path: str, value: Value, why: str) -> Cluster:
@@ -166,7 +172,7 @@ def _rate(cluster: Cluster, resolved: Resolved, one: Input) -> Iterator[_Ends]:
     name = one.path.split(".")[1]
     value = one.value
     assert isinstance(value, (int, float))
-    if not math.isfinite(value):
+    if not math.isfinite(value) or (len(cluster.failures) == 1 and one.range is None):  # one class alone: that is all failures
         return
     if one.range is not None:
         yield _of(cluster, one, *one.range, WHY_RANGE)
@@ -207,7 +213,3 @@ def _factors(count: float) -> tuple[float, float, str]:
         return 0.5, 2.0, WHY_FACTOR
     low, high = rate_interval_per_s(failures=count, exposure_s=1.0, level=0.9)
     return low / count, high / count, WHY_COUNT
-
-
-def _plain(text: str) -> str:
-    return text.replace('"', "")

@@ -5,6 +5,7 @@ The cluster's nodes need outlast itself, in the same version: functions travel b
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from typing import Any, TypeVar
@@ -17,12 +18,13 @@ T = TypeVar("T")
 
 
 def on_ray(address: str) -> OnCores:
-    """A `map` over tasks. `address`: as `ray.init` takes it; `auto` finds the cluster of this machine.
+    """A `map` over tasks. `address`: as `ray.init` takes it; `auto` finds the cluster of this machine, `local` starts one that ends with this process.
 
     Raises UsageError where ray is not installed, or there is no cluster.
     """
     if find_spec("ray") is None:
         raise UsageError("--ray needs the package ray", hint="pip install 'outlast[ray]'")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that is started here reports to nobody, unless its owner wants it to
     import ray
 
     try:
