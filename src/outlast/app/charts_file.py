@@ -13,7 +13,7 @@ from outlast.errors import UsageError
 from outlast.runtime.given import write_bytes
 
 FORMATS = ("svg", "png")
-WIDTH_INCHES, HEIGHT_INCHES, ROW_INCHES = 8.0, 4.2, 0.32
+WIDTH_INCHES, HEIGHT_INCHES, ROW_INCHES = 8.0, 4.2, 0.38
 COLOURS = ("#1f5fa8", "#c8502a", "#6b7780", "#3f8f5a")
 TICKS_MOST = 7
 BELOW, ABOVE = "#c8502a", "#1f5fa8"

@@ -20,7 +20,7 @@ from outlast.model.reliability import rate_interval_per_s
 from outlast.planner.cluster_file import Cluster, Input, Origin, field_of
 from outlast.planner.readers import Value
 from outlast.planner.resolve import Resolved, resolve
-from outlast.planner.scenario import Scenario
+from outlast.planner.scenario import DAY_S, Scenario
 from outlast.planner.schema import SHARE
 from outlast.planner.spread import Spread
 from outlast.planner.sweep import Mapper, in_order, run_all, window
@@ -138,8 +138,11 @@ def _of(cluster: Cluster, one: Input, low: Value, high: Value, why: str) -> _End
 
 
 def _said(one: Input, value: Value) -> str:
-    """To four digits: ends are no better known."""
-    short = float(f"{value:.4g}") if isinstance(value, float) and math.isfinite(value) else value
+    """To three digits, of days where it is a time that long: ends are no better known."""
+    short = value
+    if isinstance(value, float) and math.isfinite(value):
+        size = DAY_S if value > DAY_S and one.path.endswith((".mttf", ".every", ".interval")) else 1.0
+        short = float(f"{value / size:.3g}") * size
     return one.reader.say(short).replace('"', "")
 
 
