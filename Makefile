@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help env run test lint types drill swarm score-diagnosis bench test-gpu clean
+.PHONY: help env run test lint types drill fuzz swarm score-diagnosis bench validate-plan test-gpu clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 18
@@ -40,6 +40,9 @@ types: $(STAMP)  ## mypy, strict
 drill: $(STAMP)  ## the slow tests: hundreds of faults into real processes
 	$(BIN)/python -m pytest -m 'slow or drill' $(ARGS)
 
+fuzz: $(STAMP)  ## the property tests with examples that nobody has seen yet
+	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile=fuzz $(ARGS)
+
 swarm: $(STAMP)  ## simulated lives of runs on all cores; as long as asked: ARGS="--swarm 600"
 	$(BIN)/outlast sim $(if $(ARGS),$(ARGS),--swarm 60)
 
@@ -49,6 +52,9 @@ score-diagnosis: $(STAMP)  ## how often a diagnosis is right: labelled logs (ARG
 
 bench: $(STAMP)  ## the benchmarks, side by side with their peers; writes benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/all.py $(ARGS)
+
+validate-plan: $(STAMP)  ## published figures of runs and clusters beside what the planner computes for them
+	$(BIN)/python benchmarks/validate_plan/published.py $(ARGS)
 
 test-gpu: $(STAMP)  ## the tests that need CUDA devices
 	$(BIN)/python -m pytest -m gpu $(ARGS)

@@ -125,6 +125,26 @@ def _day(text: str, where: str) -> float:
         raise UsageError(f"{where}: {text!r} is no time", hint="as in 2017-04-09 21:36:19") from None
 
 
+def table_of(boards: Boards) -> tuple[list[str], int]:
+    """The boards as a table that `outlast calibrate --csv` reads, in seconds since 1970; and how many events are left out, as no stretch holds them."""
+    events: dict[int, list[tuple[float, str]]] = {}
+    for board, at, kind in zip(boards.event_board, boards.event_at, boards.event_kind, strict=True):
+        events.setdefault(int(board), []).append((float(at), kind))
+    lines, kept = ["gpu,time,class,start,end,installed"], 0
+    until: dict[int, float] = {}
+    for index in np.argsort(boards.begin, kind="stable"):
+        board, end = int(boards.stretch_board[index]), float(boards.end[index])
+        begin = max(float(boards.begin[index]), until.get(board, -np.inf))  # an inventory that missed a removal has a board at two places
+        if begin >= end:
+            continue
+        until[board] = end
+        inside = [(at, kind) for at, kind in events.get(board, []) if begin < at <= end]
+        kept += len(inside)
+        watched = ",".join(f"{day * DAY_S:.0f}" for day in (begin, end, boards.first[board]))
+        lines += [f"{boards.names[board]},{at * DAY_S:.0f},{kind},{watched}" for at, kind in inside] or [f"{boards.names[board]},,,{watched}"]
+    return lines, len(boards.event_at) - kept
+
+
 @dataclass(frozen=True)
 class Cells:
     """(months, batch, cage, age in twelfths of a year): board-years watched, and events. `months` are the first days, as 2016-01."""

@@ -1,6 +1,6 @@
 """What a calibration would have said of Titan's GPU boards, and what came: fitted before a date, held against the months after it.
 
-    python benchmarks/titan.py [--data ../shared/data/titan_gc_full.csv] [--json FILE]
+    python benchmarks/titan.py [--data ../shared/data/titan_gc_full.csv] [--json FILE] [--table FILE]
 
 Two dates: before 2016 (the wave of failures that began then is not in the data) and before 2017 (it is). Predicted is each later month's count of events.
 Boards that are in the machine in that month are taken as known (who replaces boards knows where they are), for all predictors alike.
@@ -27,8 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from _titan import AGES, AGES_PER_YEAR, CAGES, DAY_S, NEW, OLD, Boards, Cells, Floats, Whole, cells_of, read_boards
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks._titan import AGES, AGES_PER_YEAR, CAGES, DAY_S, NEW, OLD, Boards, Cells, Floats, Whole, cells_of, read_boards, table_of
 from outlast.model.reliability import rate_interval_per_s
 from outlast.planner.fit.counts import Prediction, fit_size, predict
 from outlast.planner.fit.regression import PoissonFit, fit_poisson
@@ -46,11 +47,15 @@ CLOCKS = np.arange(1.0, 4.01, 0.1)  # how much faster boards of the upper cages 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Of one predictor: expected counts of all months, in draws (draws, months), and the size of the negative binomial."""
+    """Of one predictor: expected counts of all months, in draws (draws, months), and the size of the negative binomial.
+
+    likelihood  Poisson, of the cells before the date, up to what is the same for all regressions; None for flat rates
+    """
 
     name: str
     expected: Floats
     size: float
+    likelihood: float | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,7 @@ class Score:
     inside: float
     width: float
     log_score: float
+    likelihood: float | None
 
 
 # --- predictors ----------------------------------------------------------------------------------------------
@@ -132,7 +138,9 @@ def _regress(name: str, cells: Cells, until: int, columns: Sequence[tuple[str, F
     normal = normal_quantile(np.random.Generator(np.random.PCG64(SEED)).random((DRAWS, x.shape[1])))
     drawn = np.stack([exposure @ fit.rate(x, coefficients=fit.coefficients + root @ one) for one in normal])
     size = fit_size(count[:until].sum(axis=1), exposure[:until] @ fit.rate(x))
-    return Forecast(name, drawn, size), fit
+    rate = fit.rate(x)
+    likelihood = float((count[:until] * np.log(rate)).sum() - (exposure[:until] @ rate).sum())
+    return Forecast(name, drawn, size, likelihood), fit
 
 
 def flat(cells: Cells, until: int, *, months: int | None) -> list[Forecast]:
@@ -154,7 +162,7 @@ def score(forecast: Forecast, cells: Cells, held_out: range) -> Score:
     return Score(
         forecast.name, float(np.mean([one.mean for one, _ in predictions])), float(np.mean([y for _, y in predictions])),
         float(np.mean([low <= y <= high for low, high, y in ends])), float(np.mean([high - low for low, high, _ in ends])),
-        float(np.mean([one.log_score(y) for one, y in predictions])),
+        float(np.mean([one.log_score(y) for one, y in predictions])), forecast.likelihood,
     )  # fmt: skip
 
 
@@ -190,9 +198,10 @@ def held_against(cells: Cells, cut: str, say: Callable[[str], None], *, title: s
     forecasts = [proportional, finer, by_clock, *flat(cells, until, months=None), *flat(cells, until, months=12)]
     scores = [score(one, cells, range(until, last)) for one in forecasts]
     say(f"\n{title}, fitted before {cut}, held against {last - until} months ({cells.months[until]} to {cells.months[last - 1]})")
-    say(f"  {'':<26}{'a month':>9}{'came':>8}{'in 90 %':>9}{'width':>8}{'log score':>11}")
+    say(f"  {'':<26}{'a month':>9}{'came':>8}{'in 90 %':>9}{'width':>8}{'log score':>11}   likelihood before")
     for one in scores:
-        say(f"  {one.name:<26}{one.predicted:>9.1f}{one.came:>8.1f}{one.inside:>8.0%} {one.width:>8.0f}{one.log_score:>11.2f}")
+        say(f"  {one.name:<26}{one.predicted:>9.1f}{one.came:>8.1f}{one.inside:>8.0%} {one.width:>8.0f}{one.log_score:>11.2f}"
+            + ("" if one.likelihood is None else f"{one.likelihood:>20,.0f}"))  # fmt: skip
     factors = ", ".join(_factor(fit, name) for name in ("cage 1", "cage 2"))
     say(f"  hazards: {factors} times cage 0; a board-year: " + ", ".join(
         f"{name} {np.exp(value):.4f}" for name, value in zip(fit.names, fit.coefficients, strict=True) if name[0] in "on"))  # fmt: skip
@@ -221,12 +230,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, default=Path("../shared/data/titan_gc_full.csv"), help="Titan's table (not part of this project)")
     parser.add_argument("--json", type=Path, help="also write the scores here")
+    parser.add_argument("--table", type=Path, help="only write the boards here, as a table for `outlast calibrate --csv`")
     args = parser.parse_args()
     if not args.data.is_file():
         print(f"skipped: {args.data} is missing; it is gc_full.csv of github.com/olcf/TitanGPULife")
         return 0
     with args.data.open(encoding="utf-8", newline="") as lines:
         boards = read_boards(lines, source=str(args.data))
+    if args.table:
+        rows, left_out = table_of(boards)
+        args.table.write_text("\n".join(rows) + "\n")
+        print(f"{len(rows) - 1:,} rows in {args.table}; {left_out:,} events lie in no stretch of their board, and were left out")
+        return 0
     everything = cells_of(boards, kept=boards.failures(apart_days=0))
     failures = cells_of(boards, kept=boards.failures(apart_days=APART_DAYS))
     overview(boards, everything, print)

@@ -185,7 +185,7 @@ NAMED = (
     ),
     Mutant("a_node_has_room_for_any_number", _NODES, " - taken[node] for", " for"),
     Mutant("an_old_enrolment_is_taken_at_its_word", _HUB, "if self.coordinator.adopts(node) else [])", "if node else [])"),
-    Mutant("times_of_other_clocks_are_taken_as_they_are", _LINES, "getattr(message, name) + by_s", "getattr(message, name)"),
+    Mutant("times_of_other_clocks_are_taken_as_they_are", _LINES, "values[place] += by_s", "pass"),
     Mutant("a_nodes_ranks_are_lost_one_by_one", _HOUSING, "self._several_end, self._node_faults = True, 0", "self._node_faults = 0"),
     Mutant("a_node_that_returns_is_not_waited_for", _HOUSING, "self.nodes.returning.add(node)", "pass"),
     Mutant("a_checkpoint_is_offered_without_its_manifest", _DURABLE, "if not one.has_manifest:", "if False:"),

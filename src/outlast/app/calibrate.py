@@ -31,7 +31,7 @@ from outlast.planner.fit.calibration import Calibration, calibrate, facts, what_
 from outlast.planner.fit.cluster import cluster_of, never_seen
 from outlast.planner.fit.failures_table import Fleet, read_failures, read_moment
 from outlast.planner.fit.ledgers import booked, observe
-from outlast.planner.fit.phases import Phases, phases_of
+from outlast.planner.fit.phases import Phase, Phases, phases_of
 from outlast.planner.fit.rates import LEVEL, ClassRate
 from outlast.planner.scenario import Unit
 from outlast.runtime.given import check_new, read_lines, write_new
@@ -147,14 +147,13 @@ def _show(console: Console, one: Calibration, *, out: str | None) -> None:
         console.print(Padding(Text(text), (0, 0, 0, 2)))
     if one.phases is not None and one.phases.detect.samples_s:
         console.print("\nHow long a recovery takes", style="bold")
-        console.print(Padding(_phases(one.phases), (0, 0, 0, 2)))
+        console.print(Padding(_phases(one.phases, wide=console.width >= WIDE), (0, 0, 0, 2)))
         for text in _books(one):
             console.print(Padding(Text(text, "dim"), (0, 0, 0, 2)))
     for title, texts in (("What these data cannot tell", one.cannot_tell()), ("Taken for granted", one.assumptions())):
         if texts:
             console.print(f"\n{title}", style="bold")
-            for text in texts:
-                console.print(Padding(Text(f"- {text}"), (0, 0, 0, 2)))
+            console.print(Padding(_listed(texts), (0, 0, 0, 2)))
     if out is not None:
         console.print(Text(f"\nwritten to {words.plain(out)}: `outlast plan --cluster {words.plain(out)}`"))
 
@@ -172,7 +171,7 @@ def _rates(one: Calibration, *, wide: bool) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("class", "takes"):
         table.add_column(name, no_wrap=True)
-    for name in ("count", "one each", f"{LEVEL:.0%} interval", *(["per 1,000 a day"] if wide else [])):
+    for name in ("count", "one each", f"{LEVEL * 100:.0f} % interval", *(["per 1,000 a day"] if wide else [])):
         table.add_column(name, justify="right", no_wrap=True)
     for rate in one.rates:
         table.add_row(*_rate_row(rate, wide=wide))
@@ -196,28 +195,48 @@ def _laws(one: Calibration) -> Iterator[str]:
         yield f"size: {one.scale.reason}"
 
 
-def _phases(phases: Phases) -> Table:
+def _listed(texts: Sequence[str]) -> Table:
+    """A line each, which hangs where it is long."""
+    table = Table.grid(padding=(0, 1, 0, 0))
+    for text in texts:
+        table.add_row("-", Text(words.plain(text)))
+    return table
+
+
+def _phases(phases: Phases, *, wide: bool) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("phase", no_wrap=True)
     for name in ("seen", "median", "95 %", "mean"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("taken as", no_wrap=True)
-    table.add_column("of which", overflow="fold")
+    if wide:
+        table.add_column("of which", overflow="fold")
     for phase in phases.all():
         if phase.samples_s:
-            kinds = ", ".join(f"{count} {kind.replace('_', ' ')} ({words.duration(mean_s)})" for kind, (count, mean_s) in phase.by.items())
             row = [str(len(phase.samples_s)), words.duration(phase.median_s), words.duration(phase.p95_s), words.duration(phase.mean_s)]
-            table.add_row(phase.name, *row, phase.how, kinds if len(phase.by) > 1 else next(iter(phase.by)).replace("_", " "))
+            table.add_row(phase.name, *row, phase.how, *([_kinds(phase)] if wide else []))
     return table
+
+
+def _kinds(phase: Phase) -> str:
+    """`14 hang (530 ms), 15 signal (1 ms)`: how many, and their mean."""
+    names = {kind: kind.replace("_", " ") for kind in phase.by}
+    if len(names) == 1:
+        return next(iter(names.values()))
+    return ", ".join(f"{count} {names[kind]} ({words.duration(mean_s)})" for kind, (count, mean_s) in phase.by.items())
 
 
 def _books(one: Calibration) -> Iterator[str]:
     phases = one.phases
     if phases is not None and phases.step_s is not None:
-        yield f"A step takes {words.duration(phases.step_s)} (mean, undisturbed); the first one after a recovery {words.duration(phases.slow_start_s)} longer."
+        later = f"; the first one after a recovery {words.duration(phases.slow_start_s)} longer" if phases.slow_start_s > 0 else ""
+        yield f"A step takes {words.duration(phases.step_s)} (mean, undisturbed){later}."
     interruptions = sum(books.interruptions for books in one.booked)
     lost_s = sum((books.lost_per_interruption_s or 0.0) * books.interruptions for books in one.booked)
     if interruptions:
         yield f"The ledger booked {words.duration(lost_s / interruptions)} to each interruption, work done again included."
+    steady_s, training_s = sum(sum(books.steady_s.values()) for books in one.booked), sum(books.training_s for books in one.booked)
+    if steady_s > 0:
+        yield f"Waiting for data, stalls, evaluation and code between steps took {words.percent(steady_s / training_s)} of training; a step has them in it."
     if phases is not None and phases.unfinished:
         yield f"{words.count(phases.unfinished, 'interruption')} ended in no new commit (yet), and gave no sample."

@@ -42,7 +42,7 @@ def long_duration(seconds: float) -> str:
     if days < 2:
         return duration(seconds)
     number, unit = (days, "d") if days < 731 else (days / 365.25, "y")
-    return f"{number:.3g} {unit}" if number < 1_000 else f"{number:,.0f} {unit}"
+    return f"{number:#.3g}".rstrip(".") + f" {unit}" if number < 999.5 else f"{number:,.0f} {unit}"
 
 
 def span(low_s: float, high_s: float) -> str:

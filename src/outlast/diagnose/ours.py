@@ -2,7 +2,7 @@
 
 A text verdict stands between a first and a last line that no program writes by accident; `without` takes out what is between them and leaves empty
 lines, so that line numbers stay. A block that does not end within OWN_OUTPUT_LINES_MAX lines is read as evidence after all: a first line alone,
-forged or cut, hides nothing.
+forged or cut, hides nothing. A line of ours that stands alone (`is_line_of_ours`) repeats evidence and concludes from it: it counts for nothing either.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from outlast.model.limits import OWN_OUTPUT_LINES_MAX
+from outlast.model.terms import FailureClass
 
 GENERATOR = "outlast diagnose"  # the HTML's <meta name="generator">
 FIRST_WORDS = "outlast diagnose: "
@@ -28,6 +29,19 @@ _BATCH_LINES = 128
 _LAST = LAST_WORDS.encode()
 _CLASS_LINE = re.compile(rb'"class":\s*"[a-z_]+",\s*$')
 _ONE_LINE = re.compile(rb"\{\s*" + _CLASS)
+
+
+LINE_NEEDLES = (b"outlast diagnose", b"outlast report", b"refuted_by", b"where the rank-seconds went", b"refuted by")
+_LINE = re.compile(
+    r'^\W{0,8}(?:outlast (?:diagnose|report|status)\b|where the rank-seconds went|<!doctype html><!-- outlast)|"refuted_by"\s?:|^\W{0,4}refuted by\b',
+    re.IGNORECASE,
+)
+_CLASS_NAMED = re.compile(r'"class"\s?:\s?"(?:' + "|".join(one.value for one in FailureClass) + ')"')
+
+
+def is_line_of_ours(text: str) -> bool:
+    """One of `LINE_NEEDLES` is in it."""
+    return bool(_LINE.search(text[:400]) or ('"refuted_by"' in text and _CLASS_NAMED.search(text)))
 
 
 def is_ours(head: bytes) -> bool:

@@ -51,7 +51,7 @@ def daly_first_s(save_s: float, mttf_s: float) -> float:
 
 
 def daly_first_with_restart_s(save_s: float, mttf_s: float, restart_s: float) -> float:
-    """tau = sqrt(2 delta (M + R)) - delta: the first order of 2006's older form, in which M counts from the end of a restart. M where this is not above 0.
+    """tau = sqrt(2 delta (M + R)) - delta: Daly's first order with the restart inside. M where this is not above 0.
 
     In Daly's exact cost the best interval does not depend on R, so this is longer than `daly_first_s` by up to R / 2M of Young's interval.
     Error, for delta <= M / 2 and R <= M: from sqrt(2 delta / M) / 3 shorter to R / M longer than the best interval.
@@ -86,7 +86,8 @@ def best_s(save_s: float, mttf_s: float) -> float:
 
 
 def availability_best_s(save_s: float, mttf_s: float, restart_s: float) -> float:
-    """tau = sqrt(2 (M + R) delta + delta^2): what makes `availability` highest (arXiv 2410.18124, whose period T_c = tau + delta includes the save).
+    """tau = sqrt(2 (M + R) delta + delta^2): what makes `availability` highest (arXiv 2410.18124: T_c = T_s + sqrt(2 (T_f + T_r) T_s + T_s^2), with
+    the period T_c = tau + delta, the save T_s = delta, T_f = M, T_r = R).
 
     Exact for that first-order cost, in which a failure costs R and half a period, and no failure strikes twice. Against Daly's cost, for delta <= M / 2 and
     R <= M: at most sqrt(delta / M) + R / M of the best interval longer than it, and never shorter.

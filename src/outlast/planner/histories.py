@@ -19,6 +19,7 @@ This module is pure: no clock, no files, no torch.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -33,6 +34,7 @@ from outlast.planner.scenario import FailureRate, Scenario, Unit
 Floats = NDArray[np.float64]
 
 BLOCK = 256
+ROWS = 8  # failures of all replicas whose luck is drawn at once
 WEIBULL_STRETCHES = 512
 FAILURES_MAX = 50_000_000  # drawn at once: 400 MB for their times alone
 _CLASS, _GAPS, _LEMONS, _GAMMA = 100, 101, 102, 1000  # purposes beside those of Luck; _GAMMA + c for class c
@@ -96,12 +98,19 @@ class Histories:
 
     def luck(self, column: Luck) -> Floats:
         """(R, N) of numbers in (0, 1), drawn when asked for; the same each time."""
-        return _columns(self.seed, int(column), self.at_s.shape[1], self.first, self.replicas).T
+        return _columns(_generators(self.seed, column, self.first, self.replicas), self.at_s.shape[1], self.first, self.replicas).T
+
+    def luck_in_order(self, column: Luck) -> Iterator[Floats]:
+        """The same, (ROWS, R) at a time, failure by failure: all of it at once would not fit into a processor's cache."""
+        generators = _generators(self.seed, column, self.first, self.replicas)
+        while True:
+            yield _columns(generators, ROWS, self.first, self.replicas)
 
     def one(self, replica: int) -> History:
         """Replica `first + replica` by itself."""
         count = int(np.isfinite(self.at_s[replica]).sum())
-        luck = np.stack([_columns(self.seed, int(column), count, self.first + replica, 1)[:, 0] for column in Luck], axis=1)
+        first = self.first + replica
+        luck = np.stack([_columns(_generators(self.seed, column, first, 1), count, first, 1)[:, 0] for column in Luck], axis=1)
         part = (replica, slice(count))
         return History(self.at_s[part], self.which[part], self.extra[part], luck, int(self.lemons[replica]))
 
@@ -117,14 +126,13 @@ def draw(scenario: Scenario, *, seed: int, replicas: int, first: int = 0, uncert
     expected = hazards.cumulated[:, -1].sum() * (replicas + BLOCK)
     if expected > FAILURES_MAX:
         raise UsageError(f"{scenario.name}: {expected:.3g} failures in {replicas} replicas", hint="draw fewer replicas at once, or a shorter run")
-    blocks = range(first // BLOCK, (first + replicas - 1) // BLOCK + 1) if replicas else range(0)
-    parts = [_block(scenario, hazards, seed, block, uncertain) for block in blocks]
-    most = max((at_s.shape[0] for at_s, _ in parts), default=0)
+    parts = [_block(scenario, hazards, seed, block, uncertain) for block in _blocks(first, replicas)]
+    most = max((int(np.isfinite(at_s).sum(axis=0).max(initial=0)) for at_s, _ in parts), default=0)
     at_s = np.full((most, len(parts) * BLOCK), np.inf)
     stream = np.zeros((most, len(parts) * BLOCK), dtype=np.int16)
     for number, (times, streams) in enumerate(parts):
         columns = slice(number * BLOCK, (number + 1) * BLOCK)
-        at_s[: times.shape[0], columns], stream[: times.shape[0], columns] = times, streams
+        at_s[: times.shape[0], columns], stream[: times.shape[0], columns] = times[:most], streams[:most]
     here = slice(first % BLOCK, first % BLOCK + replicas)
     return Histories(
         seed, first, at_s[:, here].T, stream[:, here].T, _lemons(scenario, seed, first, replicas), hazards.stream_class, len(scenario.failures)
@@ -135,12 +143,19 @@ def _generator(seed: int, purpose: int, block: int) -> Generator:
     return Generator(PCG64(SeedSequence(seed, spawn_key=(purpose, block))))
 
 
-def _columns(seed: int, purpose: int, rows: int, first: int, replicas: int) -> Floats:
+def _generators(seed: int, purpose: int, first: int, replicas: int) -> list[Generator]:
+    return [_generator(seed, int(purpose), block) for block in _blocks(first, replicas)]
+
+
+def _blocks(first: int, replicas: int) -> range:
+    return range(first // BLOCK, (first + replicas - 1) // BLOCK + 1) if replicas else range(0)
+
+
+def _columns(generators: list[Generator], rows: int, first: int, replicas: int) -> Floats:
     """(rows, replicas) of numbers in (0, 1): failure by failure, so that a longer history begins like a shorter one."""
-    blocks = range(first // BLOCK, (first + replicas - 1) // BLOCK + 1) if replicas else range(0)
-    out = np.empty((rows, len(blocks) * BLOCK))
-    for number, block in enumerate(blocks):
-        out[:, number * BLOCK : (number + 1) * BLOCK] = _generator(seed, purpose, block).random((rows, BLOCK))
+    out = np.empty((rows, len(generators) * BLOCK))
+    for number, generator in enumerate(generators):
+        out[:, number * BLOCK : (number + 1) * BLOCK] = generator.random((rows, BLOCK))
     np.maximum(out, 2.0**-54, out=out)  # random() may be 0
     return out[:, first % BLOCK : first % BLOCK + replicas]
 
@@ -149,7 +164,7 @@ def _lemons(scenario: Scenario, seed: int, first: int, replicas: int) -> NDArray
     exactly = scenario.lemons.share * scenario.job.nodes
     if not exactly:
         return np.zeros(replicas, dtype=np.int64)
-    rounded: NDArray[np.int64] = np.floor(exactly + _columns(seed, _LEMONS, 1, first, replicas)[0]).astype(np.int64)
+    rounded: NDArray[np.int64] = np.floor(exactly + _columns(_generators(seed, _LEMONS, first, replicas), 1, first, replicas)[0]).astype(np.int64)
     return rounded
 
 

@@ -193,7 +193,9 @@ class _Runs:
     def _replace(self, returns: Returns, k: int, runs: Rows, recovers: Flags, regrouped_s: Floats) -> tuple[Floats, Floats]:
         """When nodes are at hand, and when they have been taken in."""
         count, at_s = self._strikes.nodes_lost(k), self._strikes.at_s[k]
-        returns.lose(at_s, at_s + self._repair.of(k), count)
+        back_s = at_s.copy()
+        back_s[runs] += self._repair.at(k, runs)
+        returns.lose(at_s, back_s, count)
         lost = count[runs] + np.where(recovers, self._nodes_lost[runs], 0)
         self._nodes_lost[runs] = lost
         if self._scenario.recovery.shrinks:

@@ -2,11 +2,13 @@
 
 Units      positions in steps, all else in seconds.
 Symbols    pace  seconds of training per step, without stalls; larger in a run that has shrunk
-Method     The position x is reached after A(x) = (x - begin) pace + the stalls of all saves that lie strictly between. Tiers are gone through from the longest
-           interval to the shortest: how many multiples of this one have been reached? Between the last of these and the answer lies no save of a tier
-           already dealt with, so that the next one starts from there. Where all shorter intervals divide a longer one, each round of it takes as long,
-           and a division tells; else it is guessed from the mean pace and put right, which takes four rounds at most (the guess is off by no more
-           than all stalls of one round, and these lie within one interval of the longest).
+           n     runs; S  times at which is asked; J  tiers
+Method     Position x is reached (x - begin) pace after the beginning, and the stalls of all saves that lie between. Tiers are gone through from the longest
+           interval to the shortest: which is the last multiple of this one that has been reached? Between it and the answer lies no save of a tier already
+           dealt with, so that the next tier goes on from there. Where all shorter intervals divide a longer one, each of its rounds takes as long, and a
+           division tells; else it is guessed from the mean pace and put right. The guess is four intervals off at most: by all stalls of one round,
+           before and behind, which are no more than the mean pace spends on one longest interval.
+           What was writing `write` seconds ago has been written now. So a tier is asked what it held then, stalls over, in the same way.
 Limits     Positions below 2^53 steps are exact.
 
 This module is pure: no clock, no files, no torch.
@@ -15,7 +17,6 @@ This module is pure: no clock, no files, no torch.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,90 +24,88 @@ from numpy.typing import NDArray
 from outlast.planner.scenario import Scenario
 
 Floats = NDArray[np.float64]
-Indices = NDArray[np.intp]
 
 STANDSTILL_PACE_S = 1e200  # of a run without nodes: finite, so that no product of it is undefined
-
-
-@dataclass(frozen=True)
-class Reached:
-    """position (n,). Those at `rows` are within stalls, since `since_s` seconds."""
-
-    position: Floats
-    rows: Indices
-    since_s: Floats
+NEVER_STEPS = 1e300  # the interval of a tier that never saves, finite for the same reason
 
 
 class Saves:
     """Of one scenario's tiers."""
 
     def __init__(self, scenario: Scenario) -> None:
-        self._tiers = [(scenario.interval_steps(tier), tier.stall_s, tier.write_s, scenario.is_live(tier)) for tier in scenario.tiers]
+        tiers = scenario.tiers
+        self._live = np.array([[scenario.is_live(tier)] for tier in tiers], dtype=np.bool_).reshape(len(tiers), 1)
+        self._steps = np.array([[min(scenario.interval_steps(tier), NEVER_STEPS)] for tier in tiers]).reshape(len(tiers), 1)
+        self._stall_s = [tier.stall_s for tier in tiers]
+        writes_s = sorted({0.0, *(tier.write_s for tier in tiers)})
+        self._ago_s = np.array(writes_s)[:, None]
+        self._asked = np.array([writes_s.index(tier.write_s) for tier in tiers], dtype=np.intp)  # which of these a tier is about
         stalls: dict[float, float] = {}
-        for steps, stall_s, _, _ in self._tiers:
-            if stall_s and math.isfinite(steps):
-                stalls[steps] = stalls.get(steps, 0.0) + stall_s
-        self._stalls = sorted(stalls.items(), reverse=True)  # (interval, seconds), the longest interval first
+        for tier in tiers:
+            stalls[scenario.interval_steps(tier)] = stalls.get(scenario.interval_steps(tier), 0.0) + tier.stall_s
+        self._stalls = sorted(((steps, seconds) for steps, seconds in stalls.items() if seconds and math.isfinite(steps)), reverse=True)
+
+    @property
+    def stall(self) -> bool:
+        return bool(self._stalls)
 
     def held(self, begin: Floats, left_s: Floats, pace: Floats | float, before: Floats) -> tuple[Floats, Floats]:
-        """Position, and what each tier holds, after `left_s` seconds from `begin` on; `before` (tiers, n): what it held then."""
-        reached = {0.0: self.reached(begin, left_s, pace)}
-        now = np.empty_like(before)
-        for index, (steps, _, write_s, alive) in enumerate(self._tiers):
-            if alive:
-                np.floor(reached[0.0].position, out=now[index])
-            elif math.isinf(steps):
-                now[index] = before[index]
-            else:
-                if write_s not in reached:
-                    reached[write_s] = self.reached(begin, np.maximum(left_s - write_s, 0.0), pace)
-                saved = self._saved(index, reached[write_s])
-                now[index] = np.where(saved > begin, saved, before[index])
-        return reached[0.0].position, now
+        """Position (n,), and what each tier holds (J, n), `left_s` seconds after training went on at `begin`; `before` (J, n): what they held then."""
+        at, left = self._reached(begin, np.maximum(left_s - self._ago_s, 0.0), pace)
+        position = at + np.maximum(left, 0.0) / pace
+        saved = np.floor(position[self._asked] / self._steps)
+        saved *= self._steps
+        if left.min(initial=0.0) < 0:
+            self._take_back(saved, at, left)
+        return position[0], np.where((saved > begin) | self._live, saved, before)
 
-    def _saved(self, index: int, reached: Reached) -> Floats:
-        """The newest multiple of this tier's interval whose stall is over. It may lie before the beginning."""
-        steps = self._tiers[index][0]
-        saved = np.floor(reached.position / steps) * steps
-        if reached.rows.size:
-            at = reached.position[reached.rows]
-            over_s = np.zeros(at.shape)
-            for other, stall_s, _, alive in self._tiers[: index + 1]:
-                if not alive and math.isfinite(other):
-                    over_s += np.where(at % other == 0, stall_s, 0.0)
-            saved[reached.rows] -= np.where((saved[reached.rows] == at) & (reached.since_s < over_s), steps, 0.0)
-        return saved
+    def _take_back(self, saved: Floats, at: Floats, left: Floats) -> None:
+        """Where training stands within the stalls of a position, the tiers whose own is not over hold the one before."""
+        for index, asked in enumerate(self._asked):
+            if self._live[index, 0]:
+                continue
+            runs = np.flatnonzero(left[asked] < 0)
+            there = at[asked, runs]
+            after_s = np.zeros(there.shape)  # stalls that come after its own
+            for later in range(index + 1, len(self._asked)):
+                after_s += np.where(there % self._steps[later, 0] == 0, self._stall_s[later], 0.0)
+            saved[index, runs] -= np.where((saved[index, runs] == there) & (-left[asked, runs] > after_s), self._steps[index, 0], 0.0)
 
-    def reached(self, begin: Floats, left_s: Floats, pace: Floats | float) -> Reached:
-        """Where training is, `left_s` seconds after it went on at `begin`."""
-        at, left, stood = begin, left_s, np.zeros(0)
-        rows: Indices = np.zeros(0, dtype=np.intp)
+    def _reached(self, begin: Floats, left_s: Floats, pace: Floats | float) -> tuple[Floats, Floats]:
+        """(S, n): the last position with stalls that is reached, or `begin`; and the seconds since. Below 0: so much of its stalls is still to come."""
+        at, left = np.broadcast_to(begin, left_s.shape), left_s
         for level, (steps, stall_s) in enumerate(self._stalls):
             shorter = self._stalls[level + 1 :]
-            nested = all(steps % other == 0 for other, _ in shorter)
-            newest, arrived_s = (_by_rounds if nested else _by_guess)(at, left, pace, steps, stall_s, shorter)
-            due_s = stall_s + sum(other_s if nested else np.where(newest % other == 0, other_s, 0.0) for other, other_s in shorter)
-            over = left - arrived_s - due_s
-            saved = newest > at
-            inside = saved & (over < 0)
-            if inside.any():
-                now = np.flatnonzero(inside)
-                stood = np.concatenate([stood, (left - arrived_s)[now]])
-                rows = np.concatenate([rows, now])
-            at, left = np.where(saved, newest, at), np.where(saved, np.maximum(over, 0.0), left)
-        return Reached(at + left / pace, rows, stood)
+            start = begin if level == 0 else at
+            if all(steps % other == 0 for other, _ in shorter):
+                newest, arrived_s = _by_rounds(start, left, pace, steps, stall_s, shorter)
+                due_s: Floats | float = stall_s + sum(other_s for _, other_s in shorter)
+            else:
+                newest, arrived_s = _by_guess(start, left, pace, steps, stall_s, shorter)
+                due_s = stall_s + sum(np.where(newest % other == 0, other_s, 0.0) for other, other_s in shorter)
+            arrived_s += due_s
+            np.subtract(left, arrived_s, out=arrived_s)
+            left = np.where(newest > start, arrived_s, left)
+            at = np.maximum(newest, start)
+        return at, left
 
 
 def _by_rounds(at: Floats, left: Floats, pace: Floats | float, steps: float, stall_s: float, shorter: list[tuple[float, float]]) -> tuple[Floats, Floats]:
-    """The newest multiple of `steps` that is reached, and after how long. It does not lie beyond `at` where none is."""
+    """The newest multiple of `steps` that is reached, and after how long. It does not lie beyond `at` where none is, or where stalls are still to come."""
     ahead = np.floor(at / steps) + 1
     first_s = (ahead * steps - at) * pace
     round_s = steps * pace + stall_s
     for other, other_s in shorter:
-        first_s = first_s + other_s * (ahead * (steps / other) - 1 - np.floor(at / other))
+        first_s += (ahead * (steps / other) - 1 - np.floor(at / other)) * other_s
         round_s = round_s + other_s * (steps / other)
-    rounds = np.floor((left - first_s) / round_s)  # -1 where the first is not reached: it is less than a round away
-    return (ahead + rounds) * steps, first_s + rounds * round_s
+    rounds = left - first_s
+    rounds /= round_s
+    np.floor(rounds, out=rounds)  # below 0 where the first is not reached: it is less than a round away
+    arrived_s = rounds * round_s
+    arrived_s += first_s
+    rounds += ahead
+    rounds *= steps
+    return rounds, arrived_s
 
 
 def _by_guess(at: Floats, left: Floats, pace: Floats | float, steps: float, stall_s: float, shorter: list[tuple[float, float]]) -> tuple[Floats, Floats]:

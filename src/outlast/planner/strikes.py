@@ -9,11 +9,13 @@ This module is pure: no clock, no files, no torch.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from outlast.planner.histories import Histories, Luck
+from outlast.planner.histories import ROWS, Histories, Luck
+from outlast.planner.repairs import Rows
 from outlast.planner.saves import Floats
 from outlast.planner.scenario import Extent, Maintenance, Scenario, Unit
 from outlast.planner.spread import Shape, Spread
@@ -23,21 +25,38 @@ Flags = NDArray[np.bool_]
 
 
 class Seconds:
-    """A duration of each failure: its spread at the failure's luck. One number where it does not vary."""
+    """A duration of each failure: its spread at the failure's luck. One number where it does not vary. To be asked in the order of failures."""
 
     def __init__(self, spread: Spread, histories: Histories, column: Luck) -> None:
         fixed = spread.shape is Shape.CONSTANT or (spread.shape is Shape.MEASURED and len(spread.numbers) == 1) or spread.mean_s == 0
-        self._each = np.full((1, 1), spread.numbers[0]) if fixed else spread.quantile(histories.luck(column).T)
-        self._fixed = fixed
+        self._fixed = np.array([spread.numbers[0]]) if fixed else None
+        self._rows = _InOrder(histories, column, spread.quantile)
 
-    def of(self, k: int) -> Floats:
-        """Of the k-th failure of all replicas: (R,), or (1,)."""
-        row: Floats = self._each[0 if self._fixed else k]
+    def at(self, k: int, runs: Rows) -> Floats:
+        """Of the k-th failure of these replicas: (n,), or (1,) for all."""
+        return self._rows.at(k)[runs] if self._fixed is None else self._fixed
+
+
+class _InOrder:
+    """A column of luck, or what is made of it, row by row."""
+
+    def __init__(self, histories: Histories, column: Luck, made: Callable[[Floats], Floats]) -> None:
+        self._chunks = histories.luck_in_order(column)
+        self._made = made
+        self._first = -ROWS
+        self._rows = np.zeros((0, 0))
+
+    def at(self, k: int) -> Floats:
+        while k >= self._first + ROWS:
+            self._first += ROWS
+            rows = next(self._chunks)
+            self._rows = self._made(rows) if k < self._first + ROWS else rows
+        row: Floats = self._rows[k - self._first]
         return row
 
-    def at(self, k: int, runs: slice | NDArray[np.intp]) -> Floats:
-        seconds: Floats = self._each[0] if self._fixed else self._each[k][runs]
-        return seconds
+
+def _itself(luck: Floats) -> Floats:
+    return luck
 
 
 class Strikes:
@@ -54,7 +73,8 @@ class Strikes:
         self.loses_nodes = any(scenario.nodes_lost(rate.extent) for rate in rates)
         self._nodes_lost = np.array([scenario.nodes_lost(extent) for extent in Extent])
         self._lemons = _Lemons(scenario, histories) if scenario.lemons.factor > 1 else None
-        self._wrong = scenario.repair.wrong > histories.luck(Luck.DIAGNOSIS).T if scenario.repair.wrong and self.loses_nodes else None
+        self._wrong = scenario.repair.wrong
+        self._diagnosis = _InOrder(histories, Luck.DIAGNOSIS, _itself)
         self._now: Flags = np.zeros(self.replicas, dtype=np.bool_)
         self.interruptions: Counts = np.zeros(self.replicas, dtype=np.int64)
 
@@ -70,8 +90,8 @@ class Strikes:
     def nodes_lost(self, k: int) -> Counts:
         """(R,): by the k-th failure; 0 where it does not strike."""
         lost = np.where(self._now, self._nodes_lost[self.extent[k]], 0)
-        if self._wrong is not None:
-            lost += self._now & self._wrong[k] & (self.extent[k] == Extent.NODE)
+        if self._wrong:
+            lost += self._now & (self._diagnosis.at(k) < self._wrong) & (self.extent[k] == Extent.NODE)
         return lost
 
     @property
@@ -85,7 +105,7 @@ class _Lemons:
     def __init__(self, scenario: Scenario, histories: Histories) -> None:
         self._bound, self._nodes = scenario.lemons_bound, scenario.job.nodes
         self._caught, self._missed = scenario.lemons.caught, scenario.repair.missed
-        self._here, self._mended = histories.luck(Luck.LEMON).T, histories.luck(Luck.MENDED).T
+        self._here, self._mended = _InOrder(histories, Luck.LEMON, _itself), _InOrder(histories, Luck.MENDED, _itself)
         self._extra = histories.extra.T
         self._of_node = np.array([rate.unit in (Unit.GPU, Unit.NODE) for rate in scenario.failures], dtype=np.bool_)[histories.which.T]
         self._now = histories.lemons.copy()
@@ -93,14 +113,14 @@ class _Lemons:
 
     def are_there(self, k: int) -> Flags:
         """A lemon's extra failure happens as often as there are lemons; any other always does."""
-        there: Flags = ~self._extra[k] | (self._here[k] < np.minimum(self._now, self._bound) / max(1, self._bound))
+        there: Flags = ~self._extra[k] | (self._here.at(k) < np.minimum(self._now, self._bound) / max(1, self._bound))
         return there
 
     def are_struck(self, k: int, one_node: Flags) -> None:
         """One node: a lemon may be caught, a healthy one mended badly."""
-        lemon = self._extra[k] | (self._of_node[k] & (self._here[k] < self._now / self._nodes))
+        lemon = self._extra[k] | (self._of_node[k] & (self._here.at(k) < self._now / self._nodes))
         chance = np.where(lemon, self._caught, self._missed)
-        changed = one_node & (self._mended[k] < chance)
+        changed = one_node & (self._mended.at(k) < chance)
         self._now += np.where(lemon, -1, 1) * changed
         np.minimum(self._now, self._nodes, out=self._now)
         self.beyond_bound |= self._now > self._bound

@@ -52,18 +52,17 @@ def check_new(path: str) -> None:
 
 
 def write_new(path: str, text: str) -> None:
-    """Whole or not at all, and never over a file that is there. Raises UsageError."""
-    part = Path(f"{path}.part-{os.getpid()}")
+    """Never over a file that is there, and not in part where the disk refuses. Raises UsageError."""
     check_new(path)
+    ours = False
     try:
-        part.write_text(text, encoding="utf-8")
-        os.link(part, path)  # unlike a rename, it refuses to replace
-    except FileExistsError:
-        raise UsageError(f"{path} exists", hint="name a new file, or remove that one") from None
+        with Path(path).open("x", encoding="utf-8") as file:
+            ours = True
+            file.write(text)
     except OSError as error:
+        if ours:
+            Path(path).unlink(missing_ok=True)
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def write_bytes(path: str, data: bytes) -> None:

@@ -86,11 +86,16 @@ _futex = ctypes.CDLL(None).syscall
 _futex.argtypes = (ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
 
 
+def stat_fields(stat: bytes) -> list[bytes]:
+    """Of a /proc/<pid>/stat, from the third on (the state): the second, the name, may hold blanks and brackets. Empty where the process is gone."""
+    return stat.rpartition(b")")[2].split()
+
+
 def set_title(arguments: list[str], name: str) -> None:
     """What `ps` shows: `arguments` as the command line (cut to the room of the original one), `name` (15 bytes) as the command."""
     _prctl(_PR_SET_NAME, name.encode()[:15])
     with open("/proc/self/stat", "rb") as file:
-        fields = file.read().rpartition(b")")[2].split()
+        fields = stat_fields(file.read())
     start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end: fields 48 and 49 of proc(5)
     if 0 < start < end:
         text = b"\0".join(argument.encode("utf-8", "surrogateescape") for argument in arguments)[: end - start - 1]
@@ -119,7 +124,7 @@ def session_members(session: int) -> list[int]:
             continue
         try:
             with open(f"/proc/{name}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
+                fields = stat_fields(file.read())
         except OSError:
             continue
         if int(fields[3]) == session:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from outlast.model import limits
 from outlast.model.messages import OnLine
-from outlast.sim.draws import Stream
+from outlast.sim.draws import Draws
 from outlast.sim.durations import LEAST_S
-from outlast.sim.timeline import FIXED
+from outlast.sim.options import NODES_MAX
+from outlast.sim.timeline import FIXED, NORMAL
 
 if TYPE_CHECKING:
     from outlast.sim.node import Node
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 class Cable:
     """`number` counts connections: what was sent over an older one never arrives. A cut is seen at once by the agent, later by the coordinator."""
 
-    def __init__(self, world: World, node: Node, stream: Stream, *, latency_s: float) -> None:
+    def __init__(self, world: World, node: Node, stream: Draws, *, latency_s: float) -> None:
         self._world = world
         self._node = node
         self._stream = stream
@@ -33,17 +34,25 @@ class Cable:
     def up(self, message: OnLine) -> None:
         """From the agent."""
         if self.connected:
-            self._carry("up", lambda: self._world.hq.on_line(self._node.name, message))
+            self._carry("up", lambda: self._heard(message))
 
     def down(self, message: OnLine) -> None:
         """From the coordinator."""
         if self.connected:
+            if self._node.fleet is not None:
+                self._node.fleet.told(message)
             self._carry("down", lambda: self._node.on_line(message))
 
     def carry_at(self, way: str, message: OnLine, at_s: float) -> None:
         """A message of a heartbeat was sent in a stretch, and arrives after it."""
         up = way == "up"
-        self._carry(way, lambda: self._world.hq.on_line(self._node.name, message) if up else self._node.on_line(message), at_s)
+        self._carry(way, lambda: self._heard(message) if up else self._node.on_line(message), at_s)
+
+    def _heard(self, message: OnLine) -> None:
+        if self._node.fleet is None:
+            self._world.hq.on_line(self._node.name, message)
+        else:
+            self._world.hq.from_fleet(self._node.fleet, message)
 
     def _carry(self, way: str, act: Callable[[], None], taken_s: float | None = None) -> None:
         number = self.number
@@ -55,7 +64,8 @@ class Cable:
             if self.number == number and self.connected:
                 act()
 
-        self._world.timeline.at(at_s, arrive)
+        priority = self._node.place - NODES_MAX if self._world.begins and way == "up" else NORMAL
+        self._world.timeline.at(at_s, arrive, priority=priority)
 
     def dial(self) -> None:
         """The agent connects, and tries again until it is."""

@@ -52,7 +52,7 @@ class Collectives:
             return
         if process not in group.members:
             group.members[process] = None
-            group.size += len(process.each())
+            group.size += process.count
         if group.size < self._ranks:
             return
         if any(not member.alive or member.group is not group for member in group.members):
@@ -89,7 +89,7 @@ class Collectives:
             return
         number = process.collectives
         process.collectives += 1
-        group.entered[number] = entered = group.entered.get(number, 0) + len(process.each())
+        group.entered[number] = entered = group.entered.get(number, 0) + process.count
         if entered == self._ranks:
             group.entered.pop(number - 2, None)
             rings = not self._paths.whole and self._turns.chance(0.5)

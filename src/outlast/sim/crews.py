@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -58,9 +59,15 @@ class Crews:
         for rank, process in sorted(there.items()):
             alike.setdefault((process.node.place, rank if rank in self._apart else -1, *_state(process)), []).append(process)
         step = max(process.machine.committed for process in there.values())
-        for number, same in enumerate(alike.values()):
+        for node in self._world.nodes:
+            if node.luck is not None:
+                node.luck.goes_to(node.drawn_at, step)
+        groups: Counter[int] = Counter()  # of each node
+        for same in alike.values():
+            node = same[0].node
+            groups[node.place] += 1
             for one in (one for process in same for one in (process, *process.mates)):
-                one.luck = Luck(pool, same[0].node.place, number, step)
+                one.luck = Luck(pool, node.drawn_at, groups[node.place], step)
             if len(same) > 1 and not self._none:
                 self._one_of(same)
                 for process in same[1:]:

@@ -63,6 +63,10 @@ class Luck:
 
     def __init__(self, pool: Pool, *place: int) -> None:
         self._pool = pool
+        self.goes_to(*place)
+
+    def goes_to(self, *place: int) -> None:
+        """What is drawn next is what others draw who begin there."""
         at = 0
         for number in place:
             at = (at * 40_503 + number + 1) % POOL_UNITS

@@ -67,7 +67,7 @@ class NotGivenUp(Checker):
         self._newest = 0  # step that all ranks have committed
         self._first = 0  # step that a rank has committed: under replicated state it counts for all
         self._ranks = 0
-        self._done: dict[int, set[int]] = {}  # steps after it -> ranks that have
+        self._done: dict[int, dict[int, int]] = {}  # steps after it -> ranks that have, and for how many each stands
         self._plans = 0
         self._since = [0, 0]  # plans since a rank, and since all ranks, committed a new step
 
@@ -81,17 +81,17 @@ class NotGivenUp(Checker):
         elif isinstance(seen, Stretch):
             self._all_have(seen.last)
         elif isinstance(seen, StepDone):
-            self._has(seen.rank, seen.step)
+            self._has(seen.rank, seen.step, seen.count)
         elif isinstance(seen, RunOver) and seen.state == "failed":
             yield from self._justified(seen)
 
-    def _has(self, rank: int, step: int) -> None:
+    def _has(self, rank: int, step: int, count: int) -> None:
         if step > self._first:
             self._first, self._since[0] = step, 0
         if step > self._newest:
-            ranks = self._done.setdefault(step, set())
-            ranks.add(rank)
-            if len(ranks) == self._ranks:
+            ranks = self._done.setdefault(step, {})
+            ranks[rank] = count
+            if len(ranks) == self._ranks or sum(ranks.values()) == self._ranks:
                 self._all_have(step)
 
     def _all_have(self, step: int) -> None:

@@ -11,16 +11,22 @@ from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions,
 from outlast.engine.protocol.hub import Hub
 from outlast.engine.protocol.outputs import End, FindCheckpoint, Line, Manifest, Output, Record, SetTimer, Tell, ToAgent
 from outlast.engine.protocol.rebuild import Remembered
+from outlast.engine.protocol.state import Stage
 from outlast.model import limits
 from outlast.model.messages import Beat, Checkpointed, Grant, OnLine, Progress
 from outlast.model.records import Event, Interruption
 from outlast.model.verdict import Verdict
+from outlast.sim.crews import Parted
 from outlast.sim.disk import step_of
+from outlast.sim.fleets import Echo
 from outlast.sim.observations import DrainPlanned, Offered, Planned, SaveFailed
+from outlast.sim.options import NODES_MAX
 from outlast.sim.timeline import FIXED, ROUTINE
 from outlast.sim.verdicts import policy_of
 
 if TYPE_CHECKING:
+    from outlast.sim.fleets import Fleet
+    from outlast.sim.node import Node
     from outlast.sim.world import World
 
 LEASES = "leases"  # the hub's timer
@@ -79,8 +85,36 @@ class Headquarters:
     def on_line(self, node: str, message: OnLine) -> None:
         hub = self.hub
         if self.lives and hub is not None:
-            self._heard(getattr(message, "message", message))
+            self._heard(getattr(message, "message", message), told=node not in self._world.untold)
             self.led(lambda: hub.on_line(node, message, now_s=self._world.now_s))
+
+    def from_fleet(self, fleet: Fleet, message: OnLine) -> None:
+        """What each of these nodes says, one after the other; `message` as the first of them says it."""
+        hub = self.hub
+        if self.lives and hub is not None:
+            now_s = self._world.now_s
+            if self._world.begins:
+                for place, (name, said) in zip(fleet.likeness.members, fleet.said(message), strict=True):
+                    self._world.timeline.at(now_s, partial(self.on_line, name, said), priority=place - NODES_MAX)
+                return
+            self._heard(getattr(message, "message", message))
+            for name, said in fleet.said(message):
+                coordinator, committed = self.coordinator, self._world.committed
+                generation, stage = coordinator.generation, coordinator.stage
+                outputs = hub.on_line(name, said, now_s=now_s)
+                if outputs or coordinator.stage is not stage or coordinator.generation != generation:
+                    self._follow(outputs, coordinator, generation, stage, committed)
+
+    def beaten(self, node: Node, beat: Beat, *, now_s: float) -> list[Output]:
+        """The last heartbeat of a stretch: what comes of it, at that moment."""
+        hub = self.hub
+        assert hub is not None
+        granted = hub.on_beats(node.name, beat, now_s=now_s)
+        for name, _ in () if node.fleet is None else node.fleet.others():
+            also = hub.on_beats(name, beat, now_s=now_s)
+            if [getattr(line, "message", line) for line in also] != [getattr(line, "message", line) for line in granted]:
+                raise Parted(f"node {name} is granted another lease than {node.name}")
+        return granted
 
     def on_disconnected(self, node: str) -> None:
         hub = self.hub
@@ -102,17 +136,21 @@ class Headquarters:
     def _through_hub(self, outputs: list[Output]) -> list[Output]:
         return self.hub.led(outputs, now_s=self._world.now_s) if self.hub is not None else outputs
 
-    def _heard(self, news: Any) -> None:
+    def _heard(self, news: Any, *, told: bool = True) -> None:
         if isinstance(news, Checkpointed) and news.error:
             self._world.see(SaveFailed(news.step, news.error))
-        if type(news) not in (Progress, Beat):
+        if told and type(news) not in (Progress, Beat):
             self._world.say(brief(news))
 
     def led(self, act: Callable[[], list[Output]]) -> None:
         """Drive the coordinator, look at the plans that it made, and carry out what it asks for."""
-        world, coordinator = self._world, self.coordinator
-        generation, stage, committed = coordinator.generation, coordinator.stage, world.committed
-        outputs = act()
+        coordinator, committed = self.coordinator, self._world.committed
+        generation, stage = coordinator.generation, coordinator.stage
+        self._follow(act(), coordinator, generation, stage, committed)
+
+    def _follow(self, outputs: list[Output], coordinator: Coordinator, generation: int, stage: Stage, committed: int) -> None:
+        """`generation`, `stage` and `committed`: as they were before."""
+        world = self._world
         if coordinator.generation != generation:
             generation = coordinator.generation
             plans = [m.plan for m in coordinator.roster.members() if m.plan is not None and m.plan.generation == generation]
@@ -137,14 +175,18 @@ class Headquarters:
 
     def _carry_out(self, output: Output) -> None:
         world = self._world
-        if isinstance(output, ToAgent):
-            world.say(f"coordinator: {brief(output.message)}")
-            world.command(output.message)
-        elif isinstance(output, Line):
-            if type(output.message) is not Grant:
+        if isinstance(output, Line):
+            line = world.line_to(output.node)
+            if isinstance(line, Echo):  # of whom the trace tells nothing, where no policy acts
+                line.down(output.message)
+                return
+            if type(output.message) is not Grant and output.node not in world.untold:
                 world.say(f"to {output.node}: {brief(getattr(output.message, 'message', output.message))}")
             world.verdicts.ordered(output.node, getattr(output.message, "message", None))
-            world.node_of(output.node).cable.down(output.message)
+            line.down(output.message)
+        elif isinstance(output, ToAgent):
+            world.say(f"coordinator: {brief(output.message)}")
+            world.command(output.message)
         elif isinstance(output, SetTimer):
             self._set_timer(output)
         elif isinstance(output, Record):

@@ -165,7 +165,10 @@ def draw_saves(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
     return tuple(faults)
 
 
-def live(*, seed: int, given: Mapping[str, Any], faults: tuple[PlannedFault, ...] | None = None, every_step: bool = False, every_rank: bool = False) -> Life:
+def live(
+    *, seed: int, given: Mapping[str, Any], faults: tuple[PlannedFault, ...] | None = None, every_step: bool = False, every_rank: bool = False,
+    every_node: bool = False,
+) -> Life:  # fmt: skip
     """The life of one seed; `given` options are not drawn, nor are faults where a plan is given. Raises UsageError for what cannot be."""
     options = draw_options(Stream(seed, "options"), given)
     if "checkpoint_every" not in given and not options.failures:
@@ -181,11 +184,13 @@ def live(*, seed: int, given: Mapping[str, Any], faults: tuple[PlannedFault, ...
         faults += draw_company(Stream(seed, "company"), options, faults[0])
         faults += draw_partings(Stream(seed, "partings"), options)
         faults += draw_saves(Stream(seed, "saves"), options)
-    return lived(seed=seed, options=options, faults=faults, every_step=every_step, every_rank=every_rank)
+    return lived(seed=seed, options=options, faults=faults, every_step=every_step, every_rank=every_rank, every_node=every_node)
 
 
-def lived(*, seed: int, options: Options, faults: tuple[PlannedFault, ...], every_step: bool = False, every_rank: bool = False) -> Life:
-    """The same with nothing drawn but what the world draws. `every_step`: see sim/stretches.py; `every_rank`: sim/crews.py."""
+def lived(
+    *, seed: int, options: Options, faults: tuple[PlannedFault, ...], every_step: bool = False, every_rank: bool = False, every_node: bool = False
+) -> Life:
+    """The same with nothing drawn but what the world draws. `every_step`: see sim/stretches.py; `every_rank`: sim/crews.py; `every_node`: sim/fleets.py."""
     for fault in faults:
         if fault.rank is not None and fault.rank >= options.ranks:
             raise UsageError(f"fault {fault.id} strikes rank {fault.rank}, and there are {options.ranks}", hint=f"ranks are 0 to {options.ranks - 1}")
@@ -200,12 +205,12 @@ def lived(*, seed: int, options: Options, faults: tuple[PlannedFault, ...], ever
         if fault.rank == -1 and not options.spares:
             raise UsageError(f"fault {fault.id} strikes a spare, and there is none", hint="say how many with --spares")
     reached.clear()
-    world = World(options=options, script=script_of(options.way), faults=faults, seed=seed, every_step=every_step, every_rank=every_rank)
+    world = World(options=options, script=script_of(options.way), faults=faults, seed=seed, every_step=every_step, every_rank=every_rank, every_node=every_node)
     with _seldom_collected():
         try:
             end = world.run(bound_s=options.for_s + SLACK_S * (1 + len(faults)))
         except Parted:
-            return lived(seed=seed, options=options, faults=faults, every_step=every_step, every_rank=True)
+            return lived(seed=seed, options=options, faults=faults, every_step=every_step, every_node=True, every_rank=every_node or world.fleet is None)
     return Life(
         seed=seed, options=options, faults=faults, result=world.jury.result, violations=tuple(world.jury.violations),
         fired=world.strikes.fired, in_recovery=tuple(world.strikes.in_recovery), marks=dict(sorted((world.marks | reached).items())),

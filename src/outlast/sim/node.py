@@ -38,7 +38,7 @@ from outlast.model.messages import ForAgent, FromAgent, Grant, Images, OnLine, P
 from outlast.model.terms import Cause, Phase
 from outlast.sim import crews
 from outlast.sim.cables import Cable
-from outlast.sim.draws import Stream
+from outlast.sim.draws import Luck, Stream
 from outlast.sim.durations import BODY_SPREAD_S
 from outlast.sim.links import Links
 from outlast.sim.observations import RankGiven
@@ -48,6 +48,7 @@ from outlast.sim.timeline import BUSY, FIXED, ROUTINE
 from outlast.sim.watch import Watch
 
 if TYPE_CHECKING:
+    from outlast.sim.fleets import Fleet
     from outlast.sim.world import World
 
 TYPICAL_S = {Phase.VOTE: 0.005, Phase.APPLY: 0.005, Phase.SNAPSHOT: 0.005, Phase.DATA: 0.001}
@@ -58,17 +59,21 @@ Script = Callable[["World", Process], Thread]
 
 class Node:
     """`heard_s`: when a worker last printed something. `doomed`: workers that the agent has killed, forked by then or not. `slots`: of each rank that
-    was here, slot -> step. `lives`: it has power. Its clock has an offset, and a rate of its own.
+    was here, slot -> step. `lives`: it has power. Its clock has an offset, and a rate of its own. `fleet`: the nodes that this one is simulated for, `count`
+    of them; None: itself. `drawn_at`: where its ranks' draws begin, `luck`: draws of nodes that draw alike. `told`: the trace tells of it.
 
     Where there are several nodes the agent stands behind an `Outpost`, whose line is `cable`.
     """
 
     def __init__(
-        self, world: World, *, name: str, script: Script, links: Links, kernel: Stream, lines: Stream, standstills: Stream, rests: bool,
-        clock: tuple[float, float],
+        self, world: World, *, name: str, place: int, script: Script, links: Links, kernel: Stream, lines: Stream, standstills: Stream, rests: bool,
+        clock: tuple[float, float], fleet: Fleet | None, drawn_at: int, luck: Luck | None,
     ) -> None:  # fmt: skip
         self.name = name
-        self.place = world.options.node_names.index(name)
+        self.place = place
+        self.fleet = fleet
+        self.count = 1 if fleet is None else len(fleet)
+        self.drawn_at = drawn_at
         self.lives = True
         self.processes: dict[int, Process] = {}
         self.slots: dict[int, dict[int, int]] = {}
@@ -77,7 +82,8 @@ class Node:
         self._world = world
         self._script = script
         self._links = links
-        self._kernel = kernel
+        self.luck = luck
+        self._kernel = luck or kernel
         self._rests = rests
         self._offset_s, self._rate = clock
         self._true = clock == (0.0, 1.0)  # it goes as the world's
@@ -86,7 +92,7 @@ class Node:
         self._set = 0  # timers that were
         self._boots = 0
         self._beat_due_s = 0.0
-        self.cable = Cable(world, self, lines, latency_s=world.options.latency_s)
+        self.cable = Cable(world, self, luck or lines, latency_s=world.options.latency_s)
         self.still = Standstill(world, self, standstills)
         self._boot()
 
@@ -207,6 +213,10 @@ class Node:
         """By the world's clock."""
         return self._world.options.beat_s / self._rate + ROUNDING_S
 
+    @property
+    def told(self) -> bool:
+        return self.name not in self._world.untold
+
     def is_quiet(self) -> bool:
         """Its line stands, its agent asks nobody anything, and nothing stands still."""
         line = self.outpost is None or (self.outpost.is_in and self.cable.connected and self.cable.lags_until_s <= self._world.now_s)
@@ -312,7 +322,7 @@ class Node:
         process = Process(order.worker, order.rank, order.kind, order.generation, machine, beacon, book, self._world.now_s, self)
         process.beacon.typical_s.update(TYPICAL_S)
         process.beacon.typical_s[Phase.BODY] = self._world.options.step_s + BODY_SPREAD_S
-        process.luck = self._world.luck(order.worker)
+        process.luck = self._world.luck(process)
         self.processes[order.worker] = process
         self._world.living += 1
         self._world.takes_rank(process, order.rank)
@@ -379,7 +389,8 @@ class Node:
         process.alive, process.ended_s = False, self.now_s
         self._world.living -= 1
         self.sleeps_no_more(process)
-        self._world.say(f"worker {process.worker} (rank {process.rank}) ends: {f'signal {signal}' if signal else f'exit code {exit_code}'}")
+        if self.told:
+            self._world.say(f"worker {process.worker} (rank {process.rank}) ends: {f'signal {signal}' if signal else f'exit code {exit_code}'}")
         self._world.lives.ended(process, now_s=self._world.now_s)
         self._world.collectives.leave(process, well=exit_code == 0)
         if process.rank >= 0:

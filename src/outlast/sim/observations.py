@@ -91,7 +91,9 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """A process has committed `step`; `content` is the step that its state really is of. `owners`: living processes that hold its rank."""
+    """A process has committed `step`; `content` is the step that its state really is of. `owners`: living processes that hold its rank. `count`: so many
+    ranks, all alike (sim/fleets.py).
+    """
 
     worker: int
     rank: int
@@ -99,6 +101,7 @@ class StepDone:
     step: int
     content: int
     owners: tuple[int, ...]
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)

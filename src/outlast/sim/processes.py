@@ -123,6 +123,11 @@ class Process:
         return self.mates or [self]
 
     @property
+    def count(self) -> int:
+        """How many these are, on all nodes that its node is simulated for."""
+        return (len(self.mates) or 1) * self.node.count
+
+    @property
     def unit(self) -> Process:
         """What is simulated for it."""
         return self if self.crew is None else self.crew

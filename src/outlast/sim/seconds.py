@@ -5,6 +5,8 @@ and what was published last is its life in the ledger, as runtime/coordinator/bo
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from outlast.model.goodput import Accounting, account_session
 from outlast.model.records import Interruption, Life
@@ -35,7 +37,10 @@ class Lives:
         promoted = process.kind != "rank" and opened_s is not None
         assigned_s = opened_s if promoted and opened_s is not None else process.spawned_s
         seconds = dict(beacon.seconds) if opened_s is not None else {}
-        self._ended.append(Life(process.worker, 1, "node", beacon.rank, "rank", assigned_s, opened_s, now_s, seconds, beacon.cause))
+        life = Life(process.worker, 1, "node", beacon.rank, "rank", assigned_s, opened_s, now_s, seconds, beacon.cause)
+        self._ended.append(life)
+        if process.node.fleet is not None:
+            self._ended += [replace(life, worker=life.worker + rank - life.rank, rank=rank) for rank in process.node.fleet.like(life.rank)]
 
     def account(self, *, world_size: int, began_s: float, over_s: float, interruptions: list[Interruption]) -> Accounting:
         return account_session(
@@ -52,6 +57,7 @@ class Worked:
         self._newest = [0] * ranks  # the newest of them that took any time
         self._unsure = [0] * ranks  # how many may be booked as something else
         self._longest_s = 0.0
+        self._watched: Sequence[int] = range(ranks)
 
     def given(self, rank: int, step: int) -> None:
         """It is in a group with the state of `step`."""
@@ -76,11 +82,21 @@ class Worked:
     def all_did(self, count: int, last: int, step_s: float) -> None:
         """`count` steps each, of `step_s`, up to `last`."""
         self._longest_s = max(self._longest_s, step_s)
-        for rank, seconds in enumerate(self._seconds):
+        for rank in self._watched:
+            seconds = self._seconds[rank]
             new = last - max(self._upto[rank], last - count)  # holders that were lost may have done some of them
             if new > 0:
                 seconds[:] = [math.fsum((*seconds, new * step_s))]
                 self._upto[rank] = self._newest[rank] = last
+
+    def only(self, ranks: Iterable[int]) -> None:
+        """Others are not watched, but found to be the `same` at the end."""
+        self._watched = tuple(ranks)
+
+    def same(self, rank: int, others: Iterable[int]) -> None:
+        """What was so of `rank` was so of these."""
+        for other in others:
+            self._seconds[other], self._unsure[other] = self._seconds[rank], self._unsure[rank]
 
     def seconds(self) -> tuple[float, ...]:
         return tuple(math.fsum(seconds) for seconds in self._seconds)

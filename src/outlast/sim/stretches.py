@@ -74,9 +74,10 @@ class Stretches:
     def arrive(self, process: Process) -> None:
         by_rank(process)
         self._there[process.rank] = process
-        self._count += len(process.each())
+        self._count += process.count
         if self._count < self._world.options.ranks:
             return
+        self._world.begun()
         self._world.calm(True)
         if self._goal is not None:
             last, ends_s = self._goal
@@ -242,7 +243,7 @@ class Stretches:
             if heard_s > ends_s:
                 node.cable.carry_at("up", beat, heard_s)
                 continue
-            for granted in hub.on_beats(node.name, beat, now_s=heard_s):
+            for granted in self._world.hq.beaten(node, beat, now_s=heard_s):
                 assert isinstance(granted, Line) and isinstance(granted.message, Grant), granted
                 if heard_s + LEAST_S > ends_s:
                     node.cable.carry_at("down", granted.message, heard_s + LEAST_S)

@@ -150,6 +150,7 @@ class Strikes:
 
     def _note(self, fault: PlannedFault, worker: int, whom: str) -> None:
         world = self._world
+        world.begun()
         world.say(f"FAULT {fault.id}: {fault.kind} strikes {whom}")
         stage, rebuilt = world.coordinator.stage, world.hq.lives and world.coordinator.stage is not Stage.REBUILDING
         if stage is not Stage.STOPPING and (not rebuilt or any(one.resumed_s is None for one in world.interruptions.values())):

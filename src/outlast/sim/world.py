@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterable
 
 from outlast.engine.protocol.coordinator import Coordinator
 from outlast.engine.protocol.outputs import End
@@ -15,11 +16,14 @@ from outlast.model.fault_plan import PlannedFault
 from outlast.model.messages import ForAgent
 from outlast.model.records import Interruption
 from outlast.model.terms import Cause, Phase
+from outlast.sim import fleets
+from outlast.sim.cables import Cable
 from outlast.sim.checkers import Jury
 from outlast.sim.collectives import Collectives
-from outlast.sim.crews import Crews
+from outlast.sim.crews import Crews, Parted
 from outlast.sim.disk import Disks
 from outlast.sim.draws import Luck, Pool, Stream
+from outlast.sim.fleets import Echo, Fleet
 from outlast.sim.headquarters import Headquarters
 from outlast.sim.links import Links
 from outlast.sim.node import Node, Script
@@ -46,10 +50,11 @@ class World:
     steady  all work and all messages take the least time
     every_step  those of undisturbed stretches too are simulated: the same course, in more time
     every_rank  each is simulated by itself, though others of its node do the same: the same course, in more time
+    every_node  likewise; `every_rank` means this too
     """
 
     def __init__(self, *, options: Options, script: Script, faults: tuple[PlannedFault, ...] = (), seed: int = 0,
-                 rests: bool = True, steady: bool = False, every_step: bool = False, every_rank: bool = False) -> None:  # fmt: skip
+                 rests: bool = True, steady: bool = False, every_step: bool = False, every_rank: bool = False, every_node: bool = False) -> None:  # fmt: skip
         self._streams: list[Stream] = []
 
         def stream(purpose: str) -> Stream:
@@ -72,14 +77,13 @@ class World:
         self.disks = Disks(self, stream("disks"))
         self.verdicts = Verdicts(self, stream("verdicts"))
         self.pool = Pool(Stream(seed, "luck"), steady=steady) if options.alike else None
-        self.nodes = [
-            Node(
-                self, name=name, script=script, links=self._links, kernel=kernel, lines=lines, standstills=standstills, rests=rests,
-                clock=_clock(clocks, options),
-            )
-            for name in options.node_names
-        ]  # fmt: skip
-        self._by_name = {node.name: node for node in self.nodes}
+        self._likeness = fleets.alike(options, faults)
+        self.fleet = Fleet(self._likeness, options.node_names) if self._likeness is not None and not (every_rank or every_node) else None
+        self.nodes: list[Node] = []
+        self._by_name: dict[str, Node] = {}
+        self._lines: dict[str, Cable | Echo] = {}
+        self.untold: frozenset[str] = frozenset()  # nodes of which the trace says nothing
+        self._make_nodes(script, kernel, lines, standstills, clocks, rests=rests)
         self.transfer: tuple[int, int, Node] | None = None  # generation and step of the transfer image, and where it lies
         self.transfer_died = False  # with its node
         self._by_rank: dict[int, dict[int, Process]] = {}
@@ -93,12 +97,44 @@ class World:
         self.marks: dict[str, int] = {}
         self.lives = Lives()
         self.worked = Worked(options.ranks)
+        if self.fleet is not None:
+            self.worked.only(self.fleet.without_likes(options.ranks))
         self.stop_asked = False
         self.living = 0  # processes that live
         self.bound_s = math.inf
         self.stretches = Stretches(self, every_step=every_step)
         self.crews = Crews(self, faults, every_rank=every_rank)
         self._laggard = 0  # a rank that has sealed less than others
+        self.begins = self._likeness is not None  # nothing is drawn yet, and what nodes say at one moment arrives in their order
+
+    def _make_nodes(self, script: Script, kernel: Stream, lines: Stream, standstills: Stream, clocks: Stream, *, rests: bool) -> None:
+        likeness, names, shared = self._likeness, self.options.node_names, (0.0, 1.0)
+        alike = likeness.places if likeness is not None else frozenset()
+        for place, name in enumerate(names):
+            clock = _clock(clocks, self.options)
+            if place in alike and self.pool is not None:
+                shared = clock if likeness is not None and place == likeness.herald else shared
+                clock, luck = shared, Luck(self.pool, fleets.PLACE)
+            else:
+                luck = None
+            which = self.fleet.place_of(place) if self.fleet is not None else -1
+            if which > 0 and self.fleet is not None:
+                self._lines[name] = Echo(self.fleet, which)
+                continue
+            node = Node(
+                self, name=name, place=place, script=script, links=self._links, kernel=kernel, lines=lines, standstills=standstills, rests=rests,
+                clock=clock, fleet=self.fleet if which == 0 else None, drawn_at=place if luck is None else fleets.PLACE, luck=luck,
+            )  # fmt: skip
+            self.nodes.append(node)
+            self._by_name[name], self._lines[name] = node, node.cable
+        if likeness is not None:
+            self.untold = frozenset(names[place] for place in likeness.members[1:])
+
+    def begun(self) -> None:
+        """Something has struck, or the first stretch is near: from now on things take as long as is drawn."""
+        if self.begins:
+            self.begins = False
+            self.calm(False)
 
     @property
     def interruptions(self) -> dict[int, Interruption]:
@@ -120,16 +156,20 @@ class World:
         self.bound_s = BEGAN_S + bound_s
         if self.options.for_s:
             self.timeline.after(self.options.for_s, lambda: self.ask_stop(reason="its time is up", exit_code=0), sort=FIXED)
+        if self.begins:
+            self.calm(True)
         self.hq.begin()
         for node in self.nodes:
             node.begin()
         self.strikes.arm()
-        step, stirred, violations = self.timeline.step, self.stirred, self.jury.violations
+        step, stirred, violations, fleet = self.timeline.step, self.stirred, self.jury.violations, self.fleet
         while (self.end is None or self.living) and not violations and step(until_s=self.bound_s):
             if stirred:
                 for node in stirred:
                     node.watch.event_ends()
                 stirred.clear()
+            if fleet is not None:
+                fleet.check(now_s=self.now_s)
         if self.end is None and not self.jury.violations:
             self.see(NothingMoves(bound_s, self.describe()))
         return self.end
@@ -176,6 +216,8 @@ class World:
 
     def takes_rank(self, process: Process, rank: int) -> None:
         """From its birth, or by a plan."""
+        if self.fleet is not None and self.fleet.houses(rank) and process.node.fleet is None:
+            raise Parted(f"rank {rank} of a fleet is given to {process.node.name}")
         self._by_rank.get(process.rank, {}).pop(process.worker, None)
         process.rank = rank
         self._by_rank.setdefault(rank, {})[process.worker] = process
@@ -184,12 +226,17 @@ class World:
         """Of the process that is a crew from now on."""
         mate.node.processes[mate.worker] = self._by_rank[mate.rank][mate.worker] = mate
 
-    def luck(self, place: int) -> Luck | None:
+    def luck(self, process: Process) -> Luck | None:
         """Of a process that begins."""
-        return Luck(self.pool, place) if self.pool is not None else None
+        if self.pool is None:
+            return None
+        if process.node.drawn_at == fleets.PLACE:
+            return Luck(self.pool, fleets.PLACE, process.rank % self.options.ranks_per_node)
+        return Luck(self.pool, process.worker)
 
-    def node_of(self, name: str) -> Node:
-        return self._by_name[name]
+    def line_to(self, name: str) -> Cable | Echo:
+        """The coordinator's end of the line of a node."""
+        return self._lines[name]
 
     def command(self, command: ForAgent) -> None:
         """The coordinator's, to the one node there is."""
@@ -216,7 +263,12 @@ class World:
         """The coordinator writes down what it knows of an interruption."""
         if record.restored_s == self.now_s:
             generation = self.coordinator.generation
-            self.see(Regrouped(generation, self.options.ranks, tuple(sorted(self._joined.get(generation, ())))))
+            self.see(Regrouped(generation, self.options.ranks, tuple(sorted(self._with_those_alike(self._joined.get(generation, ()))))))
+
+    def _with_those_alike(self, ranks: Iterable[int]) -> set[int]:
+        """What is so of these ranks is so of others that are simulated as one of them."""
+        fleet = self.fleet
+        return set(ranks) if fleet is None else {other for rank in ranks for other in (rank, *fleet.like(rank))}
 
     def _slots_of(self, rank: int) -> dict[int, int]:
         """Where the coordinator takes them to lie."""
@@ -237,7 +289,7 @@ class World:
                 refused=any(fault.kind == "refuse" for _, fault, _ in self.strikes.struck),
                 alive=tuple(p.worker for p in self.alive() if p.rank >= 0 and not p.dying and not p.node.still.outlives_lease),
                 open_interruptions=tuple(one.id for one in interruptions.values() if one.resumed_s is None),
-                interruptions=len(interruptions), strikes=self.strikes.harmful + self.verdicts.acts, done=tuple(sorted(self.done)),
+                interruptions=len(interruptions), strikes=self.strikes.harmful + self.verdicts.acts, done=tuple(sorted(self._with_those_alike(self.done))),
                 blamed=_blamed(interruptions, end), struck=self.strikes.pids(),
                 ranks=self.options.ranks, kinds=self.strikes.all_kinds(),
                 max_restarts=limits.RESTARTS_COUNT if self.options.max_restarts is None else self.options.max_restarts,
@@ -259,6 +311,8 @@ class World:
         for process in self.alive():
             process.node.end(process, None, 9)
         records = list(interruptions.values())
+        if self.fleet is not None:
+            self.fleet.spread(self.worked)
         booked = self.lives.account(world_size=self.options.ranks, began_s=BEGAN_S, over_s=self.now_s, interruptions=records)
         self.see(Booked(booked.wall_s, booked.by_rank, self.worked.seconds(), self.worked.unsure_s(), bool(records) or end.state != "ended"))
 
@@ -273,7 +327,7 @@ class World:
         each = process.each()
         if mark == "joined":
             self._joined.setdefault(process.machine.generation, set()).update([one.rank for one in each])
-        self.marks[mark] = self.marks.get(mark, 0) + len(each)
+        self.marks[mark] = self.marks.get(mark, 0) + process.count
         if self.strikes.waits_for(mark):
             for one in tuple(each):
                 self.strikes.at_mark(one, mark)
@@ -292,11 +346,12 @@ class World:
             holders = self._by_rank[one.rank]
             alone = len(holders) == 1 and one.worker in holders and not late and not one.dying
             owners = (one.worker,) if alone else tuple(p.worker for p in self.owners(one.rank) if not p.dying)
-            self.see(StepDone(one.worker, one.rank, generation, step, process.content, owners))
+            self.see(StepDone(one.worker, one.rank, generation, step, process.content, owners, process.node.count))
             self.worked.did(one.rank, step, self.now_s - process.step_began_s)
             if not self.stretches.silent:
                 self.commits.append((self.now_s, generation, one.rank, step))
-                self.say(f"rank {one.rank} commits step {step} in generation {generation}")
+                if process.node.told:
+                    self.say(f"rank {one.rank} commits step {step} in generation {generation}")
         if self.options.way != "sharded" or self._all_have_sealed(step):
             self.committed = max(self.committed, step)
         self.stretches.committed(generation, step)

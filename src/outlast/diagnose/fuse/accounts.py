@@ -94,7 +94,7 @@ def _tells(one: Finding) -> bool:
         isinstance(one, Stack)
         or rule is None
         or one.rule == "python.fatal"
-        or one.rule.startswith(("elastic.", "exit.", "stack.", "desync.", "own.", "ledger.", "standing."))
+        or one.rule.startswith(("elastic.", "exit.", "stack.", "desync.", "own.", "ledger.", "standing.", "beacon."))
     ):
         return False
     if one.rule.startswith(PEER):

@@ -6,6 +6,7 @@
     raised     an exception of its own; one that most ranks raise is the program's, and names nobody
     left       it ended without a failure, before the others
     forced     it did not heed SIGTERM: it stood still
+    beacons    whom the workers' beacons show to be behind, where no dump shows anybody
     graph      whom the collectives' graph shows, less those who say themselves that they waited, and those whose stacks are elsewhere while others wait
     shown      a root of the winning class, a stack that stands out, or the only one that ended by itself
 
@@ -23,10 +24,10 @@ from typing import Protocol
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.accounts import PEER, Accounts
 from outlast.diagnose.fuse.weigh import Vote
+from outlast.diagnose.ledger import RULE as WITNESSED
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Blamed, Role, Suspect
 
-WITNESSED = "ledger.interruption"  # a live run knows whom it gave up, and how that had failed
 WITNESS_CONFIDENCE = 0.95
 KILLED_CONFIDENCE = 0.9
 RAISED_CONFIDENCE = 0.9
@@ -34,6 +35,7 @@ LEFT_CONFIDENCE = 0.8
 BUSY_CONFIDENCE = 0.8
 ODD_CONFIDENCE = 0.6  # all wait, and it alone in another branch of the program
 SILENT_CONFIDENCE = 0.6  # the only one without a stack, where all the others' wait
+BEHIND_CONFIDENCE = 0.6  # by beacons, which know neither the collectives in a step nor for how long
 EXIT_CONFIDENCE = 0.7  # of the only rank that ended by itself
 EVERYBODY = 0.5  # a root that more ranks than this share show is the job's, not theirs
 MUTE_SHARE = 0.5  # so many, for each that says how it stood, may say nothing
@@ -86,6 +88,11 @@ def find_culprits(
         if hung is not None:
             return hung
         findings = [one for one in findings if one.rule != "stack.divergent"]  # asked already, with the graph
+    behind_all = [one for one in findings if one.rule in ("beacon.apart", "beacon.behind", "beacon.body")]
+    if behind_all and named is FailureClass.UNKNOWN:
+        late = {one.rank for one in behind_all if one.rank is not None} - accounts.waiting
+        if late:
+            return Culprits("beacons", _all(late, BEHIND_CONFIDENCE), (), Mechanism.HANG, tuple(behind_all))
     return _shown(accounts, findings, named=named, behind=behind, confidence=confidence)
 
 

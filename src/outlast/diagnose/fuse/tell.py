@@ -98,6 +98,7 @@ def _who(told: Told) -> str:
         "raised": f"{ranks} raised an exception of its own; the others lost their peers or were closed{line if told.named is _UNKNOWN else ''}",
         "left": f"{ranks} ended without a failure while the others went on: it is not among those that failed or were closed",
         "forced": f"{ranks} did not end when asked to (SIGTERM): it stood still",
+        "beacons": f"{ranks} stood behind the others, by their beacons{line}",
         "alone": f"{ranks} ended by itself; the others were closed" if told.mechanism is not Mechanism.HANG else f"{ranks} is what the others waited for",
     }.get(culprits.how)
     return "" if said is None else f"{said}.{_stands(told)}"

@@ -86,6 +86,7 @@ REFUTED: dict[str, str] = {
     "raised": "an earlier failure of another rank",
     "left": "the same end, without a failure, of another rank before it",
     "forced": "a stack of that rank, of the same moment, that waits for a peer",
+    "beacons": "a stack of that rank that waits for a peer, or beacons of a later moment that stand elsewhere",
     "shown": "the same line from the other ranks",
     "alone": "an earlier failure of another rank",
 }

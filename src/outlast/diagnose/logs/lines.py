@@ -18,8 +18,9 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
+from outlast.diagnose import ours
 from outlast.diagnose.findings import Finding
-from outlast.diagnose.logs import failure_table, metrics, own, tracebacks, xids
+from outlast.diagnose.logs import failure_table, metrics, tracebacks, xids
 from outlast.diagnose.logs.prefixes import ANSI, rank_of_name, read_prefix
 from outlast.diagnose.logs.sieve import Sieve
 from outlast.diagnose.logs.watchdog import Awaited, read_watchdog
@@ -41,7 +42,9 @@ OWN_LINES = 80  # after a line that heads our own output, in a file of others
 
 _PATTERNS = tuple(re.compile(rule.pattern) for rule in LINE_RULES)
 _RULES_N = len(LINE_RULES)
-_READERS = (metrics.STEP_NEEDLES, xids.NEEDLES, (tracebacks.NEEDLE,), stacks.NEEDLES, failure_table.NEEDLES, metrics.NEEDLES, own.NEEDLES, (b"py_callstack",))
+_READERS = (
+    metrics.STEP_NEEDLES, xids.NEEDLES, (tracebacks.NEEDLE,), stacks.NEEDLES, failure_table.NEEDLES, metrics.NEEDLES, ours.LINE_NEEDLES, (b"py_callstack",),
+)  # fmt: skip
 STEP, XID, TRACEBACK, STACK, TABLE, METRIC, OWN, CALLSTACK = range(_RULES_N, _RULES_N + len(_READERS))
 _SIEVE = Sieve([*(rule.needles for rule in LINE_RULES), *_READERS])
 GENERIC = frozenset({"python.attribute", "python.runtime", "python.other", "python.os", "python.timeout", "files.missing"})
@@ -140,7 +143,7 @@ class LineReader:
         """What one line says, and what it ends."""
         text = text.removesuffix("\x00cut")
         low = text.lower()
-        if OWN in owners and own.is_own(text):
+        if OWN in owners and ours.is_line_of_ours(text):
             self._own_left = OWN_LINES
             return [self._finding(RULES["own.output"], line, text)]
         if self._own_left:

@@ -136,6 +136,12 @@ DEDUCED: tuple[Rule, ...] = (
     Rule("standing.kernel", "", R.MESSENGER, "linux proc(5): state D", C.STORAGE, G.HINT, (C.GPU, C.NETWORK), M.HANG),
     Rule("standing.stopped", "", R.MESSENGER, "linux proc(5): state T", None, G.NONE, (), M.HANG),
     Rule("standing.running", "", R.MESSENGER, "linux proc(5): state R", C.USER_CODE, G.HINT, (C.SOFTWARE_BUG,), M.HANG),
+    # where the workers of a run stood by their beacons (`diagnose/laggards.py`)
+    Rule("beacon.apart", "", R.MESSENGER, "outlast beacon: a rank where no peer is waited for", None, G.NONE, (), M.HANG),
+    Rule("beacon.behind", "", R.MESSENGER, "outlast beacon: fewer steps than its peers", None, G.NONE, (), M.HANG),
+    Rule("beacon.body", "", R.MESSENGER, "outlast beacon: in the step whose vote its peers wait in", None, G.NONE, (), M.HANG),
+    Rule("beacon.one_of", "", R.MESSENGER, "outlast beacon: one of several in that step", None, G.NONE, (), M.HANG),
+    Rule("beacon.level", "", R.ADVICE, "outlast beacon: all at the same place"),
     # ourselves
     Rule("own.output", "", R.ADVICE, "outlast: what it wrote is not evidence for what it says"),
     Rule("own.event", "", R.MESSENGER, "outlast ledger: how it ended"),

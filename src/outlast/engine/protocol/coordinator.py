@@ -66,7 +66,7 @@ class Coordinator(Rebuilding):
             return self._after_gathering(now_s)
         if name == "leave" and self.stage is Stage.LEAVING:
             rare("not all have left in time")
-            return self._late(now_s, name, [m for m in self.roster.live() if m.answers_leave and m.still is None], "did not leave its collective in time")
+            return self._late(now_s, name, self.roster.not_still(), "did not leave its collective in time")
         if name == "move" and self.stage in (Stage.MOVING, Stage.STARTING):
             rare("not all have joined in time")
             if (donor := self._donor()) is not None and not donor.condemned:
@@ -98,10 +98,14 @@ class Coordinator(Rebuilding):
         if self.stage is Stage.REBUILDING:
             self._early.append((message, node))
             return []
-        if isinstance(message, WorkerExited):
-            return self._on_exit(now_s, message)
         if isinstance(message, FromWorkers):
             return self._from_workers(now_s, message.workers, message.message)
+        if isinstance(message, WorkerExited):
+            return self._on_exit(now_s, message)
+        if isinstance(message, Progress):
+            self._note_step(self._committed_by(message, node), message.newest)
+            self.roster.step_s, self._moved_s = message.step_s, message.at_s
+            return self._look_at_departures(now_s, changed=False) if self._acted.departures else []
         if isinstance(message, (StoreUp, StoreLost)) and message.number != self._stores:
             rare("news of a store that another one takes the place of")
             return []
@@ -109,10 +113,6 @@ class Coordinator(Rebuilding):
             return self._on_store_up(message)
         if isinstance(message, StoreLost):
             return self._on_store_lost(now_s, message)
-        if isinstance(message, Progress):
-            self._note_step(self._committed_by(message, node), message.newest)
-            self.roster.step_s, self._moved_s = message.step_s, message.at_s
-            return self._look_at_departures(now_s, changed=False) if self._acted.departures else []
         if isinstance(message, Standings):
             return self._on_standings(now_s, node, message)
         if isinstance(message, ZygoteLost):

@@ -132,6 +132,8 @@ class Hub:
 
     def led(self, outputs: list[Output], *, now_s: float) -> list[Output]:
         """What the coordinator asked for, put on lines."""
+        if not outputs:
+            return outputs
         out: list[Output] = []
         for output in outputs:
             if type(output) is not ToAgent:

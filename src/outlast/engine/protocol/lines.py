@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from outlast.model import limits
@@ -34,6 +35,12 @@ _TIMES: dict[type, tuple[str, ...]] = {
     Broke: ("at_s",), Committed: ("at_s",), Progress: ("at_s",), WorkerStarted: ("at_s",), WorkerExited: ("at_s", "fault_s"), WorkerHung: ("at_s", "last_s"),
     Regroup: ("fault_s", "detected_s"),
 }  # fmt: skip
+
+# of each of these: how to take all its fields, and which of them are times. A coordinator moves thousands of them for one regroup.
+_PLACES: dict[type, tuple[attrgetter[tuple[Any, ...]], tuple[int, ...]]] = {
+    kind: (attrgetter(*(field.name for field in fields(kind))), tuple(place for place, field in enumerate(fields(kind)) if field.name in names))
+    for kind, names in _TIMES.items()
+}
 
 
 class Outbox(Generic[Said]):
@@ -102,12 +109,24 @@ class Offset:
 def tells_time(message: Any) -> bool:
     """Whether there is a time in it that can be `rebased`."""
     kind = type(message)
-    return (type(message.message) if kind is FromWorkers or kind is ToWorkers else kind) in _TIMES
+    return (type(message.message) if kind is FromWorkers or kind is ToWorkers else kind) in _PLACES
 
 
 def rebased(message: Any, by_s: float) -> Any:
     """The same message with the times in it moved: from the sender's clock to the receiver's."""
-    if isinstance(message, (ToWorkers, FromWorkers)):
-        return replace(message, message=rebased(message.message, by_s)) if type(message.message) in _TIMES else message
-    names = _TIMES.get(type(message), ())
-    return replace(message, **{name: getattr(message, name) + by_s for name in names if getattr(message, name) is not None}) if names else message
+    kind = type(message)
+    if kind is FromWorkers:
+        return FromWorkers(message.workers, _moved(message.message, by_s)) if type(message.message) in _PLACES else message
+    if kind is ToWorkers:
+        return ToWorkers(message.workers, message.ranks, _moved(message.message, by_s)) if type(message.message) in _PLACES else message
+    return _moved(message, by_s) if kind in _PLACES else message
+
+
+def _moved(message: Any, by_s: float) -> Any:
+    kind = type(message)
+    take, places = _PLACES[kind]
+    values = list(take(message))
+    for place in places:
+        if values[place] is not None:
+            values[place] += by_s
+    return kind(*values)

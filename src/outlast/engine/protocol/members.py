@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from outlast.engine.recovery import WAYS
 from outlast.engine.restore import Holding, RestoreVerdict
@@ -131,10 +132,12 @@ class Roster:
         """A holder of a rank of whom `is_so`; None: there is none. `what` names the question: it goes on from where it was answered last, so that
         asking it at each of n messages takes about n looks, and not n times n.
         """
-        start = self._cursors.get(what, 0)
-        for offset in range(self.world_size):
-            rank = (start + offset) % self.world_size
-            member = self._ranks.get(rank)
+        start, ranks = self._cursors.get(what, 0), self._ranks
+        member = ranks.get(start)
+        if member is not None and is_so(member):
+            return member
+        for rank in chain(range(start + 1, self.world_size), range(start)):
+            member = ranks.get(rank)
             if member is not None and is_so(member):
                 self._cursors[what] = rank
                 return member
@@ -178,6 +181,10 @@ class Roster:
     def live(self) -> list[Member]:
         """Holders of ranks whose process has not ended."""
         return [m for m in self._ranks.values() if not m.dead]
+
+    def not_still(self) -> list[Member]:
+        """Those that were told to leave, and have not said that they stand still."""
+        return [m for m in self._ranks.values() if m.still is None and m.answers_leave]  # nearly all stand still, and this is asked again and again
 
     def any_live(self) -> bool:
         """Asked at each death: see `first`."""

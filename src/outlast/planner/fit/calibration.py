@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from outlast.errors import UsageError
-from outlast.model.terms import Cause, FailureClass
+from outlast.model.terms import FailureClass
 from outlast.planner.fit.ledgers import Booked
 from outlast.planner.fit.observed import Observed
 from outlast.planner.fit.phases import ENOUGH, FEW, Phase, Phases
 from outlast.planner.fit.rates import ClassRate, ScaleVerdict, SpreadVerdict, class_rates, decide_clumped, decide_scale, unseen_rates
 from outlast.planner.fit.weibull import ShapeVerdict, decide_shape
-from outlast.planner.scenario import FailureRate, Unit
+from outlast.planner.scenario import Extent, FailureRate, Unit
 
 LIFE_FIT_KEYS = ("shape", "shape_se", "shape_low", "shape_high", "scale_s", "p_constant")
 
@@ -87,7 +87,7 @@ def _cannot_tell(one: Calibration) -> Iterator[str]:
         return
     for phase in (one.phases.detect, one.phases.regroup, one.phases.restore):
         if len(phase.samples_s) < ENOUGH:
-            yield f"how {phase.name} varies: {_few_words(phase)}; {ENOUGH} would show it"
+            yield _few_words(phase)
     if one.phases.take.spread is None:
         yield "what replacing a lost node takes: no recovery from the loss of a node was seen"
     if one.phases.unknown_faults:
@@ -97,12 +97,13 @@ def _cannot_tell(one: Calibration) -> Iterator[str]:
 
 def _few_words(phase: Phase) -> str:
     if not phase.samples_s:
-        return "never seen"
-    return f"{len(phase.samples_s)} seen, {'too few for a spread' if len(phase.samples_s) < FEW else f'taken as {phase.how}'}"
+        return f"how long {phase.name} takes: none was seen from its beginning to its end, without another failure in between"
+    meanwhile = "always their mean" if len(phase.samples_s) < FEW else f"{phase.how} with their mean and spread"
+    return f"how {phase.name} varies: of {len(phase.samples_s)} samples, {meanwhile} is taken; {ENOUGH} would show it"
 
 
 def what_of(rate: ClassRate) -> str:
-    return "a node is lost" if rate.unit is Unit.NODE else "anything fails"
+    return "a node is lost" if rate.extent is Extent.NODE else "anything fails"
 
 
 # --- for programs --------------------------------------------------------------------------------------------
@@ -158,5 +159,5 @@ def _booked_facts(books: Booked) -> dict[str, object]:
     return {
         "ranks": books.ranks, "training_s": books.training_s, "ettr_training": books.ettr_training, "interruptions": books.interruptions,
         "lost_per_interruption_s": books.lost_per_interruption_s,
-        "steady": {cause.value: books.seconds[cause] / books.ranks for cause in (Cause.DATA_WAIT, Cause.STALL, Cause.EVALUATION, Cause.OTHER)},
+        "steady_s": {cause.value: value for cause, value in books.steady_s.items()},
     }  # fmt: skip

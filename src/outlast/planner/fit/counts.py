@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from outlast.errors import UsageError
 
 SIZE_MIN, SIZE_MAX = 1e-2, 1e6  # beyond the second nothing tells it from Poisson
-_ROUNDS = 80
+_ROUNDS = 35  # to one part in a million of r
 _LEAST = 1e-12  # expected failures in a period; below it 0 is certain
 _GRID_MAX = 1 << 20
 
@@ -36,12 +36,17 @@ def fit_size(count: ArrayLike, expected: ArrayLike) -> float:
         raise UsageError("there is no period to learn the spread of counts from", hint="begin the fit earlier")
     low, high = math.log(SIZE_MIN), math.log(SIZE_MAX)
     golden = (math.sqrt(5) - 1) / 2
+    left, right = high - golden * (high - low), low + golden * (high - low)
+    at_left, at_right = (_log_likelihood(y, m, math.exp(one)) for one in (left, right))
     for _ in range(_ROUNDS):
-        left, right = high - golden * (high - low), low + golden * (high - low)
-        if _log_likelihood(y, m, math.exp(left)) < _log_likelihood(y, m, math.exp(right)):
-            low = left
+        if at_left < at_right:
+            low, left, at_left = left, right, at_right
+            right = low + golden * (high - low)
+            at_right = _log_likelihood(y, m, math.exp(right))
         else:
-            high = right
+            high, right, at_right = right, left, at_left
+            left = high - golden * (high - low)
+            at_left = _log_likelihood(y, m, math.exp(left))
     return math.exp((low + high) / 2)
 
 

@@ -41,6 +41,7 @@ from outlast.planner.scenario import Unit
 
 UNITS: Mapping[str, Unit] = {"node": Unit.NODE, "gpu": Unit.GPU, "rack": Unit.RACK}
 COLUMNS = (*UNITS, "time", "class", "start", "end", "installed")
+COHORT, HALF = 0.1, 0.5  # units installed within this share of the record that hold this share of it: age and calendar are one
 LINE_MAX_COUNT = 64 << 10  # characters; a longer line is no row of this table
 
 _SECONDS = re.compile(r"[+-]?[0-9]{1,12}(\.[0-9]{1,9})?")
@@ -230,7 +231,11 @@ def _of_stretches(rows: Sequence[_Row], unit: Unit, source: str) -> Observed:
     span_s = max(of_one[-1][1] for of_one in stretches.values()) - begin_s
     installed = _installed(rows, stretches, source)
     unknown = sum(unit_name not in installed for unit_name in stretches)
-    limits = () if not unknown else (f"how old {unknown:,} of {len(stretches):,} units are: without `installed` nothing is said of age",)
+    limits: tuple[str, ...] = () if not unknown else (f"how old {unknown:,} of {len(stretches):,} units are: without `installed` nothing is said of age",)
+    if not unknown and (cohort := _cohort(stretches, installed, COHORT * span_s)) >= HALF:
+        limits += (
+            f"age from the calendar: {cohort:.0%} of the unit-time is of units that were installed at about one time; what struck then looks like their age",
+        )
     seen = {row.failure_class for row in rows if row.failure_class is not None} if not unknown else set()
     still = [end_s - installed[name] for name, of_one in stretches.items() for _, end_s, _ in of_one[-1:] if not unknown and end_s == begin_s + span_s]
     return Observed(
@@ -239,6 +244,15 @@ def _of_stretches(rows: Sequence[_Row], unit: Unit, source: str) -> Observed:
         age_s=math.fsum(still) / len(still) if still else None, limits=limits,
         assumptions=(*_assumed(rows), *(("a unit that failed goes on from the age it had",) if seen else ())),
     )  # fmt: skip
+
+
+def _cohort(stretches: Mapping[str, Sequence[tuple[float, float, int]]], installed: Mapping[str, float], window_s: float) -> float:
+    """The largest share of unit-time that belongs to units installed within one window of this length."""
+    order = sorted(stretches, key=lambda unit: installed[unit])
+    at_s = np.array([installed[unit] for unit in order])
+    watched_s = np.cumsum([0.0, *(math.fsum(end_s - start_s for start_s, end_s, _ in stretches[unit]) for unit in order)])
+    ends = np.searchsorted(at_s, at_s + window_s, side="right")
+    return float((watched_s[ends] - watched_s[: len(order)]).max() / watched_s[-1])
 
 
 def _assumed(rows: Sequence[_Row]) -> tuple[str, ...]:

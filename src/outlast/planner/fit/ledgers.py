@@ -24,6 +24,7 @@ from outlast.planner.scenario import Extent, Unit
 
 SURE = 0.5  # of a verdict, for its class to be taken
 NO_TRAINING = (Cause.STARTUP, Cause.SHUTDOWN)
+STEADY = (Cause.DATA_WAIT, Cause.STALL, Cause.EVALUATION, Cause.OTHER)
 LOST_TO_FAILURES = (Cause.DETECTION, Cause.REGROUP, Cause.RESTORE, Cause.REPEATED, Cause.DEGRADED)
 
 
@@ -40,6 +41,11 @@ class Booked:
     def training_s(self) -> float:
         """Of the run: rank-seconds without startup and shutdown, over its ranks."""
         return math.fsum(value for cause, value in self.seconds.items() if cause not in NO_TRAINING) / self.ranks
+
+    @property
+    def steady_s(self) -> dict[Cause, float]:
+        """Seconds of the run that no failure took, and not productive either: `ettr_training` counts them as lost, a planner's ETTR knows only stalls."""
+        return {cause: self.seconds[cause] / self.ranks for cause in STEADY}
 
     @property
     def lost_per_interruption_s(self) -> float | None:

@@ -7,7 +7,8 @@ Phases     detect     fault to detection
            restore    from there to state in place everywhere
            first step state in place to the first new commit: a step, and what the first one takes longer than others
            relaunch   a launcher that ended badly to the next session: somebody, or a scheduler, started it again
-Method     ENOUGH samples: the measured spread itself, thinned to KEPT quantiles. From FEW samples on: a lognormal with their mean and coefficient of variation
+Method     ENOUGH samples: the measured spread itself, as KEPT quantiles, each one that came (lines drawn between the samples would weigh the least and the
+           greatest by half, and the greatest is what costs). From FEW samples on: a lognormal with their mean and coefficient of variation
            (moments, not logarithms: what is planned with is the mean, and two kinds of failure, one found at once and one after a deadline, would make
            a lognormal fitted to logarithms promise seconds that never came). Fewer: their mean, as if it were always the same.
 Which      Interruptions that are over. A failure during a recovery starts it anew, so those that have children, and the children, give detection only.
@@ -116,13 +117,12 @@ def fit_spread(samples_s: Sequence[float]) -> tuple[Spread | None, str]:
         return None, "never seen"
     mean_s = statistics.fmean(samples_s)
     if count >= ENOUGH:
-        kept = samples_s if count <= KEPT else np.quantile(samples_s, np.linspace(0, 1, KEPT))
-        return measured(kept), "measured"
+        return measured(np.quantile(samples_s, np.linspace(0, 1, KEPT), method="inverted_cdf")), "measured"
     if count < FEW or min(samples_s) == max(samples_s) or mean_s == 0:
-        return constant(mean_s), "their mean, as if always the same"
+        return constant(mean_s), "constant"
     variance_of_log = math.log1p((statistics.stdev(samples_s) / mean_s) ** 2)
     median_s = mean_s / math.exp(variance_of_log / 2)
-    return lognormal(median_s, median_s * math.exp(_P95_Z * math.sqrt(variance_of_log))), "lognormal with their mean and spread"
+    return lognormal(median_s, median_s * math.exp(_P95_Z * math.sqrt(variance_of_log))), "lognormal"
 
 
 def phases_of(ledgers: Iterable[Records]) -> Phases:

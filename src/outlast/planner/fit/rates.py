@@ -27,6 +27,7 @@ from outlast.model.reliability import rate_interval_per_s, rate_quantile_per_s
 from outlast.model.terms import FailureClass
 from outlast.planner.fit.observed import Observed
 from outlast.planner.fit.regression import fit_poisson
+from outlast.planner.fit.weibull import said_p
 from outlast.planner.scenario import Extent, FailureRate, Unit
 
 LEVEL = 0.9  # of intervals; a bound of what never struck has the same weight above it
@@ -138,7 +139,7 @@ def decide_clumped(record: Observed) -> SpreadVerdict:
     said = f"counts of {periods} equal periods vary {ratio:.1f} times as much as a constant rate would make them"
     if p >= CLUMPED_P:
         return SpreadVerdict(False, ratio, f"{said} (p = {p:.2f}): nothing speaks against a constant rate")
-    return SpreadVerdict(True, ratio, f"{said} (p = {p:.2g}): failures come in waves or clumps, and the intervals of the rates are too narrow")
+    return SpreadVerdict(True, ratio, f"{said} (p {said_p(p)}): failures come in waves or clumps, and the intervals of the rates are too narrow")
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,14 +100,15 @@ def decide_shape(lives: Lives) -> ShapeVerdict:
         return ShapeVerdict(None, False, "all failures came at the greatest age seen: no shape fits them; a constant rate is taken")
     fit = fit_weibull(lives)
     said = f"shape {fit.shape:.2f} (90 % interval {fit.shape_low:.2f} to {fit.shape_high:.2f}, {count:,} failures)"
-    if not SHAPE_MIN < fit.shape < SHAPE_MAX:
+    if not SHAPE_MIN * 1.001 < fit.shape < SHAPE_MAX / 1.001:
         return ShapeVerdict(fit, False, f"{said} lies at the edge of what is looked for: this is no Weibull law; a constant rate is taken")
     if fit.p_constant >= REFUTED:
         return ShapeVerdict(fit, False, f"{said}: a constant rate is not refuted (p = {fit.p_constant:.2f}), and is taken")
-    return ShapeVerdict(fit, True, f"{said}: the rate {'falls' if fit.shape < 1 else 'rises'} with age (p {_chance(fit.p_constant)} for a constant one)")
+    return ShapeVerdict(fit, True, f"{said}: the rate {'falls' if fit.shape < 1 else 'rises'} with age (p {said_p(fit.p_constant)} for a constant one)")
 
 
-def _chance(p: float) -> str:
+def said_p(p: float) -> str:
+    """`= 0.03`, or that it is next to nothing."""
     return f"= {p:.2g}" if p >= 1e-12 else "< 1e-12"
 
 

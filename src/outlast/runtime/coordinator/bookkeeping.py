@@ -20,6 +20,7 @@ from outlast.model.terms import Cause
 from outlast.runtime import clock
 from outlast.runtime.agent.processes import Exited
 from outlast.runtime.ledger.store import Ledger
+from outlast.runtime.linux import stat_fields
 from outlast.runtime.tiers.vault import Vault
 
 _RATE_WINDOW_S = 5.0
@@ -262,6 +263,6 @@ def _is_stopped(pid: int) -> bool:
     """Whether the kernel holds the process stopped (SIGSTOP, a debugger)."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+            return stat_fields(file.read())[0] in (b"T", b"t")
     except OSError:
         return False

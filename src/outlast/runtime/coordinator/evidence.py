@@ -28,6 +28,7 @@ from outlast.model.beacon import Beacon
 from outlast.model.records import Interruption
 from outlast.runtime import clock
 from outlast.runtime.agent.processes import Exited
+from outlast.runtime.linux import stat_fields
 from outlast.runtime.loop import Loop, Timer
 
 _PROC = ("stat", "wchan", "syscall")
@@ -127,8 +128,10 @@ class Evidence:
         until_s, seen = clock.now_s() + limits.STACKS_WAIT_S, b""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(process.pid, limits.STACKS_SIGNAL)
-        while clock.now_s() < until_s and not (seen and seen == self._fresh_stacks(process)):
-            seen = self._fresh_stacks(process)
+        while clock.now_s() < until_s:
+            before, seen = seen, self._fresh_stacks(process)
+            if seen and seen == before:  # it has come to its end
+                return
             time.sleep(0.001)
 
     # --- once it is over ---
@@ -237,8 +240,8 @@ class _Desk:
 
 def _runs(kernel: Mapping[str, str]) -> bool:
     """It can take a signal: it is neither stopped, nor in the kernel for good, nor gone."""
-    state = kernel.get("stat", "").rpartition(")")[2].split()
-    return bool(state) and state[0] in "RS"
+    fields = stat_fields(kernel.get("stat", "").encode())
+    return bool(fields) and fields[0] in (b"R", b"S")
 
 
 def _read_proc(pid: int, name: str) -> str:

@@ -14,10 +14,12 @@ from dataclasses import dataclass, field
 from outlast.diagnose import mixture, ours
 from outlast.diagnose.collectives import Blame, Dump, find_blame
 from outlast.diagnose.fuse import decide
+from outlast.diagnose.laggards import find_laggards
 from outlast.diagnose.ledger import Recorded
 from outlast.diagnose.logs import read_lines
 from outlast.diagnose.thinning import Thinned
 from outlast.model import limits
+from outlast.model.beacon import Beacon
 from outlast.model.pieces import Piece
 from outlast.model.verdict import Verdict
 from outlast.runtime.evidence import recorded
@@ -82,8 +84,7 @@ def _diagnose(gathered: Gathered, reading: _Reading) -> Diagnosis:
         _recorded(piece, recorded.read, reading)
     for piece in gathered.standings:
         _recorded(piece, recorded.read_standing, reading)
-    for piece in gathered.beacons:
-        reading.notes.skip("a beacon: it tells of a rank as it was, and its run's ledger has the rest", piece.name)
+    reading.findings.add(find_laggards(_beacons(gathered.beacons, reading)))
     if reading.findings.dropped_count:
         reading.notes.say(f"{reading.findings.dropped_count:,} more lines said the same as others, and were counted no further")
     # last, since logs tell how many ranks there are, which dumps of some backends do not
@@ -107,6 +108,16 @@ def _dumps(pieces: Sequence[Piece], reading: _Reading) -> tuple[list[Dump], dict
             break
         reading.notes.say(f"{some(names, len(names))} cannot be read as a dump: {why}")
     return dumps, unreadable
+
+
+def _beacons(pieces: Sequence[Piece], reading: _Reading) -> dict[str, Beacon]:
+    beacons = {}
+    for piece in pieces:
+        try:
+            beacons[piece.name] = recorded.read_beacon(piece)
+        except (OSError, ValueError) as error:
+            reading.notes.skip(str(error), piece.name)
+    return beacons
 
 
 def _text(piece: Piece, reading: _Reading) -> None:

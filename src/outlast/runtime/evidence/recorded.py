@@ -19,6 +19,7 @@ from outlast.diagnose import standing
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.ledger import Recorded, read_records
 from outlast.errors import OutlastError
+from outlast.model.beacon import BEACON_BYTES, Beacon, unpack
 from outlast.model.limits import EVIDENCE_LEDGER_MAX_BYTES, EVIDENCE_LEDGER_READ_S, EVIDENCE_READ_BYTES, GIVEN_FILE_MAX_BYTES
 from outlast.model.pieces import Piece
 from outlast.runtime.evidence.opening import Bounded
@@ -52,6 +53,17 @@ def read_standing(piece: Piece) -> Recorded:
         raise ValueError("a record of where processes stood that is too long")
     with Bounded(piece.path, piece.size_bytes) as file:
         return standing.read_standing(file.read(GIVEN_FILE_MAX_BYTES), name=piece.name)
+
+
+def read_beacon(piece: Piece) -> Beacon:
+    """Where one worker said that it stood. Raises OSError, and ValueError where the file is cut, or of another version."""
+    assert piece.path is not None, piece.name
+    with Bounded(piece.path, piece.size_bytes) as file:
+        page = file.read(BEACON_BYTES)
+    beacon = unpack(memoryview(page)) if len(page) == BEACON_BYTES else None
+    if beacon is None:
+        raise ValueError("a beacon that was cut, or of another version")
+    return beacon
 
 
 def read(piece: Piece) -> Recorded:
