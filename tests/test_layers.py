@@ -36,8 +36,8 @@ MAY_USE: dict[str, set[str]] = {
     "diagnose": {"numpy"},
     "sim": {"numpy"},
     "planner": {"numpy"},
-    "runtime": {"numpy", "xxhash", "safetensors"},
-    "app": {"numpy", "rich"},
+    "runtime": {"numpy", "xxhash", "safetensors", "ray"},
+    "app": {"numpy", "rich", "matplotlib"},
 }
 TORCH = {"torch", "torchdata"}
 TORCH_HOMES = ("outlast.runtime.worker", "outlast.runtime.tiers.torch_")

@@ -32,6 +32,7 @@ This module is pure: text in, data out; data in, text out.
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -40,7 +41,7 @@ from enum import Enum
 from typing import Any
 
 from outlast.errors import UsageError
-from outlast.model.strict import known, meant, toml
+from outlast.model.strict import known, toml
 from outlast.planner.readers import Reader, Value
 from outlast.planner.schema import DEFAULT_LISTS, LISTS, TABLES, Field
 
@@ -104,10 +105,13 @@ class Cluster:
         """By anybody."""
         return path in self.inputs and self.inputs[path].origin is not Origin.DEFAULT
 
-    def put(self, path: str, given: object, *, origin: Origin, source: str) -> Cluster:
-        """With another value, read from text or from what TOML has. Raises UsageError: no such input, or not such a value."""
+    def put(self, path: str, given: object, *, origin: Origin, source: str, name: str = "") -> Cluster:
+        """With another value, read from text or from what TOML has. `name`: what an error calls it, else its path.
+
+        Raises UsageError: no such input, or not such a value.
+        """
         self.check_path(path)
-        return self.put_value(path, field_of(path).reader.read(given, path), origin=origin, source=source)
+        return self.put_value(path, field_of(path).reader.read(given, name or path), origin=origin, source=source)
 
     def put_value(self, path: str, value: Value, *, origin: Origin, source: str) -> Cluster:
         return replace(self, inputs={**self.inputs, path: Input(path, value, origin, source)})
@@ -118,7 +122,8 @@ class Cluster:
     def check_path(self, path: str) -> None:
         paths = tuple(self.paths())
         if path not in paths:
-            raise UsageError(f"there is no input {path!r}", hint=meant(path, paths))
+            close = difflib.get_close_matches(path, paths, n=1)
+            raise UsageError(f"there is no input {path!r}", hint=f"did you mean {close[0]!r}?" if close else "`outlast plan --inputs` lists them")
 
     def paths(self) -> Iterator[str]:
         """Of all inputs that there could be."""
@@ -155,7 +160,7 @@ def parse(text: str, *, source: str, origin: Origin = Origin.FILE) -> Cluster:
 
 def defaults() -> Cluster:
     """What is taken where nobody says anything."""
-    return parse(f"schema = {SCHEMA}\n", source="nothing given")
+    return parse(f"schema = {SCHEMA}\n", source="stated defaults")
 
 
 def _list(given: object, table: str, inputs: dict[str, Input], *, origin: Origin, source: str) -> tuple[str, ...]:

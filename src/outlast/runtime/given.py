@@ -65,6 +65,17 @@ def write_new(path: str, text: str) -> None:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None
 
 
+def write_bytes(path: str, data: bytes) -> None:
+    """Whole or not at all; over a file of that name. Raises UsageError."""
+    part = f"{path}.part-{os.getpid()}"
+    try:
+        Path(part).write_bytes(data)
+        os.replace(part, path)
+    except OSError as error:
+        Path(part).unlink(missing_ok=True)
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+
+
 def check_page(path: str) -> None:
     """That a page may be written there: a new file, or one of ours. Raises UsageError."""
     place = Path(path)

@@ -1,13 +1,14 @@
-"""One function over many numbers, on all cores of this machine."""
+"""One function over many numbers, or over a few large tasks, on all cores of this machine."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol, TypeVar
 
+A = TypeVar("A")
 T = TypeVar("T")
 CHUNK_COUNT = 8  # numbers handed to a process at once
 
@@ -22,6 +23,23 @@ def on_all_cores(function: Callable[[int], T], numbers: Iterable[int]) -> Iterat
         # imap reads ahead without bound: of an endless row it would never be done reading
         for row in _rows(numbers, cores * CHUNK_COUNT * 4):
             yield from pool.imap(function, row, chunksize=CHUNK_COUNT)
+
+
+class OnCores(Protocol):
+    def __call__(self, function: Callable[[A], T], tasks: Sequence[A], /) -> Iterable[T]: ...
+
+
+def on_cores(cores: int | None = None) -> OnCores:
+    """A `map` over tasks, results in their order, in so many processes; None: one for each core. One task, or one core: here."""
+
+    def mapped(function: Callable[[A], T], tasks: Sequence[A], /) -> Iterable[T]:
+        count = min(len(tasks), cores or len(os.sched_getaffinity(0)))
+        if count <= 1:
+            return [function(task) for task in tasks]
+        with multiprocessing.get_context("fork").Pool(count, initializer=_leave_interrupts) as pool:
+            return pool.map(function, tasks, chunksize=1)
+
+    return mapped
 
 
 def _rows(numbers: Iterable[int], size: int) -> Iterator[list[int]]:

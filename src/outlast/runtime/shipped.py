@@ -13,9 +13,9 @@ def names(package: str, folder: str, suffix: str) -> tuple[str, ...]:
     return tuple(sorted(one.name.removesuffix(suffix) for one in (files(package) / folder).iterdir() if one.name.endswith(suffix)))
 
 
-def text(package: str, folder: str, name: str, suffix: str) -> str:
-    """Of one that `names` has. Raises UsageError for any other."""
+def text(package: str, folder: str, name: str, suffix: str, *, what: str) -> str:
+    """Of one that `names` has. Raises UsageError for any other; `what`: how it calls them."""
     known = names(package, folder, suffix)
     if name not in known:
-        raise UsageError(f"there is none of the name {name!r} in {folder}", hint=meant(name, known))
+        raise UsageError(f"there is no {what} {name!r}", hint=meant(name, known))
     return (files(package) / folder / f"{name}{suffix}").read_text(encoding="utf-8")

@@ -1,0 +1,109 @@
+"""What was asked of `outlast plan`, worked out: the plan, and with it what was searched, scaled or looked at besides."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from outlast.errors import UsageError
+from outlast.model import quantities
+from outlast.model.quantities import Kind
+from outlast.planner import histories
+from outlast.planner.cluster_file import Cluster
+from outlast.planner.course import live
+from outlast.planner.optimise import Budget, Optimum, Parameter, optimise
+from outlast.planner.plan import REPLICAS_LEAST, Plan, plan, replicas_for
+from outlast.planner.power import Draw, Power, power
+from outlast.planner.resolve import resolve
+from outlast.planner.scale import Scale, grid, scale
+from outlast.planner.sweep import Mapper, window
+
+GPUS_MOST = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`cluster`: what the plan was made from; with `optimum`, the best that was found."""
+
+    cluster: Cluster
+    plan: Plan
+    optimum: Optimum | None
+    scale: Scale | None
+    power: Power | None
+    asked_sensitivity: bool
+
+    def facts(self) -> dict[str, Any]:
+        """The JSON of the command."""
+        out = {"name": self.cluster.name, "about": self.cluster.about, **self.plan.facts()}
+        if self.optimum is not None:
+            out["optimise"] = self.optimum.facts()
+        if self.scale is not None:
+            out |= self.scale.facts()
+        if self.power is not None:
+            out["power"] = self.power.facts()
+        return out
+
+
+def answer(cluster: Cluster, args: argparse.Namespace) -> Found:
+    """Raises UsageError."""
+    sizes = _sizes(args.scale)
+    budget = _budget(args.budget)
+    mapper = _mapper(args)
+    if args.replicas is not None and args.replicas < 2:
+        raise UsageError(f"--replicas is {args.replicas}; the spread of one run cannot be told from fewer than 2")
+    optimum = None
+    if args.optimise is not None:
+        count = args.replicas or _blocks(replicas_for(window(resolve(cluster).scenario)))
+        optimum = optimise(cluster, [Parameter(one) for one in args.optimise], seed=args.seed, replicas=count, budget=budget, mapper=mapper)
+        cluster = optimum.cluster
+    made = plan(cluster, seed=args.seed, replicas=args.replicas, everything=args.sensitivity, mapper=mapper)
+    scaled = scale(cluster, sizes, seed=args.seed, replicas=args.replicas or REPLICAS_LEAST, mapper=mapper) if sizes else None
+    return Found(cluster, made, optimum, scaled, _power(cluster, made, args.seed) if args.power else None, args.sensitivity)
+
+
+def _blocks(replicas: int) -> int:
+    """What a search can afford for each of its candidates."""
+    return max(REPLICAS_LEAST, replicas // 2 // REPLICAS_LEAST * REPLICAS_LEAST)
+
+
+def _sizes(text: str | None) -> Sequence[int]:
+    if text is None:
+        return ()
+    low, high = quantities.parse_range(text, name="--scale")
+    if high > GPUS_MOST:
+        raise UsageError(f"--scale is {text!r}; the largest is {GPUS_MOST:,} GPUs", hint="as in --scale 1e3:1e8")
+    return grid(low, high)
+
+
+def _budget(text: str | None) -> Budget:
+    if text is None:
+        return Budget()
+    if "%" in text:
+        return Budget(share=quantities.parse(text, Kind.SHARE, name="--budget", zero=True))
+    return Budget(money=quantities.parse(text, Kind.MONEY, name="--budget", zero=True))
+
+
+def _mapper(args: argparse.Namespace) -> Mapper:
+    if args.ray is not None:
+        from outlast.runtime.on_ray import on_ray
+
+        return on_ray(args.ray)
+    from outlast.runtime.pool import on_cores
+
+    return on_cores(args.cores)
+
+
+def _power(cluster: Cluster, made: Plan, seed: int) -> Power:
+    """Of the first replica of this seed."""
+    part = window(made.scenario)
+    course = live(part, histories.draw(part, seed=seed, replicas=1).one(0))
+    inputs = made.resolved.inputs
+    gpu_w, idle, edge_s = (inputs[f"power.{key}"].value for key in ("gpu", "idle", "edge"))
+    assert isinstance(gpu_w, float)
+    assert isinstance(idle, (int, float))
+    assert isinstance(edge_s, float)
+    ettr = course.position_s / part.job.duration_s
+    return power(part, course.interruptions, draw=Draw(gpu_w, float(idle), edge_s), ettr=0.0 if math.isnan(ettr) else ettr)

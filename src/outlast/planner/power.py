@@ -1,0 +1,131 @@
+"""Power, from the course of a run: how much it swings all at once, how fast, how often; and what would soften that. Works on what was simulated already.
+
+Units      watts, watts per second, seconds, hertz.
+Model      All GPUs draw `gpu_w` while they train, and `idle` of it while training stands still. They stop, or begin, together within `edge_s`.
+             failure      training stops at it and begins again when it is resumed: a fall and a rise, as far apart as the interruption is long
+             save         the same around each stall that is longer than the edge
+             step         compute and communication take turns in each step; only the frequency is looked at
+           A floor keeps every GPU at a share of its power at all times (work that is thrown away, or the GPU's own feature). A staggered restart lets nodes
+           begin one after another over so many seconds: the rise is flatter, and the run, which is as fast as its last node, pays these seconds each time.
+Sources    That swings are risky by amplitude, by ramp and by frequency (0.1 to 20 Hz): arXiv 2508.14318.
+Limits     Amplitudes are those of the GPUs' power as given; what capacitors, supplies and the host do is not known here.
+
+This module is pure: data in, data out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from outlast.planner.course import Interruption
+from outlast.planner.scenario import DAY_S, Scenario
+
+BAND_HZ = (0.1, 20.0)
+STAGGERS_S = (10.0, 60.0)
+FLOORS = (0.5, 0.8)
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """gpu_w: of a GPU that trains. idle: share of it while training stands still. edge_s: in which all stop or begin."""
+
+    gpu_w: float
+    idle: float
+    edge_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Swing:
+    """One kind of synchronous swing. `longest_s`: power stays down for so long at most; `frequency_hz`: how often they come, if they are regular."""
+
+    kind: str
+    count: int
+    per_day: float
+    amplitude_w: float
+    ramp_w_per_s: float
+    longest_s: float
+    frequency_hz: float | None = None
+
+    @property
+    def in_band(self) -> bool:
+        return self.frequency_hz is not None and BAND_HZ[0] <= self.frequency_hz <= BAND_HZ[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """amplitude_w and ramp_w_per_s of a swing with it; ettr_cost: share of the run's time that it takes; energy_cost: share of the energy that it adds."""
+
+    what: str
+    amplitude_w: float
+    ramp_w_per_s: float
+    ettr_cost: float
+    energy_cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    training_w: float
+    swings: tuple[Swing, ...]
+    remedies: tuple[Remedy, ...]
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "training_w": self.training_w,
+            "swings": [asdict(one) | {"in_band": one.in_band} for one in self.swings],
+            "remedies": [asdict(one) for one in self.remedies],
+        }
+
+
+def power(scenario: Scenario, interruptions: Iterable[Interruption], *, draw: Draw, ettr: float) -> Power:
+    """Of one simulated course, whose ETTR says how much of the time is spent in steps."""
+    training_w = scenario.job.gpus * draw.gpu_w
+    amplitude_w = training_w * (1 - draw.idle)
+    stops = _stops(interruptions, scenario.job.duration_s)
+    swings = [_failures(stops, scenario.job.duration_s, amplitude_w, draw), *_saves(scenario, ettr, amplitude_w, draw)]
+    swings.append(Swing("step", 0, DAY_S * ettr / scenario.job.step_s, amplitude_w, math.nan, math.nan, 1 / scenario.job.step_s))
+    down_s = sum(end_s - begin_s for begin_s, end_s in stops) + sum(one.count * one.longest_s for one in swings if one.kind.startswith("save"))
+    down = min(1.0, down_s / scenario.job.duration_s)
+    remedies = [_stagger(seconds, len(stops), scenario.job.duration_s, amplitude_w, draw) for seconds in STAGGERS_S]
+    remedies += [_floor(floor, down, training_w, draw) for floor in FLOORS if floor > draw.idle]
+    return Power(training_w, tuple(swings), tuple(remedies))
+
+
+def _stops(interruptions: Iterable[Interruption], duration_s: float) -> list[tuple[float, float]]:
+    """When training stood still: a failure during a recovery prolongs the stop that is open."""
+    stops: list[tuple[float, float]] = []
+    begin_s: float | None = None
+    for one in interruptions:
+        begin_s = one.at_s if begin_s is None else begin_s
+        if one.resumed_s is not None:
+            stops.append((begin_s, one.resumed_s))
+            begin_s = None
+    return stops if begin_s is None else [*stops, (begin_s, duration_s)]
+
+
+def _failures(stops: list[tuple[float, float]], duration_s: float, amplitude_w: float, draw: Draw) -> Swing:
+    longest_s = max((end_s - begin_s for begin_s, end_s in stops), default=0.0)
+    return Swing("failure", len(stops), len(stops) / duration_s * DAY_S, amplitude_w if stops else 0.0, amplitude_w / draw.edge_s if stops else 0.0, longest_s)
+
+
+def _saves(scenario: Scenario, ettr: float, amplitude_w: float, draw: Draw) -> Iterable[Swing]:
+    for tier in scenario.tiers:
+        interval_s = scenario.interval_s(tier)
+        if tier.stall_s > 0 and math.isfinite(interval_s):
+            count = int(ettr * scenario.job.duration_s / interval_s)
+            depth_w = amplitude_w * min(1.0, tier.stall_s / draw.edge_s)  # a shorter stall ends before power has fallen to the bottom
+            per_day = count / scenario.job.duration_s * DAY_S
+            yield Swing(f"save to {tier.name}", count, per_day, depth_w, amplitude_w / draw.edge_s, tier.stall_s, 1 / (interval_s + tier.stall_s))
+
+
+def _stagger(seconds: float, count: int, duration_s: float, amplitude_w: float, draw: Draw) -> Remedy:
+    ramp_w_per_s = amplitude_w / max(seconds, draw.edge_s)
+    return Remedy(f"restarts staggered over {seconds:g} s", amplitude_w, ramp_w_per_s, min(1.0, count * seconds / duration_s), 0.0)
+
+
+def _floor(floor: float, down: float, training_w: float, draw: Draw) -> Remedy:
+    amplitude_w = training_w * (1 - floor)
+    without = (1 - down) + down * draw.idle
+    return Remedy(f"a floor at {floor:.0%} of the power", amplitude_w, amplitude_w / draw.edge_s, 0.0, down * (floor - draw.idle) / without)

@@ -1,0 +1,187 @@
+"""Many simulations: which ones belong together, and a summary of each that is small enough to come from another process or machine.
+
+Common random numbers  All scenarios of one task live through the same failures and the same luck; so do tasks of the same seed as far as their rates agree.
+Where                  A task says all that it needs, so where it is worked on (here, on other cores, on Ray) changes no number. `Mapper` is how a caller
+                       brings cores or machines along; the pure default is one after the other.
+Windows                Where more failures are expected than are worth simulating, the first part of the run is simulated, with its mean rates. ETTR is
+                       steady, so its mean is that of the whole run but for the beginning; `long_run` says what its spread is then. A window is at least
+                       so long that lost nodes come back in it, if that takes no more than FAILURES_MOST failures.
+Batches                Replicas are simulated in batches of BATCH, whatever cores there are, so that the same floats are added up in the same order.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outlast.model.terms import Cause
+from outlast.planner import histories, monte_carlo
+from outlast.planner.resolve import rate_per_s, with_known_rate
+from outlast.planner.scenario import FailureRate, Scenario
+
+Floats: TypeAlias = NDArray[np.float64]
+FAILURES_MOST = 2_000  # simulated in one replica
+REPAIRS_LEAST = 3.0  # in a window, if possible
+BATCH = 512  # replicas; a multiple of the blocks that histories are drawn in
+TASK_MOST = 8  # scenarios that share a draw in one task: a sweep is spread over cores by tasks
+
+
+class Term(str, Enum):
+    """What takes time from a run."""
+
+    SAVES = "saves"
+    REPEATED = "repeated work"
+    DETECTION = "detection"
+    RESTART = "restart"
+    WAITING = "waiting for nodes"
+    RESTORE = "restore"
+    FEWER = "fewer nodes"
+    MAINTENANCE = "maintenance"
+
+
+TERM_OF = {
+    Cause.STALL: Term.SAVES, Cause.REPEATED: Term.REPEATED, Cause.DETECTION: Term.DETECTION, Cause.REGROUP: Term.RESTART,
+    Cause.RESTORE: Term.RESTORE, Cause.DEGRADED: Term.FEWER, Cause.OTHER: Term.MAINTENANCE,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Scenarios that differ in nothing that makes them fail: tiers, intervals, spares, durations.
+
+    Replicas `first` to `first + replicas - 1` of the seed. `uncertain`: rates are drawn from what their counts leave open.
+    """
+
+    scenarios: tuple[Scenario, ...]
+    seed: int
+    replicas: int
+    first: int = 0
+    uncertain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """ettr: (R,), of each replica. shares: of the wall clock, by term; with the mean ETTR they sum to 1. by_class: lost share by class of failure."""
+
+    ettr: Floats
+    shares: dict[Term, float]
+    interruptions: float
+    by_class: dict[str, float]
+
+    @property
+    def mean(self) -> float:
+        return float(self.ettr.mean())
+
+    @property
+    def mean_se(self) -> float:
+        """Standard error of the mean: the simulation's own."""
+        return float(self.ettr.std(ddof=1) / math.sqrt(len(self.ettr))) if len(self.ettr) > 1 else math.nan
+
+
+Mapper: TypeAlias = Callable[[Callable[[Task], tuple[Summary, ...]], Sequence[Task]], Iterable[tuple[Summary, ...]]]
+
+
+def in_order(function: Callable[[Task], tuple[Summary, ...]], tasks: Sequence[Task]) -> Iterable[tuple[Summary, ...]]:
+    """The mapper of one core."""
+    return map(function, tasks)
+
+
+def run_all(scenarios: Sequence[Scenario], *, seed: int, replicas: int, uncertain: bool = False, mapper: Mapper = in_order) -> list[Summary]:
+    """Of each, in their order. Those that fail alike share their failures, drawn once."""
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for at, scenario in enumerate(scenarios):
+        alike.setdefault(_what_fails(scenario), []).append(at)
+    groups = [several[at : at + TASK_MOST] for several in alike.values() for at in range(0, len(several), TASK_MOST)]
+    work = [(group, first) for group in groups for first in range(0, replicas, BATCH)]
+    tasks = [Task(tuple(scenarios[at] for at in group), seed, min(BATCH, replicas - first), first, uncertain) for group, first in work]
+    parts: list[list[Summary]] = [[] for _ in scenarios]
+    for (group, _), summaries in zip(work, mapper(simulate, tasks), strict=True):
+        for at, summary in zip(group, summaries, strict=True):
+            parts[at].append(summary)
+    return [_joined(one) for one in parts]
+
+
+def _joined(parts: Sequence[Summary]) -> Summary:
+    """Batches of the same scenario."""
+    weights = [len(one.ettr) for one in parts]
+
+    def mean(values: Iterable[float]) -> float:
+        return math.fsum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
+
+    return Summary(
+        np.concatenate([one.ettr for one in parts]), {term: mean(one.shares[term] for one in parts) for term in Term},
+        mean(one.interruptions for one in parts), {name: mean(one.by_class[name] for one in parts) for name in parts[0].by_class},
+    )  # fmt: skip
+
+
+def _what_fails(scenario: Scenario) -> tuple[object, ...]:
+    """What histories are drawn from."""
+    job = scenario.job
+    return (job.gpus, job.gpus_per_node, job.nodes_per_rack, job.duration_s, scenario.failures, scenario.lemons, scenario.repair.missed)
+
+
+def simulate(task: Task) -> tuple[Summary, ...]:
+    """All scenarios of a task, over the same failures. They are simulated as they are, however long: see `window`."""
+    scenarios = task.scenarios if task.uncertain else tuple(map(_known, task.scenarios))
+    drawn = histories.draw(scenarios[0], seed=task.seed, replicas=task.replicas, first=task.first, uncertain=task.uncertain)
+    return tuple(_summary(scenario, monte_carlo.run(scenario, drawn)) for scenario in scenarios)
+
+
+def _summary(scenario: Scenario, outcomes: monte_carlo.Outcomes) -> Summary:
+    """By term: waiting for nodes is a part of what the ledger calls regroup."""
+    duration_s = scenario.job.duration_s
+    waiting = float(outcomes.wait_s.mean()) / duration_s
+    shares = dict.fromkeys(Term, 0.0)
+    for cause, term in TERM_OF.items():
+        shares[term] += float(outcomes.seconds[cause].mean()) / duration_s if cause in outcomes.seconds else 0.0
+    shares[Term.RESTART] -= waiting
+    shares[Term.WAITING] = waiting
+    by_class: dict[str, float] = {}
+    for index, rate in enumerate(scenario.failures):
+        name = rate.failure_class.value
+        by_class[name] = by_class.get(name, 0.0) + float(outcomes.lost_s[:, index].mean()) / duration_s
+    return Summary(outcomes.position_s / duration_s, shares, float(outcomes.interruptions.mean()), by_class)
+
+
+def _known(scenario: Scenario) -> Scenario:
+    return replace(scenario, failures=tuple(map(with_known_rate, scenario.failures)))
+
+
+# --- windows -------------------------------------------------------------------------------------------------
+
+
+def window(scenario: Scenario, failures_most: float = FAILURES_MOST) -> Scenario:
+    """The scenario itself, or the part of it in which so many failures are expected, at its mean rates."""
+    per_s = math.fsum(rate_per_s(rate, scenario.job) for rate in scenario.failures)
+    expected = per_s * scenario.job.duration_s
+    repairs = per_s * REPAIRS_LEAST * scenario.repair.time.mean_s
+    most = max(failures_most, repairs) if repairs <= FAILURES_MOST else failures_most
+    if expected <= most:
+        return scenario
+    steady = tuple(_steady(rate, scenario) for rate in scenario.failures)
+    return replace(scenario, failures=steady, job=replace(scenario.job, duration_s=scenario.job.duration_s * most / expected))
+
+
+def _steady(rate: FailureRate, scenario: Scenario) -> FailureRate:
+    """At the mean of its rate over the whole run."""
+    per_s = rate_per_s(rate, scenario.job)
+    return replace(rate, mttf_s=scenario.job.units(rate.unit) / per_s if per_s else math.inf, shape=1.0, waves=())
+
+
+def long_run(known: Summary, uncertain: Summary, *, share: float) -> tuple[float, float]:
+    """5th and 95th percentile of a whole run of which only a `share` was simulated.
+
+    The spread of luck shrinks with the length, that of the rates does not; both are taken as normal. known: at known rates; uncertain: at drawn ones.
+    """
+    luck = float(known.ettr.var())
+    rates = max(0.0, float(uncertain.ettr.var()) - luck)
+    half = 1.6448536269514722 * math.sqrt(rates + luck * share)
+    return max(0.0, uncertain.mean - half), min(1.0, uncertain.mean + half)

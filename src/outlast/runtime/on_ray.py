@@ -1,0 +1,48 @@
+"""One function over a few large tasks, on a Ray cluster (extra `outlast[ray]`). Which machine works on a task changes no result.
+
+The cluster's nodes need outlast itself, in the same version: functions travel by name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from importlib.util import find_spec
+from typing import Any, TypeVar
+
+from outlast.errors import OutlastError, UsageError
+from outlast.runtime.pool import OnCores
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+
+def on_ray(address: str) -> OnCores:
+    """A `map` over tasks. `address`: as `ray.init` takes it; `auto` finds the cluster of this machine, `local` starts one that ends with this process.
+
+    Raises UsageError where ray is not installed, or there is no cluster.
+    """
+    if find_spec("ray") is None:
+        raise UsageError("--ray needs the package ray", hint="pip install 'outlast[ray]'")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that is started here reports to nobody, unless its owner wants it to
+    import ray
+
+    try:
+        ray.init(address=address, logging_level="ERROR", log_to_driver=False, ignore_reinit_error=True)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise UsageError(f"there is no Ray cluster at {address}: {error}", hint="`ray start --head` starts one; --ray auto finds it") from None
+
+    def mapped(function: Callable[[A], T], tasks: Sequence[A], /) -> Iterable[T]:
+        remote: Any = ray.remote(_call)
+        try:
+            results: list[T] = ray.get([remote.remote(function, task) for task in tasks])
+        except ray.exceptions.RayTaskError as error:
+            cause = error.cause if isinstance(getattr(error, "cause", None), OutlastError) else None
+            raise cause or error from None
+        return results
+
+    return mapped
+
+
+def _call(function: Callable[[A], T], task: A) -> T:
+    return function(task)
