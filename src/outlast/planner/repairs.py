@@ -18,6 +18,7 @@ from outlast.planner.scenario import Scenario
 Rows = slice | NDArray[np.intp]  # some of the replicas; ALL gives views, the others copies
 ALL = slice(None)
 LONG_AGO = -np.inf
+IN_CACHE = 512  # runs; a hundred rows of them fit into a processor's second cache
 
 
 class Returns:
@@ -43,12 +44,12 @@ class Returns:
             more = rows // 2 + 1 if self._most is None else min(rows // 2 + 1, self._most - rows)
             self._back_s = np.concatenate([self._back_s, np.full((more, self._back_s.shape[1]), LONG_AGO)])
             rows += more
-        back = self._back_s[:, runs]
-        moved = np.minimum(back[:-nodes], back_s)
-        np.maximum(back[nodes:], moved, out=back[nodes:])
-        np.maximum(back[:nodes], back_s, out=back[:nodes])
         if runs is not ALL:
-            self._back_s[:, runs] = back
+            self._back_s[:, runs] = _merged(self._back_s[:, runs], back_s, nodes)
+            return
+        for begin in range(0, len(back_s), IN_CACHE):
+            columns = slice(begin, begin + IN_CACHE)
+            _merged(self._back_s[:, columns], back_s[columns], nodes)
 
     def complete_s(self, runs: Rows, at_s: Floats) -> Floats:
         """From `at_s` on, the first time at which nobody is lacking."""
@@ -64,3 +65,11 @@ class Returns:
         back = self._back_s[:, runs]
         soonest: Floats = np.where(back > at_s, back, np.inf).min(axis=0, initial=np.inf)
         return soonest
+
+
+def _merged(back_s: Floats, more_s: Floats, times: int) -> Floats:
+    """In place: (rows, n) descending, and each of `more_s` so many times; the smallest drop out. Row i is max(row i, min(row i - times, more))."""
+    moved = np.minimum(back_s[:-times], more_s)
+    np.maximum(back_s[times:], moved, out=back_s[times:])
+    np.maximum(back_s[:times], more_s, out=back_s[:times])
+    return back_s

@@ -61,15 +61,16 @@ class Saves:
 
     def _take_back(self, saved: Floats, at: Floats, left: Floats) -> None:
         """Where training stands within the stalls of a position, the tiers whose own is not over hold the one before."""
-        for index, asked in enumerate(self._asked):
-            if self._live[index, 0]:
-                continue
-            runs = np.flatnonzero(left[asked] < 0)
-            there = at[asked, runs]
-            after_s = np.zeros(there.shape)  # stalls that come after its own
-            for later in range(index + 1, len(self._asked)):
-                after_s += np.where(there % self._steps[later, 0] == 0, self._stall_s[later], 0.0)
-            saved[index, runs] -= np.where((saved[index, runs] == there) & (-left[asked, runs] > after_s), self._steps[index, 0], 0.0)
+        asked, runs = np.nonzero(left < 0)
+        there, to_come_s = at[asked, runs], -left[asked, runs]
+        after_s = np.zeros(there.shape)  # stalls that come after a tier's own
+        for index in range(len(self._asked) - 1, -1, -1):
+            steps = self._steps[index, 0]
+            due = there % steps == 0
+            if not self._live[index, 0]:
+                cut = runs[due & (to_come_s > after_s) & (asked == self._asked[index])]
+                saved[index, cut] -= steps
+            after_s += np.where(due, self._stall_s[index], 0.0)
 
     def _reached(self, begin: Floats, left_s: Floats, pace: Floats | float) -> tuple[Floats, Floats]:
         """(S, n): the last position with stalls that is reached, or `begin`; and the seconds since. Below 0: so much of its stalls is still to come."""

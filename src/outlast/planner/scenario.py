@@ -196,7 +196,7 @@ class Maintenance:
         return worked_s + (math.floor((worked_s - self.every_s) / (self.every_s - self.lasts_s)) + 1) * self.lasts_s
 
     def stands_at(self, wall_s: float) -> bool:
-        return bool(self.lasts_s) and wall_s >= self.every_s and wall_s % self.every_s < self.lasts_s
+        return bool(self.lasts_s) and wall_s >= self.every_s and wall_s - math.floor(wall_s / self.every_s) * self.every_s < self.lasts_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,24 +138,26 @@ _FAR = (
 
 def normal_quantile(u: NDArray[np.float64]) -> NDArray[np.float64]:
     """The standard normal's quantiles, in the shape of `u`."""
-    q = u - 0.5
-    out = np.asarray(q * _ratio(_NEAR, 0.180625 - q * q))
-    tail = np.abs(q) > 0.425
-    if tail.any():
-        r = np.sqrt(-np.log(np.minimum(u[tail], 1 - u[tail])))
+    flat = u.ravel()
+    q = flat - 0.5
+    out = q * _ratio(_NEAR, 0.180625 - q * q)
+    tail = np.flatnonzero(np.abs(q) > 0.425)
+    if tail.size:
+        end = flat[tail]
+        r = np.sqrt(-np.log(np.minimum(end, 1 - end)))
         z = _ratio(_MIDDLE, r - 1.6)
-        far = r > 5
-        if far.any():
-            z[far] = _ratio(_FAR, r[far] - 5)
+        far = np.flatnonzero(r > 5)
+        z[far] = _ratio(_FAR, r[far] - 5)
         out[tail] = np.copysign(z, q[tail])
-    return out
+    return out.reshape(u.shape)
 
 
 def _ratio(polynomials: tuple[tuple[float, ...], tuple[float, ...]], r: NDArray[np.float64]) -> NDArray[np.float64]:
     """Horner's rule for both at once: they are short, and calls are what takes time."""
-    both = np.array(polynomials).reshape(2, -1, *[1] * r.ndim)
-    sums = both[:, 0] * np.ones_like(r)
-    for place in range(1, both.shape[1]):
+    both = np.array(polynomials)[:, :, None]
+    sums = both[:, 0] * r
+    sums += both[:, 1]
+    for place in range(2, both.shape[1]):
         sums *= r
         sums += both[:, place]
     return np.asarray(sums[0] / sums[1])

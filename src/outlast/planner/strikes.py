@@ -9,13 +9,13 @@ This module is pure: no clock, no files, no torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outlast.planner.histories import ROWS, Histories, Luck
-from outlast.planner.repairs import Rows
 from outlast.planner.saves import Floats
 from outlast.planner.scenario import Extent, Maintenance, Scenario, Unit
 from outlast.planner.spread import Shape, Spread
@@ -24,23 +24,76 @@ Counts = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 
+@dataclass(frozen=True)
+class Strike:
+    """The k-th failure of all replicas, each (R,). Where it does not strike, nodes_lost is 0 and the rest means nothing.
+
+    at_s  without stops; failure_class: index into scenario.failures
+    """
+
+    k: int
+    strikes: Flags
+    at_s: Floats
+    failure_class: NDArray[np.int64]
+    extent: NDArray[np.int8]
+    nodes_lost: Counts
+
+
+class Strikes:
+    """The failures of all replicas, one by one."""
+
+    def __init__(self, scenario: Scenario, histories: Histories) -> None:
+        self._scenario, self._histories = scenario, histories
+        self._extents = np.array([int(rate.extent) for rate in scenario.failures], dtype=np.int8)
+        self._nodes_lost = np.array([scenario.nodes_lost(rate.extent) for rate in scenario.failures], dtype=np.int64)
+        self._diagnosis = InOrder(histories, Luck.DIAGNOSIS)
+        self._lemons = _Lemons(scenario, histories) if scenario.lemons.factor > 1 else None
+        self.interruptions: Counts = np.zeros(histories.replicas, dtype=np.int64)
+
+    @property
+    def loses_nodes(self) -> bool:
+        return bool(self._nodes_lost.any())
+
+    @property
+    def beyond_bound(self) -> Flags:
+        return self._lemons.beyond_bound if self._lemons else np.zeros(self._histories.replicas, dtype=np.bool_)
+
+    def __iter__(self) -> Iterator[Strike]:
+        duration_s, wrong = self._scenario.job.duration_s, self._scenario.repair.wrong
+        for k in range(self._histories.at_s.shape[1]):
+            wall_s, stream = self._histories.at_s[:, k], self._histories.stream[:, k]
+            failure_class = self._histories.stream_class[stream]
+            extent, nodes_lost = self._extents[failure_class], self._nodes_lost[failure_class]
+            at_s, strikes = _worked(self._scenario.maintenance, np.minimum(wall_s, duration_s))
+            strikes &= wall_s < duration_s
+            if self._lemons:
+                extra = stream >= self._histories.class_count
+                strikes &= self._lemons.are_there(k, extra)
+                self._lemons.are_struck(k, extra, failure_class, strikes & (extent == Extent.NODE))
+            if wrong:
+                nodes_lost += (self._diagnosis.at(k) < wrong) & (extent == Extent.NODE)
+            nodes_lost *= strikes
+            self.interruptions += strikes
+            yield Strike(k, strikes, at_s, failure_class, extent, nodes_lost)
+
+
 class Seconds:
-    """A duration of each failure: its spread at the failure's luck. One number where it does not vary. To be asked in the order of failures."""
+    """A duration of each failure: its spread at the failure's luck. One number where it does not vary."""
 
     def __init__(self, spread: Spread, histories: Histories, column: Luck) -> None:
-        fixed = spread.shape is Shape.CONSTANT or (spread.shape is Shape.MEASURED and len(spread.numbers) == 1) or spread.mean_s == 0
+        fixed = spread.shape is Shape.CONSTANT or spread.mean_s == 0 or (spread.shape is Shape.MEASURED and len(spread.numbers) == 1)
         self._fixed = np.array([spread.numbers[0]]) if fixed else None
-        self._rows = _InOrder(histories, column, spread.quantile)
+        self._rows = InOrder(histories, column, spread.quantile)
 
-    def at(self, k: int, runs: Rows) -> Floats:
-        """Of the k-th failure of these replicas: (n,), or (1,) for all."""
-        return self._rows.at(k)[runs] if self._fixed is None else self._fixed
+    def at(self, k: int) -> Floats:
+        """Of the k-th failure of all replicas: (R,), or (1,). To be asked in the order of failures."""
+        return self._rows.at(k) if self._fixed is None else self._fixed
 
 
-class _InOrder:
-    """A column of luck, or what is made of it, row by row."""
+class InOrder:
+    """A column of luck, or what is `made` of it, row by row: made of some rows at a time, those asked for."""
 
-    def __init__(self, histories: Histories, column: Luck, made: Callable[[Floats], Floats]) -> None:
+    def __init__(self, histories: Histories, column: Luck, made: Callable[[Floats], Floats] | None = None) -> None:
         self._chunks = histories.luck_in_order(column)
         self._made = made
         self._first = -ROWS
@@ -49,54 +102,11 @@ class _InOrder:
     def at(self, k: int) -> Floats:
         while k >= self._first + ROWS:
             self._first += ROWS
-            rows = next(self._chunks)
-            self._rows = self._made(rows) if k < self._first + ROWS else rows
+            self._rows = next(self._chunks)
+            if self._made and k < self._first + ROWS:
+                self._rows = self._made(self._rows)
         row: Floats = self._rows[k - self._first]
         return row
-
-
-def _itself(luck: Floats) -> Floats:
-    return luck
-
-
-class Strikes:
-    """The failures of all replicas, one by one."""
-
-    def __init__(self, scenario: Scenario, histories: Histories) -> None:
-        rates, stops = scenario.failures, scenario.maintenance
-        self.count, self.replicas = histories.at_s.shape[1], histories.replicas
-        wall_s = histories.at_s.T
-        self._happens = (wall_s < scenario.job.duration_s) & ~_stands(stops, wall_s)
-        self.at_s = _worked(stops, np.minimum(wall_s, scenario.job.duration_s))
-        self.failure_class = histories.which.T
-        self.extent = np.array([int(rate.extent) for rate in rates], dtype=np.int8)[self.failure_class]
-        self.loses_nodes = any(scenario.nodes_lost(rate.extent) for rate in rates)
-        self._nodes_lost = np.array([scenario.nodes_lost(extent) for extent in Extent])
-        self._lemons = _Lemons(scenario, histories) if scenario.lemons.factor > 1 else None
-        self._wrong = scenario.repair.wrong
-        self._diagnosis = _InOrder(histories, Luck.DIAGNOSIS, _itself)
-        self._now: Flags = np.zeros(self.replicas, dtype=np.bool_)
-        self.interruptions: Counts = np.zeros(self.replicas, dtype=np.int64)
-
-    def now(self, k: int) -> Flags:
-        """(R,): does the k-th strike? To be asked once for each k, in order."""
-        self._now = self._happens[k]
-        if self._lemons:
-            self._now = self._now & self._lemons.are_there(k)
-            self._lemons.are_struck(k, self._now & (self.extent[k] == Extent.NODE))
-        self.interruptions += self._now
-        return self._now
-
-    def nodes_lost(self, k: int) -> Counts:
-        """(R,): by the k-th failure; 0 where it does not strike."""
-        lost = np.where(self._now, self._nodes_lost[self.extent[k]], 0)
-        if self._wrong:
-            lost += self._now & (self._diagnosis.at(k) < self._wrong) & (self.extent[k] == Extent.NODE)
-        return lost
-
-    @property
-    def beyond_bound(self) -> Flags:
-        return self._lemons.beyond_bound if self._lemons else np.zeros(self.replicas, dtype=np.bool_)
 
 
 class _Lemons:
@@ -105,39 +115,35 @@ class _Lemons:
     def __init__(self, scenario: Scenario, histories: Histories) -> None:
         self._bound, self._nodes = scenario.lemons_bound, scenario.job.nodes
         self._caught, self._missed = scenario.lemons.caught, scenario.repair.missed
-        self._here, self._mended = _InOrder(histories, Luck.LEMON, _itself), _InOrder(histories, Luck.MENDED, _itself)
-        self._extra = histories.extra.T
-        self._of_node = np.array([rate.unit in (Unit.GPU, Unit.NODE) for rate in scenario.failures], dtype=np.bool_)[histories.which.T]
+        self._here, self._mended = InOrder(histories, Luck.LEMON), InOrder(histories, Luck.MENDED)
+        self._of_node = np.array([rate.unit in (Unit.GPU, Unit.NODE) for rate in scenario.failures], dtype=np.bool_)
         self._now = histories.lemons.copy()
-        self.beyond_bound = np.zeros(histories.replicas, dtype=np.bool_)
+        self.beyond_bound: Flags = np.zeros(histories.replicas, dtype=np.bool_)
 
-    def are_there(self, k: int) -> Flags:
+    def are_there(self, k: int, extra: Flags) -> Flags:
         """A lemon's extra failure happens as often as there are lemons; any other always does."""
-        there: Flags = ~self._extra[k] | (self._here.at(k) < np.minimum(self._now, self._bound) / max(1, self._bound))
+        there: Flags = self._here.at(k) < np.minimum(self._now, self._bound) / max(1, self._bound)
+        there |= ~extra
         return there
 
-    def are_struck(self, k: int, one_node: Flags) -> None:
+    def are_struck(self, k: int, extra: Flags, failure_class: NDArray[np.int64], one_node: Flags) -> None:
         """One node: a lemon may be caught, a healthy one mended badly."""
-        lemon = self._extra[k] | (self._of_node[k] & (self._here.at(k) < self._now / self._nodes))
-        chance = np.where(lemon, self._caught, self._missed)
-        changed = one_node & (self._mended.at(k) < chance)
-        self._now += np.where(lemon, -1, 1) * changed
+        lemon = self._here.at(k) < self._now / self._nodes
+        lemon &= self._of_node[failure_class]
+        lemon |= extra
+        mended = self._mended.at(k)
+        self._now -= one_node & lemon & (mended < self._caught)
+        self._now += one_node & ~lemon & (mended < self._missed)
         np.minimum(self._now, self._nodes, out=self._now)
         self.beyond_bound |= self._now > self._bound
 
 
-def _stands(stops: Maintenance, wall_s: Floats) -> Flags:
-    """`Maintenance.stands_at` of many."""
+def _worked(stops: Maintenance, wall_s: Floats) -> tuple[Floats, Flags]:
+    """`Maintenance.worked_s` of many, and whether they lie outside of stops. All are finite."""
     if not stops.lasts_s or math.isinf(stops.every_s):
-        return np.zeros((1, 1), dtype=np.bool_)
-    with np.errstate(invalid="ignore"):
-        stands: Flags = (wall_s >= stops.every_s) & (np.mod(wall_s, stops.every_s) < stops.lasts_s)
-    return stands
-
-
-def _worked(stops: Maintenance, wall_s: Floats) -> Floats:
-    """`Maintenance.worked_s` of many, all finite."""
-    if not stops.lasts_s or math.isinf(stops.every_s):
-        return wall_s
+        return wall_s, np.ones(wall_s.shape, dtype=np.bool_)
     begun = np.floor(wall_s / stops.every_s)
-    return np.where(wall_s < stops.every_s, wall_s, wall_s - (begun - 1) * stops.lasts_s - np.minimum(wall_s - begun * stops.every_s, stops.lasts_s))
+    into_s = wall_s - begun * stops.every_s
+    before = begun < 1
+    worked_s = np.where(before, wall_s, wall_s - (begun - 1) * stops.lasts_s - np.minimum(into_s, stops.lasts_s))
+    return worked_s, before | (into_s >= stops.lasts_s)
