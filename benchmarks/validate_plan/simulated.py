@@ -68,7 +68,7 @@ def llama_rows(estimate: Estimate) -> Iterator[Row]:
         recovery_s = recovery_that_leaves(0.9, at)
         found = at(recovery_s or 0.0)
         if recovery_s is None:
-            computed, where = "none is short enough", "even where recoveries take no time: they cannot have saved like this"
+            computed, where = "none is short enough", "even where recoveries take no time: their saves must have cost less"
         else:
             computed, where = f"recovery <= {recovery_s / MIN_S:.1f} min", "where the mean recovery takes that long"
         yield Row(
