@@ -75,6 +75,47 @@ def test_without_some_dumps_the_truth_is_named_or_suspected_and_no_innocent_is_n
     assert suspected(blame) <= lost
 
 
+# found by the test above, or by long searches with its rule: shape, rank, place, ahead, only_active, lost
+FOUND = [
+    ((2, 4, 2), 0, 19, 5, False, {0}),
+    ((2, 4, 2), 0, 19, 5, True, {0}),
+    ((2, 4, 2), 8, 9, 5, True, {8}),
+    ((2, 4, 2), 9, 20, 5, False, {1, 5, 6, 7, 9}),
+    ((1, 4, 2), 4, 5, 0, False, {0, 3, 4, 5}),
+    ((1, 4, 2), 3, 6, 0, False, {2, 3, 6, 7}),
+    ((2, 2, 2), 6, 9, 0, True, {2, 4, 6, 7}),
+    ((2, 4, 2), 5, 14, 0, False, {3, 5, 7, 8, 11, 13, 14}),
+    ((2, 4, 2), 5, 25, 0, True, {2, 3, 5, 7, 8, 13, 14}),
+    ((2, 4, 2), 7, 1, 0, True, {3, 5, 6, 7, 8, 10, 13, 15}),
+    ((3, 2, 3), 7, 2, 0, True, {1, 3, 6, 7, 10, 13, 14, 15, 16}),
+]
+
+
+@pytest.mark.parametrize(("shape", "rank", "place", "ahead", "only_active", "lost"), FOUND)
+def test_without_a_dump_of_who_sleeps_it_is_a_suspect_and_nobody_is_named(
+    shape: tuple[int, int, int], rank: int, place: int, ahead: int, only_active: bool, lost: set[int]
+) -> None:
+    """First those in whose queues a ring is seen, behind what they wait in; then those where whoever waits for the sleeper has left no dump either."""
+    job = Job(Layout(*shape), steps=3, ahead=ahead, sleeps={rank: place})
+    blame = find_blame(dumps_of(job, only_active=only_active, without=frozenset(lost)))
+    assert blamed(blame) == set()
+    assert rank in suspected(blame)
+    assert suspected(blame) <= lost
+    assert all(str(one.reason).startswith("it left no dump, and rank") for one in blame.suspects)
+
+
+def test_a_dead_link_makes_no_ring_of_those_that_have_queued_more_behind_it() -> None:
+    """Method: all have come to the first collective of one pair, and it never gets done, while their hosts run ahead into sends and receives of other pairs."""
+
+    class Dead(Job):
+        def _is_there(self, other: int, rank: int, op: Op, seq: int) -> bool:
+            return (op.group, op.peer) != ("tp-2", None) and super()._is_there(other, rank, op, seq)
+
+    for ahead in range(12):
+        blame = find_blame(dumps_of(Dead(Layout(2, 4, 2), ahead=ahead)))
+        assert (blame.kind, blame.ranks, blame.suspects) == ("all_joined", (), ())
+
+
 @settings(max_examples=150)
 @given(sleepers("gloo"), st.data())
 def test_without_some_dumps_of_gloo_the_truth_is_named_or_suspected(made: tuple[Job, int], data: st.DataObject) -> None:

@@ -44,6 +44,7 @@ class Graph:
 
     joined  the operation that a rank waits in, all of whose ranks have come: what it waits for is not one of them
     stuck   ranks that have not finished what others of the group have, and the operation
+    lacking operations that somebody has not come to: (place of the group, number), and of send and receive (place of the group, rank that waits, its peer)
     """
 
     job: Job
@@ -51,6 +52,7 @@ class Graph:
     waits: list[Wait] = field(default_factory=list)
     stuck: dict[int, Wait] = field(default_factory=dict)
     joined: dict[int, Wait] = field(default_factory=dict)
+    lacking: set[tuple[int, ...]] = field(default_factory=set)
     _operation_count: int = 0
 
     def operation(self) -> int:
@@ -70,10 +72,11 @@ def operation_of(state: GroupState, seq: int) -> str:
 # --- collectives -----------------------------------------------------------------------------------------
 
 
-def add_collectives(graph: Graph, group: Group, heads: dict[int, list[int]], finished: int) -> None:
-    """heads: the operation that ranks wait in, by its number, and these ranks. finished: the last one that certainly all have come to."""
+def add_collectives(graph: Graph, at: int, heads: dict[int, list[int]], finished: int) -> None:
+    """at: place of the group. heads: the operation that ranks wait in, by its number, and these ranks. finished: the last that certainly all have come to."""
     if not heads:
         return
+    group = graph.job.groups[at]
     known = known_states(group, graph.job)
     come = sorted((state.enqueued or 0, rank) for rank, state in known.items())
     absent = [rank for rank in group.members if rank not in known]
@@ -96,6 +99,7 @@ def add_collectives(graph: Graph, group: Group, heads: dict[int, list[int]], fin
         wait = Wait(group, seq, operation_of(one, seq), heads[seq], behind)
         if graph.out[node]:
             graph.add(wait, node)
+            graph.lacking.add((at, seq))
         else:
             graph.waits.append(wait)
         earlier, begin = node, end
@@ -104,8 +108,9 @@ def add_collectives(graph: Graph, group: Group, heads: dict[int, list[int]], fin
 # --- send and receive ----------------------------------------------------------------------------------------
 
 
-def add_traffic(graph: Graph, group: Group) -> None:
+def add_traffic(graph: Graph, at: int) -> None:
     """A pending send waits for a receive that is not there, and the other way round. Counts are compared: sequence numbers are each rank's own."""
+    group = graph.job.groups[at]
     places = group.places
     if places is None:
         return
@@ -121,6 +126,7 @@ def add_traffic(graph: Graph, group: Group) -> None:
             node = graph.operation()
             graph.out[node] = [peer]
             graph.add(wait, node)
+            graph.lacking.add((at, rank, peer))
 
 
 def _is_met(job: Job, group: Group, place: int, peer: int, is_send: bool, pending: int, total: int, rank: int) -> bool:
@@ -143,15 +149,16 @@ def _traffic_says(rank: int, peer: int, is_send: bool, group: Group) -> str:
 
 
 def add_queued(graph: Graph) -> None:
-    """Of ranks that wait for nobody who is missing: whoever has come to the same operation, but has an older one to finish first, is waited for.
+    """Of ranks in whose oldest operation nobody is missing: whoever has come to it, but has an older one to finish first, is waited for.
 
-    Operations of one stream run in order; those of several groups may not, so this is used only where nothing else explains the waiting.
+    That a later one of theirs lacks somebody does not explain why they are in the oldest still: operations of one stream run in order. Those of several groups
+    may not, so where the oldest lacks somebody nothing is added.
     """
     oldest = _oldest(graph)
     nodes: dict[_Key, int] = {}
     waits: dict[_Key, Wait] = {}
     for rank, (key, members) in oldest.items():
-        if graph.out.get(rank) or rank in graph.stuck:
+        if rank in graph.stuck or _is_lacking(graph, rank, key):
             continue
         if (node := nodes.get(key)) is None:
             node = nodes[key] = graph.operation()
@@ -159,10 +166,17 @@ def add_queued(graph: Graph) -> None:
             waits[key] = _joined_wait(graph, key, members)
             if graph.out[node]:
                 graph.waits.append(waits[key])
-        if graph.out[node]:
-            graph.out[rank].append(node)
-        else:
+        if not graph.out[node]:
             graph.joined[rank] = waits[key]
+        if graph.out[node] or graph.out.get(rank):  # a node that leads nowhere: so that no ring, through what the rank has queued, seems the end of the waiting
+            graph.out[rank].append(node)
+
+
+def _is_lacking(graph: Graph, rank: int, key: _Key) -> bool:
+    kind, at, which = key
+    if kind == "collective":
+        return (at, *which) in graph.lacking
+    return any((at, rank, peer) in graph.lacking for peer in which)
 
 
 def _oldest(graph: Graph) -> dict[int, tuple[_Key, tuple[int, ...]]]:

@@ -4,7 +4,7 @@
     stuck             who has not finished what others of the group have finished: its device, its stream, or the thread that looks; of gloo also whose dump is
                       older than its peers' (silence.py), since a process that is stopped saves none
     ends of the graph a rank with a dump that others wait for and that waits for nobody: it has not come ("missing", "p2p"); ranks in a ring: "order_inversion"
-                      a rank without a dump: a suspect, never more
+                      a rank without a dump: a suspect, never more; and so are those without one for whom it may wait (unseen.py)
     a ring            the one that called its groups in another order than before (order.py), or else all of it
     nobody missing    all have come and nobody gets on: "all_joined", which names nobody
 
@@ -37,6 +37,7 @@ from outlast.diagnose.collectives.naming import rank_of_name
 from outlast.diagnose.collectives.order import came_alone, odd_ones
 from outlast.diagnose.collectives.silence import Situation, situation_of
 from outlast.diagnose.collectives.state import Dump, GroupState
+from outlast.diagnose.collectives.unseen import unseen_waits
 from outlast.diagnose.findings import Finding
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Blamed, Evidence, Role, Suspect
@@ -76,10 +77,10 @@ def find_blame(dumps: Sequence[Dump], *, unreadable: Mapping[str, str] | None = 
 
 def _graph(job: Job, now: Situation) -> Graph:
     graph = Graph(job)
-    for at, group in enumerate(job.groups):
-        add_collectives(graph, group, now.heads[at], now.finished[at])
+    for at in range(len(job.groups)):
+        add_collectives(graph, at, now.heads[at], now.finished[at])
         if not now.is_afterwards:
-            add_traffic(graph, group)
+            add_traffic(graph, at)
     for rank, (at, seq) in now.fell_silent.items():
         group = job.groups[at]
         said = next((name for state in group.states.values() if (name := state.signature(seq))), "collective")
@@ -219,29 +220,33 @@ def _of_mismatch(job: Job, odd: Sequence[Mismatch]) -> Blame:
 
 
 def _suspects(graph: Graph, unreadable: Mapping[str, str], *, anything: bool) -> tuple[Suspect, ...]:
-    """Silent ranks that others wait for; all of them if nothing else is found and most of the job did leave dumps."""
-    broken = graph.job.broken
+    """Silent ranks that others wait for; all of them if nothing else is found and most of the job did leave dumps.
+
+    Behind those, where no rank is shown guilty: silent ranks that they may wait for in their turn.
+    """
+    silent = graph.job.silent
     waiters: dict[int, set[int]] = {}
     for wait in graph.waits:
         for rank in wait.behind:
-            if rank in graph.job.silent:
+            if rank in silent:
                 waiters.setdefault(rank, set()).update(wait.waiters)
-    silent = graph.job.silent
     if not anything and not waiters and 2 * len(silent) <= len(graph.job.ranks):
-        waiters = {rank: set() for rank in silent}
-    found = []
-    for rank, waiting in sorted(waiters.items()):
-        lacks = (
-            f"its dump could not be read ({unreadable[broken[rank]]})"
-            if rank in broken
-            else "it left no dump"
-            if rank not in graph.job.dumps
-            else "its recorder was off"
-        )
-        found.append(
-            Suspect(rank, f"{lacks}, and {named(waiting)} wait{'s' if len(waiting) == 1 else ''} for it" if waiting else f"{lacks}, unlike the others")
-        )
+        return tuple(Suspect(rank, f"{_lacks(graph.job, rank, unreadable)}, unlike the others") for rank in sorted(silent))
+    found = [
+        Suspect(rank, f"{_lacks(graph.job, rank, unreadable)}, and {named(waiting)} wait{'s' if len(waiting) == 1 else ''} for it")
+        for rank, waiting in sorted(waiters.items())
+    ]
+    behind = {} if anything else unseen_waits(graph.job, waiters)
+    found += [
+        Suspect(rank, f"{_lacks(graph.job, rank, unreadable)}, and rank {other}, whose dump is missing too, may wait for it") for rank, other in behind.items()
+    ]
     return tuple(found)
+
+
+def _lacks(job: Job, rank: int, unreadable: Mapping[str, str]) -> str:
+    if rank in job.broken:
+        return f"its dump could not be read ({unreadable[job.broken[rank]]})"
+    return "it left no dump" if rank not in job.dumps else "its recorder was off"
 
 
 # --- what is said --------------------------------------------------------------------------------------------------
