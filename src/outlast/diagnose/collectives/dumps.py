@@ -9,7 +9,8 @@ What differs and is seen to here:
                      Of gloo always "scheduled": `retired` stands for it, and is true after a failure too.
     coalesced        operations of one launch share their numbers; the last of them carries the state.
 
-Each field that is used is checked for its type; what is not used is not looked at. Source: the headers and the analyser of torch 2.13.
+Each field that is used is checked for its type; what is not used is not looked at, and of a long dump in torch's own bytes most of it is not even unpickled
+(shortening.py). Source: the headers and the analyser of torch 2.13.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -23,9 +24,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from outlast.diagnose.collectives.entries import Entry, States, group_states, worth_reading
+from outlast.diagnose.collectives.entries import ORDER_KEPT_COUNT, TIMES_KEPT_COUNT, Entry, States, group_states, worth_reading
 from outlast.diagnose.collectives.naming import RANKS_MAX, rank_of_name
 from outlast.diagnose.collectives.pickles import UnreadableDump, unpickled
+from outlast.diagnose.collectives.shortening import shortened
 from outlast.diagnose.collectives.state import NOBODY, Dump, GroupState
 
 DUMP_BYTES_MAX = 1 << 30  # 2,000 entries with stacks are a few megabytes
@@ -49,10 +51,25 @@ def read_dump(raw: bytes, *, name: str) -> Dump:
     if len(raw) > DUMP_BYTES_MAX:
         raise UnreadableDump(f"{len(raw)} bytes: no recorder writes so much")
     try:
+        if (dump := _of_shortened(raw, name)) is not None:
+            return dump
         top = _from_json(raw) if raw[:64].lstrip()[:1] in (b"{", b"[") else unpickled(raw)
         return _dump(top, name)
     except RecursionError:
         raise UnreadableDump("nested too deep: a dump has five levels") from None
+
+
+def _of_shortened(raw: bytes, name: str) -> Dump | None:
+    """None where the whole has to be read; that also tells what is wrong with it."""
+    short = shortened(raw, last_count=ORDER_KEPT_COUNT, each_count=TIMES_KEPT_COUNT)
+    if short is None:
+        return None
+    try:
+        top = unpickled(short.raw)
+    except UnreadableDump:
+        return None
+    is_fitting = type(top) is dict and type(entries := top.get("entries")) is list and short.is_fitting(entries)
+    return _dump(top, name, short.entries_count) if is_fitting else None
 
 
 def _from_json(raw: bytes) -> object:
@@ -67,7 +84,8 @@ def refuse(what: str) -> NoReturn:
     raise UnreadableDump(f"not a flight recorder's dump: {what}")
 
 
-def _dump(top: object, name: str) -> Dump:
+def _dump(top: object, name: str, entries_count: int | None = None) -> Dump:
+    """entries_count: of a dump that was shortened, how many entries it had."""
     if type(top) is not dict:
         refuse(f"a {type(top).__name__} where a table was expected")
     version, entries = top.get("version"), top.get("entries", [])
@@ -81,9 +99,10 @@ def _dump(top: object, name: str) -> Dump:
         refuse(f"more than {GROUPS_MAX} groups")
     states = _with_counters(states, ids, config, counters)
     rank, possible = _rank(name, config)
+    count = len(entries) if entries_count is None else entries_count
     return Dump(
-        rank=rank, name=name, version=version, groups=tuple(states), entry_count=len(entries), is_blank=not entries and not counters,
-        is_whole=_is_whole(entries), newest_ns=max((at for state in states for _, at in state.created_ns), default=0),
+        rank=rank, name=name, version=version, groups=tuple(states), entry_count=count, is_blank=not entries and not counters,
+        is_whole=_is_whole(entries, count), newest_ns=max((at for state in states for _, at in state.created_ns), default=0),
         is_sure=possible is None, possible=possible or (), issued=issued,
     )  # fmt: skip
 
@@ -114,13 +133,13 @@ def _of_any_version(entry: object, place: int) -> Entry:
     return group, entry.get("pg_id", 0), said, seq, entry.get("p2p_seq_id", 0), is_p2p, entry.get("state"), retired, record
 
 
-def _is_whole(entries: list[object]) -> bool:
+def _is_whole(entries: list[object], count: int) -> bool:
     """Record numbers run from 0 without a gap."""
     first = entries[0] if entries else None
     last = entries[-1] if entries else None
     if not isinstance(first, dict) or not isinstance(last, dict):
         return False
-    return bool(first.get("record_id") == 0 and last.get("record_id") == len(entries) - 1)
+    return bool(first.get("record_id") == 0 and last.get("record_id") == count - 1)
 
 
 # --- groups and their counters -----------------------------------------------------------------------------

@@ -1,0 +1,106 @@
+"""A dump without the entries that nobody would look at: its bytes are cut before they are unpickled, which is most of the time that a dump takes.
+
+A recorder keeps 2,000 entries, nearly all of them long finished, and of those only a few are looked at (`worth_reading` in entries.py). Torch writes all in one
+way: each begins with the same key, and a string is written where it first occurs and is a reference from then on. So entries can be told apart by bytes, and
+those between two that are kept can go, if none of them brings a string that a later one refers to.
+
+What is cut is not looked at, hence neither refused nor carried out. Nothing is cut unless everything agrees: entries that are all finished, none of them a
+send or receive, each with one group, and, once unpickled (`is_fitting`), records numbered without a gap and as many as there were. A dump that was written by
+anything else than torch, of an older version, damaged, or with send and receive, is read as a whole.
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+_PUT = rb"(q.|r.{4})"  # into the memo
+_FIRST_KEY = re.compile(rb"X\x07\x00\x00\x00entries(?:q.|r.{4})\]\((\}\(X\t\x00\x00\x00record_id" + _PUT + rb")", re.DOTALL)
+_GROUP = re.compile(rb"X\x05\x00\x00\x00pg_id" + _PUT + rb"K(.)", re.DOTALL)
+_STATE = re.compile(rb"X\x05\x00\x00\x00state" + _PUT + rb"X\t\x00\x00\x00completed" + _PUT, re.DOTALL)
+_IS_P2P = re.compile(rb"X\x06\x00\x00\x00is_p2p" + _PUT + rb"\x89", re.DOTALL)
+_STRING = re.compile(rb"X..\x00\x00", re.DOTALL)  # perhaps: a number can have these bytes too
+
+
+@dataclass(frozen=True, slots=True)
+class Shortened:
+    """raw: the pickle of what is left. kept_count of its entries_count entries."""
+
+    raw: bytes
+    kept_count: int
+    entries_count: int
+
+    def is_fitting(self, entries: Sequence[object]) -> bool:
+        """Whether these, of `raw`, are what they were taken for."""
+        if len(entries) != self.kept_count:
+            return False
+        first, last = entries[0], entries[-1]
+        if type(first) is not dict or type(last) is not dict:
+            return False
+        begin, end = first.get("record_id"), last.get("record_id")
+        return type(begin) is int and type(end) is int and end - begin + 1 == self.entries_count
+
+
+def shortened(raw: bytes, *, last_count: int, each_count: int) -> Shortened | None:
+    """Without finished entries, but for the last `last_count` of all and `each_count` of each group. None where it would not be shorter by half, or may differ.
+
+    Of entries from the first that is not finished on, all are left; and the first of all, which brings the keys.
+    """
+    if not raw.startswith(b"\x80\x02}(") or (found := _FIRST_KEY.search(raw)) is None:
+        return None
+    begins = found.start(1)
+    entries, between = raw[begins:], b"u}(" + _reference(found.group(2))
+    parts = entries.split(between)
+    if 2 * (last_count + each_count) > len(parts) or (kept := _kept(entries, parts, between, last_count, each_count)) is None or 2 * len(kept) > len(parts):
+        return None
+    return Shortened(raw[:begins] + between.join(map(parts.__getitem__, kept)), len(kept), len(parts))
+
+
+def _reference(put: bytes) -> bytes:
+    return (b"h" if put[:1] == b"q" else b"j") + put[1:]
+
+
+def _kept(entries: bytes, parts: list[bytes], between: bytes, last_count: int, each_count: int) -> list[int] | None:
+    """Places of those that stay. Bytes of `entries` are counted as a whole: one by one would take as long as to unpickle them."""
+    state, group, is_p2p = (pattern.search(parts[0]) for pattern in (_STATE, _GROUP, _IS_P2P))
+    if state is None or group is None or is_p2p is None:
+        return None
+    others = len(parts) - 1  # but the first, in which keys are not references
+    if entries.count(_reference(is_p2p.group(1)) + b"\x89") != others:
+        return None
+    done, begin = _reference(state.group(1)) + _reference(state.group(2)), len(parts) - last_count
+    if entries.count(done) != begin - 1 + sum(done in part for part in parts[begin:]):
+        begin = next((place for place, part in enumerate(parts[1:begin], 1) if done not in part), 0)
+    lasts = _lasts(entries, parts, begin, _reference(group.group(1)) + b"K", group.group(2), each_count)
+    if lasts is None:
+        return None
+    strings = _bring_strings(entries, between, sum(map(len, parts[:begin])) + begin * len(between))
+    return [*sorted({0, *strings, *lasts}), *range(begin, len(parts))]
+
+
+def _lasts(entries: bytes, parts: list[bytes], begin: int, key: bytes, first: bytes, each_count: int) -> list[int] | None:
+    """Places before `begin` of the newest of each group, of which fewer than `each_count` follow. None where a group's number does not fit into a byte."""
+    at = len(key)
+    later = Counter(part[part.find(key) + at :][:1] for part in parts[begin:])
+    if min(later.values()) >= each_count and first in later and sum(entries.count(key + number) for number in later) == len(parts) - 1:
+        return []
+    numbers = [first, *(part[place + at :][:1] if (place := part.find(key)) >= 0 else b"" for part in parts[1:])]
+    if b"" in numbers:
+        return None
+    found = []
+    for one in set(numbers):
+        places = [place for place in range(begin) if numbers[place] == one]
+        found += places[-(each_count - later[one]) :] if later[one] < each_count else []
+    return found
+
+
+def _bring_strings(entries: bytes, between: bytes, end: int) -> Iterator[int]:
+    place = last = 0
+    for found in _STRING.finditer(entries, 0, end):
+        place += entries.count(between, last, found.start())
+        last = found.start()
+        yield place
