@@ -15,9 +15,10 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import statistics
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -226,10 +227,20 @@ def closed_forms() -> list[Row]:
     return [row for part in parts for row in part()]
 
 
-def by_monte_carlo(scenario: Scenario, seed: int, replicas: int) -> Estimated:
-    from outlast.planner.monte_carlo import estimate  # only the simulated rows need it
+@dataclass(frozen=True, slots=True)
+class Found:
+    ettr_mean: float
+    ettr_mean_se: float
+    ettr_low: float
+    ettr_high: float
 
-    return estimate(scenario, seed=seed, replicas=replicas)
+
+def by_monte_carlo(scenario: Scenario, seed: int, replicas: int) -> Estimated:
+    from outlast.planner.sweep import run_all  # only the simulated rows need it
+
+    (summary,) = run_all([scenario], seed=seed, replicas=replicas, uncertain=True)
+    twentieths = statistics.quantiles(summary.ettr.tolist(), n=20)
+    return Found(summary.mean, summary.mean_se, twentieths[0], twentieths[-1])
 
 
 def main() -> int:
