@@ -30,6 +30,7 @@ def commands(args: argparse.Namespace) -> dict[str, list[str]]:
         "channel": ["channel.py"],
         "simulator": ["simulator.py"],
         "flight_recorder": ["flight_recorder.py"],
+        "titan": ["titan.py"],
     }
 
 
@@ -56,7 +57,7 @@ def overhead_page(kept: dict) -> list[str]:
 
 TOLD = {
     "stall": "One snapshot each step", "channel": "One coordinator, 12,500 agents, 100,000 ranks", "simulator": "An hour of a large run in the simulated world",
-    "flight_recorder": "From flight recorder dumps to the guilty rank",
+    "flight_recorder": "From flight recorder dumps to the guilty rank", "titan": "Titan's boards: fitted before a date, held against what came",
 }  # fmt: skip
 
 

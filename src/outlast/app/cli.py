@@ -25,6 +25,7 @@ COMMANDS = {
     "report": "where the time of a run went, and every interruption",
     "diagnose": "who, where and why: from logs, dumps, stacks and kernel messages to one verdict",
     "policy": "what is done once an interruption has a verdict: show, check, try on recorded incidents",
+    "calibrate": "from ledgers, or a table of failures: rates, phases of recovery, and how sure they are",
     "sim": "simulated lives of runs, from seeds: the code that decides, under faults nobody would think of",
 }
 
@@ -85,6 +86,10 @@ def _dispatch(arguments: list[str]) -> int:
         from outlast.app.policy import main as policy
 
         return policy(arguments[1:])
+    if arguments[:1] == ["calibrate"]:
+        from outlast.app.calibrate import main as calibrate
+
+        return calibrate(arguments[1:])
     if arguments[:1] == ["sim"]:
         from outlast.app.sim import main as sim
 
@@ -105,7 +110,7 @@ def _parser() -> Parser:
     parser = Parser(prog="outlast", description="PyTorch training that outlives its workers, and says where every second went.")
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and leave")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
-    for name in ("run", "diagnose", "policy", "sim"):  # they have parsers of their own
+    for name in ("run", "diagnose", "policy", "calibrate", "sim"):  # they have parsers of their own
         commands.add_parser(name, help=COMMANDS[name], add_help=False)
     for name in ("status", "report"):
         one = commands.add_parser(name, help=COMMANDS[name], description=f"Say {COMMANDS[name]}." if name == "status" else "Say where the time of a run went.")

@@ -36,6 +36,15 @@ def duration(seconds: float | None) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} m"
 
 
+def long_duration(seconds: float) -> str:
+    """As `duration` below two days; above in days or years: 45 d, 5.32 d, 15.8 y. For rates, where months of waiting are usual."""
+    days = seconds / 86_400
+    if days < 2:
+        return duration(seconds)
+    number, unit = (days, "d") if days < 731 else (days / 365.25, "y")
+    return f"{number:#.3g}".rstrip(".") + f" {unit}" if number < 999.5 else f"{number:,.0f} {unit}"
+
+
 def span(low_s: float, high_s: float) -> str:
     """One duration, or from-to where they differ in what is shown."""
     low, high = duration(low_s), duration(high_s)
@@ -53,6 +62,11 @@ def bar(share: float, columns: int, *, blocks: bool) -> str:
         return "#" * round(share * columns)
     eighths = max(1, round(share * columns * 8))
     return "\N{FULL BLOCK}" * (eighths // 8) + "\u258f\u258e\u258d\u258c\u258b\u258a\u2589"[eighths % 8 - 1 :][: min(1, eighths % 8)]
+
+
+def plain(text: str) -> str:
+    """Nothing that a terminal obeys."""
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 def count(number: int, one: str, many: str = "") -> str:

@@ -98,6 +98,7 @@ LOOP_CROWD_COUNT = 256  # ready descriptors that a loop serves in their own orde
 
 # --- input ---------------------------------------------------------------------------------------------
 GIVEN_FILE_MAX_BYTES = 1 << 20  # of a file named on a command line that is read whole
+GIVEN_LINE_MAX_BYTES = 64 << 10  # of one that is read line by line
 
 # --- logs --------------------------------------------------------------------------------------------
 LOG_READ_BYTES = 64 << 10

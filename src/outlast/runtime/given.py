@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from outlast.diagnose.ours import is_ours
 from outlast.errors import UsageError
-from outlast.model.limits import EVIDENCE_HEAD_BYTES, GIVEN_FILE_MAX_BYTES
+from outlast.model.limits import EVIDENCE_HEAD_BYTES, GIVEN_FILE_MAX_BYTES, GIVEN_LINE_MAX_BYTES
 
 
 def read_text(path: str) -> str:
@@ -23,6 +24,46 @@ def read_text(path: str) -> str:
         return data.decode()
     except UnicodeDecodeError:
         raise UsageError(f"{path} is not text in UTF-8") from None
+
+
+def read_lines(path: str) -> Iterator[str]:
+    """Line by line, UTF-8, without their ends; only a line feed ends one. Raises UsageError: there is no such file, or a line is too long or no text."""
+    try:
+        with Path(path).open("rb") as file:
+            number = 0
+            while line := file.readline(GIVEN_LINE_MAX_BYTES + 1):
+                number += 1
+                if len(line) > GIVEN_LINE_MAX_BYTES:
+                    raise UsageError(f"{path}, line {number} is longer than {GIVEN_LINE_MAX_BYTES:,} bytes")
+                try:
+                    yield line.decode().rstrip("\r\n")
+                except UnicodeDecodeError:
+                    raise UsageError(f"{path}, line {number} is not text in UTF-8") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def check_new(path: str) -> None:
+    """That a file may be made there. Raises UsageError."""
+    if not Path(path).parent.is_dir():
+        raise UsageError(f"{Path(path).parent} is no folder", hint="name a file in a folder that exists")
+    if os.path.lexists(path):
+        raise UsageError(f"{path} exists", hint="name a new file, or remove that one")
+
+
+def write_new(path: str, text: str) -> None:
+    """Whole or not at all, and never over a file that is there. Raises UsageError."""
+    part = Path(f"{path}.part-{os.getpid()}")
+    check_new(path)
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.link(part, path)  # unlike a rename, it refuses to replace
+    except FileExistsError:
+        raise UsageError(f"{path} exists", hint="name a new file, or remove that one") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def check_page(path: str) -> None:

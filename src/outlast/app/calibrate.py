@@ -1,0 +1,242 @@
+"""`outlast calibrate`: how often what fails, how sure that is, how long recoveries take, and what the data cannot tell.
+
+    outlast calibrate                                        from the newest run under runs/
+    outlast calibrate runs/a runs/b --out cluster.toml       from several ledgers, and a cluster file for `outlast plan --cluster`
+    outlast calibrate --csv failures.csv                     from a table that says who was watched when
+    outlast calibrate --csv failures.csv --units 512 --from 2025-01-01 --to 2025-06-01
+
+Exit codes: 0, also where nothing has failed yet (then there is an upper bound); 2 for what cannot be read, and for a ledger without a committed step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from outlast.app import words
+from outlast.app.cli import Parser
+from outlast.errors import OutlastError, UsageError
+from outlast.model.strict import meant
+from outlast.model.terms import FailureClass
+from outlast.planner.cluster_text import render
+from outlast.planner.fit.calibration import Calibration, calibrate, facts, what_of
+from outlast.planner.fit.cluster import cluster_of, never_seen
+from outlast.planner.fit.failures_table import Fleet, read_failures, read_moment
+from outlast.planner.fit.ledgers import booked, observe
+from outlast.planner.fit.phases import Phase, Phases, phases_of
+from outlast.planner.fit.rates import LEVEL, ClassRate
+from outlast.planner.scenario import Unit
+from outlast.runtime.given import check_new, read_lines, write_new
+from outlast.runtime.ledger.view import RunView, look
+
+WIDE = 100
+
+
+def main(argv: Sequence[str]) -> int:
+    args = parser().parse_args(list(argv))
+    try:
+        if args.out is not None:
+            check_new(args.out)
+        one = _from_table(args) if args.csv is not None else _from_ledgers(args)
+        if args.out is not None:
+            cluster = cluster_of(one, name=args.csv or ", ".join(record.source for record in one.records))
+            write_new(args.out, "\n".join([render(cluster).rstrip("\n"), *never_seen(one), ""]))
+    except OutlastError as error:  # files and their names may hold anything
+        raise type(error)(words.plain(error.args[0]), hint=words.plain(error.hint)) from None
+    if args.json:
+        print(json.dumps(facts(one) | {"out": args.out}, indent=2))
+    else:
+        console = words.console_for(environment=os.environ)
+        with console.capture() as page:
+            _show(console, one, out=args.out)
+        print("\n".join(line.rstrip() for line in page.get().splitlines()))
+    sys.stdout.flush()
+    return 0
+
+
+def parser() -> Parser:
+    out = Parser(prog="outlast calibrate", description="How often what fails, how sure that is, and how long recoveries take: docs/calibration.md.")
+    out.add_argument("runs", nargs="*", metavar="RUN", help="a run's folder, or its name under runs/ (default: the newest)")
+    out.add_argument("--csv", metavar="FAILURES", help="a table of failures in place of ledgers; its columns stand in docs/calibration.md")
+    out.add_argument("--units", type=int, metavar="N", help="so many units were watched, where the table does not say who was watched when")
+    out.add_argument("--from", dest="begin", metavar="TIME", help="from then on (2025-01-01, 2025-01-01T12:00:00Z, or seconds)")
+    out.add_argument("--to", dest="end", metavar="TIME", help="until then")
+    out.add_argument(
+        "--class", dest="classes", action="append", default=[], metavar="NAME=CLASS", help="a name in the table stands for this class; may be repeated"
+    )
+    out.add_argument("--out", metavar="FILE", help="also write a cluster file (TOML) for `outlast plan --cluster`; FILE must not exist")
+    out.add_argument("--json", action="store_true", help="for programs: one JSON object on stdout")
+    return out
+
+
+# --- reading -----------------------------------------------------------------------------------------------
+
+
+def _from_ledgers(args: argparse.Namespace) -> Calibration:
+    if args.units is not None or args.begin is not None or args.end is not None or args.classes:
+        raise UsageError("--units, --from, --to and --class are about a table of failures", hint="name it with --csv; a ledger knows its ranks and its times")
+    views = [look(run) for run in args.runs or [None]]
+    paths = [view.path.resolve() for view in views]
+    if len(set(paths)) < len(paths):
+        twice = next(path for path in paths if paths.count(path) > 1)
+        raise UsageError(f"{twice} is named twice", hint="each failure counts once: name each run once")
+    records = [observe(view.records, now_s=view.now_s, source=_name(view)) for view in views]
+    phases = phases_of(view.records for view in views)
+    return calibrate(records, phases=phases, booked=[booked(view.records, now_s=view.now_s) for view in views])
+
+
+def _name(view: RunView) -> str:
+    return view.path.name
+
+
+def _from_table(args: argparse.Namespace) -> Calibration:
+    if args.runs:
+        raise UsageError("runs and --csv cannot be calibrated together", hint="calibrate them apart: their units may not be the same")
+    fleet, dates = _fleet(args)
+    return calibrate([read_failures(read_lines(args.csv), source=args.csv, fleet=fleet, dates=dates, classes=_classes(args.classes))])
+
+
+def _fleet(args: argparse.Namespace) -> tuple[Fleet | None, bool | None]:
+    given = {"--units": args.units, "--from": args.begin, "--to": args.end}
+    missing = [name for name, value in given.items() if value is None]
+    if len(missing) == len(given):
+        return None, None
+    if missing:
+        raise UsageError(f"{', '.join(missing)} missing", hint="--units, --from and --to go together: so many units, watched from then to then")
+    (from_s, dated), (to_s, to_dated) = read_moment(args.begin, "--from"), read_moment(args.end, "--to")
+    if dated is not to_dated:
+        raise UsageError("--from and --to are not alike", hint="both are dates, or both are seconds")
+    return Fleet(args.units, from_s, to_s), dated
+
+
+def _classes(given: Sequence[str]) -> Mapping[str, FailureClass]:
+    known = tuple(one.value for one in FailureClass)
+    out: dict[str, FailureClass] = {}
+    for text in given:
+        name, _, stands_for = text.rpartition("=")
+        if not name or stands_for not in known:
+            raise UsageError(f"--class {text}: {stands_for!r} is no class", hint=f"as in --class DBE=hbm; {meant(stands_for, known)}")
+        if name in out:
+            raise UsageError(f"--class says {name} twice", hint="each name stands for one class")
+        out[name] = FailureClass(stands_for)
+    return out
+
+
+# --- showing -----------------------------------------------------------------------------------------------
+
+
+def _show(console: Console, one: Calibration, *, out: str | None) -> None:
+    console.print(Text(_head(one), "bold"))
+    if one.rates:
+        console.print("\nHow often", style="bold")
+        console.print(Padding(_rates(one, wide=console.width >= WIDE), (0, 0, 0, 2)))
+    else:
+        console.print("\nNothing has failed yet. That is no rate of zero, but an upper bound (95 %):", style="bold")
+    for bound in one.bounds:
+        most = f"at most once in {words.long_duration(1 / bound.high_per_s)} of a {bound.unit.name.lower()}"
+        console.print(Text(f"  {what_of(bound)}: never seen in {words.long_duration(bound.exposure_s)} of {bound.unit.name.lower()}s; {most}"))
+    for text in _laws(one):
+        console.print(Padding(Text(text), (0, 0, 0, 2)))
+    if one.phases is not None and one.phases.detect.samples_s:
+        console.print("\nHow long a recovery takes", style="bold")
+        console.print(Padding(_phases(one.phases, wide=console.width >= WIDE), (0, 0, 0, 2)))
+        for text in _books(one):
+            console.print(Padding(Text(text, "dim"), (0, 0, 0, 2)))
+    for title, texts in (("What these data cannot tell", one.cannot_tell()), ("Taken for granted", one.assumptions())):
+        if texts:
+            console.print(f"\n{title}", style="bold")
+            console.print(Padding(_listed(texts), (0, 0, 0, 2)))
+    if out is not None:
+        console.print(Text(f"\nwritten to {words.plain(out)}: `outlast plan --cluster {words.plain(out)}`"))
+
+
+def _head(one: Calibration) -> str:
+    watched = []
+    for unit in (Unit.GPU, Unit.NODE, Unit.RACK):
+        exposure_s = sum(record.exposure_s.get(unit, 0.0) for record in one.records)
+        if exposure_s > 0:
+            watched.append(f"{words.long_duration(exposure_s)} of {unit.name.lower() if unit is not Unit.GPU else 'GPU'}s")
+    return f"{words.plain(one.source)}: {words.count(one.failures, 'failure')} in {' = '.join(watched)}"
+
+
+def _rates(one: Calibration, *, wide: bool) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("class", "takes"):
+        table.add_column(name, no_wrap=True)
+    for name in ("count", "one each", f"{LEVEL * 100:.0f} % interval", *(["per 1,000 a day"] if wide else [])):
+        table.add_column(name, justify="right", no_wrap=True)
+    for rate in one.rates:
+        table.add_row(*_rate_row(rate, wide=wide))
+    return table
+
+
+def _rate_row(rate: ClassRate, *, wide: bool) -> list[str]:
+    unit = rate.unit.name.lower()
+    each = "-" if rate.mttf_s is None else f"{words.long_duration(rate.mttf_s)} of a {unit}"
+    interval = f"{words.long_duration(1 / rate.high_per_s)} to {words.long_duration(1 / rate.low_per_s)}"
+    row = [rate.failure_class.value.replace("_", " "), rate.extent.name.lower(), f"{rate.count:,}", each, interval]
+    return [*row, *([f"{(rate.rate_per_s or 0.0) * 86_400 * 1_000:.3g}"] if wide else [])]
+
+
+def _laws(one: Calibration) -> Iterator[str]:
+    """What is said of age, of waves and of size, where something can be said."""
+    for failure_class, verdict in one.shapes.items():
+        yield f"age, {failure_class.value.replace('_', ' ')}: {verdict.reason}"
+    yield from (f"waves: {clump.reason}" for clump in one.clumps if clump.ratio is not None)
+    if one.scale is not None and one.scale.slope is not None:
+        yield f"size: {one.scale.reason}"
+
+
+def _listed(texts: Sequence[str]) -> Table:
+    """A line each, which hangs where it is long."""
+    table = Table.grid(padding=(0, 1, 0, 0))
+    for text in texts:
+        table.add_row("-", Text(words.plain(text)))
+    return table
+
+
+def _phases(phases: Phases, *, wide: bool) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("phase", no_wrap=True)
+    for name in ("seen", "median", "95 %", "mean"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("taken as", no_wrap=True)
+    if wide:
+        table.add_column("of which", overflow="fold")
+    for phase in phases.all():
+        if phase.samples_s:
+            row = [str(len(phase.samples_s)), words.duration(phase.median_s), words.duration(phase.p95_s), words.duration(phase.mean_s)]
+            table.add_row(phase.name, *row, phase.how, *([_kinds(phase)] if wide else []))
+    return table
+
+
+def _kinds(phase: Phase) -> str:
+    """`14 hang (530 ms), 15 signal (1 ms)`: how many, and their mean."""
+    names = {kind: kind.replace("_", " ") for kind in phase.by}
+    if len(names) == 1:
+        return next(iter(names.values()))
+    return ", ".join(f"{count} {names[kind]} ({words.duration(mean_s)})" for kind, (count, mean_s) in phase.by.items())
+
+
+def _books(one: Calibration) -> Iterator[str]:
+    phases = one.phases
+    if phases is not None and phases.step_s is not None:
+        later = f"; the first one after a recovery {words.duration(phases.slow_start_s)} longer" if phases.slow_start_s > 0 else ""
+        yield f"A step takes {words.duration(phases.step_s)} (mean, undisturbed){later}."
+    interruptions = sum(books.interruptions for books in one.booked)
+    lost_s = sum((books.lost_per_interruption_s or 0.0) * books.interruptions for books in one.booked)
+    if interruptions:
+        yield f"The ledger booked {words.duration(lost_s / interruptions)} to each interruption, work done again included."
+    steady_s, training_s = sum(sum(books.steady_s.values()) for books in one.booked), sum(books.training_s for books in one.booked)
+    if steady_s > 0:
+        yield f"Waiting for data, stalls, evaluation and code between steps took {words.percent(steady_s / training_s)} of training; a step has them in it."
+    if phases is not None and phases.unfinished:
+        yield f"{words.count(phases.unfinished, 'interruption')} ended in no new commit (yet), and gave no sample."

@@ -1,0 +1,21 @@
+"""Files that come with the package."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from outlast.errors import UsageError
+from outlast.model.strict import meant
+
+
+def names(package: str, folder: str, suffix: str) -> tuple[str, ...]:
+    """Of the files in a folder of a package, without their suffix, sorted."""
+    return tuple(sorted(one.name.removesuffix(suffix) for one in (files(package) / folder).iterdir() if one.name.endswith(suffix)))
+
+
+def text(package: str, folder: str, name: str, suffix: str) -> str:
+    """Of one that `names` has. Raises UsageError for any other."""
+    known = names(package, folder, suffix)
+    if name not in known:
+        raise UsageError(f"there is none of the name {name!r} in {folder}", hint=meant(name, known))
+    return (files(package) / folder / f"{name}{suffix}").read_text(encoding="utf-8")
