@@ -143,7 +143,7 @@ def validate(args: argparse.Namespace, folder: Path) -> int:
     show_predictions(targets, foreseen)
     write(args.json, facts)
     done = [(one, prediction, carried_out(one, folder)) for one, prediction in zip(targets, foreseen, strict=True)]
-    rows = [Row(one, prediction, known.ettr, ran.run, ran.wrong) for one, prediction, ran in done]
+    rows = [Row(one, prediction, known.ettr, ran.run, sum(struck.pid > 0 for struck in ran.struck), ran.wrong) for one, prediction, ran in done]
     verdicts = lines(rows)
     said("\n" + table(rows) + "\n")
     for line in verdicts:

@@ -19,12 +19,13 @@ CASES_SHARE = 0.8  # of cases: inside the interval, and lost time within bounds
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`run` is None where the run did not last; `wrong` says why, or what else spoils it."""
+    """`run` is None where the run did not last; `wrong` says why, or what else spoils it. `strikes`: that hit somebody."""
 
     variant: Variant
     predicted: Prediction
     naive_ettr: float
     run: Measured | None
+    strikes: int = 0
     wrong: str = ""
 
     @property
@@ -88,7 +89,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         return (*given, "-", *predicted, row.wrong or "-", *("-",) * 8)
     mttr_s, error = row.run.mttr_median_s, row.mttr_error
     return (
-        *given, str(row.run.interruptions), *predicted, f"{row.run.ettr:.1%}" + (f" ({row.wrong})" if row.wrong else ""), "yes" if row.inside else "**no**",
+        *given, str(row.strikes), *predicted, f"{row.run.ettr:.1%}" + (f" ({row.wrong})" if row.wrong else ""), "yes" if row.inside else "**no**",
         f"{row.error(said.ettr):+.0%}", f"{said.luck:.0%}", f"{row.error(said.told_ettr):+.0%}", f"{row.error(row.naive_ettr):+.0%}",
         f"{said.mttr_median_s:.3f}", "-" if mttr_s is None else f"{mttr_s:.3f}", "-" if error is None else f"{error:+.0%}",
     )  # fmt: skip

@@ -213,7 +213,7 @@ def test_a_strike_during_a_recovery_makes_one_family_of_two(known: Fit) -> None:
 
 def a_row(*, predicted: float = 0.9, measured: float = 0.9, naive: float = 0.5, mttr_s: float = 1.0, wrong: str = "") -> Row:
     run = Measured(2, measured, 100.0, {}, 1000, 0, 5, 5, (1.0,) * 5, 5.0, {}) if not wrong else None
-    return Row(VARIANT, Prediction(predicted, predicted - 0.05, predicted + 0.05, 0.1, mttr_s, measured, 1.0), naive, run, wrong)
+    return Row(VARIANT, Prediction(predicted, predicted - 0.05, predicted + 0.05, 0.1, mttr_s, measured, 1.0), naive, run, 5, wrong)
 
 
 def reached(*rows: Row) -> list[bool | None]:
