@@ -32,6 +32,7 @@ from benchmarks.validate_plan.predict import Prediction, Variant, predict
 from benchmarks.validate_plan.runs import Ran, carry_out_run
 from benchmarks.validate_plan.score import Row, lines, table
 from benchmarks.validate_plan.strikes import Strike, draw
+from outlast.errors import UsageError
 
 PAUSE_S = 0.04
 FITTED = Variant("fitted", world_size=3, mttf_s=1.0, snapshot_every=1, spares=1, duration_s=0.0, seed=0)
@@ -134,7 +135,11 @@ def validate(args: argparse.Namespace, folder: Path) -> int:
     first = carried_out(fitted, folder)
     if first.records is None or first.run is None:
         return 1
-    known = fit(first.records, mttf_s=fitted.mttf_s, spares=fitted.spares, pause_s=PAUSE_S)
+    try:
+        known = fit(first.records, mttf_s=fitted.mttf_s, spares=fitted.spares, pause_s=PAUSE_S)
+    except UsageError as error:
+        said(f"error: {error}")
+        return 1
     said(f"  {told_of_fit(known)}")
     foreseen = predictions(known, targets)
     facts: dict[str, Any] = {
