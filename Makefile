@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help env run test lint types drill fuzz swarm score-diagnosis bench validate-plan test-gpu clean
+.PHONY: help env run test lint types drill fuzz swarm score-diagnosis bench validate-plan validate-plan-live test-gpu clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 18
@@ -55,6 +55,9 @@ bench: $(STAMP)  ## the benchmarks, side by side with their peers; writes benchm
 
 validate-plan: $(STAMP)  ## published figures of runs and clusters beside what the planner computes for them
 	$(BIN)/python benchmarks/validate_plan/published.py $(ARGS)
+
+validate-plan-live: $(STAMP)  ## real runs under real kills, predicted by the planner before they run; 20 minutes, and nothing else should run
+	$(BIN)/python benchmarks/validate_plan/live.py $(ARGS)
 
 test-gpu: $(STAMP)  ## the tests that need CUDA devices
 	$(BIN)/python -m pytest -m gpu $(ARGS)

@@ -211,6 +211,41 @@ def flip(path: Path) -> None:
         file.write(bytes(byte ^ 0xFF for byte in data))
 
 
+# --- a snapshot each n-th step -------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("struck", [STEPS, pytest.param(6, marks=pytest.mark.drill), pytest.param(1, marks=pytest.mark.drill)])
+def test_with_a_snapshot_each_fifth_step_all_go_back_to_the_newest_and_end_the_same(tmp_path: Path, struck: int) -> None:
+    """Rank 1 dies in the forward of step `struck`, of twelve. Each step's on-commit work is done once by ranks that live on."""
+    (tmp_path / "calm").mkdir()
+    expected = undisturbed(tmp_path / "calm", STEPS)
+    outcome = drilled(tmp_path, SCRIPT, "--steps", STEPS, flags=("--snapshot-every", 5), **killed("forward", rank=1, step=struck))
+    assert faults_fired(tmp_path) == 1, outcome
+    (one,) = outcome.interruptions
+    assert outcome.code == 0, outcome
+    assert outcome.digests == expected, outcome
+    assert one["steps_lost"] == (struck - 1) % 5, outcome
+    assert f"step {(struck - 1) // 5 * 5} is the newest snapshot" in one["reason"], outcome
+    for rank in (0, 2, 3):
+        assert [step for of, step, _ in outcome.commits if of == rank] == list(range(1, STEPS + 1)), outcome
+    outcome.ledger_is_sound(lossless=False)
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(300)
+def test_of_two_snapshots_the_one_before_is_there_while_the_next_is_sealed(tmp_path: Path) -> None:
+    """Rank 2 dies while it seals step 10, beside the image of 5, and rank 0 while it seals the last, 12, which lies on no grid."""
+    (tmp_path / "calm").mkdir()
+    expected = undisturbed(tmp_path / "calm", STEPS)
+    marks = [{"mark": "sealing", "rank": rank, "step": step, "do": "SIGKILL"} for rank, step in ((2, 10), (0, STEPS))]
+    outcome = drilled(tmp_path, SCRIPT, "--steps", STEPS, flags=("--snapshot-every", 5), marks=marks)
+    assert faults_fired(tmp_path) == 2, outcome
+    assert outcome.digests == expected, outcome
+    assert [one["steps_lost"] for one in outcome.interruptions] == [4, 1], outcome
+    outcome.ledger_is_sound(lossless=False)
+
+
 # --- memory --------------------------------------------------------------------------------------------
 
 

@@ -401,3 +401,13 @@ def test_default_folder_is_per_user_and_run() -> None:
 def test_seals_have_their_own_place_per_slot(vault: Vault, folder: Path) -> None:
     vault.reserve(0, SLOT, companions=1)
     assert (folder / "rank-0" / "seals").stat().st_size == SEAL_BYTES * SLOTS_COUNT
+
+
+@pytest.mark.parametrize("steps", [(0, 5, 10, 15, 17), (0, 20, 27), (3, 4, 5), (7, 20, 40)])
+def test_who_seals_now_and_then_never_writes_over_the_newest_image(vault: Vault, steps: tuple[int, ...]) -> None:
+    """Steps on a grid and off it. After each, the one before is still there; sealing a step again takes its own slot."""
+    vault.reserve(0, SLOT, companions=1)
+    for before, step in zip((None, *steps), steps, strict=False):
+        for _ in range(2):
+            put(vault, step, slot=vault.slot_beside_newest(0, step))
+            assert vault.steps(0) == ((step,) if before is None else (step, before))

@@ -120,7 +120,9 @@ def _prepare(
         place=Place(folder.run, str(folder.path.resolve()), str(vault.folder)),
         script=Script(options.program.script, options.program.entry, options.program.args), workers=options.workers, role=options.meeting.role,
         master=(options.meeting.master_addr or "127.0.0.1", options.meeting.master_port), max_restarts=options.meeting.max_restarts or 0, logs=logs,
-        options={"checkpoint_every": options.checkpoints.every_steps or 0, "checkpoint_root": str(root.resolve())},
+        options={
+            "checkpoint_every": options.checkpoints.every_steps or 0, "checkpoint_root": str(root.resolve()), "snapshot_every": options.snapshot_every,
+        },
     )  # fmt: skip
     around = Surroundings(
         loop=loop, logs=logs, vault=vault, books=books, specs=specs, checkpoint_root=root.resolve(), zygote=zygote if options.zygote else None,

@@ -71,6 +71,7 @@ class RunOptions:
     meeting: Meeting
     spares: Spares
     checkpoints: Checkpoints
+    snapshot_every: int
     console: ConsolePolicy
     preload: tuple[str, ...]
     run_dir: str
@@ -103,6 +104,7 @@ def understand(answer: dict[str, Any], *, prefix: str = "") -> RunOptions | str:
         meeting=_meeting(asked, given),
         spares=Spares(spares, asked["spare_kind"]),
         checkpoints=Checkpoints(asked["checkpoint_every"], asked["checkpoint_dir"] or "", asked["resume"]),
+        snapshot_every=asked["snapshot_every"],
         console=_console(asked, prefix),
         preload=tuple(asked["preload"]),
         run_dir=asked["run_dir"] or "",

@@ -118,6 +118,11 @@ class Vault:
         slot = step % SLOTS_COUNT if slot is None else slot
         return self._area(rank).write(slot, generation=generation, step=step, pieces=pieces, metadata=metadata)
 
+    def slot_beside_newest(self, rank: int, step: int) -> int:
+        """The slot in which `step` can be sealed while the newest other image stays, whatever lies between their steps."""
+        others = [(seal.step, slot) for slot, seal in self._area(rank).sealed().items() if seal.step != step]
+        return (max(others)[1] + 1) % SLOTS_COUNT if others else step % SLOTS_COUNT
+
     def seals(self, rank: int) -> tuple[Seal, ...]:
         """Valid seals of `rank`, newest step first. The bytes below are not verified; `read` does that."""
         return tuple(sorted(self._area(rank).sealed().values(), key=lambda seal: (seal.step, seal.generation), reverse=True))

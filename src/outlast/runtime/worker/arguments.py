@@ -54,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument("--preload", action="append", default=[], metavar="MODULE", help="Import MODULE once, before workers are forked. Repeatable.")
     group.add_argument("--run-dir", metavar="PATH", help="The run's folder: ledger, logs, evidence. Default: runs/<utc time>-<name>.")
     group.add_argument("--resume", action="store_true", help="Go on from the newest good state in the run's folder.")
+    group.add_argument("--snapshot-every", type=_at_least(1), default=1, metavar="STEPS", help="Sharded state: seal an image each STEPS steps.")
     group.add_argument("--checkpoint-every", type=_at_least(1), metavar="STEPS", help="Write a checkpoint each STEPS steps.")
     group.add_argument("--checkpoint-dir", metavar="PATH", help="Where checkpoints go. Default: in the run's folder.")
     group.add_argument("--hang-after", type=_seconds, metavar="SECONDS", help="For scripts without an outlast call: silence longer than this is a hang.")

@@ -40,6 +40,8 @@ class Attachment:
         self._strangers: list[str] = []
         self._private, self._shared = Pieces(), Pieces()
         self.sealed = -1  # newest step whose image this rank has sealed
+        self.due = -1  # newest step whose image it has to seal before anybody goes on
+        self.snapshot_every = int(membership.session.spec.options.get("snapshot_every", 1)) if membership.session is not None else 1
         self.high_water = 0
         self.first_step = True
         self.checkpoints = Checkpoints(membership.session, self._pieces)
@@ -230,21 +232,27 @@ class Attachment:
         assert session is not None
         session.mark("sealing", step)
         session.vault.write(self.member.rank(), generation=self.member.generation, step=step, pieces=self._private_pieces(), metadata={})
-        self.sealed = step
+        self.sealed = self.due = step
+
+    def seals_at(self, step: int, *, last: bool) -> bool:
+        """Sharded: whether `step` gets an image. `last`: no step follows it for now."""
+        return last or step % self.snapshot_every == 0
 
     def seal(self, step: int) -> None:
         """Sharded: the whole image of `step`."""
         session = self.member.session
         assert session is not None
         session.mark("sealing", step)
-        session.vault.write(self.member.rank(), generation=self.member.generation, step=step, pieces=self._pieces(True), metadata={"step": str(step)})
+        self.due = step
+        rank, slot = self.member.rank(), None if self.snapshot_every == 1 else session.vault.slot_beside_newest(self.member.rank(), step)
+        session.vault.write(rank, generation=self.member.generation, step=step, pieces=self._pieces(True), metadata={"step": str(step)}, slot=slot)
         self._note_sealed(step)
         session.mark("sealed", step)
 
     def _note_sealed(self, step: int) -> None:
         session = self.member.session
         assert session is not None
-        self.sealed = step
+        self.sealed = self.due = step
         if self.state.sharded:
             steps = session.vault.steps(self.member.rank())
             session.do(lambda machine: machine.now_sealed(steps=steps))

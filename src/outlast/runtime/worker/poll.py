@@ -19,7 +19,7 @@ class Poll:
         self._member = attachment.member
         self._attachment = attachment
         self._logbook = Logbook(log_every)
-        self._unsealed: Step | None = None  # sharded: applied here, not yet known to be sealed everywhere
+        self._unsealed: list[Step] = []  # sharded: applied here, not yet known to be sealed everywhere
 
     # --- voting ---
 
@@ -27,16 +27,15 @@ class Poll:
         """Vote for `step`, or between steps. Raises what torch raises when a peer is lost; then nothing is known of the others."""
         session = self._member.session
         assert session is not None
-        sealed = self._attachment.sealed >= session.machine.committed
-        return vote(self._member, Ballot(sealed, session.machine.stop is not None, *self._logbook.pending(step)))
+        return vote(self._member, Ballot(self._attachment.sealed >= self._attachment.due, session.machine.stop is not None, *self._logbook.pending(step)))
 
     def count(self, outcome: Ballot, step: Step | None) -> None:
         """Act on what the vote said besides passing. Runs on-commit work."""
         if outcome.stop:
             self.stopping = True
         self._deliver(outcome, step)
-        if self._unsealed is not None and outcome.sealed:
-            self._commit_unsealed()
+        if outcome.sealed:
+            self._commit_upto(self._attachment.sealed)
 
     def alone(self, step: Step) -> None:
         """Without a launcher: only what was logged is exchanged, under torchrun."""
@@ -60,18 +59,18 @@ class Poll:
 
     def await_seals(self, step: Step) -> None:
         """Sharded: `step` counts as committed once all owners have sealed it."""
-        self._unsealed = step
+        self._unsealed.append(step)
 
     def settle(self, plan: Regroup) -> None:
         """A regroup: the plan's step tells what the next vote would have told. That some came through a vote with a stop and some did not is forgotten:
         all go on together, and who was asked says so again in the next vote.
         """
         self.stopping = False
-        if self._unsealed is not None and plan.step >= self._unsealed.number:
-            self._commit_unsealed()  # all owners have sealed it: that is how the plan's step was chosen
-        self._unsealed = None
+        self._commit_upto(plan.step)  # all owners have sealed it: that is how the plan's step was chosen
+        self._unsealed.clear()
 
-    def _commit_unsealed(self) -> None:
-        done, self._unsealed = self._unsealed, None
-        assert done is not None
-        done.committed()
+    def _commit_upto(self, sealed: int) -> None:
+        done = [step for step in self._unsealed if step.number <= sealed]
+        self._unsealed = self._unsealed[len(done) :]
+        for step in done:
+            step.committed()

@@ -52,10 +52,12 @@ class Transaction:
         self._rehearsal = Rehearsal(self.attachment, self._batches)
         self._attached = False
         self._leg_began = -1  # the step at which an earlier run.steps of this process ended
+        self._until = 0  # the last step of this leg
 
     # --- the loop ------------------------------------------------------------------------------------------
 
     def steps(self, until: int) -> Iterator[Step]:
+        self._until = until
         try:
             if self._attached:
                 self._go_on()
@@ -186,8 +188,9 @@ class Transaction:
         self.attachment.undo.committed()
         self._stepped(step)
         if self.state.sharded:
-            session.enter(Phase.SNAPSHOT, cause=Cause.STALL)
-            self.attachment.seal(step.number)
+            if self.attachment.seals_at(step.number, last=self._is_over(self._until)):
+                session.enter(Phase.SNAPSHOT, cause=Cause.STALL)
+                self.attachment.seal(step.number)
         else:
             self.attachment.seal_tail(step.number)
         now_s = clock.now_s()

@@ -1,0 +1,160 @@
+"""From a fit to a prediction of a run that was never run: a Scenario, and what the planner says of it.
+
+Units      seconds; ETTR in [0, 1].
+Method     Two scenarios of the same run. By the books: phases as the ledger counts them, for ETTR. By the clock: fault to first new commit, for MTTR.
+           The interval is that of one run: over strikes, over the luck of each recovery, and over what another fit might have said (the fit's recoveries
+           drawn again, RESAMPLES times). The rate of strikes is given, not estimated.
+           `told`: the same with the strikes at the times that were drawn for the run. What is left of its error is the model's own, luck of the strikes apart.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.validate_plan.fit import Fit, Sampled, Samples, at_world_size, lost_share, resampled
+from outlast.model.terms import FailureClass, Rung
+from outlast.planner.course import Course, live
+from outlast.planner.histories import draw
+from outlast.planner.monte_carlo import run
+from outlast.planner.scenario import Extent, FailureRate, Job, Recovery, Scenario, Tier, Unit
+from outlast.planner.spread import Spread, constant, measured
+
+RESAMPLES, REPLICAS = 24, 256  # fits drawn again; runs of each
+CLOCKED = 48  # runs followed event by event, for MTTR
+QUANTILES = 200
+LOW, HIGH = 5, 95
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One run. `snapshot_every`: steps; `mttf_s`: of the whole run; `seed`: of its strikes."""
+
+    name: str
+    world_size: int
+    mttf_s: float
+    snapshot_every: int
+    spares: int
+    duration_s: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Lost time is 1 - ETTR. luck: standard deviation of one run's lost time, as a share of its mean. told_ettr: with the strikes of this run."""
+
+    ettr: float
+    low: float
+    high: float
+    luck: float
+    mttr_median_s: float
+    told_ettr: float
+    spare_share: float
+
+
+def predict(known: Fit, variant: Variant, *, cores: int, strikes_s: Sequence[float], seed: int) -> Prediction:
+    """`strikes_s`: when the run will be struck; only `told_ettr` knows."""
+    here = at_world_size(known, variant.world_size, cores=cores)
+    chance = random.Random(seed)
+    again = [at_world_size(resampled(known, chance), variant.world_size, cores=cores) for _ in range(RESAMPLES)]
+    ettrs = np.concatenate([_ettrs(one, variant, seed=seed + number) for number, one in enumerate(again)])
+    low, high = np.percentile(ettrs, [LOW, HIGH])
+    mean = float(_ettrs(here, variant, seed=seed).mean())
+    return Prediction(
+        ettr=mean, low=float(low), high=float(high), luck=float(ettrs.std() / (1 - mean)), mttr_median_s=_mttr_median_s(here, variant, seed=seed),
+        told_ettr=_told(here, variant, strikes_s, seed=seed), spare_share=1 - without_spare(here, variant),
+    )  # fmt: skip
+
+
+def _ettrs(known: Fit, variant: Variant, *, seed: int) -> NDArray[np.float64]:
+    scenario = by_the_books(known, variant)
+    outcomes = run(scenario, draw(scenario, seed=seed, replicas=REPLICAS))
+    return known.share * outcomes.position_s / variant.duration_s
+
+
+def _told(known: Fit, variant: Variant, strikes_s: Sequence[float], *, seed: int) -> float:
+    """The strikes at these times, over many lucks of their recoveries."""
+    scenario = by_the_books(known, variant)
+    at_s = np.tile(np.array(strikes_s, dtype=np.float64), (REPLICAS, 1))
+    histories = replace(draw(scenario, seed=seed, replicas=REPLICAS), at_s=at_s, stream=np.zeros(at_s.shape, dtype=np.int16))
+    return known.share * float(run(scenario, histories).position_s.mean()) / variant.duration_s
+
+
+def _mttr_median_s(known: Fit, variant: Variant, *, seed: int) -> float:
+    scenario = by_the_clock(known, variant)
+    histories = draw(scenario, seed=seed, replicas=CLOCKED)
+    return statistics.median([mttr_s for replica in range(CLOCKED) for mttr_s in mttrs_s(live(scenario, histories.one(replica)))] or [0.0])
+
+
+def mttrs_s(course: Course) -> list[float]:
+    """Of families: an interruption that training did not come out of before the next struck is over when that one is."""
+    out: list[float] = []
+    began_s: float | None = None
+    for one in course.interruptions:
+        began_s = one.at_s if began_s is None else began_s
+        if one.resumed_s is not None:
+            out.append(one.resumed_s - began_s)
+            began_s = None
+    return out
+
+
+# --- scenarios -------------------------------------------------------------------------------------------
+
+
+def by_the_books(known: Fit, variant: Variant) -> Scenario:
+    """As the ledger books. Where committed steps are done again, the slow start of the first of them is lost as well."""
+    slow_s = 0.0 if variant.snapshot_every == 1 else max(0.0, known.first_mean_s - known.step_s - known.stall_s)
+
+    def booked(one: Sampled) -> Sampled:
+        return replace(
+            one,
+            detect_s=tuple(known.booked * sample_s for sample_s in one.detect_s),
+            regroup_s=tuple(known.booked * sample_s for sample_s in one.regroup_s),
+            restore_s=tuple(known.booked * sample_s + slow_s for sample_s in one.restore_s),
+        )
+
+    phases = {rung: booked(one) for rung, one in known.phases.items()}
+    return _scenario(replace(known, phases=phases), variant, stall_s=known.stall_s, interval_s=variant.snapshot_every * known.step_s)
+
+
+def by_the_clock(known: Fit, variant: Variant) -> Scenario:
+    """An interruption is over with the first new commit: so is its restore here. What is kept where does not matter for that."""
+    phases = {
+        rung: replace(one, restore_s=tuple(restore_s + first_s for restore_s, first_s in zip(one.restore_s, one.first_s, strict=True)))
+        for rung, one in known.phases.items()
+    }
+    return _scenario(replace(known, phases=phases), variant, stall_s=0.0, interval_s=known.step_s)
+
+
+def _scenario(known: Fit, variant: Variant, *, stall_s: float, interval_s: float) -> Scenario:
+    def phase(name: str) -> Spread:
+        return mixed({rung: getattr(one, name) for rung, one in known.phases.items()}, without_spare(known, variant))
+
+    source = f"a run of {known.world_size} ranks, struck each {known.mttf_s:g} s"
+    return Scenario(
+        name=variant.name,
+        job=Job(gpus=variant.world_size, gpus_per_node=variant.world_size, duration_s=variant.duration_s, step_s=known.step_s),
+        failures=(FailureRate(FailureClass.UNKNOWN, Unit.RUN, Extent.PROCESS, variant.mttf_s, source="drawn"),),
+        tiers=(Tier("images", interval_s, stall_s, 0.0, Extent.PROCESS, phase("restore_s"), source=source),),
+        recovery=Recovery(phase("detect_s"), phase("regroup_s"), constant(0.0), source=source),
+    )
+
+
+def without_spare(known: Fit, variant: Variant) -> float:
+    """The share of strikes that find none."""
+    return lost_share(known.refill_s / variant.mttf_s, variant.spares)
+
+
+def mixed(samples_s: Mapping[Rung, Samples], respawned: float) -> Spread:
+    """Where this share of recoveries respawns: so many quantiles of the one rung, the rest of the other."""
+    many = round(respawned * QUANTILES)
+    return measured(np.concatenate([_quantiles(samples_s[Rung.RESPAWN], many), _quantiles(samples_s[Rung.SPARE], QUANTILES - many)]))
+
+
+def _quantiles(samples_s: Samples, count: int) -> NDArray[np.float64]:
+    return np.quantile(samples_s, (np.arange(count) + 0.5) / max(1, count))
