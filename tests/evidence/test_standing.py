@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from outlast.diagnose.standing import read_standing
 from outlast.model.records import Interruption
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.runtime.evidence.reading import diagnose
+from outlast.runtime.ledger.store import Ledger
+from tests.ledger.a_run import LIVES, META
 
 
 def told(number: int = 1, *, rank: int = 1, state: str = "S", wchan: str = "", oom: bool = False) -> str:
@@ -64,3 +67,38 @@ def test_a_record_that_was_cut_or_changed_is_refused(cut: int, junk: bytes) -> N
         read_standing(raw[:cut] + junk + raw[cut + len(junk) :], name="standing.json")
     except ValueError:
         pass
+
+
+STACKS = """Thread 0x00007fc3777deb80 [MainThread] (most recent call first):
+  File "/usr/lib/python3.11/selectors.py", line 415 in select
+  File "train.py", line 12 in fetch
+"""
+
+
+def test_in_a_run_without_an_interruption_stacks_that_were_asked_for_are_no_evidence(tmp_path: Path) -> None:
+    """A worker writes its stacks whenever it is asked whether it is there; in a healthy run, for instance for a slow batch."""
+    ledger = Ledger.create(tmp_path / "ledger.db", META, pid=os.getpid())
+    ledger.add(LIVES[0])
+    ledger.flush()
+    (tmp_path / "evidence").mkdir()
+    (tmp_path / "evidence" / "stacks-1.txt").write_text(STACKS)
+    found = diagnose([str(tmp_path)])
+    assert (found.verdict.failure_class, found.verdict.ranks) == (FailureClass.UNKNOWN, ())
+    assert any("1 file of stacks was left out" in note for note in found.notes), found.notes
+
+
+def test_beside_an_interruptions_own_stacks_those_of_other_moments_are_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "evidence" / "interruption-1"
+    folder.mkdir(parents=True)
+    (folder / "standing.json").write_text(told())
+    (folder / "stacks-rank1.txt").write_text(STACKS)
+    (tmp_path / "evidence" / "stacks-3.txt").write_text(STACKS)
+    lines = [one.file for one in diagnose([str(tmp_path)]).verdict.evidence]
+    assert "evidence/interruption-1/stacks-rank1.txt" in lines
+    assert "evidence/stacks-3.txt" not in lines
+
+
+def test_stacks_without_a_run_around_them_are_read(tmp_path: Path) -> None:
+    (tmp_path / "evidence").mkdir()
+    (tmp_path / "evidence" / "stacks-1.txt").write_text(STACKS)
+    assert diagnose([str(tmp_path)]).verdict.evidence

@@ -22,17 +22,18 @@ RULE = "ledger.interruption"  # as fuse/decide.py knows it
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """`lines` are error texts, to be read like a log."""
+    """`lines` are error texts, to be read like a log. `is_quiet`: a ledger of a run in which nothing was interrupted."""
 
     findings: tuple[Finding, ...] = ()
     lines: tuple[bytes, ...] = ()
     notes: tuple[str, ...] = ()
+    is_quiet: bool = False
 
 
 def read_records(records: Records, *, name: str) -> Recorded:
     session = next((part for part in reversed(records.sessions) if part.interruptions), None)
     if session is None:
-        return Recorded(notes=("the ledger has no interruption",))
+        return Recorded(notes=("the ledger has no interruption",), is_quiet=True)
     newest = _newest(session.interruptions)
     before = len(records.unique_interruptions()) - len(newest)
     notes = () if not before else (f"{before:,} earlier {'interruption was' if before == 1 else 'interruptions were'} recovered from and not looked at",)

@@ -74,14 +74,16 @@ def _diagnose(gathered: Gathered, reading: _Reading) -> Diagnosis:
         reading.notes.say(
             f"the evidence of {history:,} earlier {'interruption' if history == 1 else 'interruptions'} was not looked at: name its folder to read it"
         )
+    quiet = [piece.name for piece in gathered.databases if _recorded(piece, recorded.read, reading)]
+    if asked := gathered.leave_out_suspicions(quiet):
+        were = "file of stacks was" if asked == 1 else "files of stacks were"
+        reading.notes.say(f"{asked:,} {were} left out: workers write them when they are asked whether they live, and nobody was given up for it")
     dumps, unreadable = _dumps(gathered.dumps, reading)
     reading.total_bytes = sum(piece.size_bytes for piece in gathered.texts)
     for piece in gathered.texts:
         _text(piece, reading)
     for piece in gathered.error_files:
         _whole(piece, recorded.error_lines, reading)
-    for piece in gathered.databases:
-        _recorded(piece, recorded.read, reading)
     for piece in gathered.standings:
         _recorded(piece, recorded.read_standing, reading)
     reading.findings.add(find_laggards(_beacons(gathered.beacons, reading)))
@@ -155,13 +157,15 @@ def _whole(piece: Piece, unfold: Callable[[Piece], list[bytes]], reading: _Readi
     reading.findings.add(recorded.without_line(one) for one in read_lines(lines, name=piece.name))
 
 
-def _recorded(piece: Piece, read: Callable[[Piece], Recorded], reading: _Reading) -> None:
+def _recorded(piece: Piece, read: Callable[[Piece], Recorded], reading: _Reading) -> bool:
+    """Whether it is the ledger of a run in which nothing was interrupted."""
     try:
         ledger = read(piece)
     except (OSError, ValueError) as error:
         reading.notes.skip(str(error), piece.name)
-        return
+        return False
     for note in ledger.notes:
         reading.notes.say(f"{piece.name}: {note}")
     reading.findings.add(ledger.findings)
     reading.findings.add(recorded.without_line(one) for one in read_lines(ledger.lines, name=piece.name))
+    return ledger.is_quiet

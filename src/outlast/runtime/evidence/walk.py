@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from outlast.errors import UsageError
@@ -27,6 +27,7 @@ _SPECIAL = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a 
 _NEVER_A_DUMP = {Kind.OURS, Kind.SOURCE}
 _READ = {Kind.DUMP, Kind.TEXT, Kind.ERROR_FILE, Kind.DATABASE, Kind.STANDING, Kind.BEACON}
 _CASE = re.compile(r"^(.*?)interruption-(\d{1,9})/[^/]*$")  # as runtime/coordinator/evidence.py names them
+_ASKED = re.compile(r"^(.*?)stacks-\d{1,9}\.txt$")  # as runtime/worker/witness.py names them
 
 
 @dataclass(slots=True)
@@ -60,6 +61,15 @@ class Gathered:
         for pieces in (self.dumps, self.texts, self.error_files, self.databases, self.standings, self.beacons):
             pieces[:] = [piece for piece in pieces if piece.name.rpartition("/")[0] not in old]
         return len(old)
+
+    def leave_out_suspicions(self, quiet: Collection[str]) -> int:
+        """Stacks that workers of a live run wrote because somebody asked whether they were there: of those that were given up, copies lie with their
+        interruption. `quiet`: names of ledgers without an interruption, of runs in which nobody was. How many were left out."""
+        folders = {f"{name.removesuffix(name.rpartition('/')[2])}evidence/" for name in quiet}
+        folders |= {found[1] for piece in self.standings if (found := _CASE.search(piece.name))}
+        asked = {piece.name for piece in self.texts if (found := _ASKED.search(piece.name)) and found[1] in folders}
+        self.texts[:] = [piece for piece in self.texts if piece.name not in asked]
+        return len(asked)
 
 
 def gather(paths: Sequence[str], scratch: str) -> Gathered:
