@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-from dataclasses import dataclass
 
 import pytest
 
@@ -14,22 +13,18 @@ from benchmarks.validate_plan.rows import Row, Verdict, equal, nothing_published
 from outlast.planner.scenario import Scenario
 
 
-@dataclass
-class Said:
-    ettr_mean: float
-    ettr_mean_se: float = 1e-4
-    ettr_low: float = 0.0
-    ettr_high: float = 1.0
+def said(ettr: float) -> published.Found:
+    return published.Found(ettr, 1e-4, 0.0, 1.0)
 
 
-def exact(scenario: Scenario, _seed: int, _replicas: int) -> Said:
+def exact(scenario: Scenario, _seed: int, _replicas: int) -> published.Found:
     """e^(-R/M) less the first order of what saves and repeated work take: enough to stand in for a simulation."""
     [rate], recovery_s = scenario.failures, scenario.recovery.regroup.mean_s
     mttf_s = rate.mttf_s / scenario.job.units(rate.unit)
     tier = scenario.tiers[0]
     lost = 0.0 if scenario.is_live(tier) else tier.stall_s / tier.interval_s + tier.interval_s / 2 / mttf_s
     stops = scenario.maintenance.lasts_s / scenario.maintenance.every_s
-    return Said(math.exp(-recovery_s / mttf_s) * (1 - lost) * (1 - stops))
+    return said(math.exp(-recovery_s / mttf_s) * (1 - lost) * (1 - stops))
 
 
 def test_every_closed_form_reproduces_its_figure_or_is_labelled() -> None:
@@ -86,8 +81,8 @@ def test_the_exit_code_says_whether_all_is_reproduced(bad: bool, monkeypatch: py
 
 
 def test_the_recovery_that_leaves_a_share_is_found_to_the_second_or_said_not_to_exist() -> None:
-    assert simulated.recovery_that_leaves(0.9, lambda recovery_s: Said(0.95 - recovery_s / 10_000)) == pytest.approx(500, abs=1)
-    assert simulated.recovery_that_leaves(0.9, lambda recovery_s: Said(0.89 - recovery_s / 10_000)) is None
+    assert simulated.recovery_that_leaves(0.9, lambda recovery_s: said(0.95 - recovery_s / 10_000)) == pytest.approx(500, abs=1)
+    assert simulated.recovery_that_leaves(0.9, lambda recovery_s: said(0.89 - recovery_s / 10_000)) is None
 
 
 def test_llama_3_needs_shorter_recoveries_the_more_its_saves_take() -> None:
@@ -104,7 +99,7 @@ def test_ft_hsdp_is_told_with_its_error_and_a_simulation_that_misses_the_exact_f
     assert [row.computed for row in told] == ["44.4%", "57.4%", "83.3%", "84.6%"]
     assert {row.verdict for row in told} == {Verdict.STATED}
     assert all("points" in row.difference for row in told)
-    off = list(simulated.hsdp_rows(lambda scenario, seed, replicas: Said(exact(scenario, seed, replicas).ettr_mean - 0.01)))
+    off = list(simulated.hsdp_rows(lambda scenario, seed, replicas: said(exact(scenario, seed, replicas).ettr_mean - 0.01)))
     assert [row.verdict for row in off] == [Verdict.STATED, Verdict.WRONG] * 2
 
 
@@ -112,3 +107,18 @@ def test_byterobust_is_what_an_interruption_may_cost_and_no_prediction() -> None
     rows = list(simulated.byterobust_rows())
     assert {row.verdict for row in rows} == {Verdict.IMPLIED}
     assert rows[0].computed == f"{0.03 * 50_677 / 9600 * 60:.1f} min each"
+
+
+def test_the_simulated_rows_come_from_the_planners_monte_carlo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few replicas: FT-HSDP agrees with e^(-R/M), and Llama 3's recoveries are near what first-order costs leave (14 and 4.9 min)."""
+    monkeypatch.setattr(simulated, "LLAMA_REPLICAS", 24)
+    monkeypatch.setattr(simulated, "HSDP_REPLICAS", 16)
+    rows = {row.what: row for row in simulated.simulated(published.by_monte_carlo)}
+    assert all(row.reproduced for row in rows.values())
+    assert 12 < float(rows["Llama 3, saves of 2.5s each 3min54s"].computed.split()[2]) < 17
+    assert 3 < float(rows["Llama 3, saves of 30s each 15min"].computed.split()[2]) < 7
+
+
+def test_the_same_seed_is_the_same_estimate() -> None:
+    scenario = simulated.llama(600.0, 2.5, 234.0)
+    assert published.by_monte_carlo(scenario, 1, 8) == published.by_monte_carlo(scenario, 1, 8) != published.by_monte_carlo(scenario, 2, 8)
