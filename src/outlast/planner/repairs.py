@@ -28,13 +28,19 @@ class Returns:
         self._spares = scenario.repair.spare_nodes
         self._nodes = scenario.job.nodes
         self._most = None if scenario.recovery.shrinks else self._spares + 1
-        self._back_s = np.full((min(8, self._most or 8), replicas), LONG_AGO)
+        self._all_back_s = np.full((min(8, self._most or 8), replicas), LONG_AGO)
+        self.narrow(replicas)
+
+    def narrow(self, replicas: int) -> None:
+        """From now on it is about the first so many."""
+        self._back_s = self._all_back_s[:, :replicas]
 
     def lose(self, at_s: Floats, back_s: Floats, count: NDArray[np.int64]) -> None:
-        """All of (R,). `at_s` may be anything where `count` is 0."""
-        self._insert(ALL, np.where(count == 1, at_s, np.inf), np.where(count == 1, back_s, LONG_AGO), 1)
+        """All of (n,). `at_s` may be anything where `count` is 0."""
+        one = count == 1
+        self._insert(ALL, np.where(one, at_s, np.inf), np.where(one, back_s, LONG_AGO), 1)
         several = np.flatnonzero(count > 1)
-        for nodes in np.unique(count[several]).tolist():
+        for nodes in set(count[several].tolist()):
             runs = several[count[several] == nodes]
             self._insert(runs, at_s[runs], back_s[runs], nodes)
 
@@ -42,7 +48,8 @@ class Returns:
         rows = len(self._back_s)
         while (self._most is None or rows < self._most) and (rows < nodes or bool((self._back_s[rows - nodes :, runs] > at_s).any())):
             more = rows // 2 + 1 if self._most is None else min(rows // 2 + 1, self._most - rows)
-            self._back_s = np.concatenate([self._back_s, np.full((more, self._back_s.shape[1]), LONG_AGO)])
+            self._all_back_s = np.concatenate([self._all_back_s, np.full((more, self._all_back_s.shape[1]), LONG_AGO)])
+            self.narrow(self._back_s.shape[1])
             rows += more
         if runs is not ALL:
             self._back_s[:, runs] = _merged(self._back_s[:, runs], back_s, nodes)

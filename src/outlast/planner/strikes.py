@@ -26,7 +26,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Strike:
-    """The k-th failure of all replicas, each (R,). Where it does not strike, nodes_lost is 0 and the rest means nothing.
+    """The k-th failure of the n replicas that have one drawn, each (n,). Where it does not strike, nodes_lost is 0 and the rest means nothing.
 
     at_s  without stops; failure_class: index into scenario.failures
     """
@@ -40,15 +40,18 @@ class Strike:
 
 
 class Strikes:
-    """The failures of all replicas, one by one."""
+    """The failures of all replicas, one by one. Replicas are in the `order` of how many failures were drawn for them, so that the first n have a k-th."""
 
     def __init__(self, scenario: Scenario, histories: Histories) -> None:
+        drawn = np.isfinite(histories.at_s).sum(axis=1)
+        self.order = np.argsort(-drawn, kind="stable")
+        self._with_more = np.searchsorted(-drawn[self.order], -np.arange(histories.at_s.shape[1]))  # [k]: replicas that have more than k
         self._scenario, self._histories = scenario, histories
         self._extents = np.array([int(rate.extent) for rate in scenario.failures], dtype=np.int8)
         self._nodes_lost = np.array([scenario.nodes_lost(rate.extent) for rate in scenario.failures], dtype=np.int64)
-        self._diagnosis = InOrder(histories, Luck.DIAGNOSIS)
-        self._lemons = _Lemons(scenario, histories) if scenario.lemons.factor > 1 else None
-        self.interruptions: Counts = np.zeros(histories.replicas, dtype=np.int64)
+        self._diagnosis = InOrder(histories, Luck.DIAGNOSIS, self.order)
+        self._lemons = _Lemons(scenario, histories, self.order) if scenario.lemons.factor > 1 else None
+        self.interruptions: Counts = np.zeros(histories.replicas, dtype=np.int64)  # in this order, as all that follows
 
     @property
     def loses_nodes(self) -> bool:
@@ -60,8 +63,9 @@ class Strikes:
 
     def __iter__(self) -> Iterator[Strike]:
         duration_s, wrong = self._scenario.job.duration_s, self._scenario.repair.wrong
-        for k in range(self._histories.at_s.shape[1]):
-            wall_s, stream = self._histories.at_s[:, k], self._histories.stream[:, k]
+        for k, replicas in enumerate(self._with_more.tolist()):
+            here = self.order[:replicas]
+            wall_s, stream = self._histories.at_s[:, k][here], self._histories.stream[:, k][here]
             failure_class = self._histories.stream_class[stream]
             extent, nodes_lost = self._extents[failure_class], self._nodes_lost[failure_class]
             at_s, strikes = _worked(self._scenario.maintenance, np.minimum(wall_s, duration_s))
@@ -71,40 +75,41 @@ class Strikes:
                 strikes &= self._lemons.are_there(k, extra)
                 self._lemons.are_struck(k, extra, failure_class, strikes & (extent == Extent.NODE))
             if wrong:
-                nodes_lost += (self._diagnosis.at(k) < wrong) & (extent == Extent.NODE)
+                nodes_lost += (self._diagnosis.at(k)[:replicas] < wrong) & (extent == Extent.NODE)
             nodes_lost *= strikes
-            self.interruptions += strikes
+            self.interruptions[:replicas] += strikes
             yield Strike(k, strikes, at_s, failure_class, extent, nodes_lost)
 
 
 class Seconds:
     """A duration of each failure: its spread at the failure's luck. One number where it does not vary."""
 
-    def __init__(self, spread: Spread, histories: Histories, column: Luck) -> None:
+    def __init__(self, spread: Spread, histories: Histories, column: Luck, order: NDArray[np.intp]) -> None:
         fixed = spread.shape is Shape.CONSTANT or spread.mean_s == 0 or (spread.shape is Shape.MEASURED and len(spread.numbers) == 1)
         self._fixed = np.array([spread.numbers[0]]) if fixed else None
-        self._rows = InOrder(histories, column, spread.quantile)
+        self._rows = InOrder(histories, column, order, spread.quantile)
 
-    def at(self, k: int) -> Floats:
-        """Of the k-th failure of all replicas: (R,), or (1,). To be asked in the order of failures."""
-        return self._rows.at(k) if self._fixed is None else self._fixed
+    def at(self, strike: Strike) -> Floats:
+        """After this failure: (n,), or (1,). To be asked in the order of failures."""
+        return self._rows.at(strike.k)[: len(strike.strikes)] if self._fixed is None else self._fixed
 
 
 class InOrder:
-    """A column of luck, or what is `made` of it, row by row: made of some rows at a time, those asked for."""
+    """A column of luck, or what is `made` of it, row by row: made of some rows at a time, those asked for. Replicas in this order."""
 
-    def __init__(self, histories: Histories, column: Luck, made: Callable[[Floats], Floats] | None = None) -> None:
+    def __init__(self, histories: Histories, column: Luck, order: NDArray[np.intp], made: Callable[[Floats], Floats] | None = None) -> None:
         self._chunks = histories.luck_in_order(column)
-        self._made = made
+        self._order, self._made = order, made
         self._first = -ROWS
         self._rows = np.zeros((0, 0))
 
     def at(self, k: int) -> Floats:
         while k >= self._first + ROWS:
             self._first += ROWS
-            self._rows = next(self._chunks)
-            if self._made and k < self._first + ROWS:
-                self._rows = self._made(self._rows)
+            rows = next(self._chunks)
+            if k < self._first + ROWS:
+                rows = rows[:, self._order]
+                self._rows = self._made(rows) if self._made else rows
         row: Floats = self._rows[k - self._first]
         return row
 
@@ -112,30 +117,31 @@ class InOrder:
 class _Lemons:
     """How many there are in each replica."""
 
-    def __init__(self, scenario: Scenario, histories: Histories) -> None:
+    def __init__(self, scenario: Scenario, histories: Histories, order: NDArray[np.intp]) -> None:
         self._bound, self._nodes = scenario.lemons_bound, scenario.job.nodes
         self._caught, self._missed = scenario.lemons.caught, scenario.repair.missed
-        self._here, self._mended = InOrder(histories, Luck.LEMON), InOrder(histories, Luck.MENDED)
+        self._here, self._mended = InOrder(histories, Luck.LEMON, order), InOrder(histories, Luck.MENDED, order)
         self._of_node = np.array([rate.unit in (Unit.GPU, Unit.NODE) for rate in scenario.failures], dtype=np.bool_)
-        self._now = histories.lemons.copy()
+        self._now = histories.lemons[order]
         self.beyond_bound: Flags = np.zeros(histories.replicas, dtype=np.bool_)
 
     def are_there(self, k: int, extra: Flags) -> Flags:
         """A lemon's extra failure happens as often as there are lemons; any other always does."""
-        there: Flags = self._here.at(k) < np.minimum(self._now, self._bound) / max(1, self._bound)
+        there: Flags = self._here.at(k)[: len(extra)] < np.minimum(self._now[: len(extra)], self._bound) / max(1, self._bound)
         there |= ~extra
         return there
 
     def are_struck(self, k: int, extra: Flags, failure_class: NDArray[np.int64], one_node: Flags) -> None:
         """One node: a lemon may be caught, a healthy one mended badly."""
-        lemon = self._here.at(k) < self._now / self._nodes
+        now = self._now[: len(extra)]
+        lemon = self._here.at(k)[: len(extra)] < now / self._nodes
         lemon &= self._of_node[failure_class]
         lemon |= extra
-        mended = self._mended.at(k)
-        self._now -= one_node & lemon & (mended < self._caught)
-        self._now += one_node & ~lemon & (mended < self._missed)
-        np.minimum(self._now, self._nodes, out=self._now)
-        self.beyond_bound |= self._now > self._bound
+        mended = self._mended.at(k)[: len(extra)]
+        now -= one_node & lemon & (mended < self._caught)
+        now += one_node & ~lemon & (mended < self._missed)
+        np.minimum(now, self._nodes, out=now)
+        self.beyond_bound[: len(extra)] |= now > self._bound
 
 
 def _worked(stops: Maintenance, wall_s: Floats) -> tuple[Floats, Flags]:
