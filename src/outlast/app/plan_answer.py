@@ -15,7 +15,7 @@ from outlast.planner import histories
 from outlast.planner.cluster_file import Cluster
 from outlast.planner.course import live
 from outlast.planner.optimise import Budget, Optimum, Parameter, optimise
-from outlast.planner.plan import REPLICAS_LEAST, Plan, plan, replicas_for
+from outlast.planner.plan import PLAN_FAILURES, REPLICAS_LEAST, Plan, plan, replicas_for
 from outlast.planner.power import Draw, Power, power
 from outlast.planner.resolve import resolve
 from outlast.planner.scale import Scale, grid, scale
@@ -56,7 +56,7 @@ def answer(cluster: Cluster, args: argparse.Namespace) -> Found:
         raise UsageError(f"--replicas is {args.replicas}; the spread of one run cannot be told from fewer than 2")
     optimum = None
     if args.optimise is not None:
-        count = args.replicas or _blocks(replicas_for(window(resolve(cluster).scenario)))
+        count = args.replicas or _blocks(replicas_for(window(resolve(cluster).scenario, PLAN_FAILURES)))
         optimum = optimise(cluster, [Parameter(one) for one in args.optimise], seed=args.seed, replicas=count, budget=budget, mapper=mapper)
         cluster = optimum.cluster
     made = plan(cluster, seed=args.seed, replicas=args.replicas, everything=args.sensitivity, mapper=mapper)
@@ -98,7 +98,7 @@ def _mapper(args: argparse.Namespace) -> Mapper:
 
 def _power(cluster: Cluster, made: Plan, seed: int) -> Power:
     """Of the first replica of this seed."""
-    part = window(made.scenario)
+    part = window(made.scenario, PLAN_FAILURES)
     course = live(part, histories.draw(part, seed=seed, replicas=1).one(0))
     inputs = made.resolved.inputs
     gpu_w, idle, edge_s = (inputs[f"power.{key}"].value for key in ("gpu", "idle", "edge"))

@@ -12,7 +12,7 @@ from outlast.planner.plan import Plan
 from outlast.planner.scale import Scale
 
 SWINGS_MOST = 15
-TELLING = 1e-3  # a curve that is flatter than this says nothing
+TELLING = 5e-4  # of ETTR: what moves it less says nothing
 NOTHING = 5e-5  # a share that would be printed as 0.00 %
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -24,7 +24,7 @@ def share_words(share: float) -> str:
 
 def gpus_words(gpus: float) -> str:
     """1,024; 100k; 4.4M; 5.8e+18."""
-    if gpus < 1e5:
+    if gpus < 1e4:
         return f"{gpus:,.0f}"
     if gpus >= 1e15:
         return f"{gpus:.2g}"

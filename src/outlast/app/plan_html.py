@@ -12,7 +12,7 @@ from outlast.app.charts import drawn
 from outlast.app.charts_file import can_draw, picture
 from outlast.app.plan_answer import Found
 from outlast.app.plan_charts import charts
-from outlast.diagnose.ours import GENERATOR
+from outlast.diagnose.ours import PLAN_GENERATOR
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 2rem auto; padding: 0 1rem; color: #1b1f24; background: #fff }
@@ -38,7 +38,7 @@ def page(found: Found) -> str:
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta name="generator" content="{GENERATOR} {escape(__version__)}">
+<meta name="generator" content="{PLAN_GENERATOR} {escape(__version__)}">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width">
 <title>{escape(lines[0])}</title>

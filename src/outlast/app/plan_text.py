@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from outlast.app.charts import drawn
 from outlast.app.plan_answer import Found
-from outlast.app.plan_charts import NOTHING, charts, gpus_words, share_words
+from outlast.app.plan_charts import NOTHING, TELLING, charts, gpus_words, share_words
 from outlast.app.words import count, long_duration, percent, plain
 from outlast.planner.cluster_file import Input, Origin
 from outlast.planner.optimise import Option
@@ -15,7 +15,7 @@ from outlast.planner.plan import Plan
 from outlast.planner.power import Power
 from outlast.planner.sensitivity import Swing
 
-LABEL_COLUMNS = 14
+LABEL_COLUMNS = 16
 ASSUMED_MOST, SWINGS_MOST = 8, 5
 WATTS = ((1e6, "MW"), (1e3, "kW"), (1.0, "W"))
 
@@ -145,7 +145,7 @@ def _is_idle(one: Input) -> bool:
 
 
 def _sensitive(found: Found) -> Iterator[str]:
-    swings = found.plan.sensitivity
+    swings = [one for one in found.plan.sensitivity if one.width >= TELLING]
     if not swings:
         return
     yield ""
@@ -177,7 +177,7 @@ def _options(found: Found) -> Iterator[str]:
 
 
 def _option_row(one: Option, *, best: bool) -> tuple[str, ...]:
-    behind = "" if best else f"{one.behind * 100:.2f} +- {one.behind_se * 100:.2f} %"
+    behind = "" if best else f"{one.behind * 100 + 0.0:.2f} +- {one.behind_se * 100:.2f} %".replace("-0.00 +-", "0.00 +-")
     intervals = ", ".join(f"{name} {'never' if math.isinf(seconds) else long_duration(seconds)}" for name, seconds in one.interval_s.items())
     redundancy = "".join(f", {name} {scheme}" for name, scheme in one.redundancy.items())
     return one.name, f"{one.value * 100:.2f} %", behind, f"{one.ettr * 100:.2f} %", intervals + redundancy, f"{one.spares:,}"
@@ -205,7 +205,7 @@ def _caps(found: Found) -> Iterator[str]:
 
 
 def _power(power: Power) -> Iterator[str]:
-    yield f"Power while training: {_watts(power.training_w)}. All GPUs stop and begin together:"
+    yield f"Power while training: {_watts(power.training_w)}. In one simulated run all GPUs stop and begin together:"
     for one in power.swings:
         if one.kind == "step":
             band = "in the band of 0.1 to 20 Hz that is risky" if one.in_band else "outside the band of 0.1 to 20 Hz"

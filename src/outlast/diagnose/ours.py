@@ -18,6 +18,7 @@ from outlast.model.limits import OWN_OUTPUT_LINES_MAX
 from outlast.model.terms import FailureClass
 
 GENERATOR = "outlast diagnose"  # the HTML's <meta name="generator">
+PLAN_GENERATOR = "outlast plan"
 FIRST_WORDS = "outlast diagnose: "
 LAST_WORDS = "end of outlast diagnose"
 
@@ -49,7 +50,8 @@ def is_ours(head: bytes) -> bool:
     if _JSON.match(head) or _REPORT.match(head):
         return True
     start = head[:2048]
-    return f'name="generator" content="{GENERATOR}'.encode() in start or (start.lstrip()[:1] == b"{" and b'"ettr"' in head and b'"rank_seconds"' in head)
+    pages = any(f'name="generator" content="{one}'.encode() in start for one in (GENERATOR, PLAN_GENERATOR))
+    return pages or (start.lstrip()[:1] == b"{" and b'"ettr"' in head and b'"rank_seconds"' in head)
 
 
 def without(lines: Iterable[bytes]) -> Iterator[bytes]:

@@ -33,7 +33,7 @@ from outlast.planner.readers import AUTO
 from outlast.planner.resolve import INTERVAL_MOST_S, rates_by_extent, resolve
 from outlast.planner.scenario import Scenario, Tier
 from outlast.planner.schema import LISTS
-from outlast.planner.sweep import Mapper, Summary, in_order, run_all, window
+from outlast.planner.sweep import Mapper, Summary, in_order, run_all
 
 FIXED_S = (900.0, 1800.0, 3600.0)
 COARSE = tuple(2.0**power for power in (-3, -2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3))
@@ -178,15 +178,19 @@ class _Search:
 
     def _spares(self) -> None:
         usual = max(4, _settled(self.best.put("repair.spares", AUTO, origin=Origin.DEFAULT, source="")).value("repair.spares"))
-        counts = sorted({min(self._spares_most, round(usual * factor)) for factor in SPARE_FACTORS} | {self.best.value("repair.spares")})
-        values = self._choose([_spares(self.best, count) for count in counts])
-        self.curves["repair.spares"] = Curve("repair.spares", tuple(map(float, counts)), tuple(values))
+        seen: dict[int, float] = {}
+        for factors in (SPARE_FACTORS, FINE):
+            middle = usual if not seen else self.best.value("repair.spares")
+            wanted = {min(self._spares_most, round(middle * factor)) for factor in factors}
+            counts = sorted({one for one in wanted if one not in seen} | {self.best.value("repair.spares")})
+            seen |= zip(counts, self._choose([_spares(self.best, count) for count in counts]), strict=True)
+        x = tuple(sorted(seen))
+        self.curves["repair.spares"] = Curve("repair.spares", tuple(map(float, x)), tuple(seen[one] for one in x))
 
     def _choose(self, clusters: list[Cluster]) -> list[float]:
         """Makes the best of them the best; what each came to."""
         scenarios = [resolve(one).scenario for one in clusters]
-        windows = [window(one, SEARCH_FAILURES) for one in scenarios]
-        summaries = run_all(windows, seed=self._seed, replicas=self._replicas, mapper=self._mapper)
+        summaries = run_all(scenarios, seed=self._seed, replicas=self._replicas, failures_most=SEARCH_FAILURES, mapper=self._mapper)
         self.simulations += len(scenarios) * self._replicas
         values = [value_of(scenario, summary.mean) for scenario, summary in zip(scenarios, summaries, strict=True)]
         self.best = clusters[int(np.argmax(values))]
@@ -266,7 +270,7 @@ def _judged(cluster: Cluster, best: Cluster, parameters: Sequence[Parameter], *,
     """The best first, then the others by their value, over failures that nothing was chosen on."""
     named = [("searched", best), *_others(cluster, best, parameters)]
     scenarios = [resolve(one).scenario for _, one in named]
-    summaries = run_all([window(one, JUDGE_FAILURES) for one in scenarios], seed=seed, replicas=replicas, mapper=mapper)
+    summaries = run_all(scenarios, seed=seed, replicas=replicas, failures_most=JUDGE_FAILURES, mapper=mapper)
     options = [_option(name, one, scenario, summary, scenarios[0], summaries[0])
                for (name, one), scenario, summary in zip(named, scenarios, summaries, strict=True)]  # fmt: skip
     return (options[0], *sorted(options[1:], key=lambda one: -one.value))

@@ -23,14 +23,14 @@ from outlast.planner.resolve import Resolved, rate_per_s, rates_by_extent, resol
 from outlast.planner.scale import binding_of, durable, mttf_of
 from outlast.planner.scenario import DAY_S, HOUR_S, Extent, Scenario
 from outlast.planner.sensitivity import Swing, tornado
-from outlast.planner.sweep import FAILURES_MOST, REPAIRS_LEAST, Mapper, Summary, Term, in_order, long_run, run_all, window
+from outlast.planner.sweep import FAILURES_MOST, REPAIRS_LEAST, Mapper, Summary, Term, at_known_rates, in_order, long_run, run_all, window
 
 REPLICAS = 1024
 REPLICAS_LEAST = 256  # histories are drawn in blocks of so many
 WORK_MOST = 400_000  # failures simulated for the answer: more replicas where runs are short
-PLAN_FAILURES = 1_000  # simulated in each replica
+PLAN_FAILURES = 600  # simulated in each replica
 SENSITIVITY_REPLICAS = 256
-SENSITIVITY_FAILURES = 150  # in each replica, where nobody asked for more than a glance
+SENSITIVITY_FAILURES = 80  # in each replica, where nobody asked for more than a glance
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +110,9 @@ def plan(cluster: Cluster, *, seed: int, replicas: int | None = None, everything
     resolved = resolve(cluster)
     scenario = resolved.scenario
     part = window(scenario, PLAN_FAILURES)
-    share = part.job.duration_s / scenario.job.duration_s
+    share = 1.0 if part is scenario else part.job.duration_s / scenario.job.duration_s / 2
     count = replicas or replicas_for(part)
-    summary, ettr = _simulated(part, seed=seed, replicas=count, share=share, mapper=mapper)
+    summary, ettr = _simulated(scenario, seed=seed, replicas=count, share=share, mapper=mapper)
     notes = list(_notes(scenario, part, summary))
     most = FAILURES_MOST if everything else SENSITIVITY_FAILURES
     base, swings = tornado(resolved, cluster, seed=seed, replicas=SENSITIVITY_REPLICAS, failures_most=most, everything=everything, mapper=mapper)
@@ -131,13 +131,10 @@ def replicas_for(scenario: Scenario) -> int:
 
 
 def _simulated(scenario: Scenario, *, seed: int, replicas: int, share: float, mapper: Mapper) -> tuple[Summary, Ettr]:
-    (summary,) = run_all([scenario], seed=seed, replicas=replicas, uncertain=True, mapper=mapper)
-    if share == 1:
-        low, high = _percentiles(summary)
-    else:
-        (known,) = run_all([scenario], seed=seed, replicas=replicas, mapper=mapper)
-        low, high = long_run(known, summary, share=share)
-    return summary, Ettr(summary.mean, summary.mean_se, low, high)
+    both = [scenario] if share == 1 or (known := at_known_rates(scenario)) == scenario else [scenario, known]
+    summary, *rest = run_all(both, seed=seed, replicas=replicas, failures_most=PLAN_FAILURES, uncertain=True, mapper=mapper)
+    low, high = _percentiles(summary) if share == 1 else long_run(rest[0] if rest else summary, summary, share=share)
+    return summary, Ettr(min(1.0, max(0.0, summary.mean)), summary.mean_se, low, high)
 
 
 def _percentiles(summary: Summary) -> tuple[float, float]:
@@ -150,7 +147,7 @@ def _notes(scenario: Scenario, part: Scenario, summary: Summary) -> list[str]:
     job = scenario.job
     if part is not scenario:
         notes.append(
-            f"about {_many(job.duration_s / mttf_of(scenario))} failures are expected; the first {PLAN_FAILURES:,} of a run were simulated: "
+            f"about {_many(job.duration_s / mttf_of(scenario))} failures are expected; those in the first part of it were simulated: "
             f"{echo(float(f'{part.job.duration_s:.3g}'), Kind.DURATION)}"
         )
         loses_nodes = any(scenario.nodes_lost(one.extent) for one in scenario.failures)

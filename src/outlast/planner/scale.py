@@ -3,7 +3,7 @@
 Rows     Each size is simulated twice: with the model as it is, and with a model that grows with the cluster (parameters ~ sqrt(GPUs), Chinchilla, from the size
          that was asked for). Intervals are chosen anew at each size, and spares (at 99.9 % of all moments, Poisson) where they were not given as a number.
          Storage keeps its bandwidth; what is given per GPU grows. Beside it: Daly's exact efficiency with the same numbers.
-Windows  Of a run in which many failures are expected, the first 400 are simulated (`sweep.window`). That is far shorter than a repair where GPUs are many;
+Windows  Of a run in which many failures are expected, a window of 300 is simulated (`sweep.window`). That is far shorter than a repair where GPUs are many;
          then the run is given all the spares that it needs, and `lacking` says at what share of moments the spares it has would not suffice (Poisson).
 Caps     Where the mean time between failures is as short as one save (`model/scaling.py`): progress is 0 there. `at 90 % ETTR` and `at 50 % ETTR` are what is
          usable, with the restart counted.
@@ -26,7 +26,7 @@ from outlast.planner.scenario import Scenario, Tier
 from outlast.planner.sweep import REPAIRS_LEAST, Mapper, Summary, Term, in_order, run_all, window
 
 PER_DECADE = 2
-FAILURES_MOST = 400
+FAILURES_MOST = 300
 GPU_BANDWIDTH = 50e9  # bytes per second: a 400 Gb/s link
 HOP_S = 1e-6
 USABLE = (0.9, 0.5)
@@ -72,8 +72,7 @@ def scale(cluster: Cluster, sizes: Sequence[int], *, seed: int, replicas: int, m
     """Rows for these numbers of GPUs, in their order."""
     both = [_sized(cluster, gpus, growing=growing) for gpus in sizes for growing in (False, True)]
     scenarios = [resolve(one).scenario for one in both]
-    windows = [_with_enough_spares(window(one, FAILURES_MOST)) for one in scenarios]
-    summaries = run_all(windows, seed=seed, replicas=replicas, mapper=mapper)
+    summaries = run_all(list(map(_with_enough_spares, scenarios)), seed=seed, replicas=replicas, failures_most=FAILURES_MOST, mapper=mapper)
     rows = [_row(scenario, fixed, growing) for scenario, fixed, growing in zip(scenarios[::2], summaries[::2], summaries[1::2], strict=True)]
     return Scale(tuple(rows), max_gpus(cluster))
 
@@ -103,7 +102,8 @@ def _is_chosen(cluster: Cluster, name: str) -> bool:
 
 def _with_enough_spares(scenario: Scenario) -> Scenario:
     """Where the window is too short for a repair, no node is ever lacking in it."""
-    if scenario.job.duration_s >= REPAIRS_LEAST * scenario.repair.time.mean_s:
+    part = window(scenario, FAILURES_MOST)
+    if part is scenario or part.job.duration_s >= REPAIRS_LEAST * scenario.repair.time.mean_s:
         return scenario
     return replace(scenario, repair=replace(scenario.repair, spare_nodes=scenario.job.nodes))
 

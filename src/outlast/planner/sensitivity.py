@@ -23,7 +23,7 @@ from outlast.planner.resolve import Resolved, resolve
 from outlast.planner.scenario import DAY_S, Scenario
 from outlast.planner.schema import SHARE
 from outlast.planner.spread import Spread
-from outlast.planner.sweep import Mapper, in_order, run_all, window
+from outlast.planner.sweep import Mapper, in_order, run_all
 
 ALL_FAILURES = "all failures"
 WHY_COUNT, WHY_RANGE, WHY_FACTOR = "90 % of what its count leaves open", "its range", "half and twice"
@@ -86,7 +86,7 @@ def tornado(
     ends = [one for one in _ends(pinned, resolved) if everything or one.path in FIRST or one.path.startswith("tier.")]
     pairs = [tuple(map(_or_none, end.clusters)) for end in ends]
     scenarios = [resolved.scenario, *(one for pair in pairs for one in pair if one is not None)]
-    summaries = run_all([window(one, failures_most) for one in scenarios], seed=seed, replicas=replicas, mapper=mapper)
+    summaries = run_all(scenarios, seed=seed, replicas=replicas, failures_most=failures_most, mapper=mapper)
     base, *means = (one.mean for one in summaries)
     results = iter(means)
     swings = []

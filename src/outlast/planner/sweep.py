@@ -3,9 +3,10 @@
 Common random numbers  All scenarios of one task live through the same failures and the same luck; so do tasks of the same seed as far as their rates agree.
 Where                  A task says all that it needs, so where it is worked on (here, on other cores, on Ray) changes no number. `Mapper` is how a caller
                        brings cores or machines along; the pure default is one after the other.
-Windows                Where more failures are expected than are worth simulating, the first part of the run is simulated, with its mean rates. ETTR is
-                       steady, so its mean is that of the whole run but for the beginning; `long_run` says what its spread is then. A window is at least
-                       so long that lost nodes come back in it, if that takes no more than FAILURES_MOST failures.
+Windows                Where more failures are expected than are worth simulating, the first part of the run is simulated, at its mean rates, and the second
+                       half of that part is what counts: the first knows no repairs yet, and what is kept at the end without a save cancels out. `long_run`
+                       says how widely whole runs spread then. A window is at least so long that lost nodes come back in it, if that takes no more
+                       than FAILURES_MOST failures.
 Batches                Replicas are simulated in batches of BATCH, whatever cores there are, so that the same floats are added up in the same order.
 
 This module is pure: no clock, no files, no torch.
@@ -29,7 +30,7 @@ from outlast.planner.scenario import FailureRate, Scenario
 
 Floats: TypeAlias = NDArray[np.float64]
 FAILURES_MOST = 2_000  # simulated in one replica
-REPAIRS_LEAST = 3.0  # in a window, if possible
+REPAIRS_LEAST = 2.0  # in a window, if possible
 BATCH = 512  # replicas; a multiple of the blocks that histories are drawn in
 TASK_MOST = 8  # scenarios that share a draw in one task: a sweep is spread over cores by tasks
 
@@ -57,7 +58,7 @@ TERM_OF = {
 class Task:
     """Scenarios that differ in nothing that makes them fail: tiers, intervals, spares, durations.
 
-    Replicas `first` to `first + replicas - 1` of the seed. `uncertain`: rates are drawn from what their counts leave open.
+    Replicas `first` to `first + replicas - 1` of the seed. `uncertain`: rates are drawn from what their counts leave open. `steady`: the second half counts.
     """
 
     scenarios: tuple[Scenario, ...]
@@ -65,6 +66,7 @@ class Task:
     replicas: int
     first: int = 0
     uncertain: bool = False
+    steady: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +96,24 @@ def in_order(function: Callable[[Task], tuple[Summary, ...]], tasks: Sequence[Ta
     return map(function, tasks)
 
 
-def run_all(scenarios: Sequence[Scenario], *, seed: int, replicas: int, uncertain: bool = False, mapper: Mapper = in_order) -> list[Summary]:
-    """Of each, in their order. Those that fail alike share their failures, drawn once."""
+def run_all(
+    scenarios: Sequence[Scenario], *, seed: int, replicas: int, failures_most: float | None = None, uncertain: bool = False, mapper: Mapper = in_order
+) -> list[Summary]:
+    """Of each, in their order. Those that fail alike share their failures, drawn once.
+
+    failures_most  windows of so many failures, where more are expected; None: the whole runs
+    """
+    whole = scenarios
+    scenarios = whole if failures_most is None else [window(one, failures_most) for one in whole]
     alike: dict[tuple[object, ...], list[int]] = {}
     for at, scenario in enumerate(scenarios):
-        alike.setdefault(_what_fails(scenario), []).append(at)
+        alike.setdefault((scenario is not whole[at], *_what_fails(scenario)), []).append(at)
     groups = [several[at : at + TASK_MOST] for several in alike.values() for at in range(0, len(several), TASK_MOST)]
     work = [(group, first) for group in groups for first in range(0, replicas, BATCH)]
-    tasks = [Task(tuple(scenarios[at] for at in group), seed, min(BATCH, replicas - first), first, uncertain) for group, first in work]
+    tasks = [
+        Task(tuple(scenarios[at] for at in group), seed, min(BATCH, replicas - first), first, uncertain, steady=scenarios[group[0]] is not whole[group[0]])
+        for group, first in work
+    ]
     parts: list[list[Summary]] = [[] for _ in scenarios]
     for (group, _), summaries in zip(work, mapper(simulate, tasks), strict=True):
         for at, summary in zip(group, summaries, strict=True):
@@ -129,10 +141,22 @@ def _what_fails(scenario: Scenario) -> tuple[object, ...]:
 
 
 def simulate(task: Task) -> tuple[Summary, ...]:
-    """All scenarios of a task, over the same failures. They are simulated as they are, however long: see `window`."""
-    scenarios = task.scenarios if task.uncertain else tuple(map(_known, task.scenarios))
+    """All scenarios of a task, over the same failures."""
+    scenarios = task.scenarios if task.uncertain else tuple(map(at_known_rates, task.scenarios))
     drawn = histories.draw(scenarios[0], seed=task.seed, replicas=task.replicas, first=task.first, uncertain=task.uncertain)
-    return tuple(_summary(scenario, monte_carlo.run(scenario, drawn)) for scenario in scenarios)
+    whole = tuple(_summary(scenario, monte_carlo.run(scenario, drawn)) for scenario in scenarios)
+    if not task.steady:
+        return whole
+    halves = [replace(one, job=replace(one.job, duration_s=one.job.duration_s / 2)) for one in scenarios]
+    return tuple(_second_half(one, _summary(half, monte_carlo.run(half, drawn))) for one, half in zip(whole, halves, strict=True))
+
+
+def _second_half(whole: Summary, first: Summary) -> Summary:
+    """What came to pass after the first half of the same runs."""
+    return Summary(
+        2 * whole.ettr - first.ettr, {term: 2 * whole.shares[term] - first.shares[term] for term in Term}, 2 * whole.interruptions - first.interruptions,
+        {name: 2 * whole.by_class[name] - first.by_class[name] for name in whole.by_class},
+    )  # fmt: skip
 
 
 def _summary(scenario: Scenario, outcomes: monte_carlo.Outcomes) -> Summary:
@@ -151,14 +175,15 @@ def _summary(scenario: Scenario, outcomes: monte_carlo.Outcomes) -> Summary:
     return Summary(outcomes.position_s / duration_s, shares, float(outcomes.interruptions.mean()), by_class)
 
 
-def _known(scenario: Scenario) -> Scenario:
-    return replace(scenario, failures=tuple(map(with_known_rate, scenario.failures)))
+def at_known_rates(scenario: Scenario) -> Scenario:
+    """Nothing is left open by what was counted."""
+    return replace(scenario, failures=tuple(replace(with_known_rate(rate), count=0.0) for rate in scenario.failures))
 
 
 # --- windows -------------------------------------------------------------------------------------------------
 
 
-def window(scenario: Scenario, failures_most: float = FAILURES_MOST) -> Scenario:
+def window(scenario: Scenario, failures_most: float) -> Scenario:
     """The scenario itself, or the part of it in which so many failures are expected, at its mean rates."""
     per_s = math.fsum(rate_per_s(rate, scenario.job) for rate in scenario.failures)
     expected = per_s * scenario.job.duration_s
@@ -177,7 +202,7 @@ def _steady(rate: FailureRate, scenario: Scenario) -> FailureRate:
 
 
 def long_run(known: Summary, uncertain: Summary, *, share: float) -> tuple[float, float]:
-    """5th and 95th percentile of a whole run of which only a `share` was simulated.
+    """5th and 95th percentile of a whole run of which only a `share` was looked at.
 
     The spread of luck shrinks with the length, that of the rates does not; both are taken as normal. known: at known rates; uncertain: at drawn ones.
     """
