@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import statistics
 import sys
 import tempfile
@@ -171,6 +172,7 @@ def validate(args: argparse.Namespace, folder: Path) -> int:
 
 def main() -> int:
     args = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the run under way is ended too
     with tempfile.TemporaryDirectory(prefix="validate-plan-", ignore_cleanup_errors=True) as temporary:
         return validate(args, args.keep or Path(temporary))
 
