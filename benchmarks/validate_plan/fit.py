@@ -11,7 +11,8 @@ Method     Phases are those of `planner.fit.phases`, of each rung (spare, respaw
            time is what makes the formula give the share of respawns that was seen.
 Booking    Survivors that are ready early train, and wait in the collective: so the ledger books fewer seconds to detection, regroup and restore than lie
            between fault and state in place. `booked` is that ratio; phases are multiplied by it where ETTR is predicted, and are not where MTTR is. A slow
-           first step is productive to the ledger, unless it is done again.
+           first step is productive to the ledger, unless it is done again: where some ranks had committed a step that others had not sealed, or where
+           images are rare. `again_s` is what the ledger books to repeated for each interruption beyond half a step.
 Source     Erlang's loss formula depends on the mean holding time only (Sevastyanov 1957).
 
 This module is pure: no clock, no files, no torch.
@@ -68,6 +69,7 @@ class Fit:
     share: float
     stall_s: float
     booked: float
+    again_s: float
     ettr: float
     refill_s: float
     rate_per_s: tuple[float, float, float]
@@ -89,10 +91,12 @@ def fit(records: Records, *, mttf_s: float, spares: int, pause_s: float) -> Fit:
     recovered = sum(one.count for one in phases.values())
     firsts_s = sum(sum(one.first_s) for one in phases.values())
     stall_s = seconds[Cause.STALL] / run.steps
+    step_s = (work_s + seconds[Cause.STALL] - firsts_s) / (run.steps - recovered) - stall_s
     return Fit(
         world_size=run.world_size, mttf_s=mttf_s, pause_s=pause_s,
-        step_s=(work_s + seconds[Cause.STALL] - firsts_s) / (run.steps - recovered) - stall_s, share=seconds[Cause.PRODUCTIVE] / work_s, stall_s=stall_s,
+        step_s=step_s, share=seconds[Cause.PRODUCTIVE] / work_s, stall_s=stall_s,
         booked=sum(seconds[cause] for cause in STANDING) / run.standing_s, ettr=run.ettr,
+        again_s=max(0.0, seconds[Cause.REPEATED] / run.interruptions - (step_s + stall_s) / 2),
         refill_s=mttf_s * load_for(phases[Rung.RESPAWN].count / recovered, spares), rate_per_s=_rate_per_s(records), phases=phases,
     )  # fmt: skip
 
@@ -130,7 +134,7 @@ def at_world_size(known: Fit, world_size: int, *, cores: int) -> Fit:
 
     phases = {Rung.SPARE: scaled(known.phases[Rung.SPARE], 0.0), Rung.RESPAWN: scaled(known.phases[Rung.RESPAWN], boot_s)}
     (step_s,) = slower((known.step_s,), known.pause_s)
-    return replace(known, world_size=world_size, step_s=step_s, stall_s=factor * known.stall_s, phases=phases)
+    return replace(known, world_size=world_size, step_s=step_s, stall_s=factor * known.stall_s, again_s=factor * known.again_s, phases=phases)
 
 
 def resampled(known: Fit, chance: random.Random) -> Fit:

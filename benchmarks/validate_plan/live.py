@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import statistics
 import sys
 import tempfile
@@ -27,12 +28,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from benchmarks.validate_plan.fit import Fit, fit
-from benchmarks.validate_plan.measured import Measured
+from benchmarks.validate_plan.measured import Measured, measured
 from benchmarks.validate_plan.predict import Prediction, Variant, predict
 from benchmarks.validate_plan.runs import Ran, carry_out_run
 from benchmarks.validate_plan.score import Row, lines, table
 from benchmarks.validate_plan.strikes import Strike, draw
 from outlast.errors import UsageError
+from outlast.runtime.ledger.view import look
 
 PAUSE_S = 0.04
 FITTED = Variant("fitted", world_size=3, mttf_s=1.0, snapshot_every=1, spares=1, duration_s=0.0, seed=0)
@@ -61,6 +63,13 @@ def carried_out(variant: Variant, folder: Path) -> Ran:
     return ran
 
 
+def kept(folder: Path) -> Ran:
+    records = look(str(folder)).records
+    run = measured(records)
+    said(f"  fitted to the run in {folder}: {told_of(run)}")
+    return Ran(records, run, (), 0.0, "")
+
+
 def told_of(run: Measured) -> str:
     rungs = ", ".join(f"{count} {rung}" for rung, count in sorted(run.rungs.items()))
     lost = ", ".join(f"{cause} {value:.2f}" for cause, value in run.seconds.items() if value >= 0.005 and cause not in ("startup", "shutdown"))
@@ -78,6 +87,7 @@ def told_of_fit(known: Fit) -> str:
     return (
         f"fitted: step {known.step_s:.4f} s, of it productive {known.share:.1%}; snapshot {known.stall_s * 1e3:.2f} ms; medians of {rungs}; "
         f"a spent spare is replaced in {known.refill_s:.2f} s; booked {known.booked:.1%} of the seconds between fault and state in place; "
+        f"{known.again_s:.3f} s repeated beyond half a step; "
         f"a strike each {1 / rate_per_s:.2f} s ({1 / high_per_s:.2f} to {1 / low_per_s:.2f}), drawn with {known.mttf_s:g} s"
     )
 
@@ -119,6 +129,7 @@ def arguments() -> argparse.Namespace:
         "--strike-each", type=float, default=2.5, metavar="SECONDS", help="mean, of the fitted run; the others are struck each 0.6 to 1.6 times as long"
     )
     parser.add_argument("--seed", type=int, default=1, help="of the strikes; run k has seed + k")
+    parser.add_argument("--fitted", type=Path, metavar="FOLDER", help="a run's folder, kept from before: fit to that, and run none")
     parser.add_argument("--only", type=int, help="the first so many predictions")
     parser.add_argument("--json", type=Path, help="write all of it here; the predictions before the runs begin")
     parser.add_argument("--keep", type=Path, help="keep the runs' folders here")
@@ -132,7 +143,7 @@ def validate(args: argparse.Namespace, folder: Path) -> int:
         for number, one in enumerate(TARGETS[: args.only])
     ]
     said(f"{machine()}; each run lasts {args.seconds:g} s, the fitted one {args.fit_seconds:g} s; steps pause for {PAUSE_S:g} s")
-    first = carried_out(fitted, folder)
+    first = carried_out(fitted, folder) if args.fitted is None else kept(args.fitted)
     if first.records is None or first.run is None:
         return 1
     try:
@@ -161,6 +172,7 @@ def validate(args: argparse.Namespace, folder: Path) -> int:
 
 def main() -> int:
     args = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the run under way is ended too
     with tempfile.TemporaryDirectory(prefix="validate-plan-", ignore_cleanup_errors=True) as temporary:
         return validate(args, args.keep or Path(temporary))
 

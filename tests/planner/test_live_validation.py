@@ -66,7 +66,7 @@ def a_ledger(*interruptions: Interruption, seconds: dict[Cause, float]) -> Recor
     return Records(Meta("run", "run", 2, "0", 0.0, 0.0), (part,))
 
 
-def struck(*, respawns: int = 3) -> Records:
+def struck(*, respawns: int = 3, repeated_s: float = 0.7) -> Records:
     """Five taken by spares, one of them struck again and then respawned like the others. 100 steps; the first after a recovery takes 0.5 s, others 0.2 s."""
     alone = [interrupted(number, 20.0 * number) for number in range(1, 5)]
     family = [interrupted(5, 100.0, resumes=False), interrupted(6, 100.3, parent=5, rung=Rung.RESPAWN)]
@@ -75,7 +75,7 @@ def struck(*, respawns: int = 3) -> Records:
     work_s = recovered * 0.5 + (100 - recovered) * 0.2
     standing_s = 4 * 0.5 + 1.0 + (respawns - 1) * 0.7
     seconds = {
-        Cause.PRODUCTIVE: 0.9 * work_s, Cause.DATA_WAIT: 0.1 * work_s, Cause.STALL: 1.0, Cause.REPEATED: 0.7, Cause.DETECTION: 0.2,
+        Cause.PRODUCTIVE: 0.9 * work_s, Cause.DATA_WAIT: 0.1 * work_s, Cause.STALL: 1.0, Cause.REPEATED: repeated_s, Cause.DETECTION: 0.2,
         Cause.REGROUP: 0.8 * standing_s - 0.3, Cause.RESTORE: 0.1,
     }  # fmt: skip
     return a_ledger(*alone, *family, *respawned, seconds=seconds)
@@ -113,6 +113,15 @@ def test_a_fit_finds_the_phases_of_each_rung_the_step_and_the_ratio_of_the_books
     assert lost_share(known.refill_s / 4.0, 1) == pytest.approx(3 / 7)
     low, high = known.rate_per_s[1:]
     assert low < 8 / measured(struck()).training_s < high
+
+
+def test_work_that_is_repeated_beyond_half_a_step_is_lost_with_each_interruption() -> None:
+    """Eight interruptions repeat 4 s: half a second each, of which half a step and its snapshot are what any interruption costs."""
+    known = fit(struck(repeated_s=4.0), mttf_s=4.0, spares=1, pause_s=0.05)
+    assert known.again_s == pytest.approx(0.5 - (known.step_s + known.stall_s) / 2)
+    assert fit(struck(), mttf_s=4.0, spares=1, pause_s=0.05).again_s == 0
+    scenario = by_the_books(known, replace(VARIANT, spares=0))
+    assert scenario.tiers[0].restore.mean_s == pytest.approx(0.8 * 0.1 + known.again_s)
 
 
 def test_too_few_recoveries_of_a_rung_are_refused() -> None:
