@@ -121,7 +121,7 @@ def _say_spread(value: Spread) -> str:
         return json.dumps(quantities.echo(seconds, Kind.DURATION))
 
     if value.shape is Shape.LOGNORMAL:
-        p95_s = float(format(float(value.quantile(0.95)), ".12g"))  # it was given, and comes back but for the last digits
+        p95_s = max(value.numbers[0], float(format(float(value.quantile(0.95)), ".12g")))  # it was given, and comes back but for the last digits
         return f"{{ median = {said(value.numbers[0])}, p95 = {said(p95_s)} }}"
     if value.shape is Shape.EXPONENTIAL:
         return f"{{ mean = {said(value.numbers[0])} }}"
