@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from outlast.diagnose.collectives import Dump, Unpacker, UnreadableDump, clock_offsets, find_blame, looks_like_dump, pack, rank_of_name, read_dump
+from outlast.diagnose.collectives import Dump, Packer, Unpacker, UnreadableDump, clock_offsets, find_blame, looks_like_dump, packed, rank_of_name, read_dump
 from outlast.diagnose.collectives.entries import signature_of
 from tests.diagnose.collectives.simulator import Job, Layout
 
@@ -267,13 +267,27 @@ def test_heads_of_files_are_told_apart(head: bytes, expected: bool | None) -> No
 
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
 def test_what_is_packed_comes_out_as_it_went_in(backend: str) -> None:
-    """And what ranks share is one object again, over several packets."""
+    """And what ranks share is one object again, over several packets of one process, and of several."""
     dumps = [read_dump(JOB.raw(rank, backend=backend), name=f"trace_{rank}") for rank in range(8)]
-    unpacker = Unpacker()
-    came = [dump for part in (dumps[:4], dumps[4:]) for dump in unpacker.unpack(json.loads(json.dumps(pack(part))))]
+    shared: dict[object, object] = {}
+    came = []
+    for mine in (dumps[:4], dumps[4:]):
+        packer, unpacker = Packer(), Unpacker(shared)
+        for part in (mine[:1], mine[1:3], mine[3:]):
+            came += unpacker.unpack(json.loads(json.dumps(packer.pack(part))))
     assert came == dumps
     worlds = [state.members for dump in came for state in dump.groups if state.name == "0"]
     assert len({id(world) for world in worlds}) == 1
+
+
+def test_members_that_were_said_are_not_said_again_but_for_a_packer_with_too_many_in_mind(monkeypatch: pytest.MonkeyPatch) -> None:
+    dumps = [read_dump(JOB.raw(rank), name=f"trace_{rank}") for rank in range(8)]
+    for most, is_anew in ((1_000, False), (10, True)):
+        monkeypatch.setattr(packed, "MEMBERS_MAX_COUNT", most)
+        packer, unpacker = Packer(), Unpacker()
+        packets = [packer.pack([dump]) for dump in (*dumps, *dumps)]
+        assert [dump for packet in packets for dump in unpacker.unpack(packet)] == [*dumps, *dumps]
+        assert bool(packets[-1]["members"]) is is_anew
 
 
 def test_clocks_that_lie_hours_apart_are_set_right() -> None:

@@ -3,7 +3,7 @@
 from outlast.diagnose.collectives.blame import Blame
 from outlast.diagnose.collectives.dumps import looks_like_dump, read_dump
 from outlast.diagnose.collectives.naming import rank_of_name
-from outlast.diagnose.collectives.packed import Unpacker, pack
+from outlast.diagnose.collectives.packed import Packer, Unpacker
 from outlast.diagnose.collectives.pickles import UnreadableDump
 from outlast.diagnose.collectives.skew import clock_offsets
 from outlast.diagnose.collectives.state import Dump, GroupState, Traffic
@@ -13,13 +13,13 @@ __all__ = [
     "Blame",
     "Dump",
     "GroupState",
+    "Packer",
     "Traffic",
     "Unpacker",
     "UnreadableDump",
     "clock_offsets",
     "find_blame",
     "looks_like_dump",
-    "pack",
     "rank_of_name",
     "read_dump",
 ]  # fmt: skip

@@ -1,6 +1,7 @@
 """Dumps as plain JSON, for the way between processes: what many ranks share (members, signatures, names) is said once for all of them.
 
-`Unpacker` gives what is equal the same object, over all that it unpacks, so that 16,384 ranks hold one tuple of 16,384 members and not one each.
+Members are said once for all packets of one `Packer`, since those of 16,384 ranks are most of a packet: its packets are to be unpacked in order, by one
+`Unpacker`. That gives what is equal the same object, over all unpackers that share a table, so that so many ranks hold one tuple of members and not one each.
 
 This module is pure.
 """
@@ -11,6 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from outlast.diagnose.collectives.state import Dump, GroupState, Traffic
+
+MEMBERS_MAX_COUNT = 1 << 20  # ranks in all groups that a packer keeps in mind; then it begins anew
 
 
 class _Table:
@@ -33,32 +36,47 @@ class _Table:
         return place
 
 
-def pack(dumps: Sequence[Dump]) -> dict[str, Any]:
-    members, recent, issued, words = _Table(), _Table(), _Table(), _Table()
-    packed = []
-    for dump in dumps:
-        groups = [
-            (
-                words.place(at.name), words.place(at.desc), words.place(at.backend), members.place(at.members), at.head, at.head_record, at.enqueued,
-                recent.place(at.recent), at.created_ns, [(t.peer, t.is_send, t.pending, t.total, t.oldest) for t in at.traffic], words.place(at.where),
-                at.hides_p2p,
-            )
-            for at in dump.groups
-        ]  # fmt: skip
-        own = (dump.rank, dump.name, dump.entry_count, dump.is_blank, dump.is_whole, dump.newest_ns, dump.is_sure)
-        packed.append((own, words.place(dump.version), groups, members.place(dump.possible), issued.place(dump.issued)))
-    return {"members": members.values, "recent": recent.values, "issued": issued.values, "words": words.values, "dumps": packed}
+class Packer:
+    def __init__(self) -> None:
+        self._members = _Table()
+        self._count = 0  # of ranks in all members said so far
+
+    def pack(self, dumps: Sequence[Dump]) -> dict[str, Any]:
+        if self._count > MEMBERS_MAX_COUNT:
+            self._members, self._count = _Table(), 0
+        members, recent, issued, words = self._members, _Table(), _Table(), _Table()
+        said, packed = len(members.values), []
+        for dump in dumps:
+            groups = [
+                (
+                    words.place(at.name), words.place(at.desc), words.place(at.backend), members.place(at.members), at.head, at.head_record, at.enqueued,
+                    recent.place(at.recent), at.created_ns, [(t.peer, t.is_send, t.pending, t.total, t.oldest) for t in at.traffic], words.place(at.where),
+                    at.hides_p2p,
+                )
+                for at in dump.groups
+            ]  # fmt: skip
+            own = (dump.rank, dump.name, dump.entry_count, dump.is_blank, dump.is_whole, dump.newest_ns, dump.is_sure)
+            packed.append((own, words.place(dump.version), groups, members.place(dump.possible), issued.place(dump.issued)))
+        more = members.values[said:]
+        self._count += sum(len(row or ()) for row in more)
+        return {"said": said, "members": more, "recent": recent.values, "issued": issued.values, "words": words.values, "dumps": packed}
 
 
 class Unpacker:
-    def __init__(self) -> None:
-        self._shared: dict[Any, Any] = {}
+    """shared: table of what is equal, for all unpackers of one reading."""
+
+    def __init__(self, shared: dict[Any, Any] | None = None) -> None:
+        self._shared: dict[Any, Any] = {} if shared is None else shared
+        self._members: list[Any] = []
 
     def unpack(self, packed: dict[str, Any]) -> list[Dump]:
-        """Of what `pack` gave, over JSON or not; anything else is a bug."""
+        """Of what `Packer` gave, over JSON or not; anything else is a bug."""
         share = self._shared.setdefault
         words = [share(word, word) for word in packed["words"]]
-        members = [None if row is None else share(tuple(row), tuple(row)) for row in packed["members"]]
+        del self._members[packed["said"] :]
+        for row in packed["members"]:
+            members = None if row is None else tuple(row)
+            self._members.append(share(members, members))
         recent = []
         for row in packed["recent"]:
             pairs = tuple((seq, share(signature, signature)) for seq, signature in row)
@@ -66,9 +84,9 @@ class Unpacker:
         issued = [tuple((place, seq, share(said, said)) for place, seq, said in row) for row in packed["issued"]]
         dumps = []
         for (rank, name, count, is_blank, is_whole, newest_ns, is_sure), version, groups, possible, order in packed["dumps"]:
-            states = tuple(self._state(row, words, members, recent) for row in groups)
+            states = tuple(self._state(row, words, self._members, recent) for row in groups)
             calls = share(issued[order], issued[order])
-            dumps.append(Dump(rank, name, words[version], states, count, is_blank, is_whole, newest_ns, is_sure, members[possible] or (), calls))
+            dumps.append(Dump(rank, name, words[version], states, count, is_blank, is_whole, newest_ns, is_sure, self._members[possible] or (), calls))
         return dumps
 
     def _state(self, row: Sequence[Any], words: list[str], members: list[Any], recent: list[Any]) -> GroupState:

@@ -13,6 +13,7 @@ This module is pure.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -50,7 +51,7 @@ def shortened(raw: bytes, *, last_count: int, each_count: int) -> Shortened | No
 
     Of entries from the first that is not finished on, all are left; and the first of all, which brings the keys.
     """
-    if not raw.startswith(b"\x80\x02}(") or (found := _FIRST_KEY.search(raw)) is None:
+    if not raw.startswith(b"\x80\x02}(") or (found := _FIRST_KEY.match(raw, max(0, raw.find(b"X\x07\x00\x00\x00entries")))) is None:
         return None
     begins = found.start(1)
     entries, between = raw[begins:], b"u}(" + _reference(found.group(2))
@@ -73,29 +74,40 @@ def _kept(entries: bytes, parts: list[bytes], between: bytes, last_count: int, e
     if entries.count(_reference(is_p2p.group(1)) + b"\x89") != others:
         return None
     done, begin = _reference(state.group(1)) + _reference(state.group(2)), len(parts) - last_count
-    if entries.count(done) != begin - 1 + sum(done in part for part in parts[begin:]):
+    end = _end(entries, parts, between, begin)
+    if entries.count(done, 0, end) != begin - 1:
         begin = next((place for place, part in enumerate(parts[1:begin], 1) if done not in part), 0)
-    lasts = _lasts(entries, parts, begin, _reference(group.group(1)) + b"K", group.group(2), each_count)
-    if lasts is None:
+        end = _end(entries, parts, between, begin)
+    if not begin or (lasts := _lasts(entries, parts, (begin, end), _reference(group.group(1)), group.group(2), each_count)) is None:
         return None
-    strings = _bring_strings(entries, between, sum(map(len, parts[:begin])) + begin * len(between))
-    return [*sorted({0, *strings, *lasts}), *range(begin, len(parts))]
+    return [*sorted({0, *_bring_strings(entries, between, end), *lasts}), *range(begin, len(parts))]
 
 
-def _lasts(entries: bytes, parts: list[bytes], begin: int, key: bytes, first: bytes, each_count: int) -> list[int] | None:
-    """Places before `begin` of the newest of each group, of which fewer than `each_count` follow. None where a group's number does not fit into a byte."""
-    at = len(key)
-    later = Counter(part[part.find(key) + at :][:1] for part in parts[begin:])
-    if min(later.values()) >= each_count and first in later and sum(entries.count(key + number) for number in later) == len(parts) - 1:
+def _end(entries: bytes, parts: list[bytes], between: bytes, begin: int) -> int:
+    """Where the entry before `begin` ends."""
+    return len(entries) - sum(map(len, parts[begin:])) - (len(parts) - begin) * len(between)
+
+
+def _lasts(entries: bytes, parts: list[bytes], before: tuple[int, int], key: bytes, first: bytes, each_count: int) -> list[int] | None:
+    """Places before the first of `before` of the newest of each group, of which fewer than `each_count` follow. None where a group's number is not a byte."""
+    begin, end = before
+    number = _number(key)
+    later = Counter(number.findall(entries, end))
+    if min(later.values(), default=0) >= each_count and first in later and sum(entries.count(key + b"K" + one) for one in later) == len(parts) - 1:
         return []
-    numbers = [first, *(part[place + at :][:1] if (place := part.find(key)) >= 0 else b"" for part in parts[1:])]
-    if b"" in numbers:
+    numbers = [first, *number.findall(entries)]
+    if len(numbers) != len(parts):
         return None
     found = []
     for one in set(numbers):
         places = [place for place in range(begin) if numbers[place] == one]
         found += places[-(each_count - later[one]) :] if later[one] < each_count else []
     return found
+
+
+@functools.lru_cache(maxsize=1_024)
+def _number(key: bytes) -> re.Pattern[bytes]:
+    return re.compile(re.escape(key) + b"K(.)", re.DOTALL)
 
 
 def _bring_strings(entries: bytes, between: bytes, end: int) -> Iterator[int]:

@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import IO, Any, NoReturn
 
-from outlast.diagnose.collectives import Dump, Unpacker, UnreadableDump, pack, read_dump
+from outlast.diagnose.collectives import Dump, Packer, Unpacker, UnreadableDump, read_dump
 from outlast.model.pieces import Piece
 from outlast.runtime.linux import keep_heap
 
@@ -64,7 +64,8 @@ def read_dumps(
 class _Reader:
     """One reading process and what it is reading: places in the list of pieces."""
 
-    def __init__(self, memory_bytes: int, limit_s: float) -> None:
+    def __init__(self, memory_bytes: int, limit_s: float, unpacker: Unpacker) -> None:
+        self.unpacker = unpacker
         told, self._to = _pipe()
         self.answers, answers = _pipe()
         self.pid = os.fork()
@@ -128,7 +129,8 @@ class _Crew:
         self.unreadable: dict[str, str] = {}
         count = max(1, min(BATCH_COUNT, len(pieces) // (most * 4)))
         self._batches = collections.deque(list(range(at, min(at + count, len(pieces)))) for at in range(0, len(pieces), count))
-        self._most, self._ended_count, self._unpacker = most, 0, Unpacker()
+        self._most, self._ended_count = most, 0
+        self._shared: dict[Any, Any] = {}
         self._readers: list[_Reader] = []
         self._selector = selectors.DefaultSelector()
 
@@ -155,7 +157,7 @@ class _Crew:
                 gc.enable()
 
     def _start(self) -> None:
-        reader = _Reader(self.memory_bytes, self.limit_s)
+        reader = _Reader(self.memory_bytes, self.limit_s, Unpacker(self._shared))
         self._readers.append(reader)
         self._selector.register(reader.answers, selectors.EVENT_READ, reader)
         self._feed(reader)
@@ -180,16 +182,16 @@ class _Crew:
                 self._lost(reader, late=False)
                 continue
             if answer is not None:
-                self._keep(reader.batch, answer)
+                self._keep(reader, answer)
                 self._feed(reader)
         for reader in [reader for reader in self._readers if time.monotonic() > reader.over_s]:
             self._lost(reader, late=True)
 
-    def _keep(self, batch: list[int], answer: dict[str, Any]) -> None:
-        for place, dump in zip(answer["places"], self._unpacker.unpack(answer), strict=True):
-            self.read[batch[place]] = dump
+    def _keep(self, reader: _Reader, answer: dict[str, Any]) -> None:
+        for place, dump in zip(answer["places"], reader.unpacker.unpack(answer), strict=True):
+            self.read[reader.batch[place]] = dump
         for place, why in answer["unreadable"]:
-            self.unreadable[self.pieces[batch[place]].name] = why
+            self.unreadable[self.pieces[reader.batch[place]].name] = why
 
     def _lost(self, reader: _Reader, *, late: bool) -> None:
         """It ended over what it was reading, or is ended now: one by one again, or this one is named."""
@@ -241,9 +243,10 @@ def _serve(told: IO[bytes], answers: IO[bytes], memory_bytes: int, limit_s: floa
         os.closerange(kept[1] + 1, os.sysconf("SC_OPEN_MAX"))
         _confine(memory_bytes)
         keep_heap()
+        packer = Packer()
         while len(head := told.read(_LENGTH.size)) == _LENGTH.size:
             rows = json.loads(told.read(_LENGTH.unpack(head)[0]))
-            _send(answers, json.dumps(_read(rows, memory_bytes, limit_s), separators=(",", ":")).encode())
+            _send(answers, json.dumps(_read(rows, packer, memory_bytes, limit_s), separators=(",", ":")).encode())
         code = 0
     finally:
         os._exit(code)
@@ -261,7 +264,7 @@ def _confine(memory_bytes: int) -> None:
         resource.setrlimit(what, (limit, limit))
 
 
-def _read(rows: Sequence[tuple[str | None, str, int]], memory_bytes: int, limit_s: float) -> dict[str, Any]:
+def _read(rows: Sequence[tuple[str | None, str, int]], packer: Packer, memory_bytes: int, limit_s: float) -> dict[str, Any]:
     dumps: list[Dump] = []
     places: list[int] = []
     unreadable: list[tuple[int, str]] = []
@@ -276,7 +279,7 @@ def _read(rows: Sequence[tuple[str | None, str, int]], memory_bytes: int, limit_
         except Exception as error:  # boundary: one file, of strangers; the others are read all the same
             unreadable.append((place, f"not a dump: {type(error).__name__}: {str(error)[:120]}"))
     signal.setitimer(signal.ITIMER_PROF, 0)
-    return pack(dumps) | {"places": places, "unreadable": unreadable}
+    return packer.pack(dumps) | {"places": places, "unreadable": unreadable}
 
 
 def _dump_in(path: str | None, size_bytes: int, name: str) -> Dump:
@@ -293,7 +296,12 @@ def _bytes_of(path: str | None, size_bytes: int) -> bytes:
     if path is None:
         raise OSError("it has no file")
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb", buffering=0) as file:
+    try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError("not a regular file")
-        return file.read(size_bytes)
+        raw = os.read(descriptor, size_bytes)
+        while len(raw) < size_bytes and (more := os.read(descriptor, size_bytes - len(raw))):  # a call gives two gigabytes at most
+            raw += more
+        return raw
+    finally:
+        os.close(descriptor)
