@@ -126,7 +126,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=150.0, help="of each run that is predicted")
     parser.add_argument("--fit-seconds", type=float, default=150.0, help="of the run that is fitted")
     parser.add_argument(
-        "--strike-each", type=float, default=2.5, metavar="SECONDS", help="mean, of the fitted run; the others are struck each 0.6 to 1.6 times as long"
+        "--strike-each", type=float, default=4.0, metavar="SECONDS", help="mean, of the fitted run; the others are struck each 0.6 to 1.6 times as long"
     )
     parser.add_argument("--seed", type=int, default=1, help="of the strikes; run k has seed + k")
     parser.add_argument("--fitted", type=Path, metavar="FOLDER", help="a run's folder, kept from before: fit to that, and run none")
