@@ -38,7 +38,7 @@ class Saves:
         self._steps = _column(min(scenario.interval_steps(tier), NEVER_STEPS) for tier in tiers)
         self._stall_s, self._write_s = _column(tier.stall_s for tier in tiers), _column(tier.write_s for tier in tiers)
         self._live = _column(scenario.is_live(tier) for tier in tiers) > 0
-        self._writes = np.flatnonzero(self._write_s)
+        self._writes = bool(self._write_s.any())
         stalls: dict[float, float] = {}
         for tier in tiers:
             stalls[scenario.interval_steps(tier)] = stalls.get(scenario.interval_steps(tier), 0.0) + tier.stall_s
@@ -53,24 +53,26 @@ class Saves:
         stands = np.flatnonzero(left < 0)
         if stands.size:
             saved[:, stands] -= np.where(self._cut(at[stands], -left[stands]), self._steps, 0.0)
-        since = (position - saved) * pace
-        for index in self._writes.tolist():
-            perhaps = np.flatnonzero((since[index] < self._write_s[index]) & (saved[index] > begin))  # it was trained for as long: surely written
-            if perhaps.size:
-                some = pace[perhaps] if isinstance(pace, np.ndarray) else pace
-                saved[index, perhaps] = self._saved(index, begin[perhaps], np.maximum(left_s[perhaps] - self._write_s[index], 0.0), some)
+        if self._writes:
+            trained_s = (position - saved) * pace  # for as long it was written at least
+            tiers, runs = np.nonzero((trained_s < self._write_s) & (saved > begin))
+            saved[tiers, runs] = self._written(tiers, begin[runs], left_s[runs], pace[runs] if isinstance(pace, np.ndarray) else pace)
         return position, np.where((saved > begin) | self._live, saved, before)
 
-    def _saved(self, index: int, begin: Floats, left_s: Floats, pace: Floats | float) -> Floats:
-        """The newest multiple of one tier's interval whose stall is over. It may lie before the beginning."""
-        at, left = self._reached(begin, left_s, pace)
-        saved: Floats = np.floor((at + np.maximum(left, 0.0) / pace) / self._steps[index]) * self._steps[index]
-        return saved - np.where((left < 0) & self._cut(at, -left)[index], self._steps[index], 0.0)
+    def _written(self, tiers: NDArray[np.intp], begin: Floats, left_s: Floats, pace: Floats | float) -> Floats:
+        """Each of one tier in one run: the newest multiple of its interval whose stall was over `write` seconds ago. It may lie before the beginning."""
+        steps = self._steps[tiers, 0]
+        at, left = self._reached(begin, np.maximum(left_s - self._write_s[tiers, 0], 0.0), pace)
+        saved: Floats = np.floor((at + np.maximum(left, 0.0) / pace) / steps) * steps
+        stands = np.flatnonzero(left < 0)
+        if stands.size:
+            saved[stands] -= np.where(self._cut(at[stands], -left[stands])[tiers[stands], np.arange(stands.size)], steps[stands], 0.0)
+        return saved
 
     def _cut(self, there: Floats, to_come_s: Floats) -> NDArray[np.bool_]:
         """(J, n): training stands within the stalls of these positions, so much of them is to come: which tiers' own is not over?"""
         due = there % self._steps == 0
-        upto_s = np.cumsum(np.where(due, self._stall_s, 0.0), axis=0)
+        upto_s = np.cumsum(due * self._stall_s, axis=0)
         cut: NDArray[np.bool_] = due & ~self._live & (to_come_s > upto_s[-1:] - upto_s)
         return cut
 
