@@ -2,13 +2,13 @@
 
 Units      positions in steps, all else in seconds.
 Symbols    pace  seconds of training per step, without stalls; larger in a run that has shrunk
-           n     runs; S  times at which is asked; J  tiers
+           n     runs; J  tiers
 Method     Position x is reached (x - begin) pace after the beginning, and the stalls of all saves that lie between. Tiers are gone through from the longest
            interval to the shortest: which is the last multiple of this one that has been reached? Between it and the answer lies no save of a tier already
            dealt with, so that the next tier goes on from there. Where all shorter intervals divide a longer one, each of its rounds takes as long, and a
            division tells; else it is guessed from the mean pace and put right. The guess is four intervals off at most: by all stalls of one round,
            before and behind, which are no more than the mean pace spends on one longest interval.
-           What was writing `write` seconds ago has been written now. So a tier is asked what it held then, stalls over, in the same way.
+           A tier holds what had been saved, stalls over, `write` seconds ago. That is asked in the same way, of the runs in which it makes a difference.
 Limits     Positions below 2^53 steps are exact.
 
 This module is pure: no clock, no files, no torch.
@@ -17,6 +17,7 @@ This module is pure: no clock, no files, no torch.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,61 +35,66 @@ class Saves:
 
     def __init__(self, scenario: Scenario) -> None:
         tiers = scenario.tiers
-        self._live = np.array([[scenario.is_live(tier)] for tier in tiers], dtype=np.bool_).reshape(len(tiers), 1)
-        self._steps = np.array([[min(scenario.interval_steps(tier), NEVER_STEPS)] for tier in tiers]).reshape(len(tiers), 1)
-        self._stall_s = [tier.stall_s for tier in tiers]
-        writes_s = sorted({0.0, *(tier.write_s for tier in tiers)})
-        self._ago_s = np.array(writes_s)[:, None]
-        self._asked = np.array([writes_s.index(tier.write_s) for tier in tiers], dtype=np.intp)  # which of these a tier is about
+        self._steps = _column(min(scenario.interval_steps(tier), NEVER_STEPS) for tier in tiers)
+        self._stall_s, self._write_s = _column(tier.stall_s for tier in tiers), _column(tier.write_s for tier in tiers)
+        self._live = _column(scenario.is_live(tier) for tier in tiers) > 0
+        self._writes = bool(self._write_s.any())
         stalls: dict[float, float] = {}
         for tier in tiers:
             stalls[scenario.interval_steps(tier)] = stalls.get(scenario.interval_steps(tier), 0.0) + tier.stall_s
         self._stalls = sorted(((steps, seconds) for steps, seconds in stalls.items() if seconds and math.isfinite(steps)), reverse=True)
 
-    @property
-    def stall(self) -> bool:
-        return bool(self._stalls)
-
     def held(self, begin: Floats, left_s: Floats, pace: Floats | float, before: Floats) -> tuple[Floats, Floats]:
         """Position (n,), and what each tier holds (J, n), `left_s` seconds after training went on at `begin`; `before` (J, n): what they held then."""
-        at, left = self._reached(begin, np.maximum(left_s - self._ago_s, 0.0), pace)
+        at, left = self._reached(begin, left_s, pace)
         position = at + np.maximum(left, 0.0) / pace
-        saved = np.floor(position[self._asked] / self._steps)
+        saved = np.floor(position / self._steps)
         saved *= self._steps
-        if left.min(initial=0.0) < 0:
-            self._take_back(saved, at, left)
-        return position[0], np.where((saved > begin) | self._live, saved, before)
+        stands = np.flatnonzero(left < 0)
+        if stands.size:
+            saved[:, stands] -= np.where(self._cut(at[stands], -left[stands]), self._steps, 0.0)
+        if self._writes:
+            trained_s = (position - saved) * pace  # for as long it was written at least
+            tiers, runs = np.nonzero((trained_s < self._write_s) & (saved > begin))
+            saved[tiers, runs] = self._written(tiers, begin[runs], left_s[runs], pace[runs] if isinstance(pace, np.ndarray) else pace)
+        return position, np.where((saved > begin) | self._live, saved, before)
 
-    def _take_back(self, saved: Floats, at: Floats, left: Floats) -> None:
-        """Where training stands within the stalls of a position, the tiers whose own is not over hold the one before."""
-        asked, runs = np.nonzero(left < 0)
-        there, to_come_s = at[asked, runs], -left[asked, runs]
-        after_s = np.zeros(there.shape)  # stalls that come after a tier's own
-        for index in range(len(self._asked) - 1, -1, -1):
-            steps = self._steps[index, 0]
-            due = there % steps == 0
-            if not self._live[index, 0]:
-                cut = runs[due & (to_come_s > after_s) & (asked == self._asked[index])]
-                saved[index, cut] -= steps
-            after_s += np.where(due, self._stall_s[index], 0.0)
+    def _written(self, tiers: NDArray[np.intp], begin: Floats, left_s: Floats, pace: Floats | float) -> Floats:
+        """Each of one tier in one run: the newest multiple of its interval whose stall was over `write` seconds ago. It may lie before the beginning."""
+        steps = self._steps[tiers, 0]
+        at, left = self._reached(begin, np.maximum(left_s - self._write_s[tiers, 0], 0.0), pace)
+        saved: Floats = np.floor((at + np.maximum(left, 0.0) / pace) / steps) * steps
+        stands = np.flatnonzero(left < 0)
+        if stands.size:
+            saved[stands] -= np.where(self._cut(at[stands], -left[stands])[tiers[stands], np.arange(stands.size)], steps[stands], 0.0)
+        return saved
+
+    def _cut(self, there: Floats, to_come_s: Floats) -> NDArray[np.bool_]:
+        """(J, n): training stands within the stalls of these positions, so much of them is to come: which tiers' own is not over?"""
+        due = there % self._steps == 0
+        upto_s = np.cumsum(due * self._stall_s, axis=0)
+        cut: NDArray[np.bool_] = due & ~self._live & (to_come_s > upto_s[-1:] - upto_s)
+        return cut
 
     def _reached(self, begin: Floats, left_s: Floats, pace: Floats | float) -> tuple[Floats, Floats]:
-        """(S, n): the last position with stalls that is reached, or `begin`; and the seconds since. Below 0: so much of its stalls is still to come."""
-        at, left = np.broadcast_to(begin, left_s.shape), left_s
+        """(n,): the last position with stalls that is reached, or `begin`; and the seconds since. Below 0: so much of its stalls is still to come."""
+        at, left = begin, left_s
         for level, (steps, stall_s) in enumerate(self._stalls):
             shorter = self._stalls[level + 1 :]
-            start = begin if level == 0 else at
             if all(steps % other == 0 for other, _ in shorter):
-                newest, arrived_s = _by_rounds(start, left, pace, steps, stall_s, shorter)
+                newest, arrived_s = _by_rounds(at, left, pace, steps, stall_s, shorter)
                 due_s: Floats | float = stall_s + sum(other_s for _, other_s in shorter)
             else:
-                newest, arrived_s = _by_guess(start, left, pace, steps, stall_s, shorter)
+                newest, arrived_s = _by_guess(at, left, pace, steps, stall_s, shorter)
                 due_s = stall_s + sum(np.where(newest % other == 0, other_s, 0.0) for other, other_s in shorter)
             arrived_s += due_s
-            np.subtract(left, arrived_s, out=arrived_s)
-            left = np.where(newest > start, arrived_s, left)
-            at = np.maximum(newest, start)
+            left = np.where(newest > at, left - arrived_s, left)
+            at = np.maximum(newest, at)
         return at, left
+
+
+def _column(values: Iterable[float]) -> Floats:
+    return np.array([[float(value)] for value in values]).reshape(-1, 1)
 
 
 def _by_rounds(at: Floats, left: Floats, pace: Floats | float, steps: float, stall_s: float, shorter: list[tuple[float, float]]) -> tuple[Floats, Floats]:

@@ -65,7 +65,7 @@ class Strikes:
         duration_s, wrong = self._scenario.job.duration_s, self._scenario.repair.wrong
         for k, replicas in enumerate(self._with_more.tolist()):
             here = self.order[:replicas]
-            wall_s, stream = self._histories.at_s[:, k][here], self._histories.stream[:, k][here]
+            wall_s, stream = np.take(self._histories.at_s[:, k], here), np.take(self._histories.stream[:, k], here)
             failure_class = self._histories.stream_class[stream]
             extent, nodes_lost = self._extents[failure_class], self._nodes_lost[failure_class]
             at_s, strikes = _worked(self._scenario.maintenance, np.minimum(wall_s, duration_s))
@@ -108,7 +108,7 @@ class InOrder:
             self._first += ROWS
             rows = next(self._chunks)
             if k < self._first + ROWS:
-                rows = rows[:, self._order]
+                rows = np.take(rows, self._order, axis=1)
                 self._rows = self._made(rows) if self._made else rows
         row: Floats = self._rows[k - self._first]
         return row
