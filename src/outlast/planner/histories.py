@@ -126,17 +126,27 @@ def draw(scenario: Scenario, *, seed: int, replicas: int, first: int = 0, uncert
     expected = hazards.cumulated[:, -1].sum() * (replicas + BLOCK)
     if expected > FAILURES_MAX:
         raise UsageError(f"{scenario.name}: {expected:.3g} failures in {replicas} replicas", hint="draw fewer replicas at once, or a shorter run")
-    parts = [_block(scenario, hazards, seed, block, uncertain) for block in _blocks(first, replicas)]
-    most = max((int(np.isfinite(at_s).sum(axis=0).max(initial=0)) for at_s, _ in parts), default=0)
-    at_s = np.full((most, len(parts) * BLOCK), np.inf)
-    stream = np.zeros((most, len(parts) * BLOCK), dtype=np.int16)
-    for number, (times, streams) in enumerate(parts):
-        columns = slice(number * BLOCK, (number + 1) * BLOCK)
-        at_s[: times.shape[0], columns], stream[: times.shape[0], columns] = times[:most], streams[:most]
+    generators = _generators(seed, _GAPS, first, replicas)
+    rates = _rates(scenario, seed, first, len(generators), uncertain)[hazards.stream_class]
+    total = np.einsum("sr,sb->br", rates, hazards.cumulated)
+    at_s = _arrivals(generators, total[-1])
+    stretch = _take_back(at_s, total, hazards.ends_s)
+    stream = _picked(_generators(seed, _CLASS, first, replicas), hazards.cumulated, rates, stretch, len(at_s))
     here = slice(first % BLOCK, first % BLOCK + replicas)
     return Histories(
         seed, first, at_s[:, here].T, stream[:, here].T, _lemons(scenario, seed, first, replicas), hazards.stream_class, len(scenario.failures)
     )  # fmt: skip
+
+
+def expected_failures(scenario: Scenario) -> float:
+    """How many a history has in the mean, at the estimated rates. Those that are drawn for lemons and may not strike are among them."""
+    return float(_Hazards.of(scenario).cumulated[:, -1].sum())
+
+
+def expected_by_s(scenario: Scenario, failures: float) -> float:
+    """The time by which so many are expected; at most the duration."""
+    hazards = _Hazards.of(scenario)
+    return float(np.interp(failures, hazards.cumulated.sum(axis=0), hazards.ends_s))
 
 
 def _generator(seed: int, purpose: int, block: int) -> Generator:
@@ -153,11 +163,16 @@ def _blocks(first: int, replicas: int) -> range:
 
 def _columns(generators: list[Generator], rows: int, first: int, replicas: int) -> Floats:
     """(rows, replicas) of numbers in (0, 1): failure by failure, so that a longer history begins like a shorter one."""
+    out = _uniforms(generators, rows)
+    np.maximum(out, 2.0**-54, out=out)  # random() may be 0
+    return out[:, first % BLOCK : first % BLOCK + replicas]
+
+
+def _uniforms(generators: list[Generator], rows: int) -> Floats:
     out = np.empty((rows, len(generators) * BLOCK))
     for number, generator in enumerate(generators):
         out[:, number * BLOCK : (number + 1) * BLOCK] = generator.random((rows, BLOCK))
-    np.maximum(out, 2.0**-54, out=out)  # random() may be 0
-    return out[:, first % BLOCK : first % BLOCK + replicas]
+    return out
 
 
 def _lemons(scenario: Scenario, seed: int, first: int, replicas: int) -> NDArray[np.int64]:
@@ -223,67 +238,68 @@ def _cumulated(rate: FailureRate, units: int, ends_s: Floats) -> Floats:
     return np.concatenate([[0.0], np.cumsum(np.minimum(pieces, 1e200))])
 
 
-# --- one block -------------------------------------------------------------------------------------------
+# --- times and classes, of whole blocks --------------------------------------------------------------------
 
 
-def _block(scenario: Scenario, hazards: _Hazards, seed: int, block: int, uncertain: bool) -> tuple[Floats, NDArray[np.int16]]:
-    """(N, BLOCK) times and streams."""
-    rates = _rates(scenario, seed, block, uncertain)[hazards.stream_class]
-    total = np.einsum("sr,sb->br", rates, hazards.cumulated)
-    sums = _arrivals(_generator(seed, _GAPS, block), total[-1])
-    at_s, stretch = _taken_back(sums, total, hazards.ends_s)
-    at_s[sums > total[-1]] = np.inf
-    return at_s, _picked(seed, block, hazards.cumulated, rates, stretch, sums.shape[0])
-
-
-def _rates(scenario: Scenario, seed: int, block: int, uncertain: bool) -> Floats:
-    """(C, BLOCK): by what each replica's rates differ from the estimated ones."""
-    rates = np.ones((len(scenario.failures), BLOCK))
+def _rates(scenario: Scenario, seed: int, first: int, blocks: int, uncertain: bool) -> Floats:
+    """(C, R): by what each replica's rates differ from the estimated ones."""
+    rates = np.ones((len(scenario.failures), blocks * BLOCK))
     for index, rate in enumerate(scenario.failures):
         if uncertain and rate.count:
-            rates[index] = _generator(seed, _GAMMA + index, block).standard_gamma(rate.count + 0.5, BLOCK) / rate.count
+            each = [_generator(seed, _GAMMA + index, first // BLOCK + number).standard_gamma(rate.count + 0.5, BLOCK) for number in range(blocks)]
+            rates[index] = np.concatenate(each) / rate.count
     return rates
 
 
-def _arrivals(generator: Generator, until: Floats) -> Floats:
-    """(N, BLOCK): sums of unit exponentials, the last row beyond `until` of every replica."""
-    most = float(until.max())
-    rows = math.ceil(most + 5 * math.sqrt(most) + 8) if most else 0
+def _arrivals(generators: list[Generator], until: Floats) -> Floats:
+    """(N, R): sums of unit exponentials; no row in which all are beyond `until`."""
+    most = float(until.max(initial=0.0))
+    rows = math.ceil(most + 4 * math.sqrt(most) + 8)
     pieces: list[Floats] = []
-    last = np.zeros(BLOCK)
+    last = np.zeros(until.shape)
     while bool((last < until).any()):
-        sums = -np.log1p(-generator.random((rows, BLOCK)))
-        sums[0] += last
-        for row in range(1, rows):
-            sums[row] += sums[row - 1]
-        last, rows = sums[-1], rows // 8 + 8
+        sums = _uniforms(generators, rows)
+        for row in sums:  # row by row, as long as it is in the cache
+            np.subtract(1.0, row, out=row)
+            np.log(row, out=row)
+            last = np.subtract(last, row, out=row)
+        rows = rows // 8 + 8
         pieces.append(sums)
-    return np.concatenate(pieces) if pieces else np.zeros((0, BLOCK))
+    arrivals = pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros((0, len(until))), *pieces])
+    while len(arrivals) and bool((arrivals[-1] > until).all()):
+        arrivals = arrivals[:-1]
+    return arrivals
 
 
-def _taken_back(sums: Floats, total: Floats, ends_s: Floats) -> tuple[Floats, NDArray[np.intp]]:
-    """When the cumulative hazard of each replica, `total` (B + 1, BLOCK), comes to these sums; and in which stretch."""
+def _take_back(sums: Floats, total: Floats, ends_s: Floats) -> NDArray[np.intp]:
+    """In place: from sums of the cumulative hazard to times; inf where they are beyond `total` (B + 1, R). In which stretch they are, if there are several."""
     if len(ends_s) == 2:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return sums * (ends_s[1] / total[1]), np.zeros((0, 0), dtype=np.intp)
-    at_s, stretch = np.empty_like(sums), np.empty(sums.shape, dtype=np.intp)
+        with np.errstate(divide="ignore"):
+            scale_s = ends_s[1] / total[1]
+        for row in sums:
+            np.copyto(row, np.inf, where=row > total[1])
+            row *= scale_s
+        return np.zeros((0, 0), dtype=np.intp)
+    stretch = np.empty(sums.shape, dtype=np.intp)
     for replica in range(sums.shape[1]):
-        at_s[:, replica] = np.interp(sums[:, replica], total[:, replica], ends_s)
-        stretch[:, replica] = np.searchsorted(total[:, replica], sums[:, replica]) - 1
-    return at_s, np.clip(stretch, 0, len(ends_s) - 2)
+        here = sums[:, replica].copy()
+        sums[:, replica] = np.where(here > total[-1, replica], np.inf, np.interp(here, total[:, replica], ends_s))
+        stretch[:, replica] = np.searchsorted(total[:, replica], here) - 1
+    return np.clip(stretch, 0, len(ends_s) - 2)
 
 
-def _picked(seed: int, block: int, cumulated: Floats, rates: Floats, stretch: NDArray[np.intp], rows: int) -> NDArray[np.int16]:
-    """(rows, BLOCK): the stream of each, by its part of the hazard in that stretch."""
-    picked = np.zeros((rows, BLOCK), dtype=np.int16)
-    if len(cumulated) < 2 or not rows:
+def _picked(generators: list[Generator], cumulated: Floats, rates: Floats, stretch: NDArray[np.intp], rows: int) -> NDArray[np.int16]:
+    """(rows, R): the stream of each failure, by its part of the hazard in that stretch."""
+    picked = np.zeros((rows, len(generators) * BLOCK), dtype=np.int16)
+    if len(cumulated) < 2:
         return picked
     pieces = np.diff(cumulated)
-    at = _generator(seed, _CLASS, block).random((rows, BLOCK))
-    parts = [rate * (piece[stretch] if stretch.size else piece[0]) for rate, piece in zip(rates, pieces, strict=True)]
-    at *= sum(parts[1:], parts[0])
-    upto = np.zeros_like(parts[0])
-    for part in parts[:-1]:
-        upto = upto + part
-        picked += at >= upto
+    for number, generator in enumerate(generators):
+        block = slice(number * BLOCK, (number + 1) * BLOCK)
+        parts = [rate[block] * (piece[stretch[:, block]] if stretch.size else piece[0]) for rate, piece in zip(rates, pieces, strict=True)]
+        at = generator.random((rows, BLOCK)) * sum(parts[1:], parts[0])
+        upto = np.zeros_like(parts[0])
+        for part in parts[:-1]:
+            upto = upto + part
+            picked[:, block] += at >= upto
     return picked

@@ -1,256 +1,162 @@
-"""The course of many runs at once, in NumPy: for sweeps, optimisation and scale. Replica by replica it is what `course.live` says.
+"""Many runs at once, in NumPy: for sweeps, optimisation and scale.
 
-Units      seconds; positions inside are in steps, times without maintenance stops.
-Method     The k-th failure of all replicas is one round of the loop; between two failures, closed forms (`saves.py`, `repairs.py`) say how far training got,
-           what is saved and when nodes come back. Replicas whose k-th failure does not strike (`strikes.py`) sit the round out.
+`run` says what becomes of each replica of some histories, and replica by replica it is what `course.live` says. `estimate` draws the histories, batch by batch,
+and sums up: what to expect of a run, how far one run may be from it, and how sure the simulation is of its mean.
+
+Units      seconds of wall-clock time.
+Limits     A run in which more than `failures_max` failures are expected is followed only until as many have struck (`simulated_s`), and what it kept until then
+           goes on at that pace; `remarks` says so. That is right where the run has settled by then: where repairs and waves are short beside that time.
 
 This module is pure: no clock, no files, no torch.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from outlast.model.terms import Cause
-from outlast.planner.histories import Histories, Luck
-from outlast.planner.repairs import ALL, Returns, Rows
-from outlast.planner.saves import STANDSTILL_PACE_S, Floats, Saves
-from outlast.planner.scenario import Scenario
-from outlast.planner.strikes import Counts, Flags, Seconds, Strike, Strikes
+from outlast.errors import UsageError
+from outlast.model.terms import Cause, FailureClass
+from outlast.planner.histories import BLOCK, Histories, draw, expected_by_s, expected_failures
+from outlast.planner.outcomes import Outcomes
+from outlast.planner.plain import is_plain, run_plain
+from outlast.planner.runs import run_any
+from outlast.planner.scenario import DAY_S, HOUR_S, Scenario
 
-SINCE, RESUMES = 0, 5  # rows of _State.ends_s
-REGROUP, WAIT = 1, 2  # rows of _State.spent_s
+FAILURES_MAX = 5_000  # of one replica: some seconds of work, whatever the number of replicas
+BATCH_FAILURES = 2_500_000  # of all replicas that are looked at together: about 100 MB
+BATCH_REPLICAS = 4_096
+INTERVAL = (0.05, 0.95)
 
 
 @dataclass(frozen=True)
-class Outcomes:
-    """One entry, or row, for each of R replicas.
+class Estimate:
+    """What to expect of one run of `duration_s`. Means over replicas, unless said otherwise.
 
-    position_s     productive seconds kept
-    kept_s         of these, what had been reached when training last went on after an interruption
-    seconds        by cause; they sum to the duration
-    interruptions  failures that struck
-    lost_s         (R, C): what failures of each class cost: work repeated, and the recovery until the next failure
-    wait_s, waits  seconds waited for nodes, and how many recoveries did
-    beyond_bound   there were more lemons than `Scenario.lemons_bound`
+    simulated_s        how much of it was simulated
+    ettr_mean          productive seconds kept / duration; ettr_mean_se: the standard error of the simulation
+    ettr_low, _high    5th and 95th percentile of single runs, what the counts of failures leave open included
+    seconds            by cause; they sum to the duration
+    lost_s             by class: work repeated, and recovery
+    interruptions      failures that struck; _low, _high as above. mttf_s: duration / interruptions
+    wait_s, waits      seconds that a run waited for nodes, and how often
+    throughput         share of the samples that an undisturbed run at full speed makes: ETTR, throttling and stragglers
+    gpu_hours, money   of the job and its spares
+    remarks            what the reader has to know besides
     """
 
-    position_s: Floats
-    kept_s: Floats
-    seconds: dict[Cause, Floats]
-    interruptions: Counts
-    lost_s: Floats
-    wait_s: Floats
-    waits: Counts
-    beyond_bound: Flags
+    replicas: int
+    duration_s: float
+    simulated_s: float
+    ettr_mean: float
+    ettr_mean_se: float
+    ettr_low: float
+    ettr_high: float
+    seconds: dict[Cause, float]
+    lost_s: dict[FailureClass, float]
+    interruptions: float
+    interruptions_low: float
+    interruptions_high: float
+    mttf_s: float
+    wait_s: float
+    waits: float
+    throughput: float
+    samples_per_day: float
+    gpu_hours: float
+    money: float
+    remarks: tuple[str, ...]
 
 
 def run(scenario: Scenario, histories: Histories) -> Outcomes:
     """Every replica of these histories, which were drawn for this scenario's job, failures and lemons."""
-    strikes = Strikes(scenario, histories)
-    runs = _Runs(scenario, histories, strikes)
-    for strike in strikes:
-        runs.fail(strike)
-    return runs.ended(strikes)
+    return run_plain(scenario, histories) if is_plain(scenario) else run_any(scenario, histories)
 
 
-class _State:
-    """Where each replica is, (R,) unless said otherwise.
-
-    ends_s              (6, R): since when it stands, or stood last; when it was detected, regrouped, nodes were ready and taken in; since when it trains
-    spent_s             (5, R): in all the phases that lie between these, as booked
-    position, held      from which it trains, in steps; held (J, R): by each tier, -1: nothing
-    extent, nodes_lost  of the present recovery; extent is -1 where it stands to take nodes in
-    charged             whose the present standstill is: index into lost_s (R x (C + 1),), by replica and class; the last column is nobody's
-    missing, regroup_s  nodes that it goes on without; how long the last regroup took
-    """
-
-    ends_s: Floats
-    spent_s: Floats
-    position: Floats
-    held: Floats
-    extent: NDArray[np.int8]
-    nodes_lost: Counts
-    missing: Counts
-    regroup_s: Floats
-    first_column: Counts
-    charged: Counts
-    waits: Counts
-    stall_s: Floats
-    degraded_s: Floats
-    repeated_s: Floats
-
-    def __init__(self, replicas: int, tiers: int, classes: int) -> None:
-        self._whole: dict[str, NDArray[Any]] = {name: np.zeros(replicas) for name in ("position", "regroup_s", "stall_s", "degraded_s", "repeated_s")}
-        self._whole |= {name: np.zeros(replicas, dtype=np.int64) for name in ("nodes_lost", "missing", "waits")}
-        self._whole |= {"ends_s": np.zeros((6, replicas)), "spent_s": np.zeros((5, replicas)), "held": np.zeros((tiers, replicas))}
-        self._whole |= {"extent": np.zeros(replicas, dtype=np.int8), "first_column": np.arange(replicas) * (classes + 1)}
-        self._whole["charged"] = self._whole["first_column"] + classes
-        self.lost_s = np.zeros(replicas * (classes + 1))
-        self.narrow(replicas)
-
-    def narrow(self, replicas: int) -> None:
-        """From now on it is about the first so many."""
-        for name, values in self._whole.items():
-            setattr(self, name, values[..., :replicas])
+def estimate(scenario: Scenario, *, seed: int, replicas: int, uncertain: bool = True, failures_max: int = FAILURES_MAX) -> Estimate:
+    """Of `replicas` runs of this seed. UsageError for less than two. The same seed is the same luck for every scenario with these failures."""
+    if replicas < 2 or failures_max < 1:
+        raise UsageError(f"{replicas} replicas with at most {failures_max} failures", hint="simulate two replicas at least, with one failure at least")
+    simulated = _shortened(scenario, failures_max)
+    parts = [run(simulated, draw(simulated, seed=seed, replicas=count, first=first, uncertain=uncertain)) for first, count in _batches(simulated, replicas)]
+    return _summed_up(scenario, simulated, parts)
 
 
-class _Runs:
-    """All replicas."""
-
-    def __init__(self, scenario: Scenario, histories: Histories, strikes: Strikes) -> None:
-        self._scenario, self._order = scenario, strikes.order
-        self._waits = _Waits(scenario, histories, strikes.order)
-        self._survives = np.array([int(tier.survives) for tier in scenario.tiers], dtype=np.int8)[:, None]
-        self._saves = Saves(scenario)
-        self._state = _State(histories.replicas, len(scenario.tiers), len(scenario.failures))
-        self._returns = Returns(scenario, histories.replicas) if strikes.loses_nodes else None
-
-    # --- between failures ---
-
-    def _go_on_until(self, until_s: Floats) -> Floats:
-        """Where they are then, (n,). What tiers hold is put down; the position is for the caller to decide."""
-        self._stand(until_s)
-        if self._scenario.recovery.shrinks and self._returns:
-            self._take_nodes_in(self._returns, until_s)
-        position, self._state.held[...] = self._train(ALL, np.maximum(until_s - self._state.ends_s[RESUMES], 0.0))
-        return position
-
-    def _stand(self, until_s: Floats) -> None:
-        state = self._state
-        reached_s = np.minimum(state.ends_s, until_s)
-        spent_s = reached_s[1:] - reached_s[:-1]
-        state.spent_s += spent_s
-        state.lost_s[state.charged] += reached_s[RESUMES] - reached_s[SINCE]
-        if self._returns:
-            state.waits += spent_s[WAIT] > 0
-
-    def _take_nodes_in(self, returns: Returns, until_s: Floats) -> None:
-        """Runs that train again: with whom, and for those who lack somebody, one regroup after another until nobody comes back in time."""
-        state, runs = self._state, np.arange(len(until_s))
-        while runs.size:
-            runs = runs[state.ends_s[RESUMES, runs] <= until_s[runs]]
-            resumed_s = state.ends_s[RESUMES, runs]
-            state.missing[runs] = returns.lacking(runs, resumed_s)
-            back_s = np.where(state.missing[runs] > 0, returns.next_s(runs, resumed_s), np.inf)
-            comes = back_s < until_s[runs]
-            runs, back_s = runs[comes], back_s[comes]
-            state.position[runs], state.held[:, runs] = self._train(runs, back_s - resumed_s[comes])
-            in_s = back_s + state.regroup_s[runs]
-            state.ends_s[1:, runs] = in_s
-            state.spent_s[REGROUP, runs] += np.minimum(in_s, until_s[runs]) - back_s  # booked at once, as nobody's
-            state.extent[runs], state.nodes_lost[runs] = -1, 0
-
-    def _train(self, runs: Rows, left_s: Floats) -> tuple[Floats, Floats]:
-        """For so long, with nobody coming or going; then what is being written is cut off. Positions and what tiers hold."""
-        step_s, nodes, state = self._scenario.job.step_s, self._scenario.job.nodes, self._state
-        begin = state.position[runs]
-        if not self._scenario.recovery.shrinks:
-            position, held = self._saves.held(begin, left_s, step_s, state.held[:, runs])
-            state.stall_s[runs] += left_s - (position - begin) * step_s
-        else:
-            stands = state.missing[runs] == nodes
-            pace = np.where(stands, STANDSTILL_PACE_S, step_s * nodes / np.maximum(nodes - state.missing[runs], 1))
-            position, held = self._saves.held(begin, left_s, pace, state.held[:, runs])
-            trained_s = np.where(stands, left_s, (position - begin) * pace)
-            state.stall_s[runs] += left_s - trained_s
-            state.degraded_s[runs] += trained_s - (position - begin) * step_s
-        return position, held
-
-    # --- a failure ---
-
-    def fail(self, strike: Strike) -> None:
-        """Everything that follows is known now, unless another failure cuts it off. Runs that are not struck stand still since they last did: 0 s."""
-        self._narrow(len(strike.strikes))
-        state, strikes = self._state, strike.strikes
-        at_s = np.where(strikes, strike.at_s, state.ends_s[SINCE])
-        position = self._go_on_until(at_s)
-        recovers = at_s < state.ends_s[RESUMES]
-        extent = np.where(recovers, np.maximum(state.extent, strike.extent), strike.extent)
-        restored, restore_s = self._fall_back(strike, extent)
-        lost_s = np.where(strikes, (position - restored) * self._scenario.job.step_s, 0.0)
-        np.copyto(state.ends_s, self._phases(strike, at_s, recovers, restore_s), where=strikes)
-        np.copyto(state.position, restored, where=strikes)
-        np.copyto(state.extent, extent, where=strikes)
-        np.copyto(state.charged, state.first_column + strike.failure_class, where=strikes)
-        state.repeated_s += lost_s
-        state.lost_s[state.charged] += lost_s
-
-    def _fall_back(self, strike: Strike, extent: NDArray[np.int8]) -> tuple[Floats, Floats]:
-        """The position to go on from, and seconds that it takes to restore it."""
-        held = self._state.held
-        np.copyto(held, -1.0, where=(self._survives < extent) & strike.strikes)
-        newest = held.max(axis=0, initial=-1.0)
-        restore_s = np.where(held == newest, self._waits.restore_s(strike), np.inf).min(axis=0, initial=np.inf)
-        return np.maximum(newest, 0.0), np.where(newest >= 0, restore_s, 0.0)
-
-    def _phases(self, strike: Strike, at_s: Floats, recovers: Flags, restore_s: Floats) -> Floats:
-        """(6, n), as in the state."""
-        state, waits, ends_s = self._state, self._waits, np.empty((6, len(at_s)))
-        ends_s[SINCE] = at_s
-        np.add(at_s, waits.detect.at(strike), out=ends_s[1])
-        regroup_s = waits.regroup.at(strike)
-        regrouped_s = np.add(ends_s[1], regroup_s, out=ends_s[2])
-        if self._returns:
-            ends_s[3], taken = self._replace(self._returns, strike, recovers, regrouped_s)
-            np.add(ends_s[3], np.where(taken, waits.take.at(strike), 0.0), out=ends_s[4])
-        else:
-            ends_s[3:5] = regrouped_s
-        np.add(ends_s[4], restore_s, out=ends_s[RESUMES])
-        if self._scenario.recovery.shrinks:
-            np.copyto(state.regroup_s, regroup_s, where=strike.strikes)
-        return ends_s
-
-    def _replace(self, returns: Returns, strike: Strike, recovers: Flags, regrouped_s: Floats) -> tuple[Floats, Flags]:
-        """When nodes are at hand, and whether any is taken in."""
-        state = self._state
-        returns.lose(strike.at_s, strike.at_s + self._waits.repair.at(strike), strike.nodes_lost)
-        lost = strike.nodes_lost + recovers * state.nodes_lost
-        np.copyto(state.nodes_lost, lost, where=strike.strikes)
-        if self._scenario.recovery.shrinks:
-            return regrouped_s, state.missing + lost > returns.lacking(ALL, regrouped_s)
-        return returns.complete_s(ALL, regrouped_s), lost > 0
-
-    def _narrow(self, replicas: int) -> None:
-        self._state.narrow(replicas)
-        if self._returns:
-            self._returns.narrow(replicas)
-
-    def ended(self, strikes: Strikes) -> Outcomes:
-        """The run is over. Replicas are put back into the order of their histories."""
-        job, state, replicas = self._scenario.job, self._state, len(self._order)
-        self._narrow(replicas)
-        worked_s = self._scenario.maintenance.worked_s(job.duration_s)
-        position = self._go_on_until(np.full(replicas, worked_s))
-        place = np.argsort(self._order)
-        detect_s, regroup_s, wait_s, take_s, restore_s = state.spent_s
-        seconds = {cause: np.zeros(replicas) for cause in Cause}
-        for cause, booked in (
-            (Cause.PRODUCTIVE, position * job.step_s), (Cause.STALL, state.stall_s), (Cause.REPEATED, state.repeated_s), (Cause.DETECTION, detect_s),
-            (Cause.REGROUP, regroup_s + wait_s + take_s), (Cause.RESTORE, restore_s), (Cause.DEGRADED, state.degraded_s),
-        ):  # fmt: skip
-            seconds[cause] = booked[place]
-        seconds[Cause.OTHER] += job.duration_s - worked_s
-        lost_s = state.lost_s.reshape(replicas, -1)[place, :-1]
-        return Outcomes(
-            seconds[Cause.PRODUCTIVE], state.position[place] * job.step_s, seconds, strikes.interruptions[place], lost_s,
-            wait_s[place], state.waits[place], strikes.beyond_bound[place],
-        )  # fmt: skip
+def _shortened(scenario: Scenario, failures_max: int) -> Scenario:
+    if expected_failures(scenario) <= failures_max:
+        return scenario
+    return replace(scenario, job=replace(scenario.job, duration_s=expected_by_s(scenario, failures_max)))
 
 
-class _Waits:
-    """How long each phase lasts."""
+def _batches(scenario: Scenario, replicas: int) -> list[tuple[int, int]]:
+    """How many from which on: whole blocks, that fit into memory."""
+    fit = int(BATCH_FAILURES / max(1.0, expected_failures(scenario))) // BLOCK * BLOCK
+    size = min(max(fit, BLOCK), BATCH_REPLICAS)
+    return [(first, min(size, replicas - first)) for first in range(0, replicas, size)]
 
-    def __init__(self, scenario: Scenario, histories: Histories, order: NDArray[np.intp]) -> None:
-        recovery = scenario.recovery
-        self.detect, self.regroup = Seconds(recovery.detect, histories, Luck.DETECT, order), Seconds(recovery.regroup, histories, Luck.REGROUP, order)
-        self.take, self.repair = Seconds(recovery.take, histories, Luck.TAKE, order), Seconds(scenario.repair.time, histories, Luck.REPAIR, order)
-        self._restore = [Seconds(tier.restore, histories, Luck.RESTORE, order) for tier in scenario.tiers]
 
-    def restore_s(self, strike: Strike) -> Floats:
-        """(J, n), or (J, 1): from each tier."""
-        return np.array(np.broadcast_arrays(*(tier.at(strike) for tier in self._restore))) if self._restore else np.zeros((0, 1))
+def _summed_up(scenario: Scenario, simulated: Scenario, parts: list[Outcomes]) -> Estimate:
+    job = scenario.job
+    longer = job.duration_s / simulated.job.duration_s
+
+    def all_of(pick: Callable[[Outcomes], NDArray[Any]]) -> NDArray[Any]:
+        return np.concatenate([pick(part) for part in parts])
+
+    def mean(pick: Callable[[Outcomes], NDArray[Any]]) -> float:
+        return longer * float(all_of(pick).mean())
+
+    # What was trained since the last save is no pace: of a run cut short, only what had been kept by then goes on.
+    ettr = all_of(lambda part: part.kept_s * longer + (part.position_s - part.kept_s)) / job.duration_s
+    ettr_low, ettr_high = np.quantile(ettr, INTERVAL).tolist()
+    interruptions_low, interruptions_high = (np.quantile(all_of(lambda part: part.interruptions), INTERVAL) * longer).tolist()
+    seconds = {cause: mean(lambda part, cause=cause: part.seconds[cause]) for cause in Cause}  # type: ignore[misc]
+    seconds[Cause.REPEATED] += seconds[Cause.PRODUCTIVE] - float(ettr.mean()) * job.duration_s
+    seconds[Cause.PRODUCTIVE] = float(ettr.mean()) * job.duration_s
+    lost_s = dict.fromkeys((rate.failure_class for rate in scenario.failures), 0.0)
+    for index, rate in enumerate(scenario.failures):
+        lost_s[rate.failure_class] += mean(lambda part, index=index: part.lost_s[:, index])  # type: ignore[misc]
+    interruptions = mean(lambda part: part.interruptions)
+    throughput = float(ettr.mean()) * _speed(scenario)
+    gpu_hours = (job.gpus + scenario.repair.spare_nodes * job.gpus_per_node) * job.duration_s / HOUR_S
+    return Estimate(
+        replicas=len(ettr), duration_s=job.duration_s, simulated_s=simulated.job.duration_s,
+        ettr_mean=float(ettr.mean()), ettr_mean_se=float(ettr.std(ddof=1)) / math.sqrt(len(ettr)), ettr_low=ettr_low, ettr_high=ettr_high,
+        seconds=seconds, lost_s=lost_s, wait_s=mean(lambda part: part.wait_s), waits=mean(lambda part: part.waits),
+        interruptions=interruptions, interruptions_low=interruptions_low, interruptions_high=interruptions_high, mttf_s=_mttf_s(scenario, interruptions),
+        throughput=throughput, samples_per_day=throughput * job.samples_per_step * DAY_S / job.step_s,
+        gpu_hours=gpu_hours, money=gpu_hours * job.gpu_hour_price,
+        remarks=tuple(_remarks(scenario, simulated, parts)),
+    )  # fmt: skip
+
+
+def _speed(scenario: Scenario) -> float:
+    """Of training, in the mean: a day's sine of heat, and somebody slow for part of the time (as many servers as nodes: the slow are Poisson)."""
+    slow = scenario.stragglers
+    is_slow = -math.expm1(-scenario.job.nodes * slow.lasts.mean_s / slow.mttf_s)
+    return (1 - scenario.job.throttle / 2) * (1 - is_slow * (1 - 1 / slow.slowdown))
+
+
+def _mttf_s(scenario: Scenario, interruptions: float) -> float:
+    """Where none was seen, by the rates. inf: nothing fails."""
+    expected = interruptions or expected_failures(scenario)
+    return scenario.job.duration_s / expected if expected else math.inf
+
+
+def _remarks(scenario: Scenario, simulated: Scenario, parts: list[Outcomes]) -> list[str]:
+    remarks = []
+    if simulated is not scenario:
+        days, of_days = simulated.job.duration_s / DAY_S, scenario.job.duration_s / DAY_S
+        remarks.append(
+            f"so many failures are expected that only the first {days:.3g} of {of_days:.3g} days were simulated;"
+            " the rest is taken to go on as these did, and the interval is that of so short a run: no narrower than it should be"
+        )
+        if simulated.job.duration_s < 5 * scenario.repair.time.mean_s:
+            remarks.append("that is less than five times as long as a repair takes: fewer nodes were in repair than will be")
+    beyond = sum(int(part.beyond_bound.sum()) for part in parts)
+    if beyond:
+        remarks.append(f"in {beyond} replicas there were more than {simulated.lemons_bound} lemons, which is the most that is reckoned with")
+    return remarks

@@ -1,0 +1,35 @@
+"""What became of many runs.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outlast.model.terms import Cause
+from outlast.planner.saves import Floats
+from outlast.planner.strikes import Counts, Flags
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """One entry, or row, for each of R replicas.
+
+    position_s     productive seconds kept
+    kept_s         of these, what had been reached when training last went on after an interruption
+    seconds        by cause; they sum to the duration
+    interruptions  failures that struck
+    lost_s         (R, C): what failures of each class cost: work repeated, and the recovery until the next failure
+    wait_s, waits  seconds waited for nodes, and how many recoveries did
+    beyond_bound   there were more lemons than `Scenario.lemons_bound`
+    """
+
+    position_s: Floats
+    kept_s: Floats
+    seconds: dict[Cause, Floats]
+    interruptions: Counts
+    lost_s: Floats
+    wait_s: Floats
+    waits: Counts
+    beyond_bound: Flags

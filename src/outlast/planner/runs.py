@@ -1,0 +1,233 @@
+"""The course of many runs at once: any scenario, in NumPy. `monte_carlo.py` is the door to it.
+
+Units      seconds; positions inside are in steps, times without maintenance stops.
+Method     The k-th failure of all replicas is one round of a loop; between two failures, closed forms (`saves.py`, `repairs.py`) say how far training got,
+           what is saved and when nodes come back. Replicas whose k-th failure does not strike (`strikes.py`) sit the round out.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outlast.model.terms import Cause
+from outlast.planner.histories import Histories, Luck
+from outlast.planner.outcomes import Outcomes
+from outlast.planner.repairs import ALL, Returns, Rows
+from outlast.planner.saves import STANDSTILL_PACE_S, Floats, Saves
+from outlast.planner.scenario import Scenario
+from outlast.planner.strikes import Counts, Flags, Seconds, Strike, Strikes
+
+SINCE, RESUMES = 0, 5  # rows of _State.ends_s
+REGROUP, WAIT = 1, 2  # rows of _State.spent_s
+
+
+def run_any(scenario: Scenario, histories: Histories) -> Outcomes:
+    """Every replica of these histories, which were drawn for this scenario's job, failures and lemons."""
+    strikes = Strikes(scenario, histories)
+    runs = _Runs(scenario, histories, strikes)
+    for strike in strikes:
+        runs.fail(strike)
+    return runs.ended(strikes)
+
+
+class _State:
+    """Where each replica is, (R,) unless said otherwise.
+
+    ends_s              (6, R): since when it stands, or stood last; when it was detected, regrouped, nodes were ready and taken in; since when it trains
+    spent_s             (5, R): in all the phases that lie between these, as booked
+    position, held      from which it trains, in steps; held (J, R): by each tier, -1: nothing
+    extent, nodes_lost  of the present recovery; extent is -1 where it stands to take nodes in
+    charged             whose the present standstill is: index into lost_s (R x (C + 1),), by replica and class; the last column is nobody's
+    missing, regroup_s  nodes that it goes on without; how long the last regroup took
+    """
+
+    ends_s: Floats
+    spent_s: Floats
+    position: Floats
+    held: Floats
+    extent: NDArray[np.int8]
+    nodes_lost: Counts
+    missing: Counts
+    regroup_s: Floats
+    first_column: Counts
+    charged: Counts
+    waits: Counts
+    stall_s: Floats
+    degraded_s: Floats
+    repeated_s: Floats
+
+    def __init__(self, replicas: int, tiers: int, classes: int) -> None:
+        self._whole: dict[str, NDArray[Any]] = {name: np.zeros(replicas) for name in ("position", "regroup_s", "stall_s", "degraded_s", "repeated_s")}
+        self._whole |= {name: np.zeros(replicas, dtype=np.int64) for name in ("nodes_lost", "missing", "waits")}
+        self._whole |= {"ends_s": np.zeros((6, replicas)), "spent_s": np.zeros((5, replicas)), "held": np.zeros((tiers, replicas))}
+        self._whole |= {"extent": np.zeros(replicas, dtype=np.int8), "first_column": np.arange(replicas) * (classes + 1)}
+        self._whole["charged"] = self._whole["first_column"] + classes
+        self.lost_s = np.zeros(replicas * (classes + 1))
+        self.narrow(replicas)
+
+    def narrow(self, replicas: int) -> None:
+        """From now on it is about the first so many."""
+        for name, values in self._whole.items():
+            setattr(self, name, values[..., :replicas])
+
+
+class _Runs:
+    """All replicas."""
+
+    def __init__(self, scenario: Scenario, histories: Histories, strikes: Strikes) -> None:
+        self._scenario, self._order = scenario, strikes.order
+        self._waits = _Waits(scenario, histories, strikes.order)
+        self._survives = np.array([int(tier.survives) for tier in scenario.tiers], dtype=np.int8)[:, None]
+        self._saves = Saves(scenario)
+        self._state = _State(histories.replicas, len(scenario.tiers), len(scenario.failures))
+        self._returns = Returns(scenario, histories.replicas) if strikes.loses_nodes else None
+
+    # --- between failures ---
+
+    def _go_on_until(self, until_s: Floats) -> Floats:
+        """Where they are then, (n,). What tiers hold is put down; the position is for the caller to decide."""
+        self._stand(until_s)
+        if self._scenario.recovery.shrinks and self._returns:
+            self._take_nodes_in(self._returns, until_s)
+        position, self._state.held[...] = self._train(ALL, np.maximum(until_s - self._state.ends_s[RESUMES], 0.0))
+        return position
+
+    def _stand(self, until_s: Floats) -> None:
+        state = self._state
+        reached_s = np.minimum(state.ends_s, until_s)
+        spent_s = reached_s[1:] - reached_s[:-1]
+        state.spent_s += spent_s
+        state.lost_s[state.charged] += reached_s[RESUMES] - reached_s[SINCE]
+        if self._returns:
+            state.waits += spent_s[WAIT] > 0
+
+    def _take_nodes_in(self, returns: Returns, until_s: Floats) -> None:
+        """Runs that train again: with whom, and for those who lack somebody, one regroup after another until nobody comes back in time."""
+        state, runs = self._state, np.arange(len(until_s))
+        while runs.size:
+            runs = runs[state.ends_s[RESUMES, runs] <= until_s[runs]]
+            resumed_s = state.ends_s[RESUMES, runs]
+            state.missing[runs] = returns.lacking(runs, resumed_s)
+            back_s = np.where(state.missing[runs] > 0, returns.next_s(runs, resumed_s), np.inf)
+            comes = back_s < until_s[runs]
+            runs, back_s = runs[comes], back_s[comes]
+            state.position[runs], state.held[:, runs] = self._train(runs, back_s - resumed_s[comes])
+            in_s = back_s + state.regroup_s[runs]
+            state.ends_s[1:, runs] = in_s
+            state.spent_s[REGROUP, runs] += np.minimum(in_s, until_s[runs]) - back_s  # booked at once, as nobody's
+            state.extent[runs], state.nodes_lost[runs] = -1, 0
+
+    def _train(self, runs: Rows, left_s: Floats) -> tuple[Floats, Floats]:
+        """For so long, with nobody coming or going; then what is being written is cut off. Positions and what tiers hold."""
+        step_s, nodes, state = self._scenario.job.step_s, self._scenario.job.nodes, self._state
+        begin = state.position[runs]
+        if not self._scenario.recovery.shrinks:
+            position, held = self._saves.held(begin, left_s, step_s, state.held[:, runs])
+            state.stall_s[runs] += left_s - (position - begin) * step_s
+        else:
+            stands = state.missing[runs] == nodes
+            pace = np.where(stands, STANDSTILL_PACE_S, step_s * nodes / np.maximum(nodes - state.missing[runs], 1))
+            position, held = self._saves.held(begin, left_s, pace, state.held[:, runs])
+            trained_s = np.where(stands, left_s, (position - begin) * pace)
+            state.stall_s[runs] += left_s - trained_s
+            state.degraded_s[runs] += trained_s - (position - begin) * step_s
+        return position, held
+
+    # --- a failure ---
+
+    def fail(self, strike: Strike) -> None:
+        """Everything that follows is known now, unless another failure cuts it off. Runs that are not struck stand still since they last did: 0 s."""
+        self._narrow(len(strike.strikes))
+        state, strikes = self._state, strike.strikes
+        at_s = np.where(strikes, strike.at_s, state.ends_s[SINCE])
+        position = self._go_on_until(at_s)
+        recovers = at_s < state.ends_s[RESUMES]
+        extent = np.where(recovers, np.maximum(state.extent, strike.extent), strike.extent)
+        restored, restore_s = self._fall_back(strike, extent)
+        lost_s = np.where(strikes, (position - restored) * self._scenario.job.step_s, 0.0)
+        np.copyto(state.ends_s, self._phases(strike, at_s, recovers, restore_s), where=strikes)
+        np.copyto(state.position, restored, where=strikes)
+        np.copyto(state.extent, extent, where=strikes)
+        np.copyto(state.charged, state.first_column + strike.failure_class, where=strikes)
+        state.repeated_s += lost_s
+        state.lost_s[state.charged] += lost_s
+
+    def _fall_back(self, strike: Strike, extent: NDArray[np.int8]) -> tuple[Floats, Floats]:
+        """The position to go on from, and seconds that it takes to restore it."""
+        held = self._state.held
+        np.copyto(held, -1.0, where=(self._survives < extent) & strike.strikes)
+        newest = held.max(axis=0, initial=-1.0)
+        restore_s = np.where(held == newest, self._waits.restore_s(strike), np.inf).min(axis=0, initial=np.inf)
+        return np.maximum(newest, 0.0), np.where(newest >= 0, restore_s, 0.0)
+
+    def _phases(self, strike: Strike, at_s: Floats, recovers: Flags, restore_s: Floats) -> Floats:
+        """(6, n), as in the state."""
+        state, waits, ends_s = self._state, self._waits, np.empty((6, len(at_s)))
+        ends_s[SINCE] = at_s
+        np.add(at_s, waits.detect.at(strike), out=ends_s[1])
+        regroup_s = waits.regroup.at(strike)
+        regrouped_s = np.add(ends_s[1], regroup_s, out=ends_s[2])
+        if self._returns:
+            ends_s[3], taken = self._replace(self._returns, strike, recovers, regrouped_s)
+            np.add(ends_s[3], np.where(taken, waits.take.at(strike), 0.0), out=ends_s[4])
+        else:
+            ends_s[3:5] = regrouped_s
+        np.add(ends_s[4], restore_s, out=ends_s[RESUMES])
+        if self._scenario.recovery.shrinks:
+            np.copyto(state.regroup_s, regroup_s, where=strike.strikes)
+        return ends_s
+
+    def _replace(self, returns: Returns, strike: Strike, recovers: Flags, regrouped_s: Floats) -> tuple[Floats, Flags]:
+        """When nodes are at hand, and whether any is taken in."""
+        state = self._state
+        returns.lose(strike.at_s, strike.at_s + self._waits.repair.at(strike), strike.nodes_lost)
+        lost = strike.nodes_lost + recovers * state.nodes_lost
+        np.copyto(state.nodes_lost, lost, where=strike.strikes)
+        if self._scenario.recovery.shrinks:
+            return regrouped_s, state.missing + lost > returns.lacking(ALL, regrouped_s)
+        return returns.complete_s(ALL, regrouped_s), lost > 0
+
+    def _narrow(self, replicas: int) -> None:
+        self._state.narrow(replicas)
+        if self._returns:
+            self._returns.narrow(replicas)
+
+    def ended(self, strikes: Strikes) -> Outcomes:
+        """The run is over. Replicas are put back into the order of their histories."""
+        job, state, replicas = self._scenario.job, self._state, len(self._order)
+        self._narrow(replicas)
+        worked_s = self._scenario.maintenance.worked_s(job.duration_s)
+        position = self._go_on_until(np.full(replicas, worked_s))
+        place = np.argsort(self._order)
+        detect_s, regroup_s, wait_s, take_s, restore_s = state.spent_s
+        seconds = {cause: np.zeros(replicas) for cause in Cause}
+        for cause, booked in (
+            (Cause.PRODUCTIVE, position * job.step_s), (Cause.STALL, state.stall_s), (Cause.REPEATED, state.repeated_s), (Cause.DETECTION, detect_s),
+            (Cause.REGROUP, regroup_s + wait_s + take_s), (Cause.RESTORE, restore_s), (Cause.DEGRADED, state.degraded_s),
+        ):  # fmt: skip
+            seconds[cause] = booked[place]
+        seconds[Cause.OTHER] += job.duration_s - worked_s
+        lost_s = state.lost_s.reshape(replicas, -1)[place, :-1]
+        return Outcomes(
+            seconds[Cause.PRODUCTIVE], state.position[place] * job.step_s, seconds, strikes.interruptions[place], lost_s,
+            wait_s[place], state.waits[place], strikes.beyond_bound[place],
+        )  # fmt: skip
+
+
+class _Waits:
+    """How long each phase lasts."""
+
+    def __init__(self, scenario: Scenario, histories: Histories, order: NDArray[np.intp]) -> None:
+        recovery = scenario.recovery
+        self.detect, self.regroup = Seconds(recovery.detect, histories, Luck.DETECT, order), Seconds(recovery.regroup, histories, Luck.REGROUP, order)
+        self.take, self.repair = Seconds(recovery.take, histories, Luck.TAKE, order), Seconds(scenario.repair.time, histories, Luck.REPAIR, order)
+        self._restore = [Seconds(tier.restore, histories, Luck.RESTORE, order) for tier in scenario.tiers]
+
+    def restore_s(self, strike: Strike) -> Floats:
+        """(J, n), or (J, 1): from each tier."""
+        return np.array(np.broadcast_arrays(*(tier.at(strike) for tier in self._restore))) if self._restore else np.zeros((0, 1))
