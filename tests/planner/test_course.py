@@ -168,7 +168,7 @@ def test_a_node_that_is_mended_badly_is_a_lemon() -> None:
 
 
 @given(scenario=scenarios(waves=True), seed=st.integers(0, 1000))
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_seconds_sum_to_the_duration(scenario: Scenario, seed: int) -> None:
     course = live(scenario, draw(scenario, seed=seed, replicas=1).one(0))
     assert sum(course.seconds.values()) == pytest.approx(scenario.job.duration_s, rel=1e-9)

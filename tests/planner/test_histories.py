@@ -28,7 +28,7 @@ def agrees(counts: np.ndarray, expected: float) -> None:
 
 
 @given(scenario=scenarios(waves=True), seed=st.integers(0, 99), first=st.integers(0, 600), count=st.integers(1, 300))
-@settings(max_examples=25)
+@settings(max_examples=15)
 def test_a_replica_is_the_same_in_whatever_batch_it_is_drawn(scenario: Scenario, seed: int, first: int, count: int) -> None:
     whole, part = draw(scenario, seed=seed, replicas=900), draw(scenario, seed=seed, first=first, replicas=count)
     failures = min(whole.at_s.shape[1], part.at_s.shape[1])

@@ -131,3 +131,22 @@ def scenarios(draw: st.DrawFn, *, waves: bool = False) -> Scenario:
         Lemons(share, factor, caught=draw(chances)),
         maintenance=Maintenance(*draw(st.sampled_from([(float("inf"), 0.0), (700.0, 60.0), (5_000.0, 1_800.0)]))),
     )  # fmt: skip
+
+
+@st.composite
+def plain_scenarios(draw: st.DrawFn) -> Scenario:
+    """One class, one tier that survives it, fixed durations."""
+    step_s = draw(st.sampled_from([1.0, 0.3]))
+    rate = FailureRate(
+        FailureClass.GPU, draw(st.sampled_from([Unit.GPU, Unit.RUN])), Extent.PROCESS, draw(seconds(20.0, 20_000.0)), shape=draw(st.sampled_from([1.0, 0.6]))
+    )
+    fixed = st.sampled_from([0.0, 1.5, 40.0, 900.0])
+    interval_s, stall_s = draw(st.sampled_from([2 * step_s, 60.0, 977 * step_s, float("inf")])), draw(fixed)
+    return world(
+        duration_s=draw(seconds(50.0, 20_000.0)),
+        gpus=4,
+        failures=(rate,),
+        tiers=(tier("disk", interval_s, stall_s=stall_s, restore_s=draw(fixed)),),
+        recovers=recovery(draw(fixed), draw(fixed)),
+        step_s=step_s,
+    )

@@ -114,8 +114,9 @@ def _summed_up(scenario: Scenario, simulated: Scenario, parts: list[Outcomes]) -
     ettr_low, ettr_high = np.quantile(ettr, INTERVAL).tolist()
     interruptions_low, interruptions_high = (np.quantile(all_of(lambda part: part.interruptions), INTERVAL) * longer).tolist()
     seconds = {cause: mean(lambda part, cause=cause: part.seconds[cause]) for cause in Cause}  # type: ignore[misc]
-    seconds[Cause.REPEATED] += seconds[Cause.PRODUCTIVE] - float(ettr.mean()) * job.duration_s
-    seconds[Cause.PRODUCTIVE] = float(ettr.mean()) * job.duration_s
+    productive_s = float(ettr.mean()) * job.duration_s
+    seconds[Cause.REPEATED] += max(0.0, seconds[Cause.PRODUCTIVE] - productive_s)
+    seconds[Cause.PRODUCTIVE] = productive_s
     lost_s = dict.fromkeys((rate.failure_class for rate in scenario.failures), 0.0)
     for index, rate in enumerate(scenario.failures):
         lost_s[rate.failure_class] += mean(lambda part, index=index: part.lost_s[:, index])  # type: ignore[misc]

@@ -66,6 +66,7 @@ def run_plain(scenario: Scenario, histories: Histories) -> Outcomes:
         Cause.PRODUCTIVE: position_s, Cause.REPEATED: since_save_s - last_since_s, Cause.STALL: duration_s - stood_s - saves * interval_s - since_save_s,
         Cause.DETECTION: detect_s, Cause.REGROUP: regroup_s - detect_s, Cause.RESTORE: stood_s - regroup_s,
     }  # fmt: skip
+    seconds[Cause.STALL] = np.maximum(seconds[Cause.STALL], 0.0)  # a difference of large numbers: -1e-9 s is none
     lost_s = (seconds[Cause.REPEATED] + stood_s)[:, None]
     none = np.zeros(replicas)
     return Outcomes(position_s, kept_s, seconds, struck, lost_s, none, struck * 0, none > 0)

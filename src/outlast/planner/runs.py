@@ -210,7 +210,7 @@ class _Runs:
             (Cause.PRODUCTIVE, position * job.step_s), (Cause.STALL, state.stall_s), (Cause.REPEATED, state.repeated_s), (Cause.DETECTION, detect_s),
             (Cause.REGROUP, regroup_s + wait_s + take_s), (Cause.RESTORE, restore_s), (Cause.DEGRADED, state.degraded_s),
         ):  # fmt: skip
-            seconds[cause] = booked[place]
+            seconds[cause] = np.maximum(booked[place], 0.0)  # differences of large numbers: -1e-9 s is none
         seconds[Cause.OTHER] += job.duration_s - worked_s
         lost_s = state.lost_s.reshape(replicas, -1)[place, :-1]
         return Outcomes(
