@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from outlast.model.terms import Cause
 from outlast.planner import histories, monte_carlo
+from outlast.planner.outcomes import Outcomes
 from outlast.planner.resolve import rate_per_s, with_known_rate
 from outlast.planner.scenario import FailureRate, Scenario
 
@@ -159,7 +160,7 @@ def _second_half(whole: Summary, first: Summary) -> Summary:
     )  # fmt: skip
 
 
-def _summary(scenario: Scenario, outcomes: monte_carlo.Outcomes) -> Summary:
+def _summary(scenario: Scenario, outcomes: Outcomes) -> Summary:
     """By term: waiting for nodes is a part of what the ledger calls regroup."""
     duration_s = scenario.job.duration_s
     waiting = float(outcomes.wait_s.mean()) / duration_s
