@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from outlast.engine.hang import Deadlines, Standing, find_culprits, find_longest, find_stopped
@@ -250,3 +252,12 @@ def test_the_agent_asks_again_as_soon_as_the_awaited_is_late_too() -> None:
     found = watch.stand(limits.DATA_FLOOR_S + 5.0, {1: 7, 2: 6, 3: 7})
     assert [hung.worker for hung in found] == [2]
     assert found[0].at_s - stood_s <= limits.DATA_FLOOR_S + limits.PING_DEADLINE_S + 3 * limits.TICK_S
+
+
+def test_a_hearing_of_a_large_run_takes_time_in_proportion_to_its_ranks() -> None:
+    """20,000 that stand alike, so that nobody is to blame: comparing each with each took the coordinator minutes."""
+    members = [standing(rank) for rank in range(20_000)]
+    began_s = time.process_time()
+    verdict = find_culprits(members=members, overdue=late(*members))
+    assert time.process_time() - began_s < 5.0
+    assert (verdict.culprits, verdict.awaited) == ((), False)

@@ -78,12 +78,13 @@ def decide_replicated(*, holdings: Sequence[Holding], planned: int = -1) -> Rest
         newest += 1
         reason = f"all ranks, the dead included, had sealed step {newest} as prepared"
     settle: dict[int, str] = {}
-    for held in live:
-        if held.committed == newest:
-            settle |= dict.fromkeys(held.ranks, "repeat")
-        elif _can_apply(held, newest):
-            settle |= dict.fromkeys(held.ranks, "forward")
-    heal = tuple(sorted(rank for held in holdings for rank in held.ranks if rank not in settle))
+    left_out: list[int] = []
+    for held in holdings:
+        how = _settles(held, newest)
+        if how:
+            settle = settle | dict.fromkeys(held.ranks, how) if settle else dict.fromkeys(held.ranks, how)
+        else:
+            left_out += held.ranks
     if not settle:
         rare("no live rank can reach the newest step")
         return RestoreVerdict(None, {}, -1, (), f"no live rank can reach step {newest}")
@@ -91,11 +92,20 @@ def decide_replicated(*, holdings: Sequence[Holding], planned: int = -1) -> Rest
     phases = max((held.phases for held in there), default=0)
     begun = any(held.begun for held in there)
     # The script's own code behind the step may change state: the donor is to have run it, unless nobody has.
-    furthest = [rank for held in there if held.begun for rank in held.ranks] or [rank for held in there for rank in held.ranks] or list(settle)
+    furthest = [held for held in there if held.begun] or there or [held for held in live if _settles(held, newest)]
+    donor, heal = min(min(held.ranks) for held in furthest), tuple(sorted(left_out))
     return RestoreVerdict(
-        newest, settle, min(furthest), heal, reason, phases, replay=newest > 0 and not begun, begun=begun, over=any(held.over for held in there),
-        finish=not there,
+        newest, settle, donor, heal, reason, phases, replay=newest > 0 and not begun, begun=begun, over=any(held.over for held in there), finish=not there,
     )  # fmt: skip
+
+
+def _settles(held: Holding, step: int) -> str:
+    """How these ranks come to `step` in their processes; "": they cannot."""
+    if not (held.alive and held.usable and held.committed >= 0):
+        return ""
+    if held.committed == step:
+        return "repeat"
+    return "forward" if _can_apply(held, step) else ""
 
 
 def _can_apply(held: Holding, step: int) -> bool:

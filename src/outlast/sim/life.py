@@ -12,6 +12,7 @@ from outlast.engine.rare import reached
 from outlast.errors import UsageError
 from outlast.model import limits
 from outlast.model.fault_plan import DISK_KINDS, MARKS, SAVE_MARKS, STAGES, PlannedFault
+from outlast.model.records import Interruption
 from outlast.sim.checker import Violation
 from outlast.sim.crews import Parted
 from outlast.sim.draws import Stream
@@ -28,6 +29,7 @@ RECOVERY_MARKS = {"still": 1, "settled": 1, "donating": 1, "grouping": 2, "resto
 SPARE_MARKS = ("boot", "join", "setup", "parked")
 FAILURES = (*("kill",) * 10, *("exit",) * 3, *("hang",) * 2, "stop", *("lose_node",) * 3, "cut")  # most are of one process, one in six of its node
 FAILS_S = {"stop": 30.0, "lose_node": 300.0, "cut": 20.0}
+TIMES = ("fault_s", "fault_not_before_s", "left_s", "regrouped_s", "restored_s", "resumed_s")  # of an interruption, where they are known
 COLLECTED_OBJECTS = 200_000  # more made than freed, before the youngest are looked through
 STORM = 6  # faults at most
 SLACK_S = 5 * limits.BOOT_DEADLINE_S  # a life may wait for the longest deadlines, one after the other; they cost nothing here
@@ -36,6 +38,7 @@ SLACK_S = 5 * limits.BOOT_DEADLINE_S  # a life may wait for the longest deadline
 @dataclass(frozen=True, slots=True)
 class Life:
     """What came of one seed. `counts`: a planned fault struck, there was a regroup, and a step was committed after it.
+    `committed`: the step that was committed last; `interruptions`: as the ledger has them, in seconds since the beginning.
 
     `marks`: visits of places in a worker's life, and of rare branches of engine/ (engine/rare.py).
     """
@@ -55,6 +58,8 @@ class Life:
     sim_s: float
     trace_digest: str
     newest: tuple[str, ...]
+    committed: int
+    interruptions: tuple[Interruption, ...]
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON of `outlast sim`, without version and wall-clock time."""
@@ -217,6 +222,7 @@ def lived(
         rungs=tuple(one.rung.value for one in world.interruptions.values() if one.rung is not None),
         end=end.state if end is not None else "", counts=_counts(world), events=world.timeline.events,
         sim_s=world.age_s, trace_digest=world.trace.digest(), newest=tuple(world.trace.newest),
+        committed=world.last_step, interruptions=_since_the_beginning(world),
     )  # fmt: skip
 
 
@@ -229,6 +235,15 @@ def _seldom_collected() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
+
+
+def _since_the_beginning(world: World) -> tuple[Interruption, ...]:
+    """The interruptions, by a clock that begins with the run."""
+    began_s, out = world.now_s - world.age_s, []
+    for one in world.interruptions.values():
+        known = {name: at_s - began_s for name in TIMES if (at_s := getattr(one, name)) is not None}
+        out.append(replace(one, detected_s=one.detected_s - began_s, **known))
+    return tuple(out)
 
 
 def _counts(world: World) -> bool:

@@ -91,6 +91,7 @@ class World:
         self.done: set[int] = set()  # ranks whose last process came to its end well
         self.commits: deque[tuple[float, int, int, int]] = deque(maxlen=COMMITS_KEPT)  # time, generation, rank, step
         self.committed = 0  # the newest step committed by anybody (sharded: sealed by all)
+        self.last_step = 0  # the step that was committed last
         self._joined: dict[int, set[int]] = {}  # generation -> ranks that came to be in it
         self._planned_s = 0.0  # when the newest plan was made
         self.rolled_back: list[tuple[int, int]] = []  # step known, step gone back to
@@ -340,7 +341,7 @@ class World:
         self.stirred[process.node] = None
 
     def has_committed(self, process: Process, step: int) -> None:
-        generation = process.machine.generation
+        generation, self.last_step = process.machine.generation, step
         late = process.node.still.outlives_lease
         for one in process.each():
             holders = self._by_rank[one.rank]
@@ -377,7 +378,7 @@ class World:
 
     def leapt(self, count: int, last: int, step_s: float) -> None:
         """All ranks have done `count` steps of `step_s` each."""
-        self.committed = max(self.committed, last)
+        self.committed, self.last_step = max(self.committed, last), last
         self.worked.all_did(count, last, step_s)
         self.strikes.leapt(count)
         for mark in STEP_MARKS:

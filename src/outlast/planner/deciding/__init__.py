@@ -1,0 +1,1 @@
+"""The parts of decision mode: see `planner/decisions.py`."""

@@ -1,0 +1,90 @@
+"""What a policy makes of the verdicts of a simulated run: `engine.policy` decides, and nodes are barred or drained as the coordinator would have it.
+
+Of each interruption somebody says some time later which nodes and which class it was. `engine/protocol/acting.py` is followed in what comes of a decision:
+a node is barred only while the others have room for all ranks; one that is drained is left after the next committed step, by a regroup that costs no budget and
+loses no work; sharded state is not moved; a node that was barred is never given work again, so one that is repaired does not come back as a spare.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass, field
+
+from outlast.engine.default_policy import default_policy
+from outlast.engine.policy import ActionVerdict, Past, decide_action, past_of
+from outlast.model.policy import DISRUPTIVE, MOVING, OF_NODES, Action, Policy
+from outlast.model.terms import FailureClass, Mechanism
+from outlast.model.verdict import Verdict
+from outlast.planner.deciding.membership import Membership
+
+UNKNOWN_MOST = 0.5  # nobody is surer of a class that nobody knows
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """How interruptions are diagnosed: rightly, so long after they were detected, and so sure."""
+
+    delay_s: float = 60.0
+    confidence: float = 0.9
+    policy: Policy = field(default_factory=default_policy)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Incident:
+    """An interruption whose verdict comes at `due_s`. `outage`: interruptions before training went on are one, and have its number."""
+
+    due_s: float
+    outage: int
+    failure_class: FailureClass = field(compare=False)
+    mechanism: Mechanism = field(compare=False)
+    nodes: tuple[str, ...] = field(compare=False)
+
+
+@dataclass(slots=True)
+class Acting:
+    """`leaving`: nodes that are to be barred once there is room without them, and what is to be done to them."""
+
+    diagnosis: Diagnosis
+    members: Membership
+    incidents: list[Incident] = field(default_factory=list)
+    past: list[Past] = field(default_factory=list)
+    leaving: dict[str, Action] = field(default_factory=dict)
+
+    @property
+    def next_s(self) -> float:
+        """When the next verdict comes."""
+        return self.incidents[0].due_s if self.incidents else math.inf
+
+    def tell(self, incident: Incident) -> None:
+        heapq.heappush(self.incidents, incident)
+
+    def decide(self, now_s: float) -> ActionVerdict:
+        """About the verdict that is due."""
+        one = heapq.heappop(self.incidents)
+        sure = min(self.diagnosis.confidence, UNKNOWN_MOST) if one.failure_class is FailureClass.UNKNOWN else self.diagnosis.confidence
+        verdict = Verdict(one.failure_class, one.mechanism, sure, "as the scenario says", "", nodes=one.nodes)
+        policy = self.diagnosis.policy
+        self.past = [past for past in self.past if past.at_s > now_s - policy.memory_s or (past.action in DISRUPTIVE and not past.dry_run)]
+        decided = decide_action(now_s=now_s, verdict=verdict, history=self.past, policy=policy, outage=one.outage, blamed=dict.fromkeys(one.nodes, sure))
+        self.past.append(past_of(decided, at_s=now_s, outage=one.outage))
+        if decided.acts and decided.action in OF_NODES:
+            self.leaving |= dict.fromkeys(decided.nodes, decided.action)
+        return decided
+
+    def look(self, *, moves: bool) -> str:
+        """Bar those whom there is room without. The node that is to be drained now; "": none. `moves`: state can be moved off a node."""
+        members = self.members
+        for node, action in list(self.leaving.items()):
+            if node not in members.barred:
+                if node in members.nodes and not members.ready:
+                    continue
+                members.bar(node)
+            if moves and action in MOVING and node in members.nodes:
+                if members.ready:
+                    return node
+                continue
+            del self.leaving[node]
+        return ""

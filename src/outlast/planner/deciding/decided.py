@@ -1,0 +1,132 @@
+"""How the product is run in decision mode, and what comes of it: see `decisions.py`.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from outlast.model import limits
+from outlast.model.terms import Cause, FailureClass, Mechanism, Rung
+from outlast.planner.deciding.acting import Diagnosis
+from outlast.planner.scenario import Extent
+
+
+class Beside(str, Enum):
+    """What the engine decided, or met, that a scenario does not know. With one of ENDS the run is over."""
+
+    CRASH_LOOP = "crash loop"
+    BUDGET = "budget"
+    NO_NODE = "no node"
+    POLICY_STOP = "policy stop"
+    WAITS = "waits"
+    ANOTHER_TIER = "another tier"
+    NOBODY_LEFT = "nobody left"
+    SEALED_AT_ONCE = "sealed at once"
+    DEADLINE = "deadline"
+    DRAIN = "drain"
+    NOT_BACK = "not back"
+    NO_NODE_TO_LOSE = "no node to lose"
+    OVERLAP = "overlap"
+
+
+ENDS = (Beside.CRASH_LOOP, Beside.BUDGET, Beside.NO_NODE, Beside.POLICY_STOP)
+MEANS: Mapping[Beside, str] = {
+    Beside.CRASH_LOOP: "the run ended: too many interruptions without a new step",
+    Beside.BUDGET: "the run ended: replacements or restarts were spent, and too few steps were done since",
+    Beside.NO_NODE: "the run ended: no node came within Rules.node_wait_s",
+    Beside.POLICY_STOP: "the run ended: the policy said so",
+    Beside.WAITS: "the scenario goes on with fewer nodes, and the engine does not: it waited",
+    Beside.ANOTHER_TIER: "several tiers held the step, and the engine did not take the one that restores fastest",
+    Beside.NOBODY_LEFT: "a tier was said to survive, and no rank was left that held it",
+    Beside.SEALED_AT_ONCE: "memory held what had been restored to it, where the scenario lets it be empty until the next save",
+    Beside.DEADLINE: "what hung was found by the product's deadlines, whatever the scenario says",
+    Beside.DRAIN: "the policy interrupted the run to leave a node",
+    Beside.NOT_BACK: "a node was repaired, and given no work, for the policy had barred it",
+    Beside.NO_NODE_TO_LOSE: "the scenario lost a node where all were lost already",
+    Beside.OVERLAP: "a save began while the one before it, to the same tier, was being written; the product waits for that",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How the product is run.
+
+    way           how survivors go on where state is replicated: one of engine.recovery.WAYS but plain
+    node_wait_s   if a lost rank finds no place for so long the run ends; math.inf: it waits, as the scenario does
+    max_restarts  whole restarts without progress; None: limits.RESTARTS_COUNT
+    hangs         classes of failure that show themselves as a process that stands still, where they strike a process or a node
+    diagnosis     None: nobody diagnoses, and no policy is asked
+    parked        on each spare node a process stands ready for every rank that it may take; else they are started when they are needed
+    """
+
+    way: str = "in_place"
+    node_wait_s: float = limits.NODE_WAIT_S
+    max_restarts: int | None = None
+    hangs: frozenset[FailureClass] = frozenset()
+    diagnosis: Diagnosis | None = None
+    parked: bool = True
+
+
+@dataclass(slots=True)
+class Answer:
+    """One interruption, and what was decided.
+
+    at_s       wall-clock time; resumed_s: None where training did not go on before the next failure or the end
+    extent     the larger one, where it struck during a recovery
+    step       that all go on from, out of `tier` (None: they begin anew), for `why_there`
+    lost_s     productive seconds that are repeated
+    rung, why  as it was chosen at decided_s, for all that had failed by then; None and "" where the run was over before that was due
+    beside     what the scenario does not know of it: see Beside
+    spent_s    seconds by cause until training went on, the next failure, or the end
+    """
+
+    at_s: float
+    failure_class: FailureClass
+    mechanism: Mechanism
+    extent: Extent
+    step: int
+    tier: str | None
+    lost_s: float
+    why_there: str
+    beside: list[Beside] = field(default_factory=list)
+    rung: Rung | None = None
+    why: str = ""
+    decided_s: float | None = None
+    spent_s: dict[Cause, float] = field(default_factory=dict)
+    resumed_s: float | None = None
+
+
+@dataclass(slots=True)
+class Decided:
+    """One run.
+
+    position_s  productive seconds kept
+    seconds     by cause; their sum is the duration
+    asked       how often which function of the engine was asked
+    beside      how often it decided, or met, what a scenario does not know: see Beside
+    ended_s     when the engine ended the run, and why_ended; None: it did not
+    """
+
+    position_s: float = 0.0
+    seconds: dict[Cause, float] = field(default_factory=lambda: dict.fromkeys(Cause, 0.0))
+    answers: list[Answer] = field(default_factory=list)
+    asked: Counter[str] = field(default_factory=Counter)
+    beside: Counter[Beside] = field(default_factory=Counter)
+    ended_s: float | None = None
+    why_ended: str = ""
+
+    @property
+    def decisions(self) -> int:
+        """Of the engine."""
+        return sum(self.asked.values())
+
+    @property
+    def per_interruption(self) -> float:
+        """Decisions of the engine; NaN where nothing interrupted the run. Never below 1."""
+        return self.decisions / len(self.answers) if self.answers else math.nan

@@ -1,0 +1,150 @@
+"""Who lives where in a simulated run, who takes the place of whom, and what a failure leaves of all ranks: what the engine's decisions are asked with.
+
+Ranks are 0 to gpus - 1, neighbours on one node. A seat is a node's worth of ranks, a rack `nodes_per_rack` neighbouring seats. Nodes are named as agents are,
+and come and go: those of the job at first, then the spares, on each of which a process stands parked for every rank that it may take. Every rank is known by
+itself; in what is left of them those that share a fate are one `Holding`, as `Roster.holdings` has it.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from outlast.engine.placement import offers
+from outlast.engine.restore import Holding
+from outlast.planner.scenario import Extent, Job
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """What one failure takes: ranks, in rising order, and seats whose node is lost."""
+
+    ranks: tuple[int, ...]
+    seats: tuple[int, ...]
+
+    def and_also(self, other: Strike) -> Strike:
+        if not (self.ranks and other.ranks):
+            return self if self.ranks else other
+        return Strike(tuple(sorted({*self.ranks, *other.ranks})), tuple(sorted({*self.seats, *other.seats})))
+
+
+@dataclass(slots=True)
+class Membership:
+    """`nodes[seat]`: which node it is. `ready`: spare nodes at hand. `barred`: those that are given no more work, whatever becomes of them."""
+
+    job: Job
+    spare_nodes: int
+    nodes: list[str] = field(init=False)
+    homes: dict[int, str] = field(init=False)
+    ready: list[str] = field(init=False)
+    barred: set[str] = field(default_factory=set)
+    _repaired: list[tuple[float, str]] = field(default_factory=list)  # when it comes back, and which
+    everybody: tuple[int, ...] = field(init=False)
+    _next_worker: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.nodes = [f"node-{seat}" for seat in range(self.job.nodes)]
+        self.ready = [f"node-{self.job.nodes + number}" for number in range(self.spare_nodes)]
+        self.everybody = tuple(range(self.job.gpus))
+        self.homes = {rank: self.nodes[rank // self.job.gpus_per_node] for rank in self.everybody}
+        self._next_worker = self.job.gpus + 1
+
+    # --- what is lost ----------------------------------------------------------------------------------------
+
+    def struck(self, extent: Extent, at: float) -> Strike:
+        """`at`, in [0, 1): where, along all ranks. At the end of a job that fills no whole rack, its last `nodes_per_rack` nodes are one."""
+        job = self.job
+        rank = min(math.floor(at * job.gpus), job.gpus - 1)
+        if extent is Extent.PROCESS:
+            return Strike((rank,), ())
+        if extent is Extent.RUN:
+            return Strike(self.everybody, ())
+        seat, count = rank // job.gpus_per_node, 1
+        if extent is Extent.RACK:
+            count = min(job.nodes_per_rack, job.nodes)
+            seat = min(seat // count * count, job.nodes - count)
+        return self.seats(range(seat, seat + count))
+
+    def seats(self, seats: Iterable[int]) -> Strike:
+        """The nodes of these are lost."""
+        lost = sorted(seats)
+        return Strike(tuple(rank for seat in lost for rank in self.ranks_of(seat)), tuple(lost))
+
+    def free_seats(self, first: int, count: int, *, gone: Collection[int]) -> list[int]:
+        """So many seats from `first` on, round about, that are not `gone`; fewer where there are no more."""
+        nodes = self.job.nodes
+        return list(islice((seat for seat in (*range(first, nodes), *range(first)) if seat not in gone), count))
+
+    def ranks_of(self, seat: int) -> range:
+        return range(seat * self.job.gpus_per_node, min((seat + 1) * self.job.gpus_per_node, self.job.gpus))
+
+    def holdings(
+        self, lost: Sequence[int], *, committed: int, usable: bool, sealed: tuple[int, ...], left: tuple[int, ...], begun: bool,
+    ) -> list[Holding]:  # fmt: skip
+        """Survivors hold step `committed`, `usable` or not, and images of `sealed`. Of the `lost` (rising) images of the steps `left` remain."""
+        gone = Holding(tuple(lost), False, -1, left, -1, False, left)
+        if len(lost) == len(self.everybody):
+            return [gone]
+        there: tuple[int, ...] = ()
+        after = 0
+        for rank in lost:
+            if rank > after:
+                there += self.everybody[after:rank]
+            after = rank + 1
+        here = Holding(there + self.everybody[after:], True, committed, (committed, *sealed), committed, False, sealed, usable, begun=begun)
+        return [gone, here] if lost else [here]
+
+    # --- nodes that go and come ------------------------------------------------------------------------------
+
+    def repair(self, node: str, *, back_s: float) -> None:
+        heapq.heappush(self._repaired, (back_s, node))
+
+    def come_back(self, now_s: float) -> int:
+        """Those that are repaired by now are spares. How many are not, for they are barred."""
+        not_back = 0
+        while self._repaired and self._repaired[0][0] <= now_s:
+            node = heapq.heappop(self._repaired)[1]
+            if node in self.barred:
+                not_back += 1
+            else:
+                self.ready.append(node)
+        return not_back
+
+    def bar(self, node: str) -> None:
+        self.barred.add(node)
+        self.ready = [spare for spare in self.ready if spare != node]
+
+    def enough_s(self, seats: int, *, from_s: float) -> float:
+        """From when on so many nodes are at hand, if none is lost meanwhile; infinity: never."""
+        short = seats - len(self.ready)
+        if short <= 0:
+            return from_s
+        coming = [back_s for back_s, node in sorted(self._repaired) if node not in self.barred]
+        return max(from_s, coming[short - 1]) if len(coming) >= short else math.inf
+
+    def take(self, strike: Strike, *, parked: bool) -> list[int]:
+        """`engine.placement` finds a place for each rank that was lost, and it is taken. The worker numbers of spares that take them, -1: a fresh process,
+        in the order of the ranks; empty: nobody was parked. There is room: see `enough_s`.
+        """
+        places, seats = self.job.gpus_per_node, frozenset(strike.seats)
+        room = dict.fromkeys(self.ready, places)
+        for rank in strike.ranks:
+            if rank // places not in seats:
+                room[self.homes[rank]] = room.get(self.homes[rank], 0) + 1
+        spares = [(self._next_worker + number, node) for number, node in enumerate(node for node in self.ready for _ in range(places))] if parked else []
+        found = offers(strike.ranks, homes=self.homes, spares=spares, room=room)
+        assert len(found) == len(strike.ranks), "a lost rank finds no place"
+        self._next_worker += len(spares)
+        for rank, (_, node) in found.items():
+            self.homes[rank] = node
+        for seat in strike.seats:
+            self.nodes[seat] = self.homes[self.ranks_of(seat)[0]]
+        taken = {self.nodes[seat] for seat in strike.seats}
+        self.ready = [node for node in self.ready if node not in taken]
+        workers = [found[rank][0] for rank in strike.ranks]
+        return workers if max(workers, default=-1) >= 0 else []
