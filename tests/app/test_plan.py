@@ -20,6 +20,7 @@ import pytest
 from outlast.app import cli
 from outlast.app.charts_file import can_draw
 from outlast.planner.cluster_file import parse
+from outlast.planner.resolve import resolve
 from tests.app.command import outlast, same_as_golden
 from tests.ledger import a_run
 
@@ -308,6 +309,12 @@ def test_every_command_of_the_page_is_read() -> None:
 
     for command in commands:
         parser().parse_args(command.replace("\\", "").split()[2:])
+
+
+def test_the_cluster_file_of_the_page_is_one() -> None:
+    (text,) = re.findall(r"^```toml\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    scenario = resolve(parse(text, source="docs/planning.md")).scenario
+    assert [tier.name for tier in scenario.tiers] == ["peers", "storage"]
 
 
 def test_every_chart_of_the_page_is_there_and_its_command_is_beside_it() -> None:

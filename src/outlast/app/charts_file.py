@@ -74,7 +74,15 @@ def _curves(place: Any, chart: Curves) -> None:
         place.set_ylim(bottom=0)
     for name, x, y in chart.marks:
         place.plot([x], [y], marker="o", markersize=7, markerfacecolor="none", markeredgecolor="black", linestyle="none")
-        place.annotate(f"{name}: {chart.say_x(x)}", (x, y), textcoords="offset points", xytext=(8, 6), fontsize=9)
+        at_the_end = x == chart.lines[0].x[-1]
+        place.annotate(
+            f"{name}: {chart.say_x(x)}",
+            (x, y),
+            textcoords="offset points",
+            xytext=(-8 if at_the_end else 8, 6),
+            ha="right" if at_the_end else "left",
+            fontsize=9,
+        )
     _ticks(place, chart)
     place.set_xlabel(chart.x_label)
     place.set_ylabel(chart.y_label)
@@ -90,7 +98,7 @@ def _ticks(place: Any, chart: Curves) -> None:
         place.xaxis.set_minor_formatter(NullFormatter())
         place.minorticks_off()
     place.xaxis.set_major_formatter(FuncFormatter(lambda value, _: chart.say_x(value)))
-    place.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value * 100:.4g} %"))
+    place.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value * 100:.6g} %"))
 
 
 def _apart(xs: Sequence[float]) -> list[float]:
@@ -114,7 +122,7 @@ def _bars(place: Any, chart: Bars) -> None:
     place.invert_yaxis()
     place.axvline(chart.base, color="black", linewidth=0.8)
     place.grid(axis="y", visible=False)
-    place.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value * 100:.4g} %"))
+    place.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value * 100:.6g} %"))
     place.set_xlabel(chart.x_label)
 
 

@@ -14,14 +14,15 @@ from outlast.model.quantities import Kind
 from outlast.planner import histories
 from outlast.planner.cluster_file import Cluster
 from outlast.planner.course import live
-from outlast.planner.optimise import Budget, Optimum, Parameter, optimise
-from outlast.planner.plan import PLAN_FAILURES, REPLICAS_LEAST, Plan, plan, replicas_for
+from outlast.planner.optimise import Budget, Optimum, Parameter, optimise, replicas_for_search
+from outlast.planner.plan import PLAN_FAILURES, REPLICAS_LEAST, Plan, plan
 from outlast.planner.power import Draw, Power, power
 from outlast.planner.resolve import resolve
 from outlast.planner.scale import Scale, grid, scale
 from outlast.planner.sweep import Mapper, window
 
 GPUS_MOST = 10**9
+REPLICAS_MOST = 10**6
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +53,16 @@ def answer(cluster: Cluster, args: argparse.Namespace) -> Found:
     sizes = _sizes(args.scale)
     budget = _budget(args.budget)
     mapper = _mapper(args)
-    if args.replicas is not None and args.replicas < 2:
-        raise UsageError(f"--replicas is {args.replicas}; the spread of one run cannot be told from fewer than 2")
+    if args.replicas is not None and not 2 <= args.replicas <= REPLICAS_MOST:
+        raise UsageError(f"--replicas is {args.replicas}", hint=f"from 2, so that there is a spread, to {REPLICAS_MOST:,}")
     optimum = None
     if args.optimise is not None:
-        count = args.replicas or _blocks(replicas_for(window(resolve(cluster).scenario, PLAN_FAILURES)))
+        count = args.replicas or replicas_for_search(resolve(cluster).scenario)
         optimum = optimise(cluster, [Parameter(one) for one in args.optimise], seed=args.seed, replicas=count, budget=budget, mapper=mapper)
         cluster = optimum.cluster
     made = plan(cluster, seed=args.seed, replicas=args.replicas, everything=args.sensitivity, mapper=mapper)
     scaled = scale(cluster, sizes, seed=args.seed, replicas=args.replicas or REPLICAS_LEAST, mapper=mapper) if sizes else None
     return Found(cluster, made, optimum, scaled, _power(cluster, made, args.seed) if args.power else None, args.sensitivity)
-
-
-def _blocks(replicas: int) -> int:
-    """What a search can afford for each of its candidates."""
-    return max(REPLICAS_LEAST, replicas // 2 // REPLICAS_LEAST * REPLICAS_LEAST)
 
 
 def _sizes(text: str | None) -> Sequence[int]:

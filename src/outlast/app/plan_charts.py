@@ -59,12 +59,12 @@ def _tornado(plan: Plan) -> Bars:
 
 def _searched(curve: Curve) -> Curves:
     say_x = gpus_words if curve.parameter == "repair.spares" else long_duration
-    best = max(range(len(curve.x)), key=lambda at: curve.value[at])
+    chosen = curve.x.index(curve.chosen)
     line = Line("productive", curve.x, curve.value)
     title = "spare nodes" if curve.parameter == "repair.spares" else f"interval of {curve.parameter.split('.')[1]}"
     return Curves(
         f"Productive share of all GPUs, by {title}", title, "productive share of all GPUs", (line,), say_x, share_words,
-        x_log=curve.parameter != "repair.spares", marks=(("the best", curve.x[best], curve.value[best]),),
+        x_log=curve.parameter != "repair.spares", marks=(("chosen", curve.x[chosen], curve.value[chosen]),),
     )  # fmt: skip
 
 

@@ -3,7 +3,8 @@
 What is best  The share of all GPUs, spares included, that is productive: ETTR x gpus / (gpus + spare GPUs). A budget caps the spares: a share of the GPUs, or
               money for the spares' GPU-hours. Redundancy takes memory, which is said and not weighed.
 Method        Coordinate by coordinate, twice: each asked-for parameter over its candidates, the others as they are, all candidates living through the same
-              failures (common random numbers). The winner is then judged, beside the others, over fresh failures, which it was not chosen on.
+              failures (common random numbers). It begins with the closed forms, and leaves them only for what is better by more than the noise. The
+              winner is then judged, beside the others, over fresh failures, which it was not chosen on.
               Intervals: a grid around the closed form (x 1/8 to x 8), then a finer one around its best. Spares: from none to twice the closed form.
               Tiers: every set of them with one that survives as much as any does: what would strike everything has no rate, and is to be survived all
               the same; for that an interval is a day at most. Redundancy: none, copies=1, copies=2, parity=4+1, parity=8+2; where no
@@ -29,6 +30,7 @@ from outlast.errors import UsageError
 from outlast.model import intervals
 from outlast.model.quantities import Kind, echo
 from outlast.planner.cluster_file import Cluster, Origin
+from outlast.planner.histories import BLOCK
 from outlast.planner.readers import AUTO
 from outlast.planner.resolve import INTERVAL_MOST_S, rates_by_extent, resolve
 from outlast.planner.scenario import Scenario, Tier
@@ -48,6 +50,8 @@ PEERS: Mapping[str, tuple[object, str]] = {
 }
 SPARE_FACTORS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 ROUNDS = 2
+NOISE = 2.0  # standard errors of a difference, by which a candidate has to be better than what was
+REPLICAS_MOST, SEARCH_WORK = 2048, 50_000  # failures simulated for each candidate
 SEARCH_FAILURES, JUDGE_FAILURES = 200, 1_000  # simulated in each replica
 JUDGES_SEED = 1_000_003  # added to the seed for the fresh failures
 
@@ -103,9 +107,10 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What one parameter came to while it was looked at last, on the failures that it was chosen on."""
+    """What one parameter came to while it was looked at last, on the failures that it was chosen on; and which x was."""
 
     parameter: str
+    chosen: float
     x: tuple[float, ...]
     value: tuple[float, ...]
 
@@ -120,8 +125,15 @@ class Optimum:
     def facts(self) -> dict[str, Any]:
         return {
             "options": [one.facts() for one in self.options], "simulations": self.simulations,
-            "curves": [{"parameter": one.parameter, "x": list(one.x), "value": list(one.value)} for one in self.curves],
+            "curves": [{"parameter": one.parameter, "chosen": one.chosen, "x": list(one.x), "value": list(one.value)} for one in self.curves],
         }  # fmt: skip
+
+
+def replicas_for_search(scenario: Scenario) -> int:
+    """More where runs are short and see few failures, so that candidates can be told apart. In whole blocks of 256."""
+    expected = math.fsum(rates_by_extent(scenario.failures, scenario.job).values()) * scenario.job.duration_s
+    wanted = min(REPLICAS_MOST, SEARCH_WORK / max(1.0, min(expected, SEARCH_FAILURES)))
+    return max(BLOCK, int(wanted) // BLOCK * BLOCK)
 
 
 def value_of(scenario: Scenario, ettr: float) -> float:
@@ -136,7 +148,7 @@ def optimise(cluster: Cluster, parameters: Sequence[Parameter], *, seed: int, re
     for _ in range(ROUNDS):
         for parameter in parameters:
             search.improve(parameter)
-    options = _judged(cluster, search.best, parameters, seed=seed + JUDGES_SEED, replicas=replicas, mapper=mapper)
+    options = _judged(cluster, search.best, parameters, search.spares_most, seed=seed + JUDGES_SEED, replicas=replicas, mapper=mapper)
     return Optimum(search.best, options, tuple(search.curves.values()), search.simulations)
 
 
@@ -148,9 +160,9 @@ class _Search:
         self.curves: dict[str, Curve] = {}
         self.simulations = 0
         self._seed, self._replicas, self._mapper = seed, replicas, mapper
-        self._spares_most = budget.spares_most(resolve(self.best).scenario)
-        if self.best.value("repair.spares") > self._spares_most:
-            self.best = _spares(self.best, self._spares_most)
+        self.spares_most = budget.spares_most(resolve(self.best).scenario)
+        if self.best.value("repair.spares") > self.spares_most:
+            self.best = _spares(self.best, self.spares_most)
 
     def improve(self, parameter: Parameter) -> None:
         if parameter is Parameter.INTERVAL:
@@ -174,27 +186,31 @@ class _Search:
             clusters = [_interval(self.best, name, one, "searched in simulation") for one in seconds]
             seen |= zip(seconds, self._choose(clusters), strict=True)
         x = tuple(sorted(seen))
-        self.curves[path] = Curve(path, x, tuple(seen[one] for one in x))
+        self.curves[path] = Curve(path, self.best.value(path), x, tuple(seen[one] for one in x))
 
     def _spares(self) -> None:
         usual = max(4, _settled(self.best.put("repair.spares", AUTO, origin=Origin.DEFAULT, source="")).value("repair.spares"))
         seen: dict[int, float] = {}
         for factors in (SPARE_FACTORS, FINE):
             middle = usual if not seen else self.best.value("repair.spares")
-            wanted = {min(self._spares_most, round(middle * factor)) for factor in factors}
+            wanted = {min(self.spares_most, round(middle * factor)) for factor in factors}
             counts = sorted({one for one in wanted if one not in seen} | {self.best.value("repair.spares")})
             seen |= zip(counts, self._choose([_spares(self.best, count) for count in counts]), strict=True)
         x = tuple(sorted(seen))
-        self.curves["repair.spares"] = Curve("repair.spares", tuple(map(float, x)), tuple(seen[one] for one in x))
+        self.curves["repair.spares"] = Curve("repair.spares", self.best.value("repair.spares"), tuple(map(float, x)), tuple(seen[one] for one in x))
 
     def _choose(self, clusters: list[Cluster]) -> list[float]:
-        """Makes the best of them the best; what each came to."""
-        scenarios = [resolve(one).scenario for one in clusters]
+        """Makes the best of them the best, if it is better than what was by more than the noise; what each came to."""
+        scenarios = [resolve(one).scenario for one in [self.best, *clusters]]
         summaries = run_all(scenarios, seed=self._seed, replicas=self._replicas, failures_most=SEARCH_FAILURES, mapper=self._mapper)
         self.simulations += len(scenarios) * self._replicas
-        values = [value_of(scenario, summary.mean) for scenario, summary in zip(scenarios, summaries, strict=True)]
-        self.best = clusters[int(np.argmax(values))]
-        return values
+        values = [summary.ettr * value_of(scenario, 1.0) for scenario, summary in zip(scenarios, summaries, strict=True)]
+        means = [float(one.mean()) for one in values]
+        best = int(np.argmax(means[1:]))
+        gain = values[best + 1] - values[0]
+        if gain.mean() > NOISE * gain.std(ddof=1) / math.sqrt(len(gain)):
+            self.best = clusters[best]
+        return means[1:]
 
 
 # --- candidates ------------------------------------------------------------------------------------------------
@@ -266,9 +282,11 @@ def _redundancies(cluster: Cluster) -> Iterator[Cluster]:
 # --- beside others ---------------------------------------------------------------------------------------------
 
 
-def _judged(cluster: Cluster, best: Cluster, parameters: Sequence[Parameter], *, seed: int, replicas: int, mapper: Mapper) -> tuple[Option, ...]:
+def _judged(
+    cluster: Cluster, best: Cluster, parameters: Sequence[Parameter], spares_most: int, *, seed: int, replicas: int, mapper: Mapper
+) -> tuple[Option, ...]:
     """The best first, then the others by their value, over failures that nothing was chosen on."""
-    named = [("searched", best), *_others(cluster, best, parameters)]
+    named = [("searched", best), *_others(cluster, best, parameters, spares_most)]
     scenarios = [resolve(one).scenario for _, one in named]
     summaries = run_all(scenarios, seed=seed, replicas=replicas, failures_most=JUDGE_FAILURES, mapper=mapper)
     options = [_option(name, one, scenario, summary, scenarios[0], summaries[0])
@@ -286,9 +304,10 @@ def _option(name: str, cluster: Cluster, scenario: Scenario, summary: Summary, b
     )  # fmt: skip
 
 
-def _others(cluster: Cluster, best: Cluster, parameters: Sequence[Parameter]) -> Iterator[tuple[str, Cluster]]:
+def _others(cluster: Cluster, best: Cluster, parameters: Sequence[Parameter], spares_most: int) -> Iterator[tuple[str, Cluster]]:
     """As the cluster was given; and, where intervals are searched, the best with its busiest tier saved by another rule, all else the same."""
-    yield "as given", _settled(cluster)
+    given = _settled(cluster)
+    yield "as given" if given.value("repair.spares") <= spares_most else "as given, over the budget", given
     if Parameter.INTERVAL not in parameters:
         return
     tier, per_s = _busiest(resolve(best).scenario)

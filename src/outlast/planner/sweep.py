@@ -155,7 +155,7 @@ def simulate(task: Task) -> tuple[Summary, ...]:
 def _second_half(whole: Summary, first: Summary) -> Summary:
     """What came to pass after the first half of the same runs."""
     return Summary(
-        2 * whole.ettr - first.ettr, {term: 2 * whole.shares[term] - first.shares[term] for term in Term}, 2 * whole.interruptions - first.interruptions,
+        2 * whole.ettr - first.ettr, {term: 2 * whole.shares[term] - first.shares[term] for term in Term}, whole.interruptions - first.interruptions,
         {name: 2 * whole.by_class[name] - first.by_class[name] for name in whole.by_class},
     )  # fmt: skip
 

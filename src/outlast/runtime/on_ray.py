@@ -6,6 +6,7 @@ The cluster's nodes need outlast itself, in the same version: functions travel b
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 from outlast.errors import OutlastError, UsageError
 from outlast.runtime.pool import OnCores
 
+KNOCK_S = 5.0
 A = TypeVar("A")
 T = TypeVar("T")
 
@@ -27,10 +29,11 @@ def on_ray(address: str) -> OnCores:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that is started here reports to nobody, unless its owner wants it to
     import ray
 
+    _knock(address)
     try:
         ray.init(address=address, logging_level="ERROR", log_to_driver=False, ignore_reinit_error=True)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise UsageError(f"there is no Ray cluster at {address}: {error}", hint="`ray start --head` starts one; --ray auto finds it") from None
+        raise _nobody_at(address, error) from None
 
     def mapped(function: Callable[[A], T], tasks: Sequence[A], /) -> Iterable[T]:
         remote: Any = ray.remote(_call)
@@ -42,6 +45,23 @@ def on_ray(address: str) -> OnCores:
         return results
 
     return mapped
+
+
+def _knock(address: str) -> None:
+    """Whether anybody listens there: ray itself would wait for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon:
+        return
+    if not port.isascii() or not port.isdigit():
+        raise UsageError(f"{address!r} is no address of a Ray cluster", hint="HOST:PORT, ray://HOST:PORT, auto or local")
+    try:
+        socket.create_connection((host, int(port)), timeout=KNOCK_S).close()
+    except (OSError, OverflowError) as error:
+        raise _nobody_at(address, error) from None
+
+
+def _nobody_at(address: str, error: Exception) -> UsageError:
+    return UsageError(f"there is no Ray cluster at {address}: {error}", hint="`ray start --head` starts one; --ray auto finds it")
 
 
 def _call(function: Callable[[A], T], task: A) -> T:
