@@ -119,7 +119,7 @@ NAMED = (
         'newest = max(max(held.committed, held.passed) for held in live)',
         'newest = max(held.committed for held in live)',
     ),
-    Mutant("nobody_is_healed", _RESTORE, "heal = tuple(sorted(rank for held in holdings for rank in held.ranks if rank not in settle))", "heal = ()"),
+    Mutant("nobody_is_healed", _RESTORE, "tuple(sorted(left_out))", "()"),
     Mutant("generation_is_not_raised", _STATE, "        self.generation += 1\n        self._planned = step\n", "        self._planned = step\n"),
     Mutant("plan_before_the_image", _MOVING, 'if plan.replicated == "transfer" and not plan.donate and self._donated is None:', "if False:"),
     Mutant(
@@ -134,8 +134,8 @@ NAMED = (
     Mutant("the_stopped_are_not_seen", _HANG, "culprits = tuple(m.worker for m in members if m.stopped and m.age_s > limits.STOPPED_FLOOR_S)", "culprits = ()"),
     Mutant(
         "those_that_wait_are_blamed", _HANG,
-        'least = min((_came_to(m) for m in shared), default=None)',
-        'least = max((_came_to(m) for m in shared), default=None)',
+        'least = min(places, default=None)',
+        'least = max(places, default=None)',
     ),
     Mutant(
         "one_that_is_done_ends_the_run", _EXITS,

@@ -82,7 +82,7 @@ def decide_replicated(*, holdings: Sequence[Holding], planned: int = -1) -> Rest
     for held in holdings:
         how = _settles(held, newest)
         if how:
-            settle = settle | dict.fromkeys(held.ranks, how) if settle else dict.fromkeys(held.ranks, how)
+            settle |= dict.fromkeys(held.ranks, how)
         else:
             left_out += held.ranks
     if not settle:
