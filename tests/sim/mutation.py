@@ -5,7 +5,7 @@
     python tests/sim/mutation.py --only heals_nobody     some of them
     python tests/sim/mutation.py --flips --sample 60     60 of them, spread evenly
 
-Each mutant is a copy of the package with one place changed; seeds run in it until one breaks a rule, ends with an error, or does not
+Each mutant is the package with one place changed; seeds run in it (mutant.py) until one breaks a rule, ends with an error, or does not
 end: then it is killed. A table is printed; exit code 1 if a mutant survives that is not argued for in SURVIVORS.
 """
 
@@ -13,37 +13,22 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "outlast"
+MUTANT = Path(__file__).with_name("mutant.py")
+KILLED = 9  # its exit code
 SEEDS = 2_000
-SEED_S = 60  # of processor time: a life that takes longer does not end; those of the code as it is take a few seconds, some up to 20
 LIMIT_S = 3_600.0
-PROGRAM = """
-import signal, sys
-from outlast.sim.life import live
-seed = 0
-def late(*_):
-    print(f"seed {{seed}}: does not end")
-    sys.stdout.flush()
-    import os
-    os._exit(9)
-signal.signal(signal.SIGPROF, late)
-for seed in range({seeds}):
-    signal.setitimer(signal.ITIMER_PROF, {seed_s})
-    life = live(seed=seed, given={{}})
-    if life.result != "ok":
-        print(f"seed {{seed}}: " + ", ".join(sorted({{one.rule for one in life.violations}})))
-        sys.exit(9)
-"""
 
 
 @dataclass(frozen=True)
@@ -260,12 +245,13 @@ SURVIVORS: dict[str, str] = {  # name of a mutant that lives -> why it may
 
 
 def flips() -> Iterator[Mutant]:
-    """Each test of an if, a while, a comprehension, and each part of one, turned round."""
+    """Each test of an if, a while, a comprehension, and each part of one, turned round. A name says where: file, function, condition."""
     for file in FLIPPED:
-        count = len(list(_conditions(ast.parse((SOURCE / file).read_text()))))
-        for index in range(count):
-            tree = ast.parse((SOURCE / file).read_text())
-            holder, field, place = list(_conditions(tree))[index]
+        source = (SOURCE / file).read_text()
+        named: Counter[str] = Counter()
+        for index in range(len(list(_conditions(ast.parse(source))))):
+            tree = ast.parse(source)
+            where, holder, field, place = list(_conditions(tree))[index]
             here = getattr(holder, field)
             condition = here if place is None else here[place]
             turned = ast.UnaryOp(ast.Not(), condition)
@@ -273,35 +259,49 @@ def flips() -> Iterator[Mutant]:
                 setattr(holder, field, turned)
             else:
                 here[place] = turned
-            where = f"{Path(file).name}:{condition.lineno}: not ({ast.unparse(condition)[:60]})"
-            yield Mutant(where, file, text=ast.unparse(ast.fix_missing_locations(tree)))
+            name = f"{Path(file).name} {where}: {ast.unparse(condition)}"
+            named[name] += 1
+            number = f" ({named[name]})" if named[name] > 1 else ""
+            yield Mutant(name + number, file, text=ast.unparse(ast.fix_missing_locations(tree)))
 
 
-def _conditions(tree: ast.AST) -> Iterator[tuple[ast.AST, str, int | None]]:
-    for node in ast.walk(tree):
+def _conditions(tree: ast.AST, where: str = "") -> Iterator[tuple[str, ast.AST, str, int | None]]:
+    for node in ast.iter_child_nodes(tree):
+        inside = node.name if isinstance(node, ast.FunctionDef) else where
         if isinstance(node, (ast.If, ast.IfExp, ast.While)):
-            yield node, "test", None
+            yield inside, node, "test", None
         elif isinstance(node, ast.comprehension):
-            yield from ((node, "ifs", place) for place in range(len(node.ifs)))
+            yield from ((inside, node, "ifs", place) for place in range(len(node.ifs)))
         elif isinstance(node, ast.BoolOp):
-            yield from ((node, "values", place) for place in range(len(node.values)))
+            yield from ((inside, node, "values", place) for place in range(len(node.values)))
+        yield from _conditions(node, inside)
 
 
 def fate_of(mutant: Mutant, *, seeds: int) -> Fate:
     with tempfile.TemporaryDirectory(prefix="outlast-mutant-") as folder:
-        package = Path(folder) / "outlast"
-        shutil.copytree(SOURCE, package, ignore=shutil.ignore_patterns("__pycache__", "worker", "*.so"))
-        (package / mutant.file).write_text(mutant.changed())
-        environment = os.environ | {"PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
+        changed = Path(folder) / "changed.py"
+        changed.write_text(mutant.changed())
+        command = [sys.executable, str(MUTANT), mutant.file, str(changed), str(seeds)]
         try:
-            done = subprocess.run(
-                [sys.executable, "-c", PROGRAM.format(seeds=seeds, seed_s=SEED_S)], env=environment, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S
-            )
+            done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(SOURCE.parent)}, capture_output=True, text=True, timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
             return Fate(mutant, True, "does not end")
     if done.returncode == 0:
         return Fate(mutant, False, f"lives through {seeds:,} seeds")
-    return Fate(mutant, True, done.stdout.strip() if done.returncode == 9 else done.stderr.strip().splitlines()[-1])
+    return Fate(mutant, True, done.stdout.strip() if done.returncode == KILLED else done.stderr.strip().splitlines()[-1])
+
+
+def fates_of(mutants: list[Mutant], *, seeds: int, kept: Path | None) -> Iterator[Fate]:
+    """Of each, as soon as it is known; first of those that `kept` knows from before."""
+    known = dict(json.loads(line) for line in kept.read_text().splitlines()) if kept is not None and kept.exists() else {}
+    yield from (Fate(one, *known[one.name]) for one in mutants if one.name in known)
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        for done in as_completed([pool.submit(fate_of, one, seeds=seeds) for one in mutants if one.name not in known]):
+            fate = done.result()
+            if kept is not None:
+                with kept.open("a") as file:
+                    file.write(json.dumps([fate.mutant.name, [fate.killed, fate.how]]) + "\n")
+            yield fate
 
 
 def main() -> int:
@@ -310,15 +310,15 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[], help="mutants whose name holds one of these words")
     parser.add_argument("--sample", type=int, metavar="N", help="only N of them, spread evenly")
     parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="what is known of each is written there, and is not looked for again")
     args = parser.parse_args()
     mutants = [one for one in (flips() if args.flips else NAMED) if not args.only or any(word in one.name for word in args.only)]
     if args.sample is not None and args.sample < len(mutants):
         mutants = [mutants[number * len(mutants) // args.sample] for number in range(args.sample)]
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        fates = []
-        for fate in pool.map(lambda mutant: fate_of(mutant, seeds=args.seeds), mutants):
-            fates.append(fate)
-            print(f"{'killed' if fate.killed else 'LIVES ':<7} {fate.mutant.name:<80} {fate.how}", flush=True)
+    fates = []
+    for fate in fates_of(mutants, seeds=args.seeds, kept=args.keep):
+        fates.append(fate)
+        print(f"{'killed' if fate.killed else 'LIVES ':<7} {fate.mutant.name:<110} {fate.how}", flush=True)
     alive = [fate.mutant.name for fate in fates if not fate.killed]
     print(f"{len(fates) - len(alive)} of {len(fates)} killed; {sum(name in SURVIVORS for name in alive)} of {len(alive)} that live are argued for")
     return 1 if any(name not in SURVIVORS for name in alive) else 0
