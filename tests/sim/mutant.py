@@ -1,8 +1,9 @@
 """Seeds in a package of which one module is another: what mutation.py starts.
 
-    python tests/sim/mutant.py engine/restore.py CHANGED.py 2000
+    python tests/sim/mutant.py engine/restore.py CHANGED.py 2000 DIGESTS
 
 Exit code 0: every life held every rule. 9: one did not, or did not end; which is printed. Any other: an error ended it.
+DIGESTS: a file with the digests of the same lives as they are; how many went another course is printed. Where it is not there, it is written.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 
 KILLED = 9
@@ -30,7 +32,7 @@ class Swapped(importlib.abc.MetaPathFinder):
         return importlib.util.spec_from_file_location(fullname, self._path) if fullname == self._name else None
 
 
-def main(file: str, changed: str, seeds: int) -> int:
+def main(file: str, changed: str, seeds: int, digests: Path) -> int:
     sys.dont_write_bytecode = True
     sys.meta_path.insert(0, Swapped("outlast." + file.removesuffix(".py").replace("/", "."), changed))
     from outlast.sim.life import live  # only now: the module is to be found elsewhere
@@ -42,14 +44,19 @@ def main(file: str, changed: str, seeds: int) -> int:
         os._exit(KILLED)
 
     signal.signal(signal.SIGPROF, late)
+    found: list[str] = []
     for seed in range(seeds):
         signal.setitimer(signal.ITIMER_PROF, SEED_S)
         life = live(seed=seed, given={})
         if life.result != "ok":
             print(f"seed {seed}: " + ", ".join(sorted({one.rule for one in life.violations})))
             return KILLED
+        found.append(life.trace_digest)
+    if not digests.exists():
+        digests.write_text("\n".join(found))
+    print(sum(one != other for one, other in zip(found, digests.read_text().split(), strict=False)))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    sys.exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])))

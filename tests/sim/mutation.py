@@ -277,26 +277,33 @@ def _conditions(tree: ast.AST, where: str = "") -> Iterator[tuple[str, ast.AST, 
         yield from _conditions(node, inside)
 
 
-def fate_of(mutant: Mutant, *, seeds: int) -> Fate:
+def fate_of(mutant: Mutant, *, seeds: int, digests: Path) -> Fate:
     with tempfile.TemporaryDirectory(prefix="outlast-mutant-") as folder:
         changed = Path(folder) / "changed.py"
         changed.write_text(mutant.changed())
-        command = [sys.executable, str(MUTANT), mutant.file, str(changed), str(seeds)]
+        command = [sys.executable, str(MUTANT), mutant.file, str(changed), str(seeds), str(digests)]
         try:
             done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(SOURCE.parent)}, capture_output=True, text=True, timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
             return Fate(mutant, True, "does not end")
     if done.returncode == 0:
-        return Fate(mutant, False, f"lives through {seeds:,} seeds")
+        return Fate(mutant, False, f"lives through {seeds:,} seeds, {done.stdout.strip()} of which go another course")
     return Fate(mutant, True, done.stdout.strip() if done.returncode == KILLED else done.stderr.strip().splitlines()[-1])
 
 
 def fates_of(mutants: list[Mutant], *, seeds: int, kept: Path | None) -> Iterator[Fate]:
     """Of each, as soon as it is known; first of those that `kept` knows from before."""
+    with tempfile.TemporaryDirectory(prefix="outlast-mutation-") as folder:
+        digests = Path(folder) / "digests"
+        fate_of(Mutant("none", _RESTORE, text=(SOURCE / _RESTORE).read_text()), seeds=seeds, digests=digests)
+        yield from _fates_of(mutants, seeds=seeds, digests=digests, kept=kept)
+
+
+def _fates_of(mutants: list[Mutant], *, seeds: int, digests: Path, kept: Path | None) -> Iterator[Fate]:
     known = dict(json.loads(line) for line in kept.read_text().splitlines()) if kept is not None and kept.exists() else {}
     yield from (Fate(one, *known[one.name]) for one in mutants if one.name in known)
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for done in as_completed([pool.submit(fate_of, one, seeds=seeds) for one in mutants if one.name not in known]):
+        for done in as_completed([pool.submit(fate_of, one, seeds=seeds, digests=digests) for one in mutants if one.name not in known]):
             fate = done.result()
             if kept is not None:
                 with kept.open("a") as file:

@@ -16,6 +16,7 @@ from outlast.sim import life
 from outlast.sim.checkers import Jury
 from outlast.sim.observations import (
     Acted,
+    Answered,
     Arrived,
     Booked,
     Diagnosed,
@@ -63,6 +64,17 @@ def failed(reason: str, **changes: object) -> RunOver:
     return over(state="failed", exit_code=1, reason=reason, **changes)
 
 
+def answered(rung: str, reason: str = "", **changes: object) -> Answered:
+    """Rank 1 of three has died in step 4, and is forked; the others go on where they stand."""
+    given: dict[str, object] = {
+        "rung": rung, "reason": reason, "moves": True, "kept": (0, 2), "reentered": (), "begun": (), "taken": (), "forked": (1,), "there": (0, 2), "dead": (1,),
+        "ready": 0, "held": True, "over": False, "at": frozenset({3}), "passed": frozenset({3}), "sealed": frozenset({2, 3}), "way": "in_place", "nodes": 1,
+        "ranks": 3, "stop_asked": False, "error": False, "apart": False,
+    }  # fmt: skip
+    return Answered(**(given | changes))  # type: ignore[arg-type]
+
+
+ANEW = {"moves": False, "kept": (), "forked": ()}
 PLANS = [Planned(generation, (0,), 0, ()) for generation in range(1, 12)]
 STEP = [Regrouped(1, 2, (0, 1)), StepDone(7, 0, 20, 1, 1, (7,)), StepDone(8, 1, 20, 1, 1, (8,))]
 PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "none", "", 4, None, None)
@@ -117,6 +129,20 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
         ([booked(worked_s=5.9)], "SecondsSum"),
         ([booked(worked_s=7.1)], "SecondsSum"),
         ([booked(interrupted=False, startup=2.0, repeated=1.0)], "SecondsSum"),
+        ([answered("spare")], "RightRung"),
+        ([answered("respawn", taken=(1,), forked=())], "RightRung"),
+        ([answered("repeat", forked=(), kept=(), reentered=(0, 1, 2))], "RightRung"),
+        ([answered("restart", "no process stands in a step", there=(), **ANEW)], "RightRung"),
+        ([answered("respawn", "ranks [1] are taken by spares; survivors repeat the step in place")], "RightRung"),
+        ([answered("respawn", "ranks [1] are forked from the zygote; survivors enter main's function again")], "RightRung"),
+        ([answered("respawn", "step 4 is committed on a live rank")], "RightRung"),
+        ([answered("respawn", "step 3 was seen to pass its vote by a live rank")], "RightRung"),
+        ([answered("respawn", "all ranks, the dead included, had sealed step 4 as prepared")], "RightRung"),
+        ([answered("respawn", "too bad; last error: boom")], "RightRung"),
+        ([*STEP, answered("restart", **ANEW)], "NoDearer"),
+        ([*STEP, answered("respawn", there=(0, 1, 2), dead=())], "NoDearer"),
+        ([*STEP, answered("respawn", ready=1)], "NoDearer"),
+        ([failed("7 interruptions: a crash loop", plain=True)], "NotGivenUp"),
         ([Diagnosed(1, {"a": 0.79}), acted("drain", "a")], "SureDrains"),
         ([Diagnosed(1, {"a": 0.79}), Diagnosed(1, {"a": 0.79}), acted("shrink", "a")], "SureDrains"),
         ([Diagnosed(1, {"a": 0.9}), acted("drain", "b")], "SureDrains"),

@@ -33,6 +33,7 @@ class Situation:
     error      the user's error, for a verdict of stop
     trained    a step was committed in this run
     free       nobody has failed, but a link between nodes, or the run itself takes a node out: no budget pays for that
+    stands     False: what there is lies sealed, and no process stands in a step with it; `way` is "respawn" then, whatever the script's is
     """
 
     lost: tuple[int, ...]
@@ -43,6 +44,7 @@ class Situation:
     error: str
     trained: bool
     free: bool = False
+    stands: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +74,9 @@ def decide_rung(*, situation: Situation, spares: Sequence[int], budgets: Budgets
         rare("repeating the step has been tried often enough")
         lost = set(situation.raised)  # this process cannot get over the step: a fresh one may
     if situation.way == "plain" or not situation.state or situation.way == "respawn" or len(lost) == world_size:
-        return _restart(situation, budgets)
+        return _restart(situation, budgets, left=world_size - len(lost))
     if not lost and situation.way == "in_place":
-        return _restart(situation, budgets)  # nobody to blame, and repeating has been tried
+        return _restart(situation, budgets, left=world_size)  # nobody to blame, and repeating has been tried
     if not lost:
         return RecoveryVerdict(Rung.REENTER, "reenter", {}, "every process lives: all enter main's function again")
     return _replace(situation, sorted(lost), spares, budgets)
@@ -94,16 +96,21 @@ def _replace(situation: Situation, lost: list[int], spares: Sequence[int], budge
     return RecoveryVerdict(Rung.RESPAWN, situation.way, replace, reason)
 
 
-def _restart(situation: Situation, budgets: Budgets) -> RecoveryVerdict:
+def _restart(situation: Situation, budgets: Budgets, *, left: int) -> RecoveryVerdict:
+    """`left`: processes that live, and could go on."""
     if not budgets.restarts.take(step=situation.committed):
         rare("the budget of restarts is spent")
         return _stop(f"{budgets.restarts.capacity} whole restarts without enough progress in between", situation)
     if situation.way == "plain":
-        why = "a script without outlast calls is restarted as a whole"
+        why = "a script that has made no outlast call is restarted as a whole"
     elif not situation.state:
         why = "no live or sealed state is left: all ranks start from the newest checkpoint, or from the beginning"
+    elif not situation.stands:
+        why = "no process stands in a step with the state that there is: all ranks come anew"
+    elif not left:
+        why = "no process is left: all ranks come anew"
     elif situation.way == "in_place":
-        why = "all ranks come anew: too many are lost, or the step fails again and again with every process alive"
+        why = "the step fails again and again with every process alive: all ranks come anew"
     else:
         why = "the script made collectives of its own before run.steps, outside outlast.main: all ranks come anew"
     rung = Rung.RESPAWN if situation.state and situation.way == "respawn" else Rung.RESTART

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from outlast.model import limits
 from outlast.model.terms import Cause
+from outlast.sim.answering import ANSWERING
 from outlast.sim.checker import Checker, Violation
 from outlast.sim.endings import Ends, NotGivenUp
 from outlast.sim.observations import (
@@ -280,7 +281,7 @@ class SecondsSum(Checker):
 
 ALL: tuple[type[Checker], ...] = (
     OnePlan, OneOwner, Fenced, OnePoint, SealedOnly, GoodOnly, OnePast, LastGoodStays, SavesHurtNobody, NothingDurableLost, NothingLost,
-    NoFalseAlarm, OnlyTheGuilty, RightName, InTime, Room, AllThere, Prompt, SecondsSum, Ends, NotGivenUp, *POLICING,
+    NoFalseAlarm, OnlyTheGuilty, RightName, InTime, Room, AllThere, Prompt, SecondsSum, Ends, NotGivenUp, *ANSWERING, *POLICING,
 )  # fmt: skip
 
 

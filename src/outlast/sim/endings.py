@@ -103,6 +103,8 @@ class NotGivenUp(Checker):
         for words, kinds in VERDICTS.items():
             if words in seen.reason and kinds and not set(kinds) & set(seen.kinds):
                 yield f"it gave up ({seen.reason}), and nothing struck it that can do that"
+        if seen.plain and "crash loop" in seen.reason:
+            yield f"it gave up ({seen.reason}), and of a script without steps nobody knows how far it is"
         if loop := re.match(r"(\d+) interruptions without a step", seen.reason):
             said, allowed = int(loop[1]), limits.SAME_STEP_FAULTS_COUNT if self._newest else limits.SETUP_FAULTS_COUNT
             if self._newest and set(APART) & set(seen.kinds):

@@ -12,14 +12,17 @@ from outlast.engine.protocol.hub import Hub
 from outlast.engine.protocol.outputs import End, FindCheckpoint, Line, Manifest, Output, Record, SetTimer, Tell, ToAgent
 from outlast.engine.protocol.rebuild import Remembered
 from outlast.engine.protocol.state import Stage
+from outlast.engine.protocol.worker import State
 from outlast.model import limits
 from outlast.model.messages import Beat, Checkpointed, Grant, OnLine, Progress
 from outlast.model.records import Event, Interruption
+from outlast.model.terms import Phase
 from outlast.model.verdict import Verdict
 from outlast.sim.crews import Parted
 from outlast.sim.disk import step_of
+from outlast.sim.endings import APART
 from outlast.sim.fleets import Echo
-from outlast.sim.observations import DrainPlanned, Offered, Planned, SaveFailed
+from outlast.sim.observations import Answered, DrainPlanned, Offered, Planned, SaveFailed
 from outlast.sim.options import NODES_MAX
 from outlast.sim.timeline import FIXED, ROUTINE
 from outlast.sim.verdicts import policy_of
@@ -151,6 +154,9 @@ class Headquarters:
     def _follow(self, outputs: list[Output], coordinator: Coordinator, generation: int, stage: Stage, committed: int) -> None:
         """`generation`, `stage` and `committed`: as they were before."""
         world = self._world
+        chosen = [o.record for o in outputs if isinstance(o, Record) and isinstance(o.record, Interruption) and o.record.left_s == world.now_s]
+        if chosen and stage is not coordinator.stage and world.fleet is None:
+            self._see_answered(chosen[-1], coordinator)
         if coordinator.generation != generation:
             generation = coordinator.generation
             plans = [m.plan for m in coordinator.roster.members() if m.plan is not None and m.plan.generation == generation]
@@ -172,6 +178,35 @@ class Headquarters:
             self._carry_out(output)
         if coordinator.stage is not stage and coordinator is self.coordinator:
             world.strikes.at_stage(coordinator.stage.value)
+
+    def _see_answered(self, record: Interruption, coordinator: Coordinator) -> None:
+        """Who goes on, before anybody is told."""
+        world, moves = self._world, coordinator.stage is Stage.MOVING
+        ranks: dict[str, list[int]] = {"kept": [], "reentered": [], "begun": [], "taken": [], "forked": []}
+        for member in coordinator.roster.members() if moves else ():
+            new = member.started_s == world.now_s
+            then = member.plan.then if member.plan is not None else ""
+            how = ("forked" if member.kind == "rank" else "taken") if new else {"in_place": "kept", "reenter": "reentered"}.get(then, "begun")
+            ranks[how].append(member.rank)
+        housed = [process for process in world.alive() if process.rank >= 0]
+        there = [p for p in housed if p.machine.state is State.STILL and p.machine.committed >= 0 and p.worker not in p.node.doomed]
+        known = {m.worker for m in coordinator.roster.live()}  # who has ended just now is not known to have
+        stood = [p for node in world.nodes for p in node.processes.values() if p.worker in known and p.machine.state is State.STILL]
+        over = bool(world.done) or any(p.machine.over or p.machine.committed >= world.options.steps for p in housed)
+        sealed = [world.sealed_by(rank) for rank in range(world.options.ranks)]
+        ready = sum(p.rank < 0 and p.machine.state is State.DETACHED and p.beacon.phase is Phase.PARKED for p in world.alive())
+        world.see(
+            Answered(
+                rung=record.rung.value if record.rung is not None else "", reason=record.reason, moves=moves, there=tuple(p.rank for p in there),
+                dead=tuple(sorted(set(range(world.options.ranks)).difference(p.rank for p in housed))), ready=ready,
+                held=bool(world.holders(world.committed)), over=over,
+                at=frozenset(p.machine.committed for p in stood), passed=frozenset(p.machine.passed for p in stood), sealed=frozenset.intersection(*sealed),
+                way=world.options.way, nodes=world.options.nodes, ranks=world.options.ranks, stop_asked=world.stop_asked,
+                apart=bool(set(APART).intersection(world.strikes.all_kinds())),
+                error=any(fault.kind in ("raise", "refuse") for _, fault, _ in world.strikes.struck),
+                **{name: tuple(some) for name, some in ranks.items()},
+            )
+        )  # fmt: skip
 
     def _carry_out(self, output: Output) -> None:
         world = self._world

@@ -201,6 +201,42 @@ class Booked:
 
 
 @dataclass(frozen=True, slots=True)
+class Answered:
+    """The coordinator has chosen how it answers an interruption; `rung` and `reason`: as it writes down.
+
+    `moves`: survivors go on in their processes, else all come anew, or the run ends. Then ranks: `kept` in their step, `reentered` with main's function
+    entered again, `begun` though they had no state yet, `taken` by a spare, `forked` afresh. `there`: ranks whose process lives, stands still and has
+    state; `dead`: whose process has ended. `ready`: spares that could take a rank, and take none. `held`: somebody holds the newest committed step;
+    `over`: some rank is past the last step. `at`: the steps that those stand at who stand still, and are not known to be dead; `passed`: those of which they
+    saw the vote pass; `sealed`: steps that lie sealed as prepared in the slots of all ranks. `error`: user code has raised. `apart`: something has struck
+    a node, its line or the coordinator, so that who lives and who is known to live may differ.
+    """
+
+    rung: str
+    reason: str
+    moves: bool
+    kept: tuple[int, ...]
+    reentered: tuple[int, ...]
+    begun: tuple[int, ...]
+    taken: tuple[int, ...]
+    forked: tuple[int, ...]
+    there: tuple[int, ...]
+    dead: tuple[int, ...]
+    ready: int
+    held: bool
+    over: bool
+    at: frozenset[int]
+    passed: frozenset[int]
+    sealed: frozenset[int]
+    way: str
+    nodes: int
+    ranks: int
+    stop_asked: bool
+    error: bool
+    apart: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnosed:
     """An interruption that the run did not make itself gets a verdict. `outage`: it, or the one that it is part of; `blamed`: node -> how sure that is."""
 
@@ -239,5 +275,5 @@ class StartedThere:
 
 Observation = (
     Planned | RankGiven | Restored | Offered | Saved | SaveFailed | Pruned | Arrived | StepDone | Stretch | Regrouped | WentOn | RunOver | Named | Booked
-    | NothingMoves | Diagnosed | Acted | DrainPlanned | StartedThere
+    | NothingMoves | Answered | Diagnosed | Acted | DrainPlanned | StartedThere
 )  # fmt: skip

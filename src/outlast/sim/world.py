@@ -271,6 +271,10 @@ class World:
         fleet = self.fleet
         return set(ranks) if fleet is None else {other for rank in ranks for other in (rank, *fleet.like(rank))}
 
+    def sealed_by(self, rank: int) -> frozenset[int]:
+        """Steps that lie in the slots of `rank`, on whichever node."""
+        return frozenset(step for node in self.nodes for step in node.slots.get(rank, {}).values())
+
     def _slots_of(self, rank: int) -> dict[int, int]:
         """Where the coordinator takes them to lie."""
         home = self.coordinator.roster.homes.get(rank, "")

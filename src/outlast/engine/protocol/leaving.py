@@ -117,14 +117,14 @@ class Leaving(Faults):
             sources = {rank: worker if worker in parked else -1 for rank, worker in chosen.replace.items()}
             return replace(chosen, replace=dict.fromkeys(lost, -1) | sources)
         way = self.roster.way
-        if way != "plain" and (finished or (restore.step is None and way == "in_place")):
+        stands = way == "plain" or not (finished or (restore.step is None and way == "in_place"))
+        if not stands:
             rare("nobody stands in a step with the state of it")
-            way = "respawn"  # nobody stands in a step with the state of it
         situation = Situation(
-            lost=(*lost, *moving), raised=tuple(sorted(self._raised - set(lost))), way=way,
+            lost=(*lost, *moving), raised=tuple(sorted(self._raised - set(lost))), way=way if stands else "respawn",
             state=restore.step is not None or (start is not None and start.replicated == "transfer"),
             committed=self.step, error=self._user_error[0], trained=self._trained,
-            free=not self._raised and (drained.issuperset(lost) if drained else bool(self.links) and not lost),
+            stands=stands, free=not self._raised and (drained.issuperset(lost) if drained else bool(self.links) and not lost),
         )  # fmt: skip
         return decide_rung(situation=situation, spares=spares, budgets=self.budgets, world_size=self.options.world_size)
 
