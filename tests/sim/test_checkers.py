@@ -11,7 +11,8 @@ from outlast.engine.protocol.moving import Moving
 from outlast.engine.restore import RestoreVerdict
 from outlast.model.limits import RESPAWNS_COUNT
 from outlast.model.messages import Regroup
-from outlast.model.terms import CAUSES, Cause
+from outlast.model.records import Interruption
+from outlast.model.terms import CAUSES, Cause, FailureClass, Mechanism, Rung
 from outlast.sim import life
 from outlast.sim.checkers import Jury
 from outlast.sim.observations import (
@@ -21,7 +22,9 @@ from outlast.sim.observations import (
     Booked,
     Diagnosed,
     DrainPlanned,
+    MadeAnew,
     Named,
+    Noted,
     NothingMoves,
     Observation,
     Offered,
@@ -35,6 +38,7 @@ from outlast.sim.observations import (
     SaveFailed,
     StartedThere,
     StepDone,
+    Stock,
     WentOn,
 )
 from outlast.sim.shrink import shrink
@@ -72,6 +76,15 @@ def answered(rung: str, reason: str = "", **changes: object) -> Answered:
         "ranks": 3, "stop_asked": False, "error": False, "apart": False,
     }  # fmt: skip
     return Answered(**(given | changes))  # type: ignore[arg-type]
+
+
+def noted(nodes: int = 1, moved: int | None = None, **changes: object) -> Noted:
+    """Rank 1 was killed in step 4."""
+    given: dict[str, object] = {
+        "id": 1, "mechanism": Mechanism.SIGNAL, "detected_s": 1.0, "ranks": (1,), "pids": (1002,), "rung": Rung.RESPAWN, "left_s": 1.1, "resumed_s": 1.2,
+        "reason": "rank 1 ended: signal 9; step 3 is committed on a live rank",
+    }  # fmt: skip
+    return Noted(Interruption(**(given | changes)), nodes, moved)  # type: ignore[arg-type]
 
 
 ANEW = {"moves": False, "kept": (), "forked": ()}
@@ -143,6 +156,20 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
         ([*STEP, answered("respawn", there=(0, 1, 2), dead=())], "NoDearer"),
         ([*STEP, answered("respawn", ready=1)], "NoDearer"),
         ([failed("7 interruptions: a crash loop", plain=True)], "NotGivenUp"),
+        ([noted(ranks=(1, 1))], "SaidOnce"),
+        ([noted(pids=(1002, 1002))], "SaidOnce"),
+        ([noted(reason="rank 1 ended; rank 1 ended")], "SaidOnce"),
+        ([noted(reason="")], "SaidOnce"),
+        ([noted(rung=None)], "SaidOnce"),
+        ([noted(mechanism=Mechanism.EXCEPTION, failure_class=FailureClass.USER_CODE)], "Whole"),
+        ([noted(mechanism=Mechanism.EXCEPTION, error="boom")], "Whole"),
+        ([noted(failure_class=FailureClass.USER_CODE)], "Whole"),
+        ([noted(parent=2)], "Whole"),
+        ([noted(resumed_s=1.3), noted(id=2, parent=1)], "Whole"),
+        ([noted(restored_s=1.25)], "InOrder"),
+        ([MadeAnew(7, 1, 4, (3, 4))], "SealedUsed"),
+        ([Stock(2, 1, 0.1)], "Stocked"),
+        ([Stock(0, 1, 7.0)], "Stocked"),
         ([Diagnosed(1, {"a": 0.79}), acted("drain", "a")], "SureDrains"),
         ([Diagnosed(1, {"a": 0.79}), Diagnosed(1, {"a": 0.79}), acted("shrink", "a")], "SureDrains"),
         ([Diagnosed(1, {"a": 0.9}), acted("drain", "b")], "SureDrains"),

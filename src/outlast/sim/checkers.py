@@ -14,9 +14,11 @@ from outlast.model.terms import Cause
 from outlast.sim.answering import ANSWERING
 from outlast.sim.checker import Checker, Violation
 from outlast.sim.endings import Ends, NotGivenUp
+from outlast.sim.noting import NOTING
 from outlast.sim.observations import (
     Arrived,
     Booked,
+    MadeAnew,
     Named,
     NothingMoves,
     Observation,
@@ -30,6 +32,7 @@ from outlast.sim.observations import (
     Saved,
     SaveFailed,
     StepDone,
+    Stock,
     Stretch,
     WentOn,
 )
@@ -41,6 +44,7 @@ MECHANISMS = {  # what a fault may be called; who said that a peer is lost, and 
     "corrupt_disk": ("exception",),
     **dict.fromkeys(("lose_node", "cut", "lag", "freeze", "stop of an agent", "lose_coordinator"), ("lost_node", "hang", "lost_contact", "signal")),
 }  # fmt: skip
+RESTOCKED_S = limits.SPARE_PLAIN_WAIT_S + 1.0
 NOTICED_S = 0.5  # a verdict on a process reaches it this long after it is due
 
 
@@ -120,6 +124,30 @@ class SealedOnly(Checker):
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, Restored) and seen.step not in seen.found:
             yield f"rank {seen.rank} is to read step {seen.step} from the {seen.source}, which holds {list(seen.found) or 'nothing'}"
+
+
+class SealedUsed(Checker):
+    """What lies sealed of the step that a rank goes on from is read: nothing of it is made anew."""
+
+    of = (MadeAnew,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, MadeAnew) and seen.step > 0 and seen.step in seen.lies:
+            yield f"rank {seen.rank} goes on from step {seen.step}, which lies sealed in its slots, with private state as the script makes it"
+
+
+class Stocked(Checker):
+    """Spares that were spent are replaced, and there are never more than were asked for."""
+
+    of = (Stock,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, Stock):
+            return
+        if seen.spares > seen.wanted:
+            yield f"{seen.spares} spares live, and {seen.wanted} were asked for"
+        if seen.spares < seen.wanted and seen.quiet_s > RESTOCKED_S:
+            yield f"{seen.spares} spares live, and {seen.wanted} were asked for, {seen.quiet_s:.3f} s after anything happened"
 
 
 class GoodOnly(Checker):
@@ -280,8 +308,8 @@ class SecondsSum(Checker):
 
 
 ALL: tuple[type[Checker], ...] = (
-    OnePlan, OneOwner, Fenced, OnePoint, SealedOnly, GoodOnly, OnePast, LastGoodStays, SavesHurtNobody, NothingDurableLost, NothingLost,
-    NoFalseAlarm, OnlyTheGuilty, RightName, InTime, Room, AllThere, Prompt, SecondsSum, Ends, NotGivenUp, *ANSWERING, *POLICING,
+    OnePlan, OneOwner, Fenced, OnePoint, SealedOnly, SealedUsed, Stocked, GoodOnly, OnePast, LastGoodStays, SavesHurtNobody, NothingDurableLost, NothingLost,
+    NoFalseAlarm, OnlyTheGuilty, RightName, InTime, Room, AllThere, Prompt, SecondsSum, Ends, NotGivenUp, *ANSWERING, *NOTING, *POLICING,
 )  # fmt: skip
 
 

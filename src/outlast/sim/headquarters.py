@@ -44,6 +44,7 @@ class Headquarters:
         self._world = world
         self._timers: dict[str, int] = {}  # name -> what the timeline calls it
         self._ledger: list[tuple[float, Any]] = []
+        self.moved: dict[int, int] = {}  # interruption -> committed steps that it went back
         self._drained_at: int | None = None  # how often anything had been struck when a drain began that nobody has planned for yet
         self.epoch = 1
         self.lives = True
@@ -169,6 +170,8 @@ class Headquarters:
                 self._see_offered(generation, step_of(folder))
             world.planned()
             world.say(f"generation {generation} from step {min(steps, default=0)}")
+            if (opened := coordinator.interruptions.open) and steps:
+                self.moved[opened[-1].id] = self.moved.get(opened[-1].id, 0) + max(0, committed - min(steps))
             if steps and min(steps) < committed:
                 world.rolled_back.append((committed, min(steps)))
                 world.committed = min(steps)

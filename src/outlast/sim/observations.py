@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from outlast.model.messages import Regroup
+from outlast.model.records import Interruption
 from outlast.model.terms import Cause
 
 
@@ -44,6 +45,16 @@ class Restored:
     source: str
     step: int
     found: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MadeAnew:
+    """A rank is to go on from `step` with private state as the script makes it. `lies`: steps that lie sealed in its slots, where it lives."""
+
+    worker: int
+    rank: int
+    step: int
+    lies: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +248,26 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
+class Noted:
+    """The run is over, and an interruption stands in its ledger so. `nodes`: how many, and so how many clocks there are. `moved`: by its generation the run
+    had gone on from a later step than it went on from then, by so many; None: it is not known, as another one came before a step was committed.
+    """
+
+    record: Interruption
+    nodes: int
+    moved: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """A step is committed, and `spares` live, of `wanted`. `quiet_s`: so long ago anything was struck or planned, or a process ended."""
+
+    spares: int
+    wanted: int
+    quiet_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnosed:
     """An interruption that the run did not make itself gets a verdict. `outage`: it, or the one that it is part of; `blamed`: node -> how sure that is."""
 
@@ -275,5 +306,5 @@ class StartedThere:
 
 Observation = (
     Planned | RankGiven | Restored | Offered | Saved | SaveFailed | Pruned | Arrived | StepDone | Stretch | Regrouped | WentOn | RunOver | Named | Booked
-    | NothingMoves | Answered | Diagnosed | Acted | DrainPlanned | StartedThere
+    | NothingMoves | Answered | Noted | Stock | MadeAnew | Diagnosed | Acted | DrainPlanned | StartedThere
 )  # fmt: skip

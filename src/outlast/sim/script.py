@@ -18,7 +18,7 @@ from outlast.model.terms import Cause, Phase
 from outlast.sim.disk import step_of
 from outlast.sim.durations import APPLY_MOST_S, APPLY_S, BODY_SPREAD_S, SEAL_MOST_S, SEAL_S
 from outlast.sim.node import Script
-from outlast.sim.observations import Arrived, Restored
+from outlast.sim.observations import Arrived, MadeAnew, Restored
 from outlast.sim.processes import TORN, Died, PeerFailure, Process, Reenter, Thread, UserError
 from outlast.sim.world import World
 
@@ -265,6 +265,9 @@ class Main:
             self.reads("transfer image", plan, (step,) if there else ())
         if plan.private == "slot":
             self.reads("slots", plan, tuple(sorted(self.node.slots.get(self.p.rank, {}).values())))
+        if plan.private == "none" and plan.then == "start":
+            for one in self.p.each():
+                self.world.see(MadeAnew(one.worker, one.rank, plan.step, tuple(sorted(self.node.slots.get(one.rank, {}).values()))))
         if plan.private == "checkpoint":
             yield from self.read_checkpoint(plan)
         whole = plan.replicated != "none" or (self.sharded and plan.private == "slot")

@@ -27,7 +27,7 @@ from outlast.sim.fleets import Echo, Fleet
 from outlast.sim.headquarters import Headquarters
 from outlast.sim.links import Links
 from outlast.sim.node import Node, Script
-from outlast.sim.observations import Arrived, Booked, Named, NothingMoves, Observation, RankGiven, Regrouped, RunOver, StepDone
+from outlast.sim.observations import Arrived, Booked, Named, Noted, NothingMoves, Observation, RankGiven, Regrouped, RunOver, StepDone, Stock
 from outlast.sim.options import Options
 from outlast.sim.paths import Paths
 from outlast.sim.processes import Process
@@ -300,6 +300,8 @@ class World:
                 max_restarts=limits.RESTARTS_COUNT if self.options.max_restarts is None else self.options.max_restarts,
             )
         )  # fmt: skip
+        for one in interruptions.values():
+            self.see(Noted(one, self.options.nodes, self.hq.moved.get(one.id)))
         if self.options.way != "plain":
             for one in interruptions.values():
                 times_s = tuple(at_s - BEGAN_S for at_s in (one.fault_s, one.detected_s, one.left_s, one.restored_s, one.resumed_s) if at_s is not None)
@@ -357,9 +359,17 @@ class World:
                 self.commits.append((self.now_s, generation, one.rank, step))
                 if process.node.told:
                     self.say(f"rank {one.rank} commits step {step} in generation {generation}")
+        if self.options.spares and self.options.nodes == 1 and process.rank == 0:
+            self._see_stock()
         if self.options.way != "sharded" or self._all_have_sealed(step):
             self.committed = max(self.committed, step)
         self.stretches.committed(generation, step)
+
+    def _see_stock(self) -> None:
+        processes = self.nodes[0].processes.values()
+        spares = sum(p.alive and p.rank < 0 and not p.dying and p.worker not in p.node.doomed for p in processes)
+        since_s = max(BEGAN_S, self._planned_s, *(p.ended_s for p in processes), *(at_s for at_s, _, _ in self.strikes.struck))
+        self.see(Stock(spares, self.options.spares, self.now_s - since_s))
 
     def _all_have_sealed(self, step: int) -> bool:
         """`step`, or a later one."""

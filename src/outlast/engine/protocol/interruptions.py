@@ -74,7 +74,7 @@ class InterruptionLog:
         pids = last.pids if pid in last.pids else (*last.pids, *_known(pid))
         known = [moment for moment in (last.fault_s, fault_s) if moment is not None]
         kind = mechanism if stronger else last.mechanism
-        why = f"{reason}; {last.reason}" if stronger else last.reason if mechanism is last.mechanism else f"{last.reason}; {reason}"
+        why = _both(reason, last.reason) if stronger else last.reason if mechanism is last.mechanism else _both(last.reason, reason)
         self._put(
             replace(
                 last, ranks=ranks, pids=pids, mechanism=kind, failure_class=_class_of(kind), fault_s=min(known) if known else None,
@@ -94,13 +94,14 @@ class InterruptionLog:
             return
         ranks = tuple(rank for rank in last.ranks if rank not in living)
         if ranks != last.ranks:
-            why = last.reason if ranks else f"a connection between ranks was lost, and every process lives; {last.reason}"
+            why = last.reason if ranks else _both("a connection between ranks was lost, and every process lives", last.reason)
             self._put(replace(last, ranks=ranks, pids=tuple(pid for pid in last.pids if pid not in living.values()), reason=why))
 
     def node_lost(self, *, reason: str) -> None:
         """One that was blamed for not answering could not: its node is gone."""
         if self.open:
-            self._put(replace(self.open[-1], mechanism=Mechanism.LOST_NODE, reason=f"{reason}; {self.open[-1].reason}"))
+            kind = Mechanism.LOST_NODE
+            self._put(replace(self.open[-1], mechanism=kind, failure_class=_class_of(kind), reason=_both(reason, self.open[-1].reason)))
 
     def classify(self, *, failure_class: FailureClass, reason: str) -> None:
         if self.open:
@@ -110,7 +111,7 @@ class InterruptionLog:
         """All inventories are in and the rung is chosen."""
         for index, last in enumerate(list(self.open)):
             newest = index == len(self.open) - 1
-            why = f"{last.reason}; {reason}" if last.reason and reason not in last.reason else last.reason or reason
+            why = _both(last.reason, reason)
             self._put(
                 replace(
                     last, left_s=last.left_s or now_s, rung=last.rung or rung, reason=why if newest else last.reason,
@@ -132,7 +133,9 @@ class InterruptionLog:
         """The first new commit, in `generation`; how many interruptions it closed. A fault of that generation itself stays open."""
         closed = [one for one in self.open if one.generation < generation]
         for one in closed:
-            self._changed[one.id] = replace(one, resumed_s=at_s)
+            # That all have joined is heard of a moment after it is so, and may be heard after the commit that it led to.
+            regrouped_s, restored_s = (None if known_s is None else min(known_s, at_s) for known_s in (one.regrouped_s, one.restored_s))
+            self._changed[one.id] = replace(one, regrouped_s=regrouped_s, restored_s=restored_s, resumed_s=at_s)
         self.open = [one for one in self.open if one.generation >= generation]
         if closed:  # what is left came after that commit: it is no child of what the commit closed
             for index, one in enumerate(list(self.open)):
@@ -153,6 +156,11 @@ class InterruptionLog:
         self.open = [record if old.id == record.id else old for old in self.open]
         if all(old.id != record.id for old in self.open):
             self.open.append(record)
+
+
+def _both(first: str, second: str) -> str:
+    """One reason of two, with nothing in it twice."""
+    return "; ".join(dict.fromkeys(part for reason in (first, second) if reason for part in reason.split("; ")))
 
 
 def _known(pid: int) -> tuple[int, ...]:

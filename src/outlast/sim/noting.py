@@ -1,0 +1,84 @@
+"""Rules for what the ledger says of an interruption once the run is over: nothing twice, nothing out of order, nothing that was not so."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+
+from outlast.model.records import Interruption
+from outlast.model.terms import FailureClass, Mechanism
+from outlast.sim.checker import Checker
+from outlast.sim.observations import Noted, Observation
+
+TIMES = ("fault_s", "detected_s", "left_s", "regrouped_s", "restored_s", "resumed_s")  # in this order they come
+
+
+class SaidOnce(Checker):
+    """No rank, process or reason is said twice of one interruption; and each has a reason, and a rung once it is decided."""
+
+    of = (Noted,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, Noted):
+            return
+        one = seen.record
+        for what, said in (("ranks", one.ranks), ("processes", one.pids), ("reasons", tuple(one.reason.split("; ")))):
+            if twice := [each for each, count in Counter(said).items() if count > 1]:
+                yield f"interruption {one.id} names {what} {twice} more than once: {one.reason}"
+        if not one.reason:
+            yield f"interruption {one.id} has no reason"
+        if (one.rung is None) != (one.left_s is None):
+            yield f"interruption {one.id} has rung {one.rung}, and was decided at {one.left_s}"
+
+
+class Whole(Checker):
+    """An exception is a user's error, with its words; a child has a parent that is as old, and is over when that is."""
+
+    of = (Noted,)
+
+    def __init__(self) -> None:
+        self._known: dict[int, Interruption] = {}
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, Noted):
+            return
+        one = seen.record
+        self._known[one.id] = one
+        raised = one.mechanism is Mechanism.EXCEPTION
+        if raised and not one.error:
+            yield f"interruption {one.id} is an exception, and nobody says which"
+        if raised != (one.failure_class is FailureClass.USER_CODE):
+            yield f"interruption {one.id} is called {one.mechanism.value} and {one.failure_class.value}"
+        parent = self._known.get(one.parent) if one.parent is not None else None
+        if one.parent is not None and one.parent >= one.id:
+            yield f"interruption {one.id} is a child of {one.parent}, which came later"
+        if parent is not None and (parent.resumed_s, parent.parent) != (one.resumed_s, None):
+            yield f"interruption {one.id} was over at {one.resumed_s}, and its parent {parent.id} at {parent.resumed_s}"
+
+
+class InOrder(Checker):
+    """Its times come in their order, where one clock tells them."""
+
+    of = (Noted,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, Noted) or seen.nodes > 1:
+            return
+        known = [(name, at_s) for name in TIMES if (at_s := getattr(seen.record, name)) is not None]
+        for (first, first_s), (second, second_s) in itertools.pairwise(known):
+            if second_s < first_s - 1e-9:
+                yield f"interruption {seen.record.id} has {second} {second_s:.6f} before {first} {first_s:.6f}"
+
+
+class Charged(Checker):
+    """It is said to have cost as many committed steps as it did."""
+
+    of = (Noted,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Noted) and seen.nodes == 1 and seen.moved is not None and seen.record.steps_lost != seen.moved:
+            yield f"interruption {seen.record.id} is said to have cost {seen.record.steps_lost} committed steps, and it cost {seen.moved}"
+
+
+NOTING: tuple[type[Checker], ...] = (SaidOnce, Whole, InOrder)
