@@ -6,12 +6,16 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator
 
+from outlast.model import limits
 from outlast.model.records import Interruption
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.sim.checker import Checker
-from outlast.sim.observations import Noted, Observation
+from outlast.sim.observations import FirstFault, Noted, Observation
 
 TIMES = ("fault_s", "detected_s", "left_s", "regrouped_s", "restored_s", "resumed_s")  # in this order they come
+NOTICED_S = {"kill": 0.05, "exit": 0.05, "stop": limits.STOPPED_FLOOR_S + 0.1, "raise": 0.1}  # of a fault that comes alone, and a few latencies more
+BACK_S = 0.6  # likewise, until a step is committed again, where first steps are as quick as others
+LATENCIES = 10
 
 
 class SaidOnce(Checker):
@@ -81,4 +85,19 @@ class Charged(Checker):
             yield f"interruption {seen.record.id} is said to have cost {seen.record.steps_lost} committed steps, and it cost {seen.moved}"
 
 
-NOTING: tuple[type[Checker], ...] = (SaidOnce, Whole, InOrder)
+class BackInTime(Checker):
+    """A fault that comes alone is known, and over, as soon as its kind lets it be: nobody waits for what does not come."""
+
+    of = (FirstFault,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, FirstFault):
+            return
+        slack_s = LATENCIES * seen.latency_s
+        if seen.kind in NOTICED_S and seen.noticed_s > (bound_s := NOTICED_S[seen.kind] + slack_s + seen.first_step_s * (seen.kind == "raise")):
+            yield f"a {seen.kind} was known {seen.noticed_s:.3f} s after it struck, and {bound_s:.3f} s are enough"
+        if seen.back_s is not None and seen.back_s > (bound_s := BACK_S + slack_s + seen.first_step_s):
+            yield f"a step was committed {seen.back_s:.3f} s after a {seen.kind} was known, and {bound_s:.3f} s are enough"
+
+
+NOTING: tuple[type[Checker], ...] = (SaidOnce, Whole, InOrder, BackInTime)

@@ -259,6 +259,19 @@ class Noted:
 
 
 @dataclass(frozen=True, slots=True)
+class FirstFault:
+    """The run is over. What struck first was `kind`, and nothing else struck before it was known (`noticed_s` later), or, where `back_s` is not None, before
+    a step was committed again, `back_s` after that. `latency_s`, `first_step_s`: as in the options.
+    """
+
+    kind: str
+    noticed_s: float
+    back_s: float | None
+    latency_s: float
+    first_step_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Stock:
     """A step is committed, and `spares` live, of `wanted`. `quiet_s`: so long ago anything was struck or planned, or a process ended."""
 
@@ -306,5 +319,5 @@ class StartedThere:
 
 Observation = (
     Planned | RankGiven | Restored | Offered | Saved | SaveFailed | Pruned | Arrived | StepDone | Stretch | Regrouped | WentOn | RunOver | Named | Booked
-    | NothingMoves | Answered | Noted | Stock | MadeAnew | Diagnosed | Acted | DrainPlanned | StartedThere
+    | NothingMoves | Answered | Noted | Stock | FirstFault | MadeAnew | Diagnosed | Acted | DrainPlanned | StartedThere
 )  # fmt: skip

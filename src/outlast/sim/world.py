@@ -27,7 +27,7 @@ from outlast.sim.fleets import Echo, Fleet
 from outlast.sim.headquarters import Headquarters
 from outlast.sim.links import Links
 from outlast.sim.node import Node, Script
-from outlast.sim.observations import Arrived, Booked, Named, Noted, NothingMoves, Observation, RankGiven, Regrouped, RunOver, StepDone, Stock
+from outlast.sim.observations import Arrived, Booked, FirstFault, Named, Noted, NothingMoves, Observation, RankGiven, Regrouped, RunOver, StepDone, Stock
 from outlast.sim.options import Options
 from outlast.sim.paths import Paths
 from outlast.sim.processes import Process
@@ -100,7 +100,7 @@ class World:
         self.worked = Worked(options.ranks)
         if self.fleet is not None:
             self.worked.only(self.fleet.without_likes(options.ranks))
-        self.stop_asked = False
+        self.stop_asked, self.stop_asked_s = False, math.inf
         self.living = 0  # processes that live
         self.bound_s = math.inf
         self.stretches = Stretches(self, every_step=every_step)
@@ -177,7 +177,7 @@ class World:
 
     def ask_stop(self, *, reason: str, exit_code: int) -> None:
         """Somebody wants the run to end."""
-        self.stop_asked = True
+        self.stop_asked, self.stop_asked_s = True, self.now_s
         self.hq.ask_stop(reason=reason, exit_code=exit_code)
 
     def see(self, seen: Observation) -> None:
@@ -300,6 +300,7 @@ class World:
                 max_restarts=limits.RESTARTS_COUNT if self.options.max_restarts is None else self.options.max_restarts,
             )
         )  # fmt: skip
+        self._see_first_fault()
         for one in interruptions.values():
             self.see(Noted(one, self.options.nodes, self.hq.moved.get(one.id)))
         if self.options.way != "plain":
@@ -322,6 +323,16 @@ class World:
             self.fleet.spread(self.worked)
         booked = self.lives.account(world_size=self.options.ranks, began_s=BEGAN_S, over_s=self.now_s, interruptions=records)
         self.see(Booked(booked.wall_s, booked.by_rank, self.worked.seconds(), self.worked.unsure_s(), bool(records) or end.state != "ended"))
+
+    def _see_first_fault(self) -> None:
+        if not self.interruptions or not self.strikes.struck:
+            return
+        struck, first = self.strikes.struck, self.interruptions[min(self.interruptions)]
+        (at_s, fault, worker), next_s = struck[0], struck[1][0] if len(struck) > 1 else math.inf
+        if worker and worker + 1000 in first.pids and first.detected_s < next_s:
+            alone = first.resumed_s is not None and first.resumed_s < min(next_s, self.stop_asked_s)
+            back_s = first.resumed_s - first.detected_s if alone and first.resumed_s is not None else None
+            self.see(FirstFault(fault.kind, first.detected_s - at_s, back_s, self.options.latency_s, self.options.first_step_s))
 
     # --- what the script tells -----------------------------------------------------------------------------
 
