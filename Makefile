@@ -31,8 +31,8 @@ run: $(STAMP)  ## train for a minute under fire, then undisturbed, and compare
 test: $(STAMP)  ## the tests, real processes included; under ten minutes on two cores
 	$(BIN)/python tests/halves.py $(ARGS)
 
-unit: $(STAMP)  ## of those the ones that start no process: decisions, arithmetic, readers; under a minute
-	$(BIN)/python -m pytest tests/model tests/engine tests/ledger tests/test_layers.py tests/test_tidy.py $(ARGS)
+unit: $(STAMP)  ## of those the fast ones, that start no worker: decisions, arithmetic, layers, style; under a minute
+	$(BIN)/python -m pytest tests/model tests/engine tests/test_layers.py tests/test_tidy.py $(ARGS)
 
 lint: $(STAMP)  ## ruff
 	$(BIN)/ruff check .
