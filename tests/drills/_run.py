@@ -77,6 +77,9 @@ class Outcome:
         return f"exit code {self.code}\n--- interruptions\n{lines}\n--- stderr\n{self.stderr[-6000:]}\n--- stdout\n{self.stdout[-2000:]}"
 
 
+CalmRun = Callable[..., Outcome]  # of the fixture `calm_run`: script and arguments in, a run out that nothing happens to
+
+
 class Drill:
     """A run as its operator sees it."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.drills._run import Drill, Fault, Outcome, drilled
+from tests.drills._run import CalmRun, Drill, Fault, Outcome, drilled
 
 pytestmark = pytest.mark.timeout(150)
 INSIDE = ("forward", "backward", "before_optimizer", "apply", "tail")  # places of scripts/ddp.py
@@ -19,28 +19,10 @@ MARKS = ("sealing", "prepared", "voting", "passed", "applied", "committed")  # p
 Calm = Callable[..., dict[int, str]]
 
 
-@pytest.fixture(scope="session")
-def calm_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Outcome]:
-    """A run with these arguments that nothing happens to. Each is made once."""
-    known: dict[tuple[str | int, ...], Outcome] = {}
-
-    def run(*arguments: str | int) -> Outcome:
-        if arguments not in known:
-            outcome = drilled(tmp_path_factory.mktemp("calm"), "ddp.py", *arguments)
-            assert outcome.code == 0, str(outcome)
-            assert outcome.interruptions == [], str(outcome)
-            assert sorted(outcome.digests) == [0, 1, 2, 3], str(outcome)
-            outcome.ledger_is_sound()
-            known[arguments] = outcome
-        return known[arguments]
-
-    return run
-
-
-@pytest.fixture(scope="session")
-def calm(calm_run: Callable[..., Outcome]) -> Calm:
+@pytest.fixture
+def calm(calm_run: CalmRun) -> Calm:
     """Its digests by rank."""
-    return lambda *arguments: calm_run(*arguments).digests
+    return lambda *arguments: calm_run("ddp.py", *arguments).digests
 
 
 @pytest.fixture
@@ -225,8 +207,8 @@ def test_the_store_and_a_rank_at_once(tmp_path: Path, calm: Calm) -> None:
 
 
 def test_an_exception_that_comes_once_is_repeated_in_place(tmp_path: Path, calm: Calm) -> None:
-    outcome = drilled(tmp_path, "ddp.py", strikes=[{"at": "forward", "rank": 1, "step": 5, "do": "raise"}])
-    nothing_shows(outcome, calm(), faults=1, rungs={"repeat"})
+    outcome = drilled(tmp_path, "ddp.py", "--steps", 60, strikes=[{"at": "forward", "rank": 1, "step": 5, "do": "raise"}])
+    nothing_shows(outcome, calm("--steps", 60), faults=1, rungs={"repeat"})
     one = outcome.interruptions[0]
     assert (one["mechanism"], one["class"], one["ranks"], one["steps_repeated"]) == ("exception", "user_code", [1], 1)
     assert "Struck: struck at forward" in one["traceback"]
@@ -332,13 +314,13 @@ def evaluations(outcome: Outcome) -> set[str]:
 @pytest.mark.parametrize("spares", [0, 1])
 @pytest.mark.parametrize("place", ["evaluate", "evaluated", "phase_over", "forward"])
 @pytest.mark.parametrize("rank", [0, 2])
-def test_a_kill_in_a_phase_repeats_the_phase_with_all_ranks(tmp_path: Path, calm_run: Callable[..., Outcome], place: str, rank: int, spares: int) -> None:
+def test_a_kill_in_a_phase_repeats_the_phase_with_all_ranks(tmp_path: Path, calm_run: CalmRun, place: str, rank: int, spares: int) -> None:
     """The phase has a collective: a newcomer that went straight to the next step would meet it with another. forward: of the step after it."""
     arguments = ("--evaluate", 3)
     fault = kill_at(place, rank, 7 if place == "forward" else 6)
     outcome = drilled(tmp_path, "ddp.py", *arguments, flags=("--spares", spares), strikes=[fault])
-    nothing_shows(outcome, calm_run(*arguments).digests, faults=1, rungs={"spare", "respawn"})
-    assert evaluations(outcome) <= evaluations(calm_run(*arguments)), str(outcome)
+    nothing_shows(outcome, calm_run("ddp.py", *arguments).digests, faults=1, rungs={"spare", "respawn"})
+    assert evaluations(outcome) <= evaluations(calm_run("ddp.py", *arguments)), str(outcome)
     assert len(evaluations(outcome)) >= 3, str(outcome)
     if place != "phase_over":  # there the survivors may be on either side of the phase's end
         assert outcome.interruptions[0]["steps_repeated"] == (1 if place == "forward" else 0), str(outcome)
@@ -346,30 +328,30 @@ def test_a_kill_in_a_phase_repeats_the_phase_with_all_ranks(tmp_path: Path, calm
 
 @pytest.mark.drill
 @pytest.mark.parametrize("mark", MARKS)
-def test_a_kill_at_the_end_of_a_step_that_a_phase_follows(tmp_path: Path, calm_run: Callable[..., Outcome], mark: str) -> None:
+def test_a_kill_at_the_end_of_a_step_that_a_phase_follows(tmp_path: Path, calm_run: CalmRun, mark: str) -> None:
     """The successor takes the committed step over, and the phase after it lies ahead of everybody."""
     arguments = ("--evaluate", 3)
     outcome = drilled(tmp_path, "ddp.py", *arguments, marks=[kill_at(mark, 2, 6)])
-    nothing_shows(outcome, calm_run(*arguments).digests, faults=1, rungs={"respawn"})
-    assert evaluations(outcome) == evaluations(calm_run(*arguments)), str(outcome)
+    nothing_shows(outcome, calm_run("ddp.py", *arguments).digests, faults=1, rungs={"respawn"})
+    assert evaluations(outcome) == evaluations(calm_run("ddp.py", *arguments)), str(outcome)
 
 
 @pytest.mark.drill
 @pytest.mark.parametrize("mark", ["grouping", "restoring", "joined"])
-def test_a_successor_that_dies_on_its_way_into_a_phase(tmp_path: Path, calm_run: Callable[..., Outcome], mark: str) -> None:
+def test_a_successor_that_dies_on_its_way_into_a_phase(tmp_path: Path, calm_run: CalmRun, mark: str) -> None:
     arguments = ("--evaluate", 3)
     strikes, marks = [kill_at("evaluate", 2, 6)], [{"mark": mark, "rank": 2, "generation": 2, "do": "SIGKILL"}]
     outcome = drilled(tmp_path, "ddp.py", *arguments, strikes=strikes, marks=marks)
-    nothing_shows(outcome, calm_run(*arguments).digests, faults=2, rungs={"respawn"})
-    assert evaluations(outcome) == evaluations(calm_run(*arguments)), str(outcome)
+    nothing_shows(outcome, calm_run("ddp.py", *arguments).digests, faults=2, rungs={"respawn"})
+    assert evaluations(outcome) == evaluations(calm_run("ddp.py", *arguments)), str(outcome)
 
 
 @pytest.mark.drill
-def test_an_exception_in_a_phase_repeats_it_in_place(tmp_path: Path, calm_run: Callable[..., Outcome]) -> None:
+def test_an_exception_in_a_phase_repeats_it_in_place(tmp_path: Path, calm_run: CalmRun) -> None:
     arguments = ("--evaluate", 3)
     outcome = drilled(tmp_path, "ddp.py", *arguments, strikes=[{"at": "evaluate", "rank": 1, "step": 6, "do": "raise"}])
-    nothing_shows(outcome, calm_run(*arguments).digests, faults=1, rungs={"repeat"})
-    assert evaluations(outcome) == evaluations(calm_run(*arguments)), str(outcome)
+    nothing_shows(outcome, calm_run("ddp.py", *arguments).digests, faults=1, rungs={"repeat"})
+    assert evaluations(outcome) == evaluations(calm_run("ddp.py", *arguments)), str(outcome)
 
 
 # --- how the script is made -------------------------------------------------------------------------------

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.drills._run import Drill, Outcome, drilled
+from tests.drills._run import CalmRun, Drill, Outcome, drilled
 
+Calm = Callable[..., dict[int, str]]
 SCRIPT, STEPS = "fsdp.py", 12
+SHARED = 30  # steps of the quick ones, and of test_resume.py: they are compared with one run
 STRIKES = ("forward", "backward", "before_optimizer", "apply", "tail")
 MARKS = ("prepared", "voting", "passed", "applied", "sealing", "sealed", "committed", "finishing")
 REENTRY = ("grouping", "restoring", "joined")
 
 
-@pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
-    """Digests of a run that nothing happens to."""
-    return undisturbed(tmp_path_factory.mktemp("calm"), STEPS)
+@pytest.fixture
+def calm(calm_run: CalmRun) -> Calm:
+    """Digests by rank of a run of so many steps that nothing happens to."""
+    return lambda steps, *arguments: calm_run(SCRIPT, "--steps", steps, *arguments).digests
 
 
-def undisturbed(folder: Path, steps: int, *arguments: str | int) -> dict[int, str]:
-    outcome = drilled(folder, SCRIPT, "--steps", steps, *arguments)
-    assert outcome.code == 0, outcome
-    assert outcome.interruptions == [], outcome
-    assert len(outcome.digests) == 4, outcome
-    return outcome.digests
+@pytest.fixture
+def expected(calm: Calm) -> dict[int, str]:
+    return calm(STEPS)
 
 
 def as_if_nothing_had_happened(outcome: Outcome, expected: dict[int, str]) -> None:
@@ -58,17 +58,15 @@ def killed(place: str, *, rank: int, step: int, do: str = "SIGKILL") -> dict[str
 
 
 @pytest.mark.timeout(300)
-def test_a_rank_killed_at_every_place_in_turn_costs_no_committed_step(tmp_path: Path) -> None:
+def test_a_rank_killed_at_every_place_in_turn_costs_no_committed_step(tmp_path: Path, calm: Calm) -> None:
     """One run: rank 2 is killed once at each mark of the transaction, then rank 1 once at each place of the script's, six steps apart."""
     marks = [{"mark": name, "rank": 2, "step": 5 + 6 * number, "do": "SIGKILL"} for number, name in enumerate(MARKS)]
     strikes = [{"at": name, "rank": 1, "step": 5 + 6 * (len(MARKS) + number), "do": "SIGKILL"} for number, name in enumerate(STRIKES)]
-    (tmp_path / "calm").mkdir()
-    expected = undisturbed(tmp_path / "calm", 80)
     outcome = drilled(tmp_path, SCRIPT, "--steps", 80, marks=marks, strikes=strikes, within_s=120.0)
     assert faults_fired(tmp_path) == len(marks) + len(strikes), outcome
     assert len(outcome.interruptions) == len(marks) + len(strikes), outcome
     assert {one["rung"] for one in outcome.interruptions} == {"respawn"}, outcome
-    as_if_nothing_had_happened(outcome, expected)
+    as_if_nothing_had_happened(outcome, calm(80))
 
 
 @pytest.mark.drill
@@ -116,15 +114,13 @@ def test_two_ranks_killed_at_once(tmp_path: Path, expected: dict[int, str], plac
 
 
 @pytest.mark.timeout(300)
-def test_all_ranks_killed_at_once_go_on_from_their_images_without_a_checkpoint(tmp_path: Path) -> None:
-    (tmp_path / "calm").mkdir()
-    expected = undisturbed(tmp_path / "calm", 30)
-    with Drill(tmp_path, SCRIPT, "--steps", 30, "--step-s", 0.05) as drill:
+def test_all_ranks_killed_at_once_go_on_from_their_images_without_a_checkpoint(tmp_path: Path, calm: Calm) -> None:
+    with Drill(tmp_path, SCRIPT, "--steps", SHARED, "--step-s", 0.05) as drill:
         drill.until(lambda: drill.step >= 8, "step 8")
         for rank in range(4):
             os.kill(drill.pid_of(rank), signal.SIGKILL)
         outcome = drill.finish()
-    as_if_nothing_had_happened(outcome, expected)
+    as_if_nothing_had_happened(outcome, calm(SHARED))
     assert [one["rung"] for one in outcome.interruptions] == ["restart"], outcome
     assert sorted(outcome.interruptions[0]["ranks"]) == [0, 1, 2, 3], outcome
 
@@ -135,13 +131,11 @@ def test_all_ranks_killed_at_once_go_on_from_their_images_without_a_checkpoint(t
 @pytest.mark.drill
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("place", ["backward", "voting", "apply", "sealing", "committed"])
-def test_two_replicas_of_two_shards(tmp_path: Path, place: str) -> None:
+def test_two_replicas_of_two_shards(tmp_path: Path, calm: Calm, place: str) -> None:
     """HSDP on a mesh of 2x2."""
-    (tmp_path / "calm").mkdir()
-    expected = undisturbed(tmp_path / "calm", STEPS, "--hsdp")
     outcome = drilled(tmp_path, SCRIPT, "--steps", STEPS, "--hsdp", **killed(place, rank=2, step=6))
     assert faults_fired(tmp_path) == 1, outcome
-    as_if_nothing_had_happened(outcome, expected)
+    as_if_nothing_had_happened(outcome, calm(STEPS, "--hsdp"))
 
 
 @pytest.mark.drill
@@ -215,30 +209,25 @@ def flip(path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.drill  # once, on a busy machine, no step was said to be lost where one was done again: the cause is not found yet
-@pytest.mark.parametrize("struck", [STEPS, 6, 1])
-def test_with_a_snapshot_each_fifth_step_all_go_back_to_the_newest_and_end_the_same(tmp_path: Path, struck: int) -> None:
-    """Rank 1 dies in the forward of step `struck`, of twelve. Each step's on-commit work is done once by ranks that live on."""
-    (tmp_path / "calm").mkdir()
-    expected = undisturbed(tmp_path / "calm", STEPS)
-    outcome = drilled(tmp_path, SCRIPT, "--steps", STEPS, flags=("--snapshot-every", 5), **killed("forward", rank=1, step=struck))
+@pytest.mark.parametrize(("steps", "struck"), [(SHARED, 13), *(pytest.param(STEPS, struck, marks=pytest.mark.drill) for struck in (STEPS, 6, 1))])
+def test_with_a_snapshot_each_fifth_step_all_go_back_to_the_newest_and_end_the_same(tmp_path: Path, calm: Calm, steps: int, struck: int) -> None:
+    """Rank 1 dies in the forward of step `struck`. Each step's on-commit work is done once by ranks that live on."""
+    outcome = drilled(tmp_path, SCRIPT, "--steps", steps, flags=("--snapshot-every", 5), **killed("forward", rank=1, step=struck))
     assert faults_fired(tmp_path) == 1, outcome
     (one,) = outcome.interruptions
     assert outcome.code == 0, outcome
-    assert outcome.digests == expected, outcome
+    assert outcome.digests == calm(steps), outcome
     assert one["steps_lost"] == (struck - 1) % 5, outcome
     assert f"step {(struck - 1) // 5 * 5} is the newest snapshot" in one["reason"], outcome
     for rank in (0, 2, 3):
-        assert [step for of, step, _ in outcome.commits if of == rank] == list(range(1, STEPS + 1)), outcome
+        assert [step for of, step, _ in outcome.commits if of == rank] == list(range(1, steps + 1)), outcome
     outcome.ledger_is_sound(lossless=False)
 
 
 @pytest.mark.drill
 @pytest.mark.timeout(300)
-def test_of_two_snapshots_the_one_before_is_there_while_the_next_is_sealed(tmp_path: Path) -> None:
+def test_of_two_snapshots_the_one_before_is_there_while_the_next_is_sealed(tmp_path: Path, expected: dict[int, str]) -> None:
     """Rank 2 dies while it seals step 10, beside the image of 5, and rank 0 while it seals the last, 12, which lies on no grid."""
-    (tmp_path / "calm").mkdir()
-    expected = undisturbed(tmp_path / "calm", STEPS)
     marks = [{"mark": "sealing", "rank": rank, "step": step, "do": "SIGKILL"} for rank, step in ((2, 10), (0, STEPS))]
     outcome = drilled(tmp_path, SCRIPT, "--steps", STEPS, flags=("--snapshot-every", 5), marks=marks)
     assert faults_fired(tmp_path) == 2, outcome

@@ -15,16 +15,10 @@ from outlast.app.report import report_facts
 from outlast.runtime.ledger.view import look
 from outlast.runtime.tiers import local
 from tests.drills._pids import alive, below, until, zombies_of
-from tests.drills._run import Drill, Outcome, drilled
+from tests.drills._run import CalmRun, Drill, Outcome, drilled
 
 STEPS = 60
-
-
-def undisturbed(folder: Path, script: str, *arguments: str | int) -> dict[int, str]:
-    folder.mkdir()
-    outcome = drilled(folder, script, *arguments)
-    assert outcome.code == 0, outcome
-    return outcome.digests
+SHARDED_STEPS = 30  # as in test_fsdp.py
 
 
 def kill_launcher(drill: Drill) -> None:
@@ -49,16 +43,16 @@ def two_sessions_that_sum_up(folder: Path, outcome: Outcome) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_sharded_state_outlives_its_launcher_in_the_vault(tmp_path: Path) -> None:
+def test_sharded_state_outlives_its_launcher_in_the_vault(tmp_path: Path, calm_run: CalmRun) -> None:
     """No checkpoint is ever written: the images of a step that all ranks sealed are enough."""
-    expected = undisturbed(tmp_path / "calm", "fsdp.py", "--steps", STEPS)
-    with Drill(tmp_path, "fsdp.py", "--steps", STEPS, "--step-s", 0.05) as drill:
+    expected = calm_run("fsdp.py", "--steps", SHARDED_STEPS).digests
+    with Drill(tmp_path, "fsdp.py", "--steps", SHARDED_STEPS, "--step-s", 0.05) as drill:
         drill.until(lambda: drill.step >= 10, "step 10")
         kill_launcher(drill)
         everywhere = min(max(step for of, step, _ in drill.commits if of == rank) for rank in range(4))
         assert drill.status["state"] == "lost"
         assert {worker["state"] for worker in drill.status["workers"]} == {"lost"}
-    outcome = resumed(tmp_path, "fsdp.py", "--steps", STEPS)
+    outcome = resumed(tmp_path, "fsdp.py", "--steps", SHARDED_STEPS)
     assert outcome.code == 0, outcome
     assert outcome.digests == expected, outcome
     said = next(line for line in outcome.stderr.splitlines() if "resuming" in line)
@@ -68,9 +62,9 @@ def test_sharded_state_outlives_its_launcher_in_the_vault(tmp_path: Path) -> Non
 
 @pytest.mark.drill
 @pytest.mark.timeout(300)
-def test_replicated_state_goes_on_from_the_newest_checkpoint(tmp_path: Path) -> None:
+def test_replicated_state_goes_on_from_the_newest_checkpoint(tmp_path: Path, calm_run: CalmRun) -> None:
     """Two loader workers per rank are alive as well when the launcher goes."""
-    expected = undisturbed(tmp_path / "calm", "ddp.py", "--steps", STEPS)
+    expected = calm_run("ddp.py", "--steps", STEPS).digests
     flags = ("--checkpoint-every", 5)
     with Drill(tmp_path, "ddp.py", "--steps", STEPS, "--loaders", 2, flags=flags, strikes=[{"at": "forward", "rank": 2, "step": 18, "do": "sleep"}]) as drill:
         root = drill.folder / "checkpoints"
@@ -101,9 +95,9 @@ def test_no_zombie_stays_with_the_launcher(tmp_path: Path) -> None:
 @pytest.mark.drill
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("script", ["ddp.py", "fsdp.py"])
-def test_a_checkpoint_cut_short_is_never_offered(tmp_path: Path, script: str) -> None:
+def test_a_checkpoint_cut_short_is_never_offered(tmp_path: Path, calm_run: CalmRun, script: str) -> None:
     """Rank 2 is held up at its save of step 10 while the others write theirs; then everything is killed."""
-    expected = undisturbed(tmp_path / "calm", script, "--steps", 20)
+    expected = calm_run(script, "--steps", 20).digests
     flags = ("--checkpoint-every", 5)
     with Drill(tmp_path, script, "--steps", 20, flags=flags, marks=[{"mark": "saving", "rank": 2, "step": 10, "do": "sleep"}]) as drill:
         folder = local.checkpoint_folder(drill.folder / "checkpoints", 10)
@@ -120,8 +114,8 @@ def test_a_checkpoint_cut_short_is_never_offered(tmp_path: Path, script: str) ->
 
 @pytest.mark.drill
 @pytest.mark.timeout(300)
-def test_a_rank_killed_in_its_save_costs_that_checkpoint_only(tmp_path: Path) -> None:
-    expected = undisturbed(tmp_path / "calm", "ddp.py", "--steps", 20)
+def test_a_rank_killed_in_its_save_costs_that_checkpoint_only(tmp_path: Path, calm_run: CalmRun) -> None:
+    expected = calm_run("ddp.py", "--steps", 20).digests
     outcome = drilled(tmp_path, "ddp.py", "--steps", 20, flags=("--checkpoint-every", 5), marks=[{"mark": "saving", "rank": 2, "step": 10, "do": "SIGKILL"}])
     assert outcome.code == 0, outcome
     assert outcome.digests == expected, outcome
@@ -131,11 +125,11 @@ def test_a_rank_killed_in_its_save_costs_that_checkpoint_only(tmp_path: Path) ->
 
 @pytest.mark.drill
 @pytest.mark.timeout(300)
-def test_a_full_disk_costs_the_checkpoint_and_nothing_else(tmp_path: Path) -> None:
+def test_a_full_disk_costs_the_checkpoint_and_nothing_else(tmp_path: Path, calm_run: CalmRun) -> None:
     """A small file system of its own takes the first checkpoints and then no more."""
     if not can_mount():
         pytest.skip("needs the right to mount a small file system (root)")
-    expected = undisturbed(tmp_path / "calm", "ddp.py", "--steps", 20)
+    expected = calm_run("ddp.py", "--steps", 20).digests
     disk, kept = tmp_path / "disk", tmp_path / "kept"
     disk.mkdir()
     mount = f'mount -t tmpfs -o size=2200k tmpfs {disk} && "$@"; code=$?; cp -r {disk} {kept}; exit $code'
@@ -161,9 +155,9 @@ def can_mount() -> bool:
 
 @pytest.mark.drill
 @pytest.mark.timeout(300)
-def test_a_checkpoint_that_is_not_as_written_any_more_is_passed_over_when_all_ranks_are_lost(tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_not_as_written_any_more_is_passed_over_when_all_ranks_are_lost(tmp_path: Path, calm_run: CalmRun) -> None:
     """Rank 2 is held up in step 18; a bit flips in the checkpoint of step 15; then every rank is killed. The run goes on by itself."""
-    expected = undisturbed(tmp_path / "calm", "ddp.py", "--steps", STEPS)
+    expected = calm_run("ddp.py", "--steps", STEPS).digests
     flags = ("--checkpoint-every", 5)
     with Drill(tmp_path, "ddp.py", "--steps", STEPS, flags=flags, strikes=[{"at": "forward", "rank": 2, "step": 18, "do": "sleep"}]) as drill:
         root = drill.folder / "checkpoints"
@@ -189,8 +183,8 @@ def test_a_checkpoint_that_is_not_as_written_any_more_is_passed_over_when_all_ra
 @pytest.mark.drill
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stopped_run_goes_on_from_the_checkpoint_of_its_stop(tmp_path: Path, number: signal.Signals, code: int) -> None:
-    expected = undisturbed(tmp_path / "calm", "ddp.py", "--steps", STEPS)
+def test_a_stopped_run_goes_on_from_the_checkpoint_of_its_stop(tmp_path: Path, calm_run: CalmRun, number: signal.Signals, code: int) -> None:
+    expected = calm_run("ddp.py", "--steps", STEPS).digests
     flags = ("--checkpoint-every", 1000)
     with Drill(tmp_path, "ddp.py", "--steps", STEPS, flags=flags) as drill:
         drill.until(lambda: drill.step >= 5, "step 5")

@@ -35,7 +35,11 @@ sys.exit(cli.main(["run", "--nproc-per-node", "1", "--run-dir", *sys.argv[3:]]))
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("place", "number", "code"),
-    [("make", signal.SIGINT, 130), ("prepare", signal.SIGTERM, 143), ("prepare", signal.SIGINT, 130), ("listen", signal.SIGTERM, 143)],
+    [
+        ("make", signal.SIGINT, 130),
+        ("prepare", signal.SIGTERM, 143),
+        *(pytest.param(place, number, 128 + number, marks=pytest.mark.drill) for place, number in (("prepare", signal.SIGINT), ("listen", signal.SIGTERM))),
+    ],
 )
 def test_a_signal_before_the_loop_leaves_no_vault_and_a_run_that_was_stopped(tmp_path: Path, place: str, number: signal.Signals, code: int) -> None:
     """Method: the launcher strikes itself at three places: the vault was just made, everything is being prepared, the loop has just taken the signals."""

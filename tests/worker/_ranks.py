@@ -13,7 +13,7 @@ from typing import Any
 
 os.environ.setdefault("RES_OPTIONS", "attempts:0")  # torch's store asks the DNS at each connection; a lost answer costs 5 s
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["torch", "torch.distributed.device_mesh", "torch.optim", "torch.nn.parallel", "torch._dynamo"])
+_FORKS.set_forkserver_preload(["torch", "torch.distributed.device_mesh", "torch.optim", "torch.nn.parallel", "torch.distributed.fsdp", "torch._dynamo"])
 
 
 @dataclass(slots=True)

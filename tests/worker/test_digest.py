@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 import tempfile
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +14,7 @@ from torch import nn
 from outlast.errors import StateError
 from outlast.runtime.worker.digest import digest
 from outlast.runtime.worker.state import State
+from tests.worker._ranks import Rank, run_ranks
 
 JOIN_S = 60
 
@@ -142,29 +140,18 @@ def shard(rank: int, folder: str) -> dict[str, Any]:
     return out
 
 
-def _rank(work: Any, rank: int, folder: str) -> None:
+def _rank(rank: Rank, work: Any, folder: str) -> str:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    Path(folder, f"rank-{rank}.json").write_text(json.dumps(work(rank, folder)))
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank.rank, world_size=2)
+    said = json.dumps(work(rank.rank, folder))
     dist.destroy_process_group()
-    os._exit(0)  # all is said; once in some hundred times torch aborts at the interpreter's end, where a DDP outlives its group
+    return said
 
 
 def on_two_ranks(work: Any) -> list[dict[str, Any]]:
-    """Two spawned processes over gloo; bounded by JOIN_S."""
-    context = multiprocessing.get_context("spawn")
+    """Two processes over gloo; bounded by JOIN_S."""
     with tempfile.TemporaryDirectory() as folder:
-        processes = [context.Process(target=_rank, args=(work, rank, folder)) for rank in range(2)]
-        try:
-            for process in processes:
-                process.start()
-            for process in processes:
-                process.join(JOIN_S)
-                assert process.exitcode == 0, f"a rank ended with {process.exitcode}"
-        finally:
-            for process in processes:
-                process.kill()
-        return [json.loads(Path(folder, f"rank-{rank}.json").read_text()) for rank in range(2)]
+        return [json.loads(said) for said in run_ranks(2, _rank, work, folder, timeout_s=JOIN_S)]
 
 
 def test_ranks_of_a_ddp_run_agree_on_parameters_and_all_covers_their_own_buffers() -> None:

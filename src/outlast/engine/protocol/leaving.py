@@ -79,6 +79,8 @@ class Leaving(Faults):
 
     def _decide(self, now_s: float) -> list[Output]:
         sharded, restore = self.roster.sharded, self._restore()
+        if sharded:
+            self._note_step(self.roster.committed_by_all(), 0)  # the beacons were read up to a tick ago, and a dead rank's counts only with its end
         finished = any(m.finished or m.done for m in self.roster.members())
         torn = [] if sharded or restore.step is None or finished else self.roster.torn(restore)
         if torn:  # alive, but what it holds is neither step: it comes anew

@@ -264,6 +264,10 @@ class Roster:
                 ranks.append(rank)
         return out + [_held(said, tuple(ranks), usable=not finished) for (said, finished), ranks in alike.items()]
 
+    def committed_by_all(self) -> int:
+        """The newest step that the present, or last, holder of each rank has committed; -1: one has no state yet. True once all stand still or are dead."""
+        return min(held.committed for held in self.holdings())
+
     def torn(self, restore: RestoreVerdict) -> list[Member]:
         """Live members with attached state that cannot reach the restore point in their process."""
         return [m for m in self.live() if m.rank not in restore.settle and m.still is not None and m.still.committed >= 0]

@@ -1,0 +1,75 @@
+"""How many steps a failure under sharded state is said to cost, where not each step is sealed: by what each rank has committed when all stand still."""
+
+from __future__ import annotations
+
+import pytest
+
+from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart
+from outlast.engine.protocol.outputs import Output, Record
+from outlast.model.messages import Committed, FromAgent, FromWorker, Hello, Inventory, Joined, Progress, Registered, StoreUp, WorkerExited, WorkerStarted
+from outlast.model.records import Interruption
+
+SEALED = (5, 10)
+
+
+class Run:
+    """Two ranks of sharded state in training. `interruption`: as the ledger has it."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.interruption: Interruption | None = None
+        self.coordinator = Coordinator(options=CoordinatorOptions(world_size=2, start=Restart()))
+        self._keep(self.coordinator.start(now_s=0.0))
+        first, second = self.workers = [member.worker for member in self.coordinator.roster.members()]
+        self.say(StoreUp("127.0.0.1", 1, 1))
+        for worker in (first, second):
+            self.say(WorkerStarted(worker, 100 + worker, "node", self.now_s), Hello(worker, 100 + worker))
+            self.say(Registered(worker, 1, 0, "reenter", True, True, ""))
+        for worker in (first, second):
+            self.say(Joined(worker, 1, 0, 0.1, 0.1))
+        for worker in (first, second):
+            self.say(Committed(worker, 1, 1, self.now_s))
+
+    def say(self, *messages: FromWorker | FromAgent) -> None:
+        for message in messages:
+            self.now_s += 0.01
+            self._keep(self.coordinator.on_message(message, now_s=self.now_s))
+
+    def dies(self, committed: int) -> None:
+        """Rank 1."""
+        worker = self.workers[1]
+        self.say(WorkerExited(worker, 100 + worker, None, 9, False, committed, SEALED, SEALED, "body", self.now_s, self.now_s, ""))
+
+    def stands_still(self, committed: int) -> None:
+        """Rank 0, once it was told to leave."""
+        self._keep(self.coordinator.on_timer(now_s=self.now_s, name="gather"))
+        self.say(Inventory(self.workers[0], 1, committed, committed, committed, False, SEALED))
+
+    def _keep(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            if isinstance(output, Record) and isinstance(output.record, Interruption):
+                self.interruption = output.record
+
+
+@pytest.mark.parametrize(("dead", "alive", "lost"), [(11, 11, 1), (13, 14, 3), (14, 13, 3), (10, 11, 0), (10, 10, 0)])
+@pytest.mark.parametrize("seen", [0, 9, 10])
+def test_steps_that_all_had_committed_count_as_lost_though_no_beacon_was_read_in_time(dead: int, alive: int, lost: int, seen: int) -> None:
+    """`seen`: what the last look at the beacons, up to a tick before, showed of both. What one rank alone had committed was not committed."""
+    run = Run()
+    run.say(Progress(seen, seen, 0.01, run.now_s))
+    run.dies(dead)
+    run.stands_still(alive)
+    assert run.interruption is not None
+    assert "step 10 is the newest snapshot" in run.interruption.reason
+    assert run.interruption.steps_lost == lost
+    assert run.interruption.steps_repeated == max(dead, alive) - 10
+
+
+def test_a_rank_that_has_no_state_yet_does_not_say_what_was_committed() -> None:
+    """It stands still before it has built any: what the beacons had shown is all that is known."""
+    run = Run()
+    run.say(Progress(12, 12, 0.01, run.now_s))
+    run.dies(12)
+    run.stands_still(-1)
+    assert run.interruption is not None
+    assert run.interruption.steps_lost == 2
