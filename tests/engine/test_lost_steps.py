@@ -40,10 +40,10 @@ class Run:
         worker = self.workers[1]
         self.say(WorkerExited(worker, 100 + worker, None, 9, False, committed, SEALED, SEALED, "body", self.now_s, self.now_s, ""))
 
-    def stands_still(self, committed: int) -> None:
+    def stands_still(self, committed: int, *, generation: int = 1) -> None:
         """Rank 0, once it was told to leave."""
         self._keep(self.coordinator.on_timer(now_s=self.now_s, name="gather"))
-        self.say(Inventory(self.workers[0], 1, committed, committed, committed, False, SEALED))
+        self.say(Inventory(self.workers[0], generation, committed, committed, committed, False, SEALED))
 
     def _keep(self, outputs: list[Output]) -> None:
         for output in outputs:
@@ -73,3 +73,24 @@ def test_a_rank_that_has_no_state_yet_does_not_say_what_was_committed() -> None:
     run.stands_still(-1)
     assert run.interruption is not None
     assert run.interruption.steps_lost == 2
+
+
+def test_what_a_failure_cost_is_not_said_again_of_the_next_one() -> None:
+    """Thirteen steps, back to ten; then rank 1 dies once more, before the run has come as far again: eleven were committed anew, and one is lost."""
+    run = Run()
+    run.say(Progress(13, 13, 0.01, run.now_s))
+    run.dies(13)
+    run.stands_still(13)
+    assert run.interruption is not None
+    assert (run.interruption.steps_lost, run.interruption.steps_repeated) == (3, 3)
+    successor = run.coordinator.roster.holder(1).worker
+    run.say(StoreUp("127.0.0.1", 2, 1), WorkerStarted(successor, 200, "node", run.now_s), Hello(successor, 200))
+    run.say(Registered(successor, 2, 10, "reenter", True, True, ""))
+    for worker in (run.workers[0], successor):
+        run.say(Joined(worker, 2, 10, 0.1, 0.1))
+    for worker in (run.workers[0], successor):
+        run.say(Committed(worker, 2, 11, run.now_s))
+    run.workers[1] = successor
+    run.dies(11)
+    run.stands_still(11, generation=2)
+    assert (run.interruption.id, run.interruption.steps_lost, run.interruption.steps_repeated) == (2, 1, 1)

@@ -50,6 +50,14 @@ def test_survivors_enter_main_again_where_that_is_their_way() -> None:
     assert decide(replace(CALM, way="reenter", lost=(0,))).survivors == "reenter"
 
 
+def test_why_all_come_anew_is_what_is_so() -> None:
+    """Of a script that never made collectives of its own, that is not said; nor that a step fails again where nobody lives."""
+    assert "no process is left" in decide(replace(CALM, lost=(0, 1, 2, 3), way="reenter")).reason
+    assert "no process stands in a step" in decide(replace(CALM, lost=(1,), way="respawn", stands=False)).reason
+    assert "collectives of its own" in decide(replace(CALM, lost=(1,), way="respawn")).reason
+    assert "no outlast call" in decide(replace(CALM, lost=(1,), way="plain")).reason
+
+
 @pytest.mark.parametrize(
     ("change", "rung"),
     [({"way": "plain"}, Rung.RESTART), ({"state": False}, Rung.RESTART), ({"way": "respawn"}, Rung.RESPAWN), ({"lost": (0, 1, 2, 3)}, Rung.RESTART)],

@@ -105,7 +105,7 @@ NAMED = (
         'newest = max(held.committed for held in live)',
     ),
     Mutant("nobody_is_healed", _RESTORE, "tuple(sorted(left_out))", "()"),
-    Mutant("generation_is_not_raised", _STATE, "        self.generation += 1\n        self._planned = step\n", "        self._planned = step\n"),
+    Mutant("generation_is_not_raised", _STATE, "        self.generation += 1\n        self._planned,", "        self._planned,"),
     Mutant("plan_before_the_image", _MOVING, 'if plan.replicated == "transfer" and not plan.donate and self._donated is None:', "if False:"),
     Mutant(
         "started_from_an_image_that_was_never_written", _MOVING,

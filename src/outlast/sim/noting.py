@@ -100,4 +100,4 @@ class BackInTime(Checker):
             yield f"a step was committed {seen.back_s:.3f} s after a {seen.kind} was known, and {bound_s:.3f} s are enough"
 
 
-NOTING: tuple[type[Checker], ...] = (SaidOnce, Whole, InOrder, BackInTime)
+NOTING: tuple[type[Checker], ...] = (SaidOnce, Whole, InOrder, Charged, BackInTime)

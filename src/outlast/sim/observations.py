@@ -261,7 +261,7 @@ class Noted:
 @dataclass(frozen=True, slots=True)
 class FirstFault:
     """The run is over. What struck first was `kind`, and nothing else struck before it was known (`noticed_s` later), or, where `back_s` is not None, before
-    a step was committed again, `back_s` after that. `latency_s`, `first_step_s`: as in the options.
+    a step was committed again, `back_s` after that. A message takes up to `latency_s`, and the first step of a process up to `first_step_s`.
     """
 
     kind: str

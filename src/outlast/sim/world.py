@@ -332,7 +332,7 @@ class World:
         if worker and worker + 1000 in first.pids and first.detected_s < next_s:
             alone = first.resumed_s is not None and first.resumed_s < min(next_s, self.stop_asked_s)
             back_s = first.resumed_s - first.detected_s if alone and first.resumed_s is not None else None
-            self.see(FirstFault(fault.kind, first.detected_s - at_s, back_s, self.options.latency_s, self.options.first_step_s))
+            self.see(FirstFault(fault.kind, first.detected_s - at_s, back_s, self.options.latency_s, self.options.first_step_s + self.options.step_s))
 
     # --- what the script tells -----------------------------------------------------------------------------
 

@@ -249,7 +249,7 @@ class Coordinator(Rebuilding):
         self._restore_s = max(self._restore_s, message.restore_s)
         if self.stage not in (Stage.MOVING, Stage.STARTING) or self.roster.first("not joined", lambda m: not m.joined) is not None:
             return []
-        self.stage = Stage.TRAINING
+        self.stage, self._stands = Stage.TRAINING, True
         self.links.forget()
         self.interruptions.joined(now_s=now_s, restore_s=self._restore_s)
         self._restore_s = 0.0
@@ -260,6 +260,7 @@ class Coordinator(Rebuilding):
         if message.generation != self.generation:
             rare("committed in a generation that is over")
             return []
+        self._stands = True
         for member in members:
             member.committed_s = message.at_s
             self.roster.note_done(member.rank, message.step)

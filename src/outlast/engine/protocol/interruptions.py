@@ -120,8 +120,8 @@ class InterruptionLog:
             )  # fmt: skip
 
     def went_further_back(self, *, steps: int) -> None:
-        """What all were to begin from was not there: `steps` more have to be done again."""
-        if self.open:
+        """What all were to begin from was not there: `steps` more have to be done again. Below 0: something newer was, and they are fewer."""
+        if steps and self.open:
             last = self.open[-1]
             self._put(replace(last, steps_repeated=last.steps_repeated + steps, steps_lost=last.steps_lost + steps))
 

@@ -152,13 +152,14 @@ class Leaving(Faults):
 
     def _book(self, now_s: float, verdict: RecoveryVerdict, restore: RestoreVerdict, start: Restart | None) -> None:
         """Of steps that were executed: how many are executed again, and how many that were committed are not any more."""
+        committed, executed = self._here
         if restore.step is not None and not self.roster.sharded:
             cut = restore.begun and not restore.over and "forward" not in restore.settle.values()
             step, again = restore.step, int(cut)
+            if not self._cut_short:
+                again = max(0, again - sum(one.steps_repeated for one in self.interruptions.open[:-1]))
         else:
             step = start.step if start is not None else restore.step or 0
-            again = max(0, self.executed - step)
-        if not self._cut_short:
-            again = max(0, again - sum(one.steps_repeated for one in self.interruptions.open[:-1]))
+            again = max(0, executed - step)
         why = "; ".join([*([self.links.reason] if self.links else []), verdict.reason, restore.reason])
-        self.interruptions.left(now_s=now_s, rung=verdict.rung, reason=why, repeated=again, lost=max(0, self.step - step))
+        self.interruptions.left(now_s=now_s, rung=verdict.rung, reason=why, repeated=again, lost=max(0, committed - step))

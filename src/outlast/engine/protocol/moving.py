@@ -290,7 +290,7 @@ class Moving(Ending):
             return [SetTimer("kill", None), SetTimer("nodes", now_s + limits.NODE_WAIT_S)]
         if not self._source_lives():
             rare("what all were to begin from is lost while they are killed")
-            self._restart = self._from_checkpoint()
+            self._begin_from(self._from_checkpoint())
         if not looked and self._has_to_look():
             return self._look_for_checkpoint()
         plain = self.roster.way == "plain"
@@ -302,6 +302,12 @@ class Moving(Ending):
         if self._restart.checkpoint or self._restart.step == 0:
             self.step = self._restart.step
         return [*out, *self._launch_all(now_s)]
+
+    def _begin_from(self, restart: Restart) -> int:
+        """All are killed, and it shows that they begin from `restart` instead: so many steps further back."""
+        further, self._restart = self._restart.step - restart.step, restart
+        self.interruptions.went_further_back(steps=further)
+        return further
 
     # --- from a checkpoint ---------------------------------------------------------------------------------------
 
@@ -325,10 +331,7 @@ class Moving(Ending):
         if self.stage is not Stage.CLEARING or not self._has_to_look():
             rare("what all begin from has changed while checkpoints were read")
             return out
-        expected = self._restart.step
-        self._restart = self._start_anew(self._restore(), finished=True) or self._from_checkpoint()
-        if self._restart.step < expected:
+        if self._begin_from(self._start_anew(self._restore(), finished=True) or self._from_checkpoint()) > 0:
             rare("the newest checkpoint is not good any more")
-            self.interruptions.went_further_back(steps=expected - self._restart.step)
-            out += self._records()
+        out += self._records()
         return [*out, *self._when_cleared(now_s, looked=True)]

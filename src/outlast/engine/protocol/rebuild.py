@@ -221,7 +221,7 @@ class Rebuilding(Acting):
         whole = not lost and not self.roster.strays and all(m.told == self.generation for m in members)
         if whole and all(m.joined and m.still is None and m.raised is None and not m.victim for m in members):
             rare("a new coordinator finds all ranks at work")
-            self.stage = Stage.TRAINING
+            self.stage, self._stands = Stage.TRAINING, True
             self._planned = max((m.plan.step for m in members if m.plan is not None), default=0)
             out.append(SetTimer("spares", now_s + limits.SPARE_REFILL_DELAY_S))
             out += self._stop_softly(now_s) if self._end is not None else []

@@ -113,6 +113,8 @@ class Course:
         self.budgets: Budgets = default_budgets(options.max_restarts)
         self.step = options.start.step  # newest step known to be committed
         self.executed = options.start.step  # newest step ever executed: again books as repeated
+        self._here = (self.step, self.step)  # the newest step committed, and executed, since the newest plan: what the next one goes back behind, it costs
+        self._stands = False  # all have been in the present generation
         self._store: tuple[str, int] | None = None
         self._store_home = ""
         self._stores = 0  # orders for one
@@ -162,11 +164,13 @@ class Course:
     def _next_generation(self, step: int) -> None:
         """It goes on from `step`."""
         self.generation += 1
-        self._planned = step
+        self._planned, self._here, self._stands = step, (step, step), False
         self.saves.went_back(generation=self.generation, step=step)
 
     def _note_step(self, committed: int, executed: int) -> None:
         self.step, self.executed = max(self.step, committed), max(self.executed, executed)
+        if self._stands or self.stage is Stage.REBUILDING:  # else who has not followed the newest plan yet may speak of what it went back behind
+            self._here = max(self._here[0], committed), max(self._here[1], executed)
 
     def _resumed(self, now_s: float, at_s: float) -> list[Output]:
         """Of this generation, a step is committed."""

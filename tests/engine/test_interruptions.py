@@ -1,0 +1,64 @@
+"""What is written down of an interruption as it unfolds: nothing twice, times in their order, a class that fits its mechanism."""
+
+from __future__ import annotations
+
+import pytest
+
+from outlast.engine.protocol.interruptions import InterruptionLog
+from outlast.model.records import Interruption
+from outlast.model.terms import FailureClass, Mechanism, Rung
+
+
+def log_of(mechanism: Mechanism = Mechanism.SIGNAL, reason: str = "rank 1 ended") -> InterruptionLog:
+    """Rank 1 was lost in generation 1, one second after the start."""
+    log = InterruptionLog()
+    log.fault(
+        rank=1, pid=101, node="here", mechanism=mechanism, generation=1, step=4, fault_s=1.0, fault_not_before_s=None, detected_s=1.1, same_event=False,
+        error="boom" if mechanism is Mechanism.EXCEPTION else "", traceback="", reason=reason,
+    )  # fmt: skip
+    return log
+
+
+def newest(log: InterruptionLog) -> Interruption:
+    return log.changed()[-1]
+
+
+def test_all_have_joined_no_later_than_a_step_was_committed() -> None:
+    """The word of the last that joined may be heard after the commit that it led to."""
+    log = log_of()
+    log.left(now_s=1.2, rung=Rung.RESPAWN, reason="rank 1 is forked", repeated=1, lost=0)
+    log.joined(now_s=1.5, restore_s=0.1)
+    assert log.resumed(at_s=1.45, generation=2) == 1
+    one = newest(log)
+    assert (one.regrouped_s, one.restored_s, one.resumed_s) == (1.4, 1.45, 1.45)
+
+
+def test_a_reason_that_comes_again_is_said_once() -> None:
+    """Another rank joins the interruption with a reason that is known; then it is decided twice, for the same reason."""
+    log = log_of()
+    log.fault(
+        rank=2, pid=102, node="here", mechanism=Mechanism.HANG, generation=1, step=4, fault_s=None, fault_not_before_s=None, detected_s=1.1, same_event=True,
+        error="", traceback="", reason="rank 2 hangs; rank 1 ended",
+    )  # fmt: skip
+    for _ in range(2):
+        log.left(now_s=1.2, rung=Rung.RESPAWN, reason="ranks are forked", repeated=1, lost=0)
+    assert newest(log).reason == "rank 1 ended; rank 2 hangs; ranks are forked"
+
+
+def test_what_turns_out_to_be_a_lost_node_is_not_the_users_error() -> None:
+    """A rank raises, and then its node is gone."""
+    log = log_of(Mechanism.EXCEPTION)
+    assert newest(log).failure_class is FailureClass.USER_CODE
+    log.node_lost(reason="node a has no power")
+    one = newest(log)
+    assert (one.mechanism, one.failure_class, one.reason) == (Mechanism.LOST_NODE, FailureClass.UNKNOWN, "node a has no power; rank 1 ended")
+
+
+@pytest.mark.parametrize(("steps", "lost"), [(3, 5), (-1, 1)])
+def test_what_all_begin_from_in_the_end_is_what_it_cost(steps: int, lost: int) -> None:
+    """Two steps were thought to be lost; then an older, or a newer, checkpoint was the newest good one."""
+    log = log_of()
+    log.left(now_s=1.2, rung=Rung.RESTART, reason="all come anew", repeated=2, lost=2)
+    log.went_further_back(steps=steps)
+    one = newest(log)
+    assert (one.steps_lost, one.steps_repeated) == (lost, lost)
