@@ -207,8 +207,8 @@ class Coordinator(Rebuilding):
 
     def _on_registered(self, now_s: float, members: list[Member], message: Registered) -> list[Output]:
         said = message.generation, message.step
-        for member in (newest := [member for member in members if said >= member.said]):
-            member.said = said
+        for member in (newest := [member for member in members if said >= member.said and message.number >= member.registrations]):
+            member.said, member.registrations = said, message.number
             member.way, member.sharded, member.registered = message.way, message.sharded, True
             member.attached = message.step >= 0
             member.finished = False  # the script may call run.steps again

@@ -32,6 +32,7 @@ class Member:
     running: bool = False  # its script is at work: it said Hello, or it is a program that was started
     parked: bool = False
     registered: bool = False  # it called outlast.join
+    registrations: int = 0  # how often it has said how it can be healed, by the newest of its words
     attached: bool = False  # its state is known to run.steps
     joined: bool = False  # it is in the current generation
     finished: bool = False  # past the last step

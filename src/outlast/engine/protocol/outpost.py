@@ -77,6 +77,8 @@ class _House:
     def hear(self, message: FromWorker) -> None:
         if isinstance(message, _OF_A_GENERATION) and self.plan is not None and message.generation < self.plan.generation:
             rare("what is said of an older plan is not kept")
+        elif isinstance(message, Registered) and isinstance(known := self.said.get(Registered), Registered) and message.number < known.number:
+            rare("how it can be healed comes again, and is not kept")
         elif isinstance(message, _KEPT):
             self.said.pop(type(message), None)
             self.said[type(message)] = message
