@@ -136,3 +136,10 @@ def test_a_mismatch_that_no_dump_shows_is_of_those_without_one(said: str) -> Non
     )
     got = verdict(blame, **{"rank_2.log": f"[rank2]: {said}\n", **stacks({}, ranks=6)})
     assert ([one.rank for one in got.ranks], [one.rank for one in got.suspects]) == ([], [3, 4])
+
+
+def test_where_stacks_clear_everybody_those_without_a_dump_stay_suspects() -> None:
+    """Found in made incidents: ranks that call their groups in different orders all wait, and some others are still on their way."""
+    blame = Blame("missing", "Others wait.", suspects=(Suspect(0, "cut"), Suspect(6, "no dump")), dumped=frozenset({1, 2, 3, 4, 5, 7}))
+    got = verdict(blame, **stacks({3: "load", 5: "load", 7: "load"}))
+    assert ([one.rank for one in got.ranks], [one.rank for one in got.suspects]) == ([], [0, 6])

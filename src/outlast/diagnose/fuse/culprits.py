@@ -101,7 +101,10 @@ def find_culprits(
         late = {one.rank for one in behind_all if one.rank is not None} - accounts.waiting
         if late:
             return Culprits("beacons", _all(late, BEHIND_CONFIDENCE), (), Mechanism.HANG, tuple(behind_all))
-    return _shown(accounts, findings, named=named, behind=behind, confidence=confidence)
+    shown = _shown(accounts, findings, named=named, behind=behind, confidence=confidence)
+    if blame is not None and not shown.ranks and not shown.suspects:  # where to wait clears everybody, it clears nobody
+        return replace(shown, suspects=tuple(blame.suspects))
+    return shown
 
 
 def _all(ranks: Iterable[int], confidence: float) -> tuple[Blamed, ...]:
