@@ -23,6 +23,7 @@ import select
 import statistics
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from _timing import paired_ratio
@@ -35,7 +36,9 @@ LIMIT_S = 120.0  # for the slowest turn, the start included
 class Turns:
     """A contestant that works when it is told to."""
 
-    def __init__(self, name: str, command: tuple[str, ...], steps: int, workers: int, batch: int, until: contextlib.ExitStack) -> None:
+    def __init__(
+        self, name: str, command: tuple[str, ...], steps: int, workers: int, batch: int, until: contextlib.ExitStack, more: Mapping[str, str] | None = None
+    ) -> None:  # fmt: skip
         self.name = name
         self.steps = steps
         self._workers = workers
@@ -46,7 +49,7 @@ class Turns:
         self._go = [os.open(self._folder / f"go-{rank}", os.O_RDWR) for rank in range(workers)]
         for pipe in (self._arrived, *self._go):
             until.callback(os.close, pipe)
-        environment = {"TURNS": str(self._folder), "TURN_STEPS": str(steps), "BATCH": str(batch)}
+        environment = {"TURNS": str(self._folder), "TURN_STEPS": str(steps), "BATCH": str(batch)} | dict(more or {})
         self._trial = until.enter_context(Trial(Contestant(name, command, environment)))
         self._done = 0
         self.ranks_s: list[float] = []  # of each turn: processor seconds of all ranks, per step
@@ -70,10 +73,13 @@ class Turns:
         assert len(at_s) == self.steps, f"{self.name} committed {len(at_s)} of the {self.steps} steps of its turn"
         return (at_s[-1] - at_s[0]) / (len(at_s) - 1)
 
+    def pids(self) -> set[int]:
+        """Of all ranks."""
+        return {commit.pid for commit in self._trial.follow()}
+
     def _processor_s(self) -> float:
         """Of all threads of all ranks, so far."""
-        pids = {commit.pid for commit in self._trial.follow()}
-        return sum(int(path.read_text().split()[0]) for pid in pids for path in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
+        return sum(int(path.read_text().split()[0]) for pid in self.pids() for path in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
 
     def launcher_s(self) -> float:
         """Processor seconds of the process that was started, so far."""

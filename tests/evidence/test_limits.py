@@ -132,7 +132,7 @@ def test_a_pax_header_of_digits_takes_no_more_than_linear_time() -> None:
     assert tar.pax_facts(b"12 path=abc\n13 size=12345\n3\n") == {"path": "abc"}, "a record whose length is wrong ends them"
 
 
-@settings(max_examples=150, deadline=1_000)
+@settings(max_examples=150)
 @given(st.binary(max_size=2_048))
 def test_a_tar_of_anything_ends_in_members_or_a_known_error(noise: bytes) -> None:
     info = tarfile.TarInfo("a")
@@ -147,7 +147,7 @@ def test_a_tar_of_anything_ends_in_members_or_a_known_error(noise: bytes) -> Non
         pass
 
 
-@settings(max_examples=200, deadline=1_000)
+@settings(max_examples=200)
 @given(st.sampled_from([Kind.GZIP, Kind.BZIP2, Kind.XZ]), st.binary(max_size=300), st.integers(0, 200), st.booleans())
 def test_compressed_noise_ends_in_bytes_or_a_known_error(kind: Kind, noise: bytes, at: int, cut: bool) -> None:
     pack = {Kind.GZIP: gzip.compress, Kind.BZIP2: bz2.compress, Kind.XZ: lzma.compress}[kind]
@@ -163,7 +163,7 @@ def test_compressed_noise_ends_in_bytes_or_a_known_error(kind: Kind, noise: byte
         pass
 
 
-@settings(max_examples=100, deadline=1_000)
+@settings(max_examples=100)
 @given(st.data())
 def test_a_damaged_zip_ends_in_members_or_a_known_error(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     out = io.BytesIO()
@@ -188,7 +188,7 @@ def test_a_damaged_zip_ends_in_members_or_a_known_error(tmp_path_factory: pytest
         pass
 
 
-@settings(max_examples=500, deadline=1_000)
+@settings(max_examples=500)
 @given(st.binary(max_size=600), st.text(max_size=20))
 def test_what_a_file_is_can_be_asked_of_anything(head: bytes, name: str) -> None:
     assert isinstance(kind_of(head, name), Kind)

@@ -158,6 +158,31 @@ def test_a_rank_whose_operations_are_never_seen_to_finish_is_stuck(layout: Layou
     assert blamed(find_blame(dumps_of(job))) == {rank}
 
 
+# shape, rank, place, ahead, only_active: found by searches with the rule of the test above, for jobs with send and receive
+BLIND = [
+    ((1, 2, 2), 3, 5, 5, True),
+    ((2, 4, 2), 13, 14, 12, True),
+    ((2, 4, 2), 6, 12, 5, True),
+    ((1, 4, 2), 6, 8, 2, False),
+    ((1, 4, 2), 2, 1, 2, False),
+]
+
+
+@pytest.mark.parametrize(("shape", "rank", "place", "ahead", "only_active"), BLIND)
+def test_nobody_is_named_for_what_a_stuck_rank_seems_to_wait_in(shape: tuple[int, int, int], rank: int, place: int, ahead: int, only_active: bool) -> None:
+    """Its sends and receives are long finished, and only it does not see it."""
+    blame = find_blame(dumps_of(Job(Layout(*shape), ahead=ahead, blind={rank: place}), only_active=only_active))
+    assert (blame.kind, blamed(blame), blame.either) == ("self_stuck", {rank}, False)
+
+
+def test_a_ring_that_a_send_may_have_closed_long_ago_is_doubtful() -> None:
+    """Method: dumps of what is active only do not tell whether a send without its receive is waited for, or finished."""
+    blame = find_blame(dumps_of(Job(Layout(1, 4, 2), ahead=2, blind={5: 7}), only_active=True))
+    assert 5 in blamed(blame)
+    assert blame.either
+    assert all(one.confidence <= 0.5 for one in blame.ranks)
+
+
 def two_groups() -> Layout:
     layout = Layout(2, 1, 1)
     layout.add("first", "", (0, 1))

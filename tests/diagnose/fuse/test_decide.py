@@ -29,6 +29,8 @@ class Blame:
     kind: str = "nothing"
     sentence: str = ""
     dumped: frozenset[int] = frozenset()
+    either: bool = False
+    edges: tuple[tuple[int, int, str], ...] = ()
 
 
 def verdict(*texts: str, blame: Blame | None = None) -> Verdict:

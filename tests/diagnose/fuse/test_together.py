@@ -86,3 +86,60 @@ def test_a_thread_that_all_ranks_have_is_no_outlier() -> None:
     got = verdict(None, **logs)
     assert [one.rank for one in got.ranks] == [2]
     assert "load" in got.evidence[0].text
+
+
+C10D = "/usr/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+
+
+def stacks(busy: dict[int, str], *, ranks: int = 8, others: str = "all_reduce") -> dict[str, str]:
+    where = {rank: ("/srv/train.py", what) for rank, what in busy.items()}
+    found = {rank: where.get(rank, (C10D, others)) for rank in range(ranks)}
+    main = STACK.partition("\n\n")[2]
+    return {f"stack_rank_{rank}.txt": main.format(where=file, what=what) for rank, (file, what) in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("edges", "others", "guilty"),
+    [
+        (((1, 4, "x"), (2, 4, "x")), "all_reduce", [4]),
+        (((1, 4, "x"), (2, 4, "x"), (3, 0, "x")), "all_reduce", [0, 4]),
+        (((1, 4, "x"), (2, 4, "x")), "recv", [0, 4]),
+    ],
+    ids=["nobody waits for the other", "somebody waits for both", "sends and receives that are not recorded"],
+)
+def test_a_busy_rank_that_nobody_waits_for_is_on_its_way(edges: tuple[tuple[int, int, str], ...], others: str, guilty: list[int]) -> None:
+    """Found in incidents made on a machine with far too much to do: rank 0 was still writing down its last step while all others waited for rank 4."""
+    blame = Blame("missing", "Rank 4 has not come.", ranks=(Blamed(4, 0.9),), edges=edges, dumped=frozenset(range(8)))
+    got = verdict(blame, **stacks({0: "load", 4: "pack"}, others=others))
+    assert [one.rank for one in got.ranks] == guilty
+
+
+def test_of_two_that_dumps_cannot_tell_apart_the_busy_one_is_guilty() -> None:
+    blame = Blame("missing", "One of them.", ranks=(Blamed(1, 0.5), Blamed(2, 0.5)), either=True, dumped=frozenset(range(4)))
+    logs = stacks({1: "load"}, ranks=4)
+    del logs["stack_rank_2.txt"]
+    assert [one.rank for one in verdict(blame, **logs).ranks] == [1]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "RuntimeError: [../gloo/transport/tcp/pair.cc:446] op.preamble.length <= op.nbytes. 40 vs 16",
+        "what(): [enforce fail at gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 16 vs 4. Received data size doesn't match expected size. "
+        "Is there a distributed collective mismatch in your code?",
+    ],
+)
+def test_a_mismatch_that_no_dump_shows_is_of_those_without_one(said: str) -> None:
+    """Method: gloo said that sizes differ; ranks 3 and 4 left no dump, and may have been thrown out of a wait too. Who was idle then proves nothing."""
+    blame = Blame(
+        "missing", "Others wait.", ranks=(Blamed(0, 0.5),), suspects=(Suspect(3, "cut"), Suspect(4, "no dump")), either=True, dumped=frozenset({0, 1, 2, 5})
+    )
+    got = verdict(blame, **{"rank_2.log": f"[rank2]: {said}\n", **stacks({}, ranks=6)})
+    assert ([one.rank for one in got.ranks], [one.rank for one in got.suspects]) == ([], [3, 4])
+
+
+def test_where_stacks_clear_everybody_those_without_a_dump_stay_suspects() -> None:
+    """Found in made incidents: ranks that call their groups in different orders all wait, and some others are still on their way."""
+    blame = Blame("missing", "Others wait.", suspects=(Suspect(0, "cut"), Suspect(6, "no dump")), dumped=frozenset({1, 2, 3, 4, 5, 7}))
+    got = verdict(blame, **stacks({3: "load", 5: "load", 7: "load"}))
+    assert ([one.rank for one in got.ranks], [one.rank for one in got.suspects]) == ([], [0, 6])

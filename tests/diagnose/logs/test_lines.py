@@ -221,7 +221,7 @@ def test_a_line_of_a_hundred_megabytes_is_cut() -> None:
     assert len(one.evidence.text) < LINE_BYTES
 
 
-@settings(max_examples=150, deadline=2000)
+@settings(max_examples=150)
 @given(st.lists(st.binary(max_size=300), max_size=30))
 def test_bytes_that_were_never_text_do_not_raise(lines: list[bytes]) -> None:
     list(read_lines(lines, name="junk"))
@@ -237,7 +237,7 @@ PIECES = st.sampled_from([
 ])  # fmt: skip
 
 
-@settings(max_examples=300, deadline=2000)
+@settings(max_examples=300)
 @given(st.lists(st.lists(PIECES, max_size=3).map("".join), max_size=40))
 def test_headers_and_bodies_in_any_order_do_not_raise(lines: list[str]) -> None:
     """Method: the words that open readers of several lines, joined and shuffled."""

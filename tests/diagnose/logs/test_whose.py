@@ -80,3 +80,62 @@ def test_a_rank_that_left_a_log_was_there_and_what_it_said_last_is_kept() -> Non
     (one,) = found("step 1\nend of data\n\n", name="attempt_0/3/stdout.log")
     assert (one.rule, one.rank, one.evidence.line, one.evidence.text, one.evidence.role) == ("log.last", 3, 2, "end of data", Role.ADVICE)
     assert not found("step 1\n", name="train.log")
+
+
+@pytest.mark.parametrize(
+    ("text", "node"),
+    [
+        ("LAST SEEN  node/gke-a3-pool-1-2f9c  Node gke-a3-pool-1-2f9c status is now: NodeNotReady\n", "gke-a3-pool-1-2f9c"),
+        ("Preempted by pod 8c1f on node gpu-12.\n", "gpu-12"),
+        ("srun: error: Node failure on node-a031\n", "node-a031"),
+        ("Rank 17, node n-044.cluster, device 3, iteration #92012: Possible persistent error!!\n", "n-044.cluster"),
+        ('{"MESSAGE":"NVRM: Xid (PCI:0000:97:00): 79, GPU has fallen off the bus.","_HOSTNAME":"gpu-45"}\n', "gpu-45"),
+        ('DCGM_FI_DEV_ROW_REMAP_FAILURE{gpu="3",Hostname="gpu-17"} 1\n', "gpu-17"),
+        ("no healthy devices present on this node after 3 tries\n", None),
+    ],
+)
+def test_a_node_is_named_whole(text: str, node: str | None) -> None:
+    assert {one.node for one in found(text)} == {node}
+
+
+def test_a_journal_as_json_tells_the_time() -> None:
+    (one,) = found('{"MESSAGE":"NVRM: Xid (PCI:0000:97:00): 79, GPU has fallen off the bus.","__REALTIME_TIMESTAMP":"1741406400250000"}\n')
+    assert one.at_s == 1741406400.25
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("First rerun: unexpected result is not reproducible within the tolerance (1.0 != nan)", "rerun.transient"),
+        ("First rerun: unexpected result is reproducible within the tolerance (nan = nan). Need to rerun on a different GPU", "rerun.reproducible"),
+        ("Second rerun: unexpected result is not reproducible on a different GPU, therefore was likely incorrect (1.0 != nan)", "rerun.persistent"),
+        ("Second rerun: unexpected result is reproducible on a different GPU, therefore it was likely correct (nan = nan)", "rerun.application"),
+    ],
+)
+def test_what_a_rerun_showed_is_told_by_where_it_ran(text: str, rule: str) -> None:
+    """Sentences as Megatron's rerun state machine writes them."""
+    (one,) = found(f"Rank 17, node n-044, device 3, iteration #92012: {text}\n")
+    assert (one.rule, one.rank) == (rule, 17)
+
+
+@pytest.mark.parametrize(
+    ("text", "rules"),
+    [
+        ("mce: CPU0: Thermal monitoring enabled (TM1)", []),
+        ("mce: CPU52: Package temperature above threshold, cpu clock throttled (total events = 231)", ["heat.cpu"]),
+        ("EDAC MC3: 1 CE memory read error on CPU_SrcID#1_MC#1_Chan#0_DIMM#1 (channel:0 slot:1)", ["memory.corrected"]),
+        ("nvidia-nvswitch2: SXid (PCI:0000:07:00.0): 20001, Non-fatal, Link 10 TX Replay Error", ["sxid.noise"]),
+        ("nvidia-nvswitch2: SXid (PCI:0000:07:00.0): 20034, Fatal, Link 44 LTSSM Fault Up", ["sxid.fatal"]),
+        ("smartd[991]: Device: /dev/nvme0n1, Critical Warning (0x04): Reliability", ["ssd.block"]),
+        ('{"Events":[{"EventType":"Preempt","EventStatus":"Scheduled"}]}', ["cloud.maintenance"]),
+    ],
+)
+def test_what_healthy_machines_say_too_weighs_little(text: str, rules: list[str]) -> None:
+    assert [one.rule for one in found(text + "\n")] == rules
+
+
+def test_a_table_of_one_card_after_the_other_says_whose_line_it_is() -> None:
+    text = (
+        "GPU 00000000:19:00.0\n    Clocks Event Reasons\n        HW Thermal Slowdown : Active\nGPU 00000000:3B:00.0\n        HW Thermal Slowdown : Not Active\n"
+    )
+    assert [(one.rule, one.device) for one in found(text)] == [("clocks.thermal", "00000000:19:00.0")]

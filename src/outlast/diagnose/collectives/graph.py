@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import bisect
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from outlast.diagnose.collectives.groups import Group, Job
 from outlast.diagnose.collectives.silence import ROOTED, known_states
-from outlast.diagnose.collectives.state import GroupState
+from outlast.diagnose.collectives.state import GroupState, Traffic
 
 _Key = tuple[str, int, tuple[int, ...]]  # kind of operation, place of its group, its number or its two ranks
 
@@ -63,6 +63,18 @@ class Graph:
         self.waits.append(wait)
         for rank in wait.waiters:
             self.out[rank].append(node)
+
+    def set_stuck(self, stuck: Mapping[int, Wait]) -> None:
+        """What such a rank seems to wait in may long be finished: nobody is at fault for it."""
+        if not stuck:
+            return
+        self.stuck |= stuck
+        for rank in stuck:
+            self.out[rank] = []
+        for wait in self.waits:
+            if not stuck.keys().isdisjoint(wait.waiters):
+                wait.waiters = [rank for rank in wait.waiters if rank not in stuck]
+        self.waits = [wait for wait in self.waits if wait.waiters]
 
 
 def operation_of(state: GroupState, seq: int) -> str:
@@ -155,6 +167,7 @@ def add_queued(graph: Graph) -> None:
     may not, so where the oldest lacks somebody nothing is added.
     """
     oldest = _oldest(graph)
+    graph.set_stuck(_stuck_in_traffic(graph, oldest))
     nodes: dict[_Key, int] = {}
     waits: dict[_Key, Wait] = {}
     for rank, (key, members) in oldest.items():
@@ -162,7 +175,7 @@ def add_queued(graph: Graph) -> None:
             continue
         if (node := nodes.get(key)) is None:
             node = nodes[key] = graph.operation()
-            graph.out[node] = [other for other in members if other in oldest and oldest[other][0] != key]
+            graph.out[node] = [other for other in members if other in oldest and oldest[other][0] != key and not _is_through(graph, other, key)]
             waits[key] = _joined_wait(graph, key, members)
             if graph.out[node]:
                 graph.waits.append(waits[key])
@@ -179,6 +192,41 @@ def _is_lacking(graph: Graph, rank: int, key: _Key) -> bool:
     return any((at, rank, peer) in graph.lacking for peer in which)
 
 
+def _is_through(graph: Graph, rank: int, key: _Key) -> bool:
+    """Whether a rank that has come to it has finished it."""
+    kind, at, which = key
+    group = graph.job.groups[at]
+    state = group.states[rank]
+    if kind == "collective":
+        return state.has_finished(which[0])
+    return not any(one.pending and _peer(group, one) in which for one in state.traffic)
+
+
+def _stuck_in_traffic(graph: Graph, oldest: Mapping[int, tuple[_Key, tuple[int, ...]]]) -> dict[int, Wait]:
+    """Ranks that have nothing older to finish than a send or receive that their peer has finished."""
+    stuck = {}
+    for rank, (key, pair) in oldest.items():
+        if key[0] == "traffic" and rank not in graph.stuck:
+            group, peer = graph.job.groups[key[1]], pair[pair[0] == rank]
+            if peer not in graph.job.silent and peer not in graph.stuck and _has_finished_more(graph.job, group, peer, rank):
+                stuck[rank] = Wait(group, 0, f"send or receive with rank {peer} in {group.label}", [rank], [], is_p2p=True)
+    return stuck
+
+
+def _has_finished_more(job: Job, group: Group, peer: int, rank: int) -> bool:
+    """Of what goes between the two in the way of the rank's oldest. Only where all that both ever did is in their dumps."""
+    if peer not in group.states or not (job.dumps[rank].is_whole and job.dumps[peer].is_whole):
+        return False
+    mine = min((one for one in group.states[rank].traffic if one.pending and _peer(group, one) == peer), key=lambda one: one.oldest)
+    theirs = (one for one in group.states[peer].traffic if _peer(group, one) == rank and one.is_send is not mine.is_send)
+    return any(one.total - one.pending > mine.total - mine.pending for one in theirs)
+
+
+def _peer(group: Group, traffic: Traffic) -> int | None:
+    places = group.places or ()
+    return places[traffic.peer] if traffic.peer < len(places) else None
+
+
 def _oldest(graph: Graph) -> dict[int, tuple[_Key, tuple[int, ...]]]:
     """Of each rank the first operation, in its own order, that is not finished: under a name that all ranks of it share, and these ranks."""
     found: dict[int, tuple[int, _Key, tuple[int, ...]]] = {}
@@ -187,8 +235,8 @@ def _oldest(graph: Graph) -> dict[int, tuple[_Key, tuple[int, ...]]]:
             if state.head is not None and (rank not in found or state.head_record < found[rank][0]):
                 found[rank] = (state.head_record, ("collective", at, (state.head,)), group.members)
             for one in state.traffic:
-                if one.pending and group.places and one.peer < len(group.places) and (rank not in found or one.oldest < found[rank][0]):
-                    pair = (min(rank, group.places[one.peer]), max(rank, group.places[one.peer]))
+                if one.pending and (peer := _peer(group, one)) is not None and (rank not in found or one.oldest < found[rank][0]):
+                    pair = (min(rank, peer), max(rank, peer))
                     found[rank] = (one.oldest, ("traffic", at, pair), pair)
     return {rank: (key, members) for rank, (_, key, members) in found.items()}
 

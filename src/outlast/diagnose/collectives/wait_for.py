@@ -81,11 +81,12 @@ def _graph(job: Job, now: Situation) -> Graph:
         add_collectives(graph, at, now.heads[at], now.finished[at])
         if not now.is_afterwards:
             add_traffic(graph, at)
+    stuck = {}
     for rank, (at, seq) in now.fell_silent.items():
         group = job.groups[at]
         said = next((name for state in group.states.values() if (name := state.signature(seq))), "collective")
-        graph.stuck[rank] = Wait(group, seq, said.partition(" ")[0], [rank], [])
-        graph.out[rank] = []  # nothing that it is seen in now is known to be so still
+        stuck[rank] = Wait(group, seq, said.partition(" ")[0], [rank], [])
+    graph.set_stuck(stuck)
     for rank, (at, seq) in now.maybe.items() if not now.is_afterwards else ():
         group = job.groups[at]
         behind = sorted(job.silent.intersection(group.members or group.possible))
@@ -142,14 +143,22 @@ def _of_graph(graph: Graph, now: Situation) -> Blame:
     if not ranks:
         for ring in rings:
             odd = odd_ones(graph.job, ring, now.heads)
+            is_doubtful = not odd and _may_be_past(graph, set(ring))
+            either = either or is_doubtful
             for rank in odd or (rank for rank in ring if rank not in silent):
-                ranks[rank] = CONFIDENCE_ODD if odd else CONFIDENCE["order_inversion"]
+                ranks[rank] = CONFIDENCE_ODD if odd else CONFIDENCE_TIE if is_doubtful else CONFIDENCE["order_inversion"]
                 findings.append(_finding(graph.job, rank, "order_inversion", _ring_says(rank, graph), FailureClass.SOFTWARE_BUG))
     kind = _kind(graph, ranks, awaited, findings)
     blamed = tuple(Blamed(rank, ranks[rank]) for rank in sorted(ranks))
     if kind == "all_joined":
         findings += [_joined_finding(graph)]
     return Blame(kind=kind, sentence=_sentence(kind, graph, blamed, awaited), ranks=blamed, either=either, findings=tuple(findings[:FINDINGS_MAX]))
+
+
+def _may_be_past(graph: Graph, ring: set[int]) -> bool:
+    """Of a send or receive that closes the ring, who is waited for may be through with it: not all that it did is in its dump."""
+    awaited = {rank for wait in graph.waits if wait.is_p2p and not ring.isdisjoint(wait.waiters) for rank in wait.behind if rank in ring}
+    return any(rank in graph.job.dumps and not graph.job.dumps[rank].is_whole for rank in awaited)
 
 
 def _of_gloo(graph: Graph) -> set[int]:

@@ -17,6 +17,7 @@ This module is pure: no clock, no files, no torch.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -25,6 +26,7 @@ from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.accounts import PEER, Accounts
 from outlast.diagnose.fuse.weigh import Vote
 from outlast.diagnose.ledger import RULE as WITNESSED
+from outlast.diagnose.stacks.reader import Stack
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Blamed, Role, Suspect
 
@@ -39,6 +41,8 @@ BEHIND_CONFIDENCE = 0.6  # by beacons, which know neither the collectives in a s
 EXIT_CONFIDENCE = 0.7  # of the only rank that ended by itself
 EVERYBODY = 0.5  # a root that more ranks than this share show is the job's, not theirs
 MUTE_SHARE = 0.5  # so many, for each that says how it stood, may say nothing
+_OTHER_SIZE = ("gloo.size", "c10d.mismatch")
+_IN_P2P = re.compile(r"i?(?:send|recv)(?:_object_list)?\b|batch_isend_irecv")
 BUSY_SHARE = 0.34  # more stacks than these that do not wait show nobody
 
 
@@ -57,6 +61,10 @@ class Blame(Protocol):
     def dumped(self) -> frozenset[int]: ...
     @property
     def sentence(self) -> str: ...
+    @property
+    def either(self) -> bool: ...
+    @property
+    def edges(self) -> tuple[tuple[int, int, str], ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +101,10 @@ def find_culprits(
         late = {one.rank for one in behind_all if one.rank is not None} - accounts.waiting
         if late:
             return Culprits("beacons", _all(late, BEHIND_CONFIDENCE), (), Mechanism.HANG, tuple(behind_all))
-    return _shown(accounts, findings, named=named, behind=behind, confidence=confidence)
+    shown = _shown(accounts, findings, named=named, behind=behind, confidence=confidence)
+    if blame is not None and not shown.ranks and not shown.suspects:  # where to wait clears everybody, it clears nobody
+        return replace(shown, suspects=tuple(blame.suspects))
+    return shown
 
 
 def _all(ranks: Iterable[int], confidence: float) -> tuple[Blamed, ...]:
@@ -107,7 +118,7 @@ def _without(suspects: Iterable[Suspect], ranks: Iterable[Blamed]) -> tuple[Susp
 
 def _how_it_broke(findings: Sequence[Finding]) -> Mechanism:
     """Of a job whose ranks called different things: they wait for ever, or somebody notices."""
-    if any(one.rule.startswith("gloo.size") or one.rule in ("c10d.mismatch", "c10d.unequal_inputs") for one in findings):
+    if any(one.rule in (*_OTHER_SIZE, "c10d.unequal_inputs") for one in findings):
         return Mechanism.EXCEPTION
     return Mechanism.HANG
 
@@ -140,6 +151,8 @@ def _everybody(ranks: Iterable[int], accounts: Accounts) -> bool:
 
 def _hung(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> Culprits | None:
     """The graph's, corrected by stacks. All of a ring wait: stacks that wait speak for nobody in it, and one that does not wait shows that there is no ring."""
+    if blame.suspects and _is_unseen_mismatch(blame, findings):
+        return Culprits("graph", (), tuple(blame.suspects), _how_it_broke(findings))
     ring = is_ring(accounts, blame)
     if ring and len(blame.ranks) <= EVERYBODY * len(blame.dumped):
         return Culprits("graph", tuple(blame.ranks), _without(blame.suspects, blame.ranks), Mechanism.HANG)
@@ -147,8 +160,11 @@ def _hung(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> Culp
     ranks = {one.rank: one for one in blame.ranks if one.rank not in victims}
     stood = accounts.waiting | accounts.late
     suspects = {one.rank: one for one in blame.suspects if one.rank not in stood or accounts.seen <= stood}  # if all wait, to wait clears nobody
+    if blame.either and accounts.busy & ranks.keys():  # one of them, and a stack says which
+        ranks = {rank: one for rank, one in ranks.items() if rank in accounts.busy}
     if busy_are_few(accounts):
-        ranks |= {rank: Blamed(rank, max(BUSY_CONFIDENCE, ranks[rank].confidence if rank in ranks else 0.0)) for rank in accounts.busy}
+        busy = accounts.busy - _on_their_way(accounts, blame, findings) if ranks else accounts.busy
+        ranks |= {rank: Blamed(rank, max(BUSY_CONFIDENCE, ranks[rank].confidence if rank in ranks else 0.0)) for rank in busy}
     if accounts.waiting or not ranks:
         mute = _mute(accounts, blame)
         suspects = {rank: Suspect(rank, "it left neither a dump nor a stack, and the others say that they wait") for rank in mute - blame.dumped} | suspects
@@ -161,6 +177,21 @@ def _hung(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> Culp
     if not ranks and not suspects:
         return None
     return Culprits("graph", tuple(ranks[at] for at in sorted(ranks)), tuple(suspects[at] for at in sorted(suspects) if at not in ranks), Mechanism.HANG)
+
+
+def _is_unseen_mismatch(blame: Blame, findings: Sequence[Finding]) -> bool:
+    """What came was of another size than what was asked for, and no dump shows who called it: so whoever did left none. That it waited too clears nobody."""
+    return blame.kind in ("missing", "nothing", "all_joined") and any(one.rule in _OTHER_SIZE for one in findings)
+
+
+def _on_their_way(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> frozenset[int]:
+    """Busy ranks for whom nobody waits, where all left dumps and these show for whom all others do: slow, as on a machine with too much to do. Where a
+    stack stands in a send or receive this is not known, since some backends do not record those."""
+    if blame.kind != "missing" or blame.either or blame.suspects or not accounts.seen <= blame.dumped:
+        return frozenset()
+    if any(_IN_P2P.match(frame) for one in findings if isinstance(one, Stack) for frame in one.frames):
+        return frozenset()
+    return accounts.busy - {awaited for _, awaited, _ in blame.edges}
 
 
 def _elsewhere(findings: Sequence[Finding]) -> int | None:

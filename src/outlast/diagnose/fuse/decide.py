@@ -8,6 +8,7 @@ This module is pure: no clock, no files, no torch.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -104,9 +105,18 @@ def _suspects(blame: Blame | None, desync: Desync, culprits: Culprits) -> tuple[
 def _places(named: FailureClass, behind: Sequence[Vote], findings: Sequence[Finding], ranks: set[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     rules = {vote.rule.name for vote in behind} if named is not _UNKNOWN else set()
     shown = [one for one in findings if one.rule in rules or (one.rank in ranks and one.evidence.role is not Role.EFFECT)]
+    if named is _UNKNOWN:  # why it went is not known, but that it did
+        shown += [one for one in findings if one.mechanism is Mechanism.LOST_CONTACT and one.evidence.role is Role.MESSENGER]
     nodes = Counter(one.node for one in shown if one.node)
     devices = Counter(one.device for one in shown if one.device and one.rule in rules)
-    return tuple(name for name, _ in nodes.most_common(PLACES_MAX)), tuple(name for name, _ in devices.most_common(PLACES_MAX))
+    first = {_address(name): name for name in reversed(list(devices))}
+    return tuple(name for name, _ in nodes.most_common(PLACES_MAX)), tuple(name for name, _ in devices.most_common(PLACES_MAX) if first[_address(name)] == name)
+
+
+def _address(device: str) -> str:
+    """One for all spellings of a PCI address: some write its function, 0 of a GPU, and some four zeros more before it."""
+    found = re.fullmatch(r"0{0,4}([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2})(?:\.0)?", device)
+    return found.group(1) if found else device
 
 
 __all__ = ["decide", "rule_of"]

@@ -51,6 +51,8 @@ ONE_VOICE: dict[str, str] = {
         "files.missing", "cuda.failed", "torch.shape", "torch.index", "torch.types"), "exception"),
     **dict.fromkeys(("cuda.device_assert", "cuda.index_assert"), "assert"),
     **dict.fromkeys(("desync.ahead", "desync.absent", "desync.mismatch"), "order"),
+    **dict.fromkeys(("cpu.soft_lockup", "cpu.hard_lockup", "cpu.rcu"), "lockup"),
+    **dict.fromkeys(("memory.corrected", "memory.section"), "dimm"),
     **dict.fromkeys(("oom.killed", "oom.invoked", "oom.systemd"), "oom"),
     **dict.fromkeys(("cuda.ecc", "xid.48", "xid.dram"), "ecc"),
 }  # fmt: skip
@@ -58,6 +60,7 @@ ONE_VOICE: dict[str, str] = {
 # One fault under two names, in any order: a full /dev/shm is ENOSPC to who writes and a bus error to who maps
 SAME_FAULT: dict[str, tuple[str, ...]] = {
     "disk.full": ("loader.bus", "host.shm", "nccl.shm", "exit.bus"),
+    "clocks.hardware": ("clocks.power_brake", "clocks.thermal"),  # what slows it down is said beside that it is slowed down
     "torch.stream_writer": ("disk.full", "host.allocator", "oom.killed", "disk.io", "disk.stale"),
 }
 

@@ -44,8 +44,9 @@ _PATTERNS = tuple(re.compile(rule.pattern) for rule in LINE_RULES)
 _RULES_N = len(LINE_RULES)
 _READERS = (
     metrics.STEP_NEEDLES, xids.NEEDLES, (tracebacks.NEEDLE,), stacks.NEEDLES, failure_table.NEEDLES, metrics.NEEDLES, ours.LINE_NEEDLES, (b"py_callstack",),
+    (b"gpu 0000",),
 )  # fmt: skip
-STEP, XID, TRACEBACK, STACK, TABLE, METRIC, OWN, CALLSTACK = range(_RULES_N, _RULES_N + len(_READERS))
+STEP, XID, TRACEBACK, STACK, TABLE, METRIC, OWN, CALLSTACK, CARD = range(_RULES_N, _RULES_N + len(_READERS))
 _SIEVE = Sieve([*(rule.needles for rule in LINE_RULES), *_READERS])
 GENERIC = frozenset({"python.attribute", "python.runtime", "python.other", "python.os", "python.timeout", "files.missing"})
 BY_TYPE = ("python.", "data.", "files.")  # rules that go by an exception's type, whoever raised it

@@ -21,7 +21,7 @@ _CTIME = re.compile(
     r"{4})|(\d{4}) (\d\d):(\d\d):(\d\d))"
 )
 _RANK = re.compile(r"^\s{0,4}(?:\[(?:rank|default|trainer|Rank |rank=)(\d{1,6})\]:?|(\d{1,5}): |\[\d{1,4},(\d{1,6})\]<std(?:err|out)>:|\[(\d{1,5})\]: )")
-_INNER_RANK = re.compile(r"\[rank(\d{1,6})\]|\[(?:PG [^\]]{0,80}?)?Rank (\d{1,6})\]|\brank (\d{1,6})\b|\(rank (\d{1,6})\)", re.IGNORECASE)
+_INNER_RANK = re.compile(r"\[rank(\d{1,6})\]|\[(?:PG [^\]]{0,80}?)?Rank (\d{1,6})\]|\brank[ =](\d{1,6})\b|\(rank (\d{1,6})\)", re.IGNORECASE)
 _SYSLOG_HOST = re.compile(
     r"^(?:<\d{1,3}>\d? ?)?(?:[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT[\d:.,+Z-]{8,24}) ([A-Za-z0-9][\w.-]{0,80}) (?:"
     r"kernel|[\w./@-]{1,40}(?:\[\d{1,8}\])?):"
@@ -30,9 +30,12 @@ _NCCL_HOST = re.compile(r"^(?:\S{1,40} ){0,4}([A-Za-z0-9][\w.-]{0,80}):\d{1,8}:\
 _PDSH_HOST = re.compile(r"^([A-Za-z][\w.-]{0,60}\d[\w.-]{0,20}): ")
 _SRUN_HOST = re.compile(
     r"(?:srun|slurmstepd|slurmctld|slurmd): (?:error|warning): ([A-Za-z][\w.-]{0,60}): task|\bON ([A-Za-z][\w.-]{0,60}) CANCELLED"
-    r"|StepId=\S{1,30} on ([\w.-]{1,60})|\bnode[= ]([A-Za-z]{1,20}[\w.-]{0,40}\d)\b",
+    r"|StepId=\S{1,30} on ([\w.-]{1,60})|\bnode failure on ([A-Za-z][\w.-]{0,60})|\bnode[= /]['\"]?(?=[\w.-]{0,60}\d)([A-Za-z][\w.-]{0,60}\w)(?![\w-])",
     re.IGNORECASE,
 )
+_FIELD_HOST = re.compile(r"\b(?:_hostname|hostname|host|node|node_?name)\"? ?[:=] ?\"([A-Za-z][\w.-]{0,80})\"", re.IGNORECASE)  # JSON, labels
+_JOURNAL_TIME = re.compile(r"\"__REALTIME_TIMESTAMP\" ?: ?\"(\d{16})\"")
+FIELDS = 4_000  # of a line of JSON so much is looked at: its fields have no order
 _NAME_RANK = re.compile(r"(?:^|[/_.-])rank[_.-]?(\d{1,6})(?:[_.-]|$|/)|attempt_\d{1,4}/(\d{1,6})/")
 
 
@@ -45,7 +48,13 @@ class Prefix:
 
 def read_prefix(text: str) -> Prefix:
     head = text[:HEAD]
-    return Prefix(time_of(head), _first(head, _SYSLOG_HOST, _NCCL_HOST, _SRUN_HOST, _PDSH_HOST), rank_of(head))
+    at_s, node = time_of(head), _first(head, _SYSLOG_HOST, _NCCL_HOST, _SRUN_HOST, _PDSH_HOST)
+    if (node is None and '="' in text) or head.startswith("{"):
+        fields = text[:FIELDS]
+        node = node or _first(fields, _FIELD_HOST)
+        journal = _JOURNAL_TIME.search(fields)
+        at_s = int(journal.group(1)) / 1e6 if journal else at_s
+    return Prefix(at_s, node, rank_of(head))
 
 
 def time_of(head: str) -> float | None:

@@ -11,9 +11,11 @@ from outlast.diagnose.rules.table import Rule
 from outlast.diagnose.rules.xid import (
     CORRECTED_SXIDS,
     MILD_SXIDS,
+    NOISY_SXIDS,
     SXID_CORRECTED,
     SXID_FATAL,
     SXID_HEAT,
+    SXID_NOISE,
     SXID_NONFATAL,
     XID_DRAM,
     XID_NONFATAL,
@@ -64,6 +66,8 @@ def _switch(code: int, low: str) -> Rule:
         return SXID_CORRECTED
     if code == 10004:
         return SXID_HEAT
+    if code in NOISY_SXIDS:
+        return SXID_NOISE
     if code in MILD_SXIDS or "non-fatal" in low:
         return SXID_NONFATAL
     return SXID_FATAL

@@ -145,7 +145,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "ssd.block",
-        r"i/o error, dev (?:nvme|sd)|critical medium error|unrecovered read error|medium error|buffer i/o error on dev(?:ice)? (?:nvme|sd)"
+        r"smartd.{0,120}(?:critical warning|unreadable|offline uncorrectable|failed smart|failing now)"
+        r"|i/o error, dev (?:nvme|sd)|critical medium error|unrecovered read error|medium error|buffer i/o error on dev(?:ice)? (?:nvme|sd)"
         r"|ata\d{1,2}.{0,40}(?:failed command|exception emask|error:)|smart.{0,60}(?:fail|prefail|error)"
         r"|disk failure on|reallocated_sector|media_errors",
         C.SSD,

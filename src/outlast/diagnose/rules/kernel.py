@@ -53,15 +53,6 @@ RULES: tuple[Rule, ...] = (
         MCE + "; linux mm/memory-failure.c; ipmi SEL",
     ),
     root(
-        "memory.section",
-        r"section_type: memory error|memory read error|memory write error|memory scrubbing error|error_type: .{0,24}(?:multi"
-        r"|single)-bit ecc|dimm location|memory_device_handle",
-        C.SYSTEM_MEMORY,
-        G.LIKELY,
-        "linux drivers/firmware/efi/cper.c",
-        also=(C.CPU,),
-    ),
-    root(
         "memory.corrected",
         r"edac [a-z0-9_]{1,12}: {1,3}\d+ ce\b|correctable (?:ecc|memory)|corrected memory error|cecc|dimm.{0,40}(?:error|fail|fault)"
         r"|correctable ecc \|",
@@ -70,8 +61,17 @@ RULES: tuple[Rule, ...] = (
         MCE + "; ipmi SEL",
         also=(C.CPU,),
     ),
+    root(
+        "memory.section",
+        r"section_type: memory error|memory read error|memory write error|memory scrubbing error|error_type: .{0,24}(?:multi"
+        r"|single)-bit ecc|dimm location|memory_device_handle",
+        C.SYSTEM_MEMORY,
+        G.LIKELY,
+        "linux drivers/firmware/efi/cper.c",
+        also=(C.CPU,),
+    ),
     # processors
-    root("cpu.soft_lockup", r"soft lockup - cpu#\d+", C.CPU, G.LIKELY, LOCKUP, mechanism=HANG),
+    root("cpu.soft_lockup", r"soft lockup - cpu#\d+", C.CPU, G.LIKELY, LOCKUP, also=(C.SOFTWARE_BUG,), mechanism=HANG),
     root("cpu.hard_lockup", r"hard lockup|watchdog detected hard lockup|nmi watchdog: .{0,40}lockup", C.CPU, G.NAMED, LOCKUP, mechanism=HANG),
     root(
         "cpu.rcu",
@@ -84,14 +84,15 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "cpu.machine_check",
-        r"machine check (?:events? logged|exception|from|error)|mce: \[hardware error\]|machine check: processor context corrupt"
+        r"machine check (?:exception|from|error)|mce: \[hardware error\]: (?:cpu|rip|tsc|processor|run the above)|machine check: processor context corrupt"
         r"|fatal machine check|internal (?:unclassified|timer) error"
-        r"|cpu.{0,12}caterr|\bierr\b|processor .{0,24}ierr|uncorrected mce|mce: cpu\d+",
+        r"|cpu.{0,12}caterr|\bierr\b|processor .{0,24}ierr|uncorrected mce",
         C.CPU,
         G.LIKELY,
         MCE + "; ipmi SEL",
         also=(C.SYSTEM_MEMORY,),
     ),
+    root("cpu.logged", r"machine check events? logged", C.CPU, G.HINT, MCE + ": of corrected errors too", also=(C.SYSTEM_MEMORY,)),
     root(
         "cpu.section",
         r"section_type: (?:ia32/x64|general|arm) processor error|processor_context_corrupt|general_processor_error",

@@ -62,11 +62,12 @@ RULES: tuple[Rule, ...] = (
         r"terminate_on_host_maintenance|host ?maintenance|migrate_on_host|instance (?:is )?(?:being )?(?:terminated|retire|preempt"
         r"|reclaimed|stopped for)|spot (?:instance )?(?:interruption|termination|request)|instance-action|rebalance recommendation"
         r"|compute\.instances\.preempted"
+        r"|[\"']eventtype[\"'] ?: ?[\"'](?:preempt|terminate|reboot|redeploy|freeze)"
         r"|scheduled event.{0,40}(?:reboot|redeploy|freeze|terminate|preempt)|instance-(?:stop|retirement|reboot)|system-(?:reboot"
         r"|maintenance)",
         C.HOST_MAINTENANCE,
         G.NAMED,
-        "cloud maintenance notices (aws, gce, azure)",
+        "cloud maintenance notices (aws, gce, azure scheduled events)",
         mechanism=LOST,
     ),
     root(

@@ -17,17 +17,9 @@ CORRUPT, SLOW, HANG = Mechanism.CORRUPT, Mechanism.SLOW, Mechanism.HANG
 RULES: tuple[Rule, ...] = (
     # a result that does not repeat
     root(
-        "rerun.transient",
-        r"unexpected result is not reproducible|possible transient error|first rerun: not reproducible",
-        C.SILENT_DATA_CORRUPTION,
-        G.LIKELY,
-        RERUN,
-        also=(C.GPU,),
-        mechanism=CORRUPT,
-    ),
-    root(
         "rerun.persistent",
-        r"possible persistent error|second rerun: .{0,60}(?:not|differ|correct).{0,60}|only on the same gpu",
+        r"possible persistent error|second rerun: .{0,60}(?:not reproducible|not the same|differs|incorrect)|only on the same gpu"
+        r"|not reproducible on a different gpu",
         C.SILENT_DATA_CORRUPTION,
         G.NAMED,
         RERUN,
@@ -36,11 +28,21 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "rerun.application",
-        r"correct result \(but possible application error\)|unexpected result is the same|possible application error",
+        r"correct result \(but possible application|unexpected result is the same|possible application (?:error|bug)|reproducible on a different gpu"
+        r"|therefore it was likely correct",
         C.USER_CODE,
         G.LIKELY,
         RERUN,
         also=(C.SOFTWARE_BUG, C.USER_DATA),
+        mechanism=CORRUPT,
+    ),
+    root(
+        "rerun.transient",
+        r"unexpected result is not reproducible|possible transient error|first rerun: not reproducible",
+        C.SILENT_DATA_CORRUPTION,
+        G.LIKELY,
+        RERUN,
+        also=(C.GPU,),
         mechanism=CORRUPT,
     ),
     root(
@@ -52,12 +54,13 @@ RULES: tuple[Rule, ...] = (
         also=(C.SILENT_DATA_CORRUPTION, C.USER_DATA),
         mechanism=CORRUPT,
     ),
-    messenger(
+    root(
         "rerun.unexpected",
         r"unexpected result .{0,80}on rank \d+|: unexpected result",
-        RERUN,
-        failure_class=C.SILENT_DATA_CORRUPTION,
-        grade=G.HINT,
+        C.SILENT_DATA_CORRUPTION,
+        G.HINT,
+        RERUN + ": the rank that computed it",
+        also=(C.SOFTWARE_BUG, C.USER_DATA, C.USER_CODE),
         mechanism=CORRUPT,
     ),
     root(
@@ -138,7 +141,7 @@ RULES: tuple[Rule, ...] = (
         "ecc.volatile",
         r"(?:dram|device memory|hbm|framebuffer).{0,24}uncorrect\w{3,6} {0,40}: {0,3}[1-9]\d*|volatile (?:uncorrectable"
         r"|double.bit)[^0-9]{0,40}[1-9]\d*|(?:double.bit|dbe) (?:volatile|ecc) errors?[^0-9]{0,12}[1-9]|ecc\.errors\.uncorrected\.volatile"
-        r"|dcgm_fr_volatile_dbe_detected|dbe detected",
+        r"|dcgm_fr_volatile_dbe_detected|dbe detected|dbe error occurred",
         C.HBM,
         G.LIKELY,
         SMI + "; dcgm error codes",

@@ -93,9 +93,11 @@ CORRECTED_SXIDS = frozenset(
         ],
     )
 )
-MILD_SXIDS = frozenset(map(int, ["20001", "20009", "20012", "12028", "19084", "11004", "22012", "10001", "10002", "10004"]))
+MILD_SXIDS = frozenset((20009, 20012, 11004, 22012, 10001, 10002, 10004))
+NOISY_SXIDS = frozenset((20001, 12028, 19084))  # a replay that succeeded, refused accesses, a missed heartbeat: healthy switches log them
 SXID_FATAL = Rule("sxid.fatal", "", R.ROOT, FABRIC, C.NVLINK, G.NAMED, (C.NETWORK,))
 SXID_NONFATAL = Rule("sxid.nonfatal", "", R.ROOT, FABRIC, C.NVLINK, G.LIKELY, (C.NETWORK,))
+SXID_NOISE = Rule("sxid.noise", "", R.ROOT, FABRIC, C.NVLINK, G.HINT, (C.NETWORK,))
 SXID_CORRECTED = Rule("sxid.corrected", "", R.ADVICE, FABRIC)
 SXID_HEAT = Rule("sxid.heat", "", R.ROOT, FABRIC + ": 10004, thermal event of the host", C.THERMAL, G.LIKELY, (C.NVLINK,))
 

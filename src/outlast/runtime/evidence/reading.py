@@ -9,10 +9,11 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from outlast.diagnose import mixture, ours
-from outlast.diagnose.collectives import Blame, Dump, find_blame
+from outlast.diagnose import clocks, mixture, ours
+from outlast.diagnose.collectives import Blame, Dump, clock_offsets, find_blame
+from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse import decide
 from outlast.diagnose.laggards import find_laggards
 from outlast.diagnose.ledger import Recorded
@@ -91,11 +92,23 @@ def _diagnose(gathered: Gathered, reading: _Reading) -> Diagnosis:
         reading.notes.say(f"{reading.findings.dropped_count:,} more lines said the same as others, and were counted no further")
     # last, since logs tell how many ranks there are, which dumps of some backends do not
     blame = find_blame(dumps, unreadable=unreadable, world_size=mixture.world_size(reading.samples)) if gathered.dumps else None
+    findings, blame = _on_one_clock(reading.findings.all(), dumps, blame, reading)
     odd = (*mixture.notes_of(reading.samples), *reading.notes.said, *gathered.said)
-    verdict = decide(reading.findings.all(), blame=blame, notes=odd)
+    verdict = decide(findings, blame=blame, notes=odd)
     return Diagnosis(
         verdict, blame, (*odd, *reading.notes.skipped, *gathered.skipped), len(gathered.dumps), gathered.count - len(gathered.dumps), reading.done_bytes
     )
+
+
+def _on_one_clock(findings: Sequence[Finding], dumps: Sequence[Dump], blame: Blame | None, reading: _Reading) -> tuple[Sequence[Finding], Blame | None]:
+    """Asked only where there are times besides those of the dumps."""
+    if blame is None or all(one.at_s is None for one in findings):
+        return findings, blame
+    offsets = clock_offsets(dumps)
+    if note := clocks.note_of(offsets):
+        reading.notes.say(note)
+    right = clocks.on_one_clock(findings, offsets)
+    return right, replace(blame, findings=tuple(clocks.on_one_clock(blame.findings, offsets, about=findings)))
 
 
 def _dumps(pieces: Sequence[Piece], reading: _Reading) -> tuple[list[Dump], dict[str, str]]:

@@ -1,0 +1,70 @@
+"""All findings on one clock: times of hosts whose clocks are wrong are set right by the collectives that their ranks entered together (`collectives/skew.py`).
+
+A finding is of the clock of its rank, or else of its node, as far as other findings tell which ranks live there. The others' clocks are taken for right: the
+median. Differences below APART_S are left alone: so much may be how much later a rank usually comes, and no order is read from so little (`LATER_THAN_S`).
+
+Not seen: a host's clock that was set in the middle of the job; times of logs that are in another zone than they say.
+
+This module is pure: it reads times, and no clock.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from outlast.diagnose.collectives.blame import named
+from outlast.diagnose.findings import Finding
+
+APART_S = 2.0
+
+
+def on_one_clock(findings: Sequence[Finding], offsets: Mapping[int, float], *, about: Sequence[Finding] = ()) -> list[Finding]:
+    """The same findings in the same order, with other times. `offsets`: seconds by which each rank's clock is ahead of some rank's.
+
+    about  where nodes of ranks may be told too, besides in `findings`.
+    """
+    ahead = wrong_clocks(offsets)
+    if not ahead:
+        return list(findings)
+    nodes = _of_nodes([*findings, *about], offsets, ahead)
+
+    def set_right(one: Finding) -> Finding:
+        if one.at_s is None or (one.rank not in offsets and one.node not in nodes):
+            return one
+        return replace(one, at_s=one.at_s - (ahead.get(one.rank, 0.0) if one.rank is not None and one.rank in offsets else nodes[one.node or ""]))
+
+    return [set_right(one) for one in findings]
+
+
+def wrong_clocks(offsets: Mapping[int, float]) -> dict[int, float]:
+    """Of the ranks whose clocks are wrong, by how many seconds they are ahead."""
+    if not offsets:
+        return {}
+    middle = sorted(offsets.values())[(len(offsets) - 1) // 2]
+    return {rank: offset - middle for rank, offset in offsets.items() if abs(offset - middle) > APART_S}
+
+
+def note_of(offsets: Mapping[int, float]) -> str:
+    """What was set right, for people; "" if nothing was."""
+    ahead = wrong_clocks(offsets)
+    if not ahead:
+        return ""
+    least, most = min(ahead.values()), max(ahead.values())
+    by = f"{_seconds(least)}" if most - least < APART_S else f"{_seconds(least)} to {_seconds(most)}"
+    verb = "clock of {} is" if len(ahead) == 1 else "clocks of {} are"
+    return f"by the collectives that ranks entered together the {verb.format(named(ahead))} off by {by}; times were set right by that"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:+,.0f} s"
+
+
+def _of_nodes(findings: Sequence[Finding], offsets: Mapping[int, float], ahead: Mapping[int, float]) -> dict[str, float]:
+    """By the ranks that live there: the median of theirs."""
+    ranks: dict[str, set[int]] = defaultdict(set)
+    for one in findings:
+        if one.node and one.rank is not None and one.rank in offsets:
+            ranks[one.node].add(one.rank)
+    return {node: sorted(ahead.get(rank, 0.0) for rank in some)[(len(some) - 1) // 2] for node, some in ranks.items()}
