@@ -21,7 +21,7 @@ SAID: Mapping[str, Callable[[Answered], bool]] = {  # words of a reason -> what 
     "; survivors enter main's function again": lambda one: not one.kept,
     "has made no outlast call": lambda one: one.way == "plain" or not one.there,
     "no live or sealed state is left": lambda one: one.way != "plain" and not one.moves,
-    "no process is left": lambda one: not one.there,
+    "no process is left": lambda one: not one.there or one.apart,
     "the step fails again and again": lambda one: one.way == "in_place" and len(one.there) == one.ranks,
     "made collectives of its own before run.steps": lambda one: (
         one.way in ("respawn", "reenter", "sharded")
@@ -99,7 +99,7 @@ class NoDearer(Checker):
             if seen.way in IN_PROCESS and seen.there and seen.held:
                 yield f"ranks {list(seen.there)} stand ready to go on, and all come anew: {seen.reason}"
             return
-        if len(seen.there) == seen.ranks and (seen.taken or seen.forked):
+        if len(seen.there) == seen.ranks and not seen.apart and (seen.taken or seen.forked):
             yield f"every process lives, and ranks {[*seen.taken, *seen.forked]} are replaced: {seen.reason}"
         if seen.forked and seen.ready and seen.nodes == 1:
             yield f"ranks {list(seen.forked)} are forked, and {seen.ready} spares stand ready: {seen.reason}"

@@ -250,7 +250,8 @@ class Answered:
 @dataclass(frozen=True, slots=True)
 class Noted:
     """The run is over, and an interruption stands in its ledger so. `nodes`: how many, and so how many clocks there are. `moved`: by its generation the run
-    had gone on from a later step than it went on from then, by so many; None: it is not known, as another one came before a step was committed.
+    had gone on from a later step than it went on from then, by so many; None: it is not known (of
+    sharded state, all may have committed a step that not all have sealed).
     """
 
     record: Interruption

@@ -265,7 +265,7 @@ class Main:
             self.reads("transfer image", plan, (step,) if there else ())
         if plan.private == "slot":
             self.reads("slots", plan, tuple(sorted(self.node.slots.get(self.p.rank, {}).values())))
-        if plan.private == "none" and plan.then == "start":
+        if plan.private == "none" and plan.then == "start" and self.world.options.nodes == 1:  # a rank that has moved does not look for what it left
             for one in self.p.each():
                 self.world.see(MadeAnew(one.worker, one.rank, plan.step, tuple(sorted(self.node.slots.get(one.rank, {}).values()))))
         if plan.private == "checkpoint":

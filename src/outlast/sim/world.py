@@ -15,7 +15,7 @@ from outlast.model import limits
 from outlast.model.fault_plan import PlannedFault
 from outlast.model.messages import ForAgent
 from outlast.model.records import Interruption
-from outlast.model.terms import Cause, Phase
+from outlast.model.terms import Cause, Mechanism, Phase
 from outlast.sim import fleets
 from outlast.sim.cables import Cable
 from outlast.sim.checkers import Jury
@@ -302,7 +302,7 @@ class World:
         )  # fmt: skip
         self._see_first_fault()
         for one in interruptions.values():
-            self.see(Noted(one, self.options.nodes, self.hq.moved.get(one.id)))
+            self.see(Noted(one, self.options.nodes, self.hq.moved.get(one.id) if self.options.way != "sharded" else None))
         if self.options.way != "plain":
             for one in interruptions.values():
                 times_s = tuple(at_s - BEGAN_S for at_s in (one.fault_s, one.detected_s, one.left_s, one.restored_s, one.resumed_s) if at_s is not None)
@@ -310,7 +310,7 @@ class World:
                     Named(
                         one.id,
                         one.mechanism.value,
-                        () if one.id in self.verdicts.own else self.strikes.kinds(one.pids, others=len(one.pids) < len(one.ranks)),
+                        () if one.id in self.verdicts.own else self.strikes.kinds(one.pids, others=_by_node(one)),
                         times_s,
                         self.age_s,
                         1.0 + self.strikes.held_up_s + self.age_s * self.options.drift,
@@ -408,6 +408,11 @@ class World:
         self.strikes.leapt(count)
         for mark in STEP_MARKS:
             self.marks[mark] = self.marks.get(mark, 0) + count * self.options.ranks
+
+
+def _by_node(one: Interruption) -> bool:
+    """It may name processes that nothing struck but what struck their node."""
+    return one.mechanism is Mechanism.LOST_NODE or len(one.pids) < len(one.ranks)
 
 
 def _blamed(interruptions: dict[int, Interruption], end: End) -> tuple[int, ...]:

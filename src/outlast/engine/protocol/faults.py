@@ -101,6 +101,9 @@ class Faults(Moving):
         if member.condemned or member.dead:
             rare("hung, and condemned already")
             return []
+        if self._by_signal:
+            rare("one does not end whose peers were sent SIGTERM")
+            return []
         member.condemned = True
         if member.rank < 0:
             rare("a spare hangs")

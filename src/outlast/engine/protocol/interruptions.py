@@ -77,7 +77,7 @@ class InterruptionLog:
         why = _both(reason, last.reason) if stronger else last.reason if mechanism is last.mechanism else _both(last.reason, reason)
         self._put(
             replace(
-                last, ranks=ranks, pids=pids, mechanism=kind, failure_class=_class_of(kind), fault_s=min(known) if known else None,
+                last, ranks=ranks, pids=pids, mechanism=kind, failure_class=_class_of(kind), fault_s=min(*known, last.detected_s) if known else None,
                 error=last.error or error, traceback=last.traceback or traceback, reason=why,
             )
         )  # fmt: skip
@@ -126,8 +126,11 @@ class InterruptionLog:
             self._put(replace(last, steps_repeated=last.steps_repeated + steps, steps_lost=last.steps_lost + steps))
 
     def joined(self, *, now_s: float, restore_s: float) -> None:
-        for last in list(self.open):
-            self._put(replace(last, regrouped_s=now_s - restore_s, restored_s=now_s))
+        rung = next((one.rung for one in reversed(self.open) if one.rung is not None), None)
+        for last in list(self.open):  # one that came while all were killed is answered by what that was for
+            left_s = last.detected_s if last.left_s is None and rung is not None else last.left_s
+            regrouped_s = max(now_s - restore_s, last.detected_s if left_s is None else left_s)
+            self._put(replace(last, left_s=left_s, rung=last.rung or rung, regrouped_s=regrouped_s, restored_s=now_s))
 
     def resumed(self, *, at_s: float, generation: int) -> int:
         """The first new commit, in `generation`; how many interruptions it closed. A fault of that generation itself stays open."""

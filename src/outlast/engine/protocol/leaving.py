@@ -119,7 +119,8 @@ class Leaving(Faults):
             sources = {rank: worker if worker in parked else -1 for rank, worker in chosen.replace.items()}
             return replace(chosen, replace=dict.fromkeys(lost, -1) | sources)
         way = self.roster.way
-        stands = way == "plain" or not (finished or (restore.step is None and way == "in_place"))
+        unattached = way == "respawn" and not any(m.attached for m in self.roster.live())  # it is the way of any script that is not at run.steps yet
+        stands = way == "plain" or not (finished or unattached or (restore.step is None and way == "in_place"))
         if not stands:
             rare("nobody stands in a step with the state of it")
         situation = Situation(
