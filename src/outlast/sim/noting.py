@@ -76,12 +76,14 @@ class InOrder(Checker):
 
 
 class Charged(Checker):
-    """It is said to have cost as many committed steps as it did."""
+    """It is said to have cost as many committed steps as it did. A step whose vote has passed counts, though nobody may have applied it."""
 
     of = (Noted,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, Noted) and seen.nodes == 1 and seen.moved is not None and seen.record.steps_lost != seen.moved:
+        if not isinstance(seen, Noted) or seen.nodes > 1 or seen.moved is None:
+            return
+        if not seen.moved <= seen.record.steps_lost <= seen.moved + 1:
             yield f"interruption {seen.record.id} is said to have cost {seen.record.steps_lost} committed steps, and it cost {seen.moved}"
 
 
