@@ -39,12 +39,12 @@ from outlast.runtime.ledger.view import look
 PAUSE_S = 0.04
 FITTED = Variant("fitted", world_size=3, mttf_s=1.0, snapshot_every=1, spares=1, duration_s=0.0, seed=0)
 TARGETS = (  # mttf_s is in units of `--strike-each` here
-    replace(FITTED, name="more strikes", mttf_s=0.6),
-    replace(FITTED, name="fewer strikes", mttf_s=1.6),
-    replace(FITTED, name="two ranks", world_size=2, mttf_s=0.6),
+    replace(FITTED, name="more strikes", mttf_s=0.75),
+    replace(FITTED, name="fewer strikes", mttf_s=1.5),
+    replace(FITTED, name="two ranks", world_size=2, mttf_s=0.75),
     replace(FITTED, name="four ranks", world_size=4),
     replace(FITTED, name="no spare", spares=0),
-    replace(FITTED, name="an image each 20 steps", snapshot_every=20, mttf_s=1.6),
+    replace(FITTED, name="an image each 20 steps", snapshot_every=20),
 )
 
 
@@ -102,7 +102,8 @@ def show_predictions(targets: Sequence[Variant], foreseen: Sequence[Prediction])
     for one, prediction in zip(targets, foreseen, strict=True):
         said(
             f"  {one.name}: ETTR {prediction.ettr:.2%} ({prediction.low:.2%} to {prediction.high:.2%}), median MTTR {prediction.mttr_median_s:.3f} s, "
-            f"{prediction.spare_share:.0%} find a spare; with the strikes drawn for it {prediction.told_ettr:.2%}"
+            f"{prediction.spare_share:.0%} find a spare, {prediction.ended:.0%} of such runs are ended by outlast; "
+            f"with the strikes drawn for it {prediction.told_ettr:.2%}"
         )
     said()
 
@@ -126,7 +127,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=150.0, help="of each run that is predicted")
     parser.add_argument("--fit-seconds", type=float, default=150.0, help="of the run that is fitted")
     parser.add_argument(
-        "--strike-each", type=float, default=4.0, metavar="SECONDS", help="mean, of the fitted run; the others are struck each 0.6 to 1.6 times as long"
+        "--strike-each", type=float, default=4.0, metavar="SECONDS", help="mean, of the fitted run; the others are struck each 0.75 to 1.5 times as long"
     )
     parser.add_argument("--seed", type=int, default=1, help="of the strikes; run k has seed + k")
     parser.add_argument("--fitted", type=Path, metavar="FOLDER", help="a run's folder, kept from before: fit to that, and run none")
