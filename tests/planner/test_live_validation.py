@@ -228,7 +228,7 @@ def test_a_strike_during_a_recovery_makes_one_family_of_two(known: Fit) -> None:
 
 def test_it_is_said_how_many_such_runs_outlast_itself_ends(known: Fit) -> None:
     """Recoveries of 1.2 s: struck each 0.6 s, six in a row come sooner or later; struck each minute, they do not."""
-    often, rarely = (predict(known, replace(VARIANT, mttf_s=mttf_s, spares=0), cores=2, strikes_s=[], seed=1).ended for mttf_s in (0.6, 60.0))
+    often, rarely = (predict(known, replace(VARIANT, mttf_s=mttf_s, spares=0, duration_s=60.0), cores=2, strikes_s=[], seed=1).ended for mttf_s in (0.6, 60.0))
     assert (often, rarely) == (1.0, 0.0)
 
 
