@@ -14,12 +14,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from outlast.engine.protocol import leaving
-from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart
 from outlast.engine.protocol.outputs import End
 from outlast.engine.recovery import RecoveryVerdict, Situation, decide_rung
 from outlast.model.fault_plan import MARKS, PlannedFault
 from outlast.model.limits import BOOT_DEADLINE_S
-from outlast.model.messages import Inventory, WorkerExited, WorkerHung
+from outlast.model.messages import WorkerHung
 from outlast.model.terms import Mechanism, Rung
 from outlast.sim.options import Options
 from outlast.sim.processes import Process
@@ -326,20 +325,3 @@ def test_an_interruption_counts_behind_the_newest_step_that_was_executed_and_one
     monkeypatch.setattr(leaving, "decide_rung", noted)
     ended_well(a_world(way, fault("kill", 1, "body", 3), fault("kill", 0, "joined", 2)))
     assert asked == [2, 2]
-
-
-def test_ranks_that_execute_old_steps_again_are_interrupted_behind_the_newest_of_those() -> None:
-    """Images are rare: all went back from step 60 to step 40. One rank has come to step 57, one died at step 56, and one hangs."""
-    coordinator = Coordinator(options=CoordinatorOptions(world_size=3, start=Restart()))
-    members = [coordinator.roster.add(rank=rank, kind="rank", now_s=0.0) for rank in range(3)]
-    for member in members:
-        member.attached = True
-    coordinator.step, coordinator._planned, coordinator._cut_short = 60, 40, True
-    members[0].still = Inventory(members[0].worker, 3, 57, 57, 57, False, (40,))
-    members[1].dead = True
-    coordinator.roster.bury(members[1], WorkerExited(members[1].worker, 9, None, 9, False, 56, (), (40,), "body", 1.0, 1.0, ""))
-    assert coordinator._reached() == 57
-    members[0].still = None
-    assert coordinator._reached() == 56
-    coordinator._cut_short = False
-    assert coordinator._reached() == 40

@@ -29,7 +29,7 @@ class Situation:
     way        the dearest of the members' ways
     state      there is live or sealed state to go on from (engine.restore found a step)
     committed  newest step committed by anybody
-    reached    newest step executed by anybody since the last interruption; if none was, the step that was to be gone on from
+    reached    newest step executed by anybody since the newest plan; if none was, the step that it goes on from
     stopping   why the run must end now, or ""
     error      the user's error, for a verdict of stop
     trained    a step was committed in this run

@@ -125,17 +125,10 @@ class Leaving(Faults):
         situation = Situation(
             lost=(*lost, *moving), raised=tuple(sorted(self._raised - set(lost))), way=way if stands else "respawn",
             state=restore.step is not None or (start is not None and start.replicated == "transfer"),
-            committed=self.step, reached=self._reached(), error=self._user_error[0], trained=self._trained,
+            committed=self.step, reached=self._here[1], error=self._user_error[0], trained=self._trained,
             stands=stands, free=not self._raised and (drained.issuperset(lost) if drained else bool(self.links) and not lost),
         )  # fmt: skip
         return decide_rung(situation=situation, spares=spares, budgets=self.budgets, world_size=self.options.world_size)
-
-    def _reached(self) -> int:
-        """The newest step executed in this generation; one that was struck before all were in has executed none."""
-        if not self._cut_short:
-            return self._planned
-        said = [m.still.committed for m in self.roster.members() if m.still is not None]
-        return max(self._planned, *said, *(self.roster.left_at(m.rank) for m in self.roster.members() if m.dead))
 
     def _moving_away(self, lost: tuple[int, ...], restore: RestoreVerdict, *, finished: bool) -> tuple[int, ...]:
         """Live ranks that are given up for their node's sake, if nothing else has happened, and somebody elsewhere has all that is to be gone on from."""

@@ -215,11 +215,6 @@ class Roster:
             committed, prepared, sealed = before.committed, message.prepared or before.prepared, message.sealed or before.sealed
         self._remains[member.rank] = Holding((member.rank,), False, committed, prepared, committed, False, sealed)
 
-    def left_at(self, rank: int) -> int:
-        """The newest step that the last holder of `rank` had committed when it ended; -1: nobody knows."""
-        remains = self._remains.get(rank)
-        return -1 if remains is None else remains.committed
-
     def note_done(self, rank: int, step: int) -> None:
         """A holder of `rank` has committed `step`, and booked it."""
         if step > self._done.get(rank, 0):
