@@ -4,9 +4,10 @@ Units      seconds.
 Symbols    w0, w  ranks of the run that was measured, of the one that is predicted;  c  cores that all ranks share
 Method     Phases are those of `planner.fit.phases`, of each rung (spare, respawn) by itself. Of interruptions that came one into another only the last counts,
            as if it had come alone: a failure during a recovery starts it anew.
-           How phases change with the ranks is a model, and a coarse one: what all ranks do at the same time (they enter main's function again, build a sharded
-           model, restore it; what a step does beside its pause) is processor time on shared cores, so it takes max(w, c) / max(w0, c) times as long. A respawn
-           takes longer than a spare by the boot of one process, however many ranks there are.
+           How phases change with the ranks is a model, and a coarse one: of what all ranks do at the same time (they enter main's function again, build a
+           sharded model, restore it; what a step does beside its pause) the share AT_ONCE is processor time on shared cores, and takes max(w, c) / max(w0, c)
+           times as long; the rest is waiting for one another, in turn, and takes as long as before. A respawn takes longer than a spare by the boot of one
+           process, however many ranks there are.
            How often a strike finds no spare: Erlang's loss formula, spares as servers, with the time in which a spent spare is replaced as holding time; that
            time is what makes the formula give the share of respawns that was seen.
 Booking    Survivors that are ready early train, and wait in the collective: so the ledger books fewer seconds to detection, regroup and restore than lie
@@ -37,6 +38,7 @@ from outlast.planner.scenario import Extent, Unit
 RUNGS = (Rung.SPARE, Rung.RESPAWN)
 ENOUGH = 3  # recoveries of each rung
 LOAD_MAX = 1e6
+AT_ONCE = 0.25  # from runs of two, three and four ranks that are not judged, see benchmarks/RESULTS.md
 Samples = tuple[float, ...]
 
 
@@ -122,7 +124,7 @@ def _rate_per_s(records: Records) -> tuple[float, float, float]:
 
 def at_world_size(known: Fit, world_size: int, *, cores: int) -> Fit:
     """The same with so many ranks on the same cores. See Method."""
-    factor = max(world_size, cores) / max(known.world_size, cores)
+    factor = 1 - AT_ONCE + AT_ONCE * max(world_size, cores) / max(known.world_size, cores)
     boot_s = max(0.0, statistics.fmean(known.phases[Rung.RESPAWN].regroup_s) - statistics.fmean(known.phases[Rung.SPARE].regroup_s))
 
     def slower(samples_s: Samples, alone_s: float = 0.0) -> Samples:
@@ -145,6 +147,16 @@ def resampled(known: Fit, chance: random.Random) -> Fit:
 
     phases = {rung: Sampled(*map(again, (one.detect_s, one.regroup_s, one.restore_s, one.first_s))) for rung, one in known.phases.items()}
     return replace(known, phases=phases)
+
+
+def longer(known: Fit, factor: float) -> Fit:
+    """All phases of all recoveries take so many times as long, and so does what is repeated for them."""
+
+    def scaled(samples_s: Samples) -> Samples:
+        return tuple(factor * sample_s for sample_s in samples_s)
+
+    phases = {rung: Sampled(*map(scaled, (one.detect_s, one.regroup_s, one.restore_s, one.first_s))) for rung, one in known.phases.items()}
+    return replace(known, again_s=factor * known.again_s, phases=phases)
 
 
 # --- spares ----------------------------------------------------------------------------------------------

@@ -2,13 +2,16 @@
 
 Units      seconds; ETTR in [0, 1].
 Method     Two scenarios of the same run. By the books: phases as the ledger counts them, for ETTR. By the clock: fault to first new commit, for MTTR.
-           The interval is that of one run: over strikes, over the luck of each recovery, and over what another fit might have said (the fit's recoveries
-           drawn again, RESAMPLES times). The rate of strikes is given, not estimated.
+           The interval is that of one run: over strikes, over the luck of each recovery, over what another fit might have said (the fit's recoveries
+           drawn again, RESAMPLES times), and over how far two runs on one machine lie apart: all phases of a run are longer or shorter together
+           (log-normal, APART; RANKS_APART more where the ranks are others, for that model is coarse). The rate of strikes is given, not estimated.
+           `ended`: the share of such runs that outlast itself ends, for a crash loop or a spent budget, by the engine's own decisions.
            `told`: the same with the strikes at the times that were drawn for the run. What is left of its error is the model's own, luck of the strikes apart.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections.abc import Mapping, Sequence
@@ -17,8 +20,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.validate_plan.fit import Fit, Sampled, Samples, at_world_size, lost_share, resampled
+from benchmarks.validate_plan.fit import Fit, Sampled, Samples, at_world_size, longer, lost_share, resampled
 from outlast.model.terms import FailureClass, Rung
+from outlast.planner import decisions
 from outlast.planner.course import Course, live
 from outlast.planner.histories import draw
 from outlast.planner.monte_carlo import run
@@ -28,6 +32,7 @@ from outlast.planner.spread import Spread, constant, measured
 RESAMPLES, REPLICAS = 24, 256  # fits drawn again; runs of each
 CLOCKED = 48  # runs followed event by event, for MTTR
 QUANTILES = 200
+APART, RANKS_APART = 0.08, 0.1  # both chosen beforehand, from runs that are not judged
 LOW, HIGH = 5, 95
 
 
@@ -55,19 +60,21 @@ class Prediction:
     mttr_median_s: float
     told_ettr: float
     spare_share: float
+    ended: float
 
 
 def predict(known: Fit, variant: Variant, *, cores: int, strikes_s: Sequence[float], seed: int) -> Prediction:
     """`strikes_s`: when the run will be struck; only `told_ettr` knows."""
     here = at_world_size(known, variant.world_size, cores=cores)
     chance = random.Random(seed)
-    again = [at_world_size(resampled(known, chance), variant.world_size, cores=cores) for _ in range(RESAMPLES)]
+    apart = APART if variant.world_size == known.world_size else math.hypot(APART, RANKS_APART)
+    again = [longer(at_world_size(resampled(known, chance), variant.world_size, cores=cores), math.exp(chance.gauss(0.0, apart))) for _ in range(RESAMPLES)]
     ettrs = np.concatenate([_ettrs(one, variant, seed=seed + number) for number, one in enumerate(again)])
     low, high = np.percentile(ettrs, [LOW, HIGH])
     mean = float(_ettrs(here, variant, seed=seed).mean())
     return Prediction(
         ettr=mean, low=float(low), high=float(high), luck=float(ettrs.std() / (1 - mean)), mttr_median_s=_mttr_median_s(here, variant, seed=seed),
-        told_ettr=_told(here, variant, strikes_s, seed=seed), spare_share=1 - without_spare(here, variant),
+        told_ettr=_told(here, variant, strikes_s, seed=seed), spare_share=1 - without_spare(here, variant), ended=_ended(here, variant, seed=seed),
     )  # fmt: skip
 
 
@@ -91,6 +98,12 @@ def _mttr_median_s(known: Fit, variant: Variant, *, seed: int) -> float:
     return statistics.median([mttr_s for replica in range(CLOCKED) for mttr_s in mttrs_s(live(scenario, histories.one(replica)))] or [0.0])
 
 
+def _ended(known: Fit, variant: Variant, *, seed: int) -> float:
+    """Budgets are the engine's: an image that is not there is steps that are executed again."""
+    scenario = replace(by_the_clock(known, variant), tiers=by_the_books(known, variant).tiers)
+    return decisions.estimate(scenario, draw(scenario, seed=seed, replicas=CLOCKED)).ended / CLOCKED
+
+
 def mttrs_s(course: Course) -> list[float]:
     """Of families: an interruption that training did not come out of before the next struck is over when that one is."""
     out: list[float] = []
@@ -107,8 +120,10 @@ def mttrs_s(course: Course) -> list[float]:
 
 
 def by_the_books(known: Fit, variant: Variant) -> Scenario:
-    """As the ledger books. Where committed steps are done again, the slow start of the first of them is lost as well: always where images are rare."""
-    slow_s = known.again_s if variant.snapshot_every == 1 else max(known.again_s, known.first_mean_s - known.step_s - known.stall_s)
+    """As the ledger books. Where committed steps are done again, the slow start of the first of them is lost as well: always where images are rare.
+    A step less of it than the clock says: ranks that are in place early have begun by then, and others still fetch their batch.
+    """
+    slow_s = known.again_s if variant.snapshot_every == 1 else max(known.again_s, known.first_mean_s - 2 * known.step_s - known.stall_s)
 
     def booked(one: Sampled) -> Sampled:
         return replace(

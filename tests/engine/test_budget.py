@@ -41,16 +41,38 @@ def test_steps_committed_again_give_nothing_back(steps: list[int]) -> None:
 
 def test_faults_at_one_step_are_counted_until_it_is_committed() -> None:
     budgets = default_budgets(None)
-    assert [budgets.note_fault(step=4) for _ in range(3)] == [1, 2, 3]
-    assert budgets.note_fault(step=5) == 1
-    assert budgets.note_fault(step=4) == 2, "a step rolled back to does not begin anew"
+    assert [budgets.note_fault(step=4, reached=4) for _ in range(3)] == [1, 2, 3]
+    assert budgets.note_fault(step=5, reached=5) == 1
+    assert budgets.note_fault(step=5, reached=4) == 1, "elsewhere: all went back to it"
+    assert (budgets.note_fault(step=5, reached=5), budgets.since_step) == (2, 3), "step 6 was not executed meanwhile"
+
+
+def test_executing_a_step_again_ends_the_count_of_those_that_came_before_it() -> None:
+    """All go back to step 20, and are struck at random on the way to step 30, which was committed before."""
+    budgets = default_budgets(None)
+    counts = [budgets.note_fault(step=30, reached=reached) for reached in (30, 20, 20, 24, 20, 23, 24, 30)]
+    assert counts == [1, 1, 2, 1, 1, 1, 2, 2]
+    assert budgets.since_step == 8
+    assert (budgets.note_fault(step=31, reached=31), budgets.since_step) == (1, 1)
+
+
+@given(strays=st.lists(st.integers(20, 26), max_size=30))
+def test_a_step_that_fails_each_time_is_counted_whatever_strikes_before_it(strays: list[int]) -> None:
+    """Step 28 never gets done, and each attempt but the struck ones comes to it."""
+    budgets = default_budgets(None)
+    count = 0
+    for number, reached in enumerate(strays):
+        budgets.note_fault(step=27, reached=reached)
+        if number % 2:
+            count += 1
+            assert budgets.note_fault(step=27, reached=27) == count
 
 
 def test_a_step_is_repeated_in_place_a_few_times_only() -> None:
     budgets = default_budgets(None)
-    budgets.note_fault(step=1)
+    budgets.note_fault(step=1, reached=1)
     assert [budgets.take_repeat() for _ in range(limits.REPEATS_PER_STEP_COUNT + 1)] == [True] * limits.REPEATS_PER_STEP_COUNT + [False]
-    budgets.note_fault(step=2)
+    budgets.note_fault(step=2, reached=2)
     assert budgets.take_repeat()
 
 

@@ -74,7 +74,7 @@ def test_no_budget_pays_for_a_link() -> None:
     budgets = default_budgets(0)
     for way, rung in (("in_place", Rung.REPEAT), ("reenter", Rung.REENTER), ("respawn", Rung.RESPAWN)):
         for _ in range(20):
-            situation = Situation(lost=(), raised=(), way=way, state=True, committed=3, error="", trained=True, free=True)
+            situation = Situation(lost=(), raised=(), way=way, state=True, committed=3, reached=3, error="", trained=True, free=True)
             assert decide_rung(situation=situation, spares=(), budgets=budgets, world_size=2).rung is rung
     assert (budgets.at_step, budgets.repeats, budgets.restarts.spent) == (0, 0, [])
 

@@ -7,11 +7,15 @@ step, with the state of that step; what a plan reads (slot, transfer image) is t
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from outlast.engine.protocol import leaving
 from outlast.engine.protocol.outputs import End
+from outlast.engine.recovery import RecoveryVerdict, Situation, decide_rung
 from outlast.model.fault_plan import MARKS, PlannedFault
 from outlast.model.limits import BOOT_DEADLINE_S
 from outlast.model.messages import WorkerHung
@@ -302,3 +306,22 @@ def test_a_last_rank_that_is_lost_after_the_last_step_starts_from_what_was_left_
         ended_well(world)
         assert not world.rolled_back
         assert all(one.steps_lost == 0 for one in world.interruptions.values())
+
+
+# --- where an interruption counts ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["in_place", "reenter", "sharded"])
+def test_an_interruption_counts_behind_the_newest_step_that_was_executed_and_one_of_a_recovery_where_that_was_to_go_on(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Struck in the body of step 3, and again before it is begun anew."""
+    asked: list[int] = []
+
+    def noted(*, situation: Situation, **rest: Any) -> RecoveryVerdict:
+        asked.append(situation.reached)
+        return decide_rung(situation=situation, **rest)
+
+    monkeypatch.setattr(leaving, "decide_rung", noted)
+    ended_well(a_world(way, fault("kill", 1, "body", 3), fault("kill", 0, "joined", 2)))
+    assert asked == [2, 2]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlast.engine.budget import default_budgets
+from outlast.engine.budget import Budget, default_budgets
 from outlast.engine.recovery import WAYS, RecoveryVerdict, Situation, decide_rung
 from outlast.model import limits
 from outlast.model.terms import Rung
 
-CALM = Situation(lost=(), raised=(), way="in_place", state=True, committed=10, error="", trained=True)
+CALM = Situation(lost=(), raised=(), way="in_place", state=True, committed=10, reached=10, error="", trained=True)
 
 
 def decide(situation: Situation, *, spares: tuple[int, ...] = (), world: int = 4) -> RecoveryVerdict:
@@ -74,7 +76,7 @@ def test_all_come_anew_where_nobody_can_go_on(change: dict[str, object], rung: R
 def test_a_crash_loop_ends_whatever_the_situation(lost: set[int], raised: set[int], way: str, state: bool, trained: bool, spares: list[int]) -> None:
     """Without a step committed in between, some rung is the last; and each verdict names a source for every lost rank, or brings all anew."""
     budgets = default_budgets(None)
-    situation = Situation(tuple(sorted(lost)), tuple(sorted(raised - lost)), way, state, 3, "KeyError: 'x'", trained)
+    situation = Situation(tuple(sorted(lost)), tuple(sorted(raised - lost)), way, state, 3, 3, "KeyError: 'x'", trained)
     for _ in range(30):
         verdict = decide_rung(situation=situation, spares=spares, budgets=budgets, world_size=4)
         if verdict.rung is Rung.STOP:
@@ -85,3 +87,35 @@ def test_a_crash_loop_ends_whatever_the_situation(lost: set[int], raised: set[in
         given_out = [worker for worker in verdict.replace.values() if worker >= 0]
         assert len(given_out) == len(set(given_out)) <= len(spares)
     raise AssertionError("thirty interruptions at one step, and no end")
+
+
+def _until_it_stops(reached: Iterable[int], *, committed: int) -> tuple[int, str]:
+    """A rank is lost each time; so many of these interruptions were answered, and why the next one was not. Replacements are free."""
+    budgets = replace(default_budgets(None), respawns=Budget(1000, 1))
+    for count, place in enumerate(reached):
+        situation = replace(CALM, lost=(0,), way="reenter", committed=committed, reached=place)
+        verdict = decide_rung(situation=situation, spares=(), budgets=budgets, world_size=4)
+        if verdict.rung is Rung.STOP:
+            return count, verdict.reason
+    raise AssertionError("it was never ended")
+
+
+def test_a_run_that_fails_at_one_step_again_and_again_is_ended_for_that_step() -> None:
+    """Images are rare: all go back from step 57 to step 40 each time, and come to step 57 again."""
+    count, why = _until_it_stops(itertools.repeat(57), committed=57)
+    assert (count, why) == (limits.SAME_STEP_FAULTS_COUNT, "6 interruptions without a step executed after step 57: a crash loop")
+
+
+def test_a_run_that_is_struck_at_random_while_it_executes_old_steps_again_is_no_crash_loop_yet() -> None:
+    """From step 40 on, at a different step each time; it is ended once that has led nowhere for long."""
+    count, why = _until_it_stops(itertools.cycle((57, 41, 49, 44, 52)), committed=57)
+    assert (count, why) == (limits.STANDSTILL_FAULTS_COUNT, "21 interruptions without a step committed after step 57: a crash loop")
+
+
+def test_before_the_first_step_little_is_borne() -> None:
+    budgets = default_budgets(None)
+    rungs = [
+        decide_rung(situation=replace(CALM, committed=0, reached=0, trained=False), spares=(), budgets=budgets, world_size=4).rung
+        for _ in range(limits.SETUP_FAULTS_COUNT + 1)
+    ]
+    assert [rung is Rung.STOP for rung in rungs] == [False] * limits.SETUP_FAULTS_COUNT + [True]

@@ -144,9 +144,7 @@ def test_each_phase_is_measured_between_its_moments() -> None:
     assert seen == {"detect": [0.1] * 2, "regroup": [0.2] * 2, "take": [], "restore": [0.3] * 2, "first step": [0.6] * 2, "relaunch": []}
     assert phases.step_s == pytest.approx(STEP_S)
     assert phases.slow_start_s == pytest.approx(0.1)
-    restore = phases.restore_of_tier()
-    assert restore is not None
-    assert restore.mean_s == pytest.approx(0.4)
+    assert phases.restore.mean_s == pytest.approx(0.3)
     assert phases.regroup.by == {"spare": (2, pytest.approx(0.2))}
 
 
@@ -188,7 +186,7 @@ def test_an_interruption_that_is_not_over_gives_no_sample() -> None:
     assert all(not phase.samples_s for phase in phases.all())
     assert phases.unfinished == 1
     assert phases.recovery(source="x") is None
-    assert phases.restore_of_tier() is None
+    assert phases.restore.spread is None
 
 
 @given(st.lists(st.floats(0.0, 1e6), min_size=1, max_size=200))
@@ -249,11 +247,20 @@ def test_a_cluster_file_says_what_was_measured_and_is_read_back() -> None:
     assert cluster.value("recovery.regroup").mean_s == pytest.approx(0.2)
     assert cluster.value("job.step") == cluster.value("tier.live.interval") == pytest.approx(STEP_S)
     assert cluster.value("tier.live.survives") == "process"
-    assert cluster.value("tier.live.restore").mean_s == pytest.approx(0.4)
+    assert cluster.value("tier.live.restore").mean_s == pytest.approx(0.3), "the slow first step behind it is productive to the ledger"
     assert (cluster.failures, cluster.tiers) == (("unknown",), ("live",))
     assert not cluster.given("repair.time")
     [comment] = never_seen(one)
     assert comment.startswith("# never seen: a node is lost; at most once in ")
+
+
+def test_a_step_and_its_stall_together_last_as_long_as_was_measured() -> None:
+    """A tenth of training was stalls: a plan that added them to the whole step would count them twice."""
+    part = session(interruption(1, 1030.0))
+    seconds = {Cause.STARTUP: 8.0, Cause.PRODUCTIVE: 79.0, Cause.DATA_WAIT: 2.0, Cause.STALL: 9.0}
+    cluster = cluster_of(calibrated(ledger(dataclasses.replace(part, lives=tuple(dataclasses.replace(one, seconds=seconds) for one in part.lives)))), name="c")
+    assert (cluster.value("job.step"), cluster.value("tier.live.stall")) == pytest.approx((0.9 * STEP_S, 0.1 * STEP_S))
+    assert cluster.value("tier.live.interval") == cluster.value("job.step")
 
 
 def test_a_ledger_without_a_failure_leaves_the_rate_open_in_its_cluster_file() -> None:

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from benchmarks.validate_plan.fit import Fit, Sampled, at_world_size, fit, load_for, lost_share, resampled
+from benchmarks.validate_plan.fit import AT_ONCE, Fit, Sampled, at_world_size, fit, load_for, longer, lost_share, resampled
 from benchmarks.validate_plan.measured import Measured, measured
 from benchmarks.validate_plan.predict import Prediction, Variant, by_the_books, mixed, mttrs_s, predict, without_spare
 from benchmarks.validate_plan.score import Row, lines, table
@@ -154,11 +154,13 @@ def test_erlangs_formula_agrees_with_a_simulation_of_spares_that_are_replaced() 
 
 
 def test_more_ranks_on_the_same_cores_take_longer_and_the_boot_of_one_process_does_not(known: Fit) -> None:
-    twice = at_world_size(replace(known, world_size=2), 4, cores=2)
-    assert twice.phases[Rung.SPARE].regroup_s == pytest.approx([0.6] * 4)
-    assert twice.phases[Rung.RESPAWN].regroup_s == pytest.approx([0.2 + 0.6] * 3)
-    assert twice.step_s == pytest.approx(0.05 + 2 * (known.step_s - 0.05))
-    assert twice.stall_s == pytest.approx(2 * known.stall_s)
+    """A quarter of what all do at the same time is processor time: four ranks take a quarter longer than two on two cores."""
+    assert AT_ONCE == 0.25
+    more = at_world_size(replace(known, world_size=2), 4, cores=2)
+    assert more.phases[Rung.SPARE].regroup_s == pytest.approx([0.375] * 4)
+    assert more.phases[Rung.RESPAWN].regroup_s == pytest.approx([0.2 + 0.375] * 3)
+    assert more.step_s == pytest.approx(0.05 + 1.25 * (known.step_s - 0.05))
+    assert more.stall_s == pytest.approx(1.25 * known.stall_s)
     on_many_cores = at_world_size(known, 4, cores=8)
     assert on_many_cores == replace(known, world_size=4)
 
@@ -183,6 +185,13 @@ def test_a_fit_that_is_drawn_again_has_as_many_recoveries_of_each_rung(known: Fi
     assert set(again.phases[Rung.SPARE].regroup_s) <= set(known.phases[Rung.SPARE].regroup_s)
 
 
+def test_a_run_whose_recoveries_all_take_longer_keeps_its_steps(known: Fit) -> None:
+    slow = longer(known, 1.5)
+    assert slow.phases[Rung.SPARE].regroup_s == pytest.approx([0.45] * 4)
+    assert slow.first_mean_s == pytest.approx(1.5 * known.first_mean_s)
+    assert (slow.step_s, slow.stall_s, slow.refill_s) == (known.step_s, known.stall_s, known.refill_s)
+
+
 # --- predictions -------------------------------------------------------------------------------------------
 
 
@@ -203,7 +212,7 @@ def test_an_image_each_twentieth_step_loses_half_of_that_and_a_slow_first_step(k
     rare = replace(VARIANT, mttf_s=500.0, spares=0, duration_s=20_000.0)
     each, twentieth = (predict(known, replace(rare, snapshot_every=every), cores=2, strikes_s=[], seed=1) for every in (1, 20))
     stalls = (known.step_s + known.stall_s) / (known.step_s + known.stall_s / 20)
-    more_s = 19 / 2 * known.step_s + known.first_mean_s - known.step_s - known.stall_s
+    more_s = 19 / 2 * known.step_s + known.first_mean_s - 2 * known.step_s - known.stall_s
     assert each.ettr * stalls - twentieth.ettr == pytest.approx(0.9 * more_s / 500.0, rel=0.05)
 
 
@@ -217,12 +226,18 @@ def test_a_strike_during_a_recovery_makes_one_family_of_two(known: Fit) -> None:
     assert min(families) >= 0.8 * 0.7 - 1e-9
 
 
+def test_it_is_said_how_many_such_runs_outlast_itself_ends(known: Fit) -> None:
+    """Recoveries of 1.2 s: struck each 0.6 s, six in a row come sooner or later; struck each minute, they do not."""
+    often, rarely = (predict(known, replace(VARIANT, mttf_s=mttf_s, spares=0, duration_s=60.0), cores=2, strikes_s=[], seed=1).ended for mttf_s in (0.6, 60.0))
+    assert (often, rarely) == (1.0, 0.0)
+
+
 # --- the verdict -------------------------------------------------------------------------------------------
 
 
 def a_row(*, predicted: float = 0.9, measured: float = 0.9, naive: float = 0.5, mttr_s: float = 1.0, wrong: str = "") -> Row:
     run = Measured(2, measured, 100.0, {}, 1000, 0, 5, 5, (1.0,) * 5, 5.0, {}) if not wrong else None
-    return Row(VARIANT, Prediction(predicted, predicted - 0.05, predicted + 0.05, 0.1, mttr_s, measured, 1.0), naive, run, 5, wrong)
+    return Row(VARIANT, Prediction(predicted, predicted - 0.05, predicted + 0.05, 0.1, mttr_s, measured, 1.0, 0.0), naive, run, 5, wrong)
 
 
 def reached(*rows: Row) -> list[bool | None]:

@@ -229,7 +229,7 @@ def _kinds(phase: Phase) -> str:
 def _books(one: Calibration) -> Iterator[str]:
     phases = one.phases
     if phases is not None and phases.step_s is not None:
-        later = f"; the first one after a recovery {words.duration(phases.slow_start_s)} longer" if phases.slow_start_s > 0 else ""
+        later = f"; the first one after a recovery {words.duration(phases.slow_start_s)} longer, and productive" if phases.slow_start_s > 0 else ""
         yield f"A step takes {words.duration(phases.step_s)} (mean, undisturbed){later}."
     interruptions = sum(books.interruptions for books in one.booked)
     lost_s = sum((books.lost_per_interruption_s or 0.0) * books.interruptions for books in one.booked)

@@ -39,19 +39,33 @@ class Budget:
 
 @dataclass(slots=True)
 class Budgets:
-    """One budget per dear rung, and a count of interruptions at the step that will not commit."""
+    """One budget per dear rung, and how often the run was interrupted where.
+
+    An interruption counts at the step behind which it came, until a later one has been executed: one that strikes from outside hits anywhere, one that
+    the run itself makes hits at one place. Steps that are executed again count for that, too. What they do not count for is progress.
+
+    at_step     interruptions at the place of the newest one, it included
+    since_step  all of them since a step was committed that never had been before
+    """
 
     respawns: Budget
     restarts: Budget
-    step: int = -1
+    step: int = -1  # newest that was committed when an interruption came
     at_step: int = 0
+    since_step: int = 0
     repeats: int = 0
+    _places: dict[int, int] = field(default_factory=dict)  # the step behind which interruptions came -> how many
 
-    def note_fault(self, *, step: int) -> int:
-        """Count one more interruption while `step` is the newest committed step; how many there were at it."""
+    def note_fault(self, *, step: int, reached: int) -> int:
+        """Count one more interruption while `step` is the newest committed step; how many there were behind `reached`, the newest that was executed
+        since the last one, or that was to be gone on from.
+        """
         if step > self.step:
-            self.step, self.at_step, self.repeats = step, 0, 0
-        self.at_step += 1
+            self.step, self.since_step, self.repeats = step, 0, 0
+            self._places.clear()
+        self._places = {place: count for place, count in self._places.items() if place >= reached}
+        self.since_step += 1
+        self.at_step = self._places[reached] = self._places.get(reached, 0) + 1
         return self.at_step
 
     def take_repeat(self) -> bool:

@@ -29,6 +29,7 @@ class Situation:
     way        the dearest of the members' ways
     state      there is live or sealed state to go on from (engine.restore found a step)
     committed  newest step committed by anybody
+    reached    newest step executed by anybody since the newest plan; if none was, the step that it goes on from
     stopping   why the run must end now, or ""
     error      the user's error, for a verdict of stop
     trained    a step was committed in this run
@@ -41,6 +42,7 @@ class Situation:
     way: str
     state: bool
     committed: int
+    reached: int
     error: str
     trained: bool
     free: bool = False
@@ -62,11 +64,10 @@ def decide_rung(*, situation: Situation, spares: Sequence[int], budgets: Budgets
     if situation.free:
         rare("an interruption that is nobody's fault is free")
         budgets = default_budgets(None)
-    at_step = budgets.note_fault(step=situation.committed)
-    allowed = limits.SAME_STEP_FAULTS_COUNT if situation.trained else limits.SETUP_FAULTS_COUNT
-    if at_step > allowed and situation.way != "plain":
+    budgets.note_fault(step=situation.committed, reached=situation.reached)
+    if situation.way != "plain" and (loop := _crash_loop(situation, budgets)):
         rare("a crash loop")
-        return _stop(f"{at_step} interruptions without a step committed after step {situation.committed}: a crash loop", situation)
+        return _stop(loop, situation)
     lost = set(situation.lost)
     if not lost and situation.state and situation.way == "in_place":
         if budgets.take_repeat():
@@ -80,6 +81,15 @@ def decide_rung(*, situation: Situation, spares: Sequence[int], budgets: Budgets
     if not lost:
         return RecoveryVerdict(Rung.REENTER, "reenter", {}, "every process lives: all enter main's function again")
     return _replace(situation, sorted(lost), spares, budgets)
+
+
+def _crash_loop(situation: Situation, budgets: Budgets) -> str:
+    """Why this is one, or ""."""
+    if budgets.at_step > limits.SAME_STEP_FAULTS_COUNT and situation.trained:
+        return f"{budgets.at_step} interruptions without a step executed after step {situation.reached}: a crash loop"
+    if budgets.since_step > (limits.STANDSTILL_FAULTS_COUNT if situation.trained else limits.SETUP_FAULTS_COUNT):
+        return f"{budgets.since_step} interruptions without a step committed after step {situation.committed}: a crash loop"
+    return ""
 
 
 def _replace(situation: Situation, lost: list[int], spares: Sequence[int], budgets: Budgets) -> RecoveryVerdict:

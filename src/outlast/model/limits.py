@@ -65,7 +65,8 @@ SETUP_FAULTS_COUNT = 2  # interruptions before the first commit of a run
 RESPAWNS_COUNT = 8  # losses in stock that are mended by replacing ranks, however many at once; REFILL_STEPS committed steps give one back
 RESTARTS_COUNT = 3
 REFILL_STEPS = 10
-SAME_STEP_FAULTS_COUNT = 5  # interruptions at one step, of any kind, before the verdict "crash loop"
+SAME_STEP_FAULTS_COUNT = 5  # interruptions at one step, of any kind, before the verdict "crash loop"; executing it, if only again, ends the count
+STANDSTILL_FAULTS_COUNT = 20  # interruptions, at whatever steps, of a run that executes old steps again and commits no new one, before that verdict
 
 DRAIN_TRIES_COUNT = 3  # a drain that something else comes between is tried so often; then what lives on the node stays until it is lost
 
@@ -168,7 +169,7 @@ assert SLOTS_COUNT == 2, "the vote frees exactly the older slot"
 assert LINK_RETRY_S < LINK_RETRY_MAX_S < NODE_WAIT_S
 assert CHORUS_WAIT_S < COMPANION_WAIT_S, "a regroup waits for its companions longer than for a chorus"
 assert LEASE_BEATS >= 3, "a lost message must not cost the lease"
-assert REPEATS_PER_STEP_COUNT <= SAME_STEP_FAULTS_COUNT
+assert REPEATS_PER_STEP_COUNT <= SAME_STEP_FAULTS_COUNT < STANDSTILL_FAULTS_COUNT
 assert CHANNEL_BUFFER_MAX_BYTES > 2 * MESSAGE_MAX_BYTES
 assert OOM_LOOK_S < OOM_WINDOW_S
 assert TRACEBACK_MAX_BYTES * 4 < MESSAGE_MAX_BYTES

@@ -70,6 +70,8 @@ class NotGivenUp(Checker):
         self._done: dict[int, dict[int, int]] = {}  # steps after it -> ranks that have, and for how many each stands
         self._plans = 0
         self._since = [0, 0]  # plans since a rank, and since all ranks, committed a new step
+        self._done_first: dict[int, int] = {}  # step -> plans that there were when a rank executed it first ...
+        self._done_last: dict[int, int] = {}  # ... and last
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, Planned):
@@ -79,11 +81,17 @@ class NotGivenUp(Checker):
         elif isinstance(seen, Regrouped):
             self._ranks = seen.ranks
         elif isinstance(seen, Stretch):
+            self._executed(seen.last)
             self._all_have(seen.last)
         elif isinstance(seen, StepDone):
+            self._executed(seen.step)
             self._has(seen.rank, seen.step, seen.count)
         elif isinstance(seen, RunOver) and seen.state == "failed":
             yield from self._justified(seen)
+
+    def _executed(self, step: int) -> None:
+        self._done_first.setdefault(step, self._plans)
+        self._done_last[step] = self._plans
 
     def _has(self, rank: int, step: int, count: int) -> None:
         if step > self._first:
@@ -105,13 +113,19 @@ class NotGivenUp(Checker):
                 yield f"it gave up ({seen.reason}), and nothing struck it that can do that"
         if seen.plain and "crash loop" in seen.reason:
             yield f"it gave up ({seen.reason}), and of a script without steps nobody knows how far it is"
-        if loop := re.match(r"(\d+) interruptions without a step", seen.reason):
-            said, allowed = int(loop[1]), limits.SAME_STEP_FAULTS_COUNT if self._newest else limits.SETUP_FAULTS_COUNT
-            if self._newest and set(APART) & set(seen.kinds):
-                return  # what was committed where nobody could be asked may count as not committed
-            if said <= allowed or max(self._since) < said - 1:
-                yield f"a crash loop after {said} interruptions, of {allowed} that are borne, and {max(self._since)} plans since the newest step"
+        if loop := re.match(r"(\d+) interruptions without a step (executed|committed) after step (\d+)", seen.reason):
+            yield from self._loops(int(loop[1]), int(loop[3]), seen.kinds, at_step=loop[2] == "executed")
         elif loop := re.match(r"(\d+) whole restarts|the budget of (\d+) replacements", seen.reason):
             said, most = int(loop[1] or loop[2]), seen.max_restarts if loop[1] else limits.RESPAWNS_COUNT
             if said != most or self._plans <= said:
                 yield f"it gave up after {said} attempts, of {most} that are allowed, and {self._plans} plans"
+
+    def _loops(self, said: int, step: int, kinds: tuple[str, ...], *, at_step: bool) -> Iterator[str]:
+        """`at_step`: at this one, whatever was done before it; else no new step was committed after it."""
+        if self._newest and set(APART) & set(kinds):
+            return  # what was committed where nobody could be asked may count as not committed
+        allowed = limits.SETUP_FAULTS_COUNT if not self._newest else limits.SAME_STEP_FAULTS_COUNT if at_step else limits.STANDSTILL_FAULTS_COUNT
+        later = max((plans for done, plans in self._done_last.items() if done > step), default=0)
+        plans = self._plans - max(later, self._done_first.get(step, 0)) if at_step else max(self._since)
+        if said <= allowed or plans < said - 1:
+            yield f"a crash loop after {said} interruptions, of {allowed} that are borne, and {plans} plans since a step after step {step}"

@@ -126,7 +126,7 @@ class Leaving(Faults):
         situation = Situation(
             lost=(*lost, *moving), raised=tuple(sorted(self._raised - set(lost))), way=way if stands else "respawn",
             state=restore.step is not None or (start is not None and start.replicated == "transfer"),
-            committed=self.step, error=self._user_error[0], trained=self._trained,
+            committed=self.step, reached=self._here[1], error=self._user_error[0], trained=self._trained,
             stands=stands, free=not self._raised and (drained.issuperset(lost) if drained else bool(self.links) and not lost),
         )  # fmt: skip
         return decide_rung(situation=situation, spares=spares, budgets=self.budgets, world_size=self.options.world_size)

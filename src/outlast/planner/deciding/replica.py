@@ -99,6 +99,8 @@ class Replica:
         """At its time, up to which the run has gone on."""
         at_s, before = failure.worked_s, self._recovery
         position, unfinished = self._cut(at_s)
+        if before is None or before.decided:
+            self._ladder.reached = math.floor(position)
         self.out.beside[Beside.NOT_BACK] += self._members.come_back(at_s)
         hit = self._hit(failure)
         if before is not None and not before.answers and not before.decided:

@@ -104,6 +104,7 @@ class Ladder:
         self._budgets = default_budgets(rules.max_restarts)
         self._world_size = world_size
         self._step, self._trained = 0, False
+        self.reached = 0  # in steps: how far training had come when it was interrupted last
 
     def has_committed(self, step: int) -> None:
         self._step, self._trained = max(self._step, step), self._trained or step > 0
@@ -111,8 +112,8 @@ class Ladder:
     def rung(self, recovery: Recovery, spares: list[int]) -> RecoveryVerdict:
         point = recovery.point
         situation = Situation(
-            lost=recovery.loss.dead.ranks, raised=tuple(sorted(recovery.loss.raised)), way=point.way, state=point.state, committed=self._step, error="",
-            trained=self._trained, free=not recovery.answers,
+            lost=recovery.loss.dead.ranks, raised=tuple(sorted(recovery.loss.raised)), way=point.way, state=point.state, committed=self._step,
+            reached=self.reached, error="", trained=self._trained, free=not recovery.answers,
         )  # fmt: skip
         verdict = decide_rung(situation=situation, spares=spares, budgets=self._budgets, world_size=self._world_size)
         if verdict.survivors == "exit" and not point.state:

@@ -5,8 +5,9 @@ Rates     `count` and `exposure`, so that a plan knows how sure they are; a Weib
           left out: half a failure in a short record would outweigh all that was measured. `never_seen` says it, for a comment.
 Recovery  `detect`, `regroup`, `take` where they were seen.
 Tier      `live`, where state came back from the memory of this run without a lost step: saved each step, with the stall that was booked. It survives
-          what it was seen to survive. What the first step after a recovery takes longer is in its restore.
-Job       ranks, ranks of a node and the length of a step, of the last ledger.
+          what it was seen to survive. What the first step after a recovery takes longer is not in its restore: to the ledger, and so to ETTR, that is
+          productive.
+Job       ranks, ranks of a node and the length of a step, of the last ledger. The stall is not in it: a plan adds it.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -77,7 +78,7 @@ def _job(one: Calibration) -> Iterator[Said]:
     yield "job.gpus", gpus, f"ranks of {record.source}"
     yield "job.gpus_per_node", max(1, round(gpus / nodes)), f"ranks of a node of {record.source}"
     if one.phases.step_s:
-        yield "job.step", one.phases.step_s, f"mean of the undisturbed steps of {one.source}"
+        yield "job.step", one.phases.step_s - _stall_s(one), f"mean of the undisturbed steps of {one.source}, without their stalls"
 
 
 def _recovery(one: Calibration) -> Iterator[Said]:
@@ -91,16 +92,22 @@ def _recovery(one: Calibration) -> Iterator[Said]:
 
 def _tier(one: Calibration) -> Iterator[Said]:
     phases = one.phases
-    restore = None if phases is None else phases.restore_of_tier()
-    if phases is None or restore is None or phases.step_s is None or phases.survived is None:
+    if phases is None or phases.restore.spread is None or phases.step_s is None or phases.survived is None:
         return
-    training_s = sum(books.training_s for books in one.booked)
-    stall_s = sum(books.seconds[Cause.STALL] / books.ranks for books in one.booked) / training_s * phases.step_s if training_s else 0.0
+    stall_s = _stall_s(one)
     source = f"{len(phases.restore.samples_s):,} restores without a lost step: {one.source}"
     values: dict[str, Value] = {
-        "interval": phases.step_s, "survives": phases.survived.name.lower(), "stall": stall_s, "write": 0.0, "blocking": True, "restore": restore,
+        "interval": phases.step_s - stall_s, "survives": phases.survived.name.lower(), "stall": stall_s, "write": 0.0, "blocking": True,
+        "restore": phases.restore.spread,
     }  # fmt: skip
     yield from ((f"tier.{LIVE}.{key}", value, source) for key, value in values.items())
+
+
+def _stall_s(one: Calibration) -> float:
+    """Of each step, as booked."""
+    step_s, training_s = one.phases.step_s if one.phases is not None else None, sum(books.training_s for books in one.booked)
+    stalled_s = sum(books.seconds[Cause.STALL] / books.ranks for books in one.booked)
+    return stalled_s / training_s * step_s if step_s is not None and training_s else 0.0
 
 
 def never_seen(one: Calibration) -> tuple[str, ...]:

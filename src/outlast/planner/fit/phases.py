@@ -87,7 +87,9 @@ class Phases:
 
     @property
     def slow_start_s(self) -> float:
-        """How much longer the first step after a recovery takes than one in undisturbed training, on average; 0 where it takes less."""
+        """How much longer the first step after a recovery takes than one in undisturbed training, on average; 0 where it takes less. The ledger books it
+        as productive, unless the step is done again: so it is time, and no loss of ETTR.
+        """
         if self.step_s is None or self.first_step.mean_s is None:
             return 0.0
         return max(0.0, self.first_step.mean_s - self.step_s)
@@ -97,17 +99,6 @@ class Phases:
         if self.detect.spread is None or self.regroup.spread is None:
             return None
         return Recovery(self.detect.spread, self.regroup.spread, self.take.spread or constant(0.0), source=source)
-
-    def restore_of_tier(self) -> Spread | None:
-        """What a scenario's tier takes to restore: the phase, and the slow start of the first step after it, which no other phase has."""
-        if self.restore.spread is None:
-            return None
-        return shifted(self.restore.spread, self.slow_start_s, of=self.restore.samples_s)
-
-
-def shifted(spread: Spread, by_s: float, *, of: Sequence[float]) -> Spread:
-    """`by_s` longer: fitted anew to samples that are each that much longer."""
-    return spread if by_s == 0 else fit_spread([sample_s + by_s for sample_s in of])[0] or spread
 
 
 def fit_spread(samples_s: Sequence[float]) -> tuple[Spread | None, str]:

@@ -159,6 +159,8 @@ def destroy(group: Group) -> None:
         thread = threading.Thread(target=_let_go, args=(parting,), name="outlast-let-go")
         _parting[:] = [other for other in _parting if other.is_alive()] + [thread]
         thread.start()
+    else:
+        _clear_tables()  # building it failed: torch has counted it all the same, and would name the next one otherwise than those who did not come so far
     sys.excepthook = group.excepthook  # torch stacks one more at each init
 
 
