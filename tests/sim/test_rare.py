@@ -16,7 +16,7 @@ from outlast.sim.options import Options
 MOST_SEEDS = 2_500
 FIRST = (
     26, 29, 30, 45, 61, 122, 150, 164, 211, 248, 415, 513, 576, 623, 683, 774, 896, 1038, 1108, 1203, 1277, 1521, 1789, 1800, 2566, 2603, 2984, 3016,
-    3317, 3510, 4303, 4409, 20265, 50218,
+    3317, 3510, 4303, 4409, 20265, 50218, 700053, 704772,
 )  # fmt: skip  # they come to the rarest, as draws are now: tried first, to save time
 FOUR = Options(way="in_place", ranks=4, steps=40)
 MADE = {  # branches that hardly any drawn life comes to: seed, options, and what strikes
