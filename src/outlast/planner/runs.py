@@ -150,7 +150,7 @@ class _Runs:
         extent = np.where(recovers, np.maximum(state.extent, strike.extent), strike.extent)
         restored, restore_s = self._fall_back(strike, extent)
         lost_s = np.where(strikes, (position - restored) * self._scenario.job.step_s, 0.0)
-        np.copyto(state.ends_s, self._phases(strike, at_s, recovers, restore_s), where=strikes)
+        state.ends_s[...] = np.where(strikes, self._phases(strike, at_s, recovers, restore_s), state.ends_s)
         np.copyto(state.position, restored, where=strikes)
         np.copyto(state.extent, extent, where=strikes)
         np.copyto(state.charged, state.first_column + strike.failure_class, where=strikes)
