@@ -29,6 +29,7 @@ def commands(args: argparse.Namespace) -> dict[str, list[str]]:
         "stall": ["stall.py", "--json", str(RESULTS / "stall.json")],
         "channel": ["channel.py"],
         "simulator": ["simulator.py"],
+        "planner_speed": ["planner_speed.py"],
         "flight_recorder": ["flight_recorder.py"],
         "titan": ["titan.py"],
     }
@@ -57,6 +58,7 @@ def overhead_page(kept: dict) -> list[str]:
 
 TOLD = {
     "stall": "One snapshot each step", "channel": "One coordinator, 12,500 agents, 100,000 ranks", "simulator": "An hour of a large run in the simulated world",
+    "planner_speed": "Lives of a run in a second, beside SimPy, NumPy and numba",
     "flight_recorder": "From flight recorder dumps to the guilty rank", "titan": "Titan's boards: fitted before a date, held against what came",
 }  # fmt: skip
 

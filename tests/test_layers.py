@@ -138,11 +138,11 @@ def test_an_allowed_import_is_not_blamed(module: str, source: str) -> None:
 
 
 def test_tests_and_scripts_use_declared_packages_only() -> None:
-    """What happens to lie in one developer's environment is missing in a fresh one. torchft is a peer: imported where it is measured."""
-    declared = {"outlast", "numpy", "rich", "safetensors", "xxhash", "torch", "torchdata", "pytest", "hypothesis", "torchft"}
+    """What happens to lie in one developer's environment is missing in a fresh one. torchft, simpy and numba are peers: imported where they are measured."""
+    declared = {"outlast", "numpy", "rich", "safetensors", "xxhash", "torch", "torchdata", "pytest", "hypothesis", "torchft", "simpy", "numba"}
     folders = ("tests", "examples", "benchmarks")
     paths = [path for folder in folders for path in (SRC.parent / folder).rglob("*.py")]
-    known = declared | set(sys.stdlib_module_names) | set(folders) | {path.stem for path in paths}
+    known = declared | set(sys.stdlib_module_names) | set(folders) | {path.stem for path in paths} | {"peers"}
     unknown = {(path.name, name) for path in paths for _, name in imports_of(path.read_text(), path.stem) if name.split(".")[0] not in known}
     assert not unknown
 

@@ -146,18 +146,20 @@ def find_culprits(*, members: Sequence[Standing], overdue: Mapping[int, float]) 
         first, second = apart[0]
         return HangVerdict((), f"rank {first} cannot reach rank {second}: who has come less far may wait for what does not come through", awaited=True)
     shared = [m for m in members if m.phase not in _ALONE and m.phase not in _EXEMPT]
-    places = [_came_to(m) for m in shared]
+    setup = Phase.SETUP  # _came_to(m), written out: this is asked about every rank of a job
+    places = [(m.step, m.phase is not setup, m.collectives or 0) for m in shared]
     least = min(places, default=None)
     behind = [m for m, place in zip(shared, places, strict=True) if place == least]
     left_behind = any(_is_past(m, behind[0]) for m in members) if behind else False
     late = [m for m in behind if m.worker in overdue]
     furthest = max((m.step for m in late), default=-1)
-    on_its_way = any(m.worker not in overdue and m.phase in _BEFORE and m.step <= furthest for m in members)
+    in_time = [m for m in members if m.worker not in overdue]
+    on_its_way = any(m.phase in _BEFORE and m.step <= furthest for m in in_time)
     if late and left_behind and not on_its_way:
         rare("one that has come less far than its peers")
         return _verdict(late, "have come less far (steps, collectives) than their peers, which wait for them")
     ahead = {m.worker for m, place in zip(shared, places, strict=True) if place != least}
-    if on_its_way or any(m.worker not in overdue and m.worker not in ahead for m in members):
+    if on_its_way or any(m.worker not in ahead for m in in_time):
         rare("one that is awaited, and in time")
         return HangVerdict((), "somebody stands elsewhere, within its own deadline or the coordinator's: it is not the fault of those that wait", awaited=True)
     return HangVerdict((), "all ranks stand at the same place: nobody can be told from the others")

@@ -1,8 +1,8 @@
 """When lost nodes come back: for many runs at once. `course._Nodes` says the same for one.
 
-Method     A run that began with s spares lacks a node while more than s are in repair. So it is enough to know when nodes come back: one row each, the latest
-           first. A loss goes in by comparing each row with it, and with the row before. Rows are added when what would drop out has not come back yet;
-           where runs wait instead of shrinking, only the s + 1 latest matter.
+Method     A run that began with s spares lacks a node while more than s are in repair. How many are is counted anew only where there may be more than s: since
+           it was counted last, no more can have been added than were lost. So most losses are written down and nothing else. What is written down has a
+           place for each loss, in no order; from time to time those that have come back are struck out.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -18,65 +18,82 @@ from outlast.planner.scenario import Scenario
 Rows = slice | NDArray[np.intp]  # some of the replicas; ALL gives views, the others copies
 ALL = slice(None)
 LONG_AGO = -np.inf
-IN_CACHE = 512  # runs; a hundred rows of them fit into a processor's second cache
+FREE_COLUMNS = 16  # losses until the next striking out: more of them make each count dearer
 
 
 class Returns:
-    """back_s (rows, R): when nodes come back, the latest first."""
+    """back_s (R, columns): when a loss comes back; lost (R, columns): so many nodes, 0 where a column is free. most (R,): in repair, at most."""
 
     def __init__(self, scenario: Scenario, replicas: int) -> None:
         self._spares = scenario.repair.spare_nodes
         self._nodes = scenario.job.nodes
-        self._most = None if scenario.recovery.shrinks else self._spares + 1
-        self._all_back_s = np.full((min(8, self._most or 8), replicas), LONG_AGO)
+        self._all_most: NDArray[np.int64] = np.zeros(replicas, dtype=np.int64)
+        self._clear(replicas, columns=FREE_COLUMNS)
         self.narrow(replicas)
+
+    def _clear(self, replicas: int, *, columns: int) -> None:
+        self._all_back_s = np.full((replicas, columns), LONG_AGO)
+        self._all_lost: NDArray[np.int64] = np.zeros((replicas, columns), dtype=np.int64)
+        self._written = 0  # columns
 
     def narrow(self, replicas: int) -> None:
         """From now on it is about the first so many."""
-        self._back_s = self._all_back_s[:, :replicas]
+        self._back_s, self._lost, self._most = self._all_back_s[:replicas], self._all_lost[:replicas], self._all_most[:replicas]
 
     def lose(self, at_s: Floats, back_s: Floats, count: NDArray[np.int64]) -> None:
-        """All of (n,). `at_s` may be anything where `count` is 0."""
-        one = count == 1
-        self._insert(ALL, np.where(one, at_s, np.inf), np.where(one, back_s, LONG_AGO), 1)
-        several = np.flatnonzero(count > 1)
-        for nodes in set(count[several].tolist()):
-            runs = several[count[several] == nodes]
-            self._insert(runs, at_s[runs], back_s[runs], nodes)
+        """All of (n,). Of each, no later question is about a time before `at_s`, be `count` 0 or not."""
+        if self._written == self._back_s.shape[1]:
+            self._strike_out(at_s)
+        self._back_s[:, self._written] = back_s
+        self._lost[:, self._written] = count
+        self._written += 1
+        self._most += count
+        many = np.flatnonzero(self._most > self._spares)
+        if many.size:
+            self._most[many] = self._in_repair(many, at_s[many])
 
-    def _insert(self, runs: Rows, at_s: Floats, back_s: Floats, nodes: int) -> None:
-        rows = len(self._back_s)
-        while (self._most is None or rows < self._most) and (rows < nodes or bool((self._back_s[rows - nodes :, runs] > at_s).any())):
-            more = rows // 2 + 1 if self._most is None else min(rows // 2 + 1, self._most - rows)
-            self._all_back_s = np.concatenate([self._all_back_s, np.full((more, self._all_back_s.shape[1]), LONG_AGO)])
-            self.narrow(self._back_s.shape[1])
-            rows += more
-        if runs is not ALL:
-            self._back_s[:, runs] = _merged(self._back_s[:, runs], back_s, nodes)
-            return
-        for begin in range(0, len(back_s), IN_CACHE):
-            columns = slice(begin, begin + IN_CACHE)
-            _merged(self._back_s[:, columns], back_s[columns], nodes)
+    def _strike_out(self, at_s: Floats) -> None:
+        """Those that have come back."""
+        replicas = len(self._all_most)
+        now_s = np.concatenate([at_s, np.full(replicas - len(at_s), LONG_AGO)])
+        runs, columns = np.nonzero((self._all_back_s > now_s[:, None]) & (self._all_lost > 0))
+        place = np.arange(runs.size) - np.searchsorted(runs, np.arange(replicas))[runs]
+        back_s, lost = self._all_back_s[runs, columns], self._all_lost[runs, columns]
+        written = int(place.max(initial=-1)) + 1
+        self._clear(replicas, columns=written + FREE_COLUMNS)
+        self._all_back_s[runs, place], self._all_lost[runs, place] = back_s, lost
+        self._written = written
+        self.narrow(len(at_s))
 
-    def complete_s(self, runs: Rows, at_s: Floats) -> Floats:
-        """From `at_s` on, the first time at which nobody is lacking."""
-        return np.maximum(at_s, self._back_s[self._spares, runs]) if len(self._back_s) > self._spares else at_s
+    def _in_repair(self, runs: NDArray[np.intp], at_s: Floats) -> NDArray[np.int64]:
+        some = slice(0, self._written)
+        in_repair: NDArray[np.int64] = ((self._back_s[runs, some] > at_s[:, None]) * self._lost[runs, some]).sum(axis=1)
+        return in_repair
+
+    def complete_s(self, at_s: Floats) -> Floats:
+        """Of all, from `at_s` on: the first time at which nobody is lacking."""
+        runs = np.flatnonzero(self._most > self._spares)
+        if not runs.size:
+            return at_s
+        back_s = self._back_s[runs, : self._written]
+        latest_first = np.argsort(-back_s, axis=1)
+        upto = np.cumsum(np.take_along_axis(self._lost[runs, : self._written], latest_first, axis=1), axis=1)
+        last = np.argmax(upto > self._spares, axis=1)  # of the losses that must come back
+        within = np.arange(runs.size)
+        complete_s = at_s.copy()
+        complete_s[runs] = np.maximum(at_s[runs], back_s[within, latest_first[within, last]])
+        return complete_s
 
     def lacking(self, runs: Rows, at_s: Floats) -> NDArray[np.int64]:
-        in_repair = (self._back_s[:, runs] > at_s).sum(axis=0)
-        lacking: NDArray[np.int64] = np.clip(in_repair - self._spares, 0, self._nodes)
+        lacking: NDArray[np.int64] = np.zeros(len(at_s), dtype=np.int64)
+        some = np.flatnonzero(self._most[runs] > self._spares)
+        if some.size:
+            in_repair = self._in_repair(some if isinstance(runs, slice) else runs[some], at_s[some])
+            lacking[some] = np.clip(in_repair - self._spares, 0, self._nodes)
         return lacking
 
-    def next_s(self, runs: Rows, at_s: Floats) -> Floats:
+    def next_s(self, runs: NDArray[np.intp], at_s: Floats) -> Floats:
         """When the next one comes back; inf: nobody is in repair."""
-        back = self._back_s[:, runs]
-        soonest: Floats = np.where(back > at_s, back, np.inf).min(axis=0, initial=np.inf)
+        back_s = self._back_s[runs, : self._written]
+        soonest: Floats = np.where((back_s > at_s[:, None]) & (self._lost[runs, : self._written] > 0), back_s, np.inf).min(axis=1, initial=np.inf)
         return soonest
-
-
-def _merged(back_s: Floats, more_s: Floats, times: int) -> Floats:
-    """In place: (rows, n) descending, and each of `more_s` so many times; the smallest drop out. Row i is max(row i, min(row i - times, more))."""
-    moved = np.minimum(back_s[:-times], more_s)
-    np.maximum(back_s[times:], moved, out=back_s[times:])
-    np.maximum(back_s[:times], more_s, out=back_s[:times])
-    return back_s

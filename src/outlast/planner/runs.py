@@ -20,7 +20,7 @@ from outlast.planner.outcomes import Outcomes
 from outlast.planner.repairs import ALL, Returns, Rows
 from outlast.planner.saves import STANDSTILL_PACE_S, Floats, Saves
 from outlast.planner.scenario import Scenario
-from outlast.planner.strikes import Counts, Flags, Seconds, Strike, Strikes
+from outlast.planner.strikes import Counts, Flags, Seconds, SecondsEach, Strike, Strikes
 
 SINCE, RESUMES = 0, 5  # rows of _State.ends_s
 REGROUP, WAIT = 1, 2  # rows of _State.spent_s
@@ -150,7 +150,7 @@ class _Runs:
         extent = np.where(recovers, np.maximum(state.extent, strike.extent), strike.extent)
         restored, restore_s = self._fall_back(strike, extent)
         lost_s = np.where(strikes, (position - restored) * self._scenario.job.step_s, 0.0)
-        np.copyto(state.ends_s, self._phases(strike, at_s, recovers, restore_s), where=strikes)
+        state.ends_s[...] = np.where(strikes, self._phases(strike, at_s, recovers, restore_s), state.ends_s)
         np.copyto(state.position, restored, where=strikes)
         np.copyto(state.extent, extent, where=strikes)
         np.copyto(state.charged, state.first_column + strike.failure_class, where=strikes)
@@ -173,7 +173,7 @@ class _Runs:
         regroup_s = waits.regroup.at(strike)
         regrouped_s = np.add(ends_s[1], regroup_s, out=ends_s[2])
         if self._returns:
-            ends_s[3], taken = self._replace(self._returns, strike, recovers, regrouped_s)
+            ends_s[3], taken = self._replace(self._returns, strike, at_s, recovers, regrouped_s)
             np.add(ends_s[3], np.where(taken, waits.take.at(strike), 0.0), out=ends_s[4])
         else:
             ends_s[3:5] = regrouped_s
@@ -182,15 +182,15 @@ class _Runs:
             np.copyto(state.regroup_s, regroup_s, where=strike.strikes)
         return ends_s
 
-    def _replace(self, returns: Returns, strike: Strike, recovers: Flags, regrouped_s: Floats) -> tuple[Floats, Flags]:
+    def _replace(self, returns: Returns, strike: Strike, at_s: Floats, recovers: Flags, regrouped_s: Floats) -> tuple[Floats, Flags]:
         """When nodes are at hand, and whether any is taken in."""
         state = self._state
-        returns.lose(strike.at_s, strike.at_s + self._waits.repair.at(strike), strike.nodes_lost)
+        returns.lose(at_s, strike.at_s + self._waits.repair.at(strike), strike.nodes_lost)
         lost = strike.nodes_lost + recovers * state.nodes_lost
         np.copyto(state.nodes_lost, lost, where=strike.strikes)
         if self._scenario.recovery.shrinks:
             return regrouped_s, state.missing + lost > returns.lacking(ALL, regrouped_s)
-        return returns.complete_s(ALL, regrouped_s), lost > 0
+        return returns.complete_s(regrouped_s), lost > 0
 
     def _narrow(self, replicas: int) -> None:
         self._state.narrow(replicas)
@@ -226,8 +226,8 @@ class _Waits:
         recovery = scenario.recovery
         self.detect, self.regroup = Seconds(recovery.detect, histories, Luck.DETECT, order), Seconds(recovery.regroup, histories, Luck.REGROUP, order)
         self.take, self.repair = Seconds(recovery.take, histories, Luck.TAKE, order), Seconds(scenario.repair.time, histories, Luck.REPAIR, order)
-        self._restore = [Seconds(tier.restore, histories, Luck.RESTORE, order) for tier in scenario.tiers]
+        self._restore = SecondsEach([tier.restore for tier in scenario.tiers], histories, Luck.RESTORE, order)
 
     def restore_s(self, strike: Strike) -> Floats:
         """(J, n), or (J, 1): from each tier."""
-        return np.array(np.broadcast_arrays(*(tier.at(strike) for tier in self._restore))) if self._restore else np.zeros((0, 1))
+        return self._restore.at(strike)

@@ -27,6 +27,7 @@ from outlast.planner.scenario import Scenario
 Floats = NDArray[np.float64]
 
 STANDSTILL_PACE_S = 1e200  # of a run without nodes: finite, so that no product of it is undefined
+NEARLY = 1 - 1e-9  # more than rounding takes away
 NEVER_STEPS = 1e300  # the interval of a tier that never saves, finite for the same reason
 
 
@@ -120,17 +121,22 @@ def _by_guess(at: Floats, left: Floats, pace: Floats | float, steps: float, stal
     passed = [(other, other_s, np.floor(at / other)) for other, other_s in shorter]
     none = np.floor(at / steps)
 
-    def after_s(count: Floats) -> Floats:
+    def after_s(count: Floats, runs: slice | NDArray[np.intp]) -> Floats:
         there = count * steps
-        total = (there - at) * pace + stall_s * (count - none - 1)
+        total = (there - at[runs]) * (pace[runs] if isinstance(pace, np.ndarray) else pace) + stall_s * (count - none[runs] - 1)
         for other, other_s, already in passed:
-            total += other_s * (np.ceil(there / other) - 1 - already)
+            total += other_s * (np.ceil(there / other) - 1 - already[runs])
         return total
 
     mean_s = pace + stall_s / steps + sum(other_s / other for other, other_s in shorter)
     count = np.maximum(np.floor((at + left / mean_s) / steps), none)
-    while (more := after_s(count + 1) <= left).any():
-        count += more
-    while (fewer := (count > none) & (after_s(count) > left)).any():
-        count -= fewer
-    return count * steps, after_s(count)
+    arrived_s = after_s(count, slice(None))
+    more = np.flatnonzero(left - arrived_s > NEARLY * steps * pace)  # an interval takes so long at least: few runs are left to ask
+    while (more := more[after_s(count[more] + 1, more) <= left[more]]).size:
+        count[more] += 1
+        arrived_s[more] = after_s(count[more], more)
+    fewer = np.flatnonzero(arrived_s > left)
+    while (fewer := fewer[(count[fewer] > none[fewer]) & (arrived_s[fewer] > left[fewer])]).size:
+        count[fewer] -= 1
+        arrived_s[fewer] = after_s(count[fewer], fewer)
+    return count * steps, arrived_s

@@ -13,6 +13,7 @@ This module is pure: no clock, no files, no torch.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from statistics import NormalDist
@@ -63,15 +64,29 @@ class Spread:
         if self.shape is Shape.EXPONENTIAL:
             return -self.numbers[0] * np.log1p(-at)
         if self.shape is Shape.LOGNORMAL:
-            median_s, sigma = self.numbers
-            return median_s * np.exp(sigma * normal_quantile(at))
+            return self._of_normal(normal_quantile(at))
         return np.interp(at, np.linspace(0.0, 1.0, len(self.numbers)), self.numbers) if len(self.numbers) > 1 else np.full(at.shape, self.numbers[0])
+
+    def _of_normal(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
+        """A lognormal one, where the logarithm is z standard deviations above its median."""
+        median_s, sigma = self.numbers
+        return median_s * np.exp(sigma * z)
 
     def scaled(self, factor: float) -> Spread:
         """`factor` times as long."""
         if self.shape is Shape.LOGNORMAL:
             return Spread(self.shape, (self.numbers[0] * factor, self.numbers[1]))
         return Spread(self.shape, tuple(number * factor for number in self.numbers))
+
+
+def quantiles(spreads: Sequence[Spread], u: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Several durations at the same luck, (len(u), spreads, rest of u): what `quantile` says of each, the normal's quantiles worked out once."""
+    out = np.empty((len(u), len(spreads), *u.shape[1:]))
+    lognormals = [spread for spread in spreads if spread.shape is Shape.LOGNORMAL]
+    z = normal_quantile(u) if lognormals else u
+    for place, spread in enumerate(spreads):
+        out[:, place] = spread._of_normal(z) if spread.shape is Shape.LOGNORMAL else spread.quantile(u)
+    return out
 
 
 def constant(seconds: float) -> Spread:

@@ -9,8 +9,9 @@ This module is pure: no clock, no files, no torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from outlast.planner.histories import ROWS, Histories, Luck
 from outlast.planner.saves import Floats
 from outlast.planner.scenario import Extent, Maintenance, Scenario, Unit
-from outlast.planner.spread import Shape, Spread
+from outlast.planner.spread import Shape, Spread, quantiles
 
 Counts = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -85,13 +86,28 @@ class Seconds:
     """A duration of each failure: its spread at the failure's luck. One number where it does not vary."""
 
     def __init__(self, spread: Spread, histories: Histories, column: Luck, order: NDArray[np.intp]) -> None:
-        fixed = spread.shape is Shape.CONSTANT or spread.mean_s == 0 or (spread.shape is Shape.MEASURED and len(spread.numbers) == 1)
-        self._fixed = np.array([spread.numbers[0]]) if fixed else None
+        self._fixed = np.array([spread.numbers[0]]) if _is_fixed(spread) else None
         self._rows = InOrder(histories, column, order, spread.quantile)
 
     def at(self, strike: Strike) -> Floats:
         """After this failure: (n,), or (1,). To be asked in the order of failures."""
         return self._rows.at(strike.k)[: len(strike.strikes)] if self._fixed is None else self._fixed
+
+
+class SecondsEach:
+    """Several durations of each failure at the same luck."""
+
+    def __init__(self, spreads: Sequence[Spread], histories: Histories, column: Luck, order: NDArray[np.intp]) -> None:
+        self._fixed = np.array([[spread.numbers[0]] for spread in spreads]).reshape(-1, 1) if all(map(_is_fixed, spreads)) else None
+        self._rows = InOrder(histories, column, order, partial(quantiles, spreads))
+
+    def at(self, strike: Strike) -> Floats:
+        """After this failure: (J, n), or (J, 1). To be asked in the order of failures."""
+        return self._rows.at(strike.k)[:, : len(strike.strikes)] if self._fixed is None else self._fixed
+
+
+def _is_fixed(spread: Spread) -> bool:
+    return spread.shape is Shape.CONSTANT or spread.mean_s == 0 or (spread.shape is Shape.MEASURED and len(spread.numbers) == 1)
 
 
 class InOrder:
