@@ -40,7 +40,7 @@ class Registered:
     way      "in_place" | "reenter" | "respawn": the cheapest way survivors can go on (trap 14)
     sharded  state has one owner per shard; restores go to the newest common snapshot
     exact    identical bits are promised; else `note` says what breaks them
-    number   counts what this worker has said of it: what comes twice may come after what was said later
+    at_steps said at run.steps, where that is known; not at outlast.join, where each script is taken for one that comes anew
     """
 
     worker: int
@@ -50,7 +50,7 @@ class Registered:
     sharded: bool
     exact: bool
     note: str
-    number: int = 0
+    at_steps: bool = True
 
 
 @dataclass(frozen=True, slots=True)

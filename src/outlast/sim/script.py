@@ -173,7 +173,7 @@ class Main:
             return
 
     def register(self, way: str) -> None:
-        self.do(self.machine.register(way=way, sharded=self.sharded and self.reached_steps, exact=True, note=""))
+        self.do(self.machine.register(way=way, sharded=self.sharded and self.reached_steps, exact=True, note="", at_steps=self.reached_steps))
 
     def build(self, plan: Regroup) -> Thread:
         self.do(self.machine.underway(place=2))

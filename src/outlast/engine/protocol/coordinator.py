@@ -14,7 +14,7 @@ Sans-IO: every method takes `now_s` (the coordinator's monotonic clock) and retu
 
 from __future__ import annotations
 
-from outlast.engine.protocol.members import Member
+from outlast.engine.protocol.members import Member, said_before
 from outlast.engine.protocol.outputs import End, Output, Record, SetTimer, Tell
 from outlast.engine.protocol.rebuild import Rebuilding
 from outlast.engine.protocol.state import CoordinatorOptions, Restart, Stage
@@ -207,8 +207,8 @@ class Coordinator(Rebuilding):
 
     def _on_registered(self, now_s: float, members: list[Member], message: Registered) -> list[Output]:
         said = message.generation, message.step
-        for member in (newest := [member for member in members if said >= member.said and message.number >= member.registrations]):
-            member.said, member.registrations = said, message.number
+        for member in (newest := [member for member in members if said >= member.said and not said_before(message, member.registration)]):
+            member.said, member.registration = said, message
             member.way, member.sharded, member.registered = message.way, message.sharded, True
             member.attached = message.step >= 0
             member.finished = False  # the script may call run.steps again

@@ -11,7 +11,7 @@ from itertools import chain
 
 from outlast.engine.recovery import WAYS
 from outlast.engine.restore import Holding, RestoreVerdict
-from outlast.model.messages import Inventory, Regroup, WorkerExited
+from outlast.model.messages import Inventory, Registered, Regroup, WorkerExited
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class Member:
     running: bool = False  # its script is at work: it said Hello, or it is a program that was started
     parked: bool = False
     registered: bool = False  # it called outlast.join
-    registrations: int = 0  # how often it has said how it can be healed, by the newest of its words
+    registration: Registered | None = None  # the newest of its words of how it can be healed
     attached: bool = False  # its state is known to run.steps
     joined: bool = False  # it is in the current generation
     finished: bool = False  # past the last step
@@ -272,6 +272,13 @@ class Roster:
     def torn(self, restore: RestoreVerdict) -> list[Member]:
         """Live members with attached state that cannot reach the restore point in their process."""
         return [m for m in self.live() if m.rank not in restore.settle and m.still is not None and m.still.committed >= 0]
+
+
+def said_before(one: Registered, known: Registered | None) -> bool:
+    """A word comes again that was said before `known`: what comes twice may come after what was said later."""
+    if known is None:
+        return False
+    return (one.generation, one.step, one.at_steps) < (known.generation, known.step, known.at_steps)
 
 
 def _nothing(rank: int) -> Holding:

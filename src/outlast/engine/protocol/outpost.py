@@ -18,6 +18,7 @@ from outlast.engine.protocol.agent import Agent
 from outlast.engine.protocol.chorus import Chorus
 from outlast.engine.protocol.lease import Alarm, Lease
 from outlast.engine.protocol.lines import Inbox, Offset, Outbox, rebased
+from outlast.engine.protocol.members import said_before
 from outlast.engine.protocol.outputs import HangUp, Kill, Line, Output, SetTimer, ToCoordinator, Wipe
 from outlast.engine.rare import rare
 from outlast.model import limits
@@ -77,7 +78,7 @@ class _House:
     def hear(self, message: FromWorker) -> None:
         if isinstance(message, _OF_A_GENERATION) and self.plan is not None and message.generation < self.plan.generation:
             rare("what is said of an older plan is not kept")
-        elif isinstance(message, Registered) and isinstance(known := self.said.get(Registered), Registered) and message.number < known.number:
+        elif isinstance(message, Registered) and isinstance(known := self.said.get(Registered), Registered) and said_before(message, known):
             rare("how it can be healed comes again, and is not kept")
         elif isinstance(message, _KEPT):
             self.said.pop(type(message), None)

@@ -168,7 +168,7 @@ class Rebuilding(Acting):
             member.parked = member.rank < 0
         elif isinstance(said, Registered):
             member.way, member.sharded, member.registered, member.attached = said.way, said.sharded, True, said.step >= 0
-            member.registrations = said.number
+            member.registration = said
             self.roster.outlast, self.roster.sharded = True, self.roster.sharded or said.sharded
         elif isinstance(said, Donated):
             self._find_transfer(Transfer(said.generation, said.step, member.home))

@@ -63,7 +63,6 @@ class WorkerMachine:
         self.begun = False  # the step after `committed` was asked for: all phases lie behind
         self.over = False  # there is none
         self._first_commit_said = True
-        self._registered = 0  # times
 
     @property
     def broken(self) -> bool:
@@ -151,10 +150,9 @@ class WorkerMachine:
         if self.state is State.DETACHED:
             self.state = State.MOVING
 
-    def register(self, *, way: str, sharded: bool, exact: bool, note: str) -> list[Output]:
+    def register(self, *, way: str, sharded: bool, exact: bool, note: str, at_steps: bool = True) -> list[Output]:
         """How this script can be healed: said at join and again at run.steps."""
-        self._registered += 1
-        return [Say(Registered(self.worker, self.generation, self.committed, way, sharded, exact, note, self._registered))]
+        return [Say(Registered(self.worker, self.generation, self.committed, way, sharded, exact, note, at_steps))]
 
     def underway(self, *, place: int) -> list[Output]:
         """At a place where others may be waited for: see Underway."""

@@ -156,7 +156,7 @@ class Membership:
             self._connect(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
         else:
             self._get_in()
-        self.register(way="reenter" if self.reenters else "respawn", sharded=False, exact=True, note="")
+        self.register(way="reenter" if self.reenters else "respawn", sharded=False, exact=True, note="", at_steps=False)
 
     def _get_in(self) -> None:
         """Into the newest generation, as far as that can be done before run.steps; again where a peer is lost meanwhile."""
@@ -185,9 +185,9 @@ class Membership:
         self.session.enter(Phase.SETUP)
         return True
 
-    def register(self, *, way: str, sharded: bool, exact: bool, note: str) -> None:
+    def register(self, *, way: str, sharded: bool, exact: bool, note: str, at_steps: bool = True) -> None:
         if self.session is not None:
-            self.session.do(lambda machine: machine.register(way=way, sharded=sharded, exact=exact, note=note))
+            self.session.do(lambda machine: machine.register(way=way, sharded=sharded, exact=exact, note=note, at_steps=at_steps))
 
     # --- the group ---
 
