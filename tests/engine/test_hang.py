@@ -102,6 +102,7 @@ class Watch:
     def __init__(self) -> None:
         self.now_s = 50.0
         self.agent = Agent(now_s=self.now_s)
+        self.starved_s: dict[int, float] = {}  # of workers whose threads are ready, and have no processor: since they stand
         self.beacons = {worker: Beacon(worker=worker, rank=worker - 1, phase=Phase.BODY) for worker in (1, 2, 3)}
         for worker in self.beacons:
             self.agent.on_command(StartWorker(worker, worker - 1, "rank", 1), now_s=self.now_s)
@@ -114,7 +115,11 @@ class Watch:
             beacon = self.beacons[worker]
             beacon.beats, beacon.at_ns = beacon.beats + 1, int(self.now_s * 1e9)
             beacon.step = beacon.step if step is None else step
-        return self.agent.on_tick({worker: Reading(beacon, False) for worker, beacon in self.beacons.items()}, now_s=self.now_s)
+        for worker in self.starved_s:
+            if self.agent.looks_closely(worker, now_s=self.now_s):
+                self.starved_s[worker] += after_s
+        readings = {worker: Reading(beacon, False, self.starved_s.get(worker, 0.0)) for worker, beacon in self.beacons.items()}
+        return self.agent.on_tick(readings, now_s=self.now_s)
 
     def stand(self, for_s: float, answers: dict[int, int]) -> list[WorkerHung]:
         """All stand; `answers`: the collectives of each worker whose listener answers."""
@@ -127,6 +132,36 @@ class Watch:
                 elif isinstance(output, ToCoordinator) and isinstance(output.message, WorkerHung):
                     found.append(output.message)
         return found
+
+
+@pytest.mark.parametrize("starving", [(2,), (1, 2, 3)])
+def test_a_rank_that_has_no_processor_does_not_hang(starving: tuple[int, ...]) -> None:
+    """Its threads are ready, and do not run: it is late, and does not answer. Its peers wait for it."""
+    watch = Watch()
+    watch.starved_s = dict.fromkeys(starving, 0.0)
+    assert watch.stand(20.0, {worker: 7 for worker in (1, 2, 3) if worker not in starving}) == []
+
+
+def test_a_rank_that_had_no_processor_is_named_once_it_has_one_and_stands_still() -> None:
+    watch = Watch()
+    watch.starved_s = {2: 0.0}
+    assert watch.stand(20.0, {1: 7, 3: 7}) == []
+    watch.starved_s = {}
+    assert [one.worker for one in watch.stand(6.0 + limits.AWAITED_LOOK_S, {1: 7, 3: 7})] == [2]
+
+
+def test_a_rank_that_never_has_a_processor_is_given_up_in_the_end() -> None:
+    watch = Watch()
+    watch.starved_s = {2: 0.0}
+    assert [one.worker for one in watch.stand(limits.STARVED_MAX_S + 6.0 + limits.AWAITED_LOOK_S, {1: 7, 3: 7})] == [2]
+
+
+def test_who_moves_is_not_looked_at_closely() -> None:
+    """It costs files for each thread: only from half a deadline on."""
+    watch = Watch()
+    assert not any(watch.agent.looks_closely(worker, now_s=watch.now_s) for worker in (1, 2, 3))
+    watch.stand(0.7, {})
+    assert all(watch.agent.looks_closely(worker, now_s=watch.now_s) for worker in (1, 2, 3))
 
 
 def test_the_agent_names_the_one_behind_within_its_deadline_and_once() -> None:

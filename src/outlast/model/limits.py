@@ -37,6 +37,7 @@ CHECKPOINT_DEADLINE_S = 1_800.0
 EVALUATION_DEADLINE_S = 3_600.0
 BETWEEN_DEADLINE_S = 1_800.0
 PING_DEADLINE_S = 0.2  # a worker whose listener does not answer by then holds the GIL, or is stopped
+STARVED_MAX_S = 60.0  # of the time that a rank stands still, so much may be excused because its threads were ready and had no processor
 HEARING_DEADLINE_S = 0.6  # all agents have said how their ranks stand: pings included
 SNAPSHOT_FLOOR_S = 5.0
 AWAITED_LOOK_S = 10.0  # while all others wait for a rank that may still stand where it stands, they are asked again this often

@@ -51,10 +51,13 @@ ROUNDING_S = 1e-6  # sums of seconds since a machine's start differ by less from
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One worker at one tick. `stopped`: the kernel holds the process stopped."""
+    """One worker at one tick. `stopped`: the kernel holds the process stopped. `starved_s`: of the time since its beacon moved, for so long some thread of it
+    was ready to run and had no processor, as far as the driver has looked (see `Agent.looks_closely`).
+    """
 
     beacon: Beacon
     stopped: bool
+    starved_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -66,6 +69,7 @@ class Watched:
     beats: int = -1
     phase: Phase = Phase.BOOT
     moved_s: float = 0.0
+    starved_s: float = 0.0  # since then
     first_step: int = -1
     heard_s: float = math.inf  # its last output, or its start; not started yet: nobody waits to hear from it
     reported: bool = False
@@ -83,6 +87,7 @@ class Question:
     overdue: dict[int, float]
     asked_by: int = 0  # the coordinator's nonce; 0: this agent asks by itself
     answers: dict[int, Pong] = field(default_factory=dict)
+    starved: dict[int, float] = field(default_factory=dict)  # when it was asked
 
 
 def each_its_own(order: ToWorkers) -> list[tuple[int, ForWorker]]:
@@ -200,6 +205,13 @@ class Agent:
             due_s += [max(max(heard_s) + self._hang_after_s, self._patient_until_s)] if heard_s else []
         return min(due_s, default=math.inf)
 
+    def looks_closely(self, worker: int, *, now_s: float) -> bool:
+        """Whether it matters if this worker has a processor: it has stood still for half of what it may, or is asked. Looking costs a file for each thread."""
+        watched = self._watched.get(worker)
+        if watched is None or watched.reading is None or watched.rank < 0 or self._plain:
+            return False
+        return self._question is not None or now_s - watched.moved_s > (self._due_s(watched) - watched.moved_s) / 2
+
     @property
     def asks(self) -> bool:
         """A question is out, and not answered yet."""
@@ -267,6 +279,10 @@ class Agent:
             self._plain = self._plain and beacon.phase is Phase.BOOT
             if watched.first_step < 0 and beacon.phase is Phase.BODY:
                 watched.first_step = beacon.step
+            watched.starved_s = 0.0
+        if (starved_s := min(reading.starved_s, limits.STARVED_MAX_S)) > watched.starved_s:
+            rare("a rank that stands still has no processor")
+            watched.starved_s, watched.reckoned = starved_s, -1
         if watched.reading is None or watched.reading.beacon.step != beacon.step:
             watched.reckoned = -1
         watched.reading = reading
@@ -275,7 +291,7 @@ class Agent:
         """When its deadline is over; infinity: it has none."""
         if watched.reckoned != self.deadlines.version:
             deadline = self._deadline_of(watched)
-            watched.due_s, watched.reckoned = math.inf if deadline is None else watched.moved_s + deadline, self.deadlines.version
+            watched.due_s, watched.reckoned = math.inf if deadline is None else watched.moved_s + watched.starved_s + deadline, self.deadlines.version
         return watched.due_s
 
     def _deadline_of(self, watched: Watched) -> float | None:
@@ -289,7 +305,7 @@ class Agent:
         assert watched.reading is not None
         pong = self._question.answers.get(watched.worker) if self._question is not None else None
         return Standing(
-            worker=watched.worker, rank=watched.rank, phase=watched.phase, step=watched.reading.beacon.step, age_s=now_s - watched.moved_s,
+            worker=watched.worker, rank=watched.rank, phase=watched.phase, step=watched.reading.beacon.step, age_s=now_s - watched.moved_s - watched.starved_s,
             stopped=watched.reading.stopped, collectives=None if pong is None else pong.collectives, where="" if pong is None else pong.where,
             cut_off=() if pong is None else pong.cut_off,
         )  # fmt: skip
@@ -304,7 +320,7 @@ class Agent:
         if self._plain or watched.rank < 0 or now_s <= self._due_s(watched) - ROUNDING_S:
             return False
         deadline = self._deadline_of(watched)
-        return deadline is not None and now_s - watched.moved_s > deadline
+        return deadline is not None and now_s - watched.moved_s - watched.starved_s > deadline
 
     def _overdue(self, members: list[Standing]) -> dict[int, float]:
         out: dict[int, float] = {}
@@ -326,7 +342,8 @@ class Agent:
 
     def _ping(self, workers: list[int], overdue: dict[int, float], now_s: float, *, asked_by: int = 0) -> list[Output]:
         self._nonce += 1
-        self._question = Question(self._nonce, now_s, overdue, asked_by)
+        starved = {worker: self._watched[worker].starved_s for worker in workers}
+        self._question = Question(self._nonce, now_s, overdue, asked_by, starved=starved)
         return [Deliver(worker, Ping(self._nonce)) for worker in workers]
 
     def _conclude(self, members: list[Standing], now_s: float) -> list[Output]:
@@ -337,8 +354,7 @@ class Agent:
             rare("one that was asked after has moved")
             self._question = None
             return []
-        waited_s = now_s - self._question.asked_s
-        if waited_s < limits.PING_DEADLINE_S and any(one.collectives is None for one in members):
+        if any(one.collectives is None and self._waited_s(one.worker, now_s) < limits.PING_DEADLINE_S for one in members):
             return []
         if not self._alone:
             self._question = None
@@ -356,6 +372,12 @@ class Agent:
             verdict = find_longest(members=members, overdue=still_overdue)
         self.deadlines.forgive()
         return self._report(verdict, now_s)
+
+    def _waited_s(self, worker: int, now_s: float) -> float:
+        """For its answer, while it could have given one."""
+        assert self._question is not None
+        starved_s = self._watched[worker].starved_s - self._question.starved.get(worker, 0.0)
+        return now_s - self._question.asked_s - max(0.0, starved_s)
 
     # --- where there are several nodes ---
 
@@ -388,7 +410,7 @@ class Agent:
         for member in members:
             deadline = self._deadline_of(self._watched[member.worker])
             if member.worker not in overdue and deadline is not None:
-                due_s.append(self._watched[member.worker].moved_s + deadline)
+                due_s.append(self._watched[member.worker].moved_s + self._watched[member.worker].starved_s + deadline)
         return min(due_s)
 
     def _report(self, verdict: HangVerdict, now_s: float) -> list[Output]:

@@ -19,6 +19,7 @@ from outlast.model.records import Event, Interruption, Life, Record, Records, St
 from outlast.model.terms import Cause
 from outlast.runtime import clock
 from outlast.runtime.agent.processes import Exited
+from outlast.runtime.agent.starving import Starving
 from outlast.runtime.ledger.store import Ledger
 from outlast.runtime.linux import stat_fields
 from outlast.runtime.tiers.vault import Vault
@@ -40,6 +41,7 @@ class _Known:
     rank: int = -1
     page: memoryview | None = None
     beacon: Beacon | None = None
+    starving: Starving | None = None  # while it is looked at closely
 
 
 class Bookkeeping:
@@ -66,8 +68,8 @@ class Bookkeeping:
         if worker in self._known:
             self._known[worker].pid = pid
 
-    def look(self, worker: int, pid: int, *, now_s: float) -> Reading | None:
-        """Read one worker's beacon; None while there is none."""
+    def look(self, worker: int, pid: int, *, now_s: float, closely: bool = False) -> Reading | None:
+        """Read one worker's beacon; None while there is none. `closely`: as in `Agent.looks_closely`."""
         known = self._known.get(worker)
         if known is None:
             return None
@@ -78,11 +80,17 @@ class Bookkeeping:
             return None
         if beacon.rank >= 0 and known.rank < 0:
             self._promoted(known, beacon)
+        moved = known.beacon is None or known.beacon.beats != beacon.beats
         known.beacon = beacon
         if known.rank >= 0:
             self._steps.seen(beacon.step, now_s)
         old = now_s - beacon.at_ns / 1e9 > _OLD_ENOUGH_S
-        return Reading(beacon, stopped=old and _is_stopped(pid))
+        if not closely or not old or moved:
+            known.starving = None
+        elif known.starving is None:
+            known.starving = Starving(pid)
+        starved_s = known.starving.look(now_s=now_s) if known.starving is not None else 0.0
+        return Reading(beacon, stopped=old and _is_stopped(pid), starved_s=starved_s)
 
     def ended(self, exited: Exited) -> tuple[Beacon | None, tuple[int, ...]]:
         """The last beacon of a dead worker, and the steps that lie sealed in its rank's slots. Its life is over."""

@@ -242,7 +242,7 @@ class Launcher:
         readings: dict[int, Reading] = {}
         for worker, pid in self._host.pids().items():
             if worker < FIRST_STORE_NUMBER:
-                reading = self._around.books.look(worker, pid, now_s=now_s)
+                reading = self._around.books.look(worker, pid, now_s=now_s, closely=self._agent.looks_closely(worker, now_s=now_s))
                 if reading is not None:
                     readings[worker] = reading
         heard_s = self._around.logs.heard_s() if self._around.hang_after_s is not None else None
