@@ -72,7 +72,7 @@ def failed(reason: str, **changes: object) -> RunOver:
 def answered(rung: str, reason: str = "", **changes: object) -> Answered:
     """Rank 1 of three has died in step 4, and is forked; the others go on where they stand."""
     given: dict[str, object] = {
-        "rung": rung, "reason": reason, "moves": True, "kept": (0, 2), "reentered": (), "begun": (), "taken": (), "forked": (1,), "there": (0, 2), "dead": (1,),
+        "rung": rung, "reason": reason, "moves": True, "kept": (0, 2), "reentered": (), "begun": (), "taken": (), "forked": (1,), "there": (0, 2),
         "ready": 0, "held": True, "over": False, "at": frozenset({3}), "passed": frozenset({3}), "sealed": frozenset({2, 3}), "way": "in_place", "nodes": 1,
         "ranks": 3, "stop_asked": False, "error": False, "apart": False,
     }  # fmt: skip
@@ -159,7 +159,7 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
         ([answered("respawn", "all ranks, the dead included, had sealed step 4 as prepared")], "RightRung"),
         ([answered("respawn", "too bad; last error: boom")], "RightRung"),
         ([*STEP, answered("restart", **ANEW)], "NoDearer"),
-        ([*STEP, answered("respawn", there=(0, 1, 2), dead=())], "NoDearer"),
+        ([*STEP, answered("respawn", there=(0, 1, 2))], "NoDearer"),
         ([*STEP, answered("respawn", ready=1)], "NoDearer"),
         ([failed("7 interruptions: a crash loop", plain=True)], "NotGivenUp"),
         ([noted(ranks=(1, 1))], "SaidOnce"),

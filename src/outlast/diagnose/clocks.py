@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from statistics import median_low
 
 from outlast.diagnose.collectives.blame import named
 from outlast.diagnose.findings import Finding
@@ -42,7 +43,7 @@ def wrong_clocks(offsets: Mapping[int, float]) -> dict[int, float]:
     """Of the ranks whose clocks are wrong, by how many seconds they are ahead."""
     if not offsets:
         return {}
-    middle = sorted(offsets.values())[(len(offsets) - 1) // 2]
+    middle = median_low(offsets.values())
     return {rank: offset - middle for rank, offset in offsets.items() if abs(offset - middle) > APART_S}
 
 
@@ -67,4 +68,4 @@ def _of_nodes(findings: Sequence[Finding], offsets: Mapping[int, float], ahead: 
     for one in findings:
         if one.node and one.rank is not None and one.rank in offsets:
             ranks[one.node].add(one.rank)
-    return {node: sorted(ahead.get(rank, 0.0) for rank in some)[(len(some) - 1) // 2] for node, some in ranks.items()}
+    return {node: median_low(ahead.get(rank, 0.0) for rank in some) for node, some in ranks.items()}

@@ -146,8 +146,7 @@ def find_culprits(*, members: Sequence[Standing], overdue: Mapping[int, float]) 
         first, second = apart[0]
         return HangVerdict((), f"rank {first} cannot reach rank {second}: who has come less far may wait for what does not come through", awaited=True)
     shared = [m for m in members if m.phase not in _ALONE and m.phase not in _EXEMPT]
-    setup = Phase.SETUP  # _came_to(m), written out: this is asked about every rank of a job
-    places = [(m.step, m.phase is not setup, m.collectives or 0) for m in shared]
+    places = [_came_to(m) for m in shared]
     least = min(places, default=None)
     behind = [m for m, place in zip(shared, places, strict=True) if place == least]
     left_behind = any(_is_past(m, behind[0]) for m in members) if behind else False

@@ -155,9 +155,10 @@ class Headquarters:
     def _follow(self, outputs: list[Output], coordinator: Coordinator, generation: int, stage: Stage, committed: int) -> None:
         """`generation`, `stage` and `committed`: as they were before."""
         world = self._world
-        chosen = [o.record for o in outputs if isinstance(o, Record) and isinstance(o.record, Interruption) and o.record.left_s == world.now_s]
-        if chosen and stage is not coordinator.stage and world.fleet is None:
-            self._see_answered(chosen[-1], coordinator)
+        if stage is not coordinator.stage and world.fleet is None:
+            noted = [output.record for output in outputs if isinstance(output, Record) and isinstance(output.record, Interruption)]
+            if chosen := [record for record in noted if record.left_s == world.now_s]:
+                self._see_answered(chosen[-1], coordinator)
         if coordinator.generation != generation:
             generation = coordinator.generation
             plans = [m.plan for m in coordinator.roster.members() if m.plan is not None and m.plan.generation == generation]
@@ -201,7 +202,7 @@ class Headquarters:
         world.see(
             Answered(
                 rung=record.rung.value if record.rung is not None else "", reason=record.reason, moves=moves, there=tuple(p.rank for p in there),
-                dead=tuple(sorted(set(range(world.options.ranks)).difference(p.rank for p in housed))), ready=ready,
+                ready=ready,
                 held=bool(world.holders(world.committed)), over=over,
                 at=frozenset(p.machine.committed for p in stood), passed=frozenset(p.machine.passed for p in stood), sealed=frozenset.intersection(*sealed),
                 way=world.options.way, nodes=world.options.nodes, ranks=world.options.ranks, stop_asked=world.stop_asked,

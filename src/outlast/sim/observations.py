@@ -217,7 +217,7 @@ class Answered:
 
     `moves`: survivors go on in their processes, else all come anew, or the run ends. Then ranks: `kept` in their step, `reentered` with main's function
     entered again, `begun` though they had no state yet, `taken` by a spare, `forked` afresh. `there`: ranks whose process lives, stands still and has
-    state; `dead`: whose process has ended. `ready`: spares that could take a rank, and take none. `held`: somebody holds the newest committed step;
+    state. `ready`: spares that could take a rank, and take none. `held`: somebody holds the newest committed step;
     `over`: some rank is past the last step. `at`: the steps that those stand at who stand still, and are not known to be dead; `passed`: those of which they
     saw the vote pass; `sealed`: steps that lie sealed as prepared in the slots of all ranks. `error`: user code has raised. `apart`: something has struck
     a node, its line or the coordinator, so that who lives and who is known to live may differ.
@@ -232,7 +232,6 @@ class Answered:
     taken: tuple[int, ...]
     forked: tuple[int, ...]
     there: tuple[int, ...]
-    dead: tuple[int, ...]
     ready: int
     held: bool
     over: bool

@@ -51,6 +51,11 @@ class Died(Exception):
     """The process ended where its main thread stood."""
 
 
+def pid_of(worker: int) -> int:
+    """What the kernel calls it."""
+    return 1000 + worker
+
+
 @dataclass(eq=False)
 class Group:
     """The process group of one generation. `size`: ranks in it. `entered[i]`: how many of them have entered collective i. `lost`: a member died or left;
@@ -143,7 +148,7 @@ class Process:
 
     @property
     def pid(self) -> int:
-        return 1000 + self.worker
+        return pid_of(self.worker)
 
     def catch_up(self) -> None:
         """It goes on: what happened to it meanwhile happens now."""

@@ -30,7 +30,7 @@ from outlast.sim.node import Node, Script
 from outlast.sim.observations import Arrived, Booked, FirstFault, Named, Noted, NothingMoves, Observation, RankGiven, Regrouped, RunOver, StepDone, Stock
 from outlast.sim.options import Options
 from outlast.sim.paths import Paths
-from outlast.sim.processes import Process
+from outlast.sim.processes import Process, pid_of
 from outlast.sim.seconds import Lives, Worked, publish
 from outlast.sim.store import Store
 from outlast.sim.stretches import Stretches
@@ -300,7 +300,7 @@ class World:
                 max_restarts=limits.RESTARTS_COUNT if self.options.max_restarts is None else self.options.max_restarts,
             )
         )  # fmt: skip
-        self._see_first_fault()
+        self._see_first_fault(interruptions)
         for one in interruptions.values():
             self.see(Noted(one, self.options.nodes, self.hq.moved.get(one.id) if self.options.way != "sharded" else None))
         if self.options.way != "plain":
@@ -324,12 +324,13 @@ class World:
         booked = self.lives.account(world_size=self.options.ranks, began_s=BEGAN_S, over_s=self.now_s, interruptions=records)
         self.see(Booked(booked.wall_s, booked.by_rank, self.worked.seconds(), self.worked.unsure_s(), bool(records) or end.state != "ended"))
 
-    def _see_first_fault(self) -> None:
-        if not self.interruptions or not self.strikes.struck:
+    def _see_first_fault(self, interruptions: dict[int, Interruption]) -> None:
+        struck = self.strikes.struck
+        if not interruptions or not struck:
             return
-        struck, first = self.strikes.struck, self.interruptions[min(self.interruptions)]
+        first = interruptions[min(interruptions)]
         (at_s, fault, worker), next_s = struck[0], struck[1][0] if len(struck) > 1 else math.inf
-        if worker and worker + 1000 in first.pids and first.detected_s < next_s:
+        if worker and pid_of(worker) in first.pids and first.detected_s < next_s:
             alone = first.resumed_s is not None and first.resumed_s < min(next_s, self.stop_asked_s)
             back_s = first.resumed_s - first.detected_s if alone and first.resumed_s is not None else None
             self.see(FirstFault(fault.kind, first.detected_s - at_s, back_s, self.options.latency_s, self.options.first_step_s + self.options.step_s))

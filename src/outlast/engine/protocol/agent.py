@@ -77,6 +77,11 @@ class Watched:
     due_s: float = math.inf  # it is overdue after that; as of `reckoned`, the version of the deadlines
     reckoned: int = -1
 
+    @property
+    def since_s(self) -> float:
+        """It has stood still since, the time left out for which it had no processor."""
+        return self.moved_s + self.starved_s
+
 
 @dataclass(slots=True)
 class Question:
@@ -291,7 +296,7 @@ class Agent:
         """When its deadline is over; infinity: it has none."""
         if watched.reckoned != self.deadlines.version:
             deadline = self._deadline_of(watched)
-            watched.due_s, watched.reckoned = math.inf if deadline is None else watched.moved_s + watched.starved_s + deadline, self.deadlines.version
+            watched.due_s, watched.reckoned = math.inf if deadline is None else watched.since_s + deadline, self.deadlines.version
         return watched.due_s
 
     def _deadline_of(self, watched: Watched) -> float | None:
@@ -305,7 +310,7 @@ class Agent:
         assert watched.reading is not None
         pong = self._question.answers.get(watched.worker) if self._question is not None else None
         return Standing(
-            worker=watched.worker, rank=watched.rank, phase=watched.phase, step=watched.reading.beacon.step, age_s=now_s - watched.moved_s - watched.starved_s,
+            worker=watched.worker, rank=watched.rank, phase=watched.phase, step=watched.reading.beacon.step, age_s=now_s - watched.since_s,
             stopped=watched.reading.stopped, collectives=None if pong is None else pong.collectives, where="" if pong is None else pong.where,
             cut_off=() if pong is None else pong.cut_off,
         )  # fmt: skip
@@ -320,7 +325,7 @@ class Agent:
         if self._plain or watched.rank < 0 or now_s <= self._due_s(watched) - ROUNDING_S:
             return False
         deadline = self._deadline_of(watched)
-        return deadline is not None and now_s - watched.moved_s - watched.starved_s > deadline
+        return deadline is not None and now_s - watched.since_s > deadline
 
     def _overdue(self, members: list[Standing]) -> dict[int, float]:
         out: dict[int, float] = {}
@@ -410,7 +415,7 @@ class Agent:
         for member in members:
             deadline = self._deadline_of(self._watched[member.worker])
             if member.worker not in overdue and deadline is not None:
-                due_s.append(self._watched[member.worker].moved_s + self._watched[member.worker].starved_s + deadline)
+                due_s.append(self._watched[member.worker].since_s + deadline)
         return min(due_s)
 
     def _report(self, verdict: HangVerdict, now_s: float) -> list[Output]:
