@@ -79,6 +79,17 @@ def test_a_donor_that_is_killed_leaves_nothing_of_the_image_before(images: Image
     assert images.takes(5, 8)
 
 
+def test_an_image_of_the_same_step_outlives_a_donor_that_is_killed(images: Images) -> None:
+    """Who has begun anew from it may have nothing else."""
+    for generation in (3, 4, 5, 6):
+        images.donate_cut_short(generation, 7)
+        assert images.takes(None, 7) is (generation > 3)
+        images.donate(generation, 7)
+        assert images.takes(generation, 7)
+    images.donate_cut_short(7, 8)
+    assert not any(images.takes(None, step) for step in (7, 8))
+
+
 @settings(max_examples=15)
 @given(acts=st.lists(st.tuples(st.sampled_from(["seal", "seal_cut_short", "roll_back"]), st.integers(0, 3)), max_size=8))
 def test_any_course_of_seals_leaves_the_same_in_both(tmp_path_factory: pytest.TempPathFactory, acts: list[tuple[str, int]]) -> None:

@@ -106,7 +106,10 @@ NAMED = (
     ),
     Mutant("nobody_is_healed", _RESTORE, "tuple(sorted(left_out))", "()"),
     Mutant("generation_is_not_raised", _STATE, "        self.generation += 1\n        self._planned,", "        self._planned,"),
-    Mutant("plan_before_the_image", _MOVING, 'if plan.replicated == "transfer" and not plan.donate and self._donated is None:', "if False:"),
+    Mutant(
+        "plan_before_the_image", _MOVING,
+        'if plan.replicated == "transfer" and not plan.donate and (self._donating or self._donated is None):', "if False:",
+    ),
     Mutant(
         "started_from_an_image_that_was_never_written", _MOVING,
         'return self._restart.replicated != "transfer" or self._donated is not None',
@@ -193,6 +196,10 @@ NAMED = (
     ),
     Mutant("a_donor_that_was_given_up_is_asked_to_leave", _REBUILD, 'out += self._kill(now_s, given_up, "it was given up by its plan")', "pass"),
     Mutant("an_image_is_written_over_that_others_need", _MOVING, " and not (reenter and self._lies_there(step, restore.phases))", ""),
+    Mutant(
+        "an_image_of_the_same_step_is_taken_to_be_written_over", _MOVING,
+        "if self._donated is not None and self._donated.step != step:", "if True:",
+    ),
     Mutant("what_is_lost_while_all_are_killed_is_begun_from", _MOVING, "if not self._source_lives():", "if False:"),
     Mutant("an_old_store_is_taken_for_the_newest", _REBUILD, "self._stores = remembered.stores", "pass"),
     Mutant("the_end_of_the_killed_is_awaited_for_ever", _REBUILD, "if m.condemned and m.worker not in gone]", "if False]"),

@@ -166,13 +166,38 @@ def test_the_transfer_image_is_found_by_generation_and_step_only(vault: Vault, f
     for generation, step in ((2, 7), (3, 6), (None, 8)):
         with pytest.raises(CorruptError):
             other.read_transfer(generation, step)
-    vault.write_transfer(4, 7, state(8), {})
+    vault.write_transfer(4, 8, state(8), {})
     with pytest.raises(CorruptError):
         other.read_transfer(3, 7)
     flip(folder / "transfer" / "slot-0", SLOT - 1)
     with pytest.raises(CorruptError):
-        other.read_transfer(4, 7)
+        other.read_transfer(4, 8)
     other.close()
+
+
+def test_of_two_transfer_images_of_a_step_the_newest_that_is_whole_is_read(vault: Vault, folder: Path) -> None:
+    vault.reserve_transfer(SLOT)
+    vault.write_transfer(3, 7, state(7), {"by": "first"})
+    vault.write_transfer(4, 7, state(7), {"by": "second"})
+    assert [vault.read_transfer(generation, 7).metadata["by"] for generation in (3, 4, None)] == ["first", "second", "second"]
+    flip(folder / "transfer-beside" / "slot-0", SLOT - 1)
+    assert vault.read_transfer(None, 7).metadata["by"] == "first"
+    with pytest.raises(CorruptError):
+        vault.read_transfer(4, 7)
+
+
+def test_where_there_is_no_room_beside_it_a_transfer_image_is_written_over(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+    vault.reserve_transfer(SLOT)
+    vault.write_transfer(3, 7, state(7), {})
+
+    def full(missing: int, what: str) -> None:
+        raise CapacityError(what)
+
+    monkeypatch.setattr(vault, "_require", full)
+    vault.write_transfer(4, 7, state(7), {})
+    assert vault.read_transfer(4, 7).metadata == {}
+    with pytest.raises(CorruptError):
+        vault.read_transfer(3, 7)
 
 
 def test_a_beacon_that_is_just_being_made_is_not_there_yet(vault: Vault) -> None:

@@ -134,8 +134,10 @@ class Headquarters:
         self.led(lambda: self._through_hub(self.coordinator.on_verdict(now_s=now_s, interruption=interruption, verdict=verdict)))
 
     def drains(self) -> None:
-        """A node is being drained: the next plans are for that."""
-        self._drained_at = len(self._world.strikes.struck)
+        """A node is being drained: the next plans are for that, unless something has struck a rank already of which the coordinator has not heard."""
+        living = {p.worker for node in self._world.nodes for p in node.processes.values() if p.alive and not (p.hung or p.stopped)}
+        unheard = any(member.worker not in living for member in self.coordinator.roster.live())
+        self._drained_at = None if unheard else len(self._world.strikes.struck)
 
     def _through_hub(self, outputs: list[Output]) -> list[Output]:
         return self.hub.led(outputs, now_s=self._world.now_s) if self.hub is not None else outputs

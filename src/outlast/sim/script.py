@@ -492,6 +492,11 @@ class Main:
             except PeerFailure as error:
                 plan = yield from self.cut_short(error)
 
+    def begins_image(self, step: int) -> None:
+        """It is written over the one that is there, or beside that if it is of the same step."""
+        there = self.world.transfer
+        self.world.transfer, self.world.transfer_died = there if there is not None and there[1] == step else None, False
+
     def settle(self, plan: Regroup) -> Thread:
         yield "sleep", self.world.lasting(self.p, 0.0005, 0.002)
         self.stopping = False  # some came through a vote that said so, some may not have: all go on together
@@ -500,7 +505,7 @@ class Main:
 
     def donate(self, plan: Regroup) -> Thread:
         self.look_at_lease()
-        self.world.transfer, self.world.transfer_died = None, False
+        self.begins_image(plan.step)
         yield from self.mark("donating")
         yield "sleep", self.world.lasting(self.p, 0.001, 0.01)
         self.look_at_lease()
@@ -526,7 +531,7 @@ class Main:
             return True
         if self.p.rank == 0:
             self.world.enter(self.p, Phase.CHECKPOINT)
-            self.world.transfer = None
+            self.begins_image(self.machine.committed)
             yield "sleep", self.world.lasting(self.p, 0.001, 0.01)
             self.world.transfer = (self.machine.generation, self.machine.committed, self.node)
             self.do(self.machine.donated(step=self.machine.committed))

@@ -98,7 +98,7 @@ class Moving(Ending):
         plan = member.plan
         if plan is None or not member.greeted or member.dead or plan.generation != self.generation or member.told >= plan.generation:
             return None
-        if plan.replicated == "transfer" and not plan.donate and self._donated is None:
+        if plan.replicated == "transfer" and not plan.donate and (self._donating or self._donated is None):
             rare("a plan waits for the donor's image")
             return None
         member.told, member.still, member.place = plan.generation, None, 0
@@ -142,7 +142,7 @@ class Moving(Ending):
             member.plan = plans.of(*self._of_rank(rank, private, step), healed, settle, then, donates and rank == restore.donor, fresh and replays)
             member.joined, member.finished, member.committed_s = False, False, None
         if donates:
-            self._donated = None  # is about to be written over
+            self._await_image(step)
         out += self._send_plans(self.roster.members())
         # Nobody can be in before a donor has handed over: that wait is its own.
         deadline = limits.REGROUP_DEADLINE_S if donates or (verdict.rung in (Rung.REPEAT, Rung.SPARE) and not reenter) else limits.BOOT_DEADLINE_S
@@ -240,7 +240,7 @@ class Moving(Ending):
         self.stage = Stage.HANDOVER
         self._next_generation(restore.step)
         self._restart = Restart(restore.step, "transfer", "slot")
-        self._donated = None
+        self._await_image(restore.step)
         donor = self.roster.holder(restore.donor)
         settle = restore.settle[donor.rank]
         plans = self._plans(self._restart, settle=settle, then="exit", donor=donor.rank, donate=True)
@@ -248,10 +248,17 @@ class Moving(Ending):
         out = [*self._record_places(now_s), self._record_generation(now_s), *self._send_plans([donor])]
         return [*out, SetTimer("handover", now_s + limits.REGROUP_DEADLINE_S)]
 
+    def _await_image(self, step: int) -> None:
+        """A donor is about to write one: over that which is there, unless it is of the same step. Whoever has begun anew since may have nothing else."""
+        self._donating = True
+        if self._donated is not None and self._donated.step != step:
+            self._donated = None
+
     def _on_donated(self, now_s: float, message: Donated, donor: Member) -> list[Output]:
         if message.generation != self.generation:
             rare("donated for a generation that is over")
         if message.generation == self.generation:
+            self._donating = False
             phases = donor.plan.phases if donor.plan is not None and donor.plan.step == message.step else -1
             self._donated = Transfer(message.generation, message.step, donor.home, phases)
             if self.stage is Stage.HANDOVER:
@@ -261,7 +268,7 @@ class Moving(Ending):
         return []
 
     def _lies_there(self, step: int, phases: int) -> bool:
-        """What a donor would write: whoever has begun anew since may have nothing else, and it is not to be written over. Unless it is what fails."""
+        """What a donor would write. Unless it is what fails."""
         there = self._donated is not None and (self._donated.step, self._donated.phases) == (step, phases)
         if there:
             rare("the transfer image is there already")
@@ -269,7 +276,7 @@ class Moving(Ending):
 
     def _donor(self) -> Member | None:
         """Of the newest plan; None: there is none, or it has handed over."""
-        return next((m for m in self.roster.live() if m.plan is not None and m.plan.donate), None) if self._donated is None else None
+        return next((m for m in self.roster.live() if m.plan is not None and m.plan.donate), None) if self._donating else None
 
     def _from_checkpoint(self) -> Restart:
         step, folder = self._newest_checkpoint

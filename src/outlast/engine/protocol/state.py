@@ -141,6 +141,7 @@ class Course:
         self._begun_from = options.start.checkpoint or options.checkpoint[0]  # the checkpoint that was found to be good last
         self.saves = Saves(options.world_size)
         self._looking = False  # for the newest good checkpoint
+        self._donating = False  # a donor of the newest plans has not handed over yet
         self._donated = Transfer(options.generation, options.start.step, "") if options.start.replicated == "transfer" else None
         self._spare_failures = 0
         self._warned: set[str] = set()
@@ -165,6 +166,7 @@ class Course:
         """It goes on from `step`."""
         self.generation += 1
         self._planned, self._here, self._stands = step, (step, step), False
+        self._donating = False
         self.saves.went_back(generation=self.generation, step=step)
 
     def _note_step(self, committed: int, executed: int) -> None:

@@ -54,7 +54,7 @@ class Vault:
         self._owner_fd = owner_fd  # -1 for those who only opened it
         self._run = run_hash(run_id)
         self._ranks: dict[int, Area] = {}
-        self._transfer = Area(folder / "transfer", run=self._run, rank=NO_RANK, slots_count=1)
+        self._transfers = [Area(folder / name, run=self._run, rank=NO_RANK, slots_count=1) for name in ("transfer", "transfer-beside")]
         self._beacons: dict[int, memoryview] = {}
 
     @classmethod
@@ -157,26 +157,58 @@ class Vault:
 
     def reserve_transfer(self, nbytes: int) -> None:
         """Room for one image of replicated state of `nbytes`. Raises CapacityError."""
-        (size,) = self._transfer.allocated()
-        if size < nbytes:
-            self._require(nbytes - size, f"a transfer image of {nbytes:,} bytes")
-        self._transfer.reserve(nbytes)
+        self._make_room(self._transfers[0], nbytes)
 
     def write_transfer(self, generation: int, step: int, pieces: Sequence[Piece], metadata: Mapping[str, str]) -> Seal:
-        return self._transfer.write(0, generation=generation, step=step, pieces=pieces, metadata=metadata)
+        """Over the image that is there, or beside it if that is of the same step: all others may depend on it, and this writer may die.
+
+        Room for a second image is made the first time that one is needed, and kept. Where there is none, the first is written over all the same.
+        Errors as `Area.write`.
+        """
+        first, beside = self._transfers
+        there = self._transfers_of(None, step)
+        kept = there[0][1] if there else None
+        target = beside if kept is first and self._has_room_beside() else first
+        for area in self._transfers:
+            if area is not kept and area.sealed():
+                area.unseal(0)
+        return target.write(0, generation=generation, step=step, pieces=pieces, metadata=metadata)
 
     def expect_transfer(self) -> None:
         """Map the transfer image, if room has been made for it: for a spare, which will have to read it in a hurry."""
         with contextlib.suppress(OutlastError, OSError):
-            self._transfer.map_ahead(0)
+            self._transfers[0].map_ahead(0)
 
     def read_transfer(self, generation: int | None, step: int) -> Image:
-        """The verified transfer image of that step (and generation). Raises CorruptError where it is not there."""
-        seal = self._transfer.sealed().get(0)
-        if seal is None or seal.step != step or generation not in (None, seal.generation):
-            there = f"step {seal.step}, generation {seal.generation}" if seal else "nothing"
-            raise CorruptError(f"the transfer image is not of step {step}, generation {generation}, but of {there}")
-        return self._transfer.read(0, seal)
+        """The newest verified transfer image of that step (and generation). Raises CorruptError where there is none."""
+        there = self._transfers_of(generation, step)
+        for seal, area in there[:-1]:
+            with contextlib.suppress(CorruptError):
+                return area.read(0, seal)
+        if there:
+            seal, area = there[-1]
+            return area.read(0, seal)
+        found = [f"step {seal.step}, generation {seal.generation}" for area in self._transfers for seal in area.sealed().values()]
+        raise CorruptError(f"the transfer image is not of step {step}, generation {generation}, but of {' and '.join(found) or 'nothing'}")
+
+    def _transfers_of(self, generation: int | None, step: int) -> list[tuple[Seal, Area]]:
+        """Newest first."""
+        found = [(seal, area) for area in self._transfers for seal in area.sealed().values() if seal.step == step and generation in (None, seal.generation)]
+        return sorted(found, key=lambda one: -one[0].generation)
+
+    def _has_room_beside(self) -> bool:
+        first, beside = self._transfers
+        try:
+            self._make_room(beside, *first.allocated())
+        except CapacityError:
+            return False
+        return True
+
+    def _make_room(self, area: Area, nbytes: int) -> None:
+        (size,) = area.allocated()
+        if size < nbytes:
+            self._require(nbytes - size, f"a transfer image of {nbytes:,} bytes")
+        area.reserve(nbytes)
 
     def beacon(self, worker: int, create: bool) -> memoryview:
         """BEACON_BYTES of shared memory in which a worker says where it is. Raises CapacityError, or FileNotFoundError where it is to exist."""
@@ -202,7 +234,7 @@ class Vault:
 
     def close(self) -> None:
         """Let go of everything; the folder stays. Views that were given out stay valid."""
-        for area in (*self._ranks.values(), self._transfer):
+        for area in (*self._ranks.values(), *self._transfers):
             area.close()
         self._beacons.clear()
         if self._owner_fd >= 0:
