@@ -1,16 +1,19 @@
-"""Seeds in a package of which one module is another: what mutation.py starts.
+"""Seeds in a package of which some modules are others: what mutation.py starts.
 
-    python tests/sim/mutant.py engine/restore.py CHANGED.py 2000 DIGESTS
+    python tests/sim/mutant.py FOLDER SEEDS LIVES
 
-Exit code 0: every life held every rule. 9: one did not, or did not end; which is printed. Any other: an error ended it.
-DIGESTS: a file with the digests of the same lives as they are; how many went another course is printed. Where it is not there, it is written.
+FOLDER: modules in place of those of the package, named as there (engine/restore.py). SEEDS: a file with the seeds to live. LIVES: a file with a line for
+each seed of the package as it is: the digest of its life, and which conditions it came to. Where it is not there, it is written.
+Exit code 0: every life held every rule; how many went another course is printed. 9: one did not, or did not end; which is printed. Any other: an error.
 """
 
 from __future__ import annotations
 
+import builtins
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import json
 import os
 import signal
 import sys
@@ -20,22 +23,32 @@ from types import ModuleType
 
 KILLED = 9
 SEED_S = 25  # of processor time: a life that takes longer does not end; those of the code as it is take up to a few seconds
+PROBE = "__came_to__"  # in modules that say which conditions they come to: called with a condition's number and its value
 
 
 class Swapped(importlib.abc.MetaPathFinder):
-    """Finds one module elsewhere."""
+    """Finds some modules elsewhere."""
 
-    def __init__(self, name: str, path: str) -> None:
-        self._name, self._path = name, path
+    def __init__(self, folder: Path) -> None:
+        self._paths = {
+            "outlast." + str(path.relative_to(folder).with_suffix("")).replace(os.sep, "."): path for path in folder.rglob("*.py")
+        }  # fmt: skip
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:
-        return importlib.util.spec_from_file_location(fullname, self._path) if fullname == self._name else None
+        return importlib.util.spec_from_file_location(fullname, self._paths[fullname]) if fullname in self._paths else None
 
 
-def main(file: str, changed: str, seeds: int, digests: Path) -> int:
+def main(folder: Path, seeds: list[int], lives: Path) -> int:
     sys.dont_write_bytecode = True
-    sys.meta_path.insert(0, Swapped("outlast." + file.removesuffix(".py").replace("/", "."), changed))
-    from outlast.sim.life import live  # only now: the module is to be found elsewhere
+    sys.meta_path.insert(0, Swapped(folder))
+    came_to: set[int] = set()
+
+    def probe(number: int, value: object) -> object:
+        came_to.add(number)
+        return value
+
+    setattr(builtins, PROBE, probe)
+    from outlast.sim.life import live  # only now: modules are to be found elsewhere
 
     seed = 0
 
@@ -44,19 +57,21 @@ def main(file: str, changed: str, seeds: int, digests: Path) -> int:
         os._exit(KILLED)
 
     signal.signal(signal.SIGPROF, late)
-    found: list[str] = []
-    for seed in range(seeds):
+    found: dict[int, tuple[str, list[int]]] = {}
+    for seed in seeds:
         signal.setitimer(signal.ITIMER_PROF, SEED_S)
+        came_to.clear()
         life = live(seed=seed, given={})
         if life.result != "ok":
             print(f"seed {seed}: " + ", ".join(sorted({one.rule for one in life.violations})))
             return KILLED
-        found.append(life.trace_digest)
-    if not digests.exists():
-        digests.write_text("\n".join(found))
-    print(sum(one != other for one, other in zip(found, digests.read_text().split(), strict=False)))
+        found[seed] = life.trace_digest, sorted(came_to)
+    if not lives.exists():
+        lives.write_text("\n".join(json.dumps([seed, *found[seed]]) for seed in found))
+    before = {seed: digest for seed, digest, _ in map(json.loads, lives.read_text().splitlines())}
+    print(sum(digest != before[seed] for seed, (digest, _) in found.items()))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])))
+    sys.exit(main(Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text()), Path(sys.argv[3])))

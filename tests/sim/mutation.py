@@ -6,7 +6,8 @@
     python tests/sim/mutation.py --flips --sample 60     60 of them, spread evenly
 
 Each mutant is the package with one place changed; seeds run in it (mutant.py) until one breaks a rule, ends with an error, or does not
-end: then it is killed. A table is printed; exit code 1 if a mutant survives that is not argued for in SURVIVORS.
+end: then it is killed. A life that never comes to a condition is the same life when that is turned round, and is not lived again.
+A table is printed; exit code 1 if a mutant survives that is not argued for in SURVIVORS.
 """
 
 from __future__ import annotations
@@ -19,27 +20,28 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "outlast"
 MUTANT = Path(__file__).with_name("mutant.py")
-KILLED = 9  # its exit code
+KILLED, PROBE = 9, "__came_to__"  # as there
 SEEDS = 2_000
 LIMIT_S = 3_600.0
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """`old` stands once in the file, and becomes `new`; or `tree` is the whole file, changed."""
+    """`old` stands once in the file, and becomes `new`; or `text` is the whole file, changed. `number`: of a condition that is turned round; else -1."""
 
     name: str
     file: str
     old: str = ""
     new: str = ""
     text: str = ""
+    number: int = -1
 
     def changed(self) -> str:
         if self.text:
@@ -253,23 +255,44 @@ SURVIVORS: dict[str, str] = {  # name of a mutant that lives -> why it may
 
 def flips() -> Iterator[Mutant]:
     """Each test of an if, a while, a comprehension, and each part of one, turned round. A name says where: file, function, condition."""
+    number = 0
     for file in FLIPPED:
         source = (SOURCE / file).read_text()
         named: Counter[str] = Counter()
         for index in range(len(list(_conditions(ast.parse(source))))):
             tree = ast.parse(source)
             where, holder, field, place = list(_conditions(tree))[index]
-            here = getattr(holder, field)
-            condition = here if place is None else here[place]
-            turned = ast.UnaryOp(ast.Not(), condition)
-            if place is None:
-                setattr(holder, field, turned)
-            else:
-                here[place] = turned
+            condition = _put(holder, field, place, lambda one: ast.UnaryOp(ast.Not(), one))
             name = f"{Path(file).name} {where}: {ast.unparse(condition)}"
             named[name] += 1
-            number = f" ({named[name]})" if named[name] > 1 else ""
-            yield Mutant(name + number, file, text=ast.unparse(ast.fix_missing_locations(tree)))
+            again = f" ({named[name]})" if named[name] > 1 else ""
+            yield Mutant(name + again, file, text=ast.unparse(ast.fix_missing_locations(tree)), number=number)
+            number += 1
+
+
+def probed() -> dict[str, str]:
+    """The files in FLIPPED, such that each condition says when a life comes to it. They are numbered as `flips` does."""
+    out: dict[str, str] = {}
+    number = 0
+    for file in FLIPPED:
+        tree = ast.parse((SOURCE / file).read_text())
+        for _, holder, field, place in list(_conditions(tree)):
+            said = ast.Constant(number)
+            _put(holder, field, place, lambda one, said=said: ast.Call(ast.Name(PROBE, ast.Load()), [said, one], []))  # type: ignore[misc]
+            number += 1
+        out[file] = ast.unparse(ast.fix_missing_locations(tree))
+    return out
+
+
+def _put(holder: ast.AST, field: str, place: int | None, made: Callable[[ast.expr], ast.expr]) -> ast.expr:
+    """What `made` makes of a condition, in its place. Returns the condition."""
+    here = getattr(holder, field)
+    condition: ast.expr = here if place is None else here[place]
+    if place is None:
+        setattr(holder, field, made(condition))
+    else:
+        here[place] = made(condition)
+    return condition
 
 
 def _conditions(tree: ast.AST, where: str = "") -> Iterator[tuple[str, ast.AST, str, int | None]]:
@@ -284,33 +307,44 @@ def _conditions(tree: ast.AST, where: str = "") -> Iterator[tuple[str, ast.AST, 
         yield from _conditions(node, inside)
 
 
-def fate_of(mutant: Mutant, *, seeds: int, digests: Path) -> Fate:
+def lived(changed: dict[str, str], seeds: list[int], lives: Path) -> subprocess.CompletedProcess[str]:
+    """Raises subprocess.TimeoutExpired."""
     with tempfile.TemporaryDirectory(prefix="outlast-mutant-") as folder:
-        changed = Path(folder) / "changed.py"
-        changed.write_text(mutant.changed())
-        command = [sys.executable, str(MUTANT), mutant.file, str(changed), str(seeds), str(digests)]
-        try:
-            done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(SOURCE.parent)}, capture_output=True, text=True, timeout=LIMIT_S)
-        except subprocess.TimeoutExpired:
-            return Fate(mutant, True, "does not end")
+        for file, text in changed.items():
+            path = Path(folder) / "modules" / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        chosen = Path(folder) / "seeds.json"
+        chosen.write_text(json.dumps(seeds))
+        command = [sys.executable, str(MUTANT), str(Path(folder) / "modules"), str(chosen), str(lives)]
+        return subprocess.run(command, env=os.environ | {"PYTHONPATH": str(SOURCE.parent)}, capture_output=True, text=True, timeout=LIMIT_S)
+
+
+def fate_of(mutant: Mutant, *, seeds: list[int], count: int, lives: Path) -> Fate:
+    """`seeds`: those of the first `count` that come to the place."""
+    try:
+        done = lived({mutant.file: mutant.changed()}, seeds, lives)
+    except subprocess.TimeoutExpired:
+        return Fate(mutant, True, "does not end")
     if done.returncode == 0:
-        return Fate(mutant, False, f"lives through {seeds:,} seeds, {done.stdout.strip()} of which go another course")
+        return Fate(mutant, False, f"lives through {count:,} seeds; {len(seeds):,} come to it, {done.stdout.strip()} of these go another course")
     return Fate(mutant, True, done.stdout.strip() if done.returncode == KILLED else done.stderr.strip().splitlines()[-1])
 
 
 def fates_of(mutants: list[Mutant], *, seeds: int, kept: Path | None) -> Iterator[Fate]:
     """Of each, as soon as it is known; first of those that `kept` knows from before."""
-    with tempfile.TemporaryDirectory(prefix="outlast-mutation-") as folder:
-        digests = Path(folder) / "digests"
-        fate_of(Mutant("none", _RESTORE, text=(SOURCE / _RESTORE).read_text()), seeds=seeds, digests=digests)
-        yield from _fates_of(mutants, seeds=seeds, digests=digests, kept=kept)
-
-
-def _fates_of(mutants: list[Mutant], *, seeds: int, digests: Path, kept: Path | None) -> Iterator[Fate]:
     known = dict(json.loads(line) for line in kept.read_text().splitlines()) if kept is not None and kept.exists() else {}
     yield from (Fate(one, *known[one.name]) for one in mutants if one.name in known)
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for done in as_completed([pool.submit(fate_of, one, seeds=seeds, digests=digests) for one in mutants if one.name not in known]):
+    with tempfile.TemporaryDirectory(prefix="outlast-mutation-") as folder, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        lives = Path(folder) / "lives"
+        as_it_is = lived(probed(), list(range(seeds)), lives)
+        assert as_it_is.returncode == 0, f"without any mutant: {as_it_is.stdout}{as_it_is.stderr}"
+        came_to = [(seed, frozenset(numbers)) for seed, _, numbers in map(json.loads, lives.read_text().splitlines())]
+        doing = {
+            pool.submit(fate_of, one, seeds=[seed for seed, numbers in came_to if one.number in {-1, *numbers}], count=seeds, lives=lives)
+            for one in mutants if one.name not in known
+        }  # fmt: skip
+        for done in as_completed(doing):
             fate = done.result()
             if kept is not None:
                 with kept.open("a") as file:
