@@ -105,7 +105,7 @@ def parser() -> Parser:
     out.add_argument("--failures", type=int, metavar="N", help="so many faults as hardware fails, spread over --for-s, in place of drawn faults")
     out.add_argument("--every-step", action="store_true", help="simulate each step, undisturbed stretches too: the same course, in more time")
     out.add_argument(
-        "--every-rank", action="store_true", help="simulate each rank by itself, though others of its node do the same: the same course, in more time"
+        "--every-rank", action="store_true", help="simulate each rank and each node by itself, though others do the same: the same course, in more time"
     )
     out.add_argument("--checkpoint-every", type=int, metavar="N", help="a checkpoint each N steps; 0: none")
     out.add_argument("--policy", choices=list(POLICIES), help="interruptions get verdicts, and this policy acts on them; eager: soon and often")
