@@ -392,3 +392,15 @@ def test_the_transfer_image_that_all_depend_on_is_not_written_again(tmp_path: Pa
     assert drill.fired(0), str(outcome)
     assert not drill.fired(1), str(outcome)
     nothing_shows(outcome, calm(*arguments), faults=2)
+
+
+@pytest.mark.drill
+def test_a_donor_that_dies_while_it_writes_once_more_takes_no_step_with_it(tmp_path: Path, calm: Calm) -> None:
+    """The third failure at one step has the image written anew, in case it is what fails. It is written beside the one that is there."""
+    arguments = ("--collectives", "--main")
+    restoring = [{"mark": "restoring", "rank": 2, "generation": generation, "do": "SIGKILL"} for generation in (2, 3)]
+    donating = {"mark": "donating", "rank": 0, "generation": 4, "do": "SIGKILL"}
+    with Drill(tmp_path, "ddp.py", *arguments, strikes=[kill_at("forward", 2, 6)], marks=[*restoring, donating]) as drill:
+        outcome = drill.finish()
+    assert all(drill.fired(number) for number in range(3)), str(outcome)
+    nothing_shows(outcome, calm(*arguments), faults=4)
