@@ -277,12 +277,18 @@ class AllThere(Checker):
 
 
 class Prompt(Checker):
-    """A process that the kernel holds stopped is ended once its grace is over: its peers do not wait for ordinary deadlines."""
+    """A process that the kernel holds stopped is ended once its grace is over: its peers do not wait for ordinary deadlines.
+
+    In a run that is asked to end no peer waits. Who is sent SIGTERM then has been promised a grace for it, stopped or not: it may go on and save
+    what it has. So what counts is how long it was stopped before, and the longer grace from then on.
+    """
 
     of = (WentOn,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, WentOn) and seen.stopped_s > limits.STOPPED_FLOOR_S + NOTICED_S:
+        if not isinstance(seen, WentOn):
+            return
+        if seen.stopped_s - seen.asked_s > limits.STOPPED_FLOOR_S + NOTICED_S or seen.asked_s > limits.TERM_GRACE_S + NOTICED_S:
             yield f"worker {seen.worker} (rank {seen.rank}) was stopped for {seen.stopped_s:.3f} s, and nobody has ended it"
 
 

@@ -209,7 +209,7 @@ class Headquarters:
                 at=frozenset(p.machine.committed for p in stood), passed=frozenset(p.machine.passed for p in stood), sealed=frozenset.intersection(*sealed),
                 way=world.options.way, nodes=world.options.nodes, ranks=world.options.ranks, stop_asked=world.stop_asked,
                 apart=bool(set(APART).intersection(world.strikes.all_kinds())),
-                error=any(fault.kind in ("raise", "refuse") for _, fault, _ in world.strikes.struck),
+                error=world.strikes.some_error,
                 **{name: tuple(some) for name, some in ranks.items()},
             )
         )  # fmt: skip

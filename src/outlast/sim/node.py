@@ -373,6 +373,7 @@ class Node:
         if process is None or not process.alive or process.dying:
             return
         if process.listed_stopped:
+            process.asked_since_s = process.asked_since_s or self._timeline.now_s
             process.backlog.append(lambda: self._terminate(process))
         else:
             self.end(process, None, 15)

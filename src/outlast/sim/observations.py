@@ -153,11 +153,12 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class WentOn:
-    """A process that the kernel had held stopped for `stopped_s` runs again."""
+    """A process that the kernel had held stopped for `stopped_s` runs again. `asked_s`: for so long it had been sent SIGTERM, if it was."""
 
     worker: int
     rank: int
     stopped_s: float
+    asked_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +220,8 @@ class Answered:
     entered again, `begun` though they had no state yet, `taken` by a spare, `forked` afresh. `there`: ranks whose process lives, stands still and has
     state. `ready`: spares that could take a rank, and take none. `held`: somebody holds the newest committed step;
     `over`: some rank is past the last step. `at`: the steps that those stand at who stand still, and are not known to be dead; `passed`: those of which they
-    saw the vote pass; `sealed`: steps that lie sealed as prepared in the slots of all ranks. `error`: user code has raised. `apart`: something has struck
-    a node, its line or the coordinator, so that who lives and who is known to live may differ.
+    saw the vote pass; `sealed`: steps that lie sealed as prepared in the slots of all ranks. `error`: a process has said an error of its own. `apart`:
+    something has struck a node, its line or the coordinator, so that who lives and who is known to live may differ.
     """
 
     rung: str

@@ -100,6 +100,7 @@ class Process:
     stopped: bool = False  # SIGSTOP, or deaf
     listed_stopped: bool = False  # the kernel says so
     stopped_since_s: float | None = None  # it has said so since
+    asked_since_s: float | None = None  # it was sent SIGTERM meanwhile
     hung: bool = False
     backlog: list[Callable[[], None]] = field(default_factory=list)  # what happens to a stopped process comes when it goes on
     held_until_s: float = 0.0  # messages to it wait

@@ -30,14 +30,14 @@ class Lives:
 
     def __init__(self) -> None:
         self._ended: list[Life] = []
+        self._over: dict[int, Life] = {}  # by worker: of those that live on though their rank is another's
+
+    def outlived(self, process: Process, *, now_s: float) -> None:
+        """Its rank is given to another process. What it still books once its node goes on are nobody's seconds."""
+        self._over.setdefault(process.worker, _life(process, now_s=now_s))
 
     def ended(self, process: Process, *, now_s: float) -> None:
-        beacon = process.beacon
-        opened_s = beacon.opened_ns / 1e9 if beacon.opened_ns and beacon.rank >= 0 else None
-        promoted = process.kind != "rank" and opened_s is not None
-        assigned_s = opened_s if promoted and opened_s is not None else process.spawned_s
-        seconds = dict(beacon.seconds) if opened_s is not None else {}
-        life = Life(process.worker, 1, "node", beacon.rank, "rank", assigned_s, opened_s, now_s, seconds, beacon.cause)
+        life = self._over.pop(process.worker, None) or _life(process, now_s=now_s)
         self._ended.append(life)
         if process.node.fleet is not None:
             self._ended += [replace(life, worker=life.worker + rank - life.rank, rank=rank) for rank in process.node.fleet.like(life.rank)]
@@ -46,6 +46,16 @@ class Lives:
         return account_session(
             world_size=world_size, started_s=began_s, over_s=over_s, now_s=over_s, alive=False, lives=self._ended, interruptions=interruptions,
         )  # fmt: skip
+
+
+def _life(process: Process, *, now_s: float) -> Life:
+    """That ends now."""
+    beacon = process.beacon
+    opened_s = beacon.opened_ns / 1e9 if beacon.opened_ns and beacon.rank >= 0 else None
+    promoted = process.kind != "rank" and opened_s is not None
+    assigned_s = opened_s if promoted and opened_s is not None else process.spawned_s
+    seconds = dict(beacon.seconds) if opened_s is not None else {}
+    return Life(process.worker, 1, "node", beacon.rank, "rank", assigned_s, opened_s, now_s, seconds, beacon.cause)
 
 
 class Worked:

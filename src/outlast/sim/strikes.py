@@ -71,6 +71,11 @@ class Strikes:
         return struck + self._refusals
 
     @property
+    def some_error(self) -> bool:
+        """A process has said an error of its own: the script's, or that a checkpoint which it was to read does not match its checksums."""
+        return self._refusals > 0 or any(fault.kind in ("raise", "refuse") for _, fault, _ in self.struck)
+
+    @property
     def held_up_s(self) -> float:
         """Messages on some line may have waited for so long."""
         return sum(fault.for_s for _, fault, _ in self.struck if fault.kind == "lag")
@@ -240,7 +245,8 @@ class Strikes:
         since_s, process.stopped_since_s = process.stopped_since_s, None
         cut_off = any(fault.agent or fault.kind in (*NODE_KINDS, "lose_coordinator") for _, fault, _ in self.struck)  # nobody may have been there to be told
         if since_s is not None and process.alive and self._world.end is None and not cut_off:
-            self._world.see(WentOn(process.worker, process.rank, self._world.now_s - since_s))
+            now_s, asked_s = self._world.now_s, process.asked_since_s
+            self._world.see(WentOn(process.worker, process.rank, now_s - since_s, 0.0 if asked_s is None else now_s - asked_s))
         process.node.stir()
         process.stopped = process.listed_stopped = False
         process.catch_up()

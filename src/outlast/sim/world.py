@@ -220,6 +220,10 @@ class World:
         if self.fleet is not None and self.fleet.houses(rank) and process.node.fleet is None:
             raise Parted(f"rank {rank} of a fleet is given to {process.node.name}")
         self._by_rank.get(process.rank, {}).pop(process.worker, None)
+        if rank >= 0 and not process.node.still.outlives_lease:
+            for other in self.in_rank(rank):
+                if other.node.still.outlives_lease:
+                    self.lives.outlived(other, now_s=self.now_s)
         process.rank = rank
         self._by_rank.setdefault(rank, {})[process.worker] = process
 
