@@ -1,9 +1,11 @@
 """Seeds in a package of which some modules are others: what mutation.py starts.
 
     python tests/sim/mutant.py FOLDER SEEDS LIVES
+    python tests/sim/mutant.py FOLDER --tests tests/engine
 
 FOLDER: modules in place of those of the package, named as there (engine/restore.py). SEEDS: a file with the seeds to live. LIVES: a file with a line for
 each seed of the package as it is: the digest of its life, and which conditions it came to. Where it is not there, it is written.
+With --tests these tests run instead of lives, up to the first that fails.
 Exit code 0: every life held every rule; how many went another course is printed. 9: one did not, or did not end; which is printed. Any other: an error.
 """
 
@@ -38,9 +40,7 @@ class Swapped(importlib.abc.MetaPathFinder):
         return importlib.util.spec_from_file_location(fullname, self._paths[fullname]) if fullname in self._paths else None
 
 
-def main(folder: Path, seeds: list[int], lives: Path) -> int:
-    sys.dont_write_bytecode = True
-    sys.meta_path.insert(0, Swapped(folder))
+def live_through(seeds: list[int], lives: Path) -> int:
     came_to: set[int] = set()
 
     def probe(number: int, value: object) -> object:
@@ -73,5 +73,26 @@ def main(folder: Path, seeds: list[int], lives: Path) -> int:
     return 0
 
 
+def test(path: str) -> int:
+    import pytest
+
+    failed: list[str] = []
+
+    class Noting:
+        def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+            if report.failed:
+                failed.append(report.nodeid)
+
+    ended = pytest.main(["-x", "-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:randomly", "--tb=no", path], plugins=[Noting()])
+    print("\n" + (failed[0] if failed else f"pytest ends with {ended}" if ended else ""))
+    return KILLED if ended else 0
+
+
+def main(folder: Path, what: str, which: str) -> int:
+    sys.dont_write_bytecode = True
+    sys.meta_path.insert(0, Swapped(folder))
+    return test(which) if what == "--tests" else live_through(json.loads(Path(what).read_text()), Path(which))
+
+
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text()), Path(sys.argv[3])))
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3]))
