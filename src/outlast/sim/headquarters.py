@@ -195,8 +195,9 @@ class Headquarters:
             how = ("forked" if member.kind == "rank" else "taken") if new else {"in_place": "kept", "reenter": "reentered"}.get(then, "begun")
             ranks[how].append(member.rank)
         housed = [process for process in world.alive() if process.rank >= 0]
-        there = [p for p in housed if p.machine.state is State.STILL and p.machine.committed >= 0 and p.worker not in p.node.doomed]
         known = {m.worker for m in coordinator.roster.live()}  # who has ended just now is not known to have
+        may_act = [p for p in housed if p.worker in known or not p.node.still.outlives_lease]  # others wait for nothing but their agent, which will kill them
+        there = [p for p in may_act if p.machine.state is State.STILL and p.machine.committed >= 0 and p.worker not in p.node.doomed]
         stood = [p for node in world.nodes for p in node.processes.values() if p.worker in known and p.machine.state is State.STILL]
         over = bool(world.done) or any(p.machine.over or p.machine.committed >= world.options.steps for p in housed)
         sealed = [world.sealed_by(rank) for rank in range(world.options.ranks)]

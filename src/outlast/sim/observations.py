@@ -218,7 +218,7 @@ class Answered:
 
     `moves`: survivors go on in their processes, else all come anew, or the run ends. Then ranks: `kept` in their step, `reentered` with main's function
     entered again, `begun` though they had no state yet, `taken` by a spare, `forked` afresh. `there`: ranks whose process lives, stands still and has
-    state. `ready`: spares that could take a rank, and take none. `held`: somebody holds the newest committed step;
+    state, and has not outlived the lease of its node. `ready`: spares that could take a rank, and take none. `held`: somebody holds the newest committed step;
     `over`: some rank is past the last step. `at`: the steps that those stand at who stand still, and are not known to be dead; `passed`: those of which they
     saw the vote pass; `sealed`: steps that lie sealed as prepared in the slots of all ranks. `error`: a process has said an error of its own. `apart`:
     something has struck a node, its line or the coordinator, so that who lives and who is known to live may differ.
