@@ -82,11 +82,12 @@ KILL_DEADLINE_S = 60.0  # SIGKILL to the kernel's word that the process is gone:
 WORKERS_MAX_COUNT = 256  # per node
 ORPHAN_EXIT_CODE = 113  # a worker whose agent is gone ends with this
 ZYGOTE_BOOT_DEADLINE_S = 120.0
-ZYGOTE_FORK_DEADLINE_S = 10.0  # a request to its answer; later, the zygote is taken for lost
+ZYGOTE_FORK_DEADLINE_S = 10.0  # without an answer to a request, of time in which it had a processor; later, the zygote is taken for lost
+STARVING_LOOK_S = 1.0  # while it owes an answer, so often the kernel is asked whether it has a processor
 ZYGOTE_LOSSES_COUNT = 3  # in a row, without a fork in between, before workers are spawned instead
 FORKS_IN_FLIGHT_COUNT = 8  # requests the zygote has not answered yet; the others wait here
 HOUSEKEEPING_S = 0.25  # dead processes are reaped this long after they were seen to end
-ADOPTION_DEADLINE_S = 5.0  # a forked worker's wait for the launcher to become its parent
+ADOPTION_DEADLINE_S = 60.0  # a forked worker's wait for the launcher to become its parent: long only where the process between them gets no processor
 OOM_WINDOW_S = 10.0  # a SIGKILL this soon after the kernel counted an OOM kill is taken for it
 OOM_LOOK_S = 2.0  # the counters are read this often, and at each death
 
@@ -173,6 +174,7 @@ assert LEASE_BEATS >= 3, "a lost message must not cost the lease"
 assert REPEATS_PER_STEP_COUNT <= SAME_STEP_FAULTS_COUNT < STANDSTILL_FAULTS_COUNT
 assert CHANNEL_BUFFER_MAX_BYTES > 2 * MESSAGE_MAX_BYTES
 assert OOM_LOOK_S < OOM_WINDOW_S
+assert STARVING_LOOK_S < ZYGOTE_FORK_DEADLINE_S < ZYGOTE_BOOT_DEADLINE_S
 assert TRACEBACK_MAX_BYTES * 4 < MESSAGE_MAX_BYTES
 assert EVIDENCE_HEAD_BYTES < EVIDENCE_LINE_MAX_BYTES < EVIDENCE_READ_BYTES
 assert EVIDENCE_RATIO_FREE_BYTES < EVIDENCE_UNPACKED_MAX_BYTES

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from outlast.model.limits import FORKS_IN_FLIGHT_COUNT, ZYGOTE_BOOT_DEADLINE_S, ZYGOTE_FORK_DEADLINE_S, ZYGOTE_LOSSES_COUNT
+from outlast.model.limits import FORKS_IN_FLIGHT_COUNT, STARVING_LOOK_S, ZYGOTE_BOOT_DEADLINE_S, ZYGOTE_FORK_DEADLINE_S, ZYGOTE_LOSSES_COUNT
 from outlast.runtime.agent.processes import Child
+from outlast.runtime.agent.starving import Patience
 from outlast.runtime.agent.zygote_client import ZygoteClient
 from outlast.runtime.clock import now_s
 from outlast.runtime.loop import Loop
@@ -44,7 +46,10 @@ class ForkDesk:
         self._imports: tuple[tuple[str, ...], str] | None = None  # preload and its folder; None: children are spawned
         self._client: ZygoteClient | None = None
         self._waiting: deque[Child] = deque()
-        self._in_flight: dict[int, tuple[Child, float]] = {}
+        self._in_flight: dict[int, Child] = {}
+        self._patience: Patience | None = None  # with the zygote, while it owes an answer
+        self._killed = ""  # why, if we did it
+        self._last_words = ""
         self._losses = 0
 
     @property
@@ -62,8 +67,9 @@ class ForkDesk:
         client.attach(self._loop, self._answered)
         pidfd = os.pidfd_open(client.pid)
         self._loop.add_reader(pidfd, lambda: self._ended(client, pidfd))
-        self._loop.call_at(now_s() + ZYGOTE_BOOT_DEADLINE_S, lambda: None if client.ready else client.process.kill())
+        self._killed = self._last_words = ""
         client.prepare(preload, first_path)
+        self._await_answer()
 
     def ask(self, child: Child) -> None:
         self._waiting.append(child)
@@ -91,16 +97,36 @@ class ForkDesk:
                 return
             else:
                 child = self._waiting.popleft()
-                self._in_flight[child.spec.worker] = (child, now_s())
+                self._in_flight[child.spec.worker] = child
                 self._client.fork(child.spec, child.handover.theirs)
-                self._loop.call_at(now_s() + ZYGOTE_FORK_DEADLINE_S, self._check_late)
+                if self._patience is None:
+                    self._await_answer()
 
-    def _check_late(self) -> None:
-        if self._client and any(now_s() - asked_s >= ZYGOTE_FORK_DEADLINE_S for _, asked_s in self._in_flight.values()):
-            self._client.process.kill()  # its end is seen as any other
+    def _await_answer(self) -> None:
+        """The next answer of those that the zygote owes: it gives them one after the other."""
+        assert self._client is not None
+        client, deadline_s = self._client, ZYGOTE_FORK_DEADLINE_S if self._client.ready else ZYGOTE_BOOT_DEADLINE_S
+        patience = self._patience = Patience(client.pid, deadline_s, now_s=now_s())
+        self._loop.call_at(now_s() + STARVING_LOOK_S, lambda: self._look(client, patience))
+
+    def _look(self, client: ZygoteClient, patience: Patience) -> None:
+        if self._patience is patience:
+            client.drain()  # it may have answered while we had no processor ourselves
+        if self._patience is not patience or self._client is not client:
+            return
+        left_s = patience.left_s(now_s=now_s())
+        if left_s > 0:
+            self._loop.call_at(now_s() + min(left_s, STARVING_LOOK_S), lambda: self._look(client, patience))
+        else:
+            self._killed = f"gave no answer within {patience} and was killed"
+            client.process.kill()  # its end is seen as any other
 
     def _answered(self, answer: dict[str, Any]) -> None:
         assert self._client is not None
+        if "last_words" in answer:  # no answer: its end follows
+            self._last_words = answer["last_words"]
+            return
+        self._patience = None
         if answer.get("ready"):
             self._client.ready, self._client.imports_s = True, answer["imports_s"]
             self._events.on_zygote_ready(self._client.pid, answer["imports_s"])
@@ -110,9 +136,11 @@ class ForkDesk:
             self._fall_back(f"{answer['unfit']}: forks would not be safe")
         elif "forked" in answer:
             self._losses = 0
-            self._started(self._in_flight.pop(answer["forked"])[0], answer["pid"])
+            self._started(self._in_flight.pop(answer["forked"]), answer["pid"])
         else:
-            self._failed(self._in_flight.pop(answer["failed"])[0], answer["error"])
+            self._failed(self._in_flight.pop(answer["failed"]), answer["error"])
+        if self._in_flight and self._client is not None:
+            self._await_answer()
         self._serve()
 
     def _fall_back(self, reason: str) -> None:
@@ -130,16 +158,30 @@ class ForkDesk:
         client.close()
         self._loop.remove_reader(pidfd)
         os.close(pidfd)
-        self._client = None
+        self._client = self._patience = None
+        reason = self._how_it_ended(client.pid, code)
         lost, self._in_flight = list(self._in_flight.values()), {}
-        for child, _ in lost:
-            self._failed(child, "the zygote was lost while it forked it")
+        for child in lost:
+            self._failed(child, f"the zygote was lost while it forked it: {reason}")
         if self._imports is None:
             return
         self._losses += 1
-        reason = f"the zygote {client.pid} was ended by signal {-code}" if code < 0 else f"the zygote {client.pid} ended with exit code {code}"
         self._events.on_zygote_lost(reason)
         if self._losses >= ZYGOTE_LOSSES_COUNT:
             self._fall_back(f"{reason}, {self._losses} times in a row")
         else:
             self.begin(*self._imports, None)
+
+    def _how_it_ended(self, pid: int, code: int) -> str:
+        """What is known of it: that we killed it and why, else the kernel's word and its own last one."""
+        if self._killed:
+            return f"the zygote {pid} {self._killed}"
+        ended = f"was ended by signal {-code} ({_signal_name(-code)})" if code < 0 else f"ended with exit code {code}"
+        return f"the zygote {pid} {ended}" + (f": {self._last_words}" if self._last_words else "")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"SIGRTMIN+{number - signal.SIGRTMIN}"

@@ -10,7 +10,29 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from outlast.model.limits import STARVED_MAX_S
 from outlast.runtime.linux import stat_fields
+
+
+class Patience:
+    """How long a process that was asked for something may be silent: `deadline_s`, and the time in which it had no processor, STARVED_MAX_S at most."""
+
+    def __init__(self, pid: int, deadline_s: float, *, now_s: float) -> None:
+        self._starving = Starving(pid)
+        self._starving.look_with_children(now_s=now_s)
+        self._deadline_s = deadline_s
+        self._since_s = now_s
+        self._starved_s = 0.0
+
+    def left_s(self, *, now_s: float) -> float:
+        """Not above 0 once it is over. The more often it is asked, the better it knows."""
+        self._starved_s = max(self._starved_s, min(self._starving.look_with_children(now_s=now_s), STARVED_MAX_S))
+        return self._since_s + self._deadline_s + self._starved_s - now_s
+
+    def __str__(self) -> str:
+        """How long was waited, for people."""
+        starved = f", {self._starved_s:.0f} s in which it had no processor not counted" if self._starved_s >= 1.0 else ""
+        return f"{self._deadline_s:.0f} s{starved}"
 
 
 @dataclass(slots=True)
@@ -38,6 +60,17 @@ class Starving:
                 self._starved_s = max(self._starved_s, self._waited_s(tid, *found, now_s=now_s))
         return self._starved_s
 
+    def look_with_children(self, *, now_s: float) -> float:
+        """The same of a process of one thread that waits for each child in turn, all born after the first look: what any of them waited, it waited for."""
+        return self.look(now_s=now_s) + sum(self._child_waited_s(pid, now_s=now_s) for pid in _children(self._pid))
+
+    def _child_waited_s(self, pid: str, *, now_s: float) -> float:
+        found = _counters(f"/proc/{pid}/task/{pid}")
+        if found is None:
+            return 0.0
+        self._threads.setdefault(pid, _Thread(0, found[1:], now_s))
+        return self._waited_s(pid, *found, now_s=now_s)
+
     def _waited_s(self, tid: str, state: bytes, ran_ns: int, waited_ns: int, *, now_s: float) -> float:
         counters = (ran_ns, waited_ns)
         thread = self._threads.setdefault(tid, _Thread(waited_ns, counters, now_s))
@@ -50,6 +83,15 @@ def _names(folder: str) -> list[str]:
     try:
         return os.listdir(folder)
     except OSError:  # the process is gone
+        return []
+
+
+def _children(pid: int) -> list[str]:
+    """Of its first thread. Empty where the process is gone, or the kernel does not tell (CONFIG_PROC_CHILDREN)."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
+            return file.read().decode().split()
+    except OSError:
         return []
 
 

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from outlast.errors import CapacityError, CorruptError
-from outlast.model.limits import ZYGOTE_BOOT_DEADLINE_S
+from outlast.model.limits import STARVING_LOOK_S, ZYGOTE_BOOT_DEADLINE_S
+from outlast.runtime.agent.starving import Patience
 from outlast.runtime.child import ChildSpec
 from outlast.runtime.clock import now_s
 from outlast.runtime.loop import Loop
@@ -48,7 +49,7 @@ class ZygoteClient:
     def parse(self, argv: list[str]) -> dict[str, Any]:
         """Let it read a command line; blocks for torch's import. The answer is that of `worker.arguments.parse`."""
         self._send({"do": "parse", "argv": argv})
-        return self._await(now_s() + ZYGOTE_BOOT_DEADLINE_S)
+        return self._await(Patience(self.pid, ZYGOTE_BOOT_DEADLINE_S, now_s=now_s()))
 
     def prepare(self, preload: tuple[str, ...], first_path: str) -> None:
         """Let it import. Its answer comes to `attach`'s callback."""
@@ -104,11 +105,13 @@ class ZygoteClient:
         except OSError:
             pass  # it is dead: the pid tells
 
-    def _await(self, end_s: float) -> dict[str, Any]:
-        readable, _, _ = select.select([self._sock], [], [], max(0.0, end_s - now_s()))
+    def _await(self, patience: Patience) -> dict[str, Any]:
+        readable: list[socket.socket] = []
+        while not readable and (left_s := patience.left_s(now_s=now_s())) > 0:
+            readable, _, _ = select.select([self._sock], [], [], min(left_s, STARVING_LOOK_S))
         packet = receive_packet(self._sock) if readable else None
-        if packet is None:
-            why = "ended" if readable else f"gave no answer within {ZYGOTE_BOOT_DEADLINE_S:.0f} s"
+        if packet is None or "last_words" in packet[0]:
+            why = f"ended: {packet[0]['last_words']}" if packet is not None else "ended" if readable else f"gave no answer within {patience}"
             raise CapacityError(f"the process that imports torch {why}", hint="its own words are above; is torch installed? `python -c 'import torch'`")
         return packet[0]
 

@@ -7,17 +7,18 @@
       <stream>-rank<r>.log     the end of what it printed
       verdict.json             what `outlast diagnose` makes of all that
 
-Before a kill the agent takes EVIDENCE_BUDGET_S at most: recovery waits for no more. The verdict is found by a process of its own, at low priority, after
-training goes on; at the end of a run it is waited for.
+Before a kill the agent takes EVIDENCE_BUDGET_S at most, over all kills of one interruption: recovery waits for no more. Once that is used up nothing more is
+read or waited for, and what was read till then is kept; one read alone, of bounded size (`glance.py`), may end after it. The verdict is found by a process of
+its own, at low priority, after training goes on; at the end of a run it is waited for.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import subprocess
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -28,11 +29,14 @@ from outlast.model.beacon import Beacon
 from outlast.model.records import Interruption
 from outlast.runtime import clock
 from outlast.runtime.agent.processes import Exited
+from outlast.runtime.coordinator.glance import Glance
 from outlast.runtime.linux import stat_fields
 from outlast.runtime.loop import Loop, Timer
 
 _PROC = ("stat", "wchan", "syscall")
 _TAIL_BYTES = 64 * 1024
+_STACKS_MAX_BYTES = 512 * 1024  # a hundred threads of forty frames
+_RECORDER_MAX_BYTES = 16 << 20
 OnVerdict = Callable[[int, Mapping[str, object]], None]
 
 
@@ -55,8 +59,12 @@ class _Process:
 
 @dataclass
 class _Case:
-    """What is known of the interruption at hand: processes by worker, stacks and logs by rank."""
+    """What is known of the interruption at hand: processes by worker, stacks and logs by rank.
 
+    Stacks that were written before `since_s` (wall clock) are of an earlier alarm.
+    """
+
+    since_s: float
     processes: dict[int, _Process] = field(default_factory=dict)
     stacks: dict[int, bytes] = field(default_factory=dict)
     logs: dict[int, dict[str, Path]] = field(default_factory=dict)
@@ -68,13 +76,14 @@ class Evidence:
 
     def __init__(
         self, *, loop: Loop, folder: Path, vault: Path, standing: Callable[[], Iterable[tuple[int, int, Beacon]]], logs: Callable[[int], Mapping[str, Path]],
-        command: tuple[str, ...], on_verdict: OnVerdict,
+        command: tuple[str, ...], on_verdict: OnVerdict, glance: Glance | None = None,
     ) -> None:  # fmt: skip
         self._folder = folder
         self._vault = vault
         self._standing = standing
         self._logs = logs
-        self._case = _Case()
+        self._glance = glance or Glance()
+        self._case: _Case | None = None
         self._written: dict[int, Path] = {}
         self._desk = _Desk(loop, command, on_verdict)
 
@@ -82,57 +91,69 @@ class Evidence:
 
     def before_kill(self, worker: int, pid: int, *, hung: bool) -> None:
         """The process still lives. Takes what only it can tell, and what others will overwrite as they go on. `hung`: it is killed for that."""
-        began_s = clock.now_s()
+        began_s = self._glance.now_s()
         case = self._look(began_s)
+        until_s = began_s + limits.EVIDENCE_BUDGET_S - case.spent_s
         process = case.processes.get(worker)
-        if process is not None and case.spent_s < limits.EVIDENCE_BUDGET_S:
+        if process is not None:
             process.killed = True
-            process.kernel = {name: text for name in _PROC if (text := _read_proc(pid, name))}
-            if hung and worker not in case.stacks and _runs(process.kernel) and not self._fresh_stacks(process):
-                self._ask_for_stacks(process)
+            for name in _PROC:
+                if self._glance.now_s() < until_s and (text := self._glance.kernel(pid, name)):
+                    process.kernel[name] = text
+            if hung and process.rank not in case.stacks and _runs(process.kernel) and not self._take_stacks(case, process, until_s):
+                self._ask_for_stacks(case, process, until_s)
         for one in case.processes.values():
-            if case.spent_s + clock.now_s() - began_s < limits.EVIDENCE_BUDGET_S and one.rank not in case.stacks:
-                self._take_stacks(case, one)
-        case.spent_s += clock.now_s() - began_s
+            if one.rank not in case.stacks:
+                self._take_stacks(case, one, until_s)
+        case.spent_s += self._glance.now_s() - began_s
 
     def ended(self, exited: Exited) -> None:
-        case = self._look(clock.now_s())
-        process = case.processes.get(exited.worker)
+        """Its death is what recovery waits for: nothing is read now. What it wrote nobody overwrites."""
+        process = self._look(self._glance.now_s()).processes.get(exited.worker)
         if process is not None:
             process.exit_code, process.signal, process.oom = exited.exit_code, exited.signal, bool(exited.oom)
-            self._take_stacks(case, process)
 
     def _look(self, now_s: float) -> _Case:
         """Where all stand when the first of them is given up."""
+        case = self._case = self._case or self._new_case()
         for worker, pid, beacon in self._standing():
-            if beacon.rank >= 0 and worker not in self._case.processes:
+            if beacon.rank >= 0 and worker not in case.processes:
                 age_s = max(0.0, now_s - beacon.at_ns / 1e9)
-                self._case.processes[worker] = _Process(worker, beacon.rank, pid, beacon.phase.value, beacon.step, round(age_s, 3))
-                self._case.logs[beacon.rank] = dict(self._logs(worker))
-        return self._case
+                case.processes[worker] = _Process(worker, beacon.rank, pid, beacon.phase.value, beacon.step, round(age_s, 3))
+                case.logs[beacon.rank] = dict(self._logs(worker))
+        return case
 
-    def _take_stacks(self, case: _Case, process: _Process) -> None:
-        if text := self._fresh_stacks(process):
+    def _new_case(self) -> _Case:
+        return _Case(since_s=self._glance.wall_s() - limits.STACKS_FRESH_S)
+
+    def _take_stacks(self, case: _Case, process: _Process, until_s: float) -> bytes:
+        text = self._stacks(case, process, until_s)
+        if text:
             case.stacks[process.rank] = text
+        return text
 
-    def _fresh_stacks(self, process: _Process) -> bytes:
-        try:
-            with (self._folder / f"stacks-{process.worker}.txt").open("rb") as file:
-                fresh = clock.wall_s() - os.fstat(file.fileno()).st_mtime < limits.STACKS_FRESH_S
-                return file.read(_TAIL_BYTES) if fresh else b""
-        except OSError:
+    def _stacks(self, case: _Case, process: _Process, until_s: float = math.inf) -> bytes:
+        """As much as can be read until then."""
+        path, text = self._folder / f"stacks-{process.worker}.txt", b""
+        if self._glance.now_s() >= until_s or self._glance.written_s(path) < case.since_s:
             return b""
+        for piece in self._glance.pieces(path, most_bytes=_STACKS_MAX_BYTES):
+            text += piece
+            if self._glance.now_s() >= until_s:
+                break
+        return text
 
-    def _ask_for_stacks(self, process: _Process) -> None:
+    def _ask_for_stacks(self, case: _Case, process: _Process, until_s: float) -> None:
         """It did not answer the ping: something holds its interpreter lock. The handler writes without it."""
-        until_s, seen = clock.now_s() + limits.STACKS_WAIT_S, b""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(process.pid, limits.STACKS_SIGNAL)
-        while clock.now_s() < until_s:
-            before, seen = seen, self._fresh_stacks(process)
+        until_s, seen = min(until_s, self._glance.now_s() + limits.STACKS_WAIT_S), b""
+        if self._glance.now_s() >= until_s or not self._glance.catches(process.pid, limits.STACKS_SIGNAL):
+            return
+        self._glance.signal(process.pid, limits.STACKS_SIGNAL)
+        while self._glance.now_s() < until_s:
+            before, seen = seen, self._take_stacks(case, process, until_s)
             if seen and seen == before:  # it has come to its end
                 return
-            time.sleep(0.001)
+            self._glance.pause(0.001)
 
     # --- once it is over ---
 
@@ -141,7 +162,7 @@ class Evidence:
         root = interruption.id if interruption.parent is None else interruption.parent
         if root in self._written or interruption.parent is not None:
             return
-        case, self._case = self._case, _Case()
+        case, self._case = self._case or self._new_case(), None
         folder = self._folder / f"interruption-{root}"
         try:
             self._write(folder, interruption, case)
@@ -161,17 +182,23 @@ class Evidence:
         about = interruption.public(began_s=0.0)
         standing = {"schema": 1, "outlast": "standing", "interruption": about, "processes": [asdict(one) for one in case.processes.values()]}
         (folder / "standing.json").write_text(json.dumps(standing, indent=1) + "\n")
-        for rank, text in case.stacks.items():
-            (folder / f"stacks-rank{rank}.txt").write_bytes(text)
         for one in case.processes.values():
+            over = one.exit_code is not None or one.signal is not None  # so nobody has written over its stacks since
+            if text := case.stacks.get(one.rank) or (self._stacks(case, one) if over else b""):
+                (folder / f"stacks-rank{one.rank}.txt").write_bytes(text)
             recorder = self._vault / f"recorder-{one.worker}"
-            with contextlib.suppress(FileNotFoundError):
-                (folder / f"recorder-rank{one.rank}.json").write_bytes(recorder.read_bytes())
+            if text := self._glance.read(recorder, most_bytes=_RECORDER_MAX_BYTES):
+                (folder / f"recorder-rank{one.rank}.json").write_bytes(text)
                 recorder.unlink()
         for rank, paths in case.logs.items():
             for stream, path in paths.items():
-                if text := _tail(path):
+                if text := self._tail(path):
                     (folder / f"{stream}-rank{rank}.log").write_bytes(text)
+
+    def _tail(self, path: Path) -> bytes:
+        """Its last lines."""
+        text = self._glance.read(path, most_bytes=_TAIL_BYTES, end=True)
+        return text if len(text) < _TAIL_BYTES else text.partition(b"\n")[2]
 
 
 class _Desk:
@@ -242,23 +269,3 @@ def _runs(kernel: Mapping[str, str]) -> bool:
     """It can take a signal: it is neither stopped, nor in the kernel for good, nor gone."""
     fields = stat_fields(kernel.get("stat", "").encode())
     return bool(fields) and fields[0] in (b"R", b"S")
-
-
-def _read_proc(pid: int, name: str) -> str:
-    try:
-        with open(f"/proc/{pid}/{name}", "rb") as file:
-            return file.read(4096).decode("ascii", "backslashreplace").strip()
-    except OSError:
-        return ""
-
-
-def _tail(path: Path) -> bytes:
-    """Its last lines."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _TAIL_BYTES))
-            text = file.read(_TAIL_BYTES)
-    except OSError:
-        return b""
-    return text if size <= _TAIL_BYTES else text.partition(b"\n")[2]

@@ -5,6 +5,7 @@ Requests {"do": ...} and their answers:
     parse    argv                         -> what `arguments.parse` says
     prepare  preload, first_path          -> {"ready": true, "imports_s": s} | {"preload": message} | {"unfit": reason}
     fork     spec + channel, gate, stdout, stderr   -> {"forked": worker, "pid": pid} | {"failed": worker, "error": text}
+If it ends by an exception of its own, {"last_words": text} comes before.
 It runs one thread, touches no device, and ends with the launcher. It forks twice: the middle process ends at once, so the worker becomes the
 child of the launcher (a subreaper) and does not care what becomes of the zygote.
 """
@@ -76,35 +77,42 @@ class Zygote:
         sys.stdout.flush()
         sys.stderr.flush()
         flush_c_streams()
-        reader, writer = os.pipe()
+        pipe: tuple[int, ...] = ()
         try:
+            reader, writer = pipe = os.pipe()
             middle = os.fork()
         except OSError as error:
-            os.close(reader)
-            os.close(writer)
+            for fd in pipe:
+                os.close(fd)
             send_packet(self._sock, {"failed": value["worker"], "error": f"fork: {error.strerror}"})
             return None
         if middle == 0:
             self._sock.close()
             return self._in_middle(value, fds, writer)
         os.close(writer)
-        pid = os.read(reader, 32)
+        said = os.read(reader, 32)
         os.close(reader)
-        os.waitpid(middle, 0)
-        send_packet(self._sock, {"forked": value["worker"], "pid": int(pid)} if pid else {"failed": value["worker"], "error": "the second fork failed"})
+        _, status = os.waitpid(middle, 0)
+        if said.isdigit():
+            send_packet(self._sock, {"forked": value["worker"], "pid": int(said)})
+        else:
+            why = os.strerror(-int(said)) if said else f"never came to it: wait status {status}"
+            send_packet(self._sock, {"failed": value["worker"], "error": f"the second fork: {why}"})
         return None
 
     def _in_middle(self, value: dict[str, Any], fds: list[int], writer: int) -> tuple[ChildSpec, int]:
-        """Two processes come here and neither returns into the zygote's loop: one exits, the other is the worker."""
+        """Two processes come here and neither returns into the zygote's loop: one exits, the other is the worker. Into `writer`: its pid, or -errno."""
+        middle = os.getpid()
         try:
             pid = os.fork()
             if pid:
                 os.write(writer, str(pid).encode())
                 os._exit(0)
-        except OSError:
+        except OSError as error:
+            os.write(writer, str(-(error.errno or 0)).encode())
             os._exit(1)
         try:
-            return self._become(spec_from_json(value), fds)
+            return self._become(spec_from_json(value), fds, middle)
         except BaseException as error:  # boundary: a child must not fall back into the zygote's loop
             # Nothing of the user's has run. The worker's own stderr is descriptor 2 by now, or still the one in the packet.
             text = f"outlast: the worker could not be set up: {type(error).__name__}: {error}\n".encode()
@@ -113,7 +121,7 @@ class Zygote:
             os.write(2, text)
             os._exit(1)
 
-    def _become(self, spec: ChildSpec, fds: list[int]) -> tuple[ChildSpec, int]:
+    def _become(self, spec: ChildSpec, fds: list[int], middle: int) -> tuple[ChildSpec, int]:
         """From a copy of the zygote to a process of its own. The middle process takes a while to end, so the launcher is waited for last."""
         bootstrap = importlib.import_module("outlast.runtime.worker.bootstrap")
         channel, gate, stdout, stderr = fds
@@ -128,7 +136,7 @@ class Zygote:
         _reseed()
         _set_threads(spec.env.get("OMP_NUM_THREADS", ""))
         bootstrap.settle(spec)
-        _await_adoption(self._launcher_pid)
+        _await_adoption(self._launcher_pid, middle)
         bootstrap.await_gate(gate)
         return spec, channel
 
@@ -140,12 +148,14 @@ class Zygote:
         os.environ.update(spec.env)
 
 
-def _await_adoption(launcher_pid: int) -> None:
-    """Wait until the middle process is gone and the launcher is our parent; only then can we ask to die with it."""
+def _await_adoption(launcher_pid: int, middle: int) -> None:
+    """Wait until the middle process is gone and the launcher is our parent; only then can we ask to die with it. Raises OSError where that cannot be."""
     end_s = now_s() + ADOPTION_DEADLINE_S
-    while os.getppid() != launcher_pid:
+    while (parent := os.getppid()) != launcher_pid:
+        if parent != middle:
+            raise ProcessLookupError(f"the launcher {launcher_pid} is gone")
         if now_s() > end_s:
-            os._exit(1)
+            raise TimeoutError(f"{middle}, which forked it, has not ended within {ADOPTION_DEADLINE_S:.0f} s")
         time.sleep(0.0001)
     try:
         die_with(launcher_pid)
@@ -204,10 +214,15 @@ def main(arguments: list[str]) -> int:
     if not getattr(sys.flags, "safe_path", False):
         del sys.path[0]  # the folder that `-m` put there
     os.set_inheritable(fd, False)
+    sock = socket.socket(fileno=fd)
     try:
-        child = Zygote(socket.socket(fileno=fd), launcher_pid=launcher_pid).serve()
+        child = Zygote(sock, launcher_pid=launcher_pid).serve()
     except (BrokenPipeError, ConnectionResetError):
         return 0  # the launcher has let go of us
+    except Exception as error:
+        with contextlib.suppress(OSError):
+            send_packet(sock, {"last_words": f"{type(error).__name__}: {error}"[:500]})
+        raise
     if child is None:
         return 0
     from outlast.runtime.worker import bootstrap

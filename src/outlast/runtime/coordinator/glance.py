@@ -1,0 +1,84 @@
+"""A look at processes that are about to be killed: bounded in bytes, and never a wait for whoever should have written.
+
+A read cannot be called off once the kernel has it. So nothing is opened that could wait for another process (a FIFO, a socket, a device), /proc is read
+only where the kernel answers by itself, and a long file comes in pieces, between which the reader may stop. Not promised: a file system that does not
+answer (a network mount that hangs). It would hold up the run's ledger as well, which lies in the same folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from outlast.runtime import clock
+
+PIECE_BYTES = 64 * 1024
+_PROC_BYTES = 4096
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Glance:
+    """The real one. Whoever is given it asks it for the time too, so that a test can hand in one whose reads take time of its own."""
+
+    def now_s(self) -> float:
+        return clock.now_s()
+
+    def wall_s(self) -> float:
+        return clock.wall_s()
+
+    def pause(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def signal(self, pid: int, number: int) -> None:
+        """Nothing where the process is gone."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+    def kernel(self, pid: int, name: str) -> str:
+        """/proc/<pid>/<name>; "" where the process is gone, or we may not look."""
+        try:
+            with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:
+                return file.read(_PROC_BYTES).decode("ascii", "backslashreplace").strip()
+        except OSError:
+            return ""
+
+    def catches(self, pid: int, number: int) -> bool:
+        """Whether it has a handler for the signal; without one the signal would end it."""
+        found = self.kernel(pid, "status").partition("SigCgt:")[2].split()
+        return bool(found) and bool(int(found[0], 16) >> (number - 1) & 1)
+
+    def written_s(self, path: Path) -> float:
+        """When the file was written last, on the wall clock; 0 where there is none, or it is none."""
+        try:
+            found = path.lstat()
+        except OSError:
+            return 0.0
+        return found.st_mtime if stat.S_ISREG(found.st_mode) else 0.0
+
+    def pieces(self, path: Path, *, most_bytes: int, end: bool = False) -> Iterator[bytes]:
+        """The file's beginning, or its `end`, in pieces of PIECE_BYTES. Nothing where there is no such file, or it is something else."""
+        try:
+            fd = os.open(path, _FLAGS)
+        except OSError:
+            return
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                return
+            at = max(0, found.st_size - most_bytes) if end else 0
+            left = min(most_bytes, found.st_size - at)  # what is written meanwhile is not waited for
+            while left > 0 and (piece := os.pread(fd, min(PIECE_BYTES, left), at)):
+                yield piece
+                at, left = at + len(piece), left - len(piece)
+        except OSError:
+            return
+        finally:
+            os.close(fd)
+
+    def read(self, path: Path, *, most_bytes: int, end: bool = False) -> bytes:
+        """`pieces`, where there is time for all of them."""
+        return b"".join(self.pieces(path, most_bytes=most_bytes, end=end))

@@ -1,0 +1,213 @@
+"""What is told of a zygote that is lost while it forks: how it ended, and what lies behind that. The desk is real, and so are the processes it deals with."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from outlast.runtime import clock
+from outlast.runtime.agent import forks
+from outlast.runtime.agent.forks import ForkDesk
+from outlast.runtime.agent.processes import Child, Handover
+from outlast.runtime.agent.starving import Patience
+from outlast.runtime.agent.zygote_client import ZygoteClient
+from outlast.runtime.channel import Channel
+from outlast.runtime.loop import Loop
+from outlast.runtime.packets import receive_packet
+from outlast.runtime.worker.zygote import Zygote
+from tests.processes.house import BOUND_S, House, Record
+from tests.processes.test_starving import BURN, child
+
+STAND_IN = """
+import socket, sys
+from outlast.runtime.packets import receive_packet, send_packet
+sock = socket.socket(fileno=int(sys.argv[1]))
+while (packet := receive_packet(sock)) is not None:
+    if packet[0]["do"] == "prepare":
+        send_packet(sock, {"ready": True, "imports_s": 0.0})
+    elif sys.argv[2] == "answer":
+        send_packet(sock, {"failed": packet[0]["spec"]["worker"], "error": "refused"})
+    elif sys.argv[2] == "die":
+        send_packet(sock, {"last_words": "MemoryError: no room"})
+        sys.exit(3)
+"""
+
+
+@dataclass
+class Desk:
+    """A desk whose zygote is a process that has imported nothing: it is ready at once, and refuses each request (`answer`), ends at the
+    first (`die`), or says nothing.
+    """
+
+    loop: Loop
+    does: str
+    record: Record = field(default_factory=Record)
+    clients: list[ZygoteClient] = field(default_factory=list)
+
+    def begin(self) -> ForkDesk:
+        desk = ForkDesk(
+            self.loop, self.record, started=lambda child, pid: None, spawn=lambda child: None,
+            failed=lambda child, error: self.record.on_failed(child.spec.worker, error),
+        )  # fmt: skip
+        desk.begin((), "", self.start())
+        self.until(lambda: bool(self.record.zygotes), "the zygote")
+        return desk
+
+    def start(self) -> ZygoteClient:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            process = subprocess.Popen([sys.executable, "-c", STAND_IN, str(theirs.fileno()), self.does], pass_fds=[theirs.fileno()])
+        self.clients.append(ZygoteClient(process, ours))
+        return self.clients[-1]
+
+    def until(self, done: Callable[[], bool], what: str) -> None:
+        assert self.loop.run_until(done, within_s=BOUND_S), f"not within {BOUND_S} s: {what} {self.record}"
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Desk]]:
+    loop, desks = Loop(), []
+
+    def one(does: str) -> Desk:
+        desks.append(Desk(loop, does))
+        monkeypatch.setattr(forks.ZygoteClient, "start", desks[-1].start)
+        return desks[-1]
+
+    yield one
+    for desk in desks:
+        for client in desk.clients:
+            client.kill()
+    loop.close()
+
+
+def asked(desk: Desk, forks: ForkDesk, house: House) -> int:
+    """A child that wants to be, and whose request the zygote has."""
+    spec = house.spec()
+    handover = Handover.make()
+    forks.ask(Child(spec, handover, Channel(desk.loop, handover.sock, on_message=lambda _: None, on_close=lambda _: None)))
+    desk.until(lambda: forks.busy, "the request")
+    return spec.worker
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    one = House(tmp_path)
+    yield one
+    one.close()
+
+
+def test_a_fork_whose_zygote_is_killed_names_the_signal(make: Callable[[str], Desk], house: House) -> None:
+    desk = make("nothing")
+    begun = desk.begin()
+    worker, pid = asked(desk, begun, house), begun.pid
+    os.kill(pid, signal.SIGKILL)
+    desk.until(lambda: worker in desk.record.failed and len(desk.record.zygotes) == 2, "the failure, and another zygote")
+    assert desk.record.failed[worker] == f"the zygote was lost while it forked it: the zygote {pid} was ended by signal 9 (SIGKILL)"
+    assert desk.record.lost == [f"the zygote {pid} was ended by signal 9 (SIGKILL)"]
+
+
+def test_a_zygote_that_gives_no_answer_in_time_is_killed_and_the_reason_says_that(
+    make: Callable[[str], Desk], house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is stopped: it is not ready to run, so no want of a processor excuses it."""
+    desk = make("nothing")
+    begun = desk.begin()
+    monkeypatch.setattr(forks, "ZYGOTE_FORK_DEADLINE_S", 1.0)
+    monkeypatch.setattr(forks, "STARVING_LOOK_S", 0.1)
+    os.kill(begun.pid, signal.SIGSTOP)
+    pid, worker = begun.pid, asked(desk, begun, house)
+    desk.until(lambda: worker in desk.record.failed, "the failure")
+    assert desk.record.failed[worker].startswith(f"the zygote was lost while it forked it: the zygote {pid} gave no answer within 1 s"), desk.record
+    assert desk.record.failed[worker].endswith("and was killed")
+
+
+def test_an_answer_that_lies_there_already_is_read_before_the_zygote_is_given_up(
+    make: Callable[[str], Desk], house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was the launcher that stood still: when it looks at last, the time is over, and the answer waits behind the timer."""
+    desk = make("answer")
+    begun = desk.begin()
+    monkeypatch.setattr(forks, "ZYGOTE_FORK_DEADLINE_S", 0.0)
+    monkeypatch.setattr(forks, "STARVING_LOOK_S", 0.0)
+    client = desk.clients[0]
+    desk.loop.remove_reader(client._sock.fileno())  # so that nobody reads but whoever looks
+    worker = asked(desk, begun, house)
+    assert worker not in desk.record.failed
+    assert select.select([client._sock], [], [], BOUND_S)[0]
+    desk.loop.turn(0.0)
+    assert desk.record.failed == {worker: "refused"}
+    assert desk.record.lost == []
+
+
+def test_a_zygote_that_ends_by_an_exception_leaves_its_last_words(capfd: pytest.CaptureFixture[str]) -> None:
+    """The real one, before it has imported anything; a request without what is to be forked."""
+    client = ZygoteClient.start()
+    try:
+        client._send({"do": "fork"})
+        packet = receive_packet(client._sock)
+        assert packet == ({"last_words": "KeyError: 'spec'"}, [])
+        assert client.process.wait(BOUND_S) == 1
+        assert "KeyError" in capfd.readouterr().err, "the whole traceback is on the terminal"
+    finally:
+        client.kill()
+
+
+def test_the_last_words_of_a_zygote_stand_in_the_reason(make: Callable[[str], Desk], house: House) -> None:
+    desk = make("die")
+    begun = desk.begin()
+    worker, pid = asked(desk, begun, house), begun.pid
+    desk.until(lambda: worker in desk.record.failed, "the failure")
+    assert desk.record.failed[worker] == f"the zygote was lost while it forked it: the zygote {pid} ended with exit code 3: MemoryError: no room"
+
+
+def test_a_second_fork_that_is_refused_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process between zygote and worker may not fork: no more processes are allowed."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    real, calls = os.fork, []
+
+    def fork() -> int:
+        calls.append(1)
+        if len(calls) == 2:
+            raise OSError(errno.EAGAIN, "no more")
+        return real()
+
+    monkeypatch.setattr(os, "fork", fork)
+    with ours, theirs:
+        assert Zygote(theirs, launcher_pid=os.getpid())._fork({"worker": 5}, []) is None
+        packet = receive_packet(ours)
+    assert packet == ({"failed": 5, "error": f"the second fork: {os.strerror(errno.EAGAIN)}"}, [])
+
+
+def left_s(patience: Patience, *, for_s: float) -> float:
+    """After it was looked at again and again, as the desk does it."""
+    end_s = clock.now_s() + for_s
+    while (now_s := clock.now_s()) < end_s:
+        found_s = patience.left_s(now_s=now_s)
+    return found_s
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="this kernel does not count how long a thread waits for a processor")
+def test_what_a_process_waits_for_a_processor_is_not_silence() -> None:
+    """Beside one that takes all of it, which is left for 1 s with a patience of 0.3 s."""
+    with child(BURN), child(BURN, idle=True) as pid:
+        patience = Patience(pid, 0.3, now_s=clock.now_s())
+        assert left_s(patience, for_s=1.0) > 0.0
+        assert "no processor" not in str(Patience(pid, 10.0, now_s=clock.now_s()))
+
+
+def test_a_process_that_waits_for_something_else_is_late() -> None:
+    with child("import time; print('up', flush=True); time.sleep(600)") as pid:
+        os.kill(pid, signal.SIGSTOP)
+        patience = Patience(pid, 0.3, now_s=clock.now_s())
+        assert left_s(patience, for_s=1.0) <= 0.0
+        assert str(patience).startswith("0 s")
