@@ -120,6 +120,17 @@ def test_a_second_fault_while_the_first_is_mended(tmp_path: Path, calm: Calm, ma
 
 
 @pytest.mark.drill
+@pytest.mark.parametrize("mark", ["settled", "grouping", "joined"])
+def test_a_second_fault_while_a_step_is_finished_on_the_word_of_a_plan(tmp_path: Path, calm: Calm, mark: str) -> None:
+    """Rank 2 dies once all had prepared step 6: the others apply it, and stand in its block when rank 1 dies. What stands behind the block moves the
+    schedule: whoever is healed then has to move it too, and once.
+    """
+    marks = [kill_at("prepared", 2, 6), {"mark": mark, "rank": 1, "generation": 2, "do": "SIGKILL"}]
+    outcome = drilled(tmp_path, "ddp.py", "--schedule-behind", marks=marks)
+    nothing_shows(outcome, calm("--schedule-behind"), faults=2, rungs={"respawn"})
+
+
+@pytest.mark.drill
 def test_two_ranks_at_once(tmp_path: Path, calm: Calm) -> None:
     with Drill(tmp_path, "ddp.py", "--steps", 60, flags=("--spares", 1)) as drill:
         drill.until(lambda: drill.step >= 8, "step 8")

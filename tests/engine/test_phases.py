@@ -6,9 +6,14 @@ from dataclasses import replace
 
 from outlast.engine.protocol.worker import WorkerMachine
 from outlast.engine.restore import Holding, decide_replicated
+from outlast.model.messages import Regroup
 
 DEAD = Holding((0,), False, 6, (5, 6), 6, False, ())
 AT_6 = Holding((1,), True, 6, (6,), 6, False, ())
+
+
+def plan(*, generation: int, step: int, settle: str = "repeat", finish: bool = False) -> Regroup:
+    return Regroup(generation, 1, 3, "here", 1, settle, "in_place", step, -1, False, "none", "keep", "", step, None, None, finish=finish)
 
 
 def test_a_rank_that_asked_for_the_next_step_shows_that_all_phases_are_done() -> None:
@@ -53,3 +58,36 @@ def test_the_donor_has_run_the_code_behind_the_step_unless_nobody_has() -> None:
     assert (verdict.donor, verdict.finish) == (1, False)
     verdict = decide_replicated(holdings=[replace(DEAD, ranks=(3,)), hook])
     assert (verdict.donor, verdict.finish) == (0, True)
+
+
+def test_who_is_in_the_block_of_its_newest_step_yet_has_not_run_the_code_behind_it() -> None:
+    """Rank 1 has applied step 6 on the word of a plan that was cut short; rank 2 has gone past its block by itself, or not."""
+    inside = replace(AT_6, finishing=True)
+    verdict = decide_replicated(holdings=[DEAD, inside, replace(inside, ranks=(2,))])
+    assert (verdict.donor, verdict.replay, verdict.finish) == (1, True, True)
+    verdict = decide_replicated(holdings=[DEAD, inside, replace(AT_6, ranks=(2,))])
+    assert (verdict.donor, verdict.replay, verdict.finish) == (2, True, False)
+
+
+def test_a_step_applied_on_the_word_of_a_plan_is_being_finished_until_its_block_is_left() -> None:
+    machine = WorkerMachine(worker=1)
+    machine.on_message(plan(generation=1, step=5))
+    machine.joined(step=5, group_s=0.0, restore_s=0.0)
+    machine.now_committed(step=6, now_s=1.0)
+    assert not machine.finishing, "all know that it passed"
+    machine.on_message(plan(generation=2, step=7, settle="forward"))
+    machine.now_committed(step=7, now_s=2.0)
+    assert machine.finishing
+    machine.joined(step=7, group_s=0.0, restore_s=0.0)
+    assert machine.finishing
+    machine.now_past_block()
+    assert not machine.finishing
+
+
+def test_whoever_is_healed_by_one_that_finishes_a_step_finishes_it_too() -> None:
+    machine = WorkerMachine(worker=1)
+    machine.on_message(plan(generation=2, step=6, finish=True))
+    machine.joined(step=6, group_s=0.0, restore_s=0.0)
+    machine.on_message(plan(generation=3, step=6))
+    machine.joined(step=6, group_s=0.0, restore_s=0.0)
+    assert machine.finishing, "in its block yet, whatever the newer plan is for"

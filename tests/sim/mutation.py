@@ -103,6 +103,7 @@ NAMED = (
         'return all(step in held.prepared for held in holdings)',
         'return any(step in held.prepared for held in holdings)',
     ),
+    Mutant("who_is_in_its_block_has_run_the_code_behind_it", _RESTORE, "past = [held for held in there if not held.finishing]", "past = there"),
     Mutant(
         "forward_without_the_dead", _RESTORE,
         'return all(step in held.prepared for held in holdings)',

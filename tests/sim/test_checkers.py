@@ -105,6 +105,7 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
         ([StepDone(7, 1, 2, 5, 5, (7,)), StepDone(8, 2, 1, 5, 5, (8,))], "Fenced"),
         ([Arrived(7, 1, 2, 5, 4)], "OnePoint"),
         ([StepDone(7, 1, 2, 5, 4, (7,))], "OnePoint"),
+        ([StepDone(7, 1, 2, 5, 5, (7,), odd=-1)], "OnePoint"),
         ([over(), over()], "Ends"),
         ([over(state="failed", exit_code=1, reason="refused")], "Ends"),
         ([Arrived(7, 1, 2, 5, 5), Arrived(8, 2, 2, 4, 4)], "OnePoint"),

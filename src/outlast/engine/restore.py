@@ -34,6 +34,7 @@ class Holding:
     phases: int = 0  # done since `committed`
     begun: bool = False  # past all phases after `committed`
     over: bool = False  # no step follows
+    finishing: bool = False  # what the script does behind `committed` has not run on its state yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class RestoreVerdict:
     replay  nobody is known to be past the phases after `step`: a healed rank must come to them through the script
     begun   the step after `step` was asked for: it was cut short. False while all that are there stand in, or before, a phase
     over    no step follows `step`: what was cut short is the vote that closes the steps
-    finish  all survivors finish `step` only now: whoever is healed takes their state before the script's code behind the step, and runs that too
+    finish  all survivors are in the block of `step` yet: whoever is healed takes their state before the script's code behind the step, and runs that too
     """
 
     step: int | None
@@ -92,10 +93,11 @@ def decide_replicated(*, holdings: Sequence[Holding], planned: int = -1) -> Rest
     phases = max((held.phases for held in there), default=0)
     begun = any(held.begun for held in there)
     # The script's own code behind the step may change state: the donor is to have run it, unless nobody has.
-    furthest = [held for held in there if held.begun] or there or [held for held in live if _settles(held, newest)]
+    past = [held for held in there if not held.finishing]
+    furthest = [held for held in past if held.begun] or past or there or [held for held in live if _settles(held, newest)]
     donor, heal = min(min(held.ranks) for held in furthest), tuple(sorted(left_out))
     return RestoreVerdict(
-        newest, settle, donor, heal, reason, phases, replay=newest > 0 and not begun, begun=begun, over=any(held.over for held in there), finish=not there,
+        newest, settle, donor, heal, reason, phases, replay=newest > 0 and not begun, begun=begun, over=any(held.over for held in there), finish=not past,
     )  # fmt: skip
 
 

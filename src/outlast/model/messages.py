@@ -82,6 +82,7 @@ class Inventory:
     phases     phases (run.phase) done since `committed`
     begun      it has asked for the step after `committed`: no phase follows that one any more
     over       there is no step after `committed`: it was in the last vote, which closes the steps
+    finishing  it is in the block of `committed` yet: what the script does behind that has not run on its state
     """
 
     worker: int
@@ -94,6 +95,7 @@ class Inventory:
     phases: int = 0
     begun: bool = False
     over: bool = False
+    finishing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,9 @@ class OnePoint(Checker):
                 yield f"rank {seen.rank} joins generation {seen.generation} at step {seen.step}, others at {first}"
         if isinstance(seen, StepDone) and seen.content != seen.step:
             yield f"rank {seen.rank} commits step {seen.step} with the state of step {seen.content}"
+        if isinstance(seen, StepDone) and seen.odd:
+            times = f"{abs(seen.odd)} times {'too often' if seen.odd > 0 else 'too seldom'}"
+            yield f"rank {seen.rank} commits step {seen.step} with state on which the script's code behind step {seen.step - 1} has run {times}"
         if isinstance(seen, Stretch) and seen.torn:
             yield f"ranks {list(seen.torn)} commit steps from {seen.first} on without the state of the step before"
 

@@ -99,8 +99,8 @@ def _state(process: Process) -> tuple[Any, ...]:
     machine, slots = process.machine, process.node.slots.get(process.rank, {})
     struck = process.repeats_until_s, process.lingers_s, process.held_until_s, process.mute_until_s
     return (
-        process.group, process.collectives, process.content, struck, machine.generation, machine.state, machine.attached, machine.committed,
-        machine.prepared, machine.passed, machine.sealed, machine.phases, machine.begun, machine.over, *sorted(slots.items()),
+        process.group, process.collectives, process.content, process.ran, struck, machine.generation, machine.state, machine.attached, machine.committed,
+        machine.prepared, machine.passed, machine.sealed, machine.phases, machine.begun, machine.over, machine.finishing, *sorted(slots.items()),
     )  # fmt: skip
 
 

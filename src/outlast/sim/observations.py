@@ -103,7 +103,8 @@ class Arrived:
 @dataclass(frozen=True, slots=True)
 class StepDone:
     """A process has committed `step`; `content` is the step that its state really is of. `owners`: living processes that hold its rank. `count`: so many
-    ranks, all alike (sim/fleets.py).
+    ranks, all alike (sim/fleets.py). `odd`: so many more pieces of the script's code behind the step before have run on that state than
+    there are; below 0: fewer.
     """
 
     worker: int
@@ -113,6 +114,7 @@ class StepDone:
     content: int
     owners: tuple[int, ...]
     count: int = 1
+    odd: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,10 @@ class Options:
     failures: int = 0
     policy: str = "none"
 
+    def pieces(self, step: int) -> int:
+        """Of the script's own code between `step` and the next one: what stands behind the step, and what stands behind its phase."""
+        return 2 if step == self.phase_after else 1
+
     @property
     def node_names(self) -> tuple[str, ...]:
         return ("",) if self.nodes == 1 else tuple(f"node-{number}" for number in range(self.nodes))

@@ -112,6 +112,7 @@ class Process:
     collectives: int = 0
     content: int = -1  # the step that the state in memory really is of; -1: none; TORN: between two
     best: int = -1  # the newest that it ever was of
+    ran: int = 1  # pieces of the script's own code behind that step that its state has seen
     high_water: int = 0  # the newest step ever executed in its rank: again books as repeated
     in_body: bool = False
     error: str = ""  # to be raised at the next user code

@@ -41,6 +41,7 @@ class Main:
         self.reached_steps = False
         self.warm = False  # it has done a step: compiled, allocated
         self.stopping = False  # a rank was asked to stop, and all know
+        self.past = 0  # pieces of its own code behind the newest step that the script is past: see Options.pieces
 
     # --- the process ---
 
@@ -270,8 +271,18 @@ class Main:
                 self.world.see(MadeAnew(one.worker, one.rank, plan.step, tuple(sorted(self.node.slots.get(one.rank, {}).values()))))
         if plan.private == "checkpoint":
             yield from self.read_checkpoint(plan)
+        self.comes_to(plan)
         whole = plan.replicated != "none" or (self.sharded and plan.private == "slot")
         self.p.holds(plan.step if whole else 0)  # what the script makes is the state before the first step
+
+    def comes_to(self, plan: Regroup) -> None:
+        """Where the script stands when the rank is in. A replayed step ends at its own end, or in front of the first phase that the others have not done."""
+        pieces, image = self.world.options.pieces(plan.step), self.world.transfer
+        if plan.replay:
+            self.past = 0 if plan.finish else min(1 + plan.phases, pieces)
+        else:
+            self.past = pieces if plan.step else 1
+        self.p.ran = image[3] if self.way == "in_place" and plan.step and plan.replicated == "donor" and image is not None else self.past
 
     def reads(self, source: str, plan: Regroup, found: tuple[int, ...]) -> None:
         for one in self.p.each():
@@ -344,11 +355,14 @@ class Main:
 
     def steps(self) -> Thread:
         while True:
-            if self.machine.committed == self.world.options.phase_after and not self.machine.phases:
+            self.runs_own(1)
+            pieces = self.world.options.pieces(self.machine.committed)
+            if self.past < pieces and not self.machine.phases:
                 yield from self.phase()
                 continue
+            self.runs_own(pieces)
             if self.world.stretches.is_rally(self.machine.committed):
-                yield "rally", None
+                yield from self.rally()
             self.machine.now_begun(over=self.is_over())
             if self.machine.broken:
                 plan = yield from self.stand_still(in_hook=False)
@@ -364,6 +378,18 @@ class Main:
         self.do(self.machine.finished(stopped=self.stopping))
         while self.world.now_s < self.p.saves_until_s:
             yield "sleep", self.p.saves_until_s - self.world.now_s
+
+    def runs_own(self, pieces: int) -> None:
+        """Its code behind the newest step, as far as the end of so many pieces. It may change state."""
+        self.machine.now_past_block()
+        self.p.ran += max(0, pieces - self.past)
+        self.past = max(self.past, pieces)
+
+    def rally(self) -> Thread:
+        before = self.machine.committed
+        yield "rally", None
+        if self.machine.committed > before:
+            self.past = self.p.ran = self.world.options.pieces(self.machine.committed)
 
     def is_over(self) -> bool:
         return self.machine.committed >= self.world.options.steps or self.stopping
@@ -446,6 +472,7 @@ class Main:
         self.look_at_lease()
         if held is None or held.settle == "forward":
             self.world.has_committed(self.p, number)
+        self.past = self.p.ran = 0
         self.do(self.machine.now_committed(step=number, now_s=self.node.now_s))
         self.p.book.commit_step(now_s=self.world.now_s, first=number > self.p.high_water, then=Cause.OTHER)
         self.world.enter(self.p, Phase.BETWEEN)
@@ -510,7 +537,7 @@ class Main:
         yield "sleep", self.world.lasting(self.p, 0.001, 0.01)
         self.look_at_lease()
         self.arrives(plan)
-        self.world.transfer = (plan.generation, plan.step, self.node)
+        self.world.transfer = (plan.generation, plan.step, self.node, self.p.ran)
         self.do(self.machine.donated(step=plan.step))
 
     # --- the end ---
@@ -533,6 +560,6 @@ class Main:
             self.world.enter(self.p, Phase.CHECKPOINT)
             self.begins_image(self.machine.committed)
             yield "sleep", self.world.lasting(self.p, 0.001, 0.01)
-            self.world.transfer = (self.machine.generation, self.machine.committed, self.node)
+            self.world.transfer = (self.machine.generation, self.machine.committed, self.node, self.p.ran)
             self.do(self.machine.donated(step=self.machine.committed))
         return (yield from self.close())

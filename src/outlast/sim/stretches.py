@@ -193,7 +193,8 @@ class Stretches:
         if self._world.options.alike:
             self._world.crews.form(self._there)
         there = [one for process in self._there.values() for one in process.each()]
-        torn = tuple(one.rank for one in there if one.content != first - 1)
+        pieces = self._world.options.pieces(first - 1)
+        torn = tuple(one.rank for one in there if one.content != first - 1 or (first > 1 and one.unit.ran != pieces))
         shared = tuple(one.rank for one in there if [other.worker for other in self._world.in_rank(one.rank) if not other.dying] != [one.worker])
         self._world.see(Stretch(self._world.coordinator.generation, first, last, torn, shared))
 

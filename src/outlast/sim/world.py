@@ -84,7 +84,7 @@ class World:
         self._lines: dict[str, Cable | Echo] = {}
         self.untold: frozenset[str] = frozenset()  # nodes of which the trace says nothing
         self._make_nodes(script, kernel, lines, standstills, clocks, rests=rests)
-        self.transfer: tuple[int, int, Node] | None = None  # generation and step of the transfer image, and where it lies
+        self.transfer: tuple[int, int, Node, int] | None = None  # generation and step of the transfer image, where it lies, `Process.ran` of who wrote it
         self.transfer_died = False  # with its node
         self._by_rank: dict[int, dict[int, Process]] = {}
         self.stirred: dict[Node, None] = {}  # nodes on which the event at hand changed anything that their agents look at
@@ -365,11 +365,12 @@ class World:
     def has_committed(self, process: Process, step: int) -> None:
         generation, self.last_step = process.machine.generation, step
         late = process.node.still.outlives_lease
+        odd = process.ran - self.options.pieces(step - 1) if step > 1 else 0
         for one in process.each():
             holders = self._by_rank[one.rank]
             alone = len(holders) == 1 and one.worker in holders and not late and not one.dying
             owners = (one.worker,) if alone else tuple(p.worker for p in self.owners(one.rank) if not p.dying)
-            self.see(StepDone(one.worker, one.rank, generation, step, process.content, owners, process.node.count))
+            self.see(StepDone(one.worker, one.rank, generation, step, process.content, owners, process.node.count, odd))
             self.worked.did(one.rank, step, self.now_s - process.step_began_s)
             if not self.stretches.silent:
                 self.commits.append((self.now_s, generation, one.rank, step))

@@ -141,9 +141,12 @@ def train(run: outlast.Run, args: argparse.Namespace) -> None:
                 loss = train_simply(args, model, optimizer, scaler, step)
             optimizer.zero_grad()
             strike("tail")
-            schedule.step()
+            if not args.schedule_behind:
+                schedule.step()
             step.log(loss=loss, reduce="mean")
             step.on_commit(lambda number=step.number: note_commit(number))
+        if args.schedule_behind:
+            schedule.step()
         if args.evaluate and step.number % args.evaluate == 0:
             evaluate(run, model, step.number)
     print(f"digest {run.rank} {outlast.digest(state)}", flush=True)
@@ -165,6 +168,7 @@ def main() -> None:
     parser.add_argument("--overflow", type=int, nargs="*", default=[])
     parser.add_argument("--gan", action="store_true")
     parser.add_argument("--evaluate", type=int, default=0, metavar="EVERY")
+    parser.add_argument("--schedule-behind", action="store_true", help="the schedule moves on behind the block of its step")
     parser.add_argument("--collectives", action="store_true", help="one collective of the script's own before run.steps")
     parser.add_argument("--main", action="store_true", help="train inside outlast.main")
     args = parser.parse_args()

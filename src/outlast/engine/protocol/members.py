@@ -287,4 +287,4 @@ def _nothing(rank: int) -> Holding:
 
 def _held(said: Inventory, ranks: tuple[int, ...], *, usable: bool) -> Holding:
     prepared = tuple(sorted({said.committed, said.prepared}))
-    return Holding(ranks, True, said.committed, prepared, said.passed, said.in_hook, said.sealed, usable, said.phases, said.begun, said.over)
+    return Holding(ranks, True, said.committed, prepared, said.passed, said.in_hook, said.sealed, usable, said.phases, said.begun, said.over, said.finishing)

@@ -62,6 +62,7 @@ class WorkerMachine:
         self.phases = 0  # done since `committed`
         self.begun = False  # the step after `committed` was asked for: all phases lie behind
         self.over = False  # there is none
+        self.finishing = False  # in the block of `committed` yet, which was applied on the word of a plan
         self._first_commit_said = True
 
     @property
@@ -163,6 +164,8 @@ class WorkerMachine:
 
     def joined(self, *, step: int, group_s: float, restore_s: float) -> list[Output]:
         """The group stands and the state is of `step`. Nothing is said if this generation broke meanwhile."""
+        if not self.attached and self.plan is not None:
+            self.finishing = self.plan.finish
         self.attached = True
         if step != self.committed:
             self.begun = self.over = False
@@ -185,11 +188,15 @@ class WorkerMachine:
     def now_committed(self, *, step: int, now_s: float) -> list[Output]:
         self.committed = step
         self.phases, self.begun, self.over = 0, False, False
+        self.finishing = self.plan is not None and (self.plan.settle, self.plan.step) == ("forward", step)
         self.passed = self.prepared = max(step, self.prepared)
         if self._first_commit_said:
             return []
         self._first_commit_said = True
         return [Say(Committed(self.worker, self.generation, step, now_s))]
+
+    def now_past_block(self) -> None:
+        self.finishing = False
 
     def now_past_phase(self) -> None:
         self.phases += 1
@@ -225,9 +232,9 @@ class WorkerMachine:
         """Main's function is entered again: what the old one held is gone, the images stay."""
         self.attached = False
         self.committed = self.prepared = self.passed = -1
-        self.phases, self.begun, self.over = 0, False, False
+        self.phases, self.begun, self.over, self.finishing = 0, False, False, False
 
     def _inventory(self, *, in_hook: bool) -> list[Output]:
         self.state = State.STILL
-        held = (self.committed, self.prepared, self.passed, in_hook, self.sealed, self.phases, self.begun, self.over)
+        held = (self.committed, self.prepared, self.passed, in_hook, self.sealed, self.phases, self.begun, self.over, self.finishing)
         return [Say(Inventory(self.worker, self.generation, *held))]

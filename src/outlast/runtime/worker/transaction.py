@@ -160,6 +160,7 @@ class Transaction:
             swallows = self._rehearsal.swallows(error)
             if self._rehearsal.ends_with_block():
                 self._arrive()
+                self._past_block()
             return swallows
         if self.member.session is None:
             return self._leave_alone(step, error)
@@ -206,6 +207,12 @@ class Transaction:
         plan = self._survivor.take_plan()
         if plan is not None:
             self._follow(plan)
+            self._past_block()
+
+    def _past_block(self) -> None:
+        """What the script does behind the block runs from here on."""
+        assert self.member.session is not None
+        self.member.session.do(lambda machine: machine.now_past_block())
 
     def _stepped(self, step: Step) -> None:
         self.committed = step.number
