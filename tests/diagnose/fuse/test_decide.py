@@ -31,6 +31,10 @@ class Blame:
     dumped: frozenset[int] = frozenset()
     either: bool = False
     edges: tuple[tuple[int, int, str], ...] = ()
+    waits: frozenset[int] = frozenset()
+    through: frozenset[int] = frozenset()
+    older: frozenset[int] = frozenset()
+    awaits: frozenset[str] = frozenset()
 
 
 def verdict(*texts: str, blame: Blame | None = None) -> Verdict:

@@ -38,6 +38,10 @@ class Blame:
     is_afterwards  the dumps are from after the failure: some ranks had already been thrown out of what they waited in. Then who lags may only have been closed,
               and what a rank's own log says of its end goes before this
     edges     (rank, the rank it waits for, why), at most EDGES_MAX, those that lead to the blamed first
+    waits     by a backend whose calls wait (gloo): ranks that stand in a collective
+    through   by such a backend: ranks that have finished all that they have come to
+    older     by such a backend: those of `ranks` of whom nothing is known but that their dump is older than their peers'
+    awaits    operations that are waited in, by name
     """
 
     kind: str = "nothing"
@@ -49,6 +53,10 @@ class Blame:
     edges: tuple[tuple[int, int, str], ...] = ()
     dumped: frozenset[int] = frozenset()
     is_afterwards: bool = False
+    waits: frozenset[int] = frozenset()
+    through: frozenset[int] = frozenset()
+    older: frozenset[int] = frozenset()
+    awaits: frozenset[str] = frozenset()
 
 
 def named(ranks: Iterable[int], most: int = 8) -> str:

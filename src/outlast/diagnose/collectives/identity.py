@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from outlast.diagnose.collectives.mesh import Mesh, mesh_of
+from outlast.diagnose.collectives.mesh import Mesh, fitting, together
 from outlast.diagnose.collectives.naming import Claim, claim_of
 from outlast.diagnose.collectives.state import Dump, GroupState
 
@@ -135,6 +135,7 @@ def meshes_of(known: Sequence[Dump], others: Sequence[Dump], world_size: int) ->
     """Of the dimensions whose members no dump tells, by description and backend."""
     ranks: dict[tuple[str, str], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     sizes: dict[tuple[str, str], int] = defaultdict(int)
+    names: dict[tuple[str, str], set[str]] = defaultdict(set)
     for dump in known:
         for state in dump.groups:
             if state.members is None and state.desc not in NO_FAMILY and not is_default(state):
@@ -142,12 +143,12 @@ def meshes_of(known: Sequence[Dump], others: Sequence[Dump], world_size: int) ->
     for dump in (*known, *others):
         for state in dump.groups:
             if (state.desc, state.backend) in ranks:
+                names[state.desc, state.backend].add(state.name)
                 sizes[state.desc, state.backend] = max(sizes[state.desc, state.backend], size_said(state))
-    found = {}
+    found: dict[tuple[str, str], list[Mesh]] = {}
     for key, groups in ranks.items():
-        # without a gather to tell it: all groups of a dimension are of one size, and together they are the world, if each is known by one rank at least
-        size = sizes[key] or (world_size // len(groups) if world_size % len(groups) == 0 else 0)
-        mesh = mesh_of(groups, size, world_size) if max(map(len, groups.values())) <= size else None
-        if mesh is not None:
-            found[key] = mesh
-    return found
+        # without a gather to tell it: all groups of a dimension are of one size, and together they are the world, if each is known by one dump at least
+        size = sizes[key] or (world_size // len(names[key]) if world_size % len(names[key]) == 0 else 0)
+        if max(map(len, groups.values())) <= size and (meshes := list(fitting(groups, size, world_size))):
+            found[key] = meshes
+    return dict(zip(found, together(list(found.values()), world_size), strict=True))

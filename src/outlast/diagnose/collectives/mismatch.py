@@ -1,7 +1,7 @@
 """Ranks that called another collective than the others of their group: other operation, type or size at the same number.
 
 The majority is held to be right. Without one, sister groups (same description, or else same size) decide, if one of the two is among what they called
-lately and the other is not; else it is a tie. Looked at: operations in which somebody waits, and, where finished may mean failed, the last of each rank.
+lately and the other is not; else it is a tie. Dumps that are nobody's have a vote in groups whose name they know. Looked at: operations in which somebody waits, and, where finished may mean failed, the last of each rank.
 What differs rightly is not in a signature.
 
 This module is pure.
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outlast.diagnose.collectives.groups import Group
+from outlast.diagnose.collectives.state import Dump, GroupState
 
 NUMBERS_MAX = 64  # of one group
 
@@ -30,23 +31,33 @@ class Mismatch:
     is_tie: bool
 
 
-def mismatches(groups: Sequence[Group]) -> list[Mismatch]:
-    """The first of each group. Ties are left out where another group decides."""
-    found = [mismatch for group in groups if (mismatch := _of(group, groups))]
+def mismatches(groups: Sequence[Group], unknown: Sequence[Dump] = ()) -> list[Mismatch]:
+    """The first of each group. Ties are left out where another group decides. `unknown`: dumps of which nobody can tell whose they are."""
+    found = [mismatch for group in groups if (mismatch := _of(group, groups, unknown))]
     decided = [mismatch for mismatch in found if not mismatch.is_tie]
     return decided or found
 
 
-def _of(group: Group, groups: Sequence[Group]) -> Mismatch | None:
+def _of(group: Group, groups: Sequence[Group], unknown: Sequence[Dump]) -> Mismatch | None:
     numbers = {state.head for state in group.states.values() if state.head is not None}
     if group.backend == "gloo":
         numbers |= {state.enqueued for state in group.states.values() if state.enqueued}
+    strangers = _strangers(group, unknown)
     for seq in sorted(numbers)[:NUMBERS_MAX]:
         said = {rank: signature for rank, state in group.states.items() if (signature := state.signature(seq)) is not None}
         votes = Counter(said.values())
         if len(votes) > 1:
+            votes.update(signature for state in strangers if (signature := state.signature(seq)) is not None)
             return _judged(group, seq, said, votes, groups)
     return None
+
+
+def _strangers(group: Group, unknown: Sequence[Dump]) -> list[GroupState]:
+    """What nobody's dumps say of this group. Names of groups whose members no dump tells mean the same on all ranks."""
+    one = next(iter(group.states.values()), None)
+    if one is None or one.members is not None:
+        return []
+    return [state for dump in unknown for state in dump.groups if (state.name, state.backend, state.members) == (one.name, one.backend, None)]
 
 
 def _judged(group: Group, seq: int, said: dict[int, str], votes: Counter[str], groups: Sequence[Group]) -> Mismatch:

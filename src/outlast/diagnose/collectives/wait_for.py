@@ -58,7 +58,7 @@ def find_blame(dumps: Sequence[Dump], *, unreadable: Mapping[str, str] | None = 
         return Blame(findings=tuple(_notes(job, unreadable)))
     now = situation_of(job)
     graph = _graph(job, now)
-    odd = mismatches(job.groups)
+    odd = mismatches(job.groups, job.unknown)
     blame = _of_mismatch(job, odd) if odd else _of_graph(graph, now)
     suspects = _suspects(graph, unreadable, anything=bool(blame.ranks))
     if suspects and not blame.ranks:
@@ -68,7 +68,8 @@ def find_blame(dumps: Sequence[Dump], *, unreadable: Mapping[str, str] | None = 
     return Blame(
         kind=kind, sentence=sentence, ranks=blame.ranks, suspects=suspects, either=blame.either, is_afterwards=now.is_afterwards,
         findings=(*blame.findings, *_of_suspects(graph, suspects), *_notes(job, unreadable)), edges=tuple(itertools.islice(_edges(graph, ended), EDGES_MAX)),
-        dumped=frozenset(job.dumps),
+        dumped=frozenset(job.dumps), waits=frozenset(_waiting(job, now)), through=frozenset(_through(graph, now)),
+        older=frozenset(_of_gloo(graph).intersection(one.rank for one in blame.ranks)), awaits=frozenset(wait.what for wait in graph.waits if wait.waiters),
     )  # fmt: skip
 
 
@@ -105,6 +106,25 @@ def _edges(graph: Graph, ended: set[int]) -> Iterable[tuple[int, int, str]]:
                     yield from ((waiter, rank, says) for waiter in wait.waiters)
 
 
+def _waiting(job: Job, now: Situation) -> set[int]:
+    """Ranks of gloo that stand in a collective: whoever calls it does nothing else meanwhile."""
+    return {
+        rank
+        for group in job.groups
+        if group.backend == "gloo"
+        for rank, state in group.states.items()
+        if state.head is not None and rank not in now.fell_silent and rank not in job.silent
+    }
+
+
+def _through(graph: Graph, now: Situation) -> Iterable[int]:
+    """Ranks of gloo that are in none of their collectives, by dumps that are not older than their peers' and say so for certain."""
+    unsure = graph.job.silent | now.fell_silent.keys() | now.maybe.keys() | {rank for waited in now.heads for ranks in waited.values() for rank in ranks}
+    for rank, dump in graph.job.dumps.items():
+        if rank not in unsure and dump.groups and all(state.backend == "gloo" for state in dump.groups):
+            yield rank
+
+
 # --- what it ends in -----------------------------------------------------------------------------------------
 
 
@@ -120,11 +140,13 @@ def _of_graph(graph: Graph, now: Situation) -> Blame:
         end[0] for end in ends if len(end) == 1 and end[0] in awaited and end[0] not in graph.joined and end[0] not in graph.stuck and not graph.out.get(end[0])
     ]
     hidden = {rank for rank in late if any(state.hides_p2p for state in _states(graph.job, rank))}
-    if len(late) > len(hidden) or graph.stuck:  # these may well wait for those, in what is not recorded
+    if len(late) > len(hidden) or (graph.stuck and not now.is_afterwards):  # these may well wait for those, in what is not recorded
         late = [rank for rank in late if rank not in hidden]
     if late and hidden.issuperset(late) and (blame := _of_order(graph, now)) is not None:
         return blame
     is_silence = any(not silent.isdisjoint(wait.behind) for wait in graph.waits)
+    if is_silence and hidden.issuperset(late):  # these may well wait for who left no dump
+        late = []
     is_hidden = hidden.issuperset(late) and bool(len(late) > 1 or silent)
     is_unsure = now.maybe.keys() >= set(late) and (len(late) > 1 or is_silence)
     is_closing = len(late) + len(graph.stuck) > 1 or is_silence

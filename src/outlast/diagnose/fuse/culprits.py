@@ -26,7 +26,7 @@ from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.accounts import PEER, Accounts
 from outlast.diagnose.fuse.weigh import Vote
 from outlast.diagnose.ledger import RULE as WITNESSED
-from outlast.diagnose.stacks.reader import Stack
+from outlast.diagnose.stacks.reader import Stack, doing_what
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Blamed, Role, Suspect
 
@@ -65,6 +65,14 @@ class Blame(Protocol):
     def either(self) -> bool: ...
     @property
     def edges(self) -> tuple[tuple[int, int, str], ...]: ...
+    @property
+    def waits(self) -> frozenset[int]: ...
+    @property
+    def through(self) -> frozenset[int]: ...
+    @property
+    def older(self) -> frozenset[int]: ...
+    @property
+    def awaits(self) -> frozenset[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +164,10 @@ def _hung(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> Culp
     ring = is_ring(accounts, blame)
     if ring and len(blame.ranks) <= EVERYBODY * len(blame.dumped):
         return Culprits("graph", tuple(blame.ranks), _without(blame.suspects, blame.ranks), Mechanism.HANG)
-    victims = accounts.waiting | accounts.late if blame.kind != "self_stuck" else accounts.late
+    closed = blame.older & accounts.closed  # by the launcher, before their recorders could save what came last
+    victims = accounts.waiting | accounts.late if blame.kind != "self_stuck" else accounts.late | (accounts.waiting & closed)
     ranks = {one.rank: one for one in blame.ranks if one.rank not in victims}
-    stood = accounts.waiting | accounts.late
+    stood = (accounts.waiting - _past_the_others(blame, findings)) | accounts.late
     suspects = {one.rank: one for one in blame.suspects if one.rank not in stood or accounts.seen <= stood}  # if all wait, to wait clears nobody
     if blame.either and accounts.busy & ranks.keys():  # one of them, and a stack says which
         ranks = {rank: one for rank, one in ranks.items() if rank in accounts.busy}
@@ -168,9 +177,11 @@ def _hung(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> Culp
     if accounts.waiting or not ranks:
         mute = _mute(accounts, blame)
         suspects = {rank: Suspect(rank, "it left neither a dump nor a stack, and the others say that they wait") for rank in mute - blame.dumped} | suspects
-        ranks = ranks or {rank: Blamed(rank, SILENT_CONFIDENCE) for rank in mute & blame.dumped}
+        ranks = ranks or {rank: Blamed(rank, SILENT_CONFIDENCE) for rank in (mute & blame.dumped if not blame.suspects else ())}
     if (ranks.keys() | suspects.keys()) - accounts.lost:  # who was thrown out of its waiting waited, if there is anybody else
         ranks = {rank: one for rank, one in ranks.items() if rank not in accounts.lost}
+    if (ranks.keys() | suspects.keys()) - (closed - accounts.busy):
+        ranks = {rank: one for rank, one in ranks.items() if rank not in closed - accounts.busy}
     if not ranks and not suspects:
         odd = _elsewhere(findings) if accounts.seen <= blame.dumped & accounts.waiting else None
         ranks = {odd: Blamed(odd, ODD_CONFIDENCE)} if odd is not None else {one.rank: one for one in blame.ranks if ring}
@@ -180,8 +191,10 @@ def _hung(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> Culp
 
 
 def _is_unseen_mismatch(blame: Blame, findings: Sequence[Finding]) -> bool:
-    """What came was of another size than what was asked for, and no dump shows who called it: so whoever did left none. That it waited too clears nobody."""
-    return blame.kind in ("missing", "nothing", "all_joined") and any(one.rule in _OTHER_SIZE for one in findings)
+    """What came was of another size than what was asked for, and no dump shows who called it: so whoever did left none. That it waited too clears nobody.
+    A dump that is only older than the others is of before the end, which came at once."""
+    is_older = blame.kind == "self_stuck" and blame.older.issuperset(one.rank for one in blame.ranks)
+    return (is_older or blame.kind in ("missing", "nothing", "all_joined")) and any(one.rule in _OTHER_SIZE for one in findings)
 
 
 def _on_their_way(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> frozenset[int]:
@@ -194,6 +207,14 @@ def _on_their_way(accounts: Accounts, blame: Blame, findings: Sequence[Finding])
     return accounts.busy - {awaited for _, awaited, _ in blame.edges}
 
 
+def _past_the_others(blame: Blame, findings: Sequence[Finding]) -> frozenset[int]:
+    """Ranks whose stacks stand in a barrier, while dumps show others to wait and none of them in a barrier: who waits for them there is not to come."""
+    if not blame.awaits or "barrier" in blame.awaits:
+        return frozenset()
+    newest = {(one.rank, one.process, one.thread): one for one in findings if isinstance(one, Stack) and one.rank is not None}
+    return frozenset(one.rank for one in newest.values() if one.rank is not None and doing_what(one.frames) == ("waiting", "barrier"))
+
+
 def _elsewhere(findings: Sequence[Finding]) -> int | None:
     """The one rank that waits in another branch of the program than the others, by its stack. Asked where all ranks left both a dump and a stack."""
     odd = {one.rank for one in findings if one.rule == "stack.divergent"}
@@ -203,7 +224,7 @@ def _elsewhere(findings: Sequence[Finding]) -> int | None:
 def _mute(accounts: Accounts, blame: Blame) -> frozenset[int]:
     """Ranks that were there and say nothing of how they stood, if most others say that they waited or timed out. Those without a dump count apart."""
     said = accounts.waiting | accounts.busy | accounts.late
-    mute = (accounts.seen | blame.dumped) - said - accounts.ended
+    mute = (accounts.seen | blame.dumped) - said - accounts.ended - blame.waits
     parts = (mute & blame.dumped, mute - blame.dumped)
     return frozenset().union(*(part for part in parts if len(part) <= MUTE_SHARE * len(said)))
 
