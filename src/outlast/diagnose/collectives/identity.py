@@ -4,7 +4,7 @@
     names           a number in a name is a rank where it fits: below the world size where that is known; one that does not say "rank" needs company, files
                     named in the same way, or else to be small beside the number of files
     elimination     what is left over goes to ranks that are left over, where groups allow one rank only
-A dump that remains nobody's is left out, and said to be.
+A dump that remains nobody's is left out, and said to be; of it is known which ranks it may be of.
 
 This module is pure.
 """
@@ -24,7 +24,8 @@ NO_FAMILY = {"", "undefined"}
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """broken: names of unreadable dumps by their rank. world_size: 0 where nothing tells it. unknown: dumps that are nobody's."""
+    """broken: names of unreadable dumps by their rank. world_size: 0 where nothing tells it. unknown: dumps that are nobody's; `possible` are all ranks
+    that they may be of."""
 
     dumps: Sequence[Dump]
     broken: Mapping[int, str]
@@ -53,8 +54,8 @@ def settle(dumps: Sequence[Dump], unreadable: Iterable[str], world_size: int) ->
     if loose:
         count = limit or max((*(dump.rank + 1 for dump in known), *(rank + 1 for rank in broken), len(dumps) + len(names)))
         found = _eliminated(known, loose, sorted({*range(count)} - {dump.rank for dump in known} - broken.keys()), count)
-        known += [replace(dump, rank=found[id(dump)]) for dump in loose if id(dump) in found]
-        loose = [dump for dump in loose if id(dump) not in found]
+        known += [replace(dump, rank=next(iter(found[id(dump)]))) for dump in loose if len(found[id(dump)]) == 1]
+        loose = [replace(dump, possible=tuple(sorted(found[id(dump)]))) for dump in loose if len(found[id(dump)]) != 1]
     return Settled(known, broken, limit, loose)
 
 
@@ -108,15 +109,15 @@ def _is_believed(claim: Claim, has_company: bool, limit: int, count: int) -> boo
 # --- what is left over ----------------------------------------------------------------------------------------
 
 
-def _eliminated(known: Sequence[Dump], loose: Sequence[Dump], free: Sequence[int], world_size: int) -> dict[int, int]:
-    """By identity of the dump, its rank."""
+def _eliminated(known: Sequence[Dump], loose: Sequence[Dump], free: Sequence[int], world_size: int) -> dict[int, set[int]]:
+    """By identity of the dump, the ranks that it may be of: one where that is certain, none where all that it may be of are others'."""
     meshes = meshes_of(known, loose, world_size)
     left = {id(dump): {rank for rank in free if _fits(dump, rank, meshes)} for dump in loose}
-    found: dict[int, int] = {}
+    found: dict[int, set[int]] = {}
     while alone := next((key for key, ranks in left.items() if len(ranks) == 1), None):
-        found[alone] = left.pop(alone).pop()
-        left = {key: ranks - {found[alone]} for key, ranks in left.items()}
-    return found
+        found[alone] = left.pop(alone)
+        left = {key: ranks - found[alone] for key, ranks in left.items()}
+    return found | left
 
 
 def _fits(dump: Dump, rank: int, meshes: Mapping[tuple[str, str], Mesh]) -> bool:

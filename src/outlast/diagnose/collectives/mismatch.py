@@ -1,8 +1,8 @@
 """Ranks that called another collective than the others of their group: other operation, type or size at the same number.
 
 The majority is held to be right. Without one, sister groups (same description, or else same size) decide, if one of the two is among what they called
-lately and the other is not; else it is a tie. Dumps that are nobody's have a vote in groups whose name they know. Looked at: operations in which somebody waits, and, where finished may mean failed, the last of each rank.
-What differs rightly is not in a signature.
+lately and the other is not; else it is a tie. Dumps that are nobody's have a vote in groups whose name they know, and may be the odd ones. Looked at:
+operations in which somebody waits, and, where finished may mean failed, the last of each rank. What differs rightly is not in a signature.
 
 This module is pure.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outlast.diagnose.collectives.groups import Group
 from outlast.diagnose.collectives.state import Dump, GroupState
@@ -21,7 +21,8 @@ NUMBERS_MAX = 64  # of one group
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """blamed: the minority, or all if `is_tie`. said: signature of each of them; usual: that of the majority, "" in a tie."""
+    """blamed: the minority, or all if `is_tie`. said: signature of each of them; usual: that of the majority, "" in a tie. strangers: odd dumps that are
+    nobody's, and their signatures; none in a tie."""
 
     group: Group
     seq: int
@@ -29,6 +30,7 @@ class Mismatch:
     said: dict[int, str]
     usual: str
     is_tie: bool
+    strangers: tuple[tuple[Dump, str], ...] = ()
 
 
 def mismatches(groups: Sequence[Group], unknown: Sequence[Dump] = ()) -> list[Mismatch]:
@@ -39,25 +41,30 @@ def mismatches(groups: Sequence[Group], unknown: Sequence[Dump] = ()) -> list[Mi
 
 
 def _of(group: Group, groups: Sequence[Group], unknown: Sequence[Dump]) -> Mismatch | None:
-    numbers = {state.head for state in group.states.values() if state.head is not None}
-    if group.backend == "gloo":
-        numbers |= {state.enqueued for state in group.states.values() if state.enqueued}
     strangers = _strangers(group, unknown)
+    states = [*group.states.values(), *(state for _, state in strangers)]
+    numbers = {state.head for state in states if state.head is not None}
+    if group.backend == "gloo":
+        numbers |= {state.enqueued for state in states if state.enqueued}
     for seq in sorted(numbers)[:NUMBERS_MAX]:
         said = {rank: signature for rank, state in group.states.items() if (signature := state.signature(seq)) is not None}
-        votes = Counter(said.values())
+        others = [(dump, signature) for dump, state in strangers if (signature := state.signature(seq)) is not None]
+        votes = Counter([*said.values(), *(signature for _, signature in others)])
         if len(votes) > 1:
-            votes.update(signature for state in strangers if (signature := state.signature(seq)) is not None)
-            return _judged(group, seq, said, votes, groups)
+            mismatch = _judged(group, seq, said, votes, groups)
+            if not mismatch.is_tie:
+                return replace(mismatch, strangers=tuple((dump, signature) for dump, signature in others if signature != mismatch.usual))
+            if len(set(said.values())) > 1:
+                return mismatch
     return None
 
 
-def _strangers(group: Group, unknown: Sequence[Dump]) -> list[GroupState]:
-    """What nobody's dumps say of this group. Names of groups whose members no dump tells mean the same on all ranks."""
+def _strangers(group: Group, unknown: Sequence[Dump]) -> list[tuple[Dump, GroupState]]:
+    """What nobody's dumps say of this group. torch names groups alike on all ranks: by a count of those made, or by a hash of their members."""
     one = next(iter(group.states.values()), None)
     if one is None or one.members is not None:
         return []
-    return [state for dump in unknown for state in dump.groups if (state.name, state.backend, state.members) == (one.name, one.backend, None)]
+    return [(dump, state) for dump in unknown for state in dump.groups if (state.name, state.backend, state.members) == (one.name, one.backend, None)]
 
 
 def _judged(group: Group, seq: int, said: dict[int, str], votes: Counter[str], groups: Sequence[Group]) -> Mismatch:

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from outlast.diagnose.collectives.blame import Stances
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.accounts import PEER, Accounts
 from outlast.diagnose.fuse.weigh import Vote
@@ -66,13 +67,7 @@ class Blame(Protocol):
     @property
     def edges(self) -> tuple[tuple[int, int, str], ...]: ...
     @property
-    def waits(self) -> frozenset[int]: ...
-    @property
-    def through(self) -> frozenset[int]: ...
-    @property
-    def older(self) -> frozenset[int]: ...
-    @property
-    def awaits(self) -> frozenset[str]: ...
+    def stances(self) -> Stances: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +88,7 @@ def find_culprits(
     if witnesses:
         ranks = sorted({one.rank for one in witnesses if one.rank is not None})
         return Culprits("witnessed", _all(ranks, WITNESS_CONFIDENCE), (), witnesses[0].mechanism, tuple(witnesses))
-    if blame is not None and blame.kind == "mismatch" and blame.ranks:
+    if blame is not None and blame.kind == "mismatch" and (blame.ranks or blame.suspects):
         return Culprits("mismatch", tuple(blame.ranks), _without(blame.suspects, blame.ranks), _how_it_broke(findings))
     own = _by_themselves(accounts)
     if own is not None:
@@ -164,12 +159,12 @@ def _hung(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> Culp
     ring = is_ring(accounts, blame)
     if ring and len(blame.ranks) <= EVERYBODY * len(blame.dumped):
         return Culprits("graph", tuple(blame.ranks), _without(blame.suspects, blame.ranks), Mechanism.HANG)
-    closed = blame.older & accounts.closed  # by the launcher, before their recorders could save what came last
+    closed = blame.stances.older & accounts.closed  # by the launcher, before their recorders could save what came last
     victims = accounts.waiting | accounts.late if blame.kind != "self_stuck" else accounts.late | (accounts.waiting & closed)
     ranks = {one.rank: one for one in blame.ranks if one.rank not in victims}
     stood = (accounts.waiting - _past_the_others(blame, findings)) | accounts.late
     suspects = {one.rank: one for one in blame.suspects if one.rank not in stood or accounts.seen <= stood}  # if all wait, to wait clears nobody
-    if blame.either and accounts.busy & ranks.keys():  # one of them, and a stack says which
+    if blame.either and (accounts.busy & ranks.keys() or blame.suspects):  # one of them, or of those without a dump, and a stack says which
         ranks = {rank: one for rank, one in ranks.items() if rank in accounts.busy}
     if busy_are_few(accounts):
         busy = accounts.busy - _on_their_way(accounts, blame, findings) if ranks else accounts.busy
@@ -177,10 +172,11 @@ def _hung(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> Culp
     if accounts.waiting or not ranks:
         mute = _mute(accounts, blame)
         suspects = {rank: Suspect(rank, "it left neither a dump nor a stack, and the others say that they wait") for rank in mute - blame.dumped} | suspects
-        ranks = ranks or {rank: Blamed(rank, SILENT_CONFIDENCE) for rank in (mute & blame.dumped if not blame.suspects else ())}
+        alone = _stopped_inside(accounts, blame, mute) if ranks else mute & blame.dumped if not blame.suspects else frozenset()
+        ranks |= {rank: Blamed(rank, SILENT_CONFIDENCE) for rank in alone - ranks.keys()}
     if (ranks.keys() | suspects.keys()) - accounts.lost:  # who was thrown out of its waiting waited, if there is anybody else
         ranks = {rank: one for rank, one in ranks.items() if rank not in accounts.lost}
-    if (ranks.keys() | suspects.keys()) - (closed - accounts.busy):
+    if (ranks.keys() | suspects.keys()) - (closed - accounts.busy):  # likewise, who was closed before it could say more
         ranks = {rank: one for rank, one in ranks.items() if rank not in closed - accounts.busy}
     if not ranks and not suspects:
         odd = _elsewhere(findings) if accounts.seen <= blame.dumped & accounts.waiting else None
@@ -193,7 +189,7 @@ def _hung(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> Culp
 def _is_unseen_mismatch(blame: Blame, findings: Sequence[Finding]) -> bool:
     """What came was of another size than what was asked for, and no dump shows who called it: so whoever did left none. That it waited too clears nobody.
     A dump that is only older than the others is of before the end, which came at once."""
-    is_older = blame.kind == "self_stuck" and blame.older.issuperset(one.rank for one in blame.ranks)
+    is_older = blame.kind == "self_stuck" and blame.stances.older.issuperset(one.rank for one in blame.ranks)
     return (is_older or blame.kind in ("missing", "nothing", "all_joined")) and any(one.rule in _OTHER_SIZE for one in findings)
 
 
@@ -208,8 +204,9 @@ def _on_their_way(accounts: Accounts, blame: Blame, findings: Sequence[Finding])
 
 
 def _past_the_others(blame: Blame, findings: Sequence[Finding]) -> frozenset[int]:
-    """Ranks whose stacks stand in a barrier, while dumps show others to wait and none of them in a barrier: who waits for them there is not to come."""
-    if not blame.awaits or "barrier" in blame.awaits:
+    """Ranks whose stacks stand in a barrier, while dumps show others to wait, and nobody in a barrier: they have gone another way, and wait for those who wait
+    for them. A barrier tells, since no name of another operation is the same in stacks and dumps for sure."""
+    if not blame.stances.awaited or "barrier" in blame.stances.awaited:
         return frozenset()
     newest = {(one.rank, one.process, one.thread): one for one in findings if isinstance(one, Stack) and one.rank is not None}
     return frozenset(one.rank for one in newest.values() if one.rank is not None and doing_what(one.frames) == ("waiting", "barrier"))
@@ -224,9 +221,15 @@ def _elsewhere(findings: Sequence[Finding]) -> int | None:
 def _mute(accounts: Accounts, blame: Blame) -> frozenset[int]:
     """Ranks that were there and say nothing of how they stood, if most others say that they waited or timed out. Those without a dump count apart."""
     said = accounts.waiting | accounts.busy | accounts.late
-    mute = (accounts.seen | blame.dumped) - said - accounts.ended - blame.waits
+    mute = (accounts.seen | blame.dumped) - said - accounts.ended - (blame.stances.waits - blame.stances.joined)
     parts = (mute & blame.dumped, mute - blame.dumped)
     return frozenset().union(*(part for part in parts if len(part) <= MUTE_SHARE * len(said)))
+
+
+def _stopped_inside(accounts: Accounts, blame: Blame, mute: frozenset[int]) -> frozenset[int]:
+    """Mute ranks in a collective to which all have come, and in which others' stacks wait: nobody is missing there, so one of those in it does not run."""
+    joined = blame.stances.joined
+    return mute & joined if joined & accounts.waiting else frozenset()
 
 
 def busy_are_few(accounts: Accounts) -> bool:

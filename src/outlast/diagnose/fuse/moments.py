@@ -4,7 +4,8 @@ A stack is often older than the hang: faulthandler's timer also fires in a slow 
 whose timer was not armed again. A machine with much to do has many slow steps. In a backend whose calls wait (gloo) a dump shows where its rank stands:
 
     waits      it stands in a collective. A stack that works or loads is from before
-    through    it has finished all that it came to. A stack that waits in a collective is from before; one in a send or receive may not be: those are not recorded
+    through    it has finished all that it came to, and others wait for it. A stack that waits in a collective is from before; one in a send or receive may not
+               be: those are not recorded
 
 Nothing is said of ranks whose dump is the older one, by those of their peers.
 
@@ -39,5 +40,5 @@ def _thread(one: Stack) -> tuple[int | None, str, str, str]:
 def _is_older(one: Stack, blame: Blame) -> bool:
     kind, function = doing_what(one.frames)
     if kind == "waiting":
-        return one.rank in blame.through and RECORDED.match(function) is not None
-    return kind != "idle" and one.rank in blame.waits
+        return one.rank in blame.stances.through and RECORDED.match(function) is not None
+    return kind != "idle" and one.rank in blame.stances.waits
