@@ -160,12 +160,7 @@ def _hung(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> Culp
     if ring and len(blame.ranks) <= EVERYBODY * len(blame.dumped):
         return Culprits("graph", tuple(blame.ranks), _without(blame.suspects, blame.ranks), Mechanism.HANG)
     closed = blame.stances.older & accounts.closed  # by the launcher, before their recorders could save what came last
-    victims = accounts.waiting | accounts.late if blame.kind != "self_stuck" else accounts.late | (accounts.waiting & closed)
-    ranks = {one.rank: one for one in blame.ranks if one.rank not in victims}
-    stood = (accounts.waiting - _past_the_others(blame, findings)) | accounts.late
-    suspects = {one.rank: one for one in blame.suspects if one.rank not in stood or accounts.seen <= stood}  # if all wait, to wait clears nobody
-    if blame.either and (accounts.busy & ranks.keys() or blame.suspects):  # one of them, or of those without a dump, and a stack says which
-        ranks = {rank: one for rank, one in ranks.items() if rank in accounts.busy}
+    ranks, suspects = _not_cleared(accounts, blame, findings, closed)
     if busy_are_few(accounts):
         busy = accounts.busy - _on_their_way(accounts, blame, findings) if ranks else accounts.busy
         ranks |= {rank: Blamed(rank, max(BUSY_CONFIDENCE, ranks[rank].confidence if rank in ranks else 0.0)) for rank in busy}
@@ -174,16 +169,26 @@ def _hung(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> Culp
         suspects = {rank: Suspect(rank, "it left neither a dump nor a stack, and the others say that they wait") for rank in mute - blame.dumped} | suspects
         alone = _stopped_inside(accounts, blame, mute) if ranks else mute & blame.dumped if not blame.suspects else frozenset()
         ranks |= {rank: Blamed(rank, SILENT_CONFIDENCE) for rank in alone - ranks.keys()}
-    if (ranks.keys() | suspects.keys()) - accounts.lost:  # who was thrown out of its waiting waited, if there is anybody else
-        ranks = {rank: one for rank, one in ranks.items() if rank not in accounts.lost}
-    if (ranks.keys() | suspects.keys()) - (closed - accounts.busy):  # likewise, who was closed before it could say more
-        ranks = {rank: one for rank, one in ranks.items() if rank not in closed - accounts.busy}
+    for victims in (accounts.lost, closed - accounts.busy):  # thrown out of their waiting, or closed before they could say more; if there is anybody else
+        if (ranks.keys() | suspects.keys()) - victims:
+            ranks = {rank: one for rank, one in ranks.items() if rank not in victims}
     if not ranks and not suspects:
         odd = _elsewhere(findings) if accounts.seen <= blame.dumped & accounts.waiting else None
         ranks = {odd: Blamed(odd, ODD_CONFIDENCE)} if odd is not None else {one.rank: one for one in blame.ranks if ring}
     if not ranks and not suspects:
         return None
     return Culprits("graph", tuple(ranks[at] for at in sorted(ranks)), tuple(suspects[at] for at in sorted(suspects) if at not in ranks), Mechanism.HANG)
+
+
+def _not_cleared(accounts: Accounts, blame: Blame, findings: Sequence[Finding], closed: frozenset[int]) -> tuple[dict[int, Blamed], dict[int, Suspect]]:
+    """The graph's ranks and suspects, by rank, less those who say themselves that they waited."""
+    victims = accounts.late | (accounts.waiting if blame.kind != "self_stuck" else accounts.waiting & closed)
+    ranks = {one.rank: one for one in blame.ranks if one.rank not in victims}
+    stood = (accounts.waiting - _past_the_others(blame, findings)) | accounts.late
+    suspects = {one.rank: one for one in blame.suspects if one.rank not in stood or accounts.seen <= stood}  # if all wait, to wait clears nobody
+    if blame.either and (accounts.busy & ranks.keys() or suspects):  # one of them, or of those without a dump, and a stack says which
+        ranks = {rank: one for rank, one in ranks.items() if rank in accounts.busy}
+    return ranks, suspects
 
 
 def _is_unseen_mismatch(blame: Blame, findings: Sequence[Finding]) -> bool:
