@@ -87,6 +87,18 @@ def test_the_one_that_calls_its_groups_in_another_order_is_named_and_not_the_rin
         assert (blame.kind, blamed(blame)) == ("order_inversion", {rank})
 
 
+def test_of_two_that_disagree_the_one_that_came_by_calls_in_another_order_is_named() -> None:
+    """Method: of four dumps two are left; one of them has come to the last sum over all before the barrier that always comes first."""
+    layout = Layout(2, 1, 2)
+    steps = [Op("world", "barrier", 1), Op("world", "all_reduce", 1)]
+    usual = {rank: [one for _ in range(4) for one in (*layout.program(rank, 1)[:-1], *steps)] for rank in range(4)}
+    odd = [*usual[3][:-2], *reversed(steps)]
+    job = Job(layout, programs=usual | {3: odd})
+    blame = find_blame([read_dump(job.raw(rank, backend="gloo"), name=f"dump_{rank}") for rank in (2, 3)], world_size=4)
+    assert (blame.kind, blamed(blame), blame.either) == ("mismatch", {3}, False)
+    assert {one.rank for one in blame.suspects} <= {0, 1}
+
+
 def test_a_step_that_is_new_to_all_is_nobodys_fault() -> None:
     """Method: after four steps all evaluate for the first time, and one sleeps there."""
     layout = Layout(2, 1, 2)

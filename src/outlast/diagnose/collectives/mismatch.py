@@ -1,8 +1,10 @@
 """Ranks that called another collective than the others of their group: other operation, type or size at the same number.
 
-The majority is held to be right. Without one, sister groups (same description, or else same size) decide, if one of the two is among what they called
-lately and the other is not; else it is a tie. Dumps that are nobody's have a vote in groups whose name they know, and may be the odd ones. Looked at:
-operations in which somebody waits, and, where finished may mean failed, the last of each rank. What differs rightly is not in a signature.
+The majority is held to be right. Without one decide, in this order:
+    sister groups   same description, or else same size: one of the two is among what they called lately, and the other is not
+    the order       in which the ranks call: who came to it by a step that nobody made before is odd (order.py)
+Else it is a tie. Dumps that are nobody's have a vote in groups whose name they know, and may be the odd ones. Looked at: operations in which somebody waits,
+and, where finished may mean failed, the last of each rank. What differs rightly is not in a signature.
 
 This module is pure.
 """
@@ -10,10 +12,11 @@ This module is pure.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from outlast.diagnose.collectives.groups import Group
+from outlast.diagnose.collectives.groups import Group, Job
+from outlast.diagnose.collectives.order import odd_ones
 from outlast.diagnose.collectives.state import Dump, GroupState
 
 NUMBERS_MAX = 64  # of one group
@@ -33,11 +36,22 @@ class Mismatch:
     strangers: tuple[tuple[Dump, str], ...] = ()
 
 
-def mismatches(groups: Sequence[Group], unknown: Sequence[Dump] = ()) -> list[Mismatch]:
-    """The first of each group. Ties are left out where another group decides. `unknown`: dumps of which nobody can tell whose they are."""
-    found = [mismatch for group in groups if (mismatch := _of(group, groups, unknown))]
+def mismatches(job: Job, heads: Sequence[Mapping[int, Sequence[int]]]) -> list[Mismatch]:
+    """The first of each group. Ties are left out where another group decides.
+
+    heads: by the place of a group, its operations that are waited in, and by whom.
+    """
+    found = [mismatch for group in job.groups if (mismatch := _of(group, job.groups, job.unknown))]
     decided = [mismatch for mismatch in found if not mismatch.is_tie]
-    return decided or found
+    return decided or [_by_order(mismatch, job, heads) for mismatch in found]
+
+
+def _by_order(tie: Mismatch, job: Job, heads: Sequence[Mapping[int, Sequence[int]]]) -> Mismatch:
+    odd = odd_ones(job, tie.blamed, heads)
+    called = {signature for rank, signature in tie.said.items() if rank not in odd}
+    if not odd or len(called) > 1:
+        return tie
+    return replace(tie, blamed=tuple(odd), said={rank: tie.said[rank] for rank in odd}, usual=called.pop(), is_tie=False)
 
 
 def _of(group: Group, groups: Sequence[Group], unknown: Sequence[Dump]) -> Mismatch | None:

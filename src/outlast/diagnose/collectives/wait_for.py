@@ -70,7 +70,7 @@ def find_blame(dumps: Sequence[Dump], *, unreadable: Mapping[str, str] | None = 
         return Blame(findings=tuple(notes_of(job, unreadable)))
     now = situation_of(job)
     graph = _graph(job, now)
-    odd = mismatches(job.groups, job.unknown)
+    odd = mismatches(job, now.heads)
     blame = _of_mismatch(job, odd) if odd else _of_graph(graph, now)
     suspects = blame.suspects or _suspects(graph, unreadable, anything=bool(blame.ranks))
     if suspects and not blame.ranks and not blame.suspects:
