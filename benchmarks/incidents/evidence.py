@@ -7,12 +7,14 @@ stacks/                           faulthandler's, of a step that took too long; 
 progress/rank_<rank>.json         step and phase that the script wrote down
 processes.txt                     pid, state and wait channel of each rank, where the job was looked at while it hung
 
-Times of files are kept as they were written.
+Times of files are kept as they were written. faulthandler's files may hold stacks of earlier steps that were slow; py-spy shows a rank as it stands when it is
+looked at: of one that has written no stack since the job stands still (it was stopped), there is none.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import shutil
@@ -45,14 +47,16 @@ def marks_of_life(kept: Path, plan: Plan) -> dict[int, float]:
     return found
 
 
-def gather(plan: Plan, kept: Path, places: Mapping[int, Mapping[str, Any]], to: Path, *, running: bool) -> None:
+def gather(plan: Plan, kept: Path, places: Mapping[int, Mapping[str, Any]], to: Path, *, stands_since_s: float | None) -> None:
+    """stands_since_s: since when the job stands still, of one that is looked at while it hangs; None after its end."""
+    running = stands_since_s is not None
     to.mkdir(parents=True)
     shutil.copy2(kept / "torchrun.log", to)
     shutil.copytree(kept / "logs", to / "logs")
     dumps = Path(plan.dump_name).parent
     shutil.copytree(kept / dumps, to / dumps, ignore=shutil.ignore_patterns(".*"))
     if plan.kept["stacks"] != "none":
-        _stacks(kept / "stacks", to / "stacks", places, as_py_spy=plan.kept["stacks"] == "py-spy" and running)
+        _stacks(kept / "stacks", to / "stacks", places, spied_from_s=stands_since_s if plan.kept["stacks"] == "py-spy" else None)
     if plan.kept["places"]:
         (to / "progress").mkdir()
         for rank, place in places.items():
@@ -61,14 +65,16 @@ def gather(plan: Plan, kept: Path, places: Mapping[int, Mapping[str, Any]], to: 
         (to / "processes.txt").write_text(_processes(places))
 
 
-def _stacks(of: Path, to: Path, places: Mapping[int, Mapping[str, Any]], *, as_py_spy: bool) -> None:
+def _stacks(of: Path, to: Path, places: Mapping[int, Mapping[str, Any]], *, spied_from_s: float | None) -> None:
+    """spied_from_s: as py-spy prints them, those written since then; None: as they are."""
     to.mkdir()
     for path in sorted(of.glob("rank_*.txt")):
-        text = path.read_text()
-        if not text:
+        text, written = path.read_text(), path.stat()
+        if not text or (spied_from_s is not None and written.st_mtime < spied_from_s):
             continue
         rank = int(path.stem.rpartition("_")[2])
-        (to / path.name).write_text(_py_spy(text, places[rank]["pid"]) if as_py_spy else text)
+        (to / path.name).write_text(text if spied_from_s is None else _py_spy(text, places[rank]["pid"]))
+        os.utime(to / path.name, ns=(written.st_atime_ns, written.st_mtime_ns))
 
 
 def _py_spy(text: str, pid: int) -> str:

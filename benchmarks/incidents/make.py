@@ -6,6 +6,11 @@
 Each leaves `OUT/<seed>-<kind>/{evidence/, damaged/, truth.json}`: evidence as a user of torchrun would have it, the same with some of it lost, and
 beside both the truth, which a diagnosis never sees. A job's own folder, code and command lines say nothing of what was done to it (`tests/diagnose/incidents`).
 
+An incident counts only if what was meant did happen, by what its processes did and never by what a diagnosis says of them; else it is made again:
+    a hang      is looked at once every rank that nothing was done to stands still (its main thread sleeps, and has not run for REST_S), and all who can have
+                saved dump and stack after that. A machine with much to do keeps ranks for seconds on their way to where they will wait
+    who leaves  has ended before the launcher closed the others: one that was still on its way out when the launcher closed it has not left by itself
+
 Limits: Linux; torch with gloo; about a second and a half of processor time for each. Nothing is left running: the process that starts
 jobs kills and waits for everything below it after each incident, and dies with this one.
 """
@@ -40,7 +45,11 @@ EVERY_S = 0.1  # how often a rank saves its flight recorder
 SETTLED_S = 0.5  # a hang has lasted that long before anybody looks
 STACKS_AFTER_S = 0.5  # of a step
 SHAPE_SETTLED_S = 2.0
+REST_S = 0.3  # whose main thread has not run for so long stands where it waits
+WRITTEN_S = 0.1  # a stack as old as that is written to its end
 WITHIN_S = 30.0
+READY_WITHIN_S = 300.0  # torch's import, on a machine with much to do
+TRIES_COUNT = 4
 # What happens beside the fault, and takes away from the evidence what the truth needs
 ACCIDENTS = {
     "SIGSEGV": "a rank crashed by itself",  # faulthandler walks stacks that are in use: seldom, it stumbles
@@ -66,7 +75,7 @@ class Stand:
             [sys.executable, "launch.py"], cwd=self.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=env
         )
         self.unread = b""
-        self.expect("ready", 60.0)
+        self.expect("ready", READY_WITHIN_S)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -122,6 +131,7 @@ class Incident:
         self.at = self.scratch / "at"
         self.struck_s: float | None = None
         self.code: int | None = None
+        self.stood: dict[int, tuple[str, float]] = {}  # by rank: how its main thread stood, and since when (Unix seconds)
 
     def prepare(self) -> list[str]:
         plan = self.plan
@@ -161,9 +171,13 @@ class Incident:
                 self.strike()
         if self.struck_s is None:
             raise NotMadeError(f"{self.plan.name}: it ended before anything was done to it")
+        log = (self.kept / "torchrun.log").read_text()
         for said, why in ACCIDENTS.items():
-            if said in (self.kept / "torchrun.log").read_text():
+            if said in log:
                 raise NotMadeError(f"{self.plan.name}: {why}")
+        closed = [rank for rank, place in self.places().items() if rank in self.plan.ranks and f"Sending process {place['pid']} closing signal" in log]
+        if closed and self.plan.kind == "uneven":
+            raise NotMadeError(f"{self.plan.name}: the launcher closed rank {closed[0]} before it had left")
 
     def places(self) -> dict[int, dict[str, Any]]:
         found = {}
@@ -217,12 +231,29 @@ class Incident:
         return -1.0 if self.struck_s is None else time.monotonic() - self.struck_s
 
     def settled(self) -> bool:
-        """Everybody who can has saved its flight recorder well after the blow, and its stack."""
+        """Everybody stands still, and who can has saved its flight recorder and its stack after that, and well after the blow."""
         silent = set(self.plan.ranks) if self.plan.kind in ("stopped", "interpreter_lock") else set()
         awake = [rank for rank in range(self.plan.world) if rank not in silent]
-        from_s, saved = time.time() - self.since_s() + SETTLED_S, marks_of_life(self.kept, self.plan)
+        rested_s = self.rested_s()
+        if rested_s is None:
+            return False
+        now_s, saved = time.time(), marks_of_life(self.kept, self.plan)
+        from_s = max(now_s - self.since_s() + SETTLED_S, rested_s)
         stacks = [self.kept / "stacks" / f"rank_{rank}.txt" for rank in (range(self.plan.world) if self.plan.kind != "stopped" else awake)]
-        return all(saved.get(rank, 0.0) > from_s for rank in awake) and all(path.exists() and path.stat().st_size for path in stacks)
+        written = [path.stat().st_mtime if path.exists() else 0.0 for path in stacks]
+        return all(saved.get(rank, 0.0) > from_s for rank in awake) and all(rested_s < at_s < now_s - WRITTEN_S for at_s in written)
+
+    def rested_s(self) -> float | None:
+        """Since when all that nothing was done to stand still; None while one of them moves."""
+        now_s = time.time()
+        for rank, place in self.places().items():
+            if rank not in self.plan.ranks:
+                stands = _stands(place["pid"])
+                if not stands or self.stood.get(rank, ("", 0.0))[0] != stands:
+                    self.stood[rank] = (stands, now_s)
+        innocent = self.plan.world - len(self.plan.ranks)
+        since_s = max((since_s for _, since_s in self.stood.values()), default=now_s)
+        return since_s if len(self.stood) == innocent and since_s < now_s - REST_S else None
 
     def quiet(self) -> bool:
         """Whoever could end has ended."""
@@ -232,7 +263,8 @@ class Incident:
     def collect(self, folder: Path) -> None:
         plan = self.plan
         shutil.rmtree(folder, ignore_errors=True)
-        gather(plan, self.kept, self.places(), folder / "evidence", running=self.code is None)
+        running_since_s = max((since_s for _, since_s in self.stood.values()), default=0.0) if self.code is None else None
+        gather(plan, self.kept, self.places(), folder / "evidence", stands_since_s=running_since_s)
         hidden = damage(plan, folder / "evidence", folder / "damaged")
         said = {"plan": plan.public(), "truth": truth_of(plan).public(), "hidden": hidden, "exit_code": self.code}
         (folder / "truth.json").write_text(json.dumps(said, indent=1))
@@ -249,6 +281,15 @@ def _state(pid: int) -> str:
     return ""
 
 
+def _stands(pid: int) -> str:
+    """How a main thread that sleeps stands: the same words for as long as it does not run. Empty if it does not sleep."""
+    with suppress(OSError):
+        said = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/task/{pid}/status").read_text().splitlines() if ":" in line)
+        if said["State"].split()[0] == "S":
+            return f"{said['voluntary_ctxt_switches'].strip()} {said['nonvoluntary_ctxt_switches'].strip()}"
+    return ""
+
+
 def make(stand: Stand, plan: Plan, out: Path) -> Path:
     """The incident's folder. Raises NotMadeError where it did not come about."""
     incident = Incident(stand, plan)
@@ -262,11 +303,12 @@ def make(stand: Stand, plan: Plan, out: Path) -> Path:
 
 
 def make_all(plans: Iterable[Plan], out: Path, *, at_once: int = 2, said: Callable[[str], None] = lambda _: None) -> dict[str, str]:
-    """Returns those that were not made, with the reason. Each gets a second try."""
+    """Returns those that were not made, with the reason. Each gets TRIES_COUNT tries."""
     todo: queue.SimpleQueue[Plan] = queue.SimpleQueue()
+    failed: dict[str, str] = {}
     for plan in plans:
         todo.put(plan)
-    failed: dict[str, str] = {}
+        failed[plan.name] = "nothing that starts jobs came up"
 
     def work() -> None:
         with Stand() as stand:
@@ -275,8 +317,7 @@ def make_all(plans: Iterable[Plan], out: Path, *, at_once: int = 2, said: Callab
                     plan = todo.get_nowait()
                 except queue.Empty:
                     return
-                failed.pop(plan.name, None)
-                for _ in range(2):
+                for _ in range(TRIES_COUNT):
                     began_s = time.monotonic()
                     try:
                         make(stand, plan, out)

@@ -278,7 +278,7 @@ class Job:
         batches = self.batches()
         while True:
             if self.step > 1:  # the first ones take their time
-                faulthandler.dump_traceback_later(self.settings["stacks_after_s"], file=self.stacks)
+                faulthandler.dump_traceback_later(self.settings["stacks_after_s"], repeat=True, file=self.stacks)
             self.phase("data")
             batch = next(batches, None)
             if batch is None:

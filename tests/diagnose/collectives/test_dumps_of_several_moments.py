@@ -87,6 +87,18 @@ def test_the_one_that_calls_its_groups_in_another_order_is_named_and_not_the_rin
         assert (blame.kind, blamed(blame)) == ("order_inversion", {rank})
 
 
+def test_of_two_that_disagree_the_one_that_came_by_calls_in_another_order_is_named() -> None:
+    """Method: of four dumps two are left; one of them has come to the last sum over all before the barrier that always comes first."""
+    layout = Layout(2, 1, 2)
+    steps = [Op("world", "barrier", 1), Op("world", "all_reduce", 1)]
+    usual = {rank: [one for _ in range(4) for one in (*layout.program(rank, 1)[:-1], *steps)] for rank in range(4)}
+    odd = [*usual[3][:-2], *reversed(steps)]
+    job = Job(layout, programs=usual | {3: odd})
+    blame = find_blame([read_dump(job.raw(rank, backend="gloo"), name=f"dump_{rank}") for rank in (2, 3)], world_size=4)
+    assert (blame.kind, blamed(blame), blame.either) == ("mismatch", {3}, False)
+    assert {one.rank for one in blame.suspects} <= {0, 1}
+
+
 def test_a_step_that_is_new_to_all_is_nobodys_fault() -> None:
     """Method: after four steps all evaluate for the first time, and one sleeps there."""
     layout = Layout(2, 1, 2)
@@ -134,6 +146,37 @@ def test_logs_tell_the_size_of_the_world_unless_they_disagree() -> None:
     assert world_size([one, other]) == 64
     other.look([b"world_size: 128"])
     assert world_size([one, other]) == 0
+
+
+def widened(layout: Layout, rank: int, place: int) -> Job:
+    """Its call at that place is of another size than the others'; nothing tells, as gloo does where sizes differ by little, and all go on to the next step."""
+    programs = {one: layout.program(one, 5) for one in range(layout.size)}
+    wide = programs[rank][place]
+    job = Job(layout, programs=programs, sleeps=dict.fromkeys(range(layout.size), place + 1))
+    job.ranks[rank].program[place] = Op(wide.group, wide.kind, wide.size + 2)
+    for one in job.ranks:
+        one.enqueued, one.seen = place + 1, place
+    return job
+
+
+def test_dumps_that_are_nobodys_vote_on_what_the_others_called() -> None:
+    """Of two known ranks that disagree neither has a majority; two dumps of that group whose ranks nobody knows agree with one of them."""
+    layout = Layout(2, 1, 2)
+    job = widened(layout, 1, 4 * len(layout.program(0, 1)) + len(layout.program(0, 1)) - 1)
+    blame = blame_of(tops(job), r2="x/copy-of-1f3a2-dump", r3="y/copy-of-88203-dump")
+    assert (blame.kind, blamed(blame), blame.either, blame.suspects) == ("mismatch", {1}, False, ())
+
+
+def test_an_odd_dump_that_is_nobodys_makes_suspects_of_those_whose_it_may_be() -> None:
+    layout = Layout(2, 1, 4)
+    job = widened(layout, 5, 5 * len(layout.program(5, 1)) - 1)
+    names = {f"r{rank}": f"{rank * 7}x/copy-of-1f3a2-dump" for rank in (0, 2, 3, 4, 5, 6, 7)}
+    blame = blame_of(tops(job), **names)
+    suspects = {one.rank for one in blame.suspects}
+    assert (blame.kind, blame.ranks) == ("mismatch", ())
+    assert 5 in suspects
+    assert 1 not in suspects, "its dump is known"
+    assert blame.findings[0].evidence.file == names["r5"]
 
 
 # --- what of a dump is looked at -------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from outlast.diagnose.collectives import Blame
+from outlast.diagnose.collectives.blame import Stances
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse import decide
 from outlast.diagnose.logs import read_lines
@@ -89,6 +90,33 @@ def test_the_only_rank_that_says_nothing_is_shown_with_a_dump_and_suspected_with
 def test_if_all_wait_waiting_clears_no_suspect() -> None:
     blame = Blame("missing", "x", suspects=(Suspect(2, "no dump"),), dumped=frozenset({0, 1, 3}))
     assert who(verdict(blame, log="".join(LATE.format(r=rank) for rank in range(4))))[1] == [2]
+
+
+def test_who_waits_in_a_barrier_that_nobody_else_comes_to_is_not_cleared_by_waiting() -> None:
+    """Rank 2 left no dump and stands in the barrier at the end of its data; the others wait for it in a step."""
+    blame = Blame("missing", "x", suspects=(Suspect(2, "no dump"),), dumped=frozenset({0, 1, 3}), stances=Stances(awaited=frozenset({"all_reduce"})))
+    stacks = {f"s{rank}": stack(rank, WAITS.format(what="all_reduce")) for rank in (0, 1)}
+    assert who(verdict(blame, **stacks, s2=stack(2, WAITS.format(what="barrier")), s3=stack(3, "retry (data.py:3)")))[1] == [2]
+    assert who(verdict(blame, **stacks, s2=stack(2, WAITS.format(what="all_reduce")), s3=stack(3, "retry (data.py:3)")))[1] == []
+
+
+def test_an_older_dump_of_a_rank_that_its_launcher_closed_names_nobody_beside_another() -> None:
+    """Method: rank 3 timed out, which closed ranks 0 and 1 before their recorders had saved what they waited in; rank 2 has not come."""
+    two = Blame("self_stuck", "x", ranks=(Blamed(0, 0.6), Blamed(2, 0.6)), dumped=ALL, stances=Stances(older=frozenset({0})))
+    log = table(r0=-15, r1=-15, r3=1) + LATE.format(r=3)
+    assert who(verdict(two, log=log))[0] == [2]
+    alone = Blame("self_stuck", "x", ranks=(Blamed(0, 0.6),), dumped=ALL, stances=Stances(older=frozenset({0})))
+    assert who(verdict(alone, log=log))[0] == [0], "somebody is"
+    assert who(verdict(two, log=log, s0=stack(0, "pack (data.py:3)")))[0] == [0, 2], "its stack shows that it did not wait"
+
+
+def test_of_those_in_a_collective_to_which_all_have_come_the_one_without_a_stack_does_not_run() -> None:
+    """Method: ranks 0 and 1 have both come to theirs, where rank 1 waits; rank 3 has not come to that of rank 2."""
+    joined = Stances(waits=frozenset({0, 1, 2}), joined=frozenset({0, 1}))
+    blame = Blame("missing", "x", ranks=(Blamed(3, 0.9),), dumped=ALL, stances=joined)
+    stacks = {f"s{rank}": stack(rank, WAITS.format(what="all_reduce")) for rank in (1, 2)}
+    assert who(verdict(blame, **stacks, s3=stack(3, "retry (data.py:3)")))[0] == [0, 3]
+    assert who(verdict(blame, **stacks, s3=stack(3, "retry (data.py:3)"), s0=stack(0, WAITS.format(what="all_reduce"))))[0] == [3]
 
 
 def test_a_stack_that_does_not_wait_refutes_a_ring() -> None:

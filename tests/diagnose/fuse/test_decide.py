@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outlast.diagnose.collectives.blame import Stances
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse import decide
 from outlast.diagnose.logs import read_lines
@@ -31,6 +32,7 @@ class Blame:
     dumped: frozenset[int] = frozenset()
     either: bool = False
     edges: tuple[tuple[int, int, str], ...] = ()
+    stances: Stances = field(default_factory=Stances)
 
 
 def verdict(*texts: str, blame: Blame | None = None) -> Verdict:

@@ -121,6 +121,23 @@ def test_of_two_that_dumps_cannot_tell_apart_the_busy_one_is_guilty() -> None:
     assert [one.rank for one in verdict(blame, **logs).ranks] == [1]
 
 
+def test_beside_those_without_a_dump_who_may_wait_unseen_is_named_only_by_a_stack() -> None:
+    """Method: ranks 1 and 2 have not come, but may wait for rank 3, which left no dump, in a receive that is not recorded."""
+    blame = Blame(
+        "missing", "One of them.", ranks=(Blamed(1, 0.5), Blamed(2, 0.5)), suspects=(Suspect(3, "no dump"),), either=True, dumped=frozenset({0, 1, 2})
+    )
+    got = verdict(blame)
+    assert ([one.rank for one in got.ranks], [one.rank for one in got.suspects]) == ([], [3])
+    logs = stacks({1: "load"}, ranks=3)
+    assert [one.rank for one in verdict(blame, **logs).ranks] == [1]
+
+
+def test_an_odd_dump_whose_rank_nobody_knows_leaves_all_whose_it_may_be_suspects_though_they_wait() -> None:
+    blame = Blame("mismatch", "x", suspects=(Suspect(1, "odd"), Suspect(2, "odd")), dumped=frozenset({0, 3}))
+    got = verdict(blame, **stacks({}, ranks=4))
+    assert ([one.rank for one in got.ranks], [one.rank for one in got.suspects]) == ([], [1, 2])
+
+
 @pytest.mark.parametrize(
     "said",
     [

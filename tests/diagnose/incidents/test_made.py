@@ -8,6 +8,9 @@ import itertools
 import json
 import os
 import re
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -101,6 +104,26 @@ def test_a_hanging_job_is_looked_at_while_it_hangs(made: tuple[make.Stand, Path]
 def test_every_kind_can_be_made(made: tuple[make.Stand, Path], kind: str) -> None:
     plan, folder = one(made, kind)
     check(plan, folder, made[0])
+
+
+def test_a_process_that_sleeps_stands_in_the_same_words_and_one_that_runs_does_not_stand() -> None:
+    """The words change each time it has run; a poll every 50 ms is such a time."""
+    codes = ["import time; time.sleep(60)", "while True: pass", "import time\nwhile True: time.sleep(0.05)"]
+    processes = [subprocess.Popen([sys.executable, "-S", "-c", code]) for code in codes]
+    still, busy, polls = (process.pid for process in processes)
+    try:
+        seen, until_s = {make._stands(polls)}, time.monotonic() + 60.0
+        while (len(seen - {""}) < 3 or not make._stands(still) or make._stands(busy)) and time.monotonic() < until_s:
+            time.sleep(0.02)
+            seen.add(make._stands(polls))
+        assert len(seen - {""}) >= 3
+        assert make._stands(still) == make._stands(still) != ""
+        assert make._stands(busy) == ""
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert make._stands(still) == "", "it is gone"
 
 
 def test_what_is_lost_is_lost_for_the_ranks_that_are_named(made: tuple[make.Stand, Path]) -> None:

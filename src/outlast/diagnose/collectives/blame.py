@@ -25,6 +25,24 @@ CONFIDENCE_HIDDEN = 0.5  # it may wait in a send or receive that its backend doe
 
 
 @dataclass(frozen=True, slots=True)
+class Stances:
+    """Where ranks stand, by dumps of a backend whose calls wait (gloo; `stances.py`). Ranks but for the last; a rank may be in none.
+
+    waits     stand in a collective, or did until it failed
+    joined    those of them to whose collective all have come: nobody is missing there, and yet it does not end
+    through   have finished all that they came to, and others wait for them
+    older     those blamed of whom nothing is known but that their dump is older than their peers'
+    awaited   operations that are waited in, by name
+    """
+
+    waits: frozenset[int] = frozenset()
+    joined: frozenset[int] = frozenset()
+    through: frozenset[int] = frozenset()
+    older: frozenset[int] = frozenset()
+    awaited: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class Blame:
     """Who is at fault, as far as collectives tell.
 
@@ -38,6 +56,7 @@ class Blame:
     is_afterwards  the dumps are from after the failure: some ranks had already been thrown out of what they waited in. Then who lags may only have been closed,
               and what a rank's own log says of its end goes before this
     edges     (rank, the rank it waits for, why), at most EDGES_MAX, those that lead to the blamed first
+    stances   where ranks stand, by dumps of a backend whose calls wait
     """
 
     kind: str = "nothing"
@@ -49,6 +68,7 @@ class Blame:
     edges: tuple[tuple[int, int, str], ...] = ()
     dumped: frozenset[int] = frozenset()
     is_afterwards: bool = False
+    stances: Stances = Stances()
 
 
 def named(ranks: Iterable[int], most: int = 8) -> str:

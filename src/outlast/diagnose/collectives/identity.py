@@ -4,7 +4,7 @@
     names           a number in a name is a rank where it fits: below the world size where that is known; one that does not say "rank" needs company, files
                     named in the same way, or else to be small beside the number of files
     elimination     what is left over goes to ranks that are left over, where groups allow one rank only
-A dump that remains nobody's is left out, and said to be.
+A dump that remains nobody's is left out, and said to be; of it is known which ranks it may be of.
 
 This module is pure.
 """
@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from outlast.diagnose.collectives.mesh import Mesh, mesh_of
+from outlast.diagnose.collectives.mesh import Mesh, fitting, together
 from outlast.diagnose.collectives.naming import Claim, claim_of
 from outlast.diagnose.collectives.state import Dump, GroupState
 
@@ -24,7 +24,8 @@ NO_FAMILY = {"", "undefined"}
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """broken: names of unreadable dumps by their rank. world_size: 0 where nothing tells it. unknown: dumps that are nobody's."""
+    """broken: names of unreadable dumps by their rank. world_size: 0 where nothing tells it. unknown: dumps that are nobody's; `possible` are all ranks
+    that they may be of."""
 
     dumps: Sequence[Dump]
     broken: Mapping[int, str]
@@ -53,8 +54,8 @@ def settle(dumps: Sequence[Dump], unreadable: Iterable[str], world_size: int) ->
     if loose:
         count = limit or max((*(dump.rank + 1 for dump in known), *(rank + 1 for rank in broken), len(dumps) + len(names)))
         found = _eliminated(known, loose, sorted({*range(count)} - {dump.rank for dump in known} - broken.keys()), count)
-        known += [replace(dump, rank=found[id(dump)]) for dump in loose if id(dump) in found]
-        loose = [dump for dump in loose if id(dump) not in found]
+        known += [replace(dump, rank=next(iter(found[id(dump)]))) for dump in loose if len(found[id(dump)]) == 1]
+        loose = [replace(dump, possible=tuple(sorted(found[id(dump)]))) for dump in loose if len(found[id(dump)]) != 1]
     return Settled(known, broken, limit, loose)
 
 
@@ -108,15 +109,15 @@ def _is_believed(claim: Claim, has_company: bool, limit: int, count: int) -> boo
 # --- what is left over ----------------------------------------------------------------------------------------
 
 
-def _eliminated(known: Sequence[Dump], loose: Sequence[Dump], free: Sequence[int], world_size: int) -> dict[int, int]:
-    """By identity of the dump, its rank."""
+def _eliminated(known: Sequence[Dump], loose: Sequence[Dump], free: Sequence[int], world_size: int) -> dict[int, set[int]]:
+    """By identity of the dump, the ranks that it may be of: one where that is certain, none where all that it may be of are others'."""
     meshes = meshes_of(known, loose, world_size)
     left = {id(dump): {rank for rank in free if _fits(dump, rank, meshes)} for dump in loose}
-    found: dict[int, int] = {}
+    found: dict[int, set[int]] = {}
     while alone := next((key for key, ranks in left.items() if len(ranks) == 1), None):
-        found[alone] = left.pop(alone).pop()
-        left = {key: ranks - {found[alone]} for key, ranks in left.items()}
-    return found
+        found[alone] = left.pop(alone)
+        left = {key: ranks - found[alone] for key, ranks in left.items()}
+    return found | left
 
 
 def _fits(dump: Dump, rank: int, meshes: Mapping[tuple[str, str], Mesh]) -> bool:
@@ -135,6 +136,7 @@ def meshes_of(known: Sequence[Dump], others: Sequence[Dump], world_size: int) ->
     """Of the dimensions whose members no dump tells, by description and backend."""
     ranks: dict[tuple[str, str], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     sizes: dict[tuple[str, str], int] = defaultdict(int)
+    names: dict[tuple[str, str], set[str]] = defaultdict(set)
     for dump in known:
         for state in dump.groups:
             if state.members is None and state.desc not in NO_FAMILY and not is_default(state):
@@ -142,12 +144,12 @@ def meshes_of(known: Sequence[Dump], others: Sequence[Dump], world_size: int) ->
     for dump in (*known, *others):
         for state in dump.groups:
             if (state.desc, state.backend) in ranks:
+                names[state.desc, state.backend].add(state.name)
                 sizes[state.desc, state.backend] = max(sizes[state.desc, state.backend], size_said(state))
-    found = {}
+    found: dict[tuple[str, str], list[Mesh]] = {}
     for key, groups in ranks.items():
-        # without a gather to tell it: all groups of a dimension are of one size, and together they are the world, if each is known by one rank at least
-        size = sizes[key] or (world_size // len(groups) if world_size % len(groups) == 0 else 0)
-        mesh = mesh_of(groups, size, world_size) if max(map(len, groups.values())) <= size else None
-        if mesh is not None:
-            found[key] = mesh
-    return found
+        # without a gather to tell it: all groups of a dimension are of one size, and together they are the world, if each is known by one dump at least
+        size = sizes[key] or (world_size // len(names[key]) if world_size % len(names[key]) == 0 else 0)
+        if max(map(len, groups.values())) <= size and (meshes := list(fitting(groups, size, world_size))):
+            found[key] = meshes
+    return dict(zip(found, together(list(found.values()), world_size), strict=True))

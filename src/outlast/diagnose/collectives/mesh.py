@@ -8,8 +8,12 @@ This module is pure.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import itertools
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+COMBINATIONS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +32,34 @@ class Mesh:
         return range(first, first + self.size * self.stride, self.stride)
 
 
-def mesh_of(known: Mapping[str, Collection[int]], size: int, world_size: int) -> Mesh | None:
-    """`known`: some members of each group. None where nothing tells the stride, or something disagrees."""
+def fitting(known: Mapping[str, Collection[int]], size: int, world_size: int) -> Iterator[Mesh]:
+    """`known`: some members of each group. What fits all of it, the largest stride first; nothing where none of it tells the stride, or something disagrees."""
     gaps = [later - earlier for ranks in known.values() for earlier, later in zip(sorted(ranks), sorted(ranks)[1:], strict=False)]
     if size < 2 or not gaps or not world_size or world_size % size:
-        return None
+        return
     for stride in (stride for stride in _divisors(min(gaps)) if world_size % (size * stride) == 0):
         mesh = Mesh(size, stride, {})
         places = {name: {mesh.place(rank) for rank in ranks} for name, ranks in known.items()}
         firsts = {next(iter(own)): name for name, own in places.items()}
         if all(len(own) == 1 for own in places.values()) and len(firsts) == len(places):
-            return Mesh(size, stride, firsts)
-    return None
+            yield Mesh(size, stride, firsts)
+
+
+def together(candidates: Sequence[Sequence[Mesh]], world_size: int) -> list[Mesh]:
+    """One for each dimension. If the dimensions are all there are, the stride of each is the size of those below it; that decides where several fit."""
+    firsts = [meshes[0] for meshes in candidates]
+    if math.prod(mesh.size for mesh in firsts) != world_size or math.prod(map(len, candidates)) > COMBINATIONS_MAX:
+        return firsts
+    return next((list(some) for some in itertools.product(*candidates) if _is_chain(some)), firsts)
+
+
+def _is_chain(meshes: Sequence[Mesh]) -> bool:
+    stride = 1
+    for mesh in sorted(meshes, key=lambda mesh: mesh.stride):
+        if mesh.stride != stride:
+            return False
+        stride *= mesh.size
+    return True
 
 
 def _divisors(number: int) -> list[int]:

@@ -1,8 +1,10 @@
 """Ranks that called another collective than the others of their group: other operation, type or size at the same number.
 
-The majority is held to be right. Without one, sister groups (same description, or else same size) decide, if one of the two is among what they called
-lately and the other is not; else it is a tie. Looked at: operations in which somebody waits, and, where finished may mean failed, the last of each rank.
-What differs rightly is not in a signature.
+The majority is held to be right. Without one decide, in this order:
+    sister groups   same description, or else same size: one of the two is among what they called lately, and the other is not
+    the order       in which the ranks call: who came to it by a step that nobody made before is odd (order.py)
+Else it is a tie. Dumps that are nobody's have a vote in groups whose name they know, and may be the odd ones. Looked at: operations in which somebody waits,
+and, where finished may mean failed, the last of each rank. What differs rightly is not in a signature.
 
 This module is pure.
 """
@@ -10,17 +12,20 @@ This module is pure.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from outlast.diagnose.collectives.groups import Group
+from outlast.diagnose.collectives.groups import Group, Job
+from outlast.diagnose.collectives.order import odd_ones
+from outlast.diagnose.collectives.state import Dump, GroupState
 
 NUMBERS_MAX = 64  # of one group
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """blamed: the minority, or all if `is_tie`. said: signature of each of them; usual: that of the majority, "" in a tie."""
+    """blamed: the minority, or all if `is_tie`. said: signature of each of them; usual: that of the majority, "" in a tie. strangers: odd dumps that are
+    nobody's, and their signatures; none in a tie."""
 
     group: Group
     seq: int
@@ -28,25 +33,52 @@ class Mismatch:
     said: dict[int, str]
     usual: str
     is_tie: bool
+    strangers: tuple[tuple[Dump, str], ...] = ()
 
 
-def mismatches(groups: Sequence[Group]) -> list[Mismatch]:
-    """The first of each group. Ties are left out where another group decides."""
-    found = [mismatch for group in groups if (mismatch := _of(group, groups))]
+def mismatches(job: Job, heads: Sequence[Mapping[int, Sequence[int]]]) -> list[Mismatch]:
+    """The first of each group. Ties are left out where another group decides.
+
+    heads: by the place of a group, its operations that are waited in, and by whom.
+    """
+    found = [mismatch for group in job.groups if (mismatch := _of(group, job.groups, job.unknown))]
     decided = [mismatch for mismatch in found if not mismatch.is_tie]
-    return decided or found
+    return decided or [_by_order(mismatch, job, heads) for mismatch in found]
 
 
-def _of(group: Group, groups: Sequence[Group]) -> Mismatch | None:
-    numbers = {state.head for state in group.states.values() if state.head is not None}
+def _by_order(tie: Mismatch, job: Job, heads: Sequence[Mapping[int, Sequence[int]]]) -> Mismatch:
+    odd = odd_ones(job, tie.blamed, heads)
+    called = {signature for rank, signature in tie.said.items() if rank not in odd}
+    if not odd or len(called) > 1:
+        return tie
+    return replace(tie, blamed=tuple(odd), said={rank: tie.said[rank] for rank in odd}, usual=called.pop(), is_tie=False)
+
+
+def _of(group: Group, groups: Sequence[Group], unknown: Sequence[Dump]) -> Mismatch | None:
+    strangers = _strangers(group, unknown)
+    states = [*group.states.values(), *(state for _, state in strangers)]
+    numbers = {state.head for state in states if state.head is not None}
     if group.backend == "gloo":
-        numbers |= {state.enqueued for state in group.states.values() if state.enqueued}
+        numbers |= {state.enqueued for state in states if state.enqueued}
     for seq in sorted(numbers)[:NUMBERS_MAX]:
         said = {rank: signature for rank, state in group.states.items() if (signature := state.signature(seq)) is not None}
-        votes = Counter(said.values())
+        others = [(dump, signature) for dump, state in strangers if (signature := state.signature(seq)) is not None]
+        votes = Counter([*said.values(), *(signature for _, signature in others)])
         if len(votes) > 1:
-            return _judged(group, seq, said, votes, groups)
+            mismatch = _judged(group, seq, said, votes, groups)
+            if not mismatch.is_tie:
+                return replace(mismatch, strangers=tuple((dump, signature) for dump, signature in others if signature != mismatch.usual))
+            if len(set(said.values())) > 1:
+                return mismatch
     return None
+
+
+def _strangers(group: Group, unknown: Sequence[Dump]) -> list[tuple[Dump, GroupState]]:
+    """What nobody's dumps say of this group. torch names groups alike on all ranks: by a count of those made, or by a hash of their members."""
+    one = next(iter(group.states.values()), None)
+    if one is None or one.members is not None:
+        return []
+    return [(dump, state) for dump in unknown for state in dump.groups if (state.name, state.backend, state.members) == (one.name, one.backend, None)]
 
 
 def _judged(group: Group, seq: int, said: dict[int, str], votes: Counter[str], groups: Sequence[Group]) -> Mismatch:

@@ -22,11 +22,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from outlast.diagnose.collectives.blame import Stances
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.accounts import PEER, Accounts
 from outlast.diagnose.fuse.weigh import Vote
 from outlast.diagnose.ledger import RULE as WITNESSED
-from outlast.diagnose.stacks.reader import Stack
+from outlast.diagnose.stacks.reader import Stack, doing_what
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Blamed, Role, Suspect
 
@@ -65,6 +66,8 @@ class Blame(Protocol):
     def either(self) -> bool: ...
     @property
     def edges(self) -> tuple[tuple[int, int, str], ...]: ...
+    @property
+    def stances(self) -> Stances: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ def find_culprits(
     if witnesses:
         ranks = sorted({one.rank for one in witnesses if one.rank is not None})
         return Culprits("witnessed", _all(ranks, WITNESS_CONFIDENCE), (), witnesses[0].mechanism, tuple(witnesses))
-    if blame is not None and blame.kind == "mismatch" and blame.ranks:
+    if blame is not None and blame.kind == "mismatch" and (blame.ranks or blame.suspects):
         return Culprits("mismatch", tuple(blame.ranks), _without(blame.suspects, blame.ranks), _how_it_broke(findings))
     own = _by_themselves(accounts)
     if own is not None:
@@ -156,21 +159,19 @@ def _hung(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> Culp
     ring = is_ring(accounts, blame)
     if ring and len(blame.ranks) <= EVERYBODY * len(blame.dumped):
         return Culprits("graph", tuple(blame.ranks), _without(blame.suspects, blame.ranks), Mechanism.HANG)
-    victims = accounts.waiting | accounts.late if blame.kind != "self_stuck" else accounts.late
-    ranks = {one.rank: one for one in blame.ranks if one.rank not in victims}
-    stood = accounts.waiting | accounts.late
-    suspects = {one.rank: one for one in blame.suspects if one.rank not in stood or accounts.seen <= stood}  # if all wait, to wait clears nobody
-    if blame.either and accounts.busy & ranks.keys():  # one of them, and a stack says which
-        ranks = {rank: one for rank, one in ranks.items() if rank in accounts.busy}
+    closed = blame.stances.older & accounts.closed  # by the launcher, before their recorders could save what came last
+    ranks, suspects = _not_cleared(accounts, blame, findings, closed)
     if busy_are_few(accounts):
         busy = accounts.busy - _on_their_way(accounts, blame, findings) if ranks else accounts.busy
         ranks |= {rank: Blamed(rank, max(BUSY_CONFIDENCE, ranks[rank].confidence if rank in ranks else 0.0)) for rank in busy}
     if accounts.waiting or not ranks:
         mute = _mute(accounts, blame)
         suspects = {rank: Suspect(rank, "it left neither a dump nor a stack, and the others say that they wait") for rank in mute - blame.dumped} | suspects
-        ranks = ranks or {rank: Blamed(rank, SILENT_CONFIDENCE) for rank in mute & blame.dumped}
-    if (ranks.keys() | suspects.keys()) - accounts.lost:  # who was thrown out of its waiting waited, if there is anybody else
-        ranks = {rank: one for rank, one in ranks.items() if rank not in accounts.lost}
+        alone = _stopped_inside(accounts, blame, mute) if ranks else mute & blame.dumped if not blame.suspects else frozenset()
+        ranks |= {rank: Blamed(rank, SILENT_CONFIDENCE) for rank in alone - ranks.keys()}
+    for victims in (accounts.lost, closed - accounts.busy):  # thrown out of their waiting, or closed before they could say more; if there is anybody else
+        if (ranks.keys() | suspects.keys()) - victims:
+            ranks = {rank: one for rank, one in ranks.items() if rank not in victims}
     if not ranks and not suspects:
         odd = _elsewhere(findings) if accounts.seen <= blame.dumped & accounts.waiting else None
         ranks = {odd: Blamed(odd, ODD_CONFIDENCE)} if odd is not None else {one.rank: one for one in blame.ranks if ring}
@@ -179,9 +180,22 @@ def _hung(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> Culp
     return Culprits("graph", tuple(ranks[at] for at in sorted(ranks)), tuple(suspects[at] for at in sorted(suspects) if at not in ranks), Mechanism.HANG)
 
 
+def _not_cleared(accounts: Accounts, blame: Blame, findings: Sequence[Finding], closed: frozenset[int]) -> tuple[dict[int, Blamed], dict[int, Suspect]]:
+    """The graph's ranks and suspects, by rank, less those who say themselves that they waited."""
+    victims = accounts.late | (accounts.waiting if blame.kind != "self_stuck" else accounts.waiting & closed)
+    ranks = {one.rank: one for one in blame.ranks if one.rank not in victims}
+    stood = (accounts.waiting - _past_the_others(blame, findings)) | accounts.late
+    suspects = {one.rank: one for one in blame.suspects if one.rank not in stood or accounts.seen <= stood}  # if all wait, to wait clears nobody
+    if blame.either and (accounts.busy & ranks.keys() or suspects):  # one of them, or of those without a dump, and a stack says which
+        ranks = {rank: one for rank, one in ranks.items() if rank in accounts.busy}
+    return ranks, suspects
+
+
 def _is_unseen_mismatch(blame: Blame, findings: Sequence[Finding]) -> bool:
-    """What came was of another size than what was asked for, and no dump shows who called it: so whoever did left none. That it waited too clears nobody."""
-    return blame.kind in ("missing", "nothing", "all_joined") and any(one.rule in _OTHER_SIZE for one in findings)
+    """What came was of another size than what was asked for, and no dump shows who called it: so whoever did left none. That it waited too clears nobody.
+    A dump that is only older than the others is of before the end, which came at once."""
+    is_older = blame.kind == "self_stuck" and blame.stances.older.issuperset(one.rank for one in blame.ranks)
+    return (is_older or blame.kind in ("missing", "nothing", "all_joined")) and any(one.rule in _OTHER_SIZE for one in findings)
 
 
 def _on_their_way(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> frozenset[int]:
@@ -194,6 +208,15 @@ def _on_their_way(accounts: Accounts, blame: Blame, findings: Sequence[Finding])
     return accounts.busy - {awaited for _, awaited, _ in blame.edges}
 
 
+def _past_the_others(blame: Blame, findings: Sequence[Finding]) -> frozenset[int]:
+    """Ranks whose stacks stand in a barrier, while dumps show others to wait, and nobody in a barrier: they have gone another way, and wait for those who wait
+    for them. A barrier tells, since no name of another operation is the same in stacks and dumps for sure."""
+    if not blame.stances.awaited or "barrier" in blame.stances.awaited:
+        return frozenset()
+    newest = {(one.rank, one.process, one.thread): one for one in findings if isinstance(one, Stack) and one.rank is not None}
+    return frozenset(one.rank for one in newest.values() if one.rank is not None and doing_what(one.frames) == ("waiting", "barrier"))
+
+
 def _elsewhere(findings: Sequence[Finding]) -> int | None:
     """The one rank that waits in another branch of the program than the others, by its stack. Asked where all ranks left both a dump and a stack."""
     odd = {one.rank for one in findings if one.rule == "stack.divergent"}
@@ -203,9 +226,15 @@ def _elsewhere(findings: Sequence[Finding]) -> int | None:
 def _mute(accounts: Accounts, blame: Blame) -> frozenset[int]:
     """Ranks that were there and say nothing of how they stood, if most others say that they waited or timed out. Those without a dump count apart."""
     said = accounts.waiting | accounts.busy | accounts.late
-    mute = (accounts.seen | blame.dumped) - said - accounts.ended
+    mute = (accounts.seen | blame.dumped) - said - accounts.ended - (blame.stances.waits - blame.stances.joined)
     parts = (mute & blame.dumped, mute - blame.dumped)
     return frozenset().union(*(part for part in parts if len(part) <= MUTE_SHARE * len(said)))
+
+
+def _stopped_inside(accounts: Accounts, blame: Blame, mute: frozenset[int]) -> frozenset[int]:
+    """Mute ranks in a collective to which all have come, and in which others' stacks wait: nobody is missing there, so one of those in it does not run."""
+    joined = blame.stances.joined
+    return mute & joined if joined & accounts.waiting else frozenset()
 
 
 def busy_are_few(accounts: Accounts) -> bool:

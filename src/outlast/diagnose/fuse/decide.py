@@ -16,6 +16,7 @@ from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.accounts import Accounts, take_accounts
 from outlast.diagnose.fuse.culprits import Blame, Culprits, find_culprits, is_ring
 from outlast.diagnose.fuse.desync import Desync, compare_waits
+from outlast.diagnose.fuse.moments import without_older_stacks
 from outlast.diagnose.fuse.tell import Told, evidence_of, next_test_of, reason_of, refuted_by_of
 from outlast.diagnose.fuse.weigh import Vote, probabilities, rule_of, votes_of
 from outlast.diagnose.fuse.weights import NAMED_ABOVE, WEIGHTS, Weights
@@ -35,7 +36,7 @@ def decide(findings: Sequence[Finding], *, blame: Blame | None, notes: Sequence[
     Findings of one file come in its order; files may come in any order.
     """
     graph = [] if blame is None else list(blame.findings)
-    read = [one for one in findings if one.rule != "own.output"]
+    read = without_older_stacks([one for one in findings if one.rule != "own.output"], blame)
     desync = compare_waits(read)
     accounts = take_accounts(read)
     stacks = compare([one for one in read if isinstance(one, Stack)])

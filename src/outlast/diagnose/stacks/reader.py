@@ -159,24 +159,27 @@ def function_of(frame: str) -> str:
 
 def doing(frames: tuple[str, ...] | list[str]) -> str:
     """What a stack is in: "waiting" for peers, "loader" (its loader's workers), "loading" (files), "working", or "idle" (a pool's: says nothing)."""
+    return doing_what(frames)[0]
+
+
+def doing_what(frames: tuple[str, ...] | list[str]) -> tuple[str, str]:
+    """The same, and the function that shows it; "" of one that is idle."""
     for place, frame in enumerate(frames[:12]):
         name = function_of(frame)
         if "outlast/runtime/" in frame:
             if _OWN_WAIT.search(frame) and name != "_listen":
-                return "waiting"
+                return "waiting", name
             continue
         if _POOL.search(frame) and place + 1 < len(frames):
             continue
         if _LOADER.match(name):
-            return "loader"
+            return "loader", name
         if LOADING.match(name) or _FETCH.search(frame):
-            return "loading"
+            return "loading", name
         if _QUIET.match(name):
             continue
-        if WAITING.match(name):
-            return "waiting"
-        return "working"
-    return "idle"
+        return ("waiting" if WAITING.match(name) else "working"), name
+    return "idle", ""
 
 
 def is_main(one: Thread) -> bool:

@@ -1,0 +1,41 @@
+"""Where ranks stand by dumps of a backend whose calls wait (gloo): who calls a collective does nothing else until it has ended.
+
+That is what a rank's stack is held against (`fuse/moments.py`). Of NCCL, whose calls only queue work, nothing is said here, nor of a rank whose dump is older
+than its peers'.
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from outlast.diagnose.collectives.blame import Stances
+from outlast.diagnose.collectives.graph import Graph
+from outlast.diagnose.collectives.silence import Situation
+from outlast.model.verdict import Blamed
+
+
+def stances_of(graph: Graph, now: Situation, blamed: Iterable[Blamed]) -> Stances:
+    older = {rank for rank, wait in graph.stuck.items() if wait.group.backend == "gloo"}
+    waits = frozenset(_waiting(graph, now))
+    return Stances(
+        waits=waits, joined=waits & graph.joined.keys(), through=frozenset(_through(graph, now)),
+        older=frozenset(older.intersection(one.rank for one in blamed)), awaited=frozenset(wait.what for wait in graph.waits if wait.waiters),
+    )  # fmt: skip
+
+
+def _waiting(graph: Graph, now: Situation) -> Iterator[int]:
+    """Those whose wait has failed had waited as well: what they did after it is not how they stood."""
+    for group, heads in zip(graph.job.groups, now.heads, strict=True):
+        if group.backend == "gloo":
+            yield from (rank for ranks in heads.values() for rank in ranks if rank not in now.maybe)
+
+
+def _through(graph: Graph, now: Situation) -> Iterator[int]:
+    """Of those for whom others wait. A dump tells of its own backend only: beside it, a job may wait in collectives that are not recorded there."""
+    unsure = graph.job.silent | now.fell_silent.keys() | now.maybe.keys() | {rank for heads in now.heads for ranks in heads.values() for rank in ranks}
+    for rank in {rank for wait in graph.waits for rank in wait.behind} - unsure:
+        dump = graph.job.dumps[rank]
+        if dump.groups and all(state.backend == "gloo" for state in dump.groups):
+            yield rank

@@ -1,0 +1,73 @@
+"""Stacks that are of another moment than the dump of their rank are not asked how it stood."""
+
+from __future__ import annotations
+
+import pytest
+
+from outlast.diagnose.collectives import Blame
+from outlast.diagnose.collectives.blame import Stances
+from outlast.diagnose.findings import Finding
+from outlast.diagnose.fuse import decide
+from outlast.diagnose.fuse.moments import without_older_stacks
+from outlast.diagnose.logs import read_lines
+from outlast.diagnose.stacks.reader import Stack
+from outlast.model.verdict import Blamed
+
+ALL = frozenset(range(4))
+IN = {"all_reduce": "torch/distributed/distributed_c10d.py", "all_gather_into_tensor": "torch/distributed/distributed_c10d.py", "recv": "torch/distributed.py"}
+
+
+def stack(rank: int, *whats: str) -> list[Finding]:
+    """Stacks of one rank's file, the newest last."""
+    frames = [f"    {what} ({IN.get(what, 'train.py')}:7)\n    train (train.py:90)\n    <module> (train.py:99)\n" for what in whats]
+    text = "".join(f'Process {rank + 10}: python train.py --local_rank={rank}\n\nThread {rank + 10} (idle): "MainThread"\n{one}\n' for one in frames)
+    return [one for one in read_lines(text.encode().splitlines(keepends=True), name=f"stack_{rank}") if isinstance(one, Stack)]
+
+
+def blame(**stances: object) -> Blame:
+    return Blame("missing", "Rank 3 has not come to all_reduce 7.", ranks=(Blamed(3, 0.9),), dumped=ALL, stances=Stances(**stances))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("stances", "what", "is_kept"),
+    [
+        ({"waits": {1}}, "tokenize", False),
+        ({"waits": {1}}, "torch_load", False),
+        ({"waits": {1}}, "all_reduce", True),
+        ({"waits": {2}}, "tokenize", True),
+        ({"through": {1}}, "all_reduce", False),
+        ({"through": {1}}, "all_gather_into_tensor", False),
+        ({"through": {1}}, "recv", True),
+        ({"through": {1}}, "tokenize", True),
+        ({}, "all_reduce", True),
+    ],
+)
+def test_a_stack_that_its_ranks_dump_contradicts_is_left_out_and_no_other(stances: dict[str, set[int]], what: str, is_kept: bool) -> None:
+    found = stack(1, what)
+    assert len(found) == 1
+    assert without_older_stacks(found, blame(**stances)) == (found if is_kept else [])
+
+
+def test_the_newest_stack_of_a_thread_decides_for_all_of_them() -> None:
+    assert len(without_older_stacks(stack(1, "tokenize", "all_reduce"), blame(waits={1}))) == 2
+    assert without_older_stacks(stack(1, "all_reduce", "tokenize"), blame(waits={1})) == []
+
+
+def test_without_dumps_every_stack_counts() -> None:
+    found = stack(1, "tokenize")
+    assert without_older_stacks(found, None) == found
+
+
+def test_a_slow_step_before_the_hang_names_nobody() -> None:
+    """Rank 0 waits by its dump and its stack, written in an earlier step, stands in its own work; rank 3 has not come."""
+    found = [*stack(0, "tokenize"), *stack(1, "all_reduce"), *stack(2, "all_reduce")]
+    said = decide(found, blame=blame(waits=frozenset({0, 1, 2}), through=frozenset({3})))
+    assert [one.rank for one in said.ranks] == [3]
+
+
+def test_a_wait_that_ended_before_the_hang_clears_nobody() -> None:
+    """The stack of rank 3, which has not come, is of an all-reduce that it has finished since."""
+    found = [one for rank in range(4) for one in stack(rank, "all_reduce")]
+    said = decide(found, blame=blame(waits=frozenset({0, 1, 2}), through=frozenset({3})))
+    assert [one.rank for one in said.ranks] == [3]
+    assert [one.rank for one in decide(found, blame=blame()).ranks] == []
