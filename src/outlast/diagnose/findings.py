@@ -19,6 +19,7 @@ class Finding:
     failure_class  what it points to; None where it points to nothing by itself (effects, messengers)
     at_s           Unix seconds, where the evidence carries a time; None otherwise
     order          its place in its file: earlier lines have smaller numbers, whatever their times say
+    old            it is hours older than all that the job itself says (`diagnose/history.py`)
     rank           global rank, where the evidence names one; node and device likewise ("0000:3b:00.0", "mlx5_4", "nvme0n1", "/dev/shm")
     """
 
@@ -31,3 +32,4 @@ class Finding:
     rank: int | None = None
     node: str | None = None
     device: str | None = None
+    old: bool = False

@@ -31,17 +31,21 @@ _HINT = re.compile(rb"(?i)rdzv|run_id|slurm|srun: job|world[ _]size|master[-_]po
 _NO_ID = {b"none", b"null", b"default", b"static", b"0"}
 _DATE = rb"(?<![0-9])(20[0-9]{2})[-/](0[1-9]|1[0-2])[-/]([0-3][0-9])"
 _CLOCK = rb"([0-2][0-9]):([0-5][0-9]):([0-5][0-9])(?:[.,][0-9]{1,9})?\s?(Z|[+-][0-9]{2}:?[0-9]{2})?"
+_GLOG = re.compile(
+    rb"(?<![A-Za-z0-9])[IWEF](0[1-9]|1[0-2])([0-3][0-9]) ([0-2][0-9]):([0-5][0-9]):([0-5][0-9])\.[0-9]{3,9} "
+)  # torch's and torchrun's own lines
 _TIME = re.compile(_DATE + rb"[T _](?:at )?" + _CLOCK)
 
 
 @dataclass(slots=True)
 class Sample:
-    """What one log says of its job and of time. Times without a zone are read as UTC."""
+    """What one log says of its job and of time. Times without a zone are read as UTC. `first_day`: month to second of the first time without a year."""
 
     name: str
     identities: dict[str, set[str]] = field(default_factory=dict)
     first_s: float | None = None
     last_s: float | None = None
+    first_day: tuple[int, int, int, int, int] | None = None
 
     def look(self, lines: Iterable[bytes]) -> None:
         """May be called for the first lines and again for the last ones."""
@@ -53,6 +57,9 @@ class Sample:
             if at_s is not None:
                 self.first_s = at_s if self.first_s is None else min(self.first_s, at_s)
                 self.last_s = at_s if self.last_s is None else max(self.last_s, at_s)
+            elif self.first_day is None and (glog := _GLOG.search(line)):
+                month, day, hour, minute, second = map(int, glog.groups())
+                self.first_day = (month, day, hour, minute, second)
 
     def _identify(self, line: bytes) -> None:
         for what, pattern in _IDENTITIES:

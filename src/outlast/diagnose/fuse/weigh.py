@@ -50,7 +50,7 @@ def votes_of(findings: Sequence[Finding], weights: Weights) -> list[Vote]:
     strongest = max((vote.probability for vote in roots), default=0.0)
     if strongest >= weights.grades[Grade.POSSIBLE]:
         votes = [vote for vote in votes if vote.rule.role is Role.ROOT or any(root.failure_class is vote.failure_class for root in roots)]
-    votes = [_placed(vote, roots, weights) for vote in votes]
+    votes = [_placed(vote, [root for root in roots if not root.finding.old], weights) for vote in votes]
     return sorted(votes, key=lambda vote: -vote.probability)
 
 
@@ -58,11 +58,14 @@ def _vote(name: str, some: Sequence[Finding], weights: Weights) -> Vote | None:
     rule = rule_of(some[0])
     if rule is None or rule.failure_class is None or rule.role in (Role.EFFECT, Role.ADVICE):
         return None
+    some = [one for one in some if not one.old] or some
     first = min(some, key=_moment)
     probability = weights.grades[Grade.HINT if name == LEDGER and rule.failure_class in SOFT and first.mechanism is Mechanism.HANG else rule.grade]
     ranks, devices = {one.rank for one in some} - {None}, {(one.node, one.device) for one in some if one.device}
     if rule.failure_class in SOFT and (len(ranks) > 1 or (name.startswith("xid.") and len(devices) > 1)):
         probability = 1 - (1 - probability) * weights.shared
+    if first.old:
+        return Vote(first, rule, rule.failure_class, probability * weights.old, "hours older than the job's own logs")
     return Vote(first, rule, rule.failure_class, probability)
 
 

@@ -25,6 +25,7 @@ class Weights:
     later       a root of another class that came after the first
     kin         how much a class competes that the winner's rule names as fitting too
     shared      what is left of the doubt when several ranks say the same of a program, or several devices of software
+    old         what is hours older than all that the job itself says: it may be of the job only where two clocks are in two zones
     certain     no verdict is surer than this: logs omit things
     """
 
@@ -35,6 +36,7 @@ class Weights:
     later: float = 0.75
     kin: float = 0.3
     shared: float = 0.7
+    old: float = 0.45
     certain: float = 0.97
 
 
@@ -53,7 +55,7 @@ ONE_VOICE: dict[str, str] = {
     **dict.fromkeys(("desync.ahead", "desync.absent", "desync.mismatch"), "order"),
     **dict.fromkeys(("cpu.soft_lockup", "cpu.hard_lockup", "cpu.rcu"), "lockup"),
     **dict.fromkeys(("memory.corrected", "memory.section"), "dimm"),
-    **dict.fromkeys(("oom.killed", "oom.invoked", "oom.systemd"), "oom"),
+    **dict.fromkeys(("oom.killed", "oom.invoked", "oom.systemd", "slurm.oom"), "oom"),
     **dict.fromkeys(("cuda.ecc", "xid.48", "xid.dram"), "ecc"),
 }  # fmt: skip
 

@@ -18,7 +18,7 @@ RULES: tuple[Rule, ...] = (
     root(
         "slurm.oom",
         r"oom[-_]kill event|detected \d+ oom|exceeded (?:job|step) memory limit|oom[ -]killed|some of (?:your processes"
-        r"|the step tasks) (?:may )?have been (?:killed|oom)|\bout_of_memory\b|task.{0,40}: out of memory|\bout_of_me\b"
+        r"|the step tasks) (?:may )?have been (?:killed|oom)|\bout_of_memory\b(?!\+0x)|task.{0,40}: out of memory|\bout_of_me\b"
         r"|exceeded .{0,20}memory limit.{0,30}being killed",
         C.HOST_MEMORY,
         G.NAMED,

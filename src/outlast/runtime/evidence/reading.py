@@ -15,6 +15,7 @@ from outlast.diagnose import clocks, mixture, ours
 from outlast.diagnose.collectives import Blame, Dump, clock_offsets, find_blame
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse import decide
+from outlast.diagnose.history import without_history
 from outlast.diagnose.laggards import find_laggards
 from outlast.diagnose.ledger import Recorded
 from outlast.diagnose.logs import read_lines
@@ -93,6 +94,9 @@ def _diagnose(gathered: Gathered, reading: _Reading) -> Diagnosis:
     # last, since logs tell how many ranks there are, which dumps of some backends do not
     blame = find_blame(dumps, unreadable=unreadable, world_size=mixture.world_size(reading.samples)) if gathered.dumps else None
     findings, blame = _on_one_clock(reading.findings.all(), dumps, blame, reading)
+    findings, old = without_history(findings, reading.samples)
+    if old:
+        reading.notes.say(old)
     odd = (*mixture.notes_of(reading.samples), *reading.notes.said, *gathered.said)
     verdict = decide(findings, blame=blame, notes=odd)
     return Diagnosis(
