@@ -5,7 +5,7 @@ This module is pure: no clock, no files, no torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Evidence
@@ -32,4 +32,4 @@ class Finding:
     rank: int | None = None
     node: str | None = None
     device: str | None = None
-    old: bool = False
+    old: bool = field(default=False, kw_only=True)

@@ -51,6 +51,10 @@ def test_a_frame_of_torch_distributed_in_a_stack_is_no_error_of_it() -> None:
     assert [one.rule for one in found(stack)] == ["stack.waiting"]
 
 
+def test_a_function_of_the_kernel_in_a_trace_is_no_state_of_a_job() -> None:
+    assert [one.rule for one in found("JobState=OUT_OF_MEMORY\n[Sun Nov 22 12:55:17 2026]  out_of_memory+0x214/0x500\n")] == ["slurm.oom"]
+
+
 def test_the_name_of_a_folder_is_no_bucket() -> None:
     assert not [one for one in found("  error_file: /tmp/logs/a_qf4wgs3r/attempt_0/1/error.json\n") if one.rule == "object.store"]
     assert [one.rule for one in found("botocore: s3 read timeout\n")] == ["object.store"]

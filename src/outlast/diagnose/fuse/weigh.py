@@ -17,6 +17,7 @@ from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Role
 
 LEDGER = "ledger.interruption"  # that a hang is laid to the program was said for want of another reason
+OLD = "old"  # all lines that are older than the job are in doubt for one reason, and make one another no surer
 SOFT = frozenset({FailureClass.USER_CODE, FailureClass.USER_DATA, FailureClass.SOFTWARE_BUG})
 
 
@@ -58,7 +59,6 @@ def _vote(name: str, some: Sequence[Finding], weights: Weights) -> Vote | None:
     rule = rule_of(some[0])
     if rule is None or rule.failure_class is None or rule.role in (Role.EFFECT, Role.ADVICE):
         return None
-    some = [one for one in some if not one.old] or some
     first = min(some, key=_moment)
     probability = weights.grades[Grade.HINT if name == LEDGER and rule.failure_class in SOFT and first.mechanism is Mechanism.HANG else rule.grade]
     ranks, devices = {one.rank for one in some} - {None}, {(one.node, one.device) for one in some if one.device}
@@ -123,7 +123,9 @@ def probabilities(votes: Iterable[Vote], weights: Weights) -> dict[FailureClass,
     voices: dict[FailureClass, dict[str, float]] = defaultdict(dict)
     kin: dict[FailureClass, set[FailureClass]] = defaultdict(set)
     for vote in votes:
-        voice = ONE_VOICE.get(vote.rule.name, vote.rule.name.partition(".")[0] if vote.rule.grade is Grade.HINT else vote.rule.name)
+        voice = (
+            OLD if vote.finding.old else ONE_VOICE.get(vote.rule.name, vote.rule.name.partition(".")[0] if vote.rule.grade is Grade.HINT else vote.rule.name)
+        )
         said = voices[vote.failure_class]
         said[voice] = max(said.get(voice, 0.0), vote.probability)
         kin[vote.failure_class].update(vote.rule.also)

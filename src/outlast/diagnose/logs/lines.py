@@ -4,7 +4,8 @@ Blocks of lines go through a sieve (`sieve.py`); what it lets through is held ag
 stacks, torchrun's table of failures, numbers under a header. A line is what the first rule that matches says it is. Nothing in a line can make this
 raise; a line longer than `LINE_BYTES` is read to that length, and a finding says so.
 
-Of one kind of finding from one rank, node and device the first `SAME_MAX` are handed on: a log may repeat a line a million times.
+Of one kind of finding from one rank, node and device the first `SAME_MAX` are handed on: a log may repeat a line a million times. After an hour without
+one handed on, by the log's own times, `SAME_LATER` more are: what a kernel's log repeats today counts, not what it said last week.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -36,6 +37,8 @@ BLOCK_BYTES = 1 << 20
 LINE_BYTES = 8192
 TEXT_CHARACTERS = 400  # of a line that evidence keeps
 SAME_MAX = 24
+SAME_LATER = 2
+LATER_S = 3_600.0
 FINDINGS_MAX = 20_000
 CALLSTACK_LINES = 2000
 OWN_LINES = 80  # after a line that heads our own output, in a file of others
@@ -83,6 +86,7 @@ class LineReader:
         self._line = 0  # of the last line of earlier blocks
         self._last: tuple[int, bytes] = (0, b"")  # the last line that is not blank
         self._seen: Counter[tuple[object, ...]] = Counter()
+        self._newest_s: dict[tuple[object, ...], float] = {}  # of what was handed on
         self._given = 0
         self._stack_seen = False
         self._own_left = 0
@@ -134,10 +138,14 @@ class LineReader:
     def _given_out(self, findings: Iterable[Finding]) -> Iterator[Finding]:
         for one in findings:
             key = (one.rule, one.rank, one.node, one.device, one.process if isinstance(one, Stack) else "")
+            if one.at_s is not None and one.at_s > self._newest_s.get(key, one.at_s) + LATER_S:
+                self._seen[key] = min(self._seen[key], SAME_MAX - SAME_LATER)
             self._seen[key] += 1
             if self._seen[key] > SAME_MAX or self._given >= FINDINGS_MAX or len(self._seen) > FINDINGS_MAX:
                 continue
             self._given += 1
+            if one.at_s is not None:
+                self._newest_s[key] = one.at_s
             yield one
 
     def _one(self, line: int, text: str, owners: tuple[int, ...]) -> list[Finding]:
