@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse import decide
-from outlast.diagnose.history import OLD_S, ZONES_S, without_history
+from outlast.diagnose.history import OLD_S, ZONES_S, marked_strangers, without_history
 from outlast.diagnose.logs import read_lines
 from outlast.diagnose.logs.lines import SAME_LATER, SAME_MAX
 from outlast.diagnose.mixture import BEGAN_LINES, Sample
@@ -43,7 +43,11 @@ def read(**logs: str) -> tuple[list[Finding], str]:
     return without_history(found, samples)
 
 
-FORMS = ["%Y-%m-%d %H:%M:%S", "[rank0]:[W%m%d %H:%M:%S.718204215 Utils.hpp:137]", "W%m%d %H:%M:%S.412000 139 torch/distributed/run.py:766]"]
+FORMS = [
+    "%Y-%m-%d %H:%M:%S",
+    "[rank0]:[W%m%d %H:%M:%S.718204215 Utils.hpp:137]",
+    "W%m%d %H:%M:%S.412000 139 torch/distributed/elastic/agent/server/api.py:933]",
+]
 
 
 @pytest.mark.parametrize("form", FORMS, ids=["ISO", "torch", "torchrun"])
@@ -93,13 +97,13 @@ def test_where_a_new_line_says_the_same_no_old_one_adds_a_node() -> None:
 )
 def test_a_log_that_does_not_say_when_it_began_makes_nothing_old(log: str) -> None:
     found, note = read(dmesg=kernel((-8 * HOUR, OOM)), job=log)
-    assert (note, any(one.old for one in found)) == ("", False)
+    assert (note, any(one.doubt for one in found)) == ("", False)
 
 
 def test_a_log_of_a_host_says_nothing_of_when_the_job_began() -> None:
     """Method: two hosts' kernel logs, one begun after an OOM kill on the other; no log of the job."""
     found, note = read(a=kernel((-8 * HOUR, OOM)), b=kernel((HOUR, "eth0: link becomes ready")))
-    assert (note, any(one.old for one in found)) == ("", False)
+    assert (note, any(one.doubt for one in found)) == ("", False)
 
 
 def test_a_year_that_is_not_said_is_the_nearest(tmp_path: Path) -> None:
@@ -117,6 +121,47 @@ def test_what_a_log_repeats_for_weeks_is_still_read_today() -> None:
     assert [(one.at_s or 0.0) > BEGAN.timestamp() + 80_000 for one in found] == [False] * SAME_MAX + [True] * SAME_LATER
 
 
+SPY = 'Process {pid}: python job.py\nThread {pid} (idle): "MainThread"\n    {frame}\n    main (job.py:9)\n'
+WAITS, WORKS = "all_reduce (torch/distributed/distributed_c10d.py:2501)", "fetch (job.py:4)"
+
+
+def hang(**more: str) -> list[Finding]:
+    """Four ranks of which one works, an OOM kill before their eyes, and `more`."""
+    logs = {f"stack_rank_{rank}.txt": SPY.format(pid=rank + 70, frame=WORKS if rank == 2 else WAITS) for rank in range(4)}
+    return read(**logs, job=job(FORMS[0], ends="step 3"), dmesg=kernel((HOUR, OOM)), **more)[0]
+
+
+def test_where_all_ranks_live_a_kernel_has_killed_something_else() -> None:
+    got = decide(marked_strangers(hang()), blame=None)
+    assert (got.failure_class, got.mechanism, [one.rank for one in got.ranks]) == (FailureClass.USER_CODE, Mechanism.HANG, [2])
+    assert FailureClass.HOST_MEMORY in dict(got.others)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"rank_5.log": "2026-11-22 21:00:00 step 1"},  # a rank whose stack is not there
+        {"console": "traceback : Signal 9 (SIGKILL) received by PID 4242"},
+        {"rank_1.log": "RuntimeError: DataLoader worker (pid 4242) is killed by signal: Killed."},
+    ],
+    ids=["no stack of one", "one was killed", "its loader was killed"],
+)
+def test_where_not_all_are_seen_to_live_it_may_have_been_one_of_them(more: dict[str, str]) -> None:
+    assert not any(one.doubt for one in marked_strangers(hang(**more)))
+
+
+START = "W{0:%m%d %H:%M:%S}.412000 139 torch/distributed/run.py:766] Setting OMP_NUM_THREADS environment variable\n"
+
+
+@pytest.mark.parametrize(("line", "doubt"), [(OOM, "older"), ("NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=x, GPU has fallen off the bus.", "")])
+def test_a_kill_before_the_start_is_of_another_job_and_a_broken_gpu_is_still_broken(line: str, doubt: str) -> None:
+    """Method: twenty minutes before the start of the job, of which the launcher's log has the first words."""
+    logs = {"dmesg": kernel((-HOUR / 3, line)), "rank_0.log": "IndexError: list index out of range\n"}
+    started, _ = read(**logs, console=START.format(BEGAN) + "x torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: 1) local_rank: 0\n")
+    unsure, _ = read(**logs, job=job(FORMS[0]))
+    assert [{one.doubt for one in found if one.evidence.file == "dmesg"} for found in (started, unsure)] == [{doubt}, {""}]
+
+
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(-40, 40), st.booleans()), max_size=8))
 def test_only_lines_of_hosts_that_are_hours_older_are_touched(told: list[tuple[int, bool]]) -> None:
@@ -129,6 +174,6 @@ def test_only_lines_of_hosts_that_are_hours_older_are_touched(told: list[tuple[i
     new = any(age_s <= OLD_S for age_s in ages_s.values())
     for name, age_s in ages_s.items():
         assert (name in kept) is (age_s <= OLD_S or (age_s <= ZONES_S and not new))
-        assert name not in kept or kept[name].old is (age_s > OLD_S)
+        assert name not in kept or bool(kept[name].doubt) is (age_s > OLD_S)
     assert all(f"f{at}" in kept for at, (_, host) in enumerate(told) if not host)
     assert bool(note) is any(age_s > OLD_S for age_s in ages_s.values())

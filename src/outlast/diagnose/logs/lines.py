@@ -29,6 +29,7 @@ from outlast.diagnose.rules import LINE_RULES, RULES
 from outlast.diagnose.rules.table import Rule
 from outlast.diagnose.stacks import reader as stacks
 from outlast.diagnose.stacks.reader import Stack, StackReader
+from outlast.diagnose.stacks.workers import telling_frame, waits_for_work
 from outlast.model.terms import Mechanism
 from outlast.model.verdict import Evidence, Role
 
@@ -246,12 +247,12 @@ class LineReader:
 
     def _stack(self, thread: stacks.Thread) -> list[Finding]:
         self._stack_seen = True
-        if not stacks.is_main(thread):
+        if not stacks.is_main(thread) or waits_for_work(thread.frames):
             return []
         doing = stacks.doing(thread.frames)
         rule = RULES[f"stack.{doing}"]
         prefix = read_prefix(thread.text)
-        shown = next((frame for frame in thread.frames), thread.text)
+        shown = telling_frame(thread.frames) or next(iter(thread.frames), thread.text)
         evidence = Evidence(self._name, thread.line, f"{thread.text.strip()} {shown}"[:TEXT_CHARACTERS], rule.role)
         rank = thread.rank if thread.rank is not None else prefix.rank if prefix.rank is not None else self._rank
         return [

@@ -15,7 +15,7 @@ from outlast.diagnose import clocks, mixture, ours
 from outlast.diagnose.collectives import Blame, Dump, clock_offsets, find_blame
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse import decide
-from outlast.diagnose.history import without_history
+from outlast.diagnose.history import marked_strangers, without_history
 from outlast.diagnose.laggards import find_laggards
 from outlast.diagnose.ledger import Recorded
 from outlast.diagnose.logs import read_lines
@@ -98,7 +98,7 @@ def _diagnose(gathered: Gathered, reading: _Reading) -> Diagnosis:
     if old:
         reading.notes.say(old)
     odd = (*mixture.notes_of(reading.samples), *reading.notes.said, *gathered.said)
-    verdict = decide(findings, blame=blame, notes=odd)
+    verdict = decide(marked_strangers(findings), blame=blame, notes=odd)
     return Diagnosis(
         verdict, blame, (*odd, *reading.notes.skipped, *gathered.skipped), len(gathered.dumps), gathered.count - len(gathered.dumps), reading.done_bytes
     )
