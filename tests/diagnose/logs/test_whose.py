@@ -102,6 +102,18 @@ def test_a_node_is_named_whole(text: str, node: str | None) -> None:
     assert {one.node for one in found(text)} == {node}
 
 
+def test_a_kernel_log_that_names_no_host_is_of_the_host_in_its_name() -> None:
+    gone = "[Tue Jun 11 03:31:01 2024] NVRM: Xid (PCI:0000:18:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
+    assert [found(gone, name)[0].node for name in ("incident/dmesg-of-gpu-17.lab.txt", "dmesg-of-vm", "dmesg-full.txt")] == ["gpu-17.lab", "vm", None]
+
+
+@pytest.mark.parametrize(("code", "rule"), [(137, "exit.kill"), (139, "exit.segv"), (135, "exit.bus"), (134, "exit.abort")])
+def test_an_exit_code_above_128_is_a_signal_however_it_is_lined_up(code: int, rule: str) -> None:
+    """Method: as `kubectl describe`, a pod as YAML and as JSON have it."""
+    for line in (f"      Exit Code:    {code}", f"        exitCode: {code}", f'"exitCode": {code},'):
+        assert [one.rule for one in found(line)] == [rule]
+
+
 def test_a_journal_as_json_tells_the_time() -> None:
     (one,) = found('{"MESSAGE":"NVRM: Xid (PCI:0000:97:00): 79, GPU has fallen off the bus.","__REALTIME_TIMESTAMP":"1741406400250000"}\n')
     assert one.at_s == 1741406400.25

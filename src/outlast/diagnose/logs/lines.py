@@ -22,7 +22,7 @@ from typing import Any
 from outlast.diagnose import ours
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.logs import failure_table, metrics, tracebacks, xids
-from outlast.diagnose.logs.prefixes import ANSI, rank_of_name, read_prefix
+from outlast.diagnose.logs.prefixes import ANSI, node_of_name, rank_of_name, read_prefix
 from outlast.diagnose.logs.sieve import Sieve
 from outlast.diagnose.logs.watchdog import Awaited, read_watchdog
 from outlast.diagnose.rules import LINE_RULES, RULES
@@ -83,7 +83,7 @@ class LineReader:
     """The state over the lines of one file."""
 
     def __init__(self, name: str) -> None:
-        self._name, self._rank = name, rank_of_name(name)
+        self._name, self._rank, self._node = name, rank_of_name(name), node_of_name(name)
         self._line = 0  # of the last line of earlier blocks
         self._last: tuple[int, bytes] = (0, b"")  # the last line that is not blank
         self._seen: Counter[tuple[object, ...]] = Counter()
@@ -294,7 +294,17 @@ class LineReader:
         rank = next((one for one in (prefix.rank, self._table.rank if self._table.active else None, self._rank) if one is not None), None)
         place = device or groups.get("device") or (self._device if rule.name.startswith(("clocks.", "ecc.", "remap.", "metric.", "nvlink.")) else None)
         evidence = Evidence(self._name, line, ANSI.sub("", text).strip()[:TEXT_CHARACTERS], rule.role)
-        common: tuple[Any, ...] = (evidence, rule.name, rule.failure_class, rule.mechanism, prefix.at_s, line, rank, groups.get("node") or prefix.node, place)
+        common: tuple[Any, ...] = (
+            evidence,
+            rule.name,
+            rule.failure_class,
+            rule.mechanism,
+            prefix.at_s,
+            line,
+            rank,
+            groups.get("node") or prefix.node or self._node,
+            place,
+        )
         awaited = read_watchdog(low) if rule.name in ("c10d.timeout", "c10d.status") else {}
         return Awaited(*common, **awaited) if awaited else Finding(*common)  # type: ignore[arg-type]
 
