@@ -140,6 +140,8 @@ def test_what_a_rerun_showed_is_told_by_where_it_ran(text: str, rule: str) -> No
         ("mce: CPU0: Thermal monitoring enabled (TM1)", []),
         ("mce: CPU52: Package temperature above threshold, cpu clock throttled (total events = 231)", ["heat.cpu"]),
         ("EDAC MC3: 1 CE memory read error on CPU_SrcID#1_MC#1_Chan#0_DIMM#1 (channel:0 slot:1)", ["memory.corrected"]),
+        ("nvidia 0000:18:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)", ["pcie.corrected"]),
+        ("nvme 0000:18:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, (Requester ID)", ["pcie.nvme"]),
         ("nvidia-nvswitch2: SXid (PCI:0000:07:00.0): 20001, Non-fatal, Link 10 TX Replay Error", ["sxid.noise"]),
         ("nvidia-nvswitch2: SXid (PCI:0000:07:00.0): 20034, Fatal, Link 44 LTSSM Fault Up", ["sxid.fatal"]),
         ("smartd[991]: Device: /dev/nvme0n1, Critical Warning (0x04): Reliability", ["ssd.block"]),

@@ -123,7 +123,7 @@ def _dumps(pieces: Sequence[Piece], reading: _Reading) -> tuple[list[Dump], dict
     for number, (why, names) in enumerate(by_why.items()):
         if number == NAMED_UNREADABLE_COUNT:
             rest = len(unreadable) - sum(len(names) for names in list(by_why.values())[:number])
-            reading.notes.say(f"{rest:,} more dumps cannot be read")
+            reading.notes.say(f"{rest:,} more {'dump' if rest == 1 else 'dumps'} cannot be read")
             break
         reading.notes.say(f"{some(names, len(names))} cannot be read as a dump: {why}")
     return dumps, unreadable
@@ -152,7 +152,8 @@ def _text(piece: Piece, reading: _Reading) -> None:
     except OSError as error:
         reading.notes.skip(error.strerror or str(error), piece.name)
     if lines.cut_count:
-        reading.notes.say(f"{piece.name}: {lines.cut_count:,} lines longer than {limits.EVIDENCE_LINE_MAX_BYTES:,} bytes, read as their beginnings and ends")
+        were = "line" if lines.cut_count == 1 else "lines"
+        reading.notes.say(f"{piece.name}: {lines.cut_count:,} {were} longer than {limits.EVIDENCE_LINE_MAX_BYTES:,} bytes, read as their beginnings and ends")
     reading.samples.append(sample)
 
 
