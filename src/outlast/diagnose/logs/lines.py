@@ -205,6 +205,8 @@ class LineReader:
             self._tracebacks.feed(text)
             return None
         rule, match = self._matching(low, owners)
+        if rule is not None and metrics.says_nothing(low):
+            return None
         raised = self._tracebacks.feed(text) if self._tracebacks.active else None
         if raised is not None and raised.by_launcher and (rule is None or rule.name.startswith(BY_TYPE)):
             rule, match = RULES["elastic.stumbled"], None

@@ -103,7 +103,7 @@ RULES: tuple[Rule, ...] = (
     ),
     messenger(
         "kube.node_lost",
-        r"nodenotready|node is not ready|node\.kubernetes\.io/(?:unreachable|not-ready)|nodestatusunknown"
+        r"nodenotready|node is not ready|(?<!key: )node\.kubernetes\.io/(?:unreachable|not-ready)(?!:[a-z]{1,20} (?:op=|for \d))|nodestatusunknown"
         r"|node .{0,60}status is now: nodenotready|nodelost|kubelet stopped posting node status|kubeletnotready",
         KUBE,
         failure_class=C.CHASSIS,
