@@ -290,9 +290,16 @@ PSU1_INPUT       | 230.000    | Volts      | ok    | 176.000   | 180.000   | na 
 FAN1_TACH        | 8400.000   | RPM        | ok    | 1000.000  | 1200.000  | na        | na        | na        | na
 TEMP_CPU0        | 55.000     | degrees C  | ok    | na        | na        | na        | 90.000    | 95.000    | 100.000
 """
-HEALTHY = {"DCGM": DCGM, "nvidia-smi, CSV": SMI_CSV, "nvidia-smi -q": SMI_Q, "nvidia-smi": SMI, "dcgmi diag": DIAG, "smartctl": SMART, "pod": POD, \
-"node": NODE,
-           "NCCL and torch": NCCL, "dmesg": DMESG, "ipmitool": SEL}  # fmt: skip
+LSPCI = """18:00.0 3D controller: NVIDIA Corporation GH100 [H100 SXM5 80GB] (rev a1)
+\tStatus: Cap+ 66MHz- UDF- FastB2B- ParErr- DEVSEL=fast >TAbort- <TAbort- <MAbort- >SERR- <PERR- INTx-
+\t\tDevSta:\tCorrErr- NonFatalErr- FatalErr- UnsupReq- AuxPwr- TransPend-
+\t\tUESta:\tDLP- SDES- TLP- FCP- CmpltTO- CmpltAbrt- UnxCmplt- RxOF- MalfTLP- ECRC- UnsupReq- ACSViol-
+\t\tUESvrt:\tDLP+ SDES+ TLP- FCP+ CmpltTO- CmpltAbrt- UnxCmplt- RxOF+ MalfTLP+ ECRC- UnsupReq- ACSViol-
+"""
+HEALTHY = {
+    "lspci": LSPCI, "DCGM": DCGM, "nvidia-smi, CSV": SMI_CSV, "nvidia-smi -q": SMI_Q, "nvidia-smi": SMI, "dcgmi diag": DIAG, "smartctl": SMART, "pod": POD,
+    "node": NODE, "NCCL and torch": NCCL, "dmesg": DMESG, "ipmitool": SEL,
+}  # fmt: skip
 
 
 def said(text: str) -> tuple[FailureClass, list[FailureClass]]:
@@ -324,6 +331,7 @@ def test_what_a_tool_prints_of_a_healthy_machine_points_nowhere(tool: str) -> No
         (DIAG, "| GPU Memory                | Pass - All", "| PCIe                      | Fail - GPU 3", C.GPU),
         (SMART, "PASSED", "FAILED!", C.SSD),
         (POD, "node.kubernetes.io/unreachable:NoExecute op=Exists for 300s", "0/9 nodes: node is not ready\n  Reason: OOMKilled", C.HOST_MEMORY),
+        (DMESG, "AER: enabled with IRQ 29", "   [ 5] SDES                   (First)", C.CHASSIS),
         (DMESG, "Cable plugged", "Cable error, Bus stuck (I2C or data shorted)", C.NETWORK),
     ],
 )

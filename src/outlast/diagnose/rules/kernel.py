@@ -157,7 +157,7 @@ RULES: tuple[Rule, ...] = (
     root("pcie.nvme", r"nvme " + BDF + r": (?:aer: |pcie bus error)", C.SSD, G.LIKELY, AER, also=(C.CHASSIS, C.IO_BOARD)),
     root(
         "pcie.surprise",
-        r"surprise (?:link )?down|sdes|containment event|pciehp.{0,60}(?:link down|card not present)|link is down"
+        r"surprise (?:link )?down|\[ ?\d+\] sdes\b|containment event|pciehp.{0,60}(?:link down|card not present)|link is down"
         r"|downstream port containment|device .{0,30}lost from bus|pci link down",
         C.CHASSIS,
         G.POSSIBLE,
