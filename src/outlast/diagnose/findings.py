@@ -5,10 +5,13 @@ This module is pure: no clock, no files, no torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Evidence
+
+Doubt = Literal["", "older", "stranger"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +22,7 @@ class Finding:
     failure_class  what it points to; None where it points to nothing by itself (effects, messengers)
     at_s           Unix seconds, where the evidence carries a time; None otherwise
     order          its place in its file: earlier lines have smaller numbers, whatever their times say
+    doubt          why it may not be of this job at all (`diagnose/history.py`); "" where nothing says so
     rank           global rank, where the evidence names one; node and device likewise ("0000:3b:00.0", "mlx5_4", "nvme0n1", "/dev/shm")
     """
 
@@ -31,3 +35,4 @@ class Finding:
     rank: int | None = None
     node: str | None = None
     device: str | None = None
+    doubt: Doubt = field(default="", kw_only=True)

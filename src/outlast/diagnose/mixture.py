@@ -16,6 +16,9 @@ CLOCKS_APART_S = 3_600.0
 ZONE_S = 900.0  # zones differ by multiples of this
 ZONE_SLACK_S = 120.0
 NAMED_COUNT = 3
+BEGAN_LINES = 20  # a log that has no time in so many first lines does not say when it began
+
+Day = tuple[int, int, int, int, int]  # month, day, hour, minute, second
 
 _ENV = rb"[\"']?\s{0,2}[=:]\s{0,2}[\"']?"
 _FLAG = rb"[\"']?[=\s,:]{1,3}[\"']?"
@@ -31,17 +34,30 @@ _HINT = re.compile(rb"(?i)rdzv|run_id|slurm|srun: job|world[ _]size|master[-_]po
 _NO_ID = {b"none", b"null", b"default", b"static", b"0"}
 _DATE = rb"(?<![0-9])(20[0-9]{2})[-/](0[1-9]|1[0-2])[-/]([0-3][0-9])"
 _CLOCK = rb"([0-2][0-9]):([0-5][0-9]):([0-5][0-9])(?:[.,][0-9]{1,9})?\s?(Z|[+-][0-9]{2}:?[0-9]{2})?"
+# the head of torch's and torchrun's own lines
+_GLOG = re.compile(rb"(?<![A-Za-z0-9])[IWEF](0[1-9]|1[0-2])([0-3][0-9]) ([01][0-9]|2[0-3]):([0-5][0-9]):([0-5][0-9])\.[0-9]{3,9} ")
+# what is said at the start and not later: torchrun's first words, torch's of its environment, gloo's and NCCL's of who met
+_START = re.compile(
+    rb"torch/distributed/run\.py:|torch\.distributed\.run|elastic_operator with launch configs|Starting worker group"
+    rb"|Utils\.hpp:\d+\] Warning: Environment variable|\[Gloo\] Rank \d+ is connected|ProcessGroupNCCL initialization options"
+    rb"|NCCL version \d|NCCL INFO Bootstrap"
+)
 _TIME = re.compile(_DATE + rb"[T _](?:at )?" + _CLOCK)
 
 
 @dataclass(slots=True)
 class Sample:
-    """What one log says of its job and of time. Times without a zone are read as UTC."""
+    """What one log says of its job and of time. Times without a zone are read as UTC. `began_s`, `began_day`: the first lines, with a year or without.
+    `starts`: those lines are what a job says when it starts, so that the log has its beginning."""
 
     name: str
     identities: dict[str, set[str]] = field(default_factory=dict)
     first_s: float | None = None
     last_s: float | None = None
+    began_s: float | None = None
+    began_day: Day | None = None
+    starts: bool = False
+    looked_count: int = 0
 
     def look(self, lines: Iterable[bytes]) -> None:
         """May be called for the first lines and again for the last ones."""
@@ -53,6 +69,11 @@ class Sample:
             if at_s is not None:
                 self.first_s = at_s if self.first_s is None else min(self.first_s, at_s)
                 self.last_s = at_s if self.last_s is None else max(self.last_s, at_s)
+            if self.looked_count < BEGAN_LINES and not self.starts:
+                self.starts = _START.search(line) is not None
+            if self.looked_count < BEGAN_LINES and self.began_s is None and self.began_day is None:
+                self.began_s, self.began_day = at_s, _day_of(line) if at_s is None else None
+            self.looked_count += 1
 
     def _identify(self, line: bytes) -> None:
         for what, pattern in _IDENTITIES:
@@ -76,6 +97,14 @@ def time_of(line: bytes) -> float | None:
     digits = zone[1:].replace(b":", b"")
     offset = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
     return (moment - offset if zone[:1] == b"+" else moment + offset).timestamp()
+
+
+def _day_of(line: bytes) -> Day | None:
+    match = _GLOG.search(line)
+    if match is None:
+        return None
+    month, day, hour, minute, second = map(int, match.groups())
+    return month, day, hour, minute, second
 
 
 def notes_of(samples: Sequence[Sample]) -> tuple[str, ...]:

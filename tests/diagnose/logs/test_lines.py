@@ -46,6 +46,7 @@ LINES = [
     # hosts
     ("[123.4] Out of memory: Killed process 123 (python) total-vm:1kB", "oom.killed", C.HOST_MEMORY),
     ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=1.batch. Some of your processes may have been killed", "slurm.oom", C.HOST_MEMORY),
+    ("JobState=OUT_OF_MEMORY Reason=OutOfMemory", "slurm.oom", C.HOST_MEMORY),
     ('    "reason": "OOMKilled",', "kube.oom", C.HOST_MEMORY),
     ("EDAC MC0: 1 UE memory read error on CPU_SrcID#0", "memory.uncorrected", C.SYSTEM_MEMORY),
     ("mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 4: be00000000800400", "cpu.machine_check", C.CPU),

@@ -51,6 +51,10 @@ def test_a_frame_of_torch_distributed_in_a_stack_is_no_error_of_it() -> None:
     assert [one.rule for one in found(stack)] == ["stack.waiting"]
 
 
+def test_a_function_of_the_kernel_in_a_trace_is_no_state_of_a_job() -> None:
+    assert [one.rule for one in found("JobState=OUT_OF_MEMORY\n[Sun Nov 22 12:55:17 2026]  out_of_memory+0x214/0x500\n")] == ["slurm.oom"]
+
+
 def test_the_name_of_a_folder_is_no_bucket() -> None:
     assert not [one for one in found("  error_file: /tmp/logs/a_qf4wgs3r/attempt_0/1/error.json\n") if one.rule == "object.store"]
     assert [one.rule for one in found("botocore: s3 read timeout\n")] == ["object.store"]
@@ -98,6 +102,18 @@ def test_a_node_is_named_whole(text: str, node: str | None) -> None:
     assert {one.node for one in found(text)} == {node}
 
 
+def test_a_kernel_log_that_names_no_host_is_of_the_host_in_its_name() -> None:
+    gone = "[Tue Jun 11 03:31:01 2024] NVRM: Xid (PCI:0000:18:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
+    assert [found(gone, name)[0].node for name in ("incident/dmesg-of-gpu-17.lab.txt", "dmesg-of-vm", "dmesg-full.txt")] == ["gpu-17.lab", "vm", None]
+
+
+@pytest.mark.parametrize(("code", "rule"), [(137, "exit.kill"), (139, "exit.segv"), (135, "exit.bus"), (134, "exit.abort")])
+def test_an_exit_code_above_128_is_a_signal_however_it_is_lined_up(code: int, rule: str) -> None:
+    """Method: as `kubectl describe`, a pod as YAML and as JSON have it."""
+    for line in (f"      Exit Code:    {code}", f"        exitCode: {code}", f'"exitCode": {code},'):
+        assert [one.rule for one in found(line)] == [rule]
+
+
 def test_a_journal_as_json_tells_the_time() -> None:
     (one,) = found('{"MESSAGE":"NVRM: Xid (PCI:0000:97:00): 79, GPU has fallen off the bus.","__REALTIME_TIMESTAMP":"1741406400250000"}\n')
     assert one.at_s == 1741406400.25
@@ -124,6 +140,8 @@ def test_what_a_rerun_showed_is_told_by_where_it_ran(text: str, rule: str) -> No
         ("mce: CPU0: Thermal monitoring enabled (TM1)", []),
         ("mce: CPU52: Package temperature above threshold, cpu clock throttled (total events = 231)", ["heat.cpu"]),
         ("EDAC MC3: 1 CE memory read error on CPU_SrcID#1_MC#1_Chan#0_DIMM#1 (channel:0 slot:1)", ["memory.corrected"]),
+        ("nvidia 0000:18:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)", ["pcie.corrected"]),
+        ("nvme 0000:18:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, (Requester ID)", ["pcie.nvme"]),
         ("nvidia-nvswitch2: SXid (PCI:0000:07:00.0): 20001, Non-fatal, Link 10 TX Replay Error", ["sxid.noise"]),
         ("nvidia-nvswitch2: SXid (PCI:0000:07:00.0): 20034, Fatal, Link 44 LTSSM Fault Up", ["sxid.fatal"]),
         ("smartd[991]: Device: /dev/nvme0n1, Critical Warning (0x04): Reliability", ["ssd.block"]),

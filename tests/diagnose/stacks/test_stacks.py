@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import re
 import tempfile
 import threading
 
@@ -97,3 +98,26 @@ def test_any_text_is_read_or_left(lines: list[str]) -> None:
     for at, line in enumerate(lines):
         reader.feed(at, line)
     reader.end()
+
+
+QUEUE = ("_PollLikeSelector.select (selectors.py:415)", "wait (multiprocessing/connection.py:947)", "Queue.get (multiprocessing/queues.py:113)")
+
+
+def nameless(pid: int, *frames: str) -> str:
+    """Without a rank on its command line, as torchrun starts them: the rank is in the file's name."""
+    return re.sub(r" --local_rank=\d+", "", spy(pid, *frames))
+
+
+IDLE = nameless(20, *QUEUE, "_worker_loop (torch/utils/data/_utils/worker.py:334)", "<module> (train.py:32)")
+STUCK = nameless(21, "Remote.__getitem__ (train.py:16)", "_worker_loop (torch/utils/data/_utils/worker.py:374)", "<module> (train.py:32)")
+STARVED = nameless(3, *QUEUE, "_MultiProcessingDataLoaderIter._try_get_data (torch/utils/data/dataloader.py:1291)", "<module> (train.py:25)")
+
+
+def test_a_loaders_worker_without_work_says_nothing_and_its_rank_is_one_however_many_processes_it_has() -> None:
+    """Method: each rank's file has its own stack and those of two workers; all workers but one of rank 3 wait to be asked."""
+    waits = nameless(1, "all_reduce (torch/distributed/distributed_c10d.py:2501)", "<module> (train.py:27)")
+    found = [one for rank in range(3) for one in stacks(waits + IDLE + IDLE.replace("20", "22"), f"stack_rank_{rank}.txt")]
+    assert len(found) == 3
+    found += stacks(STARVED + IDLE + STUCK, "stack_rank_3.txt")
+    assert [(one.rule, one.rank) for one in compare(found)] == [("stack.outlier_loader", 3), ("stack.outlier_io", 3)]
+    assert "_try_get_data" in found[3].evidence.text

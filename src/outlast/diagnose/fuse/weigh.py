@@ -17,6 +17,7 @@ from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Role
 
 LEDGER = "ledger.interruption"  # that a hang is laid to the program was said for want of another reason
+DOUBTS = {"older": "from before the job's own logs", "stranger": "all ranks live, so that what was killed was none of them"}
 SOFT = frozenset({FailureClass.USER_CODE, FailureClass.USER_DATA, FailureClass.SOFTWARE_BUG})
 
 
@@ -50,7 +51,7 @@ def votes_of(findings: Sequence[Finding], weights: Weights) -> list[Vote]:
     strongest = max((vote.probability for vote in roots), default=0.0)
     if strongest >= weights.grades[Grade.POSSIBLE]:
         votes = [vote for vote in votes if vote.rule.role is Role.ROOT or any(root.failure_class is vote.failure_class for root in roots)]
-    votes = [_placed(vote, roots, weights) for vote in votes]
+    votes = [_placed(vote, [root for root in roots if not root.finding.doubt], weights) for vote in votes]
     return sorted(votes, key=lambda vote: -vote.probability)
 
 
@@ -63,6 +64,8 @@ def _vote(name: str, some: Sequence[Finding], weights: Weights) -> Vote | None:
     ranks, devices = {one.rank for one in some} - {None}, {(one.node, one.device) for one in some if one.device}
     if rule.failure_class in SOFT and (len(ranks) > 1 or (name.startswith("xid.") and len(devices) > 1)):
         probability = 1 - (1 - probability) * weights.shared
+    if first.doubt:
+        return Vote(first, rule, rule.failure_class, probability * weights.doubts[first.doubt], DOUBTS[first.doubt])
     return Vote(first, rule, rule.failure_class, probability)
 
 
@@ -121,6 +124,8 @@ def probabilities(votes: Iterable[Vote], weights: Weights) -> dict[FailureClass,
     kin: dict[FailureClass, set[FailureClass]] = defaultdict(set)
     for vote in votes:
         voice = ONE_VOICE.get(vote.rule.name, vote.rule.name.partition(".")[0] if vote.rule.grade is Grade.HINT else vote.rule.name)
+        if vote.finding.doubt:  # all are in doubt for one reason, and make one another no surer
+            voice = vote.finding.doubt
         said = voices[vote.failure_class]
         said[voice] = max(said.get(voice, 0.0), vote.probability)
         kin[vote.failure_class].update(vote.rule.also)

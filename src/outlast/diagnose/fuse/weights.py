@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from outlast.diagnose.findings import Doubt
 from outlast.diagnose.rules.table import Grade
 from outlast.model.terms import FailureClass
 
@@ -25,6 +26,8 @@ class Weights:
     later       a root of another class that came after the first
     kin         how much a class competes that the winner's rule names as fitting too
     shared      what is left of the doubt when several ranks say the same of a program, or several devices of software
+    doubts      what may not be of the job: it is older than all that the job itself says, which two clocks in two zones can do too; or a kernel tells
+                of a process that it ended while all ranks live, so that it was none of them, though it may be one that they needed
     certain     no verdict is surer than this: logs omit things
     """
 
@@ -35,6 +38,7 @@ class Weights:
     later: float = 0.75
     kin: float = 0.3
     shared: float = 0.7
+    doubts: Mapping[Doubt, float] = field(default_factory=lambda: {"older": 0.45, "stranger": 0.2})
     certain: float = 0.97
 
 
@@ -53,7 +57,7 @@ ONE_VOICE: dict[str, str] = {
     **dict.fromkeys(("desync.ahead", "desync.absent", "desync.mismatch"), "order"),
     **dict.fromkeys(("cpu.soft_lockup", "cpu.hard_lockup", "cpu.rcu"), "lockup"),
     **dict.fromkeys(("memory.corrected", "memory.section"), "dimm"),
-    **dict.fromkeys(("oom.killed", "oom.invoked", "oom.systemd"), "oom"),
+    **dict.fromkeys(("oom.killed", "oom.invoked", "oom.systemd", "slurm.oom"), "oom"),
     **dict.fromkeys(("cuda.ecc", "xid.48", "xid.dram"), "ecc"),
 }  # fmt: skip
 

@@ -4,7 +4,8 @@ Blocks of lines go through a sieve (`sieve.py`); what it lets through is held ag
 stacks, torchrun's table of failures, numbers under a header. A line is what the first rule that matches says it is. Nothing in a line can make this
 raise; a line longer than `LINE_BYTES` is read to that length, and a finding says so.
 
-Of one kind of finding from one rank, node and device the first `SAME_MAX` are handed on: a log may repeat a line a million times.
+Of one kind of finding from one rank, node and device the first `SAME_MAX` are handed on: a log may repeat a line a million times. After an hour without
+one handed on, by the log's own times, `SAME_LATER` more are: what a kernel's log repeats today counts, not what it said last week.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -21,13 +22,14 @@ from typing import Any
 from outlast.diagnose import ours
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.logs import failure_table, metrics, tracebacks, xids
-from outlast.diagnose.logs.prefixes import ANSI, rank_of_name, read_prefix
+from outlast.diagnose.logs.prefixes import ANSI, node_of_name, rank_of_name, read_prefix
 from outlast.diagnose.logs.sieve import Sieve
 from outlast.diagnose.logs.watchdog import Awaited, read_watchdog
 from outlast.diagnose.rules import LINE_RULES, RULES
 from outlast.diagnose.rules.table import Rule
 from outlast.diagnose.stacks import reader as stacks
 from outlast.diagnose.stacks.reader import Stack, StackReader
+from outlast.diagnose.stacks.workers import telling_frame, waits_for_work
 from outlast.model.terms import Mechanism
 from outlast.model.verdict import Evidence, Role
 
@@ -36,6 +38,8 @@ BLOCK_BYTES = 1 << 20
 LINE_BYTES = 8192
 TEXT_CHARACTERS = 400  # of a line that evidence keeps
 SAME_MAX = 24
+SAME_LATER = 2
+LATER_S = 3_600.0
 FINDINGS_MAX = 20_000
 CALLSTACK_LINES = 2000
 OWN_LINES = 80  # after a line that heads our own output, in a file of others
@@ -79,10 +83,11 @@ class LineReader:
     """The state over the lines of one file."""
 
     def __init__(self, name: str) -> None:
-        self._name, self._rank = name, rank_of_name(name)
+        self._name, self._rank, self._node = name, rank_of_name(name), node_of_name(name)
         self._line = 0  # of the last line of earlier blocks
         self._last: tuple[int, bytes] = (0, b"")  # the last line that is not blank
         self._seen: Counter[tuple[object, ...]] = Counter()
+        self._newest_s: dict[tuple[object, ...], float] = {}  # of what was handed on
         self._given = 0
         self._stack_seen = False
         self._own_left = 0
@@ -134,10 +139,14 @@ class LineReader:
     def _given_out(self, findings: Iterable[Finding]) -> Iterator[Finding]:
         for one in findings:
             key = (one.rule, one.rank, one.node, one.device, one.process if isinstance(one, Stack) else "")
+            if one.at_s is not None and one.at_s > self._newest_s.get(key, one.at_s) + LATER_S:
+                self._seen[key] = min(self._seen[key], SAME_MAX - SAME_LATER)
             self._seen[key] += 1
             if self._seen[key] > SAME_MAX or self._given >= FINDINGS_MAX or len(self._seen) > FINDINGS_MAX:
                 continue
             self._given += 1
+            if one.at_s is not None:
+                self._newest_s[key] = one.at_s
             yield one
 
     def _one(self, line: int, text: str, owners: tuple[int, ...]) -> list[Finding]:
@@ -196,6 +205,8 @@ class LineReader:
             self._tracebacks.feed(text)
             return None
         rule, match = self._matching(low, owners)
+        if rule is not None and metrics.says_nothing(low):
+            return None
         raised = self._tracebacks.feed(text) if self._tracebacks.active else None
         if raised is not None and raised.by_launcher and (rule is None or rule.name.startswith(BY_TYPE)):
             rule, match = RULES["elastic.stumbled"], None
@@ -238,12 +249,12 @@ class LineReader:
 
     def _stack(self, thread: stacks.Thread) -> list[Finding]:
         self._stack_seen = True
-        if not stacks.is_main(thread):
+        if not stacks.is_main(thread) or waits_for_work(thread.frames):
             return []
         doing = stacks.doing(thread.frames)
         rule = RULES[f"stack.{doing}"]
         prefix = read_prefix(thread.text)
-        shown = next((frame for frame in thread.frames), thread.text)
+        shown = telling_frame(thread.frames) or next(iter(thread.frames), thread.text)
         evidence = Evidence(self._name, thread.line, f"{thread.text.strip()} {shown}"[:TEXT_CHARACTERS], rule.role)
         rank = thread.rank if thread.rank is not None else prefix.rank if prefix.rank is not None else self._rank
         return [
@@ -285,7 +296,17 @@ class LineReader:
         rank = next((one for one in (prefix.rank, self._table.rank if self._table.active else None, self._rank) if one is not None), None)
         place = device or groups.get("device") or (self._device if rule.name.startswith(("clocks.", "ecc.", "remap.", "metric.", "nvlink.")) else None)
         evidence = Evidence(self._name, line, ANSI.sub("", text).strip()[:TEXT_CHARACTERS], rule.role)
-        common: tuple[Any, ...] = (evidence, rule.name, rule.failure_class, rule.mechanism, prefix.at_s, line, rank, groups.get("node") or prefix.node, place)
+        common: tuple[Any, ...] = (
+            evidence,
+            rule.name,
+            rule.failure_class,
+            rule.mechanism,
+            prefix.at_s,
+            line,
+            rank,
+            groups.get("node") or prefix.node or self._node,
+            place,
+        )
         awaited = read_watchdog(low) if rule.name in ("c10d.timeout", "c10d.status") else {}
         return Awaited(*common, **awaited) if awaited else Finding(*common)  # type: ignore[arg-type]
 

@@ -45,6 +45,20 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("retired_pages.pending", r"^(?:1|yes)", "metric.hbm"), ("pstate", r"gpu (?:is lost|requires reset)|unknown error", "metric.gpu"),
     ("utilization.gpu", r"gpu is lost|requires reset|unknown error", "metric.gpu"),
 )  # fmt: skip
+_NAME = re.compile(r"[a-z][a-z_]{0,40}(?:\.[a-z_]{1,40}){0,5}(?: \[[^\]]{1,10}\])?")
+# a field of a table at the end of its line, and in it that there is nothing: nvidia-smi -q and smartctl set the value apart by blanks, an exception does not
+_CLEAR = re.compile(r"(?: :|: {2,40}) {0,40}(?:0|0x0{1,8}|no|none|not active|n/a|\[n/a\]|pass(?:ed)?)$")
+
+
+def says_nothing(low: str) -> bool:
+    """Whether a line names a fault only to say that there is none, or what its own numbers mean: a description, a header, a field that is clear."""
+    return low.startswith(("# help ", "# type ", "dcgm_fi_")) or is_header(low) or _CLEAR.search(low[-80:].rstrip()) is not None
+
+
+def is_header(low: str) -> bool:
+    """The names of nvidia-smi's columns, and nothing but names."""
+    cells = [cell.strip() for cell in low.split(",")]
+    return len(cells) >= 2 and all(_NAME.fullmatch(cell) for cell in cells) and any("." in cell or "_" in cell for cell in cells)
 
 
 def exposed(low: str) -> tuple[str, str | None] | None:

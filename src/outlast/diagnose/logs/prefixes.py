@@ -37,6 +37,7 @@ _FIELD_HOST = re.compile(r"\b(?:_hostname|hostname|host|node|node_?name)\"? ?[:=
 _JOURNAL_TIME = re.compile(r"\"__REALTIME_TIMESTAMP\" ?: ?\"(\d{16})\"")
 FIELDS = 4_000  # of a line of JSON so much is looked at: its fields have no order
 _NAME_RANK = re.compile(r"(?:^|[/_.-])rank[_.-]?(\d{1,6})(?:[_.-]|$|/)|attempt_\d{1,4}/(\d{1,6})/")
+_NAME_NODE = re.compile(r"(?:^|/)dmesg-of-([A-Za-z0-9][\w.-]{0,80}?)(?:\.(?:txt|log))?$")  # so the command in docs/diagnosis.md calls it: dmesg tells no host
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,11 @@ def rank_of(head: str) -> int | None:
 def rank_of_name(name: str) -> int | None:
     found = _NAME_RANK.search(name)
     return None if found is None else next(int(group) for group in found.groups() if group is not None)
+
+
+def node_of_name(name: str) -> str | None:
+    found = _NAME_NODE.search(name)
+    return None if found is None else found[1]
 
 
 def _first(head: str, *patterns: re.Pattern[str]) -> str | None:

@@ -18,7 +18,7 @@ RULES: tuple[Rule, ...] = (
     root("mlx5.heat", r"port module event.{0,60}high temperature", C.THERMAL, G.LIKELY, MLX5 + "/events.c", also=(C.NIC, C.NETWORK)),
     root(
         "mlx5.cable",
-        r"port module event.{0,60}(?:cable|bus stuck|i2c|unplugged|unknown identifier|enforce part)",
+        r"port module event.{0,60}(?:cable(?! plugged)|bus stuck|i2c|unplugged|unknown identifier|enforce part)",
         C.NETWORK,
         G.LIKELY,
         MLX5 + "/events.c",

@@ -67,7 +67,7 @@ RULES: tuple[Rule, ...] = (
     ),
     messenger(
         "exit.kill",
-        r"signal 9 \(sigkill\)|exitcode ?:? ?-9\b|exit code:? -9\b|(?:exitcode|exit code|exit_code)[\"' ]{0,2}[:=]? ?137\b"
+        r"signal 9 \(sigkill\)|exitcode ?:? ?-9\b|exit code:? -9\b|(?:exitcode|exit code|exit_code)[\"' ]{0,2}[:=]? {0,8}137\b"
         r"|killed by signal 9|exit (?:status|code) 137|return code = -9|died with <signals\.sigkill"
         r"|worker .{0,40}was sent sigkill|terminated with signal sigkill",
         KILLED,
@@ -85,7 +85,7 @@ RULES: tuple[Rule, ...] = (
     ),
     messenger(
         "exit.bus",
-        r"signal 7 \(sigbus\)|exitcode ?: -7\b|(?:exitcode|exit code|exit_code)[\"' ]{0,2}[:=]? ?135\b|died with <signals\.sigbus"
+        r"signal 7 \(sigbus\)|exitcode ?: -7\b|(?:exitcode|exit code|exit_code)[\"' ]{0,2}[:=]? {0,8}135\b|died with <signals\.sigbus"
         r"|\bbus error\b",
         "posix signal(7): SIGBUS, a mapping that cannot be backed",
         failure_class=C.HOST_MEMORY,
@@ -94,7 +94,7 @@ RULES: tuple[Rule, ...] = (
     ),
     messenger(
         "exit.segv",
-        r"signal 11 \(sigsegv\)|exitcode ?: -11\b|(?:exitcode|exit code|exit_code)[\"' ]{0,2}[:=]? ?139\b|caught signal 11"
+        r"signal 11 \(sigsegv\)|exitcode ?: -11\b|(?:exitcode|exit code|exit_code)[\"' ]{0,2}[:=]? {0,8}139\b|caught signal 11"
         r"|segmentation fault|died with <signals\.sigsegv|return code = -11",
         "posix signal(7): SIGSEGV",
         failure_class=C.SOFTWARE_BUG,
@@ -119,7 +119,7 @@ RULES: tuple[Rule, ...] = (
     ),
     messenger(
         "exit.abort",
-        r"signal 6 \(sigabrt\)|exitcode ?: -6\b|(?:exitcode|exit code|exit_code)[\"' ]{0,2}[:=]? ?134\b|died with <signals\.sigabrt"
+        r"signal 6 \(sigabrt\)|exitcode ?: -6\b|(?:exitcode|exit code|exit_code)[\"' ]{0,2}[:=]? {0,8}134\b|died with <signals\.sigabrt"
         r"|fatal python error: aborted",
         "posix signal(7): SIGABRT",
         mechanism=SIGNAL,

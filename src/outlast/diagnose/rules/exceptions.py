@@ -72,7 +72,7 @@ RULES: tuple[Rule, ...] = (
         "torch.checkpoint",
         r"error\(s\) in loading state_dict|missing key\(s\) in state_dict|unexpected key\(s\) in state_dict"
         r"|missing key.{0,40}(?:checkpoint|state)|loaded state dict .{0,60}(?:size|different|match)|checkpoint .{0,80}(?:mismatch"
-        r"|incompatible)|could not find the metadata file",
+        r"|incompatible)|(?<!warning: )could not find the metadata file",
         C.USER_CODE,
         G.LIKELY,
         "torch nn/modules/module.py, optim/optimizer.py",

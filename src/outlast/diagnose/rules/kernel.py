@@ -137,6 +137,14 @@ RULES: tuple[Rule, ...] = (
         MLX5 + "/events.c",
         also=(C.NIC, C.POWER_SUPPLY),
     ),
+    root(  # before the rules of devices: what was corrected did no harm, whoever says it
+        "pcie.corrected",
+        r"aer: (?:multiple )?correct(?:ed|able) error|severity=corrected|corrected error message received|event severity: corrected",
+        C.IO_BOARD,
+        G.HINT,
+        AER,
+        also=(C.CHASSIS, C.GPU),
+    ),
     root(
         "pcie.gpu",
         r"(?:nvidia|amdgpu) " + BDF + r":? .{0,40}(?:aer: |pcie bus error|can't change power state|not responding|unable to change power)",
@@ -148,16 +156,8 @@ RULES: tuple[Rule, ...] = (
     root("pcie.nic", r"(?:mlx5_core|bnxt_en|ice|efa|ionic) " + BDF + r": (?:aer: |pcie bus error)", C.NIC, G.LIKELY, AER, also=(C.CHASSIS, C.IO_BOARD)),
     root("pcie.nvme", r"nvme " + BDF + r": (?:aer: |pcie bus error)", C.SSD, G.LIKELY, AER, also=(C.CHASSIS, C.IO_BOARD)),
     root(
-        "pcie.corrected",
-        r"aer: (?:multiple )?correct(?:ed|able) error|severity=corrected|corrected error message received|event severity: corrected",
-        C.IO_BOARD,
-        G.HINT,
-        AER,
-        also=(C.CHASSIS, C.GPU),
-    ),
-    root(
         "pcie.surprise",
-        r"surprise (?:link )?down|sdes|containment event|pciehp.{0,60}(?:link down|card not present)|link is down"
+        r"surprise (?:link )?down|\[ ?\d+\] sdes\b|containment event|pciehp.{0,60}(?:link down|card not present)|link is down"
         r"|downstream port containment|device .{0,30}lost from bus|pci link down",
         C.CHASSIS,
         G.POSSIBLE,

@@ -199,5 +199,6 @@ RULES: tuple[Rule, ...] = (
     ),
     messenger("nccl.ras", r"ras.{0,40}(?:mismatch|missing|unresponsive|error|timeout)", "nccl src/ras", mechanism=Mechanism.HANG),
     messenger("nccl.warn", r"nccl warn ", "nccl src/debug.cc"),
+    advice("nccl.plugin", r"nccl info (?:net|tuner|profiler|env)/plugin", "nccl src/plugin/plugin_open.cc: without a plugin it goes on with its own"),
     advice("nccl.advice", r"run with nccl_debug=|last error:$|check nccl warnings for the failure reason", "torch c10d NCCLUtils; nccl"),
 )

@@ -18,7 +18,7 @@ RULES: tuple[Rule, ...] = (
     root(
         "slurm.oom",
         r"oom[-_]kill event|detected \d+ oom|exceeded (?:job|step) memory limit|oom[ -]killed|some of (?:your processes"
-        r"|the step tasks) (?:may )?have been (?:killed|oom)|\bout_of_memory\b|task.{0,40}: out of memory|\bout_of_me\b"
+        r"|the step tasks) (?:may )?have been (?:killed|oom)|\bout_of_memory\b(?!\+0x)|task.{0,40}: out of memory|\bout_of_me\b"
         r"|exceeded .{0,20}memory limit.{0,30}being killed",
         C.HOST_MEMORY,
         G.NAMED,
@@ -103,7 +103,7 @@ RULES: tuple[Rule, ...] = (
     ),
     messenger(
         "kube.node_lost",
-        r"nodenotready|node is not ready|node\.kubernetes\.io/(?:unreachable|not-ready)|nodestatusunknown"
+        r"nodenotready|node is not ready|(?<!key: )node\.kubernetes\.io/(?:unreachable|not-ready)(?!:[a-z]{1,20} (?:op=|for \d))|nodestatusunknown"
         r"|node .{0,60}status is now: nodenotready|nodelost|kubelet stopped posting node status|kubeletnotready",
         KUBE,
         failure_class=C.CHASSIS,

@@ -149,7 +149,7 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "ecc.sram",
-        r"sram (?:uncorrect\w{3,6}|threshold exceeded)[^:]{0,24} {0,40}: {0,3}(?:[1-9]\d*|yes)|uncorrectable sram"
+        r"sram (?:uncorrect\w{3,6}|threshold exceeded)[^:]{0,24} {0,40}: {0,3}(?:[1-9]\d*|yes)|uncorrectable sram(?! sources)"
         r"|sram.{0,40}(?:uncorrectable|dbe|double.bit|threshold flag)",
         C.SRAM,
         G.NAMED,

@@ -17,7 +17,7 @@ from outlast.diagnose.rules import RULES
 from outlast.diagnose.stacks.reader import Stack, doing, function_of
 
 POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
-OUTLIERS_SHARE = 0.34  # more stacks than these are no outliers
+OUTLIERS_SHARE = 0.34  # more ranks than these are no outliers, however many processes and threads each has
 
 
 def compare(stacks: Sequence[Stack]) -> tuple[Finding, ...]:
@@ -29,7 +29,8 @@ def compare(stacks: Sequence[Stack]) -> tuple[Finding, ...]:
     kinds = [doing(one.frames) for one in newest]
     waiting = kinds.count("waiting")
     outliers = [(one, kind) for one, kind in zip(newest, kinds, strict=True) if kind != "waiting"]
-    if outliers and waiting and len(outliers) <= max(1, int(OUTLIERS_SHARE * len(newest))):
+    few = max(1, int(OUTLIERS_SHARE * len({_owner(one) for one in newest})))
+    if outliers and waiting and len({_owner(one) for one, _ in outliers}) <= few:
         return tuple(_outlier(one, {"loading": "stack.outlier_io", "loader": "stack.outlier_loader"}.get(kind, "stack.outlier_work")) for one, kind in outliers)
     if waiting == len(newest):
         odd = smallest_branch(newest)
@@ -43,6 +44,10 @@ def _without_common(stacks: Sequence[Stack]) -> list[Stack]:
     ways = Counter(way for way, _ in {(_way(one), owner) for one, owner in zip(stacks, owners, strict=True)})
     count = len(set(owners))
     return [one for one in stacks if doing(one.frames) == "waiting" or count < 3 or ways[_way(one)] * 2 <= count]
+
+
+def _owner(stack: Stack) -> object:
+    return (stack.evidence.file, stack.process) if stack.rank is None else stack.rank
 
 
 def _way(stack: Stack) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from outlast.diagnose import clocks, mixture, ours
 from outlast.diagnose.collectives import Blame, Dump, clock_offsets, find_blame
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse import decide
+from outlast.diagnose.history import marked_strangers, without_history
 from outlast.diagnose.laggards import find_laggards
 from outlast.diagnose.ledger import Recorded
 from outlast.diagnose.logs import read_lines
@@ -93,8 +94,11 @@ def _diagnose(gathered: Gathered, reading: _Reading) -> Diagnosis:
     # last, since logs tell how many ranks there are, which dumps of some backends do not
     blame = find_blame(dumps, unreadable=unreadable, world_size=mixture.world_size(reading.samples)) if gathered.dumps else None
     findings, blame = _on_one_clock(reading.findings.all(), dumps, blame, reading)
+    findings, old = without_history(findings, reading.samples)
+    if old:
+        reading.notes.say(old)
     odd = (*mixture.notes_of(reading.samples), *reading.notes.said, *gathered.said)
-    verdict = decide(findings, blame=blame, notes=odd)
+    verdict = decide(marked_strangers(findings), blame=blame, notes=odd)
     return Diagnosis(
         verdict, blame, (*odd, *reading.notes.skipped, *gathered.skipped), len(gathered.dumps), gathered.count - len(gathered.dumps), reading.done_bytes
     )
@@ -119,7 +123,7 @@ def _dumps(pieces: Sequence[Piece], reading: _Reading) -> tuple[list[Dump], dict
     for number, (why, names) in enumerate(by_why.items()):
         if number == NAMED_UNREADABLE_COUNT:
             rest = len(unreadable) - sum(len(names) for names in list(by_why.values())[:number])
-            reading.notes.say(f"{rest:,} more dumps cannot be read")
+            reading.notes.say(f"{rest:,} more {'dump' if rest == 1 else 'dumps'} cannot be read")
             break
         reading.notes.say(f"{some(names, len(names))} cannot be read as a dump: {why}")
     return dumps, unreadable
@@ -148,7 +152,8 @@ def _text(piece: Piece, reading: _Reading) -> None:
     except OSError as error:
         reading.notes.skip(error.strerror or str(error), piece.name)
     if lines.cut_count:
-        reading.notes.say(f"{piece.name}: {lines.cut_count:,} lines longer than {limits.EVIDENCE_LINE_MAX_BYTES:,} bytes, read as their beginnings and ends")
+        were = "line" if lines.cut_count == 1 else "lines"
+        reading.notes.say(f"{piece.name}: {lines.cut_count:,} {were} longer than {limits.EVIDENCE_LINE_MAX_BYTES:,} bytes, read as their beginnings and ends")
     reading.samples.append(sample)
 
 
