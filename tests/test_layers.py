@@ -35,7 +35,7 @@ MAY_USE: dict[str, set[str]] = {
     "engine": {"numpy"},
     "diagnose": {"numpy"},
     "sim": {"numpy"},
-    "planner": {"numpy"},
+    "planner": {"numpy", "numba"},
     "runtime": {"numpy", "xxhash", "safetensors", "ray"},
     "app": {"numpy", "rich", "matplotlib"},
 }

@@ -1,13 +1,15 @@
 """From the ledger of one struck run to what a Scenario needs, and to what another world size makes of it.
 
 Units      seconds.
-Symbols    w0, w  ranks of the run that was measured, of the one that is predicted;  c  cores that all ranks share
+Symbols    w0, w  ranks of the run that was measured, of the one that is predicted;  c  cores that all ranks share;  N  other programs that want them
 Method     Phases are those of `planner.fit.phases`, of each rung (spare, respawn) by itself. Of interruptions that came one into another only the last counts,
            as if it had come alone: a failure during a recovery starts it anew.
-           How phases change with the ranks is a model, and a coarse one: of what all ranks do at the same time (they enter main's function again, build a
-           sharded model, restore it; what a step does beside its pause) the share AT_ONCE is processor time on shared cores, and takes max(w, c) / max(w0, c)
-           times as long; the rest is waiting for one another, in turn, and takes as long as before. A respawn takes longer than a spare by the boot of one
-           process, however many ranks there are.
+           How phases change with the ranks is a model, and a coarse one. What a step does beside its pause is processor time on shared cores:
+           max(w, c) + N over max(w0, c) + N times as long, where N other programs want the cores as well. In a snapshot and in a recovery somebody always
+           waits for a message, and a spent spare's successor boots meanwhile: of all that wants the cores, ROOM more than there are cores cost nothing, and
+           each one beyond takes its part: max(w + 1 + N, c + ROOM) in the place of max(w, c) + N.
+           A respawn takes longer than a spare by the boot of one process, however many ranks there are. In a run with spares a spent spare's successor boots
+           at that time too; in one without there is none, and both this boot and what follows have one less to share the cores with.
            How often a strike finds no spare: Erlang's loss formula, spares as servers, with the time in which a spent spare is replaced as holding time; that
            time is what makes the formula give the share of respawns that was seen.
 Booking    Survivors that are ready early train, and wait in the collective: so the ledger books fewer seconds to detection, regroup and restore than lie
@@ -38,7 +40,7 @@ from outlast.planner.scenario import Extent, Unit
 RUNGS = (Rung.SPARE, Rung.RESPAWN)
 ENOUGH = 3  # recoveries of each rung
 LOAD_MAX = 1e6
-AT_ONCE = 0.25  # from runs of two, three and four ranks that are not judged, see benchmarks/RESULTS.md
+ROOM = 2  # from runs of two, three and four ranks that are not judged, see benchmarks/RESULTS.md
 Samples = tuple[float, ...]
 
 
@@ -61,10 +63,13 @@ class Fit:
     """What one run taught. `step_s`: undisturbed, its snapshot apart; `share`: of that, what the ledger books as productive; `stall_s`: of one snapshot.
 
     rate_per_s  of strikes as the ledger shows them, with its 90 % interval. They are drawn at a known rate; this is to see that none is missed
-    refill_s    until a spent spare is replaced
+    refill_s    until a spent spare is replaced; spares: kept in that run
+    others      programs besides the run that wanted the cores meanwhile
     """
 
     world_size: int
+    spares: int
+    others: float
     mttf_s: float
     pause_s: float
     step_s: float
@@ -82,7 +87,7 @@ class Fit:
         return statistics.fmean([sample_s for rung in RUNGS for sample_s in self.phases[rung].first_s])
 
 
-def fit(records: Records, *, mttf_s: float, spares: int, pause_s: float) -> Fit:
+def fit(records: Records, *, mttf_s: float, spares: int, pause_s: float, others: float = 0.0) -> Fit:
     """Of a run that sealed an image at each step. UsageError where it shows too little of either rung."""
     run = measured(records)
     phases = {rung: _sampled(records, rung) for rung in RUNGS}
@@ -95,7 +100,7 @@ def fit(records: Records, *, mttf_s: float, spares: int, pause_s: float) -> Fit:
     stall_s = seconds[Cause.STALL] / run.steps
     step_s = (work_s + seconds[Cause.STALL] - firsts_s) / (run.steps - recovered) - stall_s
     return Fit(
-        world_size=run.world_size, mttf_s=mttf_s, pause_s=pause_s,
+        world_size=run.world_size, spares=spares, others=others, mttf_s=mttf_s, pause_s=pause_s,
         step_s=step_s, share=seconds[Cause.PRODUCTIVE] / work_s, stall_s=stall_s,
         booked=sum(seconds[cause] for cause in STANDING) / run.standing_s, ettr=run.ettr,
         again_s=max(0.0, seconds[Cause.REPEATED] / run.interruptions - (step_s + stall_s) / 2),
@@ -122,21 +127,43 @@ def _rate_per_s(records: Records) -> tuple[float, float, float]:
 # --- another world size ------------------------------------------------------------------------------------
 
 
-def at_world_size(known: Fit, world_size: int, *, cores: int) -> Fit:
-    """The same with so many ranks on the same cores. See Method."""
-    factor = 1 - AT_ONCE + AT_ONCE * max(world_size, cores) / max(known.world_size, cores)
-    boot_s = max(0.0, statistics.fmean(known.phases[Rung.RESPAWN].regroup_s) - statistics.fmean(known.phases[Rung.SPARE].regroup_s))
+def elsewhere(known: Fit, *, world_size: int, spares: int, cores: int) -> Fit:
+    """The same with so many ranks and spares on the same cores. See Method."""
+    step = (max(world_size, cores) + known.others) / (max(known.world_size, cores) + known.others)
+    recovery = _shared(known, world_size, cores) / _shared(known, known.world_size, cores)
+    alone = _alone(known, cores) if known.spares and not spares else 1.0
+    spare, respawn = known.phases[Rung.SPARE], known.phases[Rung.RESPAWN]
+    boot_s = max(0.0, statistics.fmean(respawn.regroup_s) - statistics.fmean(spare.regroup_s))
+    phases = {
+        Rung.SPARE: _scaled(spare, recovery, 0.0, known.pause_s),
+        Rung.RESPAWN: _scaled(_scaled(respawn, recovery, boot_s, known.pause_s), alone, 0.0, known.pause_s),
+    }
+    (step_s,) = _slower((known.step_s,), step, known.pause_s)
+    return replace(
+        known, world_size=world_size, spares=spares, step_s=step_s, stall_s=recovery * known.stall_s, again_s=recovery * known.again_s, phases=phases
+    )
 
-    def slower(samples_s: Samples, alone_s: float = 0.0) -> Samples:
-        """All but the first `alone_s` of each."""
-        return tuple(min(one, alone_s) + factor * max(0.0, one - alone_s) for one in samples_s)
 
-    def scaled(one: Sampled, alone_s: float) -> Sampled:
-        return replace(one, regroup_s=slower(one.regroup_s, alone_s), restore_s=slower(one.restore_s), first_s=slower(one.first_s, known.pause_s))
+def _shared(known: Fit, world_size: int, cores: int) -> float:
+    """What wants the cores during a recovery, and has to wait for them."""
+    return max(world_size + 1 + known.others, cores + ROOM)
 
-    phases = {Rung.SPARE: scaled(known.phases[Rung.SPARE], 0.0), Rung.RESPAWN: scaled(known.phases[Rung.RESPAWN], boot_s)}
-    (step_s,) = slower((known.step_s,), known.pause_s)
-    return replace(known, world_size=world_size, step_s=step_s, stall_s=factor * known.stall_s, again_s=factor * known.again_s, phases=phases)
+
+def _alone(known: Fit, cores: int) -> float:
+    """A respawn without a spare that boots beside it, by one with."""
+    return max(known.world_size + known.others, cores) / max(known.world_size + 1 + known.others, cores)
+
+
+def _scaled(one: Sampled, factor: float, boot_s: float, pause_s: float) -> Sampled:
+    """All but one boot in each regroup and one pause in each first step."""
+    return replace(
+        one, regroup_s=_slower(one.regroup_s, factor, boot_s), restore_s=_slower(one.restore_s, factor, 0.0), first_s=_slower(one.first_s, factor, pause_s)
+    )
+
+
+def _slower(samples_s: Samples, factor: float, fixed_s: float) -> Samples:
+    """All but the first `fixed_s` of each."""
+    return tuple(min(one, fixed_s) + factor * max(0.0, one - fixed_s) for one in samples_s)
 
 
 def resampled(known: Fit, chance: random.Random) -> Fit:

@@ -60,7 +60,7 @@ def strikes_of(variant: Variant) -> list[Strike]:
 def carried_out(variant: Variant, folder: Path) -> Ran:
     ran = carry_out_run(variant, strikes_of(variant), folder / variant.name.replace(" ", "-").replace(",", ""), pause_s=PAUSE_S)
     told = ran.wrong if ran.run is None else told_of(ran.run)
-    said(f"  {clock()}  {variant.name}: {told}; {ran.busy_cores:.2f} cores busy")
+    said(f"  {clock()}  {variant.name}: {told}; {ran.busy_cores:.2f} cores busy, {ran.others:.1f} other programs on them")
     return ran
 
 
@@ -68,7 +68,7 @@ def kept(folder: Path) -> Ran:
     records = look(str(folder)).records
     run = measured(records)
     said(f"  fitted to the run in {folder}: {told_of(run)}")
-    return Ran(records, run, (), 0.0, "")
+    return Ran(records, run, (), 0.0, 0.0, "")
 
 
 def told_of(run: Measured) -> str:
@@ -89,6 +89,7 @@ def told_of_fit(known: Fit) -> str:
         f"fitted: step {known.step_s:.4f} s, of it productive {known.share:.1%}; snapshot {known.stall_s * 1e3:.2f} ms; medians of {rungs}; "
         f"a spent spare is replaced in {known.refill_s:.2f} s; booked {known.booked:.1%} of the seconds between fault and state in place; "
         f"{known.again_s:.3f} s repeated beyond half a step; "
+        f"{known.others:.1f} other programs on the cores; "
         f"a strike each {1 / rate_per_s:.2f} s ({1 / high_per_s:.2f} to {1 / low_per_s:.2f}), drawn with {known.mttf_s:g} s"
     )
 
@@ -149,14 +150,15 @@ def validate(args: argparse.Namespace, folder: Path) -> int:
     if first.records is None or first.run is None:
         return 1
     try:
-        known = fit(first.records, mttf_s=fitted.mttf_s, spares=fitted.spares, pause_s=PAUSE_S)
+        known = fit(first.records, mttf_s=fitted.mttf_s, spares=fitted.spares, pause_s=PAUSE_S, others=first.others)
     except UsageError as error:
         said(f"error: {error}")
         return 1
     said(f"  {told_of_fit(known)}")
     foreseen = predictions(known, targets)
     facts: dict[str, Any] = {
-        "machine": machine(), "fitted": {"variant": asdict(fitted), "run": asdict(first.run), "busy_cores": first.busy_cores}, "predicted_at": clock(),
+        "machine": machine(), "fitted": {"variant": asdict(fitted), "run": asdict(first.run), "busy_cores": first.busy_cores, "others": first.others},
+        "predicted_at": clock(),
         "predicted": [{"variant": asdict(one), **asdict(prediction)} for one, prediction in zip(targets, foreseen, strict=True)],
     }  # fmt: skip
     show_predictions(targets, foreseen)
@@ -167,7 +169,7 @@ def validate(args: argparse.Namespace, folder: Path) -> int:
     said("\n" + table(rows) + "\n")
     for line in verdicts:
         said(f"{'' if line.reached is None else 'reached    ' if line.reached else 'NOT reached'}  {line.text}".lstrip())
-    runs = [{"run": None if ran.run is None else asdict(ran.run), "wrong": ran.wrong, "busy_cores": ran.busy_cores} for _, _, ran in done]
+    runs = [{"run": None if ran.run is None else asdict(ran.run), "wrong": ran.wrong, "busy_cores": ran.busy_cores, "others": ran.others} for _, _, ran in done]
     write(args.json, facts | {"runs": runs, "lines": [asdict(line) for line in verdicts]})
     return 0 if all(line.reached is not False for line in verdicts) else 1
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.validate_plan.fit import Fit, Sampled, Samples, at_world_size, longer, lost_share, resampled
+from benchmarks.validate_plan.fit import Fit, Sampled, Samples, elsewhere, longer, lost_share, resampled
 from outlast.model.terms import FailureClass, Rung
 from outlast.planner import decisions
 from outlast.planner.course import Course, live
@@ -65,10 +65,13 @@ class Prediction:
 
 def predict(known: Fit, variant: Variant, *, cores: int, strikes_s: Sequence[float], seed: int) -> Prediction:
     """`strikes_s`: when the run will be struck; only `told_ettr` knows."""
-    here = at_world_size(known, variant.world_size, cores=cores)
-    chance = random.Random(seed)
+
+    def there(one: Fit) -> Fit:
+        return elsewhere(one, world_size=variant.world_size, spares=variant.spares, cores=cores)
+
+    here, chance = there(known), random.Random(seed)
     apart = APART if variant.world_size == known.world_size else math.hypot(APART, RANKS_APART)
-    again = [longer(at_world_size(resampled(known, chance), variant.world_size, cores=cores), math.exp(chance.gauss(0.0, apart))) for _ in range(RESAMPLES)]
+    again = [longer(there(resampled(known, chance)), math.exp(chance.gauss(0.0, apart))) for _ in range(RESAMPLES)]
     ettrs = np.concatenate([_ettrs(one, variant, seed=seed + number) for number, one in enumerate(again)])
     low, high = np.percentile(ettrs, [LOW, HIGH])
     mean = float(_ettrs(here, variant, seed=seed).mean())

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from benchmarks.validate_plan.fit import AT_ONCE, Fit, Sampled, at_world_size, fit, load_for, longer, lost_share, resampled
+from benchmarks.validate_plan.fit import ROOM, Fit, Sampled, elsewhere, fit, load_for, longer, lost_share, resampled
 from benchmarks.validate_plan.measured import Measured, measured
 from benchmarks.validate_plan.predict import Prediction, Variant, by_the_books, mixed, mttrs_s, predict, without_spare
 from benchmarks.validate_plan.score import Row, lines, table
@@ -154,15 +154,36 @@ def test_erlangs_formula_agrees_with_a_simulation_of_spares_that_are_replaced() 
 
 
 def test_more_ranks_on_the_same_cores_take_longer_and_the_boot_of_one_process_does_not(known: Fit) -> None:
-    """A quarter of what all do at the same time is processor time: four ranks take a quarter longer than two on two cores."""
-    assert AT_ONCE == 0.25
-    more = at_world_size(replace(known, world_size=2), 4, cores=2)
-    assert more.phases[Rung.SPARE].regroup_s == pytest.approx([0.375] * 4)
-    assert more.phases[Rung.RESPAWN].regroup_s == pytest.approx([0.2 + 0.375] * 3)
-    assert more.step_s == pytest.approx(0.05 + 1.25 * (known.step_s - 0.05))
+    """Three ranks and the process that boots are two more than two cores, which costs nothing; with four ranks five share what four shared."""
+    assert ROOM == 2
+    more = elsewhere(replace(known, world_size=3), world_size=4, spares=1, cores=2)
+    assert more.phases[Rung.SPARE].regroup_s == pytest.approx([1.25 * 0.3] * 4)
+    assert more.phases[Rung.RESPAWN].regroup_s == pytest.approx([0.2 + 1.25 * 0.3] * 3)
     assert more.stall_s == pytest.approx(1.25 * known.stall_s)
-    on_many_cores = at_world_size(known, 4, cores=8)
+    assert more.step_s == pytest.approx(0.05 + 4 / 3 * (known.step_s - 0.05))
+    fewer = elsewhere(replace(known, world_size=3), world_size=2, spares=1, cores=2)
+    assert fewer.phases[Rung.SPARE].regroup_s == pytest.approx([0.3] * 4)
+    assert fewer.step_s == pytest.approx(0.05 + 2 / 3 * (known.step_s - 0.05))
+    on_many_cores = elsewhere(known, world_size=4, spares=1, cores=8)
     assert on_many_cores == replace(known, world_size=4)
+
+
+def test_where_other_programs_want_the_cores_a_rank_more_or_less_makes_less_of_a_difference(known: Fit) -> None:
+    busy = replace(known, world_size=3, others=6.0)
+    more, fewer = (elsewhere(busy, world_size=world_size, spares=1, cores=2) for world_size in (4, 2))
+    assert more.phases[Rung.SPARE].regroup_s == pytest.approx([1.1 * 0.3] * 4)
+    assert fewer.phases[Rung.SPARE].regroup_s == pytest.approx([0.9 * 0.3] * 4)
+    assert more.step_s == pytest.approx(0.05 + 10 / 9 * (known.step_s - 0.05))
+
+
+def test_a_respawn_is_quicker_where_no_spare_boots_beside_it(known: Fit) -> None:
+    """Three processes on two cores instead of four: three quarters of the time, but for the pause in a first step."""
+    bare = elsewhere(replace(known, world_size=3), world_size=3, spares=0, cores=2).phases[Rung.RESPAWN]
+    assert bare.regroup_s == pytest.approx([0.75 * 0.5] * 3)
+    assert bare.restore_s == pytest.approx([0.75 * 0.1] * 3)
+    assert bare.first_s == pytest.approx([0.05 + 0.75 * 0.45] * 3)
+    fitted_so = replace(known, world_size=3, spares=0)
+    assert elsewhere(fitted_so, world_size=3, spares=0, cores=2) == fitted_so
 
 
 def test_a_mixture_has_both_rungs_in_their_shares() -> None:
@@ -198,7 +219,7 @@ def test_a_run_whose_recoveries_all_take_longer_keeps_its_steps(known: Fit) -> N
 def test_lost_time_is_what_arithmetic_says_where_failures_are_rare(known: Fit) -> None:
     """Each failure costs detection, regroup and restore by the books and half a step; besides there are stalls and what no step books as productive."""
     rare = replace(VARIANT, mttf_s=100.0, spares=0, duration_s=10_000.0)
-    said = predict(known, rare, cores=2, strikes_s=[], seed=1)
+    said = predict(replace(known, spares=0), rare, cores=2, strikes_s=[], seed=1)
     each_s = 0.8 * (0.1 + 0.5 + 0.1) + (known.step_s + known.stall_s) / 2
     kept = 1 - each_s / 100.0
     assert said.ettr == pytest.approx(0.9 * kept * known.step_s / (known.step_s + known.stall_s), rel=1e-3)
@@ -210,7 +231,7 @@ def test_lost_time_is_what_arithmetic_says_where_failures_are_rare(known: Fit) -
 
 def test_an_image_each_twentieth_step_loses_half_of_that_and_a_slow_first_step(known: Fit) -> None:
     rare = replace(VARIANT, mttf_s=500.0, spares=0, duration_s=20_000.0)
-    each, twentieth = (predict(known, replace(rare, snapshot_every=every), cores=2, strikes_s=[], seed=1) for every in (1, 20))
+    each, twentieth = (predict(replace(known, spares=0), replace(rare, snapshot_every=every), cores=2, strikes_s=[], seed=1) for every in (1, 20))
     stalls = (known.step_s + known.stall_s) / (known.step_s + known.stall_s / 20)
     more_s = 19 / 2 * known.step_s + known.first_mean_s - 2 * known.step_s - known.stall_s
     assert each.ettr * stalls - twentieth.ettr == pytest.approx(0.9 * more_s / 500.0, rel=0.05)
@@ -228,7 +249,8 @@ def test_a_strike_during_a_recovery_makes_one_family_of_two(known: Fit) -> None:
 
 def test_it_is_said_how_many_such_runs_outlast_itself_ends(known: Fit) -> None:
     """Recoveries of 1.2 s: struck each 0.6 s, six in a row come sooner or later; struck each minute, they do not."""
-    often, rarely = (predict(known, replace(VARIANT, mttf_s=mttf_s, spares=0, duration_s=60.0), cores=2, strikes_s=[], seed=1).ended for mttf_s in (0.6, 60.0))
+    bare = replace(known, spares=0)
+    often, rarely = (predict(bare, replace(VARIANT, mttf_s=mttf_s, spares=0, duration_s=60.0), cores=2, strikes_s=[], seed=1).ended for mttf_s in (0.6, 60.0))
     assert (often, rarely) == (1.0, 0.0)
 
 

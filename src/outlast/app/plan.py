@@ -49,6 +49,7 @@ def parser() -> Parser:
     ask.add_argument("--seed", type=_whole, metavar="N", default=0, help="of the simulation (0)")
     ask.add_argument("--replicas", type=_whole, metavar="N", help="simulated runs (as many as the answer needs in about a second)")
     ask.add_argument("--cores", type=_whole, metavar="N", help="processes to simulate in (all cores)")
+    ask.add_argument("--numba", action="store_true", help="simulate compiled (needs outlast[numba]): for many replicas, since compiling takes seconds")
     ask.add_argument("--ray", metavar="ADDRESS", help="simulate on a Ray cluster: its address, auto or local (needs outlast[ray]); same results")
     say = out.add_argument_group("how to say it")
     say.add_argument("--inputs", action="store_true", help="list every input with its value and its source")

@@ -6,6 +6,7 @@ import argparse
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from outlast.errors import UsageError
@@ -19,7 +20,7 @@ from outlast.planner.plan import PLAN_FAILURES, REPLICAS_LEAST, Plan, plan
 from outlast.planner.power import Draw, Power, power
 from outlast.planner.resolve import resolve
 from outlast.planner.scale import Scale, grid, scale
-from outlast.planner.sweep import Mapper, window
+from outlast.planner.sweep import Mapper, simulate, window
 
 GPUS_MOST = 10**9
 REPLICAS_MOST = 10**6
@@ -83,6 +84,17 @@ def _budget(text: str | None) -> Budget:
 
 
 def _mapper(args: argparse.Namespace) -> Mapper:
+    mapper = _machines(args)
+    if not args.numba:
+        return mapper
+    if find_spec("numba") is None:
+        raise UsageError("--numba needs the package numba", hint="pip install 'outlast[numba]'")
+    from outlast.planner.compiled import simulate_compiled
+
+    return lambda function, tasks: mapper(simulate_compiled if function is simulate else function, tasks)
+
+
+def _machines(args: argparse.Namespace) -> Mapper:
     if args.ray is not None:
         from outlast.runtime.on_ray import on_ray
 

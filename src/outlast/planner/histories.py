@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 
@@ -105,6 +105,12 @@ class Histories:
         generators = _generators(self.seed, column, self.first, self.replicas)
         while True:
             yield _columns(generators, ROWS, self.first, self.replicas)
+
+    def pieces(self, replicas: int) -> Iterator[Histories]:
+        """So many at a time, in their order; a multiple of BLOCK, so that nothing is drawn twice."""
+        for begin in range(0, self.replicas, replicas):
+            here = slice(begin, begin + replicas)
+            yield replace(self, first=self.first + begin, at_s=self.at_s[here], stream=self.stream[here], lemons=self.lemons[here])
 
     def one(self, replica: int) -> History:
         """Replica `first + replica` by itself."""

@@ -5,7 +5,10 @@ This module is pure: no clock, no files, no torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
 
 from outlast.model.terms import Cause
 from outlast.planner.saves import Floats
@@ -33,3 +36,11 @@ class Outcomes:
     wait_s: Floats
     waits: Counts
     beyond_bound: Flags
+
+    @staticmethod
+    def joined(parts: Sequence[Outcomes]) -> Outcomes:
+        """Of all replicas of these, one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        by_name = {one.name: np.concatenate([getattr(part, one.name) for part in parts]) for one in fields(Outcomes) if one.name != "seconds"}
+        return Outcomes(**by_name, seconds={cause: np.concatenate([part.seconds[cause] for part in parts]) for cause in Cause})

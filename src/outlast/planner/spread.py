@@ -119,7 +119,7 @@ def _mean_of_line(numbers: tuple[float, ...]) -> float:
 
 
 # Wichura, "Algorithm AS 241: The Percentage Points of the Normal Distribution", Applied Statistics 37(3), 1988: PPND16, relative error 1e-16.
-_NEAR = (
+NEAR = (
     (
         2509.0809287301226727, 33430.575583588128105, 67265.770927008700853, 45921.953931549871457,
         13731.693765509461125, 1971.5909503065514427, 133.14166789178437745, 3.387132872796366608,
@@ -129,7 +129,7 @@ _NEAR = (
         5394.1960214247511077, 687.1870074920579083, 42.313330701600911252, 1.0,
     ),
 )  # fmt: skip
-_MIDDLE = (
+MIDDLE = (
     (
         7.7454501427834140764e-4, 0.0227238449892691845833, 0.24178072517745061177, 1.27045825245236838258,
         3.64784832476320460504, 5.7694972214606914055, 4.6303378461565452959, 1.42343711074968357734,
@@ -139,7 +139,7 @@ _MIDDLE = (
         0.68976733498510000455, 1.6763848301838038494, 2.05319162663775882187, 1.0,
     ),
 )  # fmt: skip
-_FAR = (
+FAR = (
     (
         2.01033439929228813265e-7, 2.71155556874348757815e-5, 0.0012426609473880784386, 0.026532189526576123093,
         0.29656057182850489123, 1.7848265399172913358, 5.4637849111641143699, 6.6579046435011037772,
@@ -155,14 +155,14 @@ def normal_quantile(u: NDArray[np.float64]) -> NDArray[np.float64]:
     """The standard normal's quantiles, in the shape of `u`."""
     flat = u.ravel()
     q = flat - 0.5
-    out = q * _ratio(_NEAR, 0.180625 - q * q)
+    out = q * _ratio(NEAR, 0.180625 - q * q)
     tail = np.flatnonzero(np.abs(q) > 0.425)
     if tail.size:
         end = flat[tail]
         r = np.sqrt(-np.log(np.minimum(end, 1 - end)))
-        z = _ratio(_MIDDLE, r - 1.6)
+        z = _ratio(MIDDLE, r - 1.6)
         far = np.flatnonzero(r > 5)
-        z[far] = _ratio(_FAR, r[far] - 5)
+        z[far] = _ratio(FAR, r[far] - 5)
         out[tail] = np.copysign(z, q[tail])
     return out.reshape(u.shape)
 

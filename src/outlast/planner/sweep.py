@@ -89,6 +89,7 @@ class Summary:
         return float(self.ettr.std(ddof=1) / math.sqrt(len(self.ettr))) if len(self.ettr) > 1 else math.nan
 
 
+Run: TypeAlias = Callable[[Scenario, histories.Histories], Outcomes]
 Mapper: TypeAlias = Callable[[Callable[[Task], tuple[Summary, ...]], Sequence[Task]], Iterable[tuple[Summary, ...]]]
 
 
@@ -141,15 +142,15 @@ def _what_fails(scenario: Scenario) -> tuple[object, ...]:
     return (job.gpus, job.gpus_per_node, job.nodes_per_rack, job.duration_s, scenario.failures, scenario.lemons, scenario.repair.missed)
 
 
-def simulate(task: Task) -> tuple[Summary, ...]:
-    """All scenarios of a task, over the same failures."""
+def simulate(task: Task, run: Run = monte_carlo.run) -> tuple[Summary, ...]:
+    """All scenarios of a task, over the same failures. run: what lives through them."""
     scenarios = task.scenarios if task.uncertain else tuple(map(at_known_rates, task.scenarios))
     drawn = histories.draw(scenarios[0], seed=task.seed, replicas=task.replicas, first=task.first, uncertain=task.uncertain)
-    whole = tuple(_summary(scenario, monte_carlo.run(scenario, drawn)) for scenario in scenarios)
+    whole = tuple(_summary(scenario, run(scenario, drawn)) for scenario in scenarios)
     if not task.steady:
         return whole
     halves = [replace(one, job=replace(one.job, duration_s=one.job.duration_s / 2)) for one in scenarios]
-    return tuple(_second_half(one, _summary(half, monte_carlo.run(half, drawn))) for one, half in zip(whole, halves, strict=True))
+    return tuple(_second_half(one, _summary(half, run(half, drawn))) for one, half in zip(whole, halves, strict=True))
 
 
 def _second_half(whole: Summary, first: Summary) -> Summary:
