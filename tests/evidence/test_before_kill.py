@@ -72,6 +72,7 @@ class Scene:
         for worker, text in (stacks or {}).items():
             (self.folder / f"stacks-{worker}.txt").write_bytes(text)
         beacons = [(one, 100 + one, Beacon(one, 100 + one, rank=one - 1, step=6)) for one in range(1, workers + 1)]
+        self.beacons = [beacon for _, _, beacon in beacons]
         self.loop = Loop()
         self.evidence = Evidence(
             loop=self.loop, folder=self.folder, vault=folder, standing=lambda: beacons, logs=lambda _: {}, command=("true",), on_verdict=lambda *_: None,
@@ -187,6 +188,31 @@ def test_stacks_of_an_earlier_alarm_are_not_taken(tmp_path: Path) -> None:
         os.utime(path, (old_s, old_s))
         scene.evidence.before_kill(1, 101, hung=False)
         assert not (scene.kept() / "stacks-rank0.txt").exists()
+
+
+def test_stacks_of_before_a_process_came_to_where_it_stands_are_not_taken_and_it_is_asked(tmp_path: Path) -> None:
+    """Worker 1 was asked in a slow step, and hangs in the next one, two seconds ago; worker 2 stands where it stood when it was asked."""
+    glance = Slow(1e-6)
+    with closing(Scene(tmp_path, glance, workers=2, stacks={1: b"of the step before", 2: b"of this step"})) as scene:
+        for beacon in scene.beacons:
+            beacon.at_ns = int((glance.time_s - 2.0) * 1e9)
+        for worker, age_s in ((1, 3.0), (2, 1.0)):
+            at_s = glance.wall_s() - age_s
+            os.utime(scene.folder / f"stacks-{worker}.txt", (at_s, at_s))
+        scene.evidence.before_kill(1, 101, hung=True)
+        assert "signal 42 to 101" in glance.told
+        kept = scene.kept()
+    assert not (kept / "stacks-rank0.txt").exists()
+    assert (kept / "stacks-rank1.txt").read_bytes() == b"of this step"
+
+
+def test_what_a_process_writes_when_it_is_asked_stands_alone(tmp_path: Path) -> None:
+    path = tmp_path / "stacks-1.txt"
+    path.write_bytes(b"of the step before")
+    Glance().clear(path)
+    assert path.read_bytes() == b""
+    Glance().clear(tmp_path / "nothing")
+    assert not (tmp_path / "nothing").exists()
 
 
 @pytest.mark.parametrize("kind", ["fifo", "socket", "link to a device", "folder", "nothing"])

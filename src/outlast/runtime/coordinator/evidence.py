@@ -37,6 +37,7 @@ _PROC = ("stat", "wchan", "syscall")
 _TAIL_BYTES = 64 * 1024
 _STACKS_MAX_BYTES = 512 * 1024  # a hundred threads of forty frames
 _RECORDER_MAX_BYTES = 16 << 20
+_CLOCKS_S = 0.02  # a file's time is that of the kernel's last tick
 OnVerdict = Callable[[int, Mapping[str, object]], None]
 
 
@@ -61,10 +62,12 @@ class _Process:
 class _Case:
     """What is known of the interruption at hand: processes by worker, stacks and logs by rank.
 
-    Stacks that were written before `since_s` (wall clock) are of an earlier alarm.
+    `stands_s`: since when each stands where it does, on the wall clock, but not earlier than `since_s`. Stacks that were written before that are of an
+    earlier alarm: a step that is only slow is asked about too.
     """
 
     since_s: float
+    stands_s: dict[int, float] = field(default_factory=dict)
     processes: dict[int, _Process] = field(default_factory=dict)
     stacks: dict[int, bytes] = field(default_factory=dict)
     logs: dict[int, dict[str, Path]] = field(default_factory=dict)
@@ -120,6 +123,7 @@ class Evidence:
             if beacon.rank >= 0 and worker not in case.processes:
                 age_s = max(0.0, now_s - beacon.at_ns / 1e9)
                 case.processes[worker] = _Process(worker, beacon.rank, pid, beacon.phase.value, beacon.step, round(age_s, 3))
+                case.stands_s[worker] = max(case.since_s, self._glance.wall_s() - age_s - _CLOCKS_S)
                 case.logs[beacon.rank] = dict(self._logs(worker))
         return case
 
@@ -135,7 +139,7 @@ class Evidence:
     def _stacks(self, case: _Case, process: _Process, until_s: float = math.inf) -> bytes:
         """As much as can be read until then."""
         path, text = self._folder / f"stacks-{process.worker}.txt", b""
-        if self._glance.now_s() >= until_s or self._glance.written_s(path) < case.since_s:
+        if self._glance.now_s() >= until_s or self._glance.written_s(path) < case.stands_s[process.worker]:
             return b""
         for piece in self._glance.pieces(path, most_bytes=_STACKS_MAX_BYTES):
             text += piece
@@ -148,6 +152,7 @@ class Evidence:
         until_s, seen = min(until_s, self._glance.now_s() + limits.STACKS_WAIT_S), b""
         if self._glance.now_s() >= until_s or not self._glance.catches(process.pid, limits.STACKS_SIGNAL):
             return
+        self._glance.clear(self._folder / f"stacks-{process.worker}.txt")
         self._glance.signal(process.pid, limits.STACKS_SIGNAL)
         while self._glance.now_s() < until_s:
             before, seen = seen, self._take_stacks(case, process, until_s)

@@ -59,6 +59,15 @@ class Glance:
             return 0.0
         return found.st_mtime if stat.S_ISREG(found.st_mode) else 0.0
 
+    def clear(self, path: Path) -> None:
+        """Nothing is in the file any more: what comes next stands alone. Whoever writes there appends."""
+        with contextlib.suppress(OSError):
+            fd = os.open(path, os.O_WRONLY | _FLAGS)
+            try:
+                os.ftruncate(fd, 0)
+            finally:
+                os.close(fd)
+
     def pieces(self, path: Path, *, most_bytes: int, end: bool = False) -> Iterator[bytes]:
         """The file's beginning, or its `end`, in pieces of PIECE_BYTES. Nothing where there is no such file, or it is something else."""
         try:
