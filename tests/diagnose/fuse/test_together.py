@@ -8,7 +8,7 @@ from outlast.diagnose.collectives import Blame
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse import decide
 from outlast.diagnose.logs import read_lines
-from outlast.model.terms import Mechanism
+from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Blamed, Suspect, Verdict
 
 BLAMED = Blame("missing", "Rank 1 has not come to all_reduce 7.", ranks=(Blamed(1, 0.9),))
@@ -160,3 +160,12 @@ def test_where_stacks_clear_everybody_those_without_a_dump_stay_suspects() -> No
     blame = Blame("missing", "Others wait.", suspects=(Suspect(0, "cut"), Suspect(6, "no dump")), dumped=frozenset({1, 2, 3, 4, 5, 7}))
     got = verdict(blame, **stacks({3: "load", 5: "load", 7: "load"}))
     assert ([one.rank for one in got.ranks], [one.rank for one in got.suspects]) == ([], [0, 6])
+
+
+def test_of_a_rank_that_stands_it_is_not_said_that_it_raised() -> None:
+    blame = Blame("missing", "Rank 4 has not come.", ranks=(Blamed(4, 0.9),), edges=((1, 4, "x"), (2, 4, "x")), dumped=frozenset(range(8)))
+    got = verdict(blame, **stacks({4: "pack"}))
+    assert (got.failure_class, got.mechanism) == (FailureClass.USER_CODE, Mechanism.HANG)
+    assert "does not come on" in got.reason
+    assert "raised" not in got.action + got.reason
+    assert "twice" in got.next_test

@@ -13,7 +13,7 @@ from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.culprits import Blame, Culprits
 from outlast.diagnose.fuse.desync import Desync
 from outlast.diagnose.fuse.weigh import Vote
-from outlast.diagnose.fuse.words import NEXT_TEST, REFUTED, WORDS
+from outlast.diagnose.fuse.words import NEXT_TEST, REFUTED, WORDS, words_for
 from outlast.diagnose.stacks.reader import Stack, doing
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Evidence, Role
@@ -72,7 +72,8 @@ def reason_of(told: Told, notes: Sequence[str]) -> str:
 def _why(told: Told, *, repeated: bool) -> str:
     """The class and its first line; not the line where the graph's own sentence follows and says the same."""
     first = told.behind[0].finding
-    means = f"{WORDS[told.named].means[0].upper()}{WORDS[told.named].means[1:]}"
+    means = words_for(told.named, told.mechanism).means
+    means = f"{means[0].upper()}{means[1:]}"
     if first.rule.startswith("graph.") and repeated:
         return f"{means}."
     where = f"{first.evidence.file}:{first.evidence.line}" if first.evidence.line else first.evidence.file
@@ -152,14 +153,14 @@ def _named(ranks: Sequence[int]) -> str:
 
 def refuted_by_of(told: Told) -> str:
     if told.named is not _UNKNOWN:
-        return WORDS[told.named].refuted_by
+        return words_for(told.named, told.mechanism).refuted_by
     return REFUTED.get(told.culprits.how, "") if told.culprits.ranks or told.culprits.suspects else ""
 
 
 def next_test_of(told: Told) -> str:
     """The cheapest that tells more than what was given."""
     if told.named is not _UNKNOWN:
-        return WORDS[told.named].next_test
+        return words_for(told.named, told.mechanism).next_test
     ranks, how = [one.rank for one in told.culprits.ranks], "" if told.mechanism is None else told.mechanism.value
     if how == "hang" and (ranks or told.culprits.suspects):
         who = _named(ranks or [one.rank for one in told.culprits.suspects]).lower()

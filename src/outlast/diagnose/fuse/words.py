@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from outlast.model.terms import FailureClass
+from outlast.model.terms import FailureClass, Mechanism
 
 C = FailureClass
 
@@ -76,6 +76,17 @@ WORDS: dict[FailureClass, Words] = {
         "the same batch passes when read again", "load the same batch alone"),
     C.UNKNOWN: Words("the evidence does not say why", "restart from the last checkpoint, and keep what the next test gives", "", ""),
 }  # fmt: skip
+
+HUNG: dict[FailureClass, Words] = {  # where nothing was raised
+    C.USER_CODE: Words("the training script does not come on",
+        "look at the line where it stands, and at what it waits for; a restart may come to stand there again",
+        "the same step runs on another node unchanged", "take the stack of that process twice (py-spy dump --pid PID): does it stand, or go round?"),
+}  # fmt: skip
+
+
+def words_for(named: FailureClass, mechanism: Mechanism | None) -> Words:
+    return HUNG.get(named, WORDS[named]) if mechanism is Mechanism.HANG else WORDS[named]
+
 
 # what would show that another rank is guilty, by what showed this one
 REFUTED: dict[str, str] = {
