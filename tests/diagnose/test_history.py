@@ -128,7 +128,12 @@ WAITS, WORKS = "all_reduce (torch/distributed/distributed_c10d.py:2501)", "fetch
 def hang(**more: str) -> list[Finding]:
     """Four ranks of which one works, an OOM kill before their eyes, and `more`."""
     logs = {f"stack_rank_{rank}.txt": SPY.format(pid=rank + 70, frame=WORKS if rank == 2 else WAITS) for rank in range(4)}
-    return read(**logs, job=job(FORMS[0], ends="step 3"), dmesg=kernel((HOUR, OOM)), **more)[0]
+    return read(**logs | {"job": job(FORMS[0], ends="step 3"), "dmesg": kernel((HOUR, OOM))} | more)[0]
+
+
+def test_who_waits_for_its_loader_may_have_lost_a_worker_of_it() -> None:
+    stuck = SPY.format(pid=72, frame="_try_get_data (torch/utils/data/dataloader.py:1291)")
+    assert not any(one.doubt for one in marked_strangers(hang(**{"stack_rank_2.txt": stuck})))
 
 
 def test_where_all_ranks_live_a_kernel_has_killed_something_else() -> None:

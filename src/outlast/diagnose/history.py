@@ -6,7 +6,8 @@ OLD_S older is marked; one of a process that was ended, which leaves nothing beh
 a log that has the job's start in it. It weighs little, and is not nothing: a host's clock and a container's may be in two zones, so that it may be of the job
 after all. It counts for its class alone, not for how the job ended; and not even that where a newer line says the same, or where no two zones are so far apart.
 
-*Stranger*: a kernel ended some process, but each rank that left anything stands in a stack that was taken of it, and nothing says that one ended.
+*Stranger*: a kernel ended some process, but each rank that left anything stands in a stack that was taken of it, none of them waits for its data loader's
+workers, and nothing says that one ended.
 
 Not seen: a job whose own logs begin without times; logs that were begun anew long after the job (a resumed run, a log that was rotated).
 
@@ -21,7 +22,7 @@ from datetime import datetime, timezone
 
 from outlast.diagnose.findings import Doubt, Finding
 from outlast.diagnose.mixture import Day, Sample
-from outlast.diagnose.stacks.reader import Stack
+from outlast.diagnose.stacks.reader import Stack, doing
 from outlast.model.terms import Mechanism
 from outlast.model.verdict import Role
 
@@ -57,7 +58,7 @@ def marked_strangers(findings: Sequence[Finding]) -> list[Finding]:
     """The same findings; where all ranks live, those of processes that a kernel ended are marked."""
     stood = {one.rank for one in findings if isinstance(one, Stack) and one.rank is not None}
     left = {one.rank for one in findings if one.rank is not None}
-    if len(stood) < 2 or stood != left or any(_ended(one) for one in findings):
+    if len(stood) < 2 or stood != left or any(_ended(one) or _loads(one) for one in findings):
         return list(findings)
     return [_marked(one, "stranger") if one.rule.startswith(KILLS) and not one.doubt else one for one in findings]
 
@@ -69,6 +70,11 @@ def _marked(one: Finding, doubt: Doubt) -> Finding:
 
 def _ended(one: Finding) -> bool:
     return one.rule.startswith(("elastic.", "exit.")) or (one.mechanism in ENDS and not one.rule.startswith(KILLS))
+
+
+def _loads(one: Finding) -> bool:
+    """It waits for workers of its own, and those may have been ended."""
+    return isinstance(one, Stack) and doing(one.frames) == "loader"
 
 
 def _began_s(samples: Iterable[Sample], *, near_s: float | None) -> float | None:
