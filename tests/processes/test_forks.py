@@ -99,6 +99,12 @@ def asked(desk: Desk, forks: ForkDesk, house: House) -> int:
     return spec.worker
 
 
+def hurried(patch: pytest.MonkeyPatch, *, deadline_s: float, look_s: float) -> None:
+    """So long a fork may take, and so often its zygote is looked at."""
+    patch.setattr(forks, "ZYGOTE_FORK_DEADLINE_S", deadline_s)
+    patch.setattr(forks, "STARVING_LOOK_S", look_s)
+
+
 @pytest.fixture
 def house(tmp_path: Path) -> Iterator[House]:
     one = House(tmp_path)
@@ -122,8 +128,7 @@ def test_a_zygote_that_gives_no_answer_in_time_is_killed_and_the_reason_says_tha
     """It is stopped: it is not ready to run, so no want of a processor excuses it."""
     desk = make("nothing")
     begun = desk.begin()
-    monkeypatch.setattr(forks, "ZYGOTE_FORK_DEADLINE_S", 1.0)
-    monkeypatch.setattr(forks, "STARVING_LOOK_S", 0.1)
+    hurried(monkeypatch, deadline_s=1.0, look_s=0.1)
     os.kill(begun.pid, signal.SIGSTOP)
     pid, worker = begun.pid, asked(desk, begun, house)
     desk.until(lambda: worker in desk.record.failed, "the failure")
@@ -137,8 +142,7 @@ def test_an_answer_that_lies_there_already_is_read_before_the_zygote_is_given_up
     """It was the launcher that stood still: when it looks at last, the time is over, and the answer waits behind the timer."""
     desk = make("answer")
     begun = desk.begin()
-    monkeypatch.setattr(forks, "ZYGOTE_FORK_DEADLINE_S", 0.0)
-    monkeypatch.setattr(forks, "STARVING_LOOK_S", 0.0)
+    hurried(monkeypatch, deadline_s=0.0, look_s=0.0)
     client = desk.clients[0]
     desk.loop.remove_reader(client._sock.fileno())  # so that nobody reads but whoever looks
     worker = asked(desk, begun, house)

@@ -10,35 +10,22 @@ from outlast.diagnose.fuse import decide
 from outlast.diagnose.logs import read_lines
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Blamed, Suspect, Verdict
+from tests.diagnose._torchrun import failed, failure_table
 
 BLAMED = Blame("missing", "Rank 1 has not come to all_reduce 7.", ranks=(Blamed(1, 0.9),))
 SUSPECTED = Blame("missing", "Rank 1 left no evidence.", suspects=(Suspect(1, "no dump"), Suspect(2, "no dump")))
-TABLE = """torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
-============================================================
-train.py FAILED
-------------------------------------------------------------
-Failures:
-[1]:
-  time      : 2026-01-02_03:04:06
-  host      : n1
-  rank      : 0 (local_rank: 0)
-  exitcode  : -15 (pid: 10)
-  error_file: <N/A>
-  traceback : Signal 15 (SIGTERM) received by PID 10
-------------------------------------------------------------
-Root Cause (first observed failure):
-[0]:
-  time      : 2026-01-02_03:04:05
-  host      : n1
-  rank      : 1 (local_rank: 1)
-  exitcode  : {code} (pid: 11)
-  error_file: <N/A>
-  traceback : {words}
-============================================================
-"""
-KILLED = TABLE.format(code=-9, words="Signal 9 (SIGKILL) received by PID 11")
-ABORTED = TABLE.format(code=-6, words="Signal 6 (SIGABRT) received by PID 11")
-LEFT = TABLE.format(code=1, words="To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html")
+
+
+def table(exit_code: int, said: str) -> str:
+    """Rank 1 failed so, and rank 0 was closed."""
+    first = failed(rank=1, pid=11, exit_code=exit_code, said=said, second=5)
+    other = failed(rank=0, pid=10, exit_code=-15, said="Signal 15 (SIGTERM) received by PID 10", second=6)
+    return f"torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n{failure_table(first=first, other=other)}"
+
+
+KILLED = table(-9, "Signal 9 (SIGKILL) received by PID 11")
+ABORTED = table(-6, "Signal 6 (SIGABRT) received by PID 11")
+LEFT = table(1, "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html")
 RAISED = '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/srv/train.py", line 3, in <module>\n[rank1]: IndexError: list index out of range\n'
 STACK = """Timeout (0:00:05)!
 Thread 0x00007f1617fff6c0 (most recent call first):

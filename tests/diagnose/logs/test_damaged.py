@@ -12,29 +12,12 @@ from outlast.diagnose.logs.lines import TEXT_CHARACTERS
 from outlast.diagnose.logs.metrics import Csv, StepTimes, exposed
 from outlast.diagnose.rules import RULES
 from outlast.diagnose.stacks.reader import Stack
+from tests.diagnose._torchrun import failed, failure_table
 
-TABLE = """============================================================
-train.py FAILED
-------------------------------------------------------------
-Failures:
-[1]:
-  time      : 2026-01-02_03:04:06
-  host      : n1
-  rank      : 3 (local_rank: 3)
-  exitcode  : -15 (pid: 13)
-  error_file: <N/A>
-  traceback : Signal 15 (SIGTERM) received by PID 13
-------------------------------------------------------------
-Root Cause (first observed failure):
-[0]:
-  time      : 2026-01-02_03:04:05
-  host      : n1
-  rank      : 1 (local_rank: 1)
-  exitcode  : -9 (pid: 11)
-  error_file: <N/A>
-  traceback : Signal 9 (SIGKILL) received by PID 11
-============================================================
-"""
+TABLE = failure_table(
+    first=failed(rank=1, pid=11, exit_code=-9, said="Signal 9 (SIGKILL) received by PID 11", second=5),
+    other=failed(rank=3, pid=13, exit_code=-15, said="Signal 15 (SIGTERM) received by PID 13", second=6),
+)
 SPY = """Process 70: /usr/bin/python3 -u train.py
 Python v3.11.7 (/usr/bin/python3.11)
 

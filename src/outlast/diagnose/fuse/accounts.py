@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.rules import RULES
-from outlast.diagnose.stacks.reader import Stack, doing
+from outlast.diagnose.stacks.reader import Stack, doing, newest_of_ranks
 from outlast.model.terms import Mechanism
 from outlast.model.verdict import Role
 
@@ -112,10 +112,7 @@ def _left(table: dict[int, Finding], by_rank: dict[int, list[Finding]]) -> froze
 
 
 def _stances(findings: Sequence[Finding]) -> tuple[frozenset[int], frozenset[int]]:
-    newest: dict[tuple[int, str, str], str] = {}
-    for one in findings:
-        if isinstance(one, Stack) and one.rank is not None:
-            newest[one.rank, one.process, one.thread] = doing(one.frames)
-    waiting = {rank for (rank, _, _), what in newest.items() if what == "waiting"}
-    busy = {rank for (rank, _, _), what in newest.items() if what not in ("waiting", "idle")}
+    kinds = {rank: {doing(one.frames) for one in stacks} for rank, stacks in newest_of_ranks(findings).items()}
+    waiting = {rank for rank, some in kinds.items() if "waiting" in some}
+    busy = {rank for rank, some in kinds.items() if some - {"waiting", "idle"}}
     return frozenset(waiting - busy), frozenset(busy)

@@ -27,7 +27,7 @@ from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.accounts import PEER, Accounts
 from outlast.diagnose.fuse.weigh import Vote
 from outlast.diagnose.ledger import RULE as WITNESSED
-from outlast.diagnose.stacks.reader import Stack, doing_what
+from outlast.diagnose.stacks.reader import Stack, doing_what, newest_of_ranks
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Blamed, Role, Suspect
 
@@ -213,8 +213,8 @@ def _past_the_others(blame: Blame, findings: Sequence[Finding]) -> frozenset[int
     for them. A barrier tells, since no name of another operation is the same in stacks and dumps for sure."""
     if not blame.stances.awaited or "barrier" in blame.stances.awaited:
         return frozenset()
-    newest = {(one.rank, one.process, one.thread): one for one in findings if isinstance(one, Stack) and one.rank is not None}
-    return frozenset(one.rank for one in newest.values() if one.rank is not None and doing_what(one.frames) == ("waiting", "barrier"))
+    barrier = ("waiting", "barrier")
+    return frozenset(rank for rank, stacks in newest_of_ranks(findings).items() if any(doing_what(one.frames) == barrier for one in stacks))
 
 
 def _elsewhere(findings: Sequence[Finding]) -> int | None:

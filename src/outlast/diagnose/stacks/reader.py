@@ -12,6 +12,7 @@ This module is pure: no clock, no files, no torch.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from outlast.diagnose.findings import Finding
@@ -155,6 +156,16 @@ def short(path: str) -> str:
 
 def function_of(frame: str) -> str:
     return frame.partition(" (")[0].rsplit(".", 1)[-1].rsplit("::", 1)[-1]
+
+
+def newest_of_ranks(findings: Iterable[Finding]) -> dict[int, list[Stack]]:
+    """Of each rank, the newest stack of each of its threads. Those of which nobody knows the rank are left out."""
+    newest = {(one.rank, one.process, one.thread): one for one in findings if isinstance(one, Stack)}
+    by_rank: dict[int, list[Stack]] = {}
+    for one in newest.values():
+        if one.rank is not None:
+            by_rank.setdefault(one.rank, []).append(one)
+    return by_rank
 
 
 def doing(frames: tuple[str, ...] | list[str]) -> str:
