@@ -1,13 +1,15 @@
 """Does the planner foresee real runs? Real training is struck by real SIGKILLs, fitted once, and predicted where it has never been.
 
-    make validate-plan-live                             about 45 minutes; nothing else should use the cores
-    python benchmarks/validate_plan/live.py --seconds 600 --keep FOLDER
+    make validate-plan-live                             about 40 minutes; nothing else should use the cores
+    python benchmarks/validate_plan/live.py --seconds 600 --strike-each 5 --keep FOLDER
 
+0. A short run is struck now and then, to see how long a recovery takes on this machine. Strikes come eight times as far apart from then on: nearer than five
+   times, outlast ends a run sooner or later, since six strikes in a row before a step is done are a crash loop; much further, and hardly any finds the
+   spare spent, so that nothing is learned of a respawn.
 1. One run (FSDP2, `job.py`) of one world size and one rate of strikes is fitted: phases by rung, what a step and a snapshot take.
 2. Six runs of other world sizes, rates, snapshot intervals and spares are predicted, and the predictions are printed and written down with their time.
 3. They are run, and scored: lost time (1 - ETTR), the 90 % interval of one run, median MTTR, beside the naive predictor.
-Strikes are a Poisson process, drawn ahead from `--seed`; a prediction knows its rate only, but for the column that says so. They come five times as far apart
-as recoveries take, or further: nearer than that, outlast ends a run sooner or later, since six strikes in a row before a step is done are a crash loop.
+Strikes are a Poisson process, drawn ahead from `--seed`; a prediction knows its rate only, but for the column that says so.
 Exit code 1 unless all that is wanted is reached.
 """
 
@@ -38,6 +40,8 @@ from outlast.errors import UsageError
 from outlast.runtime.ledger.view import look
 
 PAUSE_S = 0.04
+PROBE_S, PROBE_EACH_S = 60.0, 5.0
+APART = 8.0  # times what a recovery takes
 FITTED = Variant("fitted", world_size=3, mttf_s=1.0, snapshot_every=1, spares=1, duration_s=0.0, seed=0)
 TARGETS = (  # mttf_s is in units of `--strike-each` here
     replace(FITTED, name="more strikes", mttf_s=0.75),
@@ -126,10 +130,13 @@ def write(path: Path | None, facts: dict[str, Any]) -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=340.0, help="of each run that is predicted")
+    parser.add_argument("--seconds", type=float, default=280.0, help="of each run that is predicted")
     parser.add_argument("--fit-seconds", type=float, default=280.0, help="of the run that is fitted")
     parser.add_argument(
-        "--strike-each", type=float, default=5.0, metavar="SECONDS", help="mean, of the fitted run; the others are struck each 0.75 to 1.5 times as long"
+        "--strike-each",
+        type=float,
+        metavar="SECONDS",
+        help=f"mean, of the fitted run; the others are struck each 0.75 to 1.5 times as long (default: {APART:g} times what a recovery takes here)",
     )
     parser.add_argument("--seed", type=int, default=1, help="of the strikes; run k has seed + k")
     parser.add_argument("--fitted", type=Path, metavar="FOLDER", help="a run's folder, kept from before: fit to that, and run none")
@@ -139,13 +146,23 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def probed(folder: Path, *, seed: int) -> float | None:
+    """How far apart strikes are to come on this machine; None: the run tells nothing."""
+    variant = replace(FITTED, name="probe", mttf_s=PROBE_EACH_S, duration_s=PROBE_S, seed=seed)
+    ran = carried_out(variant, folder)
+    return None if ran.run is None or ran.run.mttr_median_s is None else round(APART * ran.run.mttr_median_s, 1)
+
+
 def validate(args: argparse.Namespace, folder: Path) -> int:
-    fitted = replace(FITTED, duration_s=args.fit_seconds, mttf_s=args.strike_each, seed=args.seed)
-    targets = [
-        replace(one, duration_s=args.seconds, mttf_s=one.mttf_s * args.strike_each, seed=args.seed + 1 + number)
-        for number, one in enumerate(TARGETS[: args.only])
-    ]
     said(f"{machine()}; each run lasts {args.seconds:g} s, the fitted one {args.fit_seconds:g} s; steps pause for {PAUSE_S:g} s")
+    each_s = probed(folder, seed=args.seed + 100) if args.strike_each is None else args.strike_each
+    if each_s is None:
+        return 1
+    fitted = replace(FITTED, duration_s=args.fit_seconds, mttf_s=each_s, seed=args.seed)
+    targets = [
+        replace(one, duration_s=args.seconds, mttf_s=one.mttf_s * each_s, seed=args.seed + 1 + number) for number, one in enumerate(TARGETS[: args.only])
+    ]
+    said(f"the fitted run is struck each {each_s:g} s")
     first = carried_out(fitted, folder) if args.fitted is None else kept(args.fitted)
     if first.records is None or first.run is None:
         return 1
