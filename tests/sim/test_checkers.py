@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -40,7 +41,9 @@ from outlast.sim.observations import (
     StartedThere,
     StepDone,
     Stock,
+    Told,
     WentOn,
+    Written,
 )
 from outlast.sim.shrink import shrink
 
@@ -79,15 +82,18 @@ def answered(rung: str, reason: str = "", **changes: object) -> Answered:
     return Answered(**(given | changes))  # type: ignore[arg-type]
 
 
-def noted(nodes: int = 1, moved: int | None = None, **changes: object) -> Noted:
-    """Rank 1 was killed in step 4."""
+def noted(nodes: int = 1, moved: int | None = None, begun: int | None = None, late_s: float = 0.0, **changes: object) -> Noted:
+    """Rank 1 was killed in step 4. `late_s`: the run was at work again so much before that was said."""
     given: dict[str, object] = {
         "id": 1, "mechanism": Mechanism.SIGNAL, "detected_s": 1.0, "ranks": (1,), "pids": (1002,), "rung": Rung.RESPAWN, "left_s": 1.1, "resumed_s": 1.2,
         "reason": "rank 1 ended: signal 9; step 3 is committed on a live rank",
+        "error": "signal 9" if "mechanism" not in changes else "",
     }  # fmt: skip
-    return Noted(Interruption(**(given | changes)), nodes, moved)  # type: ignore[arg-type]
+    record = Interruption(**(given | changes))  # type: ignore[arg-type]
+    return Noted(record, nodes, moved, begun, None if record.resumed_s is None else record.resumed_s - late_s)
 
 
+AT_S = 2_000.0  # long after the beginning
 ANEW = {"moves": False, "kept": (), "forked": ()}
 PLANS = [Planned(generation, (0,), 0, ()) for generation in range(1, 12)]
 STEP = [Regrouped(1, 2, (0, 1)), StepDone(7, 0, 20, 1, 1, (7,)), StepDone(8, 1, 20, 1, 1, (8,))]
@@ -145,7 +151,9 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
         ([*PLANS[:3], failed("3 whole restarts without enough progress in between")], "NotGivenUp"),
         ([*PLANS[:5], failed("2 whole restarts without enough progress in between")], "NotGivenUp"),
         ([*PLANS[:6], failed(f"the budget of {RESPAWNS_COUNT} replacements is spent")], "NotGivenUp"),
-        ([over(state="stopped", exit_code=130)], "Ends"),
+        ([over(state="stopped", exit_code=130, asked=((130, ""),))], "Ends"),
+        ([over(state="stopped", stop_asked=True, exit_code=1, reason="stop timed out", asked=((0, "its time is up"),))], "AsAsked"),
+        ([*STEP, failed("no node with room for ranks [1]", kinds=("lose_node",))], "NotTooSoon"),
         ([booked(startup=2.9)], "SecondsSum"),
         ([booked(startup=4.0, repeated=-1.0)], "SecondsSum"),
         ([booked(worked_s=5.9)], "SecondsSum"),
@@ -177,24 +185,38 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
         ([noted(resumed_s=1.3), noted(id=2, parent=1)], "Whole"),
         ([noted(restored_s=1.25)], "InOrder"),
         ([noted(moved=2)], "Charged"),
+        ([noted(begun=1, steps_repeated=2)], "ChargedAgain"),
+        ([noted(moved=1, begun=2, steps_lost=1)], "ChargedAgain"),
+        ([noted(late_s=0.1)], "BackWhen"),
+        ([noted(late_s=-0.1)], "BackWhen"),
+        ([RankGiven(7, PLAN, ()), noted(generation=1)], "ToldSince"),
+        ([noted(reason="rank 1 ended: signal 9;  cannot reach each other")], "Readable"),
+        ([noted(reason="ranks [] are taken by spares")], "Readable"),
+        ([noted(error="")], "Readable"),
+        ([Told("a hot spare ended before it could park: ")], "Readable"),
+        ([over(state="stopped", stop_asked=True, reason="stop: ", asked=((0, "stop: "),))], "Readable"),
+        ([Written("script", {"sharded": False}), Written("script", {"sharded": False})], "SaidWhatItIs"),
+        ([over(noted=False)], "SaidWhatItIs"),
         ([FirstFault("kill", 0.2, None, 0.01, 0.0)], "BackInTime"),
         ([FirstFault("stop", 0.5, 1.2, 0.01, 0.0)], "BackInTime"),
         ([MadeAnew(7, 1, 4, (3, 4))], "SealedUsed"),
         ([Stock(2, 1, 0.1)], "Stocked"),
         ([Stock(0, 1, 7.0)], "Stocked"),
+        ([Stock(1, 1, 7.0, 1)], "Stocked"),
         ([Diagnosed(1, {"a": 0.79}), acted("drain", "a")], "SureDrains"),
         ([Diagnosed(1, {"a": 0.79}), Diagnosed(1, {"a": 0.79}), acted("shrink", "a")], "SureDrains"),
         ([Diagnosed(1, {"a": 0.9}), acted("drain", "b")], "SureDrains"),
         ([acted("exclude", "a", "b"), acted("exclude", "c", at_s=5.0)], "WithinBudget"),
         ([DrainPlanned(3, (4, 4), 5, True)], "UndoesNothing"),
+        ([DrainPlanned(3, (5, 5), 5, True, (2,))], "Empties"),
         ([StartedThere("a", 7)], "NoWorkThere"),
     ],
 )
 def test_what_breaks_a_rule_is_seen_by_it_alone(seen: list[Observation], rule: str) -> None:
     jury = Jury()
     for one in seen:
-        jury.see(1.5, one)
-    assert [(one.rule, one.at_s) for one in jury.violations] == [(rule, 1.5)]
+        jury.see(AT_S, one)
+    assert [(one.rule, one.at_s) for one in jury.violations] == [(rule, AT_S)]
     assert jury.result == "bad"
 
 
@@ -208,7 +230,10 @@ def test_what_is_as_it_should_be_breaks_none() -> None:
         booked(), booked(worked_s=7.0), booked(startup=2.0, repeated=1.0),
         Diagnosed(1, {"a": 0.8, "b": 0.3}), acted("drain", "a"), Diagnosed(2, {"b": 0.3}), acted("drain", "b"),
         Diagnosed(3, {"c": 0.3}), Acted("drain", ("c",), True, 0.0, (2, 10.0)), acted("exclude", "c"), acted("page", at_s=1.0), acted("page", at_s=2.0),
-        acted("page", at_s=11.0), DrainPlanned(3, (4, 4), 5, False), DrainPlanned(4, (5, 5), 5, True),
+        acted("page", at_s=11.0), DrainPlanned(3, (4, 4), 5, False), DrainPlanned(4, (5, 5), 5, True), DrainPlanned(5, (5, 5), 5, False, (2,)),
+        Stock(1, 1, 7.0, 1, True), Stock(1, 1, 0.1, 1), Written("script", {"sharded": False}), Written("script", {"sharded": True}), Told("all is well"),
+        noted(moved=1, begun=2, steps_lost=1, steps_repeated=2), noted(id=4, late_s=0.01), noted(id=5, nodes=2, late_s=3.0), noted(id=6, resumed_s=None),
+        RankGiven(7, replace(PLAN, generation=8, fault_s=0.9, detected_s=1.0), ()), noted(id=7, generation=7, fault_s=0.95),
     ]  # fmt: skip
     for one in fine:
         jury.see(1.0, one)
@@ -232,7 +257,7 @@ def test_what_is_as_it_should_be_breaks_none() -> None:
 def test_ends_that_are_no_surprise_break_no_rule(end: list[Observation]) -> None:
     jury = Jury()
     for one in end:
-        jury.see(1.0, one)
+        jury.see(AT_S, one)
     assert (jury.result, jury.violations) == ("ok", [])
 
 

@@ -13,7 +13,7 @@ from outlast.model import limits
 from outlast.model.terms import Cause
 from outlast.sim.answering import ANSWERING
 from outlast.sim.checker import Checker, Violation
-from outlast.sim.endings import Ends, NotGivenUp
+from outlast.sim.endings import AsAsked, Ends, NotGivenUp, NotTooSoon
 from outlast.sim.noting import NOTING
 from outlast.sim.observations import (
     Arrived,
@@ -140,7 +140,7 @@ class SealedUsed(Checker):
 
 
 class Stocked(Checker):
-    """Spares that were spent are replaced, and there are never more than were asked for."""
+    """Spares that were spent are replaced, by such as were asked for, and there are never more."""
 
     of = (Stock,)
 
@@ -151,6 +151,8 @@ class Stocked(Checker):
             yield f"{seen.spares} spares live, and {seen.wanted} were asked for"
         if seen.spares < seen.wanted and seen.quiet_s > RESTOCKED_S:
             yield f"{seen.spares} spares live, and {seen.wanted} were asked for, {seen.quiet_s:.3f} s after anything happened"
+        if seen.others and seen.quiet_s > RESTOCKED_S and not seen.ended_early:
+            yield f"{seen.others} spares live that are not of the kind that was asked for, {seen.quiet_s:.3f} s after anything happened"
 
 
 class GoodOnly(Checker):
@@ -318,7 +320,7 @@ class SecondsSum(Checker):
 
 ALL: tuple[type[Checker], ...] = (
     OnePlan, OneOwner, Fenced, OnePoint, SealedOnly, SealedUsed, Stocked, GoodOnly, OnePast, LastGoodStays, SavesHurtNobody, NothingDurableLost, NothingLost,
-    NoFalseAlarm, OnlyTheGuilty, RightName, InTime, Room, AllThere, Prompt, SecondsSum, Ends, NotGivenUp, *ANSWERING, *NOTING, *POLICING,
+    NoFalseAlarm, OnlyTheGuilty, RightName, InTime, Room, AllThere, Prompt, SecondsSum, Ends, AsAsked, NotTooSoon, NotGivenUp, *ANSWERING, *NOTING, *POLICING,
 )  # fmt: skip
 
 
@@ -336,6 +338,7 @@ class Jury:
     def see(self, at_s: float, seen: Observation) -> None:
         self._over = self._over or isinstance(seen, (RunOver, NothingMoves))
         for checker in self._checkers.get(type(seen), ()):
+            checker.now_s = at_s
             for what in checker.see(seen):
                 self.violations.append(Violation(type(checker).__name__, at_s, what))
 

@@ -19,6 +19,8 @@ VERDICTS = {
     "whole restarts": (),
     "budget": (),
 }
+WAITS_S = {"no node with room": limits.NODE_WAIT_S, "cannot reach each other": limits.NODE_WAIT_S, "cannot be killed": limits.KILL_DEADLINE_S}
+NEAR_S = 1e-6
 
 
 class Ends(Checker):
@@ -56,6 +58,33 @@ class Ends(Checker):
             yield f"the run ended well at step {seen.committed} of {seen.until}"
         if seen.open_interruptions:
             yield f"the run ended well, and interruptions {list(seen.open_interruptions)} were never over"
+
+
+class AsAsked(Checker):
+    """A run that is stopped because somebody wanted it to end says who, and exits as that asked for."""
+
+    of = (RunOver,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, RunOver) and seen.state == "stopped" and (seen.exit_code, seen.reason) not in seen.asked:
+            yield f"the run is stopped with exit code {seen.exit_code} ({seen.reason}), and it was asked to stop with {list(seen.asked)}"
+
+
+class NotTooSoon(Checker):
+    """What is given up because it did not come in time had its time: at least since a step was committed last."""
+
+    of = (StepDone, Stretch, RunOver)
+
+    def __init__(self) -> None:
+        self._since_s = 0.0
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, RunOver):
+            self._since_s = self.now_s
+        elif seen.state == "failed":
+            for words, least_s in WAITS_S.items():
+                if words in seen.reason and self.now_s - self._since_s < least_s - NEAR_S:
+                    yield f"it gave up {self.now_s - self._since_s:.3f} s after a step, where {least_s:g} s are waited: {seen.reason}"
 
 
 class NotGivenUp(Checker):

@@ -14,7 +14,7 @@ from outlast.engine.protocol.rebuild import Remembered
 from outlast.engine.protocol.state import Stage
 from outlast.engine.protocol.worker import State
 from outlast.model import limits
-from outlast.model.messages import Beat, Checkpointed, Grant, OnLine, Progress
+from outlast.model.messages import Beat, Checkpointed, Finished, Grant, Hello, OnLine, Progress, Registered
 from outlast.model.records import Event, Interruption
 from outlast.model.terms import Phase
 from outlast.model.verdict import Verdict
@@ -22,7 +22,7 @@ from outlast.sim.crews import Parted
 from outlast.sim.disk import step_of
 from outlast.sim.endings import APART
 from outlast.sim.fleets import Echo
-from outlast.sim.observations import Answered, DrainPlanned, Offered, Planned, SaveFailed
+from outlast.sim.observations import Answered, DrainPlanned, Offered, Planned, SaveFailed, Told, Written
 from outlast.sim.options import NODES_MAX
 from outlast.sim.timeline import FIXED, ROUTINE
 from outlast.sim.verdicts import policy_of
@@ -45,7 +45,8 @@ class Headquarters:
         self._timers: dict[str, int] = {}  # name -> what the timeline calls it
         self._ledger: list[tuple[float, Any]] = []
         self.moved: dict[int, int] = {}  # interruption -> committed steps that it went back
-        self._drained_at: int | None = None  # how often anything had been struck when a drain began that nobody has planned for yet
+        self.begun: dict[int, int] = {}  # the same of steps that anybody had begun
+        self._drained: tuple[str, int] | None = None  # a node that nobody has planned the drain of yet, and how often anything had been struck when it began
         self.epoch = 1
         self.lives = True
         self.coordinator = self._coordinator(generation=0, interruption=1)
@@ -54,6 +55,10 @@ class Headquarters:
     @property
     def interruptions(self) -> dict[int, Interruption]:
         return {record.id: record for _, record in self._ledger if isinstance(record, Interruption)}
+
+    def has_noted(self, kind: str) -> bool:
+        """The ledger has an event of this kind."""
+        return any(isinstance(record, Event) and record.kind == kind for _, record in self._ledger)
 
     def _coordinator(self, *, generation: int, interruption: int) -> Coordinator:
         given = self._world.options
@@ -133,11 +138,11 @@ class Headquarters:
         now_s = self._world.now_s
         self.led(lambda: self._through_hub(self.coordinator.on_verdict(now_s=now_s, interruption=interruption, verdict=verdict)))
 
-    def drains(self) -> None:
+    def drains(self, node: str) -> None:
         """A node is being drained: the next plans are for that, unless something has struck a rank already of which the coordinator has not heard."""
         living = {p.worker for node in self._world.nodes for p in node.processes.values() if p.alive and not (p.hung or p.stopped)}
         unheard = any(member.worker not in living for member in self.coordinator.roster.live())
-        self._drained_at = None if unheard else len(self._world.strikes.struck)
+        self._drained = None if unheard else (node, len(self._world.strikes.struck))
 
     def _through_hub(self, outputs: list[Output]) -> list[Output]:
         return self.hub.led(outputs, now_s=self._world.now_s) if self.hub is not None else outputs
@@ -145,6 +150,12 @@ class Headquarters:
     def _heard(self, news: Any, *, told: bool = True) -> None:
         if isinstance(news, Checkpointed) and news.error:
             self._world.see(SaveFailed(news.step, news.error))
+        if isinstance(news, Hello):
+            self._world.has_greeted(news.worker)
+        elif isinstance(news, Registered):
+            self._world.back.registered()
+        elif isinstance(news, Finished):
+            self._world.back.finished(news.generation, now_s=self._world.now_s)
         if told and type(news) not in (Progress, Beat):
             self._world.say(brief(news))
 
@@ -166,15 +177,21 @@ class Headquarters:
             plans = [m.plan for m in coordinator.roster.members() if m.plan is not None and m.plan.generation == generation]
             steps = tuple(plan.step for plan in plans)
             world.see(Planned(generation, steps, committed, world.holders(committed), world.disks.newest_good()))
-            if self._drained_at is not None:
-                world.see(DrainPlanned(generation, steps, committed, self._drained_at == len(world.strikes.struck)))
-                self._drained_at = None
+            if self._drained is not None:
+                (node, struck), homes, self._drained = self._drained, coordinator.roster.homes, None
+                opened = coordinator.interruptions.open
+                alone = coordinator.stage is Stage.MOVING and not (world.done or world.stop_asked or (opened and opened[-1].pids))  # no process is named beside
+                left = tuple(rank for rank in range(world.options.ranks) if alone and homes.get(rank) == node)
+                world.see(DrainPlanned(generation, steps, committed, struck == len(world.strikes.struck), left))
             for folder in dict.fromkeys(plan.checkpoint for plan in plans if plan.checkpoint):
                 self._see_offered(generation, step_of(folder))
             world.planned()
             world.say(f"generation {generation} from step {min(steps, default=0)}")
             if (opened := coordinator.interruptions.open) and steps:
                 self.moved[opened[-1].id] = self.moved.get(opened[-1].id, 0) + max(0, committed - min(steps))
+                if world.options.way != "plain":
+                    self.begun[opened[-1].id] = self.begun.get(opened[-1].id, 0) + max(0, world.newest_begun - min(steps))
+            world.newest_begun = min(steps, default=world.newest_begun)
             if steps and min(steps) < committed:
                 world.rolled_back.append((committed, min(steps)))
                 world.committed = min(steps)
@@ -236,10 +253,12 @@ class Headquarters:
                 world.noted(output.record)
                 world.verdicts.noted(output.record)
             elif isinstance(output.record, Event):
+                world.see(Written(output.record.kind, output.record.data))
                 world.verdicts.written(output.record)
             self._ledger.append((-math.inf if output.at_once else world.now_s, output.record))
         elif isinstance(output, Tell):
             world.say(f"coordinator tells: {output.text}")
+            world.see(Told(output.text))
         elif isinstance(output, Manifest):
             step = output.step
             world.disks.write_manifest(output, lambda folder, error: self._manifest_written(step, folder, error))

@@ -398,6 +398,8 @@ class Node:
             self._world.stretches.give_up()
         if exit_code == 0:
             self._world.done.add(process.rank)
+        if process.rank < 0 and process.worker not in self.doomed and process.beacon.phase is not Phase.PARKED:
+            self._world.spare_ended_early = True
         if process.main is not None and inspect.getgeneratorstate(process.main) != inspect.GEN_RUNNING:
             process.main.close()
         rank = process.beacon.rank

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Iterator
 
 from outlast.model import limits
+from outlast.model.messages import Regroup
 from outlast.model.records import Interruption
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.sim.checker import Checker
-from outlast.sim.observations import FirstFault, Noted, Observation
+from outlast.sim.observations import FirstFault, Noted, Observation, RankGiven, RunOver, Told, Written
 
 TIMES = ("fault_s", "detected_s", "left_s", "regrouped_s", "restored_s", "resumed_s")  # in this order they come
 NOTICED_S = {"kill": 0.05, "exit": 0.05, "stop": limits.STOPPED_FLOOR_S + 0.1, "raise": 0.1}  # of a fault that comes alone, and a few latencies more
 BACK_S = 0.6  # likewise, until a step is committed again, where first steps are as quick as others
 LATENCIES = 10
+NEAR_S = 1e-6
+COMMITS_APART_S = 0.02  # those of one step
+UNREADABLE = re.compile(r"^\s|\s$|  |^$|: $|\b(None|True|False)\b|\(\)|\[\]|\{\}")
 
 
 class SaidOnce(Checker):
@@ -87,6 +92,88 @@ class Charged(Checker):
             yield f"interruption {seen.record.id} is said to have cost {seen.record.steps_lost} committed steps, and it cost {seen.moved}"
 
 
+class ChargedAgain(Checker):
+    """It is said to have cost as many steps that have to be done again as had been begun, and no fewer than had been committed."""
+
+    of = (Noted,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, Noted) or seen.nodes > 1 or seen.begun is None:
+            return
+        if not (seen.moved or 0) <= seen.record.steps_repeated <= seen.begun:
+            yield (
+                f"interruption {seen.record.id} is said to have cost {seen.record.steps_repeated} steps that are done again; {seen.begun} had been begun, "
+                f"and {seen.moved or 0} of them committed"
+            )
+
+
+class BackWhen(Checker):
+    """It is over when a later generation is at work, no sooner, and no later than the second of two ranks whose messages overtake each other could say it."""
+
+    of = (Noted,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, Noted) or seen.nodes > 1 or seen.record.resumed_s is None:
+            return
+        late_s = 2 * seen.latency_s + COMMITS_APART_S
+        if seen.back_s is None or not -NEAR_S <= seen.record.resumed_s - seen.back_s <= late_s:
+            yield f"interruption {seen.record.id} is said to be over at {seen.record.resumed_s:.6f}, and the run was at work again at {seen.back_s}"
+
+
+class ToldSince(Checker):
+    """Whoever goes on is told since when it has lost time, and since when that was known."""
+
+    of = (RankGiven, Noted)
+
+    def __init__(self) -> None:
+        self._told: dict[int, Regroup] = {}
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, RankGiven):
+            self._told[seen.plan.generation] = seen.plan
+        elif isinstance(seen, Noted) and seen.nodes == 1 and seen.record.parent is None:
+            one, plan = seen.record, self._told.get(seen.record.generation + 1)
+            if plan is None:
+                return
+            for name, told_s, known_s in (("struck", plan.fault_s, one.fault_s), ("known", plan.detected_s, one.detected_s)):
+                if known_s is not None and (told_s is None or told_s > known_s + NEAR_S):
+                    yield f"generation {plan.generation} is told that interruption {one.id} was {name} at {told_s}, and it was at {known_s:.6f}"
+
+
+class Readable(Checker):
+    """What people are told are sentences: nothing empty in them, and nothing that only a program understands."""
+
+    of = (Noted, Told, RunOver)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Noted):
+            one = seen.record
+            yield from (f"interruption {one.id} has the reason {part!r}" for part in one.reason.split("; ") if one.reason and UNREADABLE.search(part))
+            if one.mechanism in (Mechanism.SIGNAL, Mechanism.EXIT) and (not one.error or UNREADABLE.search(str(one.error))):
+                yield f"interruption {one.id} is called {one.mechanism.value}, with the error {one.error!r}"
+        elif isinstance(seen, Told) and UNREADABLE.search(seen.text):
+            yield f"it is told: {seen.text!r}"
+        elif isinstance(seen, RunOver) and seen.reason and UNREADABLE.search(seen.reason):
+            yield f"the run is over for the reason {seen.reason!r}"
+
+
+class SaidWhatItIs(Checker):
+    """Of the script it is written down once that it has steps, and once that its state is sharded: a coordinator that comes later has to know."""
+
+    of = (Written, RunOver)
+
+    def __init__(self) -> None:
+        self._said: list[object] = []
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Written) and seen.kind == "script":
+            if seen.data["sharded"] in self._said:
+                yield f"it is written down twice that the script has steps, sharded or not: {[*self._said, seen.data['sharded']]}"
+            self._said.append(seen.data["sharded"])
+        elif isinstance(seen, RunOver) and seen.trained and not seen.plain and not seen.noted:
+            yield "the run has trained, and it is not written down that its script has steps"
+
+
 class BackInTime(Checker):
     """A fault that comes alone is known, and over, as soon as its kind lets it be: nobody waits for what does not come."""
 
@@ -102,4 +189,4 @@ class BackInTime(Checker):
             yield f"a step was committed {seen.back_s:.3f} s after a {seen.kind} was known, and {bound_s:.3f} s are enough"
 
 
-NOTING: tuple[type[Checker], ...] = (SaidOnce, Whole, InOrder, Charged, BackInTime)
+NOTING: tuple[type[Checker], ...] = (SaidOnce, Whole, InOrder, Charged, ChargedAgain, BackWhen, ToldSince, Readable, SaidWhatItIs, BackInTime)

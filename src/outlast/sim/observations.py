@@ -168,7 +168,9 @@ class RunOver:
     """`alive`: processes with a rank that still live; `until`: the last step that was asked for; `stop_asked`: somebody wanted it to end; `refused`: input was;
     `strikes`: how often something was struck that may be taken for a fault; `done`: ranks that came to their end well; `blamed`: processes (pids) named
     by interruptions, but for one that the run was stopped in before all had left; `struck`: processes that were struck so;
-    `kinds`: of all that struck; `max_restarts`: whole restarts that are allowed without progress.
+    `kinds`: of all that struck; `max_restarts`: whole restarts that are allowed without progress. `asked`: exit code and reason of each time that somebody
+    wanted it to end. `noted`: the ledger says that the script has steps, or who was to write
+    that down may have been away.
     """
 
     state: str
@@ -190,6 +192,8 @@ class RunOver:
     struck: tuple[int, ...]
     kinds: tuple[str, ...]
     max_restarts: int
+    asked: tuple[tuple[int, str], ...] = ()
+    noted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,13 +256,18 @@ class Answered:
 @dataclass(frozen=True, slots=True)
 class Noted:
     """The run is over, and an interruption stands in its ledger so. `nodes`: how many, and so how many clocks there are. `moved`: by its generation the run
-    had gone on from a later step than it went on from then, by so many; None: it is not known (of
-    sharded state, all may have committed a step that not all have sealed).
+    had gone on from a later step than it went on from then, by so many; None: it is not known (of sharded state, all may have committed a step that not all
+    have sealed). `begun`: the same, counted from the newest step that anybody had asked for; None: of a script without steps. `back_s`: when a later
+    generation was first at work, by the clock of the records: when it had committed a step (sharded: all its ranks had), or a rank was past the last
+    one, or all processes of a script without steps had said that they run; None: none was. `latency_s`: a message takes up to so long.
     """
 
     record: Interruption
     nodes: int
     moved: int | None
+    begun: int | None = None
+    back_s: float | None = None
+    latency_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,11 +285,15 @@ class FirstFault:
 
 @dataclass(frozen=True, slots=True)
 class Stock:
-    """A step is committed, and `spares` live, of `wanted`. `quiet_s`: so long ago anything was struck or planned, or a process ended."""
+    """A step is committed, and `spares` live, of `wanted`. `quiet_s`: so long ago anything was struck or planned, or a process ended. `others`: spares of
+    another kind than was asked for. `ended_early`: a spare has ended before it could park, and nobody had killed it.
+    """
 
     spares: int
     wanted: int
     quiet_s: float
+    others: int = 0
+    ended_early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,12 +317,30 @@ class Acted:
 
 @dataclass(frozen=True, slots=True)
 class DrainPlanned:
-    """The plans of the generation in which a drained node has no ranks any more. `undisturbed`: nothing was struck since the drain began."""
+    """The plans of the generation in which a drained node has no ranks any more. `undisturbed`: nothing was struck since the drain began. `left`: ranks that
+    are to live there all the same.
+    """
 
     generation: int
     steps: tuple[int, ...]
     committed: int
     undisturbed: bool
+    left: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An event of the ledger."""
+
+    kind: str
+    data: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A line for whoever watches the run."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,5 +353,6 @@ class StartedThere:
 
 Observation = (
     Planned | RankGiven | Restored | Offered | Saved | SaveFailed | Pruned | Arrived | StepDone | Stretch | Regrouped | WentOn | RunOver | Named | Booked
-    | NothingMoves | Answered | Noted | Stock | FirstFault | MadeAnew | Diagnosed | Acted | DrainPlanned | StartedThere
+    | NothingMoves | Answered | Noted | Stock | FirstFault | MadeAnew | Diagnosed | Acted | DrainPlanned | StartedThere | Written
+    | Told
 )  # fmt: skip

@@ -61,6 +61,16 @@ class UndoesNothing(Checker):
             yield f"a node is drained, and generation {seen.generation} goes back from step {seen.committed} to {min(seen.steps)}"
 
 
+class Empties(Checker):
+    """A drain that nothing disturbs leaves nobody there."""
+
+    of = (DrainPlanned,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, DrainPlanned) and seen.undisturbed and seen.left:
+            yield f"a node is drained, and in generation {seen.generation} ranks {list(seen.left)} live there"
+
+
 class NoWorkThere(Checker):
     """Nothing is started on a node that was barred."""
 
@@ -71,4 +81,4 @@ class NoWorkThere(Checker):
             yield f"worker {seen.worker} is to be started on node {seen.node}, which is barred"
 
 
-POLICING: tuple[type[Checker], ...] = (SureDrains, WithinBudget, UndoesNothing, NoWorkThere)
+POLICING: tuple[type[Checker], ...] = (SureDrains, WithinBudget, UndoesNothing, Empties, NoWorkThere)

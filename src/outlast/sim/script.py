@@ -364,6 +364,8 @@ class Main:
             if self.world.stretches.is_rally(self.machine.committed):
                 yield from self.rally()
             self.machine.now_begun(over=self.is_over())
+            if not self.is_over():
+                self.world.asks_for_step(self.machine.committed + 1)
             if self.machine.broken:
                 plan = yield from self.stand_still(in_hook=False)
                 yield from self.follow(plan)

@@ -80,6 +80,11 @@ class Strikes:
         """Messages on some line may have waited for so long."""
         return sum(fault.for_s for _, fault, _ in self.struck if fault.kind == "lag")
 
+    @property
+    def muted_s(self) -> float:
+        """What some process said may have waited for so long."""
+        return sum(fault.for_s for _, fault, _ in self.struck if fault.kind == "mute")
+
     def pids(self) -> tuple[int, ...]:
         """Processes that may be blamed. Neither the store nor the coordinator has one here: nobody is to blame for them."""
         return tuple(sorted(pid for pid, kinds in self._kinds.items() if kinds - (set(HARMLESS) - {"corrupt_disk"})))

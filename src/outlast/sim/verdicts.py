@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from outlast.engine.default_policy import TEXT
-from outlast.engine.protocol.acting import BARRED, DECIDED, DRAINING, STOPPED
+from outlast.engine.protocol.acting import BARRED, DECIDED, DRAINING, FAILED_EXIT, STOPPED
 from outlast.model.messages import StartWorker
 from outlast.model.policy import Action, Policy, parse
 from outlast.model.records import Event, Interruption
@@ -143,9 +143,10 @@ class Verdicts:
             number = data["interruption"]
             assert isinstance(number, int), number
             self.own.add(number)
-            world.hq.drains()
+            world.hq.drains(str(data["node"]))
         elif event.kind == STOPPED:
             world.stop_asked = True
+            world.asked.append((FAILED_EXIT, str(data["reason"])))
 
     def ordered(self, node: str, message: object) -> None:
         """The coordinator's order to an agent; one that is said again is none."""

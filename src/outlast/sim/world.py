@@ -17,6 +17,7 @@ from outlast.model.messages import ForAgent
 from outlast.model.records import Interruption
 from outlast.model.terms import Cause, Mechanism, Phase
 from outlast.sim import fleets
+from outlast.sim.back import Back
 from outlast.sim.cables import Cable
 from outlast.sim.checkers import Jury
 from outlast.sim.collectives import Collectives
@@ -92,7 +93,9 @@ class World:
         self.commits: deque[tuple[float, int, int, int]] = deque(maxlen=COMMITS_KEPT)  # time, generation, rank, step
         self.committed = 0  # the newest step committed by anybody (sharded: sealed by all)
         self.last_step = 0  # the step that was committed last
+        self.newest_begun = 0  # step that anybody has asked for since the newest plan
         self._joined: dict[int, set[int]] = {}  # generation -> ranks that came to be in it
+        self.back = Back(options)
         self._planned_s = 0.0  # when the newest plan was made
         self.rolled_back: list[tuple[int, int]] = []  # step known, step gone back to
         self.marks: dict[str, int] = {}
@@ -101,6 +104,8 @@ class World:
         if self.fleet is not None:
             self.worked.only(self.fleet.without_likes(options.ranks))
         self.stop_asked, self.stop_asked_s = False, math.inf
+        self.asked: list[tuple[int, str]] = []  # exit code and reason of each time
+        self.spare_ended_early = False  # by itself, before it could park
         self.living = 0  # processes that live
         self.bound_s = math.inf
         self.stretches = Stretches(self, every_step=every_step)
@@ -178,6 +183,7 @@ class World:
     def ask_stop(self, *, reason: str, exit_code: int) -> None:
         """Somebody wants the run to end."""
         self.stop_asked, self.stop_asked_s = True, self.now_s
+        self.asked.append((exit_code, reason))
         self.hq.ask_stop(reason=reason, exit_code=exit_code)
 
     def see(self, seen: Observation) -> None:
@@ -260,6 +266,11 @@ class World:
             return tuple(p.rank for p in had if p.alive and p.worker not in p.node.doomed and not p.node.still.outlives_lease)
         return tuple(p.rank for p in had if (p.alive if p.worker not in p.node.doomed else p.pid not in self.strikes.pids()))
 
+    def has_greeted(self, worker: int) -> None:
+        """The coordinator hears that it runs."""
+        holders = tuple(process.worker for process in self.alive() if process.rank >= 0 and not process.dying)
+        self.back.greeted(self.coordinator.generation, worker, holders=holders, now_s=self.now_s)
+
     def planned(self) -> None:
         """The coordinator has made a plan just now."""
         self._planned_s = self.now_s
@@ -302,11 +313,14 @@ class World:
                 blamed=_blamed(interruptions, end), struck=self.strikes.pids(),
                 ranks=self.options.ranks, kinds=self.strikes.all_kinds(),
                 max_restarts=limits.RESTARTS_COUNT if self.options.max_restarts is None else self.options.max_restarts,
+                asked=tuple(self.asked), noted=self.options.nodes > 1 or self.hq.has_noted("script"),
             )
         )  # fmt: skip
         self._see_first_fault(interruptions)
+        latency_s = self.options.latency_s + self.strikes.muted_s
         for one in interruptions.values():
-            self.see(Noted(one, self.options.nodes, self.hq.moved.get(one.id) if self.options.way != "sharded" else None))
+            moved = self.hq.moved.get(one.id) if self.options.way != "sharded" else None
+            self.see(Noted(one, self.options.nodes, moved, self.hq.begun.get(one.id), self.back.after(one.generation), latency_s))
         if self.options.way != "plain":
             for one in interruptions.values():
                 times_s = tuple(at_s - BEGAN_S for at_s in (one.fault_s, one.detected_s, one.left_s, one.restored_s, one.resumed_s) if at_s is not None)
@@ -362,6 +376,9 @@ class World:
         publish(process, phase, now_s=self.now_s)
         self.stirred[process.node] = None
 
+    def asks_for_step(self, step: int) -> None:
+        self.newest_begun = max(self.newest_begun, step)
+
     def has_committed(self, process: Process, step: int) -> None:
         generation, self.last_step = process.machine.generation, step
         late = process.node.still.outlives_lease
@@ -371,6 +388,7 @@ class World:
             alone = len(holders) == 1 and one.worker in holders and not late and not one.dying
             owners = (one.worker,) if alone else tuple(p.worker for p in self.owners(one.rank) if not p.dying)
             self.see(StepDone(one.worker, one.rank, generation, step, process.content, owners, process.node.count, odd))
+            self.back.committed(generation, one.rank, now_s=self.now_s)
             self.worked.did(one.rank, step, self.now_s - process.step_began_s)
             if not self.stretches.silent:
                 self.commits.append((self.now_s, generation, one.rank, step))
@@ -386,7 +404,8 @@ class World:
         processes = self.nodes[0].processes.values()
         spares = sum(p.alive and p.rank < 0 and not p.dying and p.worker not in p.node.doomed for p in processes)
         since_s = max(BEGAN_S, self._planned_s, *(p.ended_s for p in processes), *(at_s for at_s, _, _ in self.strikes.struck))
-        self.see(Stock(spares, self.options.spares, self.now_s - since_s))
+        others = sum(p.alive and p.rank < 0 and p.kind != self.options.spare_kind and p.worker not in p.node.doomed for p in processes)
+        self.see(Stock(spares, self.options.spares, self.now_s - since_s, others, self.spare_ended_early))
 
     def _all_have_sealed(self, step: int) -> bool:
         """`step`, or a later one."""
@@ -409,7 +428,7 @@ class World:
 
     def leapt(self, count: int, last: int, step_s: float) -> None:
         """All ranks have done `count` steps of `step_s` each."""
-        self.committed, self.last_step = max(self.committed, last), last
+        self.committed, self.last_step, self.newest_begun = max(self.committed, last), last, max(self.newest_begun, last)
         self.worked.all_did(count, last, step_s)
         self.strikes.leapt(count)
         for mark in STEP_MARKS:

@@ -39,7 +39,7 @@ class Faults(Moving):
             out.append(SetTimer("gather", now_s + limits.COMPANION_WAIT_S))
         elif self.stage is Stage.HANDOVER and member.plan is not None and member.plan.donate:
             rare("who was to hand over is lost")
-            self.stage = Stage.LEAVING  # all others stand still as before: another one hands over, once this one is dead
+            self.stage, self._cut_short = Stage.LEAVING, False  # all others stand still as before: another one hands over, once this one is dead
             out.append(SetTimer("handover", None))
             if not member.dead and not member.condemned:
                 out += self._kill(now_s, [member], reason)

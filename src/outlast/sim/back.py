@@ -1,0 +1,43 @@
+"""When a generation was at work: the world's own watch of that, beside which the ledger's times are held."""
+
+from __future__ import annotations
+
+from outlast.sim.options import Options
+
+
+class Back:
+    """Times are of the world's clock, in seconds."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._did: dict[int, set[int]] = {}  # generation -> ranks that have committed a step in it
+        self._runs: set[int] = set()  # workers that have said so
+        self._has_steps = False  # somebody has said so
+        self._since_s: dict[int, float] = {}
+
+    def committed(self, generation: int, rank: int, *, now_s: float) -> None:
+        """Replicated state: one rank's commit is everybody's."""
+        if generation in self._since_s:
+            return
+        did = self._did.setdefault(generation, set())
+        did.add(rank)
+        if self._options.way != "sharded" or len(did) == self._options.ranks:
+            self._since_s[generation] = now_s
+
+    def greeted(self, generation: int, worker: int, *, holders: tuple[int, ...], now_s: float) -> None:
+        """`holders`: living processes that hold a rank. As long as nobody has said that the script has steps, nothing more is known than that they run."""
+        self._runs.add(worker)
+        if not self._has_steps and len(holders) == self._options.ranks and self._runs.issuperset(holders):
+            self._since_s.setdefault(generation, now_s)
+
+    def registered(self) -> None:
+        """The coordinator hears that the script has steps."""
+        self._has_steps = True
+
+    def finished(self, generation: int, *, now_s: float) -> None:
+        """The coordinator hears that a rank is past the last step: there may be none to commit."""
+        self._since_s.setdefault(generation, now_s)
+
+    def after(self, generation: int) -> float | None:
+        """When a generation after this one was first at work."""
+        return min((since_s for later, since_s in self._since_s.items() if later > generation), default=None)
