@@ -100,7 +100,8 @@ def test_without_a_view_output_passes_untouched(plain: tuple[LiveView, io.String
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [
-        *[(None, "-"), (0, "0 ms"), (0.0123, "12 ms"), (0.9996, "1.00 s"), (9.99, "9.99 s"), (59.94, "59.9 s")],
+        *[(None, "-"), (0, "0 ms"), (1e-9, "1 us"), (0.00036, "360 us"), (0.0004999, "500 us"), (0.0005001, "1 ms")],
+        *[(0.0123, "12 ms"), (0.9996, "1.00 s"), (9.99, "9.99 s"), (59.94, "59.9 s")],
         *[(59.96, "1 m 00 s"), (3599.6, "1 h 00 m"), (11_220, "3 h 07 m")],
     ],
 )

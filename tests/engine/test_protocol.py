@@ -252,6 +252,14 @@ def test_a_fault_before_the_first_commit_is_a_child_and_resumes_with_its_parent(
     assert parent.steps_repeated + child.steps_repeated == 1, "the step was begun once before the fault, and once after both"
 
 
+def test_a_step_that_was_cut_short_is_charged_once_though_who_was_to_hand_over_is_lost_too() -> None:
+    """Found by the swarm (seed 147): the parent and the child were both said to have cost it."""
+    world = a_world("respawn", fault("kill", 2, "body", 3), fault("kill", 0, "donating"))
+    ended_well(world)
+    parent, child = world.interruptions.values()
+    assert (child.parent, parent.steps_repeated, child.steps_repeated) == (parent.id, 1, 0)
+
+
 def test_a_commit_of_a_generation_does_not_close_the_fault_that_ends_it() -> None:
     """The tail of a step fails on one rank while the others commit: one interruption, resumed by the next generation's first commit."""
     world = a_world("in_place", fault("raise", 0, "passed", 1))

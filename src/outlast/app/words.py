@@ -23,9 +23,11 @@ def console_for(*, stderr: bool = False, environment: Mapping[str, str]) -> Cons
 
 
 def duration(seconds: float | None) -> str:
-    """3 ms, 1.24 s, 2 m 05 s, 3 h 07 m; "-" for None."""
+    """360 us, 3 ms, 1.24 s, 2 m 05 s, 3 h 07 m; "-" for None. What is not nothing is not said to be 0."""
     if seconds is None:
         return "-"
+    if 0 < seconds < 0.0005:
+        return f"{max(1.0, seconds * 1e6):.0f} us"
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 59.95:
