@@ -17,6 +17,9 @@ from outlast.sim.observations import FirstFault, Noted, Observation, RankGiven, 
 TIMES = ("fault_s", "detected_s", "left_s", "regrouped_s", "restored_s", "resumed_s")  # in this order they come
 NOTICED_S = {"kill": 0.05, "exit": 0.05, "stop": limits.STOPPED_FLOOR_S + 0.1, "raise": 0.1}  # of a fault that comes alone, and a few latencies more
 BACK_S = 0.6  # likewise, until a step is committed again, where first steps are as quick as others
+HUNG = ("hang", "deaf")
+ASKED_S = limits.HEARING_DEADLINE_S + limits.PING_DEADLINE_S  # once its deadline is over, all are asked how they stand
+FIRSTS = 5  # times a first step, a later first step may take
 LATENCIES = 10
 NEAR_S = 1e-6
 COMMITS_APART_S = 0.02  # those of one step
@@ -185,8 +188,18 @@ class BackInTime(Checker):
         slack_s = LATENCIES * seen.latency_s
         if seen.kind in NOTICED_S and seen.noticed_s > (bound_s := NOTICED_S[seen.kind] + slack_s + seen.first_step_s * (seen.kind == "raise")):
             yield f"a {seen.kind} was known {seen.noticed_s:.3f} s after it struck, and {bound_s:.3f} s are enough"
+        if seen.kind in HUNG and seen.within and seen.noticed_s > (bound_s := _deadline_s(seen) + slack_s):
+            yield f"a {seen.kind} after {seen.steps} steps was known {seen.noticed_s:.3f} s after it struck, and {bound_s:.3f} s are enough"
         if seen.back_s is not None and seen.back_s > (bound_s := BACK_S + slack_s + seen.first_step_s):
             yield f"a step was committed {seen.back_s:.3f} s after a {seen.kind} was known, and {bound_s:.3f} s are enough"
+
+
+def _deadline_s(seen: FirstFault) -> float:
+    """Of one that hangs within a step: the shortest there is, but for the first steps, which are compared with those of others, or with nothing."""
+    if seen.steps >= limits.FIRST_STEPS_COUNT:
+        return limits.STEP_FLOOR_S + ASKED_S
+    first_s = ASKED_S + FIRSTS * seen.first_step_s
+    return first_s + (limits.FIRST_STEPS_FLOOR_S if seen.steps else limits.FIRST_STEPS_DEADLINE_S)
 
 
 NOTING: tuple[type[Checker], ...] = (SaidOnce, Whole, InOrder, Charged, ChargedAgain, BackWhen, ToldSince, Readable, SaidWhatItIs, BackInTime)

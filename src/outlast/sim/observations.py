@@ -273,7 +273,8 @@ class Noted:
 @dataclass(frozen=True, slots=True)
 class FirstFault:
     """The run is over. What struck first was `kind`, and nothing else struck before it was known (`noticed_s` later), or, where `back_s` is not None, before
-    a step was committed again, `back_s` after that. A message takes up to `latency_s`, and the first step of a process up to `first_step_s`.
+    a step was committed again, `back_s` after that. A message takes up to `latency_s`, and the first step of a process up to `first_step_s`. It struck after
+    `steps` steps; `within`: in the next one, where it has a deadline of its own.
     """
 
     kind: str
@@ -281,6 +282,8 @@ class FirstFault:
     back_s: float | None
     latency_s: float
     first_step_s: float
+    steps: int = 0
+    within: bool = False
 
 
 @dataclass(frozen=True, slots=True)

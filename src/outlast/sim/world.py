@@ -41,6 +41,7 @@ from outlast.sim.trace import Trace
 from outlast.sim.verdicts import Verdicts
 
 COMMITS_KEPT = 100_000
+WITHIN_MARKS = ("body", "reduced", "prepared", "voting", "passed", "applied")  # a snapshot has a deadline of its own, and so has what lies between two steps
 BEGAN_S = 100.0  # not 0: a time that somebody forgot is seen
 
 
@@ -351,7 +352,9 @@ class World:
         if worker and pid_of(worker) in first.pids and first.detected_s < next_s:
             alone = first.resumed_s is not None and first.resumed_s < min(next_s, self.stop_asked_s)
             back_s = first.resumed_s - first.detected_s if alone and first.resumed_s is not None else None
-            self.see(FirstFault(fault.kind, first.detected_s - at_s, back_s, self.options.latency_s, self.options.first_step_s + self.options.step_s))
+            within = fault.mark in WITHIN_MARKS and self.options.way != "plain"
+            first_step_s = self.options.first_step_s + self.options.step_s
+            self.see(FirstFault(fault.kind, first.detected_s - at_s, back_s, self.options.latency_s, first_step_s, first.step, within))
 
     # --- what the script tells -----------------------------------------------------------------------------
 
