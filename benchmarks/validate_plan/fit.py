@@ -8,8 +8,7 @@ Method     Phases are those of `planner.fit.phases`, of each rung (spare, respaw
            max(w, c) + N over max(w0, c) + N times as long, where N other programs want the cores as well. In a snapshot and in a recovery somebody always
            waits for a message, and a spent spare's successor boots meanwhile: of all that wants the cores, ROOM more than there are cores cost nothing, and
            each one beyond takes its part: max(w + 1 + N, c + ROOM) in the place of max(w, c) + N.
-           A respawn takes longer than a spare by the boot of one process, however many ranks there are. In a run with spares a spent spare's successor boots
-           at that time too; in one without there is none, and both this boot and what follows have one less to share the cores with.
+           A respawn takes longer than a spare by the boot of one process, however many ranks there are, and whether or not there are spares.
            How often a strike finds no spare: Erlang's loss formula, spares as servers, with the time in which a spent spare is replaced as holding time; that
            time is what makes the formula give the share of respawns that was seen.
 Booking    Survivors that are ready early train, and wait in the collective: so the ledger books fewer seconds to detection, regroup and restore than lie
@@ -40,7 +39,7 @@ from outlast.planner.scenario import Extent, Unit
 RUNGS = (Rung.SPARE, Rung.RESPAWN)
 ENOUGH = 3  # recoveries of each rung
 LOAD_MAX = 1e6
-ROOM = 2  # from runs of two, three and four ranks that are not judged, see benchmarks/RESULTS.md
+ROOM = 1  # from runs of two, three and four ranks that are not judged, see benchmarks/RESULTS.md
 Samples = tuple[float, ...]
 
 
@@ -131,12 +130,11 @@ def elsewhere(known: Fit, *, world_size: int, spares: int, cores: int) -> Fit:
     """The same with so many ranks and spares on the same cores. See Method."""
     step = (max(world_size, cores) + known.others) / (max(known.world_size, cores) + known.others)
     recovery = _shared(known, world_size, cores) / _shared(known, known.world_size, cores)
-    alone = _alone(known, cores) if known.spares and not spares else 1.0
     spare, respawn = known.phases[Rung.SPARE], known.phases[Rung.RESPAWN]
     boot_s = max(0.0, statistics.fmean(respawn.regroup_s) - statistics.fmean(spare.regroup_s))
     phases = {
         Rung.SPARE: _scaled(spare, recovery, 0.0, known.pause_s),
-        Rung.RESPAWN: _scaled(_scaled(respawn, recovery, boot_s, known.pause_s), alone, 0.0, known.pause_s),
+        Rung.RESPAWN: _scaled(respawn, recovery, boot_s, known.pause_s),
     }
     (step_s,) = _slower((known.step_s,), step, known.pause_s)
     return replace(
@@ -147,11 +145,6 @@ def elsewhere(known: Fit, *, world_size: int, spares: int, cores: int) -> Fit:
 def _shared(known: Fit, world_size: int, cores: int) -> float:
     """What wants the cores during a recovery, and has to wait for them."""
     return max(world_size + 1 + known.others, cores + ROOM)
-
-
-def _alone(known: Fit, cores: int) -> float:
-    """A respawn without a spare that boots beside it, by one with."""
-    return max(known.world_size + known.others, cores) / max(known.world_size + 1 + known.others, cores)
 
 
 def _scaled(one: Sampled, factor: float, boot_s: float, pause_s: float) -> Sampled:

@@ -32,7 +32,7 @@ from outlast.planner.spread import Spread, constant, measured
 RESAMPLES, REPLICAS = 24, 256  # fits drawn again; runs of each
 CLOCKED = 48  # runs followed event by event, for MTTR
 QUANTILES = 200
-APART, RANKS_APART = 0.08, 0.1  # both chosen beforehand, from runs that are not judged
+APART, RANKS_APART = 0.15, 0.1  # both chosen beforehand, from runs that are not judged
 LOW, HIGH = 5, 95
 
 

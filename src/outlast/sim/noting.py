@@ -58,8 +58,8 @@ class Whole(Checker):
         one = seen.record
         self._known[one.id] = one
         raised = one.mechanism is Mechanism.EXCEPTION
-        if raised and not one.error:
-            yield f"interruption {one.id} is an exception, and nobody says which"
+        if raised and not (one.error and one.traceback):
+            yield f"interruption {one.id} is an exception, and nobody says which, or from where"
         if raised != (one.failure_class is FailureClass.USER_CODE):
             yield f"interruption {one.id} is called {one.mechanism.value} and {one.failure_class.value}"
         parent = self._known.get(one.parent) if one.parent is not None else None
