@@ -25,7 +25,7 @@ class Back:
             self._since_s[generation] = now_s
 
     def greeted(self, generation: int, worker: int, *, holders: tuple[int, ...], now_s: float) -> None:
-        """`holders`: living processes that hold a rank. As long as nobody has said that the script has steps, nothing more is known than that they run."""
+        """`holders`: processes that hold a rank. As long as nobody has said that the script has steps, nothing more is known than that they run."""
         self._runs.add(worker)
         if not self._has_steps and len(holders) == self._options.ranks and self._runs.issuperset(holders):
             self._since_s.setdefault(generation, now_s)

@@ -24,6 +24,7 @@ from outlast.sim.endings import APART
 from outlast.sim.fleets import Echo
 from outlast.sim.observations import Answered, DrainPlanned, Offered, Planned, SaveFailed, Told, Written
 from outlast.sim.options import NODES_MAX
+from outlast.sim.processes import TORN
 from outlast.sim.timeline import FIXED, ROUTINE
 from outlast.sim.verdicts import policy_of
 
@@ -214,7 +215,8 @@ class Headquarters:
         housed = [process for process in world.alive() if process.rank >= 0]
         known = {m.worker for m in coordinator.roster.live()}  # who has ended just now is not known to have
         may_act = [p for p in housed if p.worker in known or not p.node.still.outlives_lease]  # others wait for nothing but their agent, which will kill them
-        there = [p for p in may_act if p.machine.state is State.STILL and p.machine.committed >= 0 and p.worker not in p.node.doomed]
+        still = [p for p in may_act if p.machine.state is State.STILL and p.machine.committed >= 0 and p.worker not in p.node.doomed]
+        there = [p for p in still if p.content != TORN]
         stood = [p for node in world.nodes for p in node.processes.values() if p.worker in known and p.machine.state is State.STILL]
         over = bool(world.done) or any(p.machine.over or p.machine.committed >= world.options.steps for p in housed)
         sealed = [world.sealed_by(rank) for rank in range(world.options.ranks)]

@@ -19,6 +19,7 @@ NOTICED_S = {"kill": 0.05, "exit": 0.05, "stop": limits.STOPPED_FLOOR_S + 0.1, "
 BACK_S = 0.6  # likewise, until a step is committed again, where first steps are as quick as others
 HUNG = ("hang", "deaf")
 ASKED_S = limits.HEARING_DEADLINE_S + limits.PING_DEADLINE_S  # once its deadline is over, all are asked how they stand
+UNSEEN_STEPS = 4
 FIRSTS = 5  # times a first step, a later first step may take
 LATENCIES = 10
 NEAR_S = 1e-6
@@ -195,11 +196,13 @@ class BackInTime(Checker):
 
 
 def _deadline_s(seen: FirstFault) -> float:
-    """Of one that hangs within a step: the shortest there is, but for the first steps, which are compared with those of others, or with nothing."""
-    if seen.steps >= limits.FIRST_STEPS_COUNT:
+    """Of one that hangs within a step: the shortest there is, but for the first steps that its agent saw (steps here are shorter than its ticks), which are
+    compared with those of others, or with nothing. By whatever clock.
+    """
+    if seen.steps >= limits.FIRST_STEPS_COUNT + UNSEEN_STEPS:
         return limits.STEP_FLOOR_S + ASKED_S
-    first_s = ASKED_S + FIRSTS * seen.first_step_s
-    return first_s + (limits.FIRST_STEPS_FLOOR_S if seen.steps else limits.FIRST_STEPS_DEADLINE_S)
+    least_s = limits.FIRST_STEPS_FLOOR_S if seen.steps else limits.FIRST_STEPS_DEADLINE_S
+    return least_s * (1 + 2 * limits.CLOCK_DRIFT_MAX) + ASKED_S + FIRSTS * seen.first_step_s
 
 
 NOTING: tuple[type[Checker], ...] = (SaidOnce, Whole, InOrder, Charged, ChargedAgain, BackWhen, ToldSince, Readable, SaidWhatItIs, BackInTime)

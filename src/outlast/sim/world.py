@@ -269,7 +269,7 @@ class World:
 
     def has_greeted(self, worker: int) -> None:
         """The coordinator hears that it runs."""
-        holders = tuple(process.worker for process in self.alive() if process.rank >= 0 and not process.dying)
+        holders = tuple(member.worker for member in self.coordinator.roster.members())
         self.back.greeted(self.coordinator.generation, worker, holders=holders, now_s=self.now_s)
 
     def planned(self) -> None:
@@ -352,7 +352,7 @@ class World:
         if worker and pid_of(worker) in first.pids and first.detected_s < next_s:
             alone = first.resumed_s is not None and first.resumed_s < min(next_s, self.stop_asked_s)
             back_s = first.resumed_s - first.detected_s if alone and first.resumed_s is not None else None
-            within = fault.mark in WITHIN_MARKS and self.options.way != "plain"
+            within = fault.mark in WITHIN_MARKS and not fault.after_s and self.options.way != "plain"
             first_step_s = self.options.first_step_s + self.options.step_s
             self.see(FirstFault(fault.kind, first.detected_s - at_s, back_s, self.options.latency_s, first_step_s, first.step, within))
 
