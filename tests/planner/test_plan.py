@@ -214,6 +214,16 @@ def test_no_failure_in_sight_is_a_bound_and_not_zero() -> None:
     assert 0 < made.interruptions < 20
 
 
+@pytest.mark.parametrize("exposure", ["20s", "1h", "400h"])
+def test_no_failure_in_a_short_record_leaves_the_rate_open_and_is_planned_with(exposure: str) -> None:
+    """Found by hand: of a run so short that only a part of the plan is simulated, rates were drawn a billion times too high, and memory ran out."""
+    made = plan(parse(BARE.replace('mttf = "3072h"', f'count = 0\nexposure = "{exposure}"'), source="x"), seed=12)
+    half = float(made.facts()["mttf_s"])  # type: ignore[arg-type]
+    assert half == pytest.approx(2 * {"20s": 20.0, "1h": HOUR_S, "400h": 400 * HOUR_S}[exposure] / 1024)
+    assert 0 <= made.ettr.low <= made.ettr.mean <= made.ettr.high <= 1
+    assert made.interruptions > 0
+
+
 # --- sensitivity -----------------------------------------------------------------------------------------------
 
 

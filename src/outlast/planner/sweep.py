@@ -198,9 +198,11 @@ def window(scenario: Scenario, failures_most: float) -> Scenario:
 
 
 def _steady(rate: FailureRate, scenario: Scenario) -> FailureRate:
-    """At the mean of its rate over the whole run."""
+    """At the mean of its rate over the whole run; as unsure as it is, also where none was seen."""
     per_s = rate_per_s(rate, scenario.job)
-    return replace(rate, mttf_s=scenario.job.units(rate.unit) / per_s if per_s else math.inf, shape=1.0, waves=())
+    known = with_known_rate(rate).mttf_s
+    mttf_s = scenario.job.units(rate.unit) / per_s * (rate.mttf_s / known) if per_s else math.inf
+    return replace(rate, mttf_s=mttf_s, shape=1.0, waves=())
 
 
 def long_run(known: Summary, uncertain: Summary, *, share: float) -> tuple[float, float]:
