@@ -52,7 +52,7 @@ def run_plain(scenario: Scenario, histories: Histories) -> Outcomes:
         gap_s -= part_s
         since_save_s += np.minimum(gap_s, interval_s, out=gap_s)
 
-    struck = np.isfinite(histories.at_s).sum(axis=1)
+    struck = (histories.at_s < duration_s).sum(axis=1)  # they may have been drawn for a longer run
     last_s = np.full(replicas, duration_s)  # trained, or in stalls, since the last failure
     some = np.flatnonzero(struck)
     last_s[some] = np.maximum(duration_s - histories.at_s[some, struck[some] - 1] - restored_s, 0.0)
