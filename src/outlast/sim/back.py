@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+
 from outlast.sim.options import Options
 
 
@@ -14,9 +16,12 @@ class Back:
         self._runs: set[int] = set()  # workers that have said so
         self._has_steps = False  # somebody has said so
         self._since_s: dict[int, float] = {}
+        self._steps: list[tuple[float, int]] = []  # when each was first committed
 
-    def committed(self, generation: int, rank: int, *, now_s: float) -> None:
+    def committed(self, generation: int, rank: int, step: int, *, now_s: float) -> None:
         """Replicated state: one rank's commit is everybody's."""
+        if not self._steps or step > self._steps[-1][1]:
+            self._steps.append((now_s, step))
         if generation in self._since_s:
             return
         did = self._did.setdefault(generation, set())
@@ -37,6 +42,11 @@ class Back:
     def finished(self, generation: int, *, now_s: float) -> None:
         """The coordinator hears that a rank is past the last step: there may be none to commit."""
         self._since_s.setdefault(generation, now_s)
+
+    def newest(self, by_s: float) -> int:
+        """The newest step that anybody had committed by then."""
+        place = bisect.bisect_right(self._steps, by_s, key=lambda one: one[0])
+        return self._steps[place - 1][1] if place else 0
 
     def after(self, generation: int) -> float | None:
         """When a generation after this one was first at work."""

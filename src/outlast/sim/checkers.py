@@ -13,7 +13,7 @@ from outlast.model import limits
 from outlast.model.terms import Cause
 from outlast.sim.answering import ANSWERING
 from outlast.sim.checker import Checker, Violation
-from outlast.sim.endings import AsAsked, Ends, NotGivenUp, NotTooSoon
+from outlast.sim.endings import ENDINGS
 from outlast.sim.noting import NOTING
 from outlast.sim.observations import (
     Arrived,
@@ -320,7 +320,7 @@ class SecondsSum(Checker):
 
 ALL: tuple[type[Checker], ...] = (
     OnePlan, OneOwner, Fenced, OnePoint, SealedOnly, SealedUsed, Stocked, GoodOnly, OnePast, LastGoodStays, SavesHurtNobody, NothingDurableLost, NothingLost,
-    NoFalseAlarm, OnlyTheGuilty, RightName, InTime, Room, AllThere, Prompt, SecondsSum, Ends, AsAsked, NotTooSoon, NotGivenUp, *ANSWERING, *NOTING, *POLICING,
+    NoFalseAlarm, OnlyTheGuilty, RightName, InTime, Room, AllThere, Prompt, SecondsSum, *ENDINGS, *ANSWERING, *NOTING, *POLICING,
 )  # fmt: skip
 
 

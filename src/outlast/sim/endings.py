@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from outlast.model import limits
 from outlast.sim.checker import Checker
-from outlast.sim.observations import NothingMoves, Observation, Planned, Regrouped, RunOver, StepDone, Stretch
+from outlast.sim.observations import KillOrdered, NothingMoves, Observation, Planned, Regrouped, RunOver, StepDone, Stretch
 
 APART = ("lose_node", "cut", "lag", "freeze", "stop of an agent", "part", "snap", "lose_coordinator")
 # How a run that is struck again and again may end, and what must have struck it for that; () where that is told by what was planned.
@@ -68,6 +68,23 @@ class AsAsked(Checker):
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, RunOver) and seen.state == "stopped" and (seen.exit_code, seen.reason) not in seen.asked:
             yield f"the run is stopped with exit code {seen.exit_code} ({seen.reason}), and it was asked to stop with {list(seen.asked)}"
+        if isinstance(seen, RunOver) and seen.ending_s > (bound_s := limits.TERM_GRACE_S + (limits.KILL_DEADLINE_S if "linger" in seen.kinds else 1.0)):
+            yield f"the run is over {seen.ending_s:.3f} s after it was asked to end, and {bound_s:g} s are enough"
+
+
+class KillsOnce(Checker):
+    """Nobody is killed after its end, nor twice, unless all are."""
+
+    of = (KillOrdered,)
+
+    def __init__(self) -> None:
+        self._ordered: set[tuple[int, int]] = set()
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, KillOrdered):
+            if seen.ended or (not seen.all_end and (seen.worker, seen.epoch) in self._ordered):
+                yield f"worker {seen.worker} is to be killed {'after its end' if seen.ended else 'once more'}"
+            self._ordered.add((seen.worker, seen.epoch))
 
 
 class NotTooSoon(Checker):
@@ -158,3 +175,6 @@ class NotGivenUp(Checker):
         plans = self._plans - max(later, self._done_first.get(step, 0)) if at_step else max(self._since)
         if said <= allowed or plans < said - 1:
             yield f"a crash loop after {said} interruptions, of {allowed} that are borne, and {plans} plans since a step after step {step}"
+
+
+ENDINGS: tuple[type[Checker], ...] = (Ends, AsAsked, KillsOnce, NotTooSoon, NotGivenUp)

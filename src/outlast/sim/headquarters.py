@@ -14,7 +14,7 @@ from outlast.engine.protocol.rebuild import Remembered
 from outlast.engine.protocol.state import Stage
 from outlast.engine.protocol.worker import State
 from outlast.model import limits
-from outlast.model.messages import Beat, Checkpointed, Finished, Grant, Hello, OnLine, Progress, Registered
+from outlast.model.messages import Beat, Checkpointed, Finished, Grant, Hello, KillWorker, OnLine, Progress, Registered, WorkerExited
 from outlast.model.records import Event, Interruption
 from outlast.model.terms import Phase
 from outlast.model.verdict import Verdict
@@ -22,7 +22,7 @@ from outlast.sim.crews import Parted
 from outlast.sim.disk import step_of
 from outlast.sim.endings import APART
 from outlast.sim.fleets import Echo
-from outlast.sim.observations import Answered, DrainPlanned, Offered, Planned, SaveFailed, Told, Written
+from outlast.sim.observations import Answered, DrainPlanned, KillOrdered, Offered, Planned, SaveFailed, Told, Written
 from outlast.sim.options import NODES_MAX
 from outlast.sim.processes import TORN
 from outlast.sim.timeline import FIXED, ROUTINE
@@ -50,6 +50,7 @@ class Headquarters:
         self._drained: tuple[str, int] | None = None  # a node that nobody has planned the drain of yet, and how often anything had been struck when it began
         self.epoch = 1
         self.lives = True
+        self._ended: set[int] = set()  # workers of which the coordinator has heard that they ended
         self.coordinator = self._coordinator(generation=0, interruption=1)
         self.hub = self._hub()
 
@@ -153,6 +154,8 @@ class Headquarters:
             self._world.see(SaveFailed(news.step, news.error))
         if isinstance(news, Hello):
             self._world.has_greeted(news.worker)
+        elif isinstance(news, WorkerExited):
+            self._ended.add(news.worker)
         elif isinstance(news, Registered):
             self._world.back.registered()
         elif isinstance(news, Finished):
@@ -244,9 +247,11 @@ class Headquarters:
             if type(output.message) is not Grant and output.node not in world.untold:
                 world.say(f"to {output.node}: {brief(getattr(output.message, 'message', output.message))}")
             world.verdicts.ordered(output.node, getattr(output.message, "message", None))
+            self._see_kill(getattr(output.message, "message", None))
             line.down(output.message)
         elif isinstance(output, ToAgent):
             world.say(f"coordinator: {brief(output.message)}")
+            self._see_kill(output.message)
             world.command(output.message)
         elif isinstance(output, SetTimer):
             self._set_timer(output)
@@ -255,7 +260,7 @@ class Headquarters:
                 world.noted(output.record)
                 world.verdicts.noted(output.record)
             elif isinstance(output.record, Event):
-                world.see(Written(output.record.kind, output.record.data))
+                world.see(Written(output.record.kind, output.record.data, self.epoch))
                 world.verdicts.written(output.record)
             self._ledger.append((-math.inf if output.at_once else world.now_s, output.record))
         elif isinstance(output, Tell):
@@ -269,6 +274,10 @@ class Headquarters:
         else:
             assert isinstance(output, End), output
             world.ended(output)
+
+    def _see_kill(self, message: object) -> None:
+        if isinstance(message, KillWorker):
+            self._world.see(KillOrdered(message.worker, self.epoch, message.worker in self._ended, self.coordinator.stage is Stage.STOPPING))
 
     # --- checkpoints -----------------------------------------------------------------------------------------
 
@@ -324,6 +333,7 @@ class Headquarters:
             return
         self.epoch += 1
         self.lives = True
+        self._ended.clear()
         remembered = Remembered()
         for _, record in self._ledger:
             remembered.take(record)

@@ -161,6 +161,31 @@ class Readable(Checker):
             yield f"the run is over for the reason {seen.reason!r}"
 
 
+class KnewItsStep(Checker):
+    """It names the newest committed step, as far as that could be known."""
+
+    of = (Noted,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Noted) and seen.committed is not None and not seen.committed[0] <= seen.record.step <= seen.committed[1] + 1:
+            yield f"interruption {seen.record.id} is said to be of step {seen.record.step}, and {seen.committed[0]} to {seen.committed[1]} were committed"
+
+
+class WarnedOnce(Checker):
+    """No coordinator gives a warning twice."""
+
+    of = (Written,)
+
+    def __init__(self) -> None:
+        self._said: set[object] = set()
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Written) and seen.kind == "warning":
+            if (seen.epoch, seen.data["text"]) in self._said:
+                yield f"it is said twice: {seen.data['text']}"
+            self._said.add((seen.epoch, seen.data["text"]))
+
+
 class SaidWhatItIs(Checker):
     """Of the script it is written down once that it has steps, and once that its state is sharded: a coordinator that comes later has to know."""
 
@@ -205,4 +230,17 @@ def _deadline_s(seen: FirstFault) -> float:
     return least_s * (1 + 2 * limits.CLOCK_DRIFT_MAX) + ASKED_S + FIRSTS * seen.first_step_s
 
 
-NOTING: tuple[type[Checker], ...] = (SaidOnce, Whole, InOrder, Charged, ChargedAgain, BackWhen, ToldSince, Readable, SaidWhatItIs, BackInTime)
+NOTING: tuple[type[Checker], ...] = (
+    SaidOnce,
+    Whole,
+    InOrder,
+    Charged,
+    ChargedAgain,
+    BackWhen,
+    ToldSince,
+    Readable,
+    KnewItsStep,
+    WarnedOnce,
+    SaidWhatItIs,
+    BackInTime,
+)

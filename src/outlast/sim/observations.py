@@ -170,7 +170,7 @@ class RunOver:
     by interruptions, but for one that the run was stopped in before all had left; `struck`: processes that were struck so;
     `kinds`: of all that struck; `max_restarts`: whole restarts that are allowed without progress. `asked`: exit code and reason of each time that somebody
     wanted it to end. `noted`: the ledger says that the script has steps, or who was to write
-    that down may have been away.
+    that down may have been away. `ending_s`: so long ago somebody first wanted it to end; 0: nobody did, or there are several nodes.
     """
 
     state: str
@@ -194,6 +194,7 @@ class RunOver:
     max_restarts: int
     asked: tuple[tuple[int, str], ...] = ()
     noted: bool = True
+    ending_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +260,8 @@ class Noted:
     had gone on from a later step than it went on from then, by so many; None: it is not known (of sharded state, all may have committed a step that not all
     have sealed). `begun`: the same, counted from the newest step that anybody had asked for; None: of a script without steps. `back_s`: when a later
     generation was first at work, by the clock of the records: when it had committed a step (sharded: all its ranks had), or a rank was past the last
-    one, or all processes of a script without steps had said that they run; None: none was. `latency_s`: a message takes up to so long.
+    one, or all processes of a script without steps had said that they run; None: none was. `latency_s`: a message takes up to so long. `committed`: the newest
+    step that was committed when it was detected: as one could know by then at least, and in truth; None: the run has gone back since, or nobody can say.
     """
 
     record: Interruption
@@ -268,6 +270,7 @@ class Noted:
     begun: int | None = None
     back_s: float | None = None
     latency_s: float = 0.0
+    committed: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,10 +336,21 @@ class DrainPlanned:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """An event of the ledger."""
+    """An event of the ledger, by the coordinator of `epoch`."""
 
     kind: str
     data: Mapping[str, object]
+    epoch: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class KillOrdered:
+    """The coordinator of `epoch` wants a worker to be killed. `ended`: it has heard that this one has ended. `all_end`: the run does."""
+
+    worker: int
+    epoch: int
+    ended: bool
+    all_end: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,5 +371,5 @@ class StartedThere:
 Observation = (
     Planned | RankGiven | Restored | Offered | Saved | SaveFailed | Pruned | Arrived | StepDone | Stretch | Regrouped | WentOn | RunOver | Named | Booked
     | NothingMoves | Answered | Noted | Stock | FirstFault | MadeAnew | Diagnosed | Acted | DrainPlanned | StartedThere | Written
-    | Told
+    | Told | KillOrdered
 )  # fmt: skip

@@ -22,6 +22,7 @@ from outlast.sim.observations import Arrived, MadeAnew, Restored
 from outlast.sim.processes import TORN, Died, PeerFailure, Process, Reenter, Thread, UserError
 from outlast.sim.world import World
 
+NOTES = {"respawn": "collectives before run.steps, outside outlast.main: all ranks come anew after each fault"}
 LOOK_S = 0.05  # one that waits for its own thread looks this often whether it is to leave
 
 
@@ -174,7 +175,15 @@ class Main:
             return
 
     def register(self, way: str) -> None:
-        self.do(self.machine.register(way=way, sharded=self.sharded and self.reached_steps, exact=True, note="", at_steps=self.reached_steps))
+        self.do(
+            self.machine.register(
+                way=way,
+                sharded=self.sharded and self.reached_steps,
+                exact=True,
+                note=NOTES.get(self.way, "") if self.reached_steps else "",
+                at_steps=self.reached_steps,
+            )
+        )
 
     def build(self, plan: Regroup) -> Thread:
         self.do(self.machine.underway(place=2))

@@ -146,7 +146,7 @@ class Verdicts:
             world.hq.drains(str(data["node"]))
         elif event.kind == STOPPED:
             world.stop_asked = True
-            world.asked.append((FAILED_EXIT, str(data["reason"])))
+            world.asks((FAILED_EXIT, str(data["reason"])))
 
     def ordered(self, node: str, message: object) -> None:
         """The coordinator's order to an agent; one that is said again is none."""

@@ -34,7 +34,7 @@ from outlast.sim.paths import Paths
 from outlast.sim.processes import Process, pid_of
 from outlast.sim.seconds import Lives, Worked, publish
 from outlast.sim.store import Store
-from outlast.sim.stretches import Stretches
+from outlast.sim.stretches import LONG_LIFE_STEPS, Stretches
 from outlast.sim.strikes import STEP_MARKS, Strikes
 from outlast.sim.timeline import FIXED, Timeline
 from outlast.sim.trace import Trace
@@ -106,6 +106,7 @@ class World:
             self.worked.only(self.fleet.without_likes(options.ranks))
         self.stop_asked, self.stop_asked_s = False, math.inf
         self.asked: list[tuple[int, str]] = []  # exit code and reason of each time
+        self.asked_s = 0.0  # when it was first
         self.spare_ended_early = False  # by itself, before it could park
         self.living = 0  # processes that live
         self.bound_s = math.inf
@@ -184,8 +185,13 @@ class World:
     def ask_stop(self, *, reason: str, exit_code: int) -> None:
         """Somebody wants the run to end."""
         self.stop_asked, self.stop_asked_s = True, self.now_s
-        self.asked.append((exit_code, reason))
+        self.asks((exit_code, reason))
         self.hq.ask_stop(reason=reason, exit_code=exit_code)
+
+    def asks(self, wish: tuple[int, str]) -> None:
+        """For exit code and reason."""
+        self.asked_s = self.asked_s if self.asked else self.now_s
+        self.asked.append(wish)
 
     def see(self, seen: Observation) -> None:
         if isinstance(seen, RankGiven) and self.options.nodes > 1:
@@ -315,13 +321,16 @@ class World:
                 ranks=self.options.ranks, kinds=self.strikes.all_kinds(),
                 max_restarts=limits.RESTARTS_COUNT if self.options.max_restarts is None else self.options.max_restarts,
                 asked=tuple(self.asked), noted=self.options.nodes > 1 or self.hq.has_noted("script"),
+                ending_s=self.now_s - self.asked_s if self.options.nodes == 1 and self.asked else 0.0,
             )
         )  # fmt: skip
         self._see_first_fault(interruptions)
         latency_s = self.options.latency_s + self.strikes.muted_s
         for one in interruptions.values():
             moved = self.hq.moved.get(one.id) if self.options.way != "sharded" else None
-            self.see(Noted(one, self.options.nodes, moved, self.hq.begun.get(one.id), self.back.after(one.generation), latency_s))
+            self.see(
+                Noted(one, self.options.nodes, moved, self.hq.begun.get(one.id), self.back.after(one.generation), latency_s, self._known_then(one, latency_s))
+            )
         if self.options.way != "plain":
             for one in interruptions.values():
                 times_s = tuple(at_s - BEGAN_S for at_s in (one.fault_s, one.detected_s, one.left_s, one.restored_s, one.resumed_s) if at_s is not None)
@@ -342,6 +351,12 @@ class World:
             self.fleet.spread(self.worked)
         booked = self.lives.account(world_size=self.options.ranks, began_s=BEGAN_S, over_s=self.now_s, interruptions=records)
         self.see(Booked(booked.wall_s, booked.by_rank, self.worked.seconds(), self.worked.unsure_s(), bool(records) or end.state != "ended"))
+
+    def _known_then(self, one: Interruption, latency_s: float) -> tuple[int, int] | None:
+        """The newest committed step when an interruption was detected: as the agent's last look can have told, and in truth."""
+        if self.rolled_back or self.options.way in ("plain", "sharded") or self.options.nodes > 1 or self.options.steps >= LONG_LIFE_STEPS:
+            return None
+        return self.back.newest(one.detected_s - 2 * limits.TICK_S - 2 * latency_s), self.back.newest(one.detected_s)
 
     def _see_first_fault(self, interruptions: dict[int, Interruption]) -> None:
         struck = self.strikes.struck
@@ -391,7 +406,7 @@ class World:
             alone = len(holders) == 1 and one.worker in holders and not late and not one.dying
             owners = (one.worker,) if alone else tuple(p.worker for p in self.owners(one.rank) if not p.dying)
             self.see(StepDone(one.worker, one.rank, generation, step, process.content, owners, process.node.count, odd))
-            self.back.committed(generation, one.rank, now_s=self.now_s)
+            self.back.committed(generation, one.rank, step, now_s=self.now_s)
             self.worked.did(one.rank, step, self.now_s - process.step_began_s)
             if not self.stretches.silent:
                 self.commits.append((self.now_s, generation, one.rank, step))
