@@ -106,6 +106,7 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
     [
         ([Planned(2, (4, 4, 3), 4, ())], "OnePlan"),
         ([Planned(2, (4,), 4, ()), Planned(2, (4,), 4, ())], "OnePlan"),
+        ([Planned(2, (4,), 4, ()), Planned(3, (4,), 4, (), cut=True)], "Patient"),
         ([RankGiven(7, PLAN, (3,))], "OneOwner"),
         ([RankGiven(7, PLAN, (), beside=2, room=2)], "Room"),
         ([StepDone(7, 1, 2, 5, 5, (3, 7))], "OneOwner"),
@@ -198,7 +199,8 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
         ([noted(reason="rank 1 ended: signal 9;  cannot reach each other")], "Readable"),
         ([noted(reason="ranks [] are taken by spares")], "Readable"),
         ([noted(error="")], "Readable"),
-        ([Told("a hot spare ended before it could park: ")], "Readable"),
+        ([Told("a hot spare fell: ")], "Readable"),
+        ([Told("a hot spare ended before it could park: signal 9")], "SpareWasLost"),
         ([over(state="stopped", stop_asked=True, reason="stop: ", asked=((0, "stop: "),))], "Readable"),
         ([Written("script", {"sharded": False}), Written("script", {"sharded": False})], "SaidWhatItIs"),
         ([over(noted=False)], "SaidWhatItIs"),
@@ -207,6 +209,7 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
         ([Written("warning", {"text": "slow"}), Written("warning", {"text": "slow"})], "WarnedOnce"),
         ([FirstFault("kill", 0.2, None, 0.01, 0.0)], "BackInTime"),
         ([FirstFault("stop", 0.5, 1.2, 0.01, 0.0)], "BackInTime"),
+        ([FirstFault("exit", 0.01, None, 0.01, 0.0, 3, True, "lost_contact")], "BackInTime"),
         ([FirstFault("hang", 2.0, None, 0.01, 0.0, 7, True)], "BackInTime"),
         ([FirstFault("deaf", 12.0, None, 0.01, 0.0, 2, True)], "BackInTime"),
         ([FirstFault("hang", 614.0, None, 0.01, 0.0, 0, True)], "BackInTime"),
@@ -246,6 +249,7 @@ def test_what_is_as_it_should_be_breaks_none() -> None:
         Written("warning", {"text": "slow"}), Written("warning", {"text": "slow"}, 2), Written("warning", {"text": "odd"}),
         FirstFault("hang", 1.8, None, 0.01, 0.0, 7, True), FirstFault("hang", 1800.0, None, 0.01, 0.0, 7), FirstFault("hang", 12.0, None, 0.01, 0.4, 2, True),
         Stock(1, 1, 7.0, 1, True), Stock(1, 1, 0.1, 1), Written("script", {"sharded": False}), Written("script", {"sharded": True}), Told("all is well"),
+        Told("a hot spare ended before it could park: signal 9", True),
         noted(moved=1, begun=2, steps_lost=1, steps_repeated=2), noted(id=4, late_s=0.01), noted(id=5, nodes=2, late_s=3.0), noted(id=6, resumed_s=None),
         RankGiven(7, replace(PLAN, generation=8, fault_s=0.9, detected_s=1.0), ()), noted(id=7, generation=7, fault_s=0.95),
     ]  # fmt: skip

@@ -65,6 +65,21 @@ class OnePlan(Checker):
             self._newest = seen.generation
 
 
+class Patient(Checker):
+    """A group that could not be formed across a link is tried again after a pause."""
+
+    of = (Planned,)
+
+    def __init__(self) -> None:
+        self._last_s = -math.inf
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Planned):
+            if seen.cut and (apart_s := self.now_s - self._last_s) < limits.LINK_RETRY_S:
+                yield f"generation {seen.generation} is tried {apart_s:.3f} s after the last, which failed for a link"
+            self._last_s = self.now_s
+
+
 class OneOwner(Checker):
     """A rank is given away only after its holder is dead, and a step is committed by its only holder."""
 
@@ -319,8 +334,8 @@ class SecondsSum(Checker):
 
 
 ALL: tuple[type[Checker], ...] = (
-    OnePlan, OneOwner, Fenced, OnePoint, SealedOnly, SealedUsed, Stocked, GoodOnly, OnePast, LastGoodStays, SavesHurtNobody, NothingDurableLost, NothingLost,
-    NoFalseAlarm, OnlyTheGuilty, RightName, InTime, Room, AllThere, Prompt, SecondsSum, *ENDINGS, *ANSWERING, *NOTING, *POLICING,
+    OnePlan, Patient, OneOwner, Fenced, OnePoint, SealedOnly, SealedUsed, Stocked, GoodOnly, OnePast, LastGoodStays, SavesHurtNobody, NothingDurableLost,
+    NothingLost, NoFalseAlarm, OnlyTheGuilty, RightName, InTime, Room, AllThere, Prompt, SecondsSum, *ENDINGS, *ANSWERING, *NOTING, *POLICING,
 )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ VERDICTS = {
 }
 WAITS_S = {"no node with room": limits.NODE_WAIT_S, "cannot reach each other": limits.NODE_WAIT_S, "cannot be killed": limits.KILL_DEADLINE_S}
 NEAR_S = 1e-6
+BORNE = (limits.SETUP_FAULTS_COUNT, limits.SAME_STEP_FAULTS_COUNT, limits.STANDSTILL_FAULTS_COUNT)
 
 
 class Ends(Checker):
@@ -173,7 +174,7 @@ class NotGivenUp(Checker):
         allowed = limits.SETUP_FAULTS_COUNT if not self._newest else limits.SAME_STEP_FAULTS_COUNT if at_step else limits.STANDSTILL_FAULTS_COUNT
         later = max((plans for done, plans in self._done_last.items() if done > step), default=0)
         plans = self._plans - max(later, self._done_first.get(step, 0)) if at_step else max(self._since)
-        if said <= allowed or plans < said - 1:
+        if said <= allowed or said - 1 not in BORNE or plans < said - 1:
             yield f"a crash loop after {said} interruptions, of {allowed} that are borne, and {plans} plans since a step after step {step}"
 
 

@@ -180,7 +180,16 @@ class Headquarters:
             generation = coordinator.generation
             plans = [m.plan for m in coordinator.roster.members() if m.plan is not None and m.plan.generation == generation]
             steps = tuple(plan.step for plan in plans)
-            world.see(Planned(generation, steps, committed, world.holders(committed), world.disks.newest_good()))
+            world.see(
+                Planned(
+                    generation,
+                    steps,
+                    committed,
+                    world.holders(committed),
+                    world.disks.newest_good(),
+                    bool(coordinator.links) and coordinator.stage is Stage.MOVING,
+                )
+            )
             if self._drained is not None:
                 (node, struck), homes, self._drained = self._drained, coordinator.roster.homes, None
                 opened = coordinator.interruptions.open
@@ -265,7 +274,7 @@ class Headquarters:
             self._ledger.append((-math.inf if output.at_once else world.now_s, output.record))
         elif isinstance(output, Tell):
             world.say(f"coordinator tells: {output.text}")
-            world.see(Told(output.text))
+            world.see(Told(output.text, world.spare_ended_early or world.options.nodes > 1))
         elif isinstance(output, Manifest):
             step = output.step
             world.disks.write_manifest(output, lambda folder, error: self._manifest_written(step, folder, error))

@@ -16,7 +16,7 @@ from outlast.model.records import Interruption
 from outlast.sim.checker import Violation
 from outlast.sim.crews import Parted
 from outlast.sim.draws import Stream
-from outlast.sim.options import Options, draw_checkpoints, draw_options, draw_policy, draw_stop
+from outlast.sim.options import Options, draw_checkpoints, draw_options, draw_pace, draw_policy, draw_stop
 from outlast.sim.partings import PARTINGS, draw_partings
 from outlast.sim.script import script_of
 from outlast.sim.strikes import STEP_MARKS
@@ -180,6 +180,8 @@ def live(
         options = draw_checkpoints(Stream(seed, "checkpoints"), options)
     if "for_s" not in given and not options.failures:
         options = draw_stop(Stream(seed, "stop"), options)
+    if "step_s" not in given and not options.failures:
+        options = draw_pace(Stream(seed, "pace"), options)
     if "policy" not in given and not options.failures:
         options = draw_policy(Stream(seed, "policy"), options)
     if faults is None and options.failures:

@@ -17,6 +17,7 @@ from outlast.sim.observations import FirstFault, Noted, Observation, RankGiven, 
 TIMES = ("fault_s", "detected_s", "left_s", "regrouped_s", "restored_s", "resumed_s")  # in this order they come
 NOTICED_S = {"kill": 0.05, "exit": 0.05, "stop": limits.STOPPED_FLOOR_S + 0.1, "raise": 0.1}  # of a fault that comes alone, and a few latencies more
 BACK_S = 0.6  # likewise, until a step is committed again, where first steps are as quick as others
+CALLED = {"kill": "signal", "exit": "exit", "deaf": "hang", "hang": "hang"}  # what comes alone, and whose process says nothing of it
 HUNG = ("hang", "deaf")
 ASKED_S = limits.HEARING_DEADLINE_S + limits.PING_DEADLINE_S  # once its deadline is over, all are asked how they stand
 UNSEEN_STEPS = 4
@@ -186,6 +187,16 @@ class WarnedOnce(Checker):
             self._said.add((seen.epoch, seen.data["text"]))
 
 
+class SpareWasLost(Checker):
+    """Of no spare it is told that it ended too early, if none did."""
+
+    of = (Told,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Told) and "ended before it could park" in seen.text and not seen.ended_early:
+            yield f"it is told: {seen.text!r}, and every spare could park that nobody has killed"
+
+
 class SaidWhatItIs(Checker):
     """Of the script it is written down once that it has steps, and once that its state is sharded: a coordinator that comes later has to know."""
 
@@ -214,6 +225,8 @@ class BackInTime(Checker):
         slack_s = LATENCIES * seen.latency_s
         if seen.kind in NOTICED_S and seen.noticed_s > (bound_s := NOTICED_S[seen.kind] + slack_s + seen.first_step_s * (seen.kind == "raise")):
             yield f"a {seen.kind} was known {seen.noticed_s:.3f} s after it struck, and {bound_s:.3f} s are enough"
+        if seen.mechanism and seen.kind in CALLED and seen.mechanism != CALLED[seen.kind]:
+            yield f"a {seen.kind} that came alone is called {seen.mechanism}"
         if seen.kind in HUNG and seen.within and seen.noticed_s > (bound_s := _deadline_s(seen) + slack_s):
             yield f"a {seen.kind} after {seen.steps} steps was known {seen.noticed_s:.3f} s after it struck, and {bound_s:.3f} s are enough"
         if seen.back_s is not None and seen.back_s > (bound_s := BACK_S + slack_s + seen.first_step_s):
@@ -231,16 +244,5 @@ def _deadline_s(seen: FirstFault) -> float:
 
 
 NOTING: tuple[type[Checker], ...] = (
-    SaidOnce,
-    Whole,
-    InOrder,
-    Charged,
-    ChargedAgain,
-    BackWhen,
-    ToldSince,
-    Readable,
-    KnewItsStep,
-    WarnedOnce,
-    SaidWhatItIs,
-    BackInTime,
-)
+    SaidOnce, Whole, InOrder, Charged, ChargedAgain, BackWhen, ToldSince, Readable, KnewItsStep, WarnedOnce, SpareWasLost, SaidWhatItIs, BackInTime,
+)  # fmt: skip

@@ -14,13 +14,16 @@ from outlast.model.terms import Cause
 class Planned:
     """The coordinator has made the plans of a new generation. `committed`: the newest step that was ever committed; `holders`: ranks
     that have the state of that step, or of a later one, in the memory of a process that lives, or was killed for this plan with nothing wrong about it
-    (under sharded state: in their slots). `durable`: step of the newest good checkpoint, 0: there is none."""
+    (under sharded state: in their slots). `durable`: step of the newest good checkpoint, 0: there is none.
+    `cut`: the last generation could not form its group across a link, and survivors go on.
+    """
 
     generation: int
     steps: tuple[int, ...]
     committed: int
     holders: tuple[int, ...]
     durable: int = 0
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +280,8 @@ class Noted:
 class FirstFault:
     """The run is over. What struck first was `kind`, and nothing else struck before it was known (`noticed_s` later), or, where `back_s` is not None, before
     a step was committed again, `back_s` after that. A message takes up to `latency_s`, and the first step of a process up to `first_step_s`. It struck after
-    `steps` steps; `within`: in the next one, where it has a deadline of its own.
+    `steps` steps; `within`: in the next one, where it has a deadline of its own. `mechanism`: what it is
+    called; "" where others may be to blame.
     """
 
     kind: str
@@ -287,6 +291,7 @@ class FirstFault:
     first_step_s: float
     steps: int = 0
     within: bool = False
+    mechanism: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,9 +360,12 @@ class KillOrdered:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A line for whoever watches the run."""
+    """A line for whoever watches the run. `ended_early`: some spare has ended before it could park, and nobody had killed it, or it may have been
+    lost with its node.
+    """
 
     text: str
+    ended_early: bool = False
 
 
 @dataclass(frozen=True, slots=True)

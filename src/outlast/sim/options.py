@@ -108,6 +108,12 @@ def draw_stop(stream: Stream, options: Options) -> Options:
     return replace(options, for_s=for_s if asked else 0.0)
 
 
+def draw_pace(stream: Stream, options: Options) -> Options:
+    """How long a step takes: drawn apart, as checkpoints are. Long steps let what is done after a while be done within a life."""
+    slow, step_s = stream.chance(0.12), stream.pick((0.15, 0.4, 1.0))
+    return replace(options, step_s=step_s) if slow else options
+
+
 def draw_policy(stream: Stream, options: Options) -> Options:
     """Whether interruptions are diagnosed, and which policy acts on that: drawn apart, as checkpoints are."""
     return replace(options, policy=stream.pick(("none", "default", "eager", "eager")))

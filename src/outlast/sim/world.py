@@ -369,7 +369,8 @@ class World:
             back_s = first.resumed_s - first.detected_s if alone and first.resumed_s is not None else None
             within = fault.mark in WITHIN_MARKS and not fault.after_s and self.options.way != "plain"
             first_step_s = self.options.first_step_s + self.options.step_s
-            self.see(FirstFault(fault.kind, first.detected_s - at_s, back_s, self.options.latency_s, first_step_s, first.step, within))
+            called = first.mechanism.value if self.options.nodes == 1 and self.options.way != "plain" else ""
+            self.see(FirstFault(fault.kind, first.detected_s - at_s, back_s, self.options.latency_s, first_step_s, first.step, within, called))
 
     # --- what the script tells -----------------------------------------------------------------------------
 

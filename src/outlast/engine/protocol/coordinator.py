@@ -88,7 +88,8 @@ class Coordinator(Rebuilding):
         if name == "policy":
             return self._on_policy_timer(now_s)
         if name == "stop":
-            return self._stop_now(now_s, self._end or End(1, "stopped", "stop timed out", ""))
+            assert self._end is not None
+            return self._stop_now(now_s, self._end)
         return []
 
     def on_message(self, message: FromWorker | FromAgent | FromWorkers, *, now_s: float, node: str = "") -> list[Output]:
