@@ -59,7 +59,7 @@ bench: $(STAMP)  ## the benchmarks, side by side with their peers; writes benchm
 validate-plan: $(STAMP)  ## published figures of runs and clusters beside what the planner computes for them
 	$(BIN)/python benchmarks/validate_plan/published.py $(ARGS)
 
-validate-plan-live: $(STAMP)  ## real runs under real kills, predicted by the planner before they run; 45 minutes, and nothing else should run
+validate-plan-live: $(STAMP)  ## real runs under real kills, predicted by the planner before they run; 40 minutes, and nothing else should run
 	$(BIN)/python benchmarks/validate_plan/live.py $(ARGS)
 
 test-gpu: $(STAMP)  ## the tests that need CUDA devices
