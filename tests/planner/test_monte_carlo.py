@@ -51,7 +51,7 @@ def test_each_replica_is_the_run_that_the_definition_says(scenario: Scenario, se
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @given(scenario=scenarios(waves=True), seed=st.integers(0, 10_000))
-@settings(max_examples=2_000)
+@settings(max_examples=600)
 def test_each_of_many_replicas_is_the_run_that_the_definition_says(scenario: Scenario, seed: int) -> None:
     agree(scenario, draw(scenario, seed=seed, replicas=5))
 
