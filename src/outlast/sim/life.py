@@ -130,10 +130,13 @@ def _apart(number: int, kind: str, rank: int, how: int, stage: str, mark: str, s
 
 
 def draw_company(stream: Stream, options: Options, first: PlannedFault) -> tuple[PlannedFault, ...]:
-    """What makes `first` worse: words that come again while it is dealt with, a culprit that does not let itself be killed, a donor that is struck too."""
+    """What makes `first` worse: words that come again while it is dealt with, a culprit that does not let itself be killed, a donor that is struck too,
+    input that is refused.
+    """
     echo, echoing, step, echo_s = stream.chance(0.5), stream.below(options.ranks), stream.below(4), stream.pick((0.6, 4.0, 1e3))
     grip, grip_s = stream.chance(0.15), stream.pick((0.6, 4.0, 1e6))
     second, kind, after_s, for_s = stream.chance(0.3), stream.pick(INTERRUPT), stream.pick((0.0, 0.0, 0.002)), stream.pick((0.6, 4.0))
+    refused, refusing, visit = stream.chance(0.015), stream.below(options.ranks), 1 + stream.below(2)
     faults = []
     if echo:
         fault = PlannedFault("echo", "repeat", echoing, for_s=echo_s)
@@ -143,6 +146,8 @@ def draw_company(stream: Stream, options: Options, first: PlannedFault) -> tuple
     if second and options.ranks > 1:
         donor = 0 if first.rank else 1  # the lowest survivor
         faults.append(PlannedFault("donor", kind, donor, mark="donating", after_s=after_s, for_s=for_s))
+    if refused:
+        faults.append(PlannedFault("input", "refuse", refusing, mark="setup", nth=visit))
     return tuple(faults)
 
 
