@@ -201,6 +201,7 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
         ([noted(error="")], "Readable"),
         ([Told("a hot spare fell: ")], "Readable"),
         ([Told("a hot spare ended before it could park: signal 9")], "SpareWasLost"),
+        ([over(early_s=2.0)], "SpareWasLost"),
         ([over(state="stopped", stop_asked=True, reason="stop: ", asked=((0, "stop: "),))], "Readable"),
         ([Written("script", {"sharded": False}), Written("script", {"sharded": False})], "SaidWhatItIs"),
         ([over(noted=False)], "SaidWhatItIs"),

@@ -44,7 +44,7 @@ MECHANISMS = {  # what a fault may be called; who said that a peer is lost, and 
     "corrupt_disk": ("exception",),
     **dict.fromkeys(("lose_node", "cut", "lag", "freeze", "stop of an agent", "lose_coordinator"), ("lost_node", "hang", "lost_contact", "signal")),
 }  # fmt: skip
-RESTOCKED_S = limits.SPARE_PLAIN_WAIT_S + 1.0
+RESTOCKED_S = 2 * limits.SPARE_REFILL_DELAY_S + 0.5  # a warm one may have to make room for a hot one first
 NOTICED_S = 0.5  # a verdict on a process reaches it this long after it is due
 
 

@@ -274,7 +274,7 @@ class Headquarters:
             self._ledger.append((-math.inf if output.at_once else world.now_s, output.record))
         elif isinstance(output, Tell):
             world.say(f"coordinator tells: {output.text}")
-            world.see(Told(output.text, world.spare_ended_early or world.options.nodes > 1))
+            world.see(Told(output.text, world.spare_ended_early_s is not None or world.options.nodes > 1))
         elif isinstance(output, Manifest):
             step = output.step
             world.disks.write_manifest(output, lambda folder, error: self._manifest_written(step, folder, error))

@@ -399,7 +399,7 @@ class Node:
         if exit_code == 0:
             self._world.done.add(process.rank)
         if process.rank < 0 and process.worker not in self.doomed and process.beacon.phase is not Phase.PARKED:
-            self._world.spare_ended_early = True
+            self._world.spare_ended_early_s = self._world.spare_ended_early_s or self._world.now_s
         if process.main is not None and inspect.getgeneratorstate(process.main) != inspect.GEN_RUNNING:
             process.main.close()
         rank = process.beacon.rank

@@ -24,6 +24,7 @@ UNSEEN_STEPS = 4
 FIRSTS = 5  # times a first step, a later first step may take
 LATENCIES = 10
 NEAR_S = 1e-6
+TOLD_S = 1.0  # on its way, or the run was ending
 COMMITS_APART_S = 0.02  # those of one step
 UNREADABLE = re.compile(r"^\s|\s$|  |^$|: $|\b(None|True|False)\b|\(\)|\[\]|\{\}")
 
@@ -188,13 +189,20 @@ class WarnedOnce(Checker):
 
 
 class SpareWasLost(Checker):
-    """Of no spare it is told that it ended too early, if none did."""
+    """That a spare ended too early is told if one did, and only then."""
 
-    of = (Told,)
+    of = (Told, RunOver)
+
+    def __init__(self) -> None:
+        self._told = False
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, Told) and "ended before it could park" in seen.text and not seen.ended_early:
-            yield f"it is told: {seen.text!r}, and every spare could park that nobody has killed"
+        if isinstance(seen, Told) and "ended before it could park" in seen.text:
+            self._told = True
+            if not seen.ended_early:
+                yield f"it is told: {seen.text!r}, and every spare could park that nobody has killed"
+        elif isinstance(seen, RunOver) and not self._told and seen.early_s > seen.ending_s + TOLD_S:
+            yield f"a spare ended before it could park, {seen.early_s:.3f} s ago, and nobody was told"
 
 
 class SaidWhatItIs(Checker):

@@ -174,6 +174,7 @@ class RunOver:
     `kinds`: of all that struck; `max_restarts`: whole restarts that are allowed without progress. `asked`: exit code and reason of each time that somebody
     wanted it to end. `noted`: the ledger says that the script has steps, or who was to write
     that down may have been away. `ending_s`: so long ago somebody first wanted it to end; 0: nobody did, or there are several nodes.
+    `early_s`: likewise since a spare first ended by itself before it could park.
     """
 
     state: str
@@ -198,6 +199,7 @@ class RunOver:
     asked: tuple[tuple[int, str], ...] = ()
     noted: bool = True
     ending_s: float = 0.0
+    early_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

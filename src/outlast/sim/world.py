@@ -107,7 +107,7 @@ class World:
         self.stop_asked, self.stop_asked_s = False, math.inf
         self.asked: list[tuple[int, str]] = []  # exit code and reason of each time
         self.asked_s = 0.0  # when it was first
-        self.spare_ended_early = False  # by itself, before it could park
+        self.spare_ended_early_s: float | None = None  # when one first ended by itself before it could park
         self.living = 0  # processes that live
         self.bound_s = math.inf
         self.stretches = Stretches(self, every_step=every_step)
@@ -321,6 +321,7 @@ class World:
                 ranks=self.options.ranks, kinds=self.strikes.all_kinds(),
                 max_restarts=limits.RESTARTS_COUNT if self.options.max_restarts is None else self.options.max_restarts,
                 asked=tuple(self.asked), noted=self.options.nodes > 1 or self.hq.has_noted("script"),
+                early_s=self.now_s - self.spare_ended_early_s if self.options.nodes == 1 and self.spare_ended_early_s is not None else 0.0,
                 ending_s=self.now_s - self.asked_s if self.options.nodes == 1 and self.asked else 0.0,
             )
         )  # fmt: skip
@@ -424,7 +425,7 @@ class World:
         spares = sum(p.alive and p.rank < 0 and not p.dying and p.worker not in p.node.doomed for p in processes)
         since_s = max(BEGAN_S, self._planned_s, *(p.ended_s for p in processes), *(at_s for at_s, _, _ in self.strikes.struck))
         others = sum(p.alive and p.rank < 0 and p.kind != self.options.spare_kind and p.worker not in p.node.doomed for p in processes)
-        self.see(Stock(spares, self.options.spares, self.now_s - since_s, others, self.spare_ended_early))
+        self.see(Stock(spares, self.options.spares, self.now_s - since_s, others, self.spare_ended_early_s is not None))
 
     def _all_have_sealed(self, step: int) -> bool:
         """`step`, or a later one."""
