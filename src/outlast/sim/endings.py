@@ -69,7 +69,7 @@ class AsAsked(Checker):
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, RunOver) and seen.state == "stopped" and (seen.exit_code, seen.reason) not in seen.asked:
             yield f"the run is stopped with exit code {seen.exit_code} ({seen.reason}), and it was asked to stop with {list(seen.asked)}"
-        if isinstance(seen, RunOver) and seen.ending_s > (bound_s := limits.TERM_GRACE_S + (limits.KILL_DEADLINE_S if "linger" in seen.kinds else 1.0)):
+        if isinstance(seen, RunOver) and seen.ending_s > (bound_s := limits.TERM_GRACE_S + 1.0 + limits.KILL_DEADLINE_S * ("linger" in seen.kinds)):
             yield f"the run is over {seen.ending_s:.3f} s after it was asked to end, and {bound_s:g} s are enough"
 
 

@@ -47,6 +47,8 @@ class Headquarters:
         self._ledger: list[tuple[float, Any]] = []
         self.moved: dict[int, int] = {}  # interruption -> committed steps that it went back
         self.begun: dict[int, int] = {}  # the same of steps that anybody had begun
+        self._struck = 0  # how often anything had been when the newest plan was made
+        self.staged_s = 0.0  # when the coordinator's stage changed last
         self._drained: tuple[str, int] | None = None  # a node that nobody has planned the drain of yet, and how often anything had been struck when it began
         self.epoch = 1
         self.lives = True
@@ -172,6 +174,8 @@ class Headquarters:
     def _follow(self, outputs: list[Output], coordinator: Coordinator, generation: int, stage: Stage, committed: int) -> None:
         """`generation`, `stage` and `committed`: as they were before."""
         world = self._world
+        if stage is not coordinator.stage:
+            self.staged_s = world.now_s
         if stage is not coordinator.stage and world.fleet is None:
             noted = [output.record for output in outputs if isinstance(output, Record) and isinstance(output.record, Interruption)]
             if chosen := [record for record in noted if record.left_s == world.now_s]:
@@ -180,16 +184,9 @@ class Headquarters:
             generation = coordinator.generation
             plans = [m.plan for m in coordinator.roster.members() if m.plan is not None and m.plan.generation == generation]
             steps = tuple(plan.step for plan in plans)
-            world.see(
-                Planned(
-                    generation,
-                    steps,
-                    committed,
-                    world.holders(committed),
-                    world.disks.newest_good(),
-                    bool(coordinator.links) and coordinator.stage is Stage.MOVING,
-                )
-            )
+            again = bool(coordinator.links) and coordinator.stage is Stage.MOVING and self._struck == len(world.strikes.struck)
+            self._struck = len(world.strikes.struck)
+            world.see(Planned(generation, steps, committed, world.holders(committed), world.disks.newest_good(), cut=again))
             if self._drained is not None:
                 (node, struck), homes, self._drained = self._drained, coordinator.roster.homes, None
                 opened = coordinator.interruptions.open

@@ -15,7 +15,7 @@ class Planned:
     """The coordinator has made the plans of a new generation. `committed`: the newest step that was ever committed; `holders`: ranks
     that have the state of that step, or of a later one, in the memory of a process that lives, or was killed for this plan with nothing wrong about it
     (under sharded state: in their slots). `durable`: step of the newest good checkpoint, 0: there is none.
-    `cut`: the last generation could not form its group across a link, and survivors go on.
+    `cut`: the last generation could not form its group across a link, and survivors go on, and nothing else was struck since.
     """
 
     generation: int

@@ -153,6 +153,9 @@ class Verdicts:
         if not isinstance(message, StartWorker) or message.worker in self._ordered or self._world.options.policy == "none":
             return
         self._ordered.add(message.worker)
+        member = self._world.coordinator.roster.of(message.worker)
+        if member is None or member.condemned:
+            return  # the order is from before, and its end follows
         stays = self._world.options.way == "sharded" and message.rank in self._barred.get(node, ())  # its state lies there
         if node in self._barred and not stays:
             self._world.see(StartedThere(node, message.worker))

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from outlast.engine.protocol.coordinator import Coordinator
 from outlast.engine.protocol.outputs import End
+from outlast.engine.protocol.state import Stage
 from outlast.model import limits
 from outlast.model.fault_plan import PlannedFault
 from outlast.model.messages import ForAgent
@@ -339,7 +340,7 @@ class World:
                     Named(
                         one.id,
                         one.mechanism.value,
-                        () if one.id in self.verdicts.own else self.strikes.kinds(one.pids, others=_by_node(one)),
+                        () if one.id in self.verdicts.own else self._kinds_of(one),
                         times_s,
                         self.age_s,
                         1.0 + self.strikes.held_up_s + self.age_s * self.options.drift,
@@ -352,6 +353,11 @@ class World:
             self.fleet.spread(self.worked)
         booked = self.lives.account(world_size=self.options.ranks, began_s=BEGAN_S, over_s=self.now_s, interruptions=records)
         self.see(Booked(booked.wall_s, booked.by_rank, self.worked.seconds(), self.worked.unsure_s(), bool(records) or end.state != "ended"))
+
+    def _kinds_of(self, one: Interruption) -> tuple[str, ...]:
+        """What struck whom it names. What a process had said of itself may be lost with the coordinator that heard it."""
+        kinds = self.strikes.kinds(one.pids, others=_by_node(one))
+        return (*kinds, "lose_coordinator") if kinds and "lose_coordinator" in self.strikes.all_kinds() else kinds
 
     def _known_then(self, one: Interruption, latency_s: float) -> tuple[int, int] | None:
         """The newest committed step when an interruption was detected: as the agent's last look can have told, and in truth."""
@@ -370,7 +376,8 @@ class World:
             back_s = first.resumed_s - first.detected_s if alone and first.resumed_s is not None else None
             within = fault.mark in WITHIN_MARKS and not fault.after_s and self.options.way != "plain"
             first_step_s = self.options.first_step_s + self.options.step_s
-            called = first.mechanism.value if self.options.nodes == 1 and self.options.way != "plain" else ""
+            by_itself = first.left_s is not None and first.left_s < next_s
+            called = first.mechanism.value if by_itself and self.options.nodes == 1 and self.options.way != "plain" else ""
             self.see(FirstFault(fault.kind, first.detected_s - at_s, back_s, self.options.latency_s, first_step_s, first.step, within, called))
 
     # --- what the script tells -----------------------------------------------------------------------------
@@ -414,7 +421,7 @@ class World:
                 self.commits.append((self.now_s, generation, one.rank, step))
                 if process.node.told:
                     self.say(f"rank {one.rank} commits step {step} in generation {generation}")
-        if self.options.spares and self.options.nodes == 1 and process.rank == 0:
+        if self.options.spares and self.options.nodes == 1 and process.rank == 0 and self.coordinator.stage is Stage.TRAINING:
             self._see_stock()
         if self.options.way != "sharded" or self._all_have_sealed(step):
             self.committed = max(self.committed, step)
@@ -423,7 +430,7 @@ class World:
     def _see_stock(self) -> None:
         processes = self.nodes[0].processes.values()
         spares = sum(p.alive and p.rank < 0 and not p.dying and p.worker not in p.node.doomed for p in processes)
-        since_s = max(BEGAN_S, self._planned_s, *(p.ended_s for p in processes), *(at_s for at_s, _, _ in self.strikes.struck))
+        since_s = max(BEGAN_S, self._planned_s, self.hq.staged_s, *(p.ended_s for p in processes), *(at_s for at_s, _, _ in self.strikes.struck))
         others = sum(p.alive and p.rank < 0 and p.kind != self.options.spare_kind and p.worker not in p.node.doomed for p in processes)
         self.see(Stock(spares, self.options.spares, self.now_s - since_s, others, self.spare_ended_early_s is not None))
 
