@@ -99,11 +99,17 @@ def _replace(situation: Situation, lost: list[int], spares: Sequence[int], budge
     if not budgets.respawns.take(step=situation.committed):  # one for all: a node of many ranks is one loss
         rare("the budget of replacements is spent")
         return _stop(f"the budget of {budgets.respawns.capacity} replacements is spent and too few steps were committed since to refill it", situation)
-    how = "repeat the step in place" if situation.way == "in_place" else "enter main's function again"
-    if all(worker >= 0 for worker in replace.values()):
-        return RecoveryVerdict(Rung.SPARE, situation.way, replace, f"ranks {lost} are taken by spares; survivors {how}")
-    reason = f"ranks {lost} are forked from the zygote{' or taken by spares' if spares else ''}; survivors {how}"
-    return RecoveryVerdict(Rung.RESPAWN, situation.way, replace, reason)
+    return replacing(replace, way=situation.way)
+
+
+def replacing(replace: dict[int, int], *, way: str) -> RecoveryVerdict:
+    """Survivors go on in this way. `replace`: of each lost rank the spare that takes it, or -1 for a fork."""
+    how = "repeat the step in place" if way == "in_place" else "enter main's function again"
+    lost, taken = sorted(replace), [worker for worker in replace.values() if worker >= 0]
+    if len(taken) == len(lost):
+        return RecoveryVerdict(Rung.SPARE, way, replace, f"ranks {lost} are taken by spares; survivors {how}")
+    reason = f"ranks {lost} are forked from the zygote{' or taken by spares' if taken else ''}; survivors {how}"
+    return RecoveryVerdict(Rung.RESPAWN, way, replace, reason)
 
 
 def _restart(situation: Situation, budgets: Budgets, *, left: int) -> RecoveryVerdict:

@@ -247,7 +247,7 @@ def _deadline_s(seen: FirstFault) -> float:
     """
     if seen.steps >= limits.FIRST_STEPS_COUNT + UNSEEN_STEPS:
         return limits.STEP_FLOOR_S + ASKED_S
-    least_s = limits.FIRST_STEPS_FLOOR_S if seen.steps else limits.FIRST_STEPS_DEADLINE_S
+    least_s = limits.AWAITED_LOOK_S + (limits.FIRST_STEPS_FLOOR_S if seen.steps > 1 else limits.FIRST_STEPS_DEADLINE_S)
     return least_s * (1 + 2 * limits.CLOCK_DRIFT_MAX) + ASKED_S + FIRSTS * seen.first_step_s
 
 

@@ -330,9 +330,7 @@ class World:
         latency_s = self.options.latency_s + self.strikes.muted_s
         for one in interruptions.values():
             moved = self.hq.moved.get(one.id) if self.options.way != "sharded" else None
-            self.see(
-                Noted(one, self.options.nodes, moved, self.hq.begun.get(one.id), self.back.after(one.generation), latency_s, self._known_then(one, latency_s))
-            )
+            self.see(Noted(one, self.options.nodes, moved, self.hq.begun.get(one.id), self._back_s(one), latency_s, self._known_then(one, latency_s)))
         if self.options.way != "plain":
             for one in interruptions.values():
                 times_s = tuple(at_s - BEGAN_S for at_s in (one.fault_s, one.detected_s, one.left_s, one.restored_s, one.resumed_s) if at_s is not None)
@@ -353,6 +351,11 @@ class World:
             self.fleet.spread(self.worked)
         booked = self.lives.account(world_size=self.options.ranks, began_s=BEGAN_S, over_s=self.now_s, interruptions=records)
         self.see(Booked(booked.wall_s, booked.by_rank, self.worked.seconds(), self.worked.unsure_s(), bool(records) or end.state != "ended"))
+
+    def _back_s(self, one: Interruption) -> float | None:
+        """When a later generation was at work; where there was none, and all ranks came to their end all the same, what is said is as good as any."""
+        back_s = self.back.after(one.generation)
+        return one.resumed_s if back_s is None and len(self.done) == self.options.ranks else back_s
 
     def _kinds_of(self, one: Interruption) -> tuple[str, ...]:
         """What struck whom it names. What a process had said of itself may be lost with the coordinator that heard it."""
@@ -468,8 +471,8 @@ def _by_node(one: Interruption) -> bool:
 
 
 def _blamed(interruptions: dict[int, Interruption], end: End) -> tuple[int, ...]:
-    """Where the run was stopped before all had left, nobody had looked yet who of those that spoke is a victim."""
-    return tuple(sorted({pid for one in interruptions.values() if one.left_s is not None or end.state != "stopped" for pid in one.pids}))
+    """Where the run was stopped, or failed, before all had left, nobody had looked yet who of those that spoke is a victim."""
+    return tuple(sorted({pid for one in interruptions.values() if one.left_s is not None or end.state == "ended" for pid in one.pids}))
 
 
 def _resume_if(process: Process, token: int, error: Exception | None) -> None:

@@ -44,5 +44,6 @@ class Exits(Leaving):
                 if self.interruptions.open:
                     rare("one that was taken for hung has come to its end after all")
                 self.interruptions.resumed(at_s=now_s, generation=self.generation + 1)
-            return self._finish(now_s, self._end or End(0, "ended", "all ranks ended well", ""))
+            # Written down before anybody is killed for it: whoever coordinates next has to know that the interruptions are over.
+            return [*self._records(), *self._finish(now_s, self._end or End(0, "ended", "all ranks ended well", ""))]
         return self._check_left(now_s) if self.stage is Stage.LEAVING else []

@@ -5,15 +5,13 @@ This module is pure.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from outlast.engine.placement import offers
 from outlast.engine.protocol.faults import Faults
 from outlast.engine.protocol.members import Member
 from outlast.engine.protocol.outputs import End, Output, SetTimer
 from outlast.engine.protocol.state import Restart, Stage
 from outlast.engine.rare import rare
-from outlast.engine.recovery import RecoveryVerdict, Situation, decide_rung
+from outlast.engine.recovery import RecoveryVerdict, Situation, decide_rung, replacing
 from outlast.engine.restore import RestoreVerdict
 from outlast.model import limits
 from outlast.model.messages import Inventory, Leave
@@ -117,7 +115,7 @@ class Leaving(Faults):
             if set(lost) - set(chosen.replace):
                 rare("another rank is lost once the rung is chosen")
             sources = {rank: worker if worker in parked else -1 for rank, worker in chosen.replace.items()}
-            return replace(chosen, replace=dict.fromkeys(lost, -1) | sources)
+            return replacing(dict.fromkeys(lost, -1) | sources, way=chosen.survivors)
         way = self.roster.way
         unattached = way == "respawn" and not any(m.attached for m in self.roster.live())  # it is the way of any script that is not at run.steps yet
         stands = way == "plain" or not (finished or unattached or (restore.step is None and way == "in_place"))
