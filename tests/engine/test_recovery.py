@@ -122,7 +122,7 @@ def test_before_the_first_step_little_is_borne() -> None:
 
 
 def test_a_rung_that_is_extended_to_a_rank_without_a_spare_is_called_what_it_is() -> None:
-    """Found by the swarm (seed 3010051): of a drain that a spare was to answer, another rank died before that was done, and the ledger said "taken by spares"."""
+    """Found by the swarm (seed 3010051): a spare was to answer a drain, another rank died before that was done, and the ledger said "taken by spares"."""
     assert (replacing({1: 7}, way="in_place").rung, replacing({1: 7, 0: -1}, way="in_place").rung) == (Rung.SPARE, Rung.RESPAWN)
     assert replacing({1: 7, 0: -1}, way="reenter").reason == "ranks [0, 1] are forked from the zygote or taken by spares; survivors enter main's function again"
     assert replacing({1: -1}, way="in_place").reason == "ranks [1] are forked from the zygote; survivors repeat the step in place"
