@@ -253,7 +253,6 @@ class Headquarters:
             if type(output.message) is not Grant and output.node not in world.untold:
                 world.say(f"to {output.node}: {brief(getattr(output.message, 'message', output.message))}")
             world.verdicts.ordered(output.node, getattr(output.message, "message", None))
-            self._see_kill(getattr(output.message, "message", None))
             line.down(output.message)
         elif isinstance(output, ToAgent):
             world.say(f"coordinator: {brief(output.message)}")

@@ -99,18 +99,25 @@ class Charged(Checker):
 
 
 class ChargedAgain(Checker):
-    """It is said to have cost as many steps that have to be done again as had been begun, and no fewer than had been committed."""
+    """It is said to have cost as many steps that have to be done again as had been begun, and no fewer than had been committed. What was begun is charged
+    once: to the interruption that cut it short, or to one after that.
+    """
 
     of = (Noted,)
+
+    def __init__(self) -> None:
+        self._uncharged = 0
 
     def see(self, seen: Observation) -> Iterator[str]:
         if not isinstance(seen, Noted) or seen.nodes > 1 or seen.begun is None:
             return
-        if not (seen.moved or 0) <= seen.record.steps_repeated <= seen.begun:
+        begun, moved = seen.begun + self._uncharged, seen.moved or 0
+        if not moved <= seen.record.steps_repeated <= begun:
             yield (
-                f"interruption {seen.record.id} is said to have cost {seen.record.steps_repeated} steps that are done again; {seen.begun} had been begun, "
-                f"and {seen.moved or 0} of them committed"
+                f"interruption {seen.record.id} is said to have cost {seen.record.steps_repeated} steps that are done again; {begun} had been begun, "
+                f"and {moved} of them committed"
             )
+        self._uncharged = max(0, begun - seen.record.steps_repeated)
 
 
 class BackWhen(Checker):

@@ -352,7 +352,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class KillOrdered:
-    """The coordinator of `epoch` wants a worker to be killed. `ended`: it has heard that this one has ended. `all_end`: the run does."""
+    """The coordinator of `epoch` wants a worker of its own node to be killed. `ended`: it has heard that this one has ended. `all_end`: the run does."""
 
     worker: int
     epoch: int

@@ -42,6 +42,7 @@ from outlast.sim.trace import Trace
 from outlast.sim.verdicts import Verdicts
 
 COMMITS_KEPT = 100_000
+NOBODY_TOLD = "nothing tells them apart"  # where all stand at one place one has to go
 WITHIN_MARKS = ("body", "reduced", "prepared", "voting", "passed", "applied")  # a snapshot has a deadline of its own, and so has what lies between two steps
 BEGAN_S = 100.0  # not 0: a time that somebody forgot is seen
 
@@ -471,8 +472,14 @@ def _by_node(one: Interruption) -> bool:
 
 
 def _blamed(interruptions: dict[int, Interruption], end: End) -> tuple[int, ...]:
-    """Where the run was stopped, or failed, before all had left, nobody had looked yet who of those that spoke is a victim."""
-    return tuple(sorted({pid for one in interruptions.values() if one.left_s is not None or end.state == "ended" for pid in one.pids}))
+    """Where the run was stopped, or failed, before all had left, nobody had looked yet who of those that spoke is a victim. Nor is somebody blamed who is
+    ended because all stand at one place.
+    """
+    return tuple(sorted({pid for one in interruptions.values() if _was_looked_at(one, end) for pid in one.pids}))
+
+
+def _was_looked_at(one: Interruption, end: End) -> bool:
+    return (one.left_s is not None or end.state == "ended") and NOBODY_TOLD not in one.reason
 
 
 def _resume_if(process: Process, token: int, error: Exception | None) -> None:
