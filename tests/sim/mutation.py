@@ -122,7 +122,7 @@ NAMED = (
     ),
     Mutant(
         "started_from_an_image_that_was_never_written", _MOVING,
-        'return self._restart.replicated != "transfer" or self._donated is not None',
+        'return self._restart.replicated != "transfer" or self._restart.step == there',
         'return True',
     ),
     Mutant("nobody_is_told_to_leave", _LEAVING, "for member in live if member.answers_leave and member.still is None)", "for member in ())"),

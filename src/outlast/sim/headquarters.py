@@ -16,7 +16,7 @@ from outlast.engine.protocol.worker import State
 from outlast.model import limits
 from outlast.model.messages import Beat, Checkpointed, Finished, Grant, Hello, KillWorker, OnLine, Progress, Registered, WorkerExited
 from outlast.model.records import Event, Interruption
-from outlast.model.terms import Phase
+from outlast.model.terms import Mechanism, Phase
 from outlast.model.verdict import Verdict
 from outlast.sim.crews import Parted
 from outlast.sim.disk import step_of
@@ -184,12 +184,13 @@ class Headquarters:
             generation = coordinator.generation
             plans = [m.plan for m in coordinator.roster.members() if m.plan is not None and m.plan.generation == generation]
             steps = tuple(plan.step for plan in plans)
-            again = bool(coordinator.links) and coordinator.stage is Stage.MOVING and self._struck == len(world.strikes.struck)
+            opened = coordinator.interruptions.open
+            again = bool(coordinator.links and opened) and opened[-1].mechanism is Mechanism.LOST_CONTACT and coordinator.stage is Stage.MOVING
+            again = again and self._struck == len(world.strikes.struck)
             self._struck = len(world.strikes.struck)
             world.see(Planned(generation, steps, committed, world.holders(committed), world.disks.newest_good(), cut=again))
             if self._drained is not None:
                 (node, struck), homes, self._drained = self._drained, coordinator.roster.homes, None
-                opened = coordinator.interruptions.open
                 alone = coordinator.stage is Stage.MOVING and not (world.done or world.stop_asked or (opened and opened[-1].pids))  # no process is named beside
                 left = tuple(rank for rank in range(world.options.ranks) if alone and homes.get(rank) == node)
                 world.see(DrainPlanned(generation, steps, committed, struck == len(world.strikes.struck), left))
@@ -197,7 +198,7 @@ class Headquarters:
                 self._see_offered(generation, step_of(folder))
             world.planned()
             world.say(f"generation {generation} from step {min(steps, default=0)}")
-            if (opened := coordinator.interruptions.open) and steps:
+            if opened and steps:
                 self.moved[opened[-1].id] = self.moved.get(opened[-1].id, 0) + max(0, committed - min(steps))
                 if world.options.way != "plain":
                     self.begun[opened[-1].id] = self.begun.get(opened[-1].id, 0) + max(0, world.newest_begun - min(steps))

@@ -226,7 +226,8 @@ class Moving(Ending):
             return False
         if self._restart.step < self._newest_checkpoint[0] or self._restart.checkpoint not in ("", self._newest_checkpoint[1]):
             return False  # there is more by now; or it was refused since
-        return self._restart.replicated != "transfer" or self._donated is not None
+        there = -1 if self._donated is None else self._donated.step  # a node that comes back may have found an older one
+        return self._restart.replicated != "transfer" or self._restart.step == there
 
     def _restart_all(self, now_s: float, verdict: RecoveryVerdict, restore: RestoreVerdict, start: Restart | None) -> list[Output]:
         if start is None:
