@@ -172,13 +172,13 @@ def _innocent(rank: Rank) -> bool:
     stop.set()
     thread.join()
     assert len(sockets) == rank.world_size - 1, sockets
-    store.add("noted", 1)
-    while store.add("noted", 0) < rank.world_size:  # the first to wake closes the others' connections
-        time.sleep(0.001)
     fd = min(sockets)
     usurper, far = socket.socketpair()
     keep = os.dup(fd)
     os.dup2(usurper.fileno(), fd)  # the number now is another socket
+    store.add("noted", 1)
+    while store.add("noted", 0) < rank.world_size:  # the first to wake closes the others' connections, and gloo then lets go of the numbers
+        time.sleep(0.001)
     woken = watch.wake()
     os.dup2(keep, fd)
     os.close(keep)

@@ -339,7 +339,7 @@ class World:
                     Named(
                         one.id,
                         one.mechanism.value,
-                        () if one.id in self.verdicts.own else self._kinds_of(one),
+                        () if one.id in self.verdicts.own or not _was_looked_at(one, end) else self._kinds_of(one),
                         times_s,
                         self.age_s,
                         1.0 + self.strikes.held_up_s + self.age_s * self.options.drift,
