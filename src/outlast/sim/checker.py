@@ -9,6 +9,8 @@ from typing import ClassVar
 
 from outlast.sim.observations import Observation
 
+NEAR_S = 1e-6  # two times that are the same
+
 
 @dataclass(frozen=True, slots=True)
 class Violation:

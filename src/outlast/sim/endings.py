@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from outlast.model import limits
-from outlast.sim.checker import Checker
+from outlast.sim.checker import NEAR_S, Checker
 from outlast.sim.observations import KillOrdered, NothingMoves, Observation, Planned, Regrouped, RunOver, StepDone, Stretch
 
 APART = ("lose_node", "cut", "lag", "freeze", "stop of an agent", "part", "snap", "lose_coordinator")
@@ -20,7 +20,6 @@ VERDICTS = {
     "budget": (),
 }
 WAITS_S = {"no node with room": limits.NODE_WAIT_S, "cannot reach each other": limits.NODE_WAIT_S, "cannot be killed": limits.KILL_DEADLINE_S}
-NEAR_S = 1e-6
 BORNE = (limits.SETUP_FAULTS_COUNT, limits.SAME_STEP_FAULTS_COUNT, limits.STANDSTILL_FAULTS_COUNT)
 
 
@@ -79,13 +78,13 @@ class KillsOnce(Checker):
     of = (KillOrdered,)
 
     def __init__(self) -> None:
-        self._ordered: set[tuple[int, int]] = set()
+        self._ordered: set[int] = set()
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, KillOrdered):
-            if seen.ended or (not seen.all_end and (seen.worker, seen.epoch) in self._ordered):
+            if seen.ended or (not seen.all_end and seen.worker in self._ordered):
                 yield f"worker {seen.worker} is to be killed {'after its end' if seen.ended else 'once more'}"
-            self._ordered.add((seen.worker, seen.epoch))
+            self._ordered.add(seen.worker)
 
 
 class NotTooSoon(Checker):

@@ -283,7 +283,7 @@ class Headquarters:
 
     def _see_kill(self, message: object) -> None:
         if isinstance(message, KillWorker):
-            self._world.see(KillOrdered(message.worker, self.epoch, message.worker in self._ended, self.coordinator.stage is Stage.STOPPING))
+            self._world.see(KillOrdered(message.worker, message.worker in self._ended, self.coordinator.stage is Stage.STOPPING))
 
     # --- checkpoints -----------------------------------------------------------------------------------------
 
@@ -339,7 +339,6 @@ class Headquarters:
             return
         self.epoch += 1
         self.lives = True
-        self._ended.clear()
         remembered = Remembered()
         for _, record in self._ledger:
             remembered.take(record)

@@ -11,7 +11,7 @@ from outlast.model import limits
 from outlast.model.messages import Regroup
 from outlast.model.records import Interruption
 from outlast.model.terms import FailureClass, Mechanism
-from outlast.sim.checker import Checker
+from outlast.sim.checker import NEAR_S, Checker
 from outlast.sim.observations import FirstFault, Noted, Observation, RankGiven, RunOver, Told, Written
 
 TIMES = ("fault_s", "detected_s", "left_s", "regrouped_s", "restored_s", "resumed_s")  # in this order they come
@@ -23,7 +23,6 @@ ASKED_S = limits.HEARING_DEADLINE_S + limits.PING_DEADLINE_S  # once its deadlin
 UNSEEN_STEPS = 4
 FIRSTS = 5  # times a first step, a later first step may take
 LATENCIES = 10
-NEAR_S = 1e-6
 TOLD_S = 1.0  # on its way, or the run was ending
 COMMITS_APART_S = 0.02  # those of one step
 UNREADABLE = re.compile(r"^\s|\s$|  |^$|: $|\b(None|True|False)\b|\(\)|\[\]|\{\}")

@@ -352,10 +352,9 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class KillOrdered:
-    """The coordinator of `epoch` wants a worker of its own node to be killed. `ended`: it has heard that this one has ended. `all_end`: the run does."""
+    """The coordinator wants a worker of its own node to be killed. `ended`: it has heard that this one has ended. `all_end`: the run does."""
 
     worker: int
-    epoch: int
     ended: bool
     all_end: bool = False
 

@@ -145,7 +145,6 @@ class Verdicts:
             self.own.add(number)
             world.hq.drains(str(data["node"]))
         elif event.kind == STOPPED:
-            world.stop_asked = True
             world.asks((FAILED_EXIT, str(data["reason"])))
 
     def ordered(self, node: str, message: object) -> None:

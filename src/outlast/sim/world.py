@@ -106,7 +106,7 @@ class World:
         self.worked = Worked(options.ranks)
         if self.fleet is not None:
             self.worked.only(self.fleet.without_likes(options.ranks))
-        self.stop_asked, self.stop_asked_s = False, math.inf
+        self.stop_asked_s = math.inf
         self.asked: list[tuple[int, str]] = []  # exit code and reason of each time
         self.asked_s = 0.0  # when it was first
         self.spare_ended_early_s: float | None = None  # when one first ended by itself before it could park
@@ -186,9 +186,14 @@ class World:
 
     def ask_stop(self, *, reason: str, exit_code: int) -> None:
         """Somebody wants the run to end."""
-        self.stop_asked, self.stop_asked_s = True, self.now_s
+        self.stop_asked_s = self.now_s
         self.asks((exit_code, reason))
         self.hq.ask_stop(reason=reason, exit_code=exit_code)
+
+    @property
+    def stop_asked(self) -> bool:
+        """Somebody wants the run to end, or the policy does."""
+        return bool(self.asked)
 
     def asks(self, wish: tuple[int, str]) -> None:
         """For exit code and reason."""
@@ -433,10 +438,10 @@ class World:
 
     def _see_stock(self) -> None:
         processes = self.nodes[0].processes.values()
-        spares = sum(p.alive and p.rank < 0 and not p.dying and p.worker not in p.node.doomed for p in processes)
+        spares = [p for p in processes if p.alive and p.rank < 0 and not p.dying and p.worker not in p.node.doomed]
         since_s = max(BEGAN_S, self._planned_s, self.hq.staged_s, *(p.ended_s for p in processes), *(at_s for at_s, _, _ in self.strikes.struck))
-        others = sum(p.alive and p.rank < 0 and p.kind != self.options.spare_kind and p.worker not in p.node.doomed for p in processes)
-        self.see(Stock(spares, self.options.spares, self.now_s - since_s, others, self.spare_ended_early_s is not None))
+        others = sum(p.kind != self.options.spare_kind for p in spares)
+        self.see(Stock(len(spares), self.options.spares, self.now_s - since_s, others, self.spare_ended_early_s is not None))
 
     def _all_have_sealed(self, step: int) -> bool:
         """`step`, or a later one."""
@@ -475,11 +480,12 @@ def _blamed(interruptions: dict[int, Interruption], end: End) -> tuple[int, ...]
     """Where the run was stopped, or failed, before all had left, nobody had looked yet who of those that spoke is a victim. Nor is somebody blamed who is
     ended because all stand at one place.
     """
-    return tuple(sorted({pid for one in interruptions.values() if _was_looked_at(one, end) for pid in one.pids}))
+    seen = [one for one in interruptions.values() if _was_looked_at(one, end) and NOBODY_TOLD not in one.reason]
+    return tuple(sorted({pid for one in seen for pid in one.pids}))
 
 
 def _was_looked_at(one: Interruption, end: End) -> bool:
-    return (one.left_s is not None or end.state == "ended") and NOBODY_TOLD not in one.reason
+    return one.left_s is not None or end.state == "ended"
 
 
 def _resume_if(process: Process, token: int, error: Exception | None) -> None:
