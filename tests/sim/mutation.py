@@ -148,6 +148,7 @@ NAMED = (
     ),
     Mutant("an_end_that_is_said_twice_counts", _EXITS, "if member is None or member.dead:", "if member is None:"),
     Mutant("the_last_plan_is_forgotten", _MOVING, "planned=self._planned)", "planned=-1)"),
+    Mutant("spares_are_never_taken", _MEMBERS, "if m.parked and not m.condemned]", "if False]"),
     Mutant("whoever_has_not_joined_is_blamed", _MEMBERS, "return [m for m in late if m.place == least]", "return late"),
     Mutant("a_rank_is_late_by_its_peers_deadline", _HANG, "late = [m for m in behind if m.worker in overdue]", "late = behind"),
     Mutant("who_stands_in_an_evaluation_is_blamed", _HANG, "Phase.SNAPSHOT, Phase.CHECKPOINT)", "Phase.SNAPSHOT, Phase.CHECKPOINT, Phase.EVALUATION)"),

@@ -61,6 +61,16 @@ def test_a_node_or_the_coordinator_is_lost_and_the_run_goes_on(way: str, kind: s
     assert life.rungs == rungs if rungs is not None else len(life.rungs) == 1
 
 
+@pytest.mark.parametrize(("for_s", "blamed"), [(1.0, []), (50.0, []), (300.0, [(1,)])])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_who_has_no_processor_is_waited_for_up_to_a_bound(nodes: int, for_s: float, blamed: list[tuple[int, ...]]) -> None:
+    """At its fifth step, when its deadlines are learned and short."""
+    faults = (PlannedFault("1", "starve", 1, mark="body", nth=5, for_s=for_s),)
+    life = lived(seed=3, options=Options(ranks=3, nodes=nodes, steps=9), faults=faults)
+    assert (life.result, life.violations, life.fired, life.end) == ("ok", (), ("1",), "ended")
+    assert [one.ranks for one in life.interruptions] == blamed
+
+
 def test_a_swarm_reaches_what_it_is_for(swarm: Tally) -> None:
     facts = swarm.as_dict()
     assert swarm.overlap >= 0.3

@@ -37,6 +37,7 @@ KINDS: Mapping[str, str] = {
     "exit": "the process ends with exit code 3",
     "stop": "SIGSTOP, and SIGCONT after for_s; of an agent: its workers go on",
     "deaf": "the whole process stands still for for_s, and the kernel does not call it stopped: a thread holds the interpreter lock",
+    "starve": "the process is ready to run, and has no processor for for_s: that is nobody's fault",
     "hang": "the main thread stays where it is; the listener answers",
     "raise": "the script raises",
     "refuse": "the script's input is refused: the run is to stop",
@@ -57,9 +58,9 @@ KINDS: Mapping[str, str] = {
     "torn_write": "what is being written to a disk within for_s is cut short, though the disk says that it is there",
     "corrupt_disk": "bits flip in about half of the files that lie on a disk",
 }
-PASSING = ("stop", "deaf", "hold", "mute", "repeat", "linger", "lose_node", "cut", "lag", "freeze", "part", "lose_coordinator",
+PASSING = ("stop", "deaf", "starve", "hold", "mute", "repeat", "linger", "lose_node", "cut", "lag", "freeze", "part", "lose_coordinator",
            "slow_disk", "full_disk", "torn_write")  # kinds with a for_s  # fmt: skip
-SIM_ONLY = ("deaf", "hold", "mute", "repeat", "linger", "lose_node", "cut", "lag", "freeze", "part", "snap", "lose_coordinator",
+SIM_ONLY = ("deaf", "starve", "hold", "mute", "repeat", "linger", "lose_node", "cut", "lag", "freeze", "part", "snap", "lose_coordinator",
             "slow_disk", "full_disk", "torn_write", "corrupt_disk")  # fmt: skip
 NODE_KINDS = ("lose_node", "cut", "lag", "freeze")
 LINK_KINDS = ("part", "snap")

@@ -101,7 +101,7 @@ class NoDearer(Checker):
             return
         if len(seen.there) == seen.ranks and not seen.apart and (seen.taken or seen.forked):
             yield f"every process lives, and ranks {[*seen.taken, *seen.forked]} are replaced: {seen.reason}"
-        if seen.forked and seen.ready and seen.nodes == 1:
+        if seen.forked and seen.ready:
             yield f"ranks {list(seen.forked)} are forked, and {seen.ready} spares stand ready: {seen.reason}"
 
 

@@ -41,6 +41,7 @@ from outlast.sim.policing import POLICING
 MECHANISMS = {  # what a fault may be called; who said that a peer is lost, and ends then, may end for that
     "kill": ("signal",), "exit": ("exit", "lost_contact"), "raise": ("exception",), "refuse": ("exception",),
     "stop": ("hang",), "deaf": ("hang",), "hang": ("hang",), "hold": ("hang",), "mute": ("hang",),
+    "starve": ("hang",),
     "corrupt_disk": ("exception",),
     **dict.fromkeys(("lose_node", "cut", "lag", "freeze", "stop of an agent", "lose_coordinator"), ("lost_node", "hang", "lost_contact", "signal")),
 }  # fmt: skip

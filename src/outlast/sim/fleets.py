@@ -55,6 +55,7 @@ STRIKES = (
     "hang",
     "stop",
     "deaf",
+    "starve",
     "raise",
     "hold",
     "mute",

@@ -14,9 +14,9 @@ from outlast.engine.protocol.rebuild import Remembered
 from outlast.engine.protocol.state import Stage
 from outlast.engine.protocol.worker import State
 from outlast.model import limits
-from outlast.model.messages import Beat, Checkpointed, Finished, Grant, Hello, KillWorker, OnLine, Progress, Registered, WorkerExited
+from outlast.model.messages import Beat, Checkpointed, Finished, Grant, Hello, KillWorker, OnLine, Parked, Progress, Registered, WorkerExited
 from outlast.model.records import Event, Interruption
-from outlast.model.terms import Mechanism, Phase
+from outlast.model.terms import Mechanism
 from outlast.model.verdict import Verdict
 from outlast.sim.crews import Parted
 from outlast.sim.disk import step_of
@@ -53,6 +53,7 @@ class Headquarters:
         self.epoch = 1
         self.lives = True
         self._ended: set[int] = set()  # workers of which the coordinator has heard that they ended
+        self._parked: set[int] = set()  # spares of which it has heard that they stand ready
         self.coordinator = self._coordinator(generation=0, interruption=1)
         self.hub = self._hub()
 
@@ -156,6 +157,8 @@ class Headquarters:
             self._world.see(SaveFailed(news.step, news.error))
         if isinstance(news, Hello):
             self._world.has_greeted(news.worker)
+        elif isinstance(news, Parked):
+            self._parked.add(news.worker)
         elif isinstance(news, WorkerExited):
             self._ended.add(news.worker)
         elif isinstance(news, Registered):
@@ -230,7 +233,9 @@ class Headquarters:
         stood = [p for node in world.nodes for p in node.processes.values() if p.worker in known and p.machine.state is State.STILL]
         over = bool(world.done) or any(p.machine.over or p.machine.committed >= world.options.steps for p in housed)
         sealed = [world.sealed_by(rank) for rank in range(world.options.ranks)]
-        ready = sum(p.rank < 0 and p.machine.state is State.DETACHED and p.beacon.phase is Phase.PARKED for p in world.alive())
+        homes = coordinator.roster.homes
+        beside = {homes[rank] for rank in ranks["forked"]}  # who is forked on a node need not be if a spare stands ready there
+        ready = sum(p.rank < 0 and p.worker in self._parked - known and p.worker not in p.node.doomed and p.node.name in beside for p in world.alive())
         world.see(
             Answered(
                 rung=record.rung.value if record.rung is not None else "", reason=record.reason, moves=moves, there=tuple(p.rank for p in there),

@@ -31,6 +31,7 @@ FAILURES = (*("kill",) * 10, *("exit",) * 3, *("hang",) * 2, "stop", *("lose_nod
 FAILS_S = {"stop": 30.0, "lose_node": 300.0, "cut": 20.0}
 TIMES = ("fault_s", "fault_not_before_s", "left_s", "regrouped_s", "restored_s", "resumed_s")  # of an interruption, where they are known
 COLLECTED_OBJECTS = 200_000  # more made than freed, before the youngest are looked through
+STARVES_S = (1.0, 4.0, 15.0, 30.0, 50.0)  # all below limits.STARVED_MAX_S
 STORM = 6  # faults at most
 SLACK_S = 5 * limits.BOOT_DEADLINE_S  # a life may wait for the longest deadlines, one after the other; they cost nothing here
 
@@ -106,6 +107,18 @@ def draw_faults(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
             fault = replace(fault, mark=any_mark, nth=1 + nth)
         faults.append(fault)
     return tuple(faults)
+
+
+def draw_starving(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
+    """A rank that has no processor for a while, and nothing else: nobody is to be taken for dead."""
+    some, rank, mark, nth, for_s = (
+        stream.chance(0.03),
+        stream.below(options.ranks),
+        stream.pick(STEP_MARKS),
+        stream.below(options.steps),
+        stream.pick(STARVES_S),
+    )
+    return (PlannedFault("1", "starve", rank, mark=mark, nth=1 + nth, for_s=for_s),) if some and options.way != "plain" else ()
 
 
 def draw_failures(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
@@ -196,6 +209,7 @@ def live(
         faults += draw_company(Stream(seed, "company"), options, faults[0])
         faults += draw_partings(Stream(seed, "partings"), options)
         faults += draw_saves(Stream(seed, "saves"), options)
+        faults = draw_starving(Stream(seed, "starving"), options) or faults
     return lived(seed=seed, options=options, faults=faults, every_step=every_step, every_rank=every_rank, every_node=every_node)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -129,15 +130,21 @@ class Node:
 
     # --- the agent -----------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _look(self) -> bool:
+        """Whether somebody waits for a processor."""
         readings, unit, found = {}, None, None
+        starving = [process for process in self.processes.values() if not process.reaped and process.starves]
         for process in self.processes.values():
             if not process.reaped:
                 if found is None or process.crew is None or process.crew is not unit:  # mates are read as their crew
                     unit, found = process.crew, process.reading()
                 readings[process.worker] = found
+        for process in starving:
+            closely = self.agent.looks_closely(process.worker, now_s=self.now_s)
+            readings[process.worker] = replace(readings[process.worker], starved_s=process.starved_s(closely=closely, now_s=self.now_s))
         outputs = self.agent.on_tick(readings, now_s=self.now_s, heard_s=self.heard_s)
         self.do(outputs if self.outpost is None else self.outpost.pass_on(outputs, now_s=self.now_s))
+        return bool(starving)
 
     def obey(self, command: ForAgent) -> None:
         """An order, on the one node there is."""

@@ -230,10 +230,10 @@ class Answered:
 
     `moves`: survivors go on in their processes, else all come anew, or the run ends. Ranks: `kept` in their step, `reentered` with main's function entered
     again, `begun` though they had no state yet, `taken` by a spare, `forked` afresh. `there`: ranks whose process lives, stands still and has whole state,
-    and has not outlived the lease of its node. `ready`: spares that could take a rank, and take none. `held`: somebody holds the newest committed step;
-    `over`: some rank is past the last step. `at`: the steps that those stand at who stand still, and are not known to be dead; `passed`: those of which they
-    saw the vote pass; `sealed`: steps that lie sealed as prepared in the slots of all ranks. `error`: a process has said an error of its own. `apart`:
-    something has struck a node, its line or the coordinator, so that who lives and who is known to live may differ.
+    and has not outlived the lease of its node. `ready`: spares that are known to stand ready where ranks are forked, and take none. `held`: somebody holds
+    the newest committed step; `over`: some rank is past the last step. `at`: the steps that those stand at who stand still, and are not known to be dead;
+    `passed`: those of which they saw the vote pass; `sealed`: steps that lie sealed as prepared in the slots of all ranks. `error`: a process has said an
+    error of its own. `apart`: something has struck a node, its line or the coordinator, so that who lives and who is known to live may differ.
     """
 
     rung: str

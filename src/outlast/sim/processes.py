@@ -101,6 +101,8 @@ class Process:
     listed_stopped: bool = False  # the kernel says so
     stopped_since_s: float | None = None  # it has said so since
     asked_since_s: float | None = None  # it was sent SIGTERM meanwhile
+    starves: bool = False  # it stands still because it has no processor
+    seen_starving_s: float | None = None  # the agent has looked since then whether it does
     hung: bool = False
     backlog: list[Callable[[], None]] = field(default_factory=list)  # what happens to a stopped process comes when it goes on
     held_until_s: float = 0.0  # messages to it wait
@@ -138,6 +140,15 @@ class Process:
     def unit(self) -> Process:
         """What is simulated for it."""
         return self if self.crew is None else self.crew
+
+    def starved_s(self, *, closely: bool, now_s: float) -> float:
+        """For how long the agent sees it wait for a processor, if it looks closely now. Both by the agent's clock."""
+        if not closely or not self.starves:
+            self.seen_starving_s = None
+            return 0.0
+        if self.seen_starving_s is None:
+            self.seen_starving_s = now_s
+        return now_s - self.seen_starving_s
 
     def reading(self) -> Reading:
         """What the agent finds of it now. The beacon is copied where it has changed."""

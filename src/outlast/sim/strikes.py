@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from outlast.engine.protocol.state import Stage
+from outlast.model import limits
 from outlast.model.fault_plan import DISK_KINDS, NODE_KINDS, PlannedFault
 from outlast.sim.observations import WentOn
 from outlast.sim.processes import Process
@@ -66,6 +67,9 @@ class Strikes:
         """How often something was struck that the run may take for a fault. A partition may end what stands, and then what is to come after it; so may a
         coordinator's absence, when a lease runs out for it that had a while to go.
         """
+        excused = all(fault.kind == "starve" and fault.for_s <= limits.STARVED_MAX_S for _, fault, _ in self.struck)
+        if excused and self._world.options.way != "plain":  # beside another fault, one that is waited for while all regroup may be given up for it
+            return 0
         struck = sum(fault.kind not in HARMLESS for _, fault, _ in self.struck)
         struck += sum(fault.kind in ("part", "lose_coordinator") for _, fault, _ in self.struck)
         return struck + self._refusals
@@ -227,8 +231,8 @@ class Strikes:
         self._strikes_process(process, fault.kind)
         if fault.kind in ("kill", "exit"):
             process.node.end(process, *((None, 9) if fault.kind == "kill" else (3, None)))
-        elif fault.kind in ("stop", "deaf"):
-            process.stopped, process.listed_stopped = True, fault.kind == "stop"
+        elif fault.kind in ("stop", "deaf", "starve"):
+            process.stopped, process.listed_stopped, process.starves = True, fault.kind == "stop", fault.kind == "starve"
             process.stopped_since_s = (process.stopped_since_s or world.now_s) if process.listed_stopped else None
             world.timeline.after(fault.for_s, lambda: self._go_on(process), sort=FIXED)
         elif fault.kind == "hang":
@@ -253,5 +257,5 @@ class Strikes:
             now_s, asked_s = self._world.now_s, process.asked_since_s
             self._world.see(WentOn(process.worker, process.rank, now_s - since_s, 0.0 if asked_s is None else now_s - asked_s))
         process.node.stir()
-        process.stopped = process.listed_stopped = False
+        process.stopped = process.listed_stopped = process.starves = False
         process.catch_up()

@@ -26,11 +26,11 @@ class Clock(Protocol):
 
 
 class Watch:
-    """`look` lets the agent look at its processes. `rests`: False carries out every tick. `clock`: the agent's. `place`: of the
-    node among all, whose ticks of one moment come in that order.
+    """`look` lets the agent look at its processes, and says whether it has to look again at the next tick. `rests`: False carries out every tick.
+    `clock`: the agent's. `place`: of the node among all, whose ticks of one moment come in that order.
     """
 
-    def __init__(self, timeline: Timeline, agent: Agent, *, look: Callable[[], None], rests: bool, clock: Clock, place: int) -> None:
+    def __init__(self, timeline: Timeline, agent: Agent, *, look: Callable[[], bool], rests: bool, clock: Clock, place: int) -> None:
         self._timeline = timeline
         self._agent = agent
         self._look = look
@@ -94,10 +94,10 @@ class Watch:
 
     def _tick(self, number: int) -> None:
         self._done, self._tick_at = number, 0
-        self._look()
+        busy = self._look()
         if self._over or self._held:
             return
-        quiet_until_s = self._clock.world_s(self._agent.quiet_until_s()) if self._rests else 0.0
+        quiet_until_s = self._clock.world_s(self._agent.quiet_until_s()) if self._rests and not busy else 0.0
         following = math.floor((min(quiet_until_s, self._timeline.now_s + REST_MAX_S) - self._began_s) / limits.TICK_S)
         if following > number + 1:
             self._agent.rest(until_s=self._clock.local_s(self._at_s(following - 1)))

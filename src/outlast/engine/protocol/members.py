@@ -203,7 +203,7 @@ class Roster:
 
     def parked(self) -> list[int]:
         """Spares that can take a rank now, hot ones first."""
-        ready = [m for m in self._spares.values() if m.parked and not m.condemned and not m.dead]
+        ready = [m for m in self._spares.values() if m.parked and not m.condemned]
         return [m.worker for m in sorted(ready, key=lambda m: (m.kind != "hot", m.worker))]
 
     def bury(self, member: Member, message: WorkerExited) -> None:
