@@ -37,7 +37,6 @@ MADE = {  # branches that hardly any drawn life comes to: seed, options, and wha
 ELSEWHERE = {
     "one that was taken for hung has come to its end after all",  # tests/engine/test_protocol.py: the false alarm is made there
     "one that was accused cannot reach others",  # tests/engine/test_links.py
-    "a rank that stands still has no processor",  # tests/engine/test_hang.py: in simulated lives everybody has one
     "a drain is called off", "the policy stops a run that ends already",  # tests/engine/test_policy_acting.py
     # tests/engine/test_durable.py:
     "images that are older than a checkpoint", "what all begin from has changed while checkpoints were read",

@@ -31,6 +31,7 @@ FAILURES = (*("kill",) * 10, *("exit",) * 3, *("hang",) * 2, "stop", *("lose_nod
 FAILS_S = {"stop": 30.0, "lose_node": 300.0, "cut": 20.0}
 TIMES = ("fault_s", "fault_not_before_s", "left_s", "regrouped_s", "restored_s", "resumed_s")  # of an interruption, where they are known
 COLLECTED_OBJECTS = 200_000  # more made than freed, before the youngest are looked through
+FOR_EVER_S = 1e6
 STARVES_S = (1.0, 4.0, 15.0, 30.0, 50.0)  # all below limits.STARVED_MAX_S
 STORM = 6  # faults at most
 SLACK_S = 5 * limits.BOOT_DEADLINE_S  # a life may wait for the longest deadlines, one after the other; they cost nothing here
@@ -92,7 +93,7 @@ def draw_faults(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
         spare = number > 0 and at_spare and options.spares > 0 and kind != "lose_store"
         fault = PlannedFault(id=str(number + 1), kind=kind, rank=None if kind == "lose_store" else -1 if spare else rank, after_s=after_s, for_s=for_s)
         if kind == "linger" and stuck:
-            fault = replace(fault, for_s=1e6)  # a driver that never lets it go
+            fault = replace(fault, for_s=FOR_EVER_S)  # a driver that never lets it go
         if number == 0:
             fault = replace(fault, mark=step_mark, nth=1 + nth % options.steps, times=1_000 if for_ever else 1)
         elif spare and how < 4:
@@ -109,16 +110,13 @@ def draw_faults(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
     return tuple(faults)
 
 
-def draw_starving(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
-    """A rank that has no processor for a while, and nothing else: nobody is to be taken for dead."""
-    some, rank, mark, nth, for_s = (
-        stream.chance(0.03),
-        stream.below(options.ranks),
-        stream.pick(STEP_MARKS),
-        stream.below(options.steps),
-        stream.pick(STARVES_S),
-    )
-    return (PlannedFault("1", "starve", rank, mark=mark, nth=1 + nth, for_s=for_s),) if some and options.way != "plain" else ()
+def draw_alone(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
+    """A rank that stands still at any step, and nothing else: whether it is waited for, and how long it takes until that is known."""
+    some, kind, for_s = stream.chance(0.07), stream.pick(("starve", "starve", "hang", "deaf")), stream.pick(STARVES_S)
+    rank, mark, nth = stream.below(options.ranks), stream.pick(STEP_MARKS), 1 + stream.below(options.steps)
+    if options.way == "plain":
+        kind, mark = "hang", "body"
+    return (PlannedFault("1", kind, rank, mark=mark, nth=nth, for_s=for_s if kind == "starve" else FOR_EVER_S),) if some else ()
 
 
 def draw_failures(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
@@ -209,7 +207,7 @@ def live(
         faults += draw_company(Stream(seed, "company"), options, faults[0])
         faults += draw_partings(Stream(seed, "partings"), options)
         faults += draw_saves(Stream(seed, "saves"), options)
-        faults = draw_starving(Stream(seed, "starving"), options) or faults
+        faults = draw_alone(Stream(seed, "alone"), options) or faults
     return lived(seed=seed, options=options, faults=faults, every_step=every_step, every_rank=every_rank, every_node=every_node)
 
 

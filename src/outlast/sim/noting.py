@@ -20,6 +20,7 @@ BACK_S = 0.6  # likewise, until a step is committed again, where first steps are
 CALLED = {"kill": "signal", "exit": "exit", "deaf": "hang", "hang": "hang"}  # what comes alone, and whose process says nothing of it
 HUNG = ("hang", "deaf")
 ASKED_S = limits.HEARING_DEADLINE_S + limits.PING_DEADLINE_S  # once its deadline is over, all are asked how they stand
+FAST = 1 + 2 * limits.CLOCK_DRIFT_MAX  # by whatever clock
 UNSEEN_STEPS = 4
 FIRSTS = 5  # times a first step, a later first step may take
 LATENCIES = 10
@@ -243,18 +244,22 @@ class BackInTime(Checker):
             yield f"a {seen.kind} that came alone is called {seen.mechanism}"
         if seen.kind in HUNG and seen.within and seen.noticed_s > (bound_s := _deadline_s(seen) + slack_s):
             yield f"a {seen.kind} after {seen.steps} steps was known {seen.noticed_s:.3f} s after it struck, and {bound_s:.3f} s are enough"
+        if seen.kind in HUNG and seen.silence_s and seen.noticed_s > (bound_s := (seen.silence_s + limits.AWAITED_LOOK_S) * FAST + ASKED_S + slack_s):
+            yield f"a plain script was known to hang {seen.noticed_s:.3f} s after it did, and {bound_s:.3f} s are enough"
         if seen.back_s is not None and seen.back_s > (bound_s := BACK_S + slack_s + seen.first_step_s):
             yield f"a step was committed {seen.back_s:.3f} s after a {seen.kind} was known, and {bound_s:.3f} s are enough"
 
 
 def _deadline_s(seen: FirstFault) -> float:
-    """Of one that hangs within a step: the shortest there is, but for the first steps that its agent saw (steps here are shorter than its ticks), which are
-    compared with those of others, or with nothing. By whatever clock.
+    """Of one that hangs within a step: what is learned of such, but for the first steps that its agent saw (steps may be shorter than its ticks), which
+    are compared with those of others, or with nothing. By whatever clock.
     """
     if seen.steps >= limits.FIRST_STEPS_COUNT + UNSEEN_STEPS:
-        return limits.STEP_FLOOR_S + ASKED_S
+        own_s = limits.DEADLINE_FACTOR * seen.body_s
+        again_s = limits.AWAITED_LOOK_S if own_s > limits.STEP_FLOOR_S and seen.nodes > 1 else 0.0  # its peers were overdue before
+        return max(limits.STEP_FLOOR_S, own_s) * FAST + again_s + ASKED_S
     least_s = limits.AWAITED_LOOK_S + (limits.FIRST_STEPS_FLOOR_S if seen.steps > 1 else limits.FIRST_STEPS_DEADLINE_S)
-    return least_s * (1 + 2 * limits.CLOCK_DRIFT_MAX) + ASKED_S + FIRSTS * seen.first_step_s
+    return least_s * FAST + ASKED_S + FIRSTS * seen.first_step_s
 
 
 NOTING: tuple[type[Checker], ...] = (

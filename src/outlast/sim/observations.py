@@ -283,7 +283,8 @@ class FirstFault:
     """The run is over. What struck first was `kind`, and nothing else struck before it was known (`noticed_s` later), or, where `back_s` is not None, before
     a step was committed again, `back_s` after that. A message takes up to `latency_s`, and the first step of a process up to `first_step_s`. It struck after
     `steps` steps; `within`: in the next one, where it has a deadline of its own. `mechanism`: what it is
-    called; "" where others may be to blame.
+    called; "" where others may be to blame. `silence_s`: of a plain script's workers, taken for a hang; 0: the script has steps.
+    `body_s`: the longest body of a step. `nodes`: how many.
     """
 
     kind: str
@@ -294,6 +295,9 @@ class FirstFault:
     steps: int = 0
     within: bool = False
     mechanism: str = ""
+    silence_s: float = 0.0
+    body_s: float = 0.0
+    nodes: int = 1
 
 
 @dataclass(frozen=True, slots=True)

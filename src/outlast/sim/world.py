@@ -25,6 +25,7 @@ from outlast.sim.collectives import Collectives
 from outlast.sim.crews import Crews, Parted
 from outlast.sim.disk import Disks
 from outlast.sim.draws import Luck, Pool, Stream
+from outlast.sim.durations import BODY_SPREAD_S
 from outlast.sim.fleets import Echo, Fleet
 from outlast.sim.headquarters import Headquarters
 from outlast.sim.links import Links
@@ -387,7 +388,14 @@ class World:
             first_step_s = self.options.first_step_s + self.options.step_s
             by_itself = first.left_s is not None and first.left_s < next_s
             called = first.mechanism.value if by_itself and self.options.nodes == 1 and self.options.way != "plain" else ""
-            self.see(FirstFault(fault.kind, first.detected_s - at_s, back_s, self.options.latency_s, first_step_s, first.step, within, called))
+            silence_s = self.options.silence_s if self.options.way == "plain" else 0.0
+            body_s = self.options.step_s + BODY_SPREAD_S
+            self.see(
+                FirstFault(
+                    fault.kind, first.detected_s - at_s, back_s, self.options.latency_s, first_step_s, first.step, within, called, silence_s, body_s,
+                    self.options.nodes,
+                )
+            )  # fmt: skip
 
     # --- what the script tells -----------------------------------------------------------------------------
 
