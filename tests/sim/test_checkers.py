@@ -42,6 +42,7 @@ from outlast.sim.observations import (
     StartedThere,
     StepDone,
     Stock,
+    StopAsked,
     Told,
     WentOn,
     Written,
@@ -156,6 +157,12 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
         ([over(state="stopped", exit_code=130, asked=((130, ""),))], "Ends"),
         ([over(state="stopped", stop_asked=True, exit_code=1, reason="stop timed out", asked=((0, "its time is up"),))], "AsAsked"),
         ([over(state="stopped", stop_asked=True, asked=((0, ""),), ending_s=12.0)], "AsAsked"),
+        ([StopAsked(False, False, False, True), KillOrdered(7, False, unstruck=True)], "StopsSoftly"),
+        ([StopAsked(True, False, False, True), Told("stopping: enough; the step in flight is committed first")], "StopsSoftly"),
+        ([StopAsked(False, False, False, True), Told("stopping: enough; workers are sent SIGTERM")], "StopsSoftly"),
+        ([noted(rung=True)], "Typed"),
+        ([noted(traceback=False)], "Typed"),
+        ([noted(left_s=True)], "Typed"),
         ([KillOrdered(7, True)], "KillsOnce"),
         ([KillOrdered(7, False), KillOrdered(7, False)], "KillsOnce"),
         ([*STEP, failed("no node with room for ranks [1]", kinds=("lose_node",))], "NotTooSoon"),
@@ -236,6 +243,15 @@ def test_what_breaks_a_rule_is_seen_by_it_alone(seen: list[Observation], rule: s
     assert jury.result == "bad"
 
 
+@pytest.mark.parametrize("asked", [StopAsked(False, True, False, True), StopAsked(False, False, True, True)], ids=["nothing is trained", "again"])
+@pytest.mark.parametrize(("over_s", "rules"), [(1.2, []), (1.6, ["StopsAtOnce"])])
+def test_who_is_asked_to_end_at_once_does(asked: StopAsked, over_s: float, rules: list[str]) -> None:
+    jury = Jury()
+    jury.see(1.0, asked)
+    jury.see(over_s, over(state="stopped", stop_asked=True, asked=((0, "enough"),), reason="enough"))
+    assert [one.rule for one in jury.violations] == rules
+
+
 def test_what_is_as_it_should_be_breaks_none() -> None:
     jury = Jury()
     fine: list[Observation] = [
@@ -249,7 +265,9 @@ def test_what_is_as_it_should_be_breaks_none() -> None:
         acted("page", at_s=11.0), DrainPlanned(3, (4, 4), 5, False), DrainPlanned(4, (5, 5), 5, True), DrainPlanned(5, (5, 5), 5, False, (2,)),
         KillOrdered(7, False), KillOrdered(8, False), KillOrdered(7, False, True), replace(noted(id=8, step=6), committed=(4, 5)),
         Written("warning", {"text": "slow"}), Written("warning", {"text": "slow"}, 2), Written("warning", {"text": "odd"}),
-        FirstFault("hang", 1.8, None, 0.01, 0.0, 7, True), FirstFault("hang", 5.6, None, 0.01, 0.0, silence_s=5.0), FirstFault("hang", 1800.0, None, 0.01, 0.0, 7), FirstFault("hang", 12.0, None, 0.01, 0.4, 2, True),
+        FirstFault("hang", 1.8, None, 0.01, 0.0, 7, True), FirstFault("hang", 1800.0, None, 0.01, 0.0, 7), FirstFault("hang", 12.0, None, 0.01, 0.4, 2, True),
+        FirstFault("hang", 5.6, None, 0.01, 0.0, silence_s=5.0), FirstFault("hang", 5.6, None, 0.01, 0.0, 7, True, body_s=1.0),
+        StopAsked(False, False, False, True), KillOrdered(9, False), Told("stopping: enough; the step in flight is committed first"),
         Stock(1, 1, 7.0, 1, True), Stock(1, 1, 0.1, 1), Written("script", {"sharded": False}), Written("script", {"sharded": True}), Told("all is well"),
         Told("a hot spare ended before it could park: signal 9", True),
         noted(moved=1, begun=2, steps_lost=1, steps_repeated=2), noted(id=4, late_s=0.01), noted(id=5, nodes=2, late_s=3.0), noted(id=6, resumed_s=None),

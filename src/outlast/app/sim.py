@@ -36,7 +36,7 @@ EXIT_CODES = {"ok": 0, "bad": 1, "unknown": 3}
 PROGRESS_S = 1.0
 DRAWN = (  # options that a seed draws unless they are given
     "way", "ranks", "spares", "spare_kind", "steps", "phase_after", "latency_s", "first_step_s", "max_restarts",
-    "nodes", "spare_nodes", "beat_s", "drift", "checkpoint_every", "step_s", "for_s", "failures", "policy",
+    "nodes", "spare_nodes", "beat_s", "drift", "checkpoint_every", "step_s", "for_s", "again_s", "failures", "policy",
 )  # fmt: skip
 
 
@@ -102,6 +102,7 @@ def parser() -> Parser:
     out.add_argument("--drift", type=float, metavar="SHARE", help="a node's clock is at most so much faster or slower (0.01)")
     out.add_argument("--step-s", type=float, metavar="S", help="the body of a step takes so long, and up to 20 ms longer (0.01)")
     out.add_argument("--for-s", type=float, metavar="S", help="the run is asked to stop after so long; as many steps as fit, unless --steps says less")
+    out.add_argument("--again-s", type=float, metavar="S", help="so long after it was asked to stop it is asked once more: it ends at once")
     out.add_argument("--failures", type=int, metavar="N", help="so many faults as hardware fails, spread over --for-s, in place of drawn faults")
     out.add_argument("--every-step", action="store_true", help="simulate each step, undisturbed stretches too: the same course, in more time")
     out.add_argument(

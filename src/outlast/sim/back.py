@@ -35,6 +35,10 @@ class Back:
         if not self._has_steps and len(holders) == self._options.ranks and self._runs.issuperset(holders):
             self._since_s.setdefault(generation, now_s)
 
+    @property
+    def has_steps(self) -> bool:
+        return self._has_steps
+
     def registered(self) -> None:
         """The coordinator hears that the script has steps."""
         self._has_steps = True

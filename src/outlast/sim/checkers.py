@@ -37,6 +37,7 @@ from outlast.sim.observations import (
     WentOn,
 )
 from outlast.sim.policing import POLICING
+from outlast.sim.stopping import STOPPING
 
 MECHANISMS = {  # what a fault may be called; who said that a peer is lost, and ends then, may end for that
     "kill": ("signal",), "exit": ("exit", "lost_contact"), "raise": ("exception",), "refuse": ("exception",),
@@ -336,7 +337,7 @@ class SecondsSum(Checker):
 
 ALL: tuple[type[Checker], ...] = (
     OnePlan, Patient, OneOwner, Fenced, OnePoint, SealedOnly, SealedUsed, Stocked, GoodOnly, OnePast, LastGoodStays, SavesHurtNobody, NothingDurableLost,
-    NothingLost, NoFalseAlarm, OnlyTheGuilty, RightName, InTime, Room, AllThere, Prompt, SecondsSum, *ENDINGS, *ANSWERING, *NOTING, *POLICING,
+    NothingLost, NoFalseAlarm, OnlyTheGuilty, RightName, InTime, Room, AllThere, Prompt, SecondsSum, *ENDINGS, *STOPPING, *ANSWERING, *NOTING, *POLICING,
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from outlast.engine.protocol.rebuild import Remembered
 from outlast.engine.protocol.state import Stage
 from outlast.engine.protocol.worker import State
 from outlast.model import limits
-from outlast.model.messages import Beat, Checkpointed, Finished, Grant, Hello, KillWorker, OnLine, Parked, Progress, Registered, WorkerExited
+from outlast.model.messages import Beat, Checkpointed, Finished, Grant, Hello, KillWorker, OnLine, Parked, Progress, Registered, WorkerExited, WorkerStarted
 from outlast.model.records import Event, Interruption
 from outlast.model.terms import Mechanism
 from outlast.model.verdict import Verdict
@@ -53,6 +53,7 @@ class Headquarters:
         self.epoch = 1
         self.lives = True
         self._ended: set[int] = set()  # workers of which the coordinator has heard that they ended
+        self._started: set[int] = set()  # likewise that they have started
         self._parked: set[int] = set()  # spares of which it has heard that they stand ready
         self.coordinator = self._coordinator(generation=0, interruption=1)
         self.hub = self._hub()
@@ -157,6 +158,8 @@ class Headquarters:
             self._world.see(SaveFailed(news.step, news.error))
         if isinstance(news, Hello):
             self._world.has_greeted(news.worker)
+        elif isinstance(news, WorkerStarted):
+            self._started.add(news.worker)
         elif isinstance(news, Parked):
             self._parked.add(news.worker)
         elif isinstance(news, WorkerExited):
@@ -288,7 +291,9 @@ class Headquarters:
 
     def _see_kill(self, message: object) -> None:
         if isinstance(message, KillWorker):
-            self._world.see(KillOrdered(message.worker, message.worker in self._ended, self.coordinator.stage is Stage.STOPPING))
+            member = self.coordinator.roster.of(message.worker)
+            unstruck = not self._world.strikes.struck and message.worker in self._started and member is not None and member.rank >= 0
+            self._world.see(KillOrdered(message.worker, message.worker in self._ended, self.coordinator.stage is Stage.STOPPING, unstruck))
 
     # --- checkpoints -----------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from outlast.model.records import Interruption
 from outlast.sim.checker import Violation
 from outlast.sim.crews import Parted
 from outlast.sim.draws import Stream
-from outlast.sim.options import Options, draw_checkpoints, draw_options, draw_pace, draw_policy, draw_stop
+from outlast.sim.options import Options, draw_checkpoints, draw_hardware, draw_options, draw_pace, draw_policy, draw_stop
 from outlast.sim.partings import PARTINGS, draw_partings
 from outlast.sim.script import script_of
 from outlast.sim.strikes import STEP_MARKS
@@ -192,6 +192,8 @@ def live(
 ) -> Life:  # fmt: skip
     """The life of one seed; `given` options are not drawn, nor are faults where a plan is given. Raises UsageError for what cannot be."""
     options = draw_options(Stream(seed, "options"), given)
+    if not given and faults is None:
+        options = draw_hardware(Stream(seed, "hardware"), options)
     if "checkpoint_every" not in given and not options.failures:
         options = draw_checkpoints(Stream(seed, "checkpoints"), options)
     if "for_s" not in given and not options.failures:

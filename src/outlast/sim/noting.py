@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from outlast.model import limits
 from outlast.model.messages import Regroup
 from outlast.model.records import Interruption
-from outlast.model.terms import FailureClass, Mechanism
+from outlast.model.terms import FailureClass, Mechanism, Rung
 from outlast.sim.checker import NEAR_S, Checker
 from outlast.sim.observations import FirstFault, Noted, Observation, RankGiven, RunOver, Told, Written
 
@@ -70,6 +70,25 @@ class Whole(Checker):
             yield f"interruption {one.id} is a child of {one.parent}, which came later"
         if parent is not None and (parent.resumed_s, parent.parent) != (one.resumed_s, None):
             yield f"interruption {one.id} was over at {one.resumed_s}, and its parent {parent.id} at {parent.resumed_s}"
+
+
+class Typed(Checker):
+    """What is noted is of the sort that it says: whoever reads the ledger counts on that."""
+
+    of = (Noted,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, Noted):
+            return
+        one = seen.record
+        for name in ("reason", "error", "traceback"):
+            if type(getattr(one, name)) is not str:
+                yield f"interruption {one.id} has {name} {getattr(one, name)!r}, which is no text"
+        for name in TIMES:
+            if type(getattr(one, name)) not in (float, type(None)):
+                yield f"interruption {one.id} has {name} {getattr(one, name)!r}, which is no time"
+        if not isinstance(one.rung, Rung | None):
+            yield f"interruption {one.id} has rung {one.rung!r}"
 
 
 class InOrder(Checker):
@@ -263,5 +282,5 @@ def _deadline_s(seen: FirstFault) -> float:
 
 
 NOTING: tuple[type[Checker], ...] = (
-    SaidOnce, Whole, InOrder, Charged, ChargedAgain, BackWhen, ToldSince, Readable, KnewItsStep, WarnedOnce, SpareWasLost, SaidWhatItIs, BackInTime,
+    SaidOnce, Whole, Typed, InOrder, Charged, ChargedAgain, BackWhen, ToldSince, Readable, KnewItsStep, WarnedOnce, SpareWasLost, SaidWhatItIs, BackInTime,
 )  # fmt: skip

@@ -356,11 +356,26 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class KillOrdered:
-    """The coordinator wants a worker of its own node to be killed. `ended`: it has heard that this one has ended. `all_end`: the run does."""
+    """The coordinator wants a worker of its own node to be killed. `ended`: it has heard that this one has ended. `all_end`: the run does. `unstruck`: it
+    has heard that this one has started, which holds a rank, and nothing was ever struck in this run.
+    """
 
     worker: int
     ended: bool
     all_end: bool = False
+    unstruck: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """Somebody wants the run to end. `plain`: the coordinator has not heard that the script has steps; `nothing_yet`: it starts all ranks, and none has
+    committed a step, or (of a plain script) has killed them all; `again`: not for the first time; `single`: there is one node.
+    """
+
+    plain: bool
+    nothing_yet: bool
+    again: bool
+    single: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,5 +399,5 @@ class StartedThere:
 Observation = (
     Planned | RankGiven | Restored | Offered | Saved | SaveFailed | Pruned | Arrived | StepDone | Stretch | Regrouped | WentOn | RunOver | Named | Booked
     | NothingMoves | Answered | Noted | Stock | FirstFault | MadeAnew | Diagnosed | Acted | DrainPlanned | StartedThere | Written
-    | Told | KillOrdered
+    | Told | KillOrdered | StopAsked
 )  # fmt: skip

@@ -33,7 +33,8 @@ class Options:
     `spare_nodes`: of the nodes, those that house no ranks at first. `beat_s`: between two heartbeats of an agent. `drift`: a node's clock is at most so
     much faster or slower than the coordinator's. `checkpoint_every`: steps between two checkpoints, 0: none. `step_s`: the body of a step
     takes at least so long. `for_s`: the run is asked to stop after so long; 0: it is not. `failures`: so many faults are drawn as hardware fails,
-    spread over `for_s`, in place of those that try the protocol. `policy`: see POLICIES.
+    spread over `for_s`, in place of those that try the protocol. `policy`: see POLICIES. `again_s`: so long after it was asked to
+    stop it is asked once more; 0: it is not.
     """
 
     way: str = "in_place"
@@ -55,6 +56,7 @@ class Options:
     for_s: float = 0.0
     failures: int = 0
     policy: str = "none"
+    again_s: float = 0.0
 
     def pieces(self, step: int) -> int:
         """Of the script's own code between `step` and the next one: what stands behind the step, and what stands behind its phase."""
@@ -96,6 +98,18 @@ def draw_options(stream: Stream, given: Mapping[str, Any]) -> Options:
     return options
 
 
+def draw_hardware(stream: Stream, options: Options) -> Options:
+    """Whether this is a larger run that fails as hardware does, where ranks and nodes that go the same way are simulated together: drawn apart."""
+    large, nodes, beside, failures = stream.chance(0.02), 3 + stream.below(3), 2 + stream.below(4), 1 + stream.below(4)
+    for_s, step_s = stream.between(10.0, 90.0), stream.pick((0.05, 0.5, 2.0))
+    if not large or options.way == "plain":
+        return options
+    return replace(
+        options, nodes=nodes + 1, spare_nodes=1, ranks=nodes * beside, steps=STEPS_MAX, for_s=for_s, step_s=step_s, failures=failures,
+        beat_s=options.beat_s if options.nodes > 1 else limits.BEAT_S,
+    )  # fmt: skip
+
+
 def draw_checkpoints(stream: Stream, options: Options) -> Options:
     """How often checkpoints are written: drawn apart, so that lives without any are those that they were before there were any."""
     some, every = stream.chance(0.35), stream.pick((1, 2, 3, 5))
@@ -105,7 +119,8 @@ def draw_checkpoints(stream: Stream, options: Options) -> Options:
 def draw_stop(stream: Stream, options: Options) -> Options:
     """Whether the run is asked to stop before its last step: drawn apart, as checkpoints are."""
     asked, for_s = stream.chance(0.12), stream.pick((0.05, 0.3, 0.6, 1.2, 3.0)) * stream.between(0.5, 1.5)
-    return replace(options, for_s=for_s if asked else 0.0)
+    again, again_s = stream.chance(0.4), stream.between(0.0, 0.6)
+    return replace(options, for_s=for_s if asked else 0.0, again_s=again_s if asked and again else 0.0)
 
 
 def draw_pace(stream: Stream, options: Options) -> Options:
@@ -137,7 +152,7 @@ def check(options: Options) -> None:
         raise UsageError(f"{options.nodes - options.spare_nodes} nodes for {options.ranks} ranks", hint="each node that is no spare houses one at least")
     if not 0 <= options.drift <= limits.CLOCK_DRIFT_MAX or options.beat_s <= 0:
         raise UsageError(f"clocks that drift by {options.drift:g}, or no time between heartbeats", hint=f"drift is from 0 to {limits.CLOCK_DRIFT_MAX:g}")
-    if min(options.latency_s, options.first_step_s, options.for_s) < 0 or min(options.silence_s, options.step_s) <= 0:
+    if min(options.latency_s, options.first_step_s, options.for_s, options.again_s) < 0 or min(options.silence_s, options.step_s) <= 0:
         raise UsageError("no time is below 0, and steps and silence last")
     if not 0 <= options.failures <= FAILURES_MAX:
         raise UsageError(f"failures is {options.failures}", hint=f"from 0 to {FAILURES_MAX}")

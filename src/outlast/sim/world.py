@@ -30,7 +30,21 @@ from outlast.sim.fleets import Echo, Fleet
 from outlast.sim.headquarters import Headquarters
 from outlast.sim.links import Links
 from outlast.sim.node import Node, Script
-from outlast.sim.observations import Arrived, Booked, FirstFault, Named, Noted, NothingMoves, Observation, RankGiven, Regrouped, RunOver, StepDone, Stock
+from outlast.sim.observations import (
+    Arrived,
+    Booked,
+    FirstFault,
+    Named,
+    Noted,
+    NothingMoves,
+    Observation,
+    RankGiven,
+    Regrouped,
+    RunOver,
+    StepDone,
+    Stock,
+    StopAsked,
+)
 from outlast.sim.options import Options
 from outlast.sim.paths import Paths
 from outlast.sim.processes import Process, pid_of
@@ -167,6 +181,9 @@ class World:
         self.bound_s = BEGAN_S + bound_s
         if self.options.for_s:
             self.timeline.after(self.options.for_s, lambda: self.ask_stop(reason="its time is up", exit_code=0), sort=FIXED)
+            if self.options.again_s:
+                at_s = self.options.for_s + self.options.again_s
+                self.timeline.after(at_s, lambda: self.ask_stop(reason="it is to end at once", exit_code=130), sort=FIXED)
         if self.begins:
             self.calm(True)
         self.hq.begin()
@@ -187,7 +204,12 @@ class World:
 
     def ask_stop(self, *, reason: str, exit_code: int) -> None:
         """Somebody wants the run to end."""
-        self.stop_asked_s = self.now_s
+        if self.end is not None:
+            return
+        stage, plain = self.coordinator.stage, not self.back.has_steps
+        nothing_yet = stage is Stage.CLEARING if plain else stage is Stage.STARTING and not self.commits
+        self.see(StopAsked(plain, nothing_yet, self.stop_asked, self.options.nodes == 1))
+        self.stop_asked_s = min(self.stop_asked_s, self.now_s)
         self.asks((exit_code, reason))
         self.hq.ask_stop(reason=reason, exit_code=exit_code)
 
