@@ -32,6 +32,7 @@ from outlast.sim.observations import (
     Observation,
     Offered,
     Planned,
+    PowerLost,
     Pruned,
     RankGiven,
     Regrouped,
@@ -249,6 +250,16 @@ def test_who_is_asked_to_end_at_once_does(asked: StopAsked, over_s: float, rules
     jury = Jury()
     jury.see(1.0, asked)
     jury.see(over_s, over(state="stopped", stop_asked=True, asked=((0, "enough"),), reason="enough"))
+    assert [one.rule for one in jury.violations] == rules
+
+
+@pytest.mark.parametrize(("noticed_s", "over_s", "rules"), [(7.0, 20.0, []), (9.0, 20.0, ["CountedOut"]), (None, 7.0, []), (None, 20.0, ["CountedOut"])])
+def test_a_node_without_power_is_counted_out_in_time(noticed_s: float | None, over_s: float, rules: list[str]) -> None:
+    jury = Jury()
+    jury.see(1.0, PowerLost("a", 6.2))
+    if noticed_s is not None:
+        jury.see(noticed_s, Written("node_lost", {"node": "a"}))
+    jury.see(over_s, over())
     assert [one.rule for one in jury.violations] == rules
 
 

@@ -13,6 +13,7 @@ from outlast.model import limits
 from outlast.model.terms import Cause
 from outlast.sim.answering import ANSWERING
 from outlast.sim.checker import Checker, Violation
+from outlast.sim.darkness import CountedOut
 from outlast.sim.endings import ENDINGS
 from outlast.sim.noting import NOTING
 from outlast.sim.observations import (
@@ -337,7 +338,8 @@ class SecondsSum(Checker):
 
 ALL: tuple[type[Checker], ...] = (
     OnePlan, Patient, OneOwner, Fenced, OnePoint, SealedOnly, SealedUsed, Stocked, GoodOnly, OnePast, LastGoodStays, SavesHurtNobody, NothingDurableLost,
-    NothingLost, NoFalseAlarm, OnlyTheGuilty, RightName, InTime, Room, AllThere, Prompt, SecondsSum, *ENDINGS, *STOPPING, *ANSWERING, *NOTING, *POLICING,
+    NothingLost, NoFalseAlarm, OnlyTheGuilty, RightName, InTime, Room, AllThere, Prompt, SecondsSum, CountedOut,
+    *ENDINGS, *STOPPING, *ANSWERING, *NOTING, *POLICING,
 )  # fmt: skip
 
 

@@ -111,12 +111,24 @@ def draw_faults(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
 
 
 def draw_alone(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
-    """A rank that stands still at any step, and nothing else: whether it is waited for, and how long it takes until that is known."""
-    some, kind, for_s = stream.chance(0.07), stream.pick(("starve", "starve", "hang", "deaf")), stream.pick(STARVES_S)
+    """A rank that stands still at any step, or something between nodes, and nothing else: whether it is waited for, and how soon it is known."""
+    some, kind, for_s = stream.chance(0.09), stream.pick(("starve", "starve", "hang", "deaf")), stream.pick(STARVES_S)
     rank, mark, nth = stream.below(options.ranks), stream.pick(STEP_MARKS), 1 + stream.below(options.steps)
+    apart, thing, beats, at_s = stream.chance(0.6), stream.pick(APART), stream.between(0.2, 2.5), stream.between(0.0, 3.0)
+    if some and apart and options.nodes > 1:
+        holder = None if thing == "lose_coordinator" else rank
+        return (PlannedFault("1", thing, holder, at_s=at_s, for_s=FOR_EVER_S if thing == "lose_node" else beats * options.beat_s),)
     if options.way == "plain":
         kind, mark = "hang", "body"
     return (PlannedFault("1", kind, rank, mark=mark, nth=nth, for_s=for_s if kind == "starve" else FOR_EVER_S),) if some else ()
+
+
+def draw_headless(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
+    """Where there are several nodes: a coordinator that dies in some state, beside whatever else strikes."""
+    some, how, stage, at_s = stream.chance(0.35), stream.below(10), stream.pick(STAGES), stream.between(0.0, 3.0)
+    after_s, beats = stream.pick((0.0, 0.0, 0.002, 0.02)), stream.pick((0.3, 1.0, 3.0, 12.0))
+    fault = PlannedFault("head", "lose_coordinator", None, after_s=after_s, for_s=beats * options.beat_s)
+    return (replace(fault, mark=stage) if how < 7 else replace(fault, at_s=at_s),) if some and options.nodes > 1 else ()
 
 
 def draw_failures(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
@@ -209,6 +221,7 @@ def live(
         faults += draw_company(Stream(seed, "company"), options, faults[0])
         faults += draw_partings(Stream(seed, "partings"), options)
         faults += draw_saves(Stream(seed, "saves"), options)
+        faults += draw_headless(Stream(seed, "headless"), options)
         faults = draw_alone(Stream(seed, "alone"), options) or faults
     return lived(seed=seed, options=options, faults=faults, every_step=every_step, every_rank=every_rank, every_node=every_node)
 

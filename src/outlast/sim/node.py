@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from outlast.engine.protocol.agent import Agent
+from outlast.engine.protocol.lease import void_after_s
 from outlast.engine.protocol.outpost import Outpost
 from outlast.engine.protocol.outputs import (
     Answer,
@@ -33,6 +34,7 @@ from outlast.engine.protocol.outputs import (
     Wipe,
 )
 from outlast.engine.protocol.worker import WorkerMachine
+from outlast.model import limits
 from outlast.model.beacon import Beacon
 from outlast.model.booking import Book
 from outlast.model.messages import ForAgent, FromAgent, Grant, Images, OnLine, Pong, Regroup, WorkerExited, WorkerStarted
@@ -42,7 +44,7 @@ from outlast.sim.cables import Cable
 from outlast.sim.draws import Luck, Stream
 from outlast.sim.durations import BODY_SPREAD_S
 from outlast.sim.links import Links
-from outlast.sim.observations import RankGiven
+from outlast.sim.observations import PowerLost, RankGiven
 from outlast.sim.processes import PeerFailure, Process, Thread
 from outlast.sim.standstill import Standstill
 from outlast.sim.timeline import BUSY, FIXED, ROUTINE
@@ -244,6 +246,8 @@ class Node:
             return
         self.lives = False
         self._world.say(f"node {self.name} has no power")
+        if self.name in self._world.coordinator.nodes:
+            self._world.see(PowerLost(self.name, void_after_s(self._world.options.beat_s * limits.LEASE_BEATS)))
         for process in self.alive():
             self.end(process, None, 9)
         if self._world.store.home is self:

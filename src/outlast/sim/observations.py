@@ -367,6 +367,14 @@ class KillOrdered:
 
 
 @dataclass(frozen=True, slots=True)
+class PowerLost:
+    """A node that is in has no power any more, all at once. Its lease is void `void_s` later at most."""
+
+    node: str
+    void_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class StopAsked:
     """Somebody wants the run to end. `plain`: the coordinator has not heard that the script has steps; `nothing_yet`: it starts all ranks, and none has
     committed a step, or (of a plain script) has killed them all; `again`: not for the first time; `single`: there is one node.
@@ -399,5 +407,5 @@ class StartedThere:
 Observation = (
     Planned | RankGiven | Restored | Offered | Saved | SaveFailed | Pruned | Arrived | StepDone | Stretch | Regrouped | WentOn | RunOver | Named | Booked
     | NothingMoves | Answered | Noted | Stock | FirstFault | MadeAnew | Diagnosed | Acted | DrainPlanned | StartedThere | Written
-    | Told | KillOrdered | StopAsked
+    | Told | KillOrdered | StopAsked | PowerLost
 )  # fmt: skip

@@ -33,6 +33,7 @@ class Strikes:
         self.faults = faults
         self.struck: list[tuple[float, PlannedFault, int]] = []
         self.in_recovery: list[str] = []
+        self._stages: list[Stage] = []  # in which the coordinator was at each
         self._world = world
         self._kinds: dict[int, set[str]] = {}  # pid -> what struck it
         self._due: set[str] = set()
@@ -67,12 +68,21 @@ class Strikes:
         """How often something was struck that the run may take for a fault. A partition may end what stands, and then what is to come after it; so may a
         coordinator's absence, when a lease runs out for it that had a while to go.
         """
-        excused = all(fault.kind == "starve" and fault.for_s <= limits.STARVED_MAX_S for _, fault, _ in self.struck)
-        if excused and self._world.options.way != "plain":  # beside another fault, one that is waited for while all regroup may be given up for it
+        if all(self._is_borne(fault) for _, fault, _ in self.struck):
             return 0
         struck = sum(fault.kind not in HARMLESS for _, fault, _ in self.struck)
         struck += sum(fault.kind in ("part", "lose_coordinator") for _, fault, _ in self.struck)
         return struck + self._refusals
+
+    def _is_borne(self, fault: PlannedFault) -> bool:
+        """It interrupts nobody if nothing else strikes. Who is waited for while all regroup may be given up for it."""
+        options = self._world.options
+        if options.way == "plain":
+            return False
+        if fault.kind == "starve":
+            return fault.for_s <= limits.STARVED_MAX_S
+        outlived = fault.for_s + 2 * limits.RECONNECT_S < (limits.LEASE_BEATS - 2) * options.beat_s and len(self.struck) == 1  # by each lease
+        return outlived and (fault.kind in ("cut", "lag") or (fault.kind == "lose_coordinator" and self._stages[0] is Stage.TRAINING))
 
     @property
     def some_error(self) -> bool:
@@ -170,6 +180,7 @@ class Strikes:
         if stage is not Stage.STOPPING and (not rebuilt or any(one.resumed_s is None for one in world.interruptions.values())):
             self.in_recovery.append(fault.id)
         self.struck.append((world.now_s, fault, worker))
+        self._stages.append(stage)
 
     def _strike_thing(self, fault: PlannedFault) -> None:
         """What is no process."""
