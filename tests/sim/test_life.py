@@ -71,6 +71,17 @@ def test_who_has_no_processor_is_waited_for_up_to_a_bound(nodes: int, for_s: flo
     assert [one.ranks for one in life.interruptions] == blamed
 
 
+@pytest.mark.parametrize("rank", [None, 1], ids=["all live", "one dies meanwhile"])
+def test_a_run_that_is_to_end_at_once_while_a_coordinator_is_made_anew_leaves_nobody_behind(rank: int | None) -> None:
+    """It ends once the new one knows who lives."""
+    faults = [PlannedFault("1", "lose_coordinator", None, at_s=0.5, for_s=0.1)]
+    faults += [] if rank is None else [PlannedFault("2", "kill", rank, at_s=0.65)]
+    life = lived(seed=3, options=Options(ranks=4, nodes=2, steps=1_000, for_s=0.7, again_s=0.05), faults=tuple(faults))
+    assert life.marks["a run is to end at once, and who lives is not known yet"] == 1
+    assert (life.result, life.violations, life.end) == ("ok", (), "stopped")
+    assert life.sim_s < 2.0, "nobody is waited for who has ended"
+
+
 def test_a_swarm_reaches_what_it_is_for(swarm: Tally) -> None:
     facts = swarm.as_dict()
     assert swarm.overlap >= 0.3

@@ -57,6 +57,7 @@ from outlast.sim.trace import Trace
 from outlast.sim.verdicts import Verdicts
 
 COMMITS_KEPT = 100_000
+ASKS_AGAIN_S = 0.05
 NOBODY_TOLD = "nothing tells them apart"  # where all stand at one place one has to go
 WITHIN_MARKS = ("body", "reduced", "prepared", "voting", "passed", "applied")  # a snapshot has a deadline of its own, and so has what lies between two steps
 BEGAN_S = 100.0  # not 0: a time that somebody forgot is seen
@@ -205,6 +206,9 @@ class World:
     def ask_stop(self, *, reason: str, exit_code: int) -> None:
         """Somebody wants the run to end."""
         if self.end is not None:
+            return
+        if not self.hq.lives:  # nobody hears it
+            self.timeline.after(ASKS_AGAIN_S, lambda: self.ask_stop(reason=reason, exit_code=exit_code), sort=FIXED)
             return
         stage, plain = self.coordinator.stage, not self.back.has_steps
         nothing_yet = stage is Stage.CLEARING if plain else stage is Stage.STARTING and not self.commits

@@ -35,7 +35,7 @@ class Ending(Course):
         """A coordinator that comes after this one is to end the run too."""
         if self.nodes.local or self._end is None:
             return []
-        end, at_once = self._end, self.stage is Stage.STOPPING
+        end, at_once = self._end, self.stage is Stage.STOPPING or self._ends_at_once
         said = {"exit_code": end.exit_code, "state": end.state, "reason": end.reason, "at_once": at_once, "by_signal": self._by_signal}
         return [Record(self.event(now_s, "ending", said), at_once=True)]
 
@@ -50,9 +50,13 @@ class Ending(Course):
         return [ToAgent((TermWorker if m.pid else KillWorker)(m.worker, self._end.reason), m.home) for m in self.roster.live()]
 
     def _stop_now(self, now_s: float, end: End) -> list[Output]:
-        """Kill what lives, then end. A reason given earlier (a stop asked for) stays."""
+        """Kill what lives, then end. A reason given earlier (a stop asked for) stays. Who lives has to be known: while the picture is built it is noted."""
         if self._end is None or end.state == "failed":
             self._end = end
+        if self.stage is Stage.REBUILDING:
+            rare("a run is to end at once, and who lives is not known yet")
+            self._ends_at_once = True
+            return self._record_end(now_s)
         self.stage = Stage.STOPPING
         out: list[Output] = self._record_end(now_s)
         out += [SetTimer(name, None) for name in ("gather", "leave", "move", "handover", "spares", "nodes")]

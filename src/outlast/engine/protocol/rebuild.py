@@ -215,8 +215,11 @@ class Rebuilding(Acting):
                 self._note_links(now_s, member, broke)
         out += self._kill(now_s, [m for m in self.roster.live() if m.condemned and m.worker not in gone], "its end is awaited")  # not for ever
         if self._end is not None and self._ends_at_once:
-            rare("a new coordinator ends the run that its predecessor was ending")
-            return [*out, *self._stop_now(now_s, self._end)]
+            rare("a new coordinator ends the run")
+            self.stage = Stage.STOPPING
+            for exited in self._exits:
+                out += self._on_exit(now_s, exited)
+            return out if self.stage is Stage.ENDED else [*out, *self._stop_now(now_s, self._end)]
         lost = [rank for rank in range(self.options.world_size) if self.roster.in_rank(rank) is None]
         members = self.roster.members()
         whole = not lost and not self.roster.strays and all(m.told == self.generation for m in members)

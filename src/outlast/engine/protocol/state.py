@@ -126,6 +126,7 @@ class Course:
         self._planned = options.start.step  # what the newest plan goes on from
         self._verdict: RecoveryVerdict | None = None  # taken, and to be followed once those that it gives up are dead
         self._node_faults = 0  # of the node that is being lost
+        self._ends_at_once = False  # the run, as soon as it is known who lives
         self._several_end = False  # nothing is decided before all of them are known to be dead
         self._cut_short = False  # the fault at hand came while steps were executed
         self._fault_s: float | None = None
