@@ -112,9 +112,14 @@ def draw_faults(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
 
 def draw_alone(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
     """A rank that stands still at any step, or something between nodes, and nothing else: whether it is waited for, and how soon it is known."""
-    some, kind, for_s = stream.chance(0.09), stream.pick(("starve", "starve", "hang", "deaf")), stream.pick(STARVES_S)
+    some, kind, for_s = stream.chance(0.12), stream.pick(("starve", "starve", "hang", "deaf")), stream.pick(STARVES_S)
     rank, mark, nth = stream.below(options.ranks), stream.pick(STEP_MARKS), 1 + stream.below(options.steps)
-    apart, thing, beats, at_s = stream.chance(0.6), stream.pick(APART), stream.between(0.2, 2.5), stream.between(0.0, 3.0)
+    apart, thing, beats, at_s = stream.chance(0.6), stream.pick((*APART, "part", "part", "part")), stream.between(0.2, 2.5), stream.between(0.0, 3.0)
+    node, beside, parted_s = stream.below(options.nodes), stream.below(max(options.nodes - 1, 1)), stream.pick((0.3, 2.0, 30.0, 2_500.0))
+    if some and apart and options.nodes > 1 and thing == "part":
+        cut = PlannedFault("1", thing, None, node=node, peer=(node + 1 + beside) % options.nodes, mark="sealing", nth=nth, for_s=parted_s)
+        torn = replace(cut, id="2", kind="snap", after_s=0.001)  # what stands, too: the next group is to be built across the cut
+        return (cut, torn) if options.way != "plain" else ()
     if some and apart and options.nodes > 1:
         holder = None if thing == "lose_coordinator" else rank
         return (PlannedFault("1", thing, holder, at_s=at_s, for_s=FOR_EVER_S if thing == "lose_node" else beats * options.beat_s),)

@@ -125,7 +125,7 @@ def draw_stop(stream: Stream, options: Options) -> Options:
 
 def draw_pace(stream: Stream, options: Options) -> Options:
     """How long a step takes: drawn apart, as checkpoints are. Long steps let what is done after a while be done within a life."""
-    slow, step_s = stream.chance(0.12), stream.pick((0.15, 0.4, 1.0))
+    slow, step_s = stream.chance(0.25), stream.pick((0.15, 0.4, 1.0))
     return replace(options, step_s=step_s) if slow else options
 
 
