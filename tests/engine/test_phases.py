@@ -40,7 +40,7 @@ def test_before_the_first_step_there_is_nothing_to_replay() -> None:
 
 def test_a_commit_opens_the_phases_after_it() -> None:
     machine = WorkerMachine(worker=1)
-    machine.joined(step=5, group_s=0.0, restore_s=0.0)
+    machine.joined(plan(generation=1, step=5), group_s=0.0, restore_s=0.0)
     machine.now_past_phase()
     machine.now_begun(over=False)
     assert (machine.phases, machine.begun) == (1, True)
@@ -72,13 +72,13 @@ def test_who_is_in_the_block_of_its_newest_step_yet_has_not_run_the_code_behind_
 def test_a_step_applied_on_the_word_of_a_plan_is_being_finished_until_its_block_is_left() -> None:
     machine = WorkerMachine(worker=1)
     machine.on_message(plan(generation=1, step=5))
-    machine.joined(step=5, group_s=0.0, restore_s=0.0)
+    machine.joined(plan(generation=1, step=5), group_s=0.0, restore_s=0.0)
     machine.now_committed(step=6, now_s=1.0)
     assert not machine.finishing, "all know that it passed"
     machine.on_message(plan(generation=2, step=7, settle="forward"))
     machine.now_committed(step=7, now_s=2.0)
     assert machine.finishing
-    machine.joined(step=7, group_s=0.0, restore_s=0.0)
+    machine.joined(plan(generation=2, step=7, settle="forward"), group_s=0.0, restore_s=0.0)
     assert machine.finishing
     machine.now_past_block()
     assert not machine.finishing
@@ -87,7 +87,7 @@ def test_a_step_applied_on_the_word_of_a_plan_is_being_finished_until_its_block_
 def test_whoever_is_healed_by_one_that_finishes_a_step_finishes_it_too() -> None:
     machine = WorkerMachine(worker=1)
     machine.on_message(plan(generation=2, step=6, finish=True))
-    machine.joined(step=6, group_s=0.0, restore_s=0.0)
+    machine.joined(plan(generation=2, step=6, finish=True), group_s=0.0, restore_s=0.0)
     machine.on_message(plan(generation=3, step=6))
-    machine.joined(step=6, group_s=0.0, restore_s=0.0)
+    machine.joined(plan(generation=3, step=6), group_s=0.0, restore_s=0.0)
     assert machine.finishing, "in its block yet, whatever the newer plan is for"

@@ -37,6 +37,7 @@ from outlast.sim.observations import (
     RankGiven,
     Regrouped,
     Restored,
+    Rewritten,
     RunOver,
     Saved,
     SaveFailed,
@@ -45,6 +46,7 @@ from outlast.sim.observations import (
     Stock,
     StopAsked,
     Told,
+    ToWarn,
     WentOn,
     Written,
 )
@@ -162,6 +164,11 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
         ([StopAsked(True, False, False, True), Told("stopping: enough; the step in flight is committed first")], "StopsSoftly"),
         ([StopAsked(False, False, False, True), Told("stopping: enough; workers are sent SIGTERM")], "StopsSoftly"),
         ([noted(rung=True)], "Typed"),
+        ([Rewritten(noted(resumed_s=None).record, noted(left_s=1.15).record)], "Steady"),
+        ([Rewritten(noted(resumed_s=None, generation=2).record, noted(generation=1).record)], "Steady"),
+        ([Rewritten(noted().record, noted(reason="another").record)], "Steady"),
+        ([answered("respawn", "no snapshot was sealed by all owners", bare=(1,))], "RightRung"),
+        ([answered("respawn", "no snapshot was sealed by all owners (none at all from ranks [1, 2])", bare=(1,))], "RightRung"),
         ([noted(traceback=False)], "Typed"),
         ([noted(left_s=True)], "Typed"),
         ([KillOrdered(7, True)], "KillsOnce"),
@@ -253,6 +260,16 @@ def test_who_is_asked_to_end_at_once_does(asked: StopAsked, over_s: float, rules
     assert [one.rule for one in jury.violations] == rules
 
 
+@pytest.mark.parametrize(("said", "rules"), [(True, []), (False, ["WarnedOnce"])])
+def test_what_is_to_be_warned_of_is(said: bool, rules: list[str]) -> None:
+    jury = Jury()
+    jury.see(1.0, ToWarn("odd"))
+    if said:
+        jury.see(1.0, Written("warning", {"text": "odd"}))
+    jury.see(2.0, over())
+    assert [one.rule for one in jury.violations] == rules
+
+
 @pytest.mark.parametrize(("noticed_s", "over_s", "rules"), [(7.0, 20.0, []), (9.0, 20.0, ["CountedOut"]), (None, 7.0, []), (None, 20.0, ["CountedOut"])])
 def test_a_node_without_power_is_counted_out_in_time(noticed_s: float | None, over_s: float, rules: list[str]) -> None:
     jury = Jury()
@@ -281,6 +298,7 @@ def test_what_is_as_it_should_be_breaks_none() -> None:
         StopAsked(False, False, False, True), KillOrdered(9, False), Told("stopping: enough; the step in flight is committed first"),
         Stock(1, 1, 7.0, 1, True), Stock(1, 1, 0.1, 1), Written("script", {"sharded": False}), Written("script", {"sharded": True}), Told("all is well"),
         Told("a hot spare ended before it could park: signal 9", True),
+        Rewritten(noted(resumed_s=None, left_s=None, rung=None).record, noted().record), answered("respawn", "none at all from ranks [1, 2]", bare=(1,)),
         noted(moved=1, begun=2, steps_lost=1, steps_repeated=2), noted(id=4, late_s=0.01), noted(id=5, nodes=2, late_s=3.0), noted(id=6, resumed_s=None),
         RankGiven(7, replace(PLAN, generation=8, fault_s=0.9, detected_s=1.0), ()), noted(id=7, generation=7, fault_s=0.95),
     ]  # fmt: skip

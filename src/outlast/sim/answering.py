@@ -60,6 +60,10 @@ class RightRung(Checker):
         for words, is_so in SAID.items():
             if words in seen.reason and not is_so(seen):
                 yield f"it is said that {words!r}, and that is not so"
+        if not seen.apart and (named := re.search(r"no snapshot was sealed by all owners(?: \(none at all from ranks \[([\d, ]+)\]\))?", seen.reason)):
+            ranks = [int(rank) for rank in (named[1] or "").split(",") if rank]
+            if ranks != list(seen.bare):
+                yield f"it is said that {named[0]!r}, and nothing lies in the slots of ranks {list(seen.bare)}"
         for pattern, of_step in OF_STEP.items() if not seen.apart else ():
             if (said := re.search(pattern, seen.reason)) and not of_step(seen, int(said[1])):
                 yield f"it is said that {said[0]!r}, and that is not so"

@@ -14,7 +14,21 @@ from outlast.engine.protocol.rebuild import Remembered
 from outlast.engine.protocol.state import Stage
 from outlast.engine.protocol.worker import State
 from outlast.model import limits
-from outlast.model.messages import Beat, Checkpointed, Finished, Grant, Hello, KillWorker, OnLine, Parked, Progress, Registered, WorkerExited, WorkerStarted
+from outlast.model.messages import (
+    Beat,
+    Checkpointed,
+    Finished,
+    Grant,
+    Hello,
+    KillWorker,
+    OnLine,
+    Parked,
+    Progress,
+    Registered,
+    Warned,
+    WorkerExited,
+    WorkerStarted,
+)
 from outlast.model.records import Event, Interruption
 from outlast.model.terms import Mechanism
 from outlast.model.verdict import Verdict
@@ -22,7 +36,7 @@ from outlast.sim.crews import Parted
 from outlast.sim.disk import step_of
 from outlast.sim.endings import APART
 from outlast.sim.fleets import Echo
-from outlast.sim.observations import Answered, DrainPlanned, KillOrdered, Offered, Planned, SaveFailed, Told, Written
+from outlast.sim.observations import Answered, DrainPlanned, KillOrdered, Offered, Planned, Rewritten, SaveFailed, Told, ToWarn, Written
 from outlast.sim.options import NODES_MAX
 from outlast.sim.processes import TORN
 from outlast.sim.timeline import FIXED, ROUTINE
@@ -45,6 +59,7 @@ class Headquarters:
         self._world = world
         self._timers: dict[str, int] = {}  # name -> what the timeline calls it
         self._ledger: list[tuple[float, Any]] = []
+        self._newest: dict[int, tuple[int, Interruption]] = {}  # of each the newest that was written, and by the coordinator of which epoch
         self.moved: dict[int, int] = {}  # interruption -> committed steps that it went back
         self.begun: dict[int, int] = {}  # the same of steps that anybody had begun
         self._struck = 0  # how often anything had been when the newest plan was made
@@ -166,10 +181,17 @@ class Headquarters:
             self._ended.add(news.worker)
         elif isinstance(news, Registered):
             self._world.back.registered()
+            self._to_warn(news.note)
+        elif isinstance(news, Warned):
+            self._to_warn(news.text)
         elif isinstance(news, Finished):
             self._world.back.finished(news.generation, now_s=self._world.now_s)
         if told and type(news) not in (Progress, Beat):
             self._world.say(brief(news))
+
+    def _to_warn(self, text: str) -> None:
+        if text and self.coordinator.stage not in (Stage.REBUILDING, Stage.STOPPING, Stage.ENDED):
+            self._world.see(ToWarn(text, self.epoch))
 
     def led(self, act: Callable[[], list[Output]]) -> None:
         """Drive the coordinator, look at the plans that it made, and carry out what it asks for."""
@@ -247,7 +269,7 @@ class Headquarters:
                 at=frozenset(p.machine.committed for p in stood), passed=frozenset(p.machine.passed for p in stood), sealed=frozenset.intersection(*sealed),
                 way=world.options.way, nodes=world.options.nodes, ranks=world.options.ranks, stop_asked=world.stop_asked,
                 apart=bool(set(APART).intersection(world.strikes.all_kinds())),
-                error=world.strikes.some_error,
+                error=world.strikes.some_error, bare=tuple(rank for rank, steps in enumerate(sealed) if not steps),
                 **{name: tuple(some) for name, some in ranks.items()},
             )
         )  # fmt: skip
@@ -271,6 +293,9 @@ class Headquarters:
             self._set_timer(output)
         elif isinstance(output, Record):
             if isinstance(output.record, Interruption):
+                if (before := self._newest.get(output.record.id)) is not None and self.epoch == before[0]:
+                    world.see(Rewritten(before[1], output.record))
+                self._newest[output.record.id] = self.epoch, output.record
                 world.noted(output.record)
                 world.verdicts.noted(output.record)
             elif isinstance(output.record, Event):

@@ -12,7 +12,7 @@ from outlast.model.messages import Regroup
 from outlast.model.records import Interruption
 from outlast.model.terms import FailureClass, Mechanism, Rung
 from outlast.sim.checker import NEAR_S, Checker
-from outlast.sim.observations import FirstFault, Noted, Observation, RankGiven, RunOver, Told, Written
+from outlast.sim.observations import FirstFault, Noted, Observation, RankGiven, Rewritten, RunOver, Told, ToWarn, Written
 
 TIMES = ("fault_s", "detected_s", "left_s", "regrouped_s", "restored_s", "resumed_s")  # in this order they come
 NOTICED_S = {"kill": 0.05, "exit": 0.05, "stop": limits.STOPPED_FLOOR_S + 0.1, "raise": 0.1}  # of a fault that comes alone, and a few latencies more
@@ -70,6 +70,24 @@ class Whole(Checker):
             yield f"interruption {one.id} is a child of {one.parent}, which came later"
         if parent is not None and (parent.resumed_s, parent.parent) != (one.resumed_s, None):
             yield f"interruption {one.id} was over at {one.resumed_s}, and its parent {parent.id} at {parent.resumed_s}"
+
+
+class Steady(Checker):
+    """When it was detected, and when its rung was chosen, is written down once; and nothing more once it is over."""
+
+    of = (Rewritten,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, Rewritten):
+            return
+        before, now = seen.before, seen.record
+        for name in ("detected_s", "left_s", "resumed_s"):
+            if getattr(before, name) not in (None, getattr(now, name)):
+                yield f"interruption {now.id} has {name} {getattr(now, name)}, and had {getattr(before, name)}"
+        if now.generation != before.generation or now.step < before.step:
+            yield f"interruption {now.id} is of generation {now.generation} and step {now.step}, and was of {before.generation} and {before.step}"
+        if before.resumed_s is not None and now != before:
+            yield f"interruption {now.id} was over, and is written anew: {now.reason}"
 
 
 class Typed(Checker):
@@ -200,15 +218,21 @@ class KnewItsStep(Checker):
 
 
 class WarnedOnce(Checker):
-    """No coordinator gives a warning twice."""
+    """A warning is given once by each coordinator that hears of it, at once."""
 
-    of = (Written,)
+    of = (ToWarn, Written, RunOver)
 
     def __init__(self) -> None:
         self._said: set[object] = set()
+        self._due: dict[tuple[int, str], float] = {}
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, Written) and seen.kind == "warning":
+        if isinstance(seen, ToWarn):
+            self._due.setdefault((seen.epoch, seen.text), self.now_s)
+        elif isinstance(seen, RunOver):
+            for _, text in [said for said, since_s in self._due.items() if said not in self._said and self.now_s > since_s]:
+                yield f"nobody is warned: {text}"
+        elif isinstance(seen, Written) and seen.kind == "warning":
             if (seen.epoch, seen.data["text"]) in self._said:
                 yield f"it is said twice: {seen.data['text']}"
             self._said.add((seen.epoch, seen.data["text"]))
@@ -282,5 +306,6 @@ def _deadline_s(seen: FirstFault) -> float:
 
 
 NOTING: tuple[type[Checker], ...] = (
-    SaidOnce, Whole, Typed, InOrder, Charged, ChargedAgain, BackWhen, ToldSince, Readable, KnewItsStep, WarnedOnce, SpareWasLost, SaidWhatItIs, BackInTime,
+    SaidOnce, Whole, Steady, Typed, InOrder, Charged, ChargedAgain, BackWhen, ToldSince, Readable, KnewItsStep, WarnedOnce, SpareWasLost, SaidWhatItIs,
+    BackInTime,
 )  # fmt: skip

@@ -233,7 +233,8 @@ class Answered:
     and has not outlived the lease of its node. `ready`: spares that are known to stand ready where ranks are forked, and take none. `held`: somebody holds
     the newest committed step; `over`: some rank is past the last step. `at`: the steps that those stand at who stand still, and are not known to be dead;
     `passed`: those of which they saw the vote pass; `sealed`: steps that lie sealed as prepared in the slots of all ranks. `error`: a process has said an
-    error of its own. `apart`: something has struck a node, its line or the coordinator, so that who lives and who is known to live may differ.
+    error of its own. `bare`: ranks in whose slots nothing lies sealed. `apart`: something has struck a node, its line or the coordinator, so that who lives
+    and who is known to live may differ.
     """
 
     rung: str
@@ -257,6 +258,23 @@ class Answered:
     stop_asked: bool
     error: bool
     apart: bool
+    bare: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToWarn:
+    """The coordinator of `epoch` hears what people are to be warned of."""
+
+    text: str
+    epoch: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """What is written down of an interruption is written down anew."""
+
+    before: Interruption
+    record: Interruption
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,5 +425,5 @@ class StartedThere:
 Observation = (
     Planned | RankGiven | Restored | Offered | Saved | SaveFailed | Pruned | Arrived | StepDone | Stretch | Regrouped | WentOn | RunOver | Named | Booked
     | NothingMoves | Answered | Noted | Stock | FirstFault | MadeAnew | Diagnosed | Acted | DrainPlanned | StartedThere | Written
-    | Told | KillOrdered | StopAsked | PowerLost
+    | Told | KillOrdered | StopAsked | PowerLost | Rewritten | ToWarn
 )  # fmt: skip

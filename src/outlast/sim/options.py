@@ -34,7 +34,7 @@ class Options:
     much faster or slower than the coordinator's. `checkpoint_every`: steps between two checkpoints, 0: none. `step_s`: the body of a step
     takes at least so long. `for_s`: the run is asked to stop after so long; 0: it is not. `failures`: so many faults are drawn as hardware fails,
     spread over `for_s`, in place of those that try the protocol. `policy`: see POLICIES. `again_s`: so long after it was asked to
-    stop it is asked once more; 0: it is not.
+    stop it is asked once more; 0: it is not. `warns`: each process warns that what it does is not bit-exact.
     """
 
     way: str = "in_place"
@@ -57,6 +57,7 @@ class Options:
     failures: int = 0
     policy: str = "none"
     again_s: float = 0.0
+    warns: bool = False
 
     def pieces(self, step: int) -> int:
         """Of the script's own code between `step` and the next one: what stands behind the step, and what stands behind its phase."""
@@ -124,8 +125,11 @@ def draw_stop(stream: Stream, options: Options) -> Options:
 
 
 def draw_pace(stream: Stream, options: Options) -> Options:
-    """How long a step takes: drawn apart, as checkpoints are. Long steps let what is done after a while be done within a life."""
+    """How long a step takes, and whether there is anything to warn of: drawn apart, as checkpoints are. Long steps let what is done after a while be
+    done within a life.
+    """
     slow, step_s = stream.chance(0.25), stream.pick((0.15, 0.4, 1.0))
+    options = replace(options, warns=stream.chance(0.1))
     return replace(options, step_s=step_s) if slow else options
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from outlast.engine.protocol.outputs import Output
 from outlast.model import limits
 from outlast.model.booking import Book
-from outlast.model.messages import IMAGE, Checkpointed, Hello, Parked, Refused, Regroup
+from outlast.model.messages import IMAGE, Checkpointed, Hello, Parked, Refused, Regroup, Warned
 from outlast.model.terms import Cause, Phase
 from outlast.sim.disk import step_of
 from outlast.sim.durations import APPLY_MOST_S, APPLY_S, BODY_SPREAD_S, SEAL_MOST_S, SEAL_S
@@ -23,6 +23,7 @@ from outlast.sim.processes import TORN, Died, PeerFailure, Process, Reenter, Thr
 from outlast.sim.world import World
 
 NOTES = {"respawn": "collectives before run.steps, outside outlast.main: all ranks come anew after each fault"}
+INEXACT = "not bit-exact: the order in which gradients are summed may differ"
 LOOK_S = 0.05  # one that waits for its own thread looks this often whether it is to leave
 
 
@@ -328,6 +329,8 @@ class Main:
         if self.sharded:
             self.machine.now_sealed(steps=self.sealed())
         self.register(self.way)
+        if self.world.options.warns:
+            self.node.tell(self.p, Warned(self.p.worker, INEXACT))
         self.joined(plan)
 
     def forget_after(self, step: int) -> None:
@@ -343,7 +346,7 @@ class Main:
     def joined(self, plan: Regroup) -> None:
         self.p.high_water = max(self.p.high_water, plan.high_water)
         self.arrives(plan)
-        self.do(self.machine.joined(step=plan.step, group_s=0.0, restore_s=0.0))
+        self.do(self.machine.joined(plan, group_s=0.0, restore_s=0.0))
         self.world.passes(self.p, "joined")
         if not self.p.alive:
             raise Died

@@ -6,6 +6,7 @@ its own clock, adds what two clocks may drift apart and what a kill takes, and o
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 
 from outlast.engine.protocol.outputs import Output, SetTimer
@@ -84,19 +85,18 @@ class Alarm:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._set_s: float | None = None
+        self._set_s = math.inf  # it is not
 
     def at(self, due_s: float | None) -> list[Output]:
         """The moment is `due_s` now; None: there is none."""
-        if self._set_s is None and due_s is None:
-            return []
-        if self._set_s is not None and due_s is not None and self._set_s <= due_s:
+        before_s, due_s = self._set_s, math.inf if due_s is None else due_s
+        if before_s == due_s or before_s < due_s < math.inf:
             return []
         self._set_s = due_s
-        return [SetTimer(self._name, due_s)]
+        return [SetTimer(self._name, due_s if due_s < math.inf else None)]
 
     def rang(self, *, now_s: float) -> float:
         """It has come; by how much too late, seconds."""
-        late_s = 0.0 if self._set_s is None else max(0.0, now_s - self._set_s)
-        self._set_s = None
+        late_s = max(0.0, now_s - self._set_s)
+        self._set_s = math.inf
         return late_s

@@ -162,14 +162,15 @@ class WorkerMachine:
     def donated(self, *, step: int) -> list[Output]:
         return [Say(Donated(self.worker, self.generation, step))]
 
-    def joined(self, *, step: int, group_s: float, restore_s: float) -> list[Output]:
-        """The group stands and the state is of `step`. Nothing is said if this generation broke meanwhile."""
-        if not self.attached and self.plan is not None:
-            self.finishing = self.plan.finish
+    def joined(self, plan: Regroup, *, group_s: float, restore_s: float) -> list[Output]:
+        """The group of `plan` stands and the state is of its step. Nothing is said if this generation broke meanwhile."""
+        step = plan.step
+        if not self.attached:
+            self.finishing = plan.finish
         self.attached = True
         if step != self.committed:
             self.begun = self.over = False
-        self.phases = 0 if self.plan is None else self.plan.phases
+        self.phases = plan.phases
         self.committed, self.prepared, self.passed = step, max(step, 0), step
         if self.state is not State.MOVING:
             return []

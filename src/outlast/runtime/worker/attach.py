@@ -120,7 +120,7 @@ class Attachment:
         else:
             self._seal_private(step)
         self.register()
-        session.do(lambda machine: machine.joined(step=step, group_s=0.0, restore_s=restore_s))
+        session.do(lambda machine: machine.joined(plan, group_s=0.0, restore_s=restore_s))
         self.mark("joined")
         session.enter(Phase.BETWEEN, cause=Cause.OTHER)
         return step
@@ -284,7 +284,7 @@ class Attachment:
         self.mark("grouped")
         self._freeze()
         self.high_water = max(self.high_water, plan.high_water)
-        session.do(lambda machine: machine.joined(step=plan.step, group_s=group_s, restore_s=0.0))
+        session.do(lambda machine: machine.joined(plan, group_s=group_s, restore_s=0.0))
         self.mark("joined")
         session.enter(Phase.BETWEEN, cause=Cause.OTHER)
 
