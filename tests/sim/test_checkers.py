@@ -20,12 +20,14 @@ from outlast.sim.observations import (
     Acted,
     Answered,
     Arrived,
+    Begun,
     Booked,
     Diagnosed,
     DrainPlanned,
     FirstFault,
     KillOrdered,
     MadeAnew,
+    ManifestOrdered,
     Named,
     Noted,
     NothingMoves,
@@ -41,6 +43,7 @@ from outlast.sim.observations import (
     RunOver,
     Saved,
     SaveFailed,
+    ShardHeard,
     StartedThere,
     StepDone,
     Stock,
@@ -260,6 +263,25 @@ def test_who_is_asked_to_end_at_once_does(asked: StopAsked, over_s: float, rules
     assert [one.rule for one in jury.violations] == rules
 
 
+@pytest.mark.parametrize(("at_s", "rules"), [(0.1, ["AllEnrol"]), (600.0, [])])
+def test_nodes_that_were_asked_for_are_waited_for(at_s: float, rules: list[str]) -> None:
+    jury = Jury()
+    jury.see(at_s, Begun(3, 2))
+    assert [one.rule for one in jury.violations] == rules
+
+
+@pytest.mark.parametrize(("made", "rules"), [(True, []), (False, ["SavedOnceAll"])])
+def test_a_checkpoint_is_made_of_shards_that_lie_there(made: bool, rules: list[str]) -> None:
+    jury = Jury()
+    jury.see(1.0, ShardHeard(4, 0, 1, 2))
+    jury.see(1.1, ShardHeard(4, 1, 1, 2))
+    if made:
+        jury.see(1.1, ManifestOrdered(4))
+    jury.see(1.2, ShardHeard(4, 1, 1, 2))
+    jury.see(1.3, Planned(2, (4,), 4, (0, 1)))
+    assert [one.rule for one in jury.violations] == rules
+
+
 @pytest.mark.parametrize(("said", "rules"), [(True, []), (False, ["WarnedOnce"])])
 def test_what_is_to_be_warned_of_is(said: bool, rules: list[str]) -> None:
     jury = Jury()
@@ -299,6 +321,7 @@ def test_what_is_as_it_should_be_breaks_none() -> None:
         Stock(1, 1, 7.0, 1, True), Stock(1, 1, 0.1, 1), Written("script", {"sharded": False}), Written("script", {"sharded": True}), Told("all is well"),
         Told("a hot spare ended before it could park: signal 9", True),
         Rewritten(noted(resumed_s=None, left_s=None, rung=None).record, noted().record), answered("respawn", "none at all from ranks [1, 2]", bare=(1,)),
+        Begun(3, 3),
         noted(moved=1, begun=2, steps_lost=1, steps_repeated=2), noted(id=4, late_s=0.01), noted(id=5, nodes=2, late_s=3.0), noted(id=6, resumed_s=None),
         RankGiven(7, replace(PLAN, generation=8, fault_s=0.9, detected_s=1.0), ()), noted(id=7, generation=7, fault_s=0.95),
     ]  # fmt: skip

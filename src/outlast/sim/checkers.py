@@ -12,14 +12,16 @@ from collections.abc import Iterator
 from outlast.model import limits
 from outlast.model.terms import Cause
 from outlast.sim.answering import ANSWERING
-from outlast.sim.checker import Checker, Violation
+from outlast.sim.checker import NEAR_S, Checker, Violation
 from outlast.sim.darkness import CountedOut
 from outlast.sim.endings import ENDINGS
 from outlast.sim.noting import NOTING
 from outlast.sim.observations import (
     Arrived,
+    Begun,
     Booked,
     MadeAnew,
+    ManifestOrdered,
     Named,
     NothingMoves,
     Observation,
@@ -32,6 +34,7 @@ from outlast.sim.observations import (
     RunOver,
     Saved,
     SaveFailed,
+    ShardHeard,
     StepDone,
     Stock,
     Stretch,
@@ -193,6 +196,41 @@ class OnePast(Checker):
             yield f"the manifest of step {seen.step} names shards that are not those that lie there"
 
 
+class SavedOnceAll(Checker):
+    """Once all shards of a step lie there, of one generation, a checkpoint is made of them."""
+
+    of = (ShardHeard, Planned, ManifestOrdered)
+
+    def __init__(self) -> None:
+        self._heard: dict[tuple[int, int], set[int]] = {}
+        self._due_s: dict[int, float] = {}
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        for step in [step for step, due_s in self._due_s.items() if self.now_s > due_s]:
+            del self._due_s[step]
+            yield f"all shards of step {step} lie there, and nobody makes a checkpoint of them"
+        if isinstance(seen, ShardHeard):
+            ranks = self._heard.setdefault((seen.step, seen.generation), set())
+            comes_again = seen.rank in ranks
+            ranks.add(seen.rank)
+            if len(ranks) == seen.ranks and not comes_again:
+                self._due_s[seen.step] = self.now_s
+        elif isinstance(seen, ManifestOrdered):
+            self._due_s.pop(seen.step, None)
+        elif isinstance(seen, Planned):
+            self._heard.clear()  # what was said before may be of a past that is over
+
+
+class AllEnrol(Checker):
+    """A run begins once all its nodes are in, or those that are not have been waited for."""
+
+    of = (Begun,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Begun) and seen.there < seen.nodes and self.now_s < limits.ENROL_WAIT_S - NEAR_S:
+            yield f"the run begins {self.now_s:.3f} s after its start with {seen.there} of {seen.nodes} nodes"
+
+
 class LastGoodStays(Checker):
     """The newest good checkpoint is never removed."""
 
@@ -337,8 +375,8 @@ class SecondsSum(Checker):
 
 
 ALL: tuple[type[Checker], ...] = (
-    OnePlan, Patient, OneOwner, Fenced, OnePoint, SealedOnly, SealedUsed, Stocked, GoodOnly, OnePast, LastGoodStays, SavesHurtNobody, NothingDurableLost,
-    NothingLost, NoFalseAlarm, OnlyTheGuilty, RightName, InTime, Room, AllThere, Prompt, SecondsSum, CountedOut,
+    OnePlan, Patient, OneOwner, Fenced, OnePoint, SealedOnly, SealedUsed, Stocked, GoodOnly, OnePast, LastGoodStays, SavedOnceAll, AllEnrol,
+    SavesHurtNobody, NothingDurableLost, NothingLost, NoFalseAlarm, OnlyTheGuilty, RightName, InTime, Room, AllThere, Prompt, SecondsSum, CountedOut,
     *ENDINGS, *STOPPING, *ANSWERING, *NOTING, *POLICING,
 )  # fmt: skip
 

@@ -36,7 +36,21 @@ from outlast.sim.crews import Parted
 from outlast.sim.disk import step_of
 from outlast.sim.endings import APART
 from outlast.sim.fleets import Echo
-from outlast.sim.observations import Answered, DrainPlanned, KillOrdered, Offered, Planned, Rewritten, SaveFailed, Told, ToWarn, Written
+from outlast.sim.observations import (
+    Answered,
+    Begun,
+    DrainPlanned,
+    KillOrdered,
+    ManifestOrdered,
+    Offered,
+    Planned,
+    Rewritten,
+    SaveFailed,
+    ShardHeard,
+    Told,
+    ToWarn,
+    Written,
+)
 from outlast.sim.options import NODES_MAX
 from outlast.sim.processes import TORN
 from outlast.sim.timeline import FIXED, ROUTINE
@@ -171,6 +185,8 @@ class Headquarters:
     def _heard(self, news: Any, *, told: bool = True) -> None:
         if isinstance(news, Checkpointed) and news.error:
             self._world.see(SaveFailed(news.step, news.error))
+        elif isinstance(news, Checkpointed) and self.hub is None:
+            self._world.see(ShardHeard(news.step, news.rank, news.generation, self._world.options.ranks))
         if isinstance(news, Hello):
             self._world.has_greeted(news.worker)
         elif isinstance(news, WorkerStarted):
@@ -209,6 +225,8 @@ class Headquarters:
             if chosen := [record for record in noted if record.left_s == world.now_s]:
                 self._see_answered(chosen[-1], coordinator)
         if coordinator.generation != generation:
+            if not generation and self.hub is not None:
+                world.see(Begun(world.options.nodes, len(coordinator.nodes)))
             generation = coordinator.generation
             plans = [m.plan for m in coordinator.roster.members() if m.plan is not None and m.plan.generation == generation]
             steps = tuple(plan.step for plan in plans)
@@ -307,6 +325,7 @@ class Headquarters:
             world.see(Told(output.text, world.spare_ended_early_s is not None or world.options.nodes > 1))
         elif isinstance(output, Manifest):
             step = output.step
+            world.see(ManifestOrdered(step))
             world.disks.write_manifest(output, lambda folder, error: self._manifest_written(step, folder, error))
         elif isinstance(output, FindCheckpoint):
             world.disks.find(self._checkpoint_found)

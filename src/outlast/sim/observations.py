@@ -262,6 +262,29 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
+class Begun:
+    """The first ranks of a run are given places. `there`: nodes that are in, of `nodes`."""
+
+    nodes: int
+    there: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardHeard:
+    """The coordinator hears that a shard lies there, of `ranks` that are written."""
+
+    step: int
+    rank: int
+    generation: int
+    ranks: int
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestOrdered:
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class ToWarn:
     """The coordinator of `epoch` hears what people are to be warned of."""
 
@@ -425,5 +448,5 @@ class StartedThere:
 Observation = (
     Planned | RankGiven | Restored | Offered | Saved | SaveFailed | Pruned | Arrived | StepDone | Stretch | Regrouped | WentOn | RunOver | Named | Booked
     | NothingMoves | Answered | Noted | Stock | FirstFault | MadeAnew | Diagnosed | Acted | DrainPlanned | StartedThere | Written
-    | Told | KillOrdered | StopAsked | PowerLost | Rewritten | ToWarn
+    | Told | KillOrdered | StopAsked | PowerLost | Rewritten | ToWarn | Begun | ShardHeard | ManifestOrdered
 )  # fmt: skip
