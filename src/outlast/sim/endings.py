@@ -19,7 +19,10 @@ VERDICTS = {
     "whole restarts": (),
     "budget": (),
 }
-WAITS_S = {"no node with room": limits.NODE_WAIT_S, "cannot reach each other": limits.NODE_WAIT_S, "cannot be killed": limits.KILL_DEADLINE_S}
+WAITS_S = {f"] in {waits_s:g} s": waits_s for waits_s in (limits.NODE_WAIT_S, limits.ENROL_WAIT_S)} | {
+    "cannot reach each other": limits.NODE_WAIT_S,
+    "cannot be killed": limits.KILL_DEADLINE_S,
+}
 BORNE = (limits.SETUP_FAULTS_COUNT, limits.SAME_STEP_FAULTS_COUNT, limits.STANDSTILL_FAULTS_COUNT)
 
 
@@ -73,7 +76,7 @@ class AsAsked(Checker):
 
 
 class KillsOnce(Checker):
-    """Nobody is killed after its end, nor twice, unless all are."""
+    """Nobody is killed after its end, nor twice, unless all are; nor a spare that is as it should be."""
 
     of = (KillOrdered,)
 
@@ -84,6 +87,8 @@ class KillsOnce(Checker):
         if isinstance(seen, KillOrdered):
             if seen.ended or (not seen.all_end and seen.worker in self._ordered):
                 yield f"worker {seen.worker} is to be killed {'after its end' if seen.ended else 'once more'}"
+            if seen.idle:
+                yield f"worker {seen.worker} is a spare of the kind that was asked for, and is to be killed"
             self._ordered.add(seen.worker)
 
 

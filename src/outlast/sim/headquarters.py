@@ -336,8 +336,11 @@ class Headquarters:
     def _see_kill(self, message: object) -> None:
         if isinstance(message, KillWorker):
             member = self.coordinator.roster.of(message.worker)
-            unstruck = not self._world.strikes.struck and message.worker in self._started and member is not None and member.rank >= 0
-            self._world.see(KillOrdered(message.worker, message.worker in self._ended, self.coordinator.stage is Stage.STOPPING, unstruck))
+            calm = not self._world.strikes.struck and message.worker in self._started and member is not None
+            unstruck = calm and member is not None and member.rank >= 0
+            idle = calm and member is not None and member.rank < 0 and member.kind == self._world.options.spare_kind
+            idle = idle and not (self._world.stop_asked or self._world.done)
+            self._world.see(KillOrdered(message.worker, message.worker in self._ended, self.coordinator.stage is Stage.STOPPING, unstruck, idle))
 
     # --- checkpoints -----------------------------------------------------------------------------------------
 

@@ -116,12 +116,15 @@ def draw_alone(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
     rank, mark, nth = stream.below(options.ranks), stream.pick(STEP_MARKS), 1 + stream.below(options.steps)
     apart, thing, beats, at_s = stream.chance(0.6), stream.pick((*APART, "part", "part", "part")), stream.between(0.2, 2.5), stream.between(0.0, 3.0)
     node, beside, parted_s = stream.below(options.nodes), stream.below(max(options.nodes - 1, 1)), stream.pick((0.3, 2.0, 30.0, 2_500.0))
+    never = stream.chance(0.4)  # a node that has no power from the first moment on
     if some and apart and options.nodes > 1 and thing == "part":
         cut = PlannedFault("1", thing, None, node=node, peer=(node + 1 + beside) % options.nodes, mark="sealing", nth=nth, for_s=parted_s)
         torn = replace(cut, id="2", kind="snap", after_s=0.001)  # what stands, too: the next group is to be built across the cut
         return (cut, torn) if options.way != "plain" else ()
     if some and apart and options.nodes > 1:
         holder = None if thing == "lose_coordinator" else rank
+        if thing == "lose_node" and never:
+            return (PlannedFault("1", thing, None, node=node, at_s=0.0, for_s=FOR_EVER_S),)
         return (PlannedFault("1", thing, holder, at_s=at_s, for_s=FOR_EVER_S if thing == "lose_node" else beats * options.beat_s),)
     if options.way == "plain":
         kind, mark = "hang", "body"

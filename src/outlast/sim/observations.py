@@ -398,13 +398,15 @@ class Written:
 @dataclass(frozen=True, slots=True)
 class KillOrdered:
     """The coordinator wants a worker of its own node to be killed. `ended`: it has heard that this one has ended. `all_end`: the run does. `unstruck`: it
-    has heard that this one has started, which holds a rank, and nothing was ever struck in this run.
+    has heard that this one has started, which holds a rank, and nothing was ever struck in this run. `idle`: it is a spare of the kind that was asked
+    for, and nothing was ever struck, and nobody wants the run to end, and no rank has come to its end.
     """
 
     worker: int
     ended: bool
     all_end: bool = False
     unstruck: bool = False
+    idle: bool = False
 
 
 @dataclass(frozen=True, slots=True)

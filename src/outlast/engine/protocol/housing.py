@@ -113,5 +113,6 @@ class Housing(Hearing):
             return self._begin(now_s)
         if self.stage in (Stage.ENROLLING, Stage.LEAVING, Stage.CLEARING) and self._short_of_places():
             rare("no node came in time")
-            return self._stop_now(now_s, End(1, "failed", f"no node with room for ranks {self._placeless()} in {limits.NODE_WAIT_S:g} s", ""))
+            waited_s = limits.ENROL_WAIT_S if self.stage is Stage.ENROLLING else limits.NODE_WAIT_S
+            return self._stop_now(now_s, End(1, "failed", f"no node with room for ranks {self._placeless()} in {waited_s:g} s", ""))
         return []
