@@ -82,6 +82,16 @@ def test_a_run_that_is_to_end_at_once_while_a_coordinator_is_made_anew_leaves_no
     assert life.sim_s < 2.0, "nobody is waited for who has ended"
 
 
+@pytest.mark.parametrize("kind", ["stop", "deaf", "hang"])
+def test_who_was_found_to_hang_while_there_was_no_coordinator_is_found_again(kind: str) -> None:
+    """What its agent says then, nobody hears."""
+    faults = (PlannedFault("1", kind, 1, mark="body", nth=8, for_s=1e6), PlannedFault("2", "lose_coordinator", None, mark="body", nth=28, for_s=3.0))
+    life = lived(seed=3, options=Options(ranks=4, nodes=2, steps=40), faults=faults)
+    assert (life.result, life.violations, life.end) == ("ok", (), "ended")
+    assert [one.ranks for one in life.interruptions] == [(1,)]
+    assert life.sim_s < 10.0
+
+
 def test_a_swarm_reaches_what_it_is_for(swarm: Tally) -> None:
     facts = swarm.as_dict()
     assert swarm.overlap >= 0.3

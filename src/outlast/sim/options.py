@@ -35,7 +35,6 @@ class Options:
     takes at least so long. `for_s`: the run is asked to stop after so long; 0: it is not. `failures`: so many faults are drawn as hardware fails,
     spread over `for_s`, in place of those that try the protocol. `policy`: see POLICIES. `again_s`: so long after it was asked to
     stop it is asked once more; 0: it is not. `warns`: each process warns that what it does is not bit-exact.
-    `own`: main's function has a collective of its own before run.steps.
     """
 
     way: str = "in_place"
@@ -59,7 +58,6 @@ class Options:
     policy: str = "none"
     again_s: float = 0.0
     warns: bool = False
-    own: bool = False
 
     def pieces(self, step: int) -> int:
         """Of the script's own code between `step` and the next one: what stands behind the step, and what stands behind its phase."""
@@ -131,7 +129,7 @@ def draw_pace(stream: Stream, options: Options) -> Options:
     done within a life.
     """
     slow, step_s = stream.chance(0.25), stream.pick((0.15, 0.4, 1.0))
-    options = replace(options, warns=stream.chance(0.1), own=stream.chance(0.35) and options.way in ("reenter", "sharded"))
+    options = replace(options, warns=stream.chance(0.1))
     return replace(options, step_s=step_s) if slow else options
 
 

@@ -32,7 +32,8 @@ class Paths:
         """They cannot reach each other for `for_s`, or for longer if they could not already."""
         pair, now_s = _pair(node, other), self._timeline.now_s
         self._heals_s[pair] = heals_s = max(now_s + for_s, self._heals_s.get(pair, 0.0))
-        self._flows_s[pair] = flows_s = heals_s + self._stream.between(0.0, min(for_s, RTO_MAX_S))
+        flows_s = max(heals_s + self._stream.between(0.0, min(for_s, RTO_MAX_S)), self._flows_s.get(pair, 0.0))
+        self._flows_s[pair] = flows_s
         self._last_s = max(self._last_s, flows_s)
 
     @property

@@ -225,10 +225,6 @@ class Main:
     def function(self) -> Thread:
         yield from self.mark("setup")
         yield "sleep", self.world.lasting(self.p, 0.005, 0.05)
-        if self.world.options.own and self.has_main:
-            if self.p.group is None:
-                raise UserError("the process group has not been initialised")
-            yield "collective", None
         if self.p.rank < 0:
             yield from self.park()
             yield from self.get_in()

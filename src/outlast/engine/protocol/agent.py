@@ -227,6 +227,11 @@ class Agent:
         """Some rank here is in the first steps of its process."""
         return any(one.rank >= 0 and self._steps_done(one) < limits.FIRST_STEPS_COUNT for one in self._watched.values())
 
+    def reports_again(self) -> None:
+        """Whoever was told of those that hang is gone, and may not have had them killed."""
+        for one in self._watched.values():
+            one.reported = False
+
     def rest(self, *, until_s: float) -> None:
         """The driver has left out the ticks up to `until_s`: they were not late."""
         self._ticked_s = until_s

@@ -199,6 +199,7 @@ class Outpost:
             for said in since:
                 rare("something was said between enrolling and the welcome")
                 self._outbox.put(said)
+            self.agent.reports_again()
         self.epoch, self._in = message.epoch, True
         self._outbox.acknowledged(message.heard)
         self.lease.begins(asked_s=self._enrolled_s, lease_s=message.lease_s)
