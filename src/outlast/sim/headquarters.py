@@ -18,6 +18,7 @@ from outlast.model.messages import (
     Beat,
     Checkpointed,
     Finished,
+    FromWorkers,
     Grant,
     Hello,
     KillWorker,
@@ -74,6 +75,7 @@ class Headquarters:
         self._timers: dict[str, int] = {}  # name -> what the timeline calls it
         self._ledger: list[tuple[float, Any]] = []
         self._newest: dict[int, tuple[int, Interruption]] = {}  # of each the newest that was written, and by the coordinator of which epoch
+        self.homes: dict[int, dict[int, str]] = {}  # generation -> where each rank lives in it
         self.moved: dict[int, int] = {}  # interruption -> committed steps that it went back
         self.begun: dict[int, int] = {}  # the same of steps that anybody had begun
         self._struck = 0  # how often anything had been when the newest plan was made
@@ -183,6 +185,7 @@ class Headquarters:
         return self.hub.led(outputs, now_s=self._world.now_s) if self.hub is not None else outputs
 
     def _heard(self, news: Any, *, told: bool = True) -> None:
+        said = news.message if isinstance(news, FromWorkers) else news
         if isinstance(news, Checkpointed) and news.error:
             self._world.see(SaveFailed(news.step, news.error))
         elif isinstance(news, Checkpointed) and self.hub is None:
@@ -195,13 +198,13 @@ class Headquarters:
             self._parked.add(news.worker)
         elif isinstance(news, WorkerExited):
             self._ended.add(news.worker)
-        elif isinstance(news, Registered):
+        elif isinstance(said, Registered):
             self._world.back.registered()
-            self._to_warn(news.note)
+            self._to_warn(said.note)
         elif isinstance(news, Warned):
             self._to_warn(news.text)
-        elif isinstance(news, Finished):
-            self._world.back.finished(news.generation, now_s=self._world.now_s)
+        elif isinstance(said, Finished):
+            self._world.back.finished(said.generation, now_s=self._world.now_s)
         if told and type(news) not in (Progress, Beat):
             self._world.say(brief(news))
 
@@ -228,6 +231,8 @@ class Headquarters:
             if not generation and self.hub is not None:
                 world.see(Begun(world.options.nodes, len(coordinator.nodes)))
             generation = coordinator.generation
+            if world.options.policy != "none":
+                self.homes[generation] = dict(coordinator.roster.homes)
             plans = [m.plan for m in coordinator.roster.members() if m.plan is not None and m.plan.generation == generation]
             steps = tuple(plan.step for plan in plans)
             opened = coordinator.interruptions.open

@@ -1,6 +1,6 @@
 """Verdicts for simulated runs: some time after an interruption somebody has diagnosed it, rightly or not, and the policy says what comes of that.
 
-Who is named lived where the world saw it live when the interruption was first written down. A coordinator that is away hears the verdict later.
+Who is named lived where it did in the generation of the interruption. A coordinator that is away hears the verdict later.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Verdicts:
         draws = self._draws
         delay_s = draws.pick(DELAYS_S) * draws.between(0.5, 1.5)
         kind, confidence, by_name, right, which = draws.pick(CLASSES), draws.pick(CONFIDENCES), draws.chance(0.5), draws.chance(0.75), draws.below(1 << 20)
-        homes = dict(self._world.coordinator.roster.homes)
+        homes = self._world.hq.homes.get(record.generation, {})
         act = partial(self._arrives, record.id, kind, confidence, by_name, right, which, homes)
         self._world.timeline.after(delay_s, act, sort=FIXED)
 
