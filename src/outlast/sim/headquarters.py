@@ -17,6 +17,7 @@ from outlast.model import limits
 from outlast.model.messages import (
     Beat,
     Checkpointed,
+    Enrol,
     Finished,
     FromWorkers,
     Grant,
@@ -85,7 +86,7 @@ class Headquarters:
         self.lives = True
         self._ended: set[int] = set()  # workers of which the coordinator has heard that they ended
         self._started: set[int] = set()  # likewise that they have started
-        self._parked: set[int] = set()  # spares of which it has heard that they stand ready
+        self._parked: dict[int, float] = {}  # spares of which it has heard that they stand ready, and when
         self.coordinator = self._coordinator(generation=0, interruption=1)
         self.hub = self._hub()
 
@@ -195,9 +196,12 @@ class Headquarters:
         elif isinstance(news, WorkerStarted):
             self._started.add(news.worker)
         elif isinstance(news, Parked):
-            self._parked.add(news.worker)
+            self._parked.setdefault(news.worker, self._world.now_s)
         elif isinstance(news, WorkerExited):
             self._ended.add(news.worker)
+        elif isinstance(news, Enrol):
+            if news.script or any(isinstance(told_before, Registered) for housed in news.housed for told_before in housed.said):
+                self._world.back.registered()
         elif isinstance(said, Registered):
             self._world.back.registered()
             self._to_warn(said.note)
@@ -283,7 +287,9 @@ class Headquarters:
         sealed = [world.sealed_by(rank) for rank in range(world.options.ranks)]
         homes = coordinator.roster.homes
         beside = {homes[rank] for rank in ranks["forked"]}  # who is forked on a node need not be if a spare stands ready there
-        ready = sum(p.rank < 0 and p.worker in self._parked - known and p.worker not in p.node.doomed and p.node.name in beside for p in world.alive())
+        since_s = min((one.detected_s for one in coordinator.interruptions.open), default=world.now_s)  # what is chosen once stays so
+        parked = {worker for worker, parked_s in self._parked.items() if parked_s < since_s} - known
+        ready = sum(p.rank < 0 and p.worker in parked and p.worker not in p.node.doomed and p.node.name in beside for p in world.alive())
         world.see(
             Answered(
                 rung=record.rung.value if record.rung is not None else "", reason=record.reason, moves=moves, there=tuple(p.rank for p in there),

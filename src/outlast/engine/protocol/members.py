@@ -209,9 +209,9 @@ class Roster:
     def bury(self, member: Member, message: WorkerExited) -> None:
         """Keep what the agent found sealed in the dead rank's slots, until a successor has attached."""
         before = self._remains.get(member.rank) or _nothing(member.rank)
-        if member.attached:
+        if member.attached and not member.node_lost:
             committed, prepared, sealed = message.committed, message.prepared, message.sealed
-        else:  # what lies there is its predecessor's; the agent may not even have known which slots were to be its own
+        else:  # what lies there is its predecessor's, or was found when its node came back; the agent may not even have known which slots were to be its own
             committed, prepared, sealed = before.committed, message.prepared or before.prepared, message.sealed or before.sealed
         self._remains[member.rank] = Holding((member.rank,), False, committed, prepared, committed, False, sealed)
 
