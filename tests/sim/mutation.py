@@ -264,7 +264,7 @@ SURVIVORS: dict[str, str] = {  # name of a mutant that lives -> why it may
 
 def flips() -> Iterator[Mutant]:
     """Each test of an if, a while, a comprehension, and each part of one, turned round. A name says where: file, function, condition. Left out are those by
-    which a rare branch only says its name.
+    which a rare branch only says its name, and what stands at the end of an `or` as a number.
     """
     number = 0
     for file in FLIPPED:
@@ -316,8 +316,15 @@ def _conditions(tree: ast.AST, where: str = "") -> Iterator[tuple[str, ast.AST, 
         elif isinstance(node, ast.comprehension):
             yield from ((inside, node, "ifs", place) for place in range(len(node.ifs)))
         elif isinstance(node, ast.BoolOp):
-            yield from ((inside, node, "values", place) for place in range(len(node.values)))
+            yield from ((inside, node, "values", place) for place, value in enumerate(node.values) if not _is_plain(value))
         yield from _conditions(node, inside)
+
+
+def _is_plain(value: ast.expr) -> bool:
+    """A number or an empty display, which is taken if what stands before it is nothing: no condition."""
+    if isinstance(value, ast.Constant):
+        return not isinstance(value.value, bool)
+    return (isinstance(value, ast.Dict) and not value.keys) or (isinstance(value, ast.Tuple) and not value.elts)
 
 
 def _names_itself(statement: ast.stmt) -> bool:
