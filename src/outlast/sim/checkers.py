@@ -221,6 +221,21 @@ class SavedOnceAll(Checker):
             self._heard.clear()  # what was said before may be of a past that is over
 
 
+class FreshStore(Checker):
+    """A plain script, whose group is built with the same keys each time, is given a new store for each generation: the old one remembers the dead."""
+
+    of = (RankGiven, RunOver)
+
+    def __init__(self) -> None:
+        self._stores: dict[int, tuple[str, int]] = {}
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, RankGiven):
+            self._stores[seen.plan.generation] = seen.plan.store_host, seen.plan.store_port
+        elif isinstance(seen, RunOver) and seen.plain and len(set(self._stores.values())) < len(self._stores):
+            yield f"a plain script is given {len(set(self._stores.values()))} stores in {len(self._stores)} generations"
+
+
 class AllEnrol(Checker):
     """A run begins once all its nodes are in, or those that are not have been waited for."""
 
@@ -375,7 +390,7 @@ class SecondsSum(Checker):
 
 
 ALL: tuple[type[Checker], ...] = (
-    OnePlan, Patient, OneOwner, Fenced, OnePoint, SealedOnly, SealedUsed, Stocked, GoodOnly, OnePast, LastGoodStays, SavedOnceAll, AllEnrol,
+    OnePlan, Patient, OneOwner, Fenced, OnePoint, SealedOnly, SealedUsed, Stocked, GoodOnly, OnePast, LastGoodStays, SavedOnceAll, FreshStore, AllEnrol,
     SavesHurtNobody, NothingDurableLost, NothingLost, NoFalseAlarm, OnlyTheGuilty, RightName, InTime, Room, AllThere, Prompt, SecondsSum, CountedOut,
     *ENDINGS, *STOPPING, *ANSWERING, *NOTING, *POLICING,
 )  # fmt: skip

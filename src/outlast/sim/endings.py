@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from outlast.model import limits
+from outlast.model.terms import Rung
 from outlast.sim.checker import NEAR_S, Checker
 from outlast.sim.observations import KillOrdered, NothingMoves, Observation, Planned, Regrouped, RunOver, StepDone, Stretch
 
@@ -23,6 +24,7 @@ WAITS_S = {f"] in {waits_s:g} s": waits_s for waits_s in (limits.NODE_WAIT_S, li
     "cannot reach each other": limits.NODE_WAIT_S,
     "cannot be killed": limits.KILL_DEADLINE_S,
 }
+FREE = ("part", "snap", "freeze", "cut", "lag", "stop of an agent")  # what comes of these may be only a link's fault
 BORNE = (limits.SETUP_FAULTS_COUNT, limits.SAME_STEP_FAULTS_COUNT, limits.STANDSTILL_FAULTS_COUNT)
 
 
@@ -73,6 +75,21 @@ class AsAsked(Checker):
             yield f"the run is stopped with exit code {seen.exit_code} ({seen.reason}), and it was asked to stop with {list(seen.asked)}"
         if isinstance(seen, RunOver) and seen.ending_s > (bound_s := limits.TERM_GRACE_S + 1.0 + limits.KILL_DEADLINE_S * ("linger" in seen.kinds)):
             yield f"the run is over {seen.ending_s:.3f} s after it was asked to end, and {bound_s:g} s are enough"
+
+
+class Paid(Checker):
+    """Each replacement, and each whole restart, is paid for once, unless it is only a link's fault. Steps give tokens back."""
+
+    of = (RunOver,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, RunOver) or seen.spent is None:
+            return
+        bought = [child for rung, child in seen.rungs if rung in (Rung.SPARE.value, Rung.RESPAWN.value, Rung.RESTART.value)]
+        least = len([child for child in bought if not child]) if seen.committed < limits.REFILL_STEPS and not set(FREE) & set(seen.kinds) else 0
+        undecided = len([rung for rung, _ in seen.rungs if not rung])  # whoever is given up is killed first
+        if seen.policy == "none" and not least <= seen.spent <= len(bought) + undecided:
+            yield f"{seen.spent} tokens are spent, and {len(bought)} replacements or restarts were made, {len(bought) - sum(bought)} of them one by one"
 
 
 class KillsOnce(Checker):
@@ -182,4 +199,4 @@ class NotGivenUp(Checker):
             yield f"a crash loop after {said} interruptions, of {allowed} that are borne, and {plans} plans since a step after step {step}"
 
 
-ENDINGS: tuple[type[Checker], ...] = (Ends, AsAsked, KillsOnce, NotTooSoon, NotGivenUp)
+ENDINGS: tuple[type[Checker], ...] = (Ends, AsAsked, Paid, KillsOnce, NotTooSoon, NotGivenUp)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from outlast.engine.hang import STEP_PHASES
 from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart
 from outlast.engine.protocol.hub import Hub
 from outlast.engine.protocol.outputs import End, FindCheckpoint, Line, Manifest, Output, Record, SetTimer, Tell, ToAgent
@@ -15,6 +16,7 @@ from outlast.engine.protocol.state import Stage
 from outlast.engine.protocol.worker import State
 from outlast.model import limits
 from outlast.model.messages import (
+    AskStandings,
     Beat,
     Checkpointed,
     Enrol,
@@ -29,10 +31,11 @@ from outlast.model.messages import (
     Registered,
     Warned,
     WorkerExited,
+    WorkerHung,
     WorkerStarted,
 )
 from outlast.model.records import Event, Interruption
-from outlast.model.terms import Mechanism
+from outlast.model.terms import Mechanism, Phase
 from outlast.model.verdict import Verdict
 from outlast.sim.crews import Parted
 from outlast.sim.disk import step_of
@@ -40,8 +43,10 @@ from outlast.sim.endings import APART
 from outlast.sim.fleets import Echo
 from outlast.sim.observations import (
     Answered,
+    Asked,
     Begun,
     DrainPlanned,
+    HungSaid,
     KillOrdered,
     ManifestOrdered,
     Offered,
@@ -86,6 +91,7 @@ class Headquarters:
         self.lives = True
         self._ended: set[int] = set()  # workers of which the coordinator has heard that they ended
         self._started: set[int] = set()  # likewise that they have started
+        self._hearing = 0  # the newest that was asked for
         self._parked: dict[int, float] = {}  # spares of which it has heard that they stand ready, and when
         self.coordinator = self._coordinator(generation=0, interruption=1)
         self.hub = self._hub()
@@ -93,6 +99,11 @@ class Headquarters:
     @property
     def interruptions(self) -> dict[int, Interruption]:
         return {record.id: record for _, record in self._ledger if isinstance(record, Interruption)}
+
+    @property
+    def spent(self) -> int | None:
+        budgets = self.coordinator.budgets
+        return len(budgets.respawns.spent) + len(budgets.restarts.spent) if self.epoch == 1 else None
 
     def has_noted(self, kind: str) -> bool:
         """The ledger has an event of this kind."""
@@ -197,6 +208,9 @@ class Headquarters:
             self._started.add(news.worker)
         elif isinstance(news, Parked):
             self._parked.setdefault(news.worker, self._world.now_s)
+        elif isinstance(news, WorkerHung):
+            if self._world.options.way == "plain" or Phase(news.phase) in STEP_PHASES:
+                self._world.see(HungSaid(news.deadline_s, self._world.options.silence_s if self._world.options.way == "plain" else 0.0))
         elif isinstance(news, WorkerExited):
             self._ended.add(news.worker)
         elif isinstance(news, Enrol):
@@ -312,7 +326,11 @@ class Headquarters:
                 return
             if type(output.message) is not Grant and output.node not in world.untold:
                 world.say(f"to {output.node}: {brief(getattr(output.message, 'message', output.message))}")
-            world.verdicts.ordered(output.node, getattr(output.message, "message", None))
+            order = getattr(output.message, "message", None)
+            if isinstance(order, AskStandings) and order.nonce > self._hearing:
+                self._hearing = order.nonce
+                world.see(Asked(order.nonce))
+            world.verdicts.ordered(output.node, order)
             line.down(output.message)
         elif isinstance(output, ToAgent):
             world.say(f"coordinator: {brief(output.message)}")
@@ -406,6 +424,7 @@ class Headquarters:
         if world.end is not None:
             return
         self.epoch += 1
+        self._hearing = 0
         self.lives = True
         remembered = Remembered()
         for _, record in self._ledger:

@@ -12,7 +12,22 @@ from outlast.model.messages import Regroup
 from outlast.model.records import Interruption
 from outlast.model.terms import FailureClass, Mechanism, Rung
 from outlast.sim.checker import NEAR_S, Checker
-from outlast.sim.observations import FirstFault, Noted, Observation, RankGiven, Rewritten, RunOver, Told, ToWarn, Written
+from outlast.sim.observations import (
+    Asked,
+    FirstFault,
+    HungSaid,
+    Noted,
+    Observation,
+    Planned,
+    RankGiven,
+    Rewritten,
+    RunOver,
+    StepDone,
+    Stretch,
+    Told,
+    ToWarn,
+    Written,
+)
 
 TIMES = ("fault_s", "detected_s", "left_s", "regrouped_s", "restored_s", "resumed_s")  # in this order they come
 NOTICED_S = {"kill": 0.05, "exit": 0.05, "stop": limits.STOPPED_FLOOR_S + 0.1, "raise": 0.1}  # of a fault that comes alone, and a few latencies more
@@ -24,6 +39,7 @@ FAST = 1 + 2 * limits.CLOCK_DRIFT_MAX  # by whatever clock
 UNSEEN_STEPS = 4
 FIRSTS = 5  # times a first step, a later first step may take
 LATENCIES = 10
+ASKED_WITHIN_S, ASKED_MOST = 2.0, 8
 TOLD_S = 1.0  # on its way, or the run was ending
 COMMITS_APART_S = 0.02  # those of one step
 UNREADABLE = re.compile(r"^\s|\s$|  |^$|: $|\b(None|True|False)\b|\(\)|\[\]|\{\}")
@@ -238,6 +254,35 @@ class WarnedOnce(Checker):
             self._said.add((seen.epoch, seen.data["text"]))
 
 
+class SaysHowLong(Checker):
+    """Of a rank that hangs it is said which deadline is over: its own, or what is a hang of a plain script."""
+
+    of = (HungSaid,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, HungSaid):
+            own = seen.deadline_s >= limits.STEP_FLOOR_S if type(seen.deadline_s) is float else False
+            if not own or (seen.silence_s and seen.deadline_s != seen.silence_s):
+                yield f"a rank is said to have stood longer than {seen.deadline_s!r} s"
+
+
+class AsksSeldom(Checker):
+    """While nothing moves, agents are not asked again and again."""
+
+    of = (Asked, StepDone, Stretch, Planned)
+
+    def __init__(self) -> None:
+        self._asked_s: list[float] = []
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, Asked):
+            self._asked_s.clear()
+            return
+        self._asked_s = [at_s for at_s in self._asked_s if at_s > self.now_s - ASKED_WITHIN_S] + [self.now_s]
+        if len(self._asked_s) > ASKED_MOST:
+            yield f"agents are asked {len(self._asked_s)} times within {ASKED_WITHIN_S:g} s, and nothing has moved"
+
+
 class SpareWasLost(Checker):
     """That a spare ended too early is told if one did, and only then."""
 
@@ -306,6 +351,7 @@ def _deadline_s(seen: FirstFault) -> float:
 
 
 NOTING: tuple[type[Checker], ...] = (
-    SaidOnce, Whole, Steady, Typed, InOrder, Charged, ChargedAgain, BackWhen, ToldSince, Readable, KnewItsStep, WarnedOnce, SpareWasLost, SaidWhatItIs,
+    SaidOnce, Whole, Steady, Typed, InOrder, Charged, ChargedAgain, BackWhen, ToldSince, Readable, KnewItsStep, WarnedOnce, SaysHowLong, AsksSeldom,
+    SpareWasLost, SaidWhatItIs,
     BackInTime,
 )  # fmt: skip

@@ -174,7 +174,9 @@ class RunOver:
     `kinds`: of all that struck; `max_restarts`: whole restarts that are allowed without progress. `asked`: exit code and reason of each time that somebody
     wanted it to end. `noted`: the ledger says that the script has steps, or who was to write
     that down may have been away. `ending_s`: so long ago somebody first wanted it to end; 0: nobody did, or there are several nodes.
-    `early_s`: likewise since a spare first ended by itself before it could park.
+    `early_s`: likewise since a spare first ended by itself before it could park. `spent`: tokens that are missing from the budgets of replacements and
+    whole restarts; None: a coordinator that knew of others died. `rungs`: of the interruptions, in their order, and whether each is a child of another.
+    `policy`: which one acted.
     """
 
     state: str
@@ -200,6 +202,9 @@ class RunOver:
     noted: bool = True
     ending_s: float = 0.0
     early_s: float = 0.0
+    spent: int | None = None
+    rungs: tuple[tuple[str, bool], ...] = ()
+    policy: str = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +287,21 @@ class ShardHeard:
 @dataclass(frozen=True, slots=True)
 class ManifestOrdered:
     step: int
+
+
+@dataclass(frozen=True, slots=True)
+class HungSaid:
+    """An agent says that a rank has stood longer than `deadline_s`. `silence_s`: what is a hang of a plain script; 0: the script has steps."""
+
+    deadline_s: float
+    silence_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """All agents are asked how their ranks stand."""
+
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,5 +470,5 @@ class StartedThere:
 Observation = (
     Planned | RankGiven | Restored | Offered | Saved | SaveFailed | Pruned | Arrived | StepDone | Stretch | Regrouped | WentOn | RunOver | Named | Booked
     | NothingMoves | Answered | Noted | Stock | FirstFault | MadeAnew | Diagnosed | Acted | DrainPlanned | StartedThere | Written
-    | Told | KillOrdered | StopAsked | PowerLost | Rewritten | ToWarn | Begun | ShardHeard | ManifestOrdered
+    | Told | KillOrdered | StopAsked | PowerLost | Rewritten | ToWarn | Begun | ShardHeard | ManifestOrdered | HungSaid | Asked
 )  # fmt: skip

@@ -357,6 +357,8 @@ class World:
                 asked=tuple(self.asked), noted=self.options.nodes > 1 or self.hq.has_noted("script"),
                 early_s=self.now_s - self.spare_ended_early_s if self.options.nodes == 1 and self.spare_ended_early_s is not None else 0.0,
                 ending_s=self.now_s - self.asked_s if self.options.nodes == 1 and self.asked else 0.0,
+                spent=self.hq.spent, policy=self.options.policy,
+                rungs=tuple(("" if one.rung is None else one.rung.value, one.parent is not None) for one in interruptions.values()),
             )
         )  # fmt: skip
         self._see_first_fault(interruptions)

@@ -286,7 +286,7 @@ class Outpost:
             self._hear(worker, message)
         waiting = bool(self._chorus)
         self._chorus.add_all(workers, message)
-        if self._chorus.is_full(house.worker for house in self._living() if house.rank >= 0):
+        if self._chorus.is_full(self._voices()):
             return self._sing(now_s)
         return [] if waiting else [SetTimer("chorus", now_s + limits.CHORUS_WAIT_S)]
 
@@ -345,9 +345,13 @@ class Outpost:
             return [*out, *self._put(message, now_s)]
         waiting = bool(self._chorus)
         self._chorus.add(message)
-        if self._chorus.is_full(house.worker for house in self._living() if house.rank >= 0 and not house.killed):
+        if self._chorus.is_full(self._voices()):
             return [*out, *self._sing(now_s)]
         return out if waiting else [*out, SetTimer("chorus", now_s + limits.CHORUS_WAIT_S)]
+
+    def _voices(self) -> list[int]:
+        """Whoever may say the same as others."""
+        return [house.worker for house in self._living() if house.rank >= 0 and not house.killed]
 
     def _sing(self, now_s: float) -> list[Output]:
         """What has waited for its like goes on the line."""
