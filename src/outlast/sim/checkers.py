@@ -13,8 +13,8 @@ from outlast.model import limits
 from outlast.model.terms import Cause
 from outlast.sim.answering import ANSWERING
 from outlast.sim.checker import NEAR_S, Checker, Violation
-from outlast.sim.darkness import CountedOut
 from outlast.sim.endings import ENDINGS
+from outlast.sim.hangs import HANGS
 from outlast.sim.noting import NOTING
 from outlast.sim.observations import (
     Arrived,
@@ -41,6 +41,7 @@ from outlast.sim.observations import (
     WentOn,
 )
 from outlast.sim.policing import POLICING
+from outlast.sim.power import CountedOut
 from outlast.sim.stopping import STOPPING
 
 MECHANISMS = {  # what a fault may be called; who said that a peer is lost, and ends then, may end for that
@@ -392,7 +393,7 @@ class SecondsSum(Checker):
 ALL: tuple[type[Checker], ...] = (
     OnePlan, Patient, OneOwner, Fenced, OnePoint, SealedOnly, SealedUsed, Stocked, GoodOnly, OnePast, LastGoodStays, SavedOnceAll, FreshStore, AllEnrol,
     SavesHurtNobody, NothingDurableLost, NothingLost, NoFalseAlarm, OnlyTheGuilty, RightName, InTime, Room, AllThere, Prompt, SecondsSum, CountedOut,
-    *ENDINGS, *STOPPING, *ANSWERING, *NOTING, *POLICING,
+    *ENDINGS, *STOPPING, *ANSWERING, *NOTING, *HANGS, *POLICING,
 )  # fmt: skip
 
 

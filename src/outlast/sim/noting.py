@@ -13,17 +13,12 @@ from outlast.model.records import Interruption
 from outlast.model.terms import FailureClass, Mechanism, Rung
 from outlast.sim.checker import NEAR_S, Checker
 from outlast.sim.observations import (
-    Asked,
     FirstFault,
-    HungSaid,
     Noted,
     Observation,
-    Planned,
     RankGiven,
     Rewritten,
     RunOver,
-    StepDone,
-    Stretch,
     Told,
     ToWarn,
     Written,
@@ -39,7 +34,6 @@ FAST = 1 + 2 * limits.CLOCK_DRIFT_MAX  # by whatever clock
 UNSEEN_STEPS = 4
 FIRSTS = 5  # times a first step, a later first step may take
 LATENCIES = 10
-ASKED_WITHIN_S, ASKED_MOST = 2.0, 8
 TOLD_S = 1.0  # on its way, or the run was ending
 COMMITS_APART_S = 0.02  # those of one step
 UNREADABLE = re.compile(r"^\s|\s$|  |^$|: $|\b(None|True|False)\b|\(\)|\[\]|\{\}")
@@ -254,35 +248,6 @@ class WarnedOnce(Checker):
             self._said.add((seen.epoch, seen.data["text"]))
 
 
-class SaysHowLong(Checker):
-    """Of a rank that hangs it is said which deadline is over: its own, or what is a hang of a plain script."""
-
-    of = (HungSaid,)
-
-    def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, HungSaid):
-            own = seen.deadline_s >= limits.STEP_FLOOR_S if type(seen.deadline_s) is float else False
-            if not own or (seen.silence_s and seen.deadline_s != seen.silence_s):
-                yield f"a rank is said to have stood longer than {seen.deadline_s!r} s"
-
-
-class AsksSeldom(Checker):
-    """While nothing moves, agents are not asked again and again."""
-
-    of = (Asked, StepDone, Stretch, Planned)
-
-    def __init__(self) -> None:
-        self._asked_s: list[float] = []
-
-    def see(self, seen: Observation) -> Iterator[str]:
-        if not isinstance(seen, Asked):
-            self._asked_s.clear()
-            return
-        self._asked_s = [at_s for at_s in self._asked_s if at_s > self.now_s - ASKED_WITHIN_S] + [self.now_s]
-        if len(self._asked_s) > ASKED_MOST:
-            yield f"agents are asked {len(self._asked_s)} times within {ASKED_WITHIN_S:g} s, and nothing has moved"
-
-
 class SpareWasLost(Checker):
     """That a spare ended too early is told if one did, and only then."""
 
@@ -351,7 +316,6 @@ def _deadline_s(seen: FirstFault) -> float:
 
 
 NOTING: tuple[type[Checker], ...] = (
-    SaidOnce, Whole, Steady, Typed, InOrder, Charged, ChargedAgain, BackWhen, ToldSince, Readable, KnewItsStep, WarnedOnce, SaysHowLong, AsksSeldom,
-    SpareWasLost, SaidWhatItIs,
+    SaidOnce, Whole, Steady, Typed, InOrder, Charged, ChargedAgain, BackWhen, ToldSince, Readable, KnewItsStep, WarnedOnce, SpareWasLost, SaidWhatItIs,
     BackInTime,
 )  # fmt: skip

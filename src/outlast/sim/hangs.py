@@ -1,0 +1,43 @@
+"""Rules for how agents and the coordinator look for those that hang."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from outlast.model import limits
+from outlast.sim.checker import Checker
+from outlast.sim.observations import Asked, HungSaid, Observation, Planned, StepDone, Stretch
+
+ASKED_WITHIN_S, ASKED_MOST = 2.0, 8
+
+
+class SaysHowLong(Checker):
+    """Of a rank that hangs it is said which deadline is over: its own, or what is a hang of a plain script."""
+
+    of = (HungSaid,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, HungSaid):
+            own = seen.deadline_s >= limits.STEP_FLOOR_S if type(seen.deadline_s) is float else False
+            if not own or (seen.silence_s and seen.deadline_s != seen.silence_s):
+                yield f"a rank is said to have stood longer than {seen.deadline_s!r} s"
+
+
+class AsksSeldom(Checker):
+    """While nothing moves, agents are not asked again and again."""
+
+    of = (Asked, StepDone, Stretch, Planned)
+
+    def __init__(self) -> None:
+        self._asked_s: list[float] = []
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, Asked):
+            self._asked_s.clear()
+            return
+        self._asked_s = [at_s for at_s in self._asked_s if at_s > self.now_s - ASKED_WITHIN_S] + [self.now_s]
+        if len(self._asked_s) > ASKED_MOST:
+            yield f"agents are asked {len(self._asked_s)} times within {ASKED_WITHIN_S:g} s, and nothing has moved"
+
+
+HANGS: tuple[type[Checker], ...] = (SaysHowLong, AsksSeldom)
