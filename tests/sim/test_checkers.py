@@ -240,7 +240,7 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
         ([FirstFault("stop", 0.5, 1.2, 0.01, 0.0)], "BackInTime"),
         ([FirstFault("exit", 0.01, None, 0.01, 0.0, 3, True, "lost_contact")], "BackInTime"),
         ([FirstFault("hang", 2.0, None, 0.01, 0.0, 7, True)], "BackInTime"),
-        ([FirstFault("deaf", 22.0, None, 0.01, 0.0, 2, True)], "BackInTime"),
+        ([FirstFault("deaf", 22.0, None, 0.01, 0.0, 5, True)], "BackInTime"),
         ([FirstFault("hang", 625.0, None, 0.01, 0.0, 0, True)], "BackInTime"),
         ([FirstFault("hang", 17.0, None, 0.01, 0.0, silence_s=5.0)], "BackInTime"),
         ([MadeAnew(7, 1, 4, (3, 4))], "SealedUsed"),

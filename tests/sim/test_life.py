@@ -92,6 +92,13 @@ def test_who_was_found_to_hang_while_there_was_no_coordinator_is_found_again(kin
     assert life.sim_s < 10.0
 
 
+def test_a_link_that_stays_cut_is_not_paid_for_by_who_raised_before() -> None:
+    """All come anew, and their group cannot be formed: that is the link's fault, whatever was the first one's."""
+    faults = (PlannedFault("1", "raise", 1, mark="prepared", nth=3), PlannedFault("2", "part", None, node=0, peer=1, mark="still", for_s=400.0))
+    life = lived(seed=3, options=Options(way="respawn", ranks=4, nodes=2, steps=9), faults=faults)
+    assert (life.result, life.violations, life.end) == ("ok", (), "ended")
+
+
 def test_a_swarm_reaches_what_it_is_for(swarm: Tally) -> None:
     facts = swarm.as_dict()
     assert swarm.overlap >= 0.3

@@ -9,7 +9,7 @@ Units: seconds. Times are the agent's monotonic clock. This module is pure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import is_
 
 from outlast.engine.rare import rare
@@ -113,11 +113,14 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class HangVerdict:
-    """`culprits` are worker numbers; empty when nobody can be told from the others. `awaited`: the others may well wait for a rank that is in time."""
+    """`culprits` are worker numbers; empty when nobody can be told from the others. `awaited`: the others may well wait for a rank that is in time.
+    `behind`: they are culprits because others have come further, which may just have happened: they are to be looked at once more.
+    """
 
     culprits: tuple[int, ...]
     reason: str
     awaited: bool = False
+    behind: bool = False
 
 
 def find_stopped(*, members: Sequence[Standing]) -> HangVerdict | None:
@@ -156,7 +159,7 @@ def find_culprits(*, members: Sequence[Standing], overdue: Mapping[int, float]) 
     on_its_way = any(m.phase in _BEFORE and m.step <= furthest for m in in_time)
     if late and left_behind and not on_its_way:
         rare("one that has come less far than its peers")
-        return _verdict(late, "have come less far (steps, collectives) than their peers, which wait for them")
+        return replace(_verdict(late, "have come less far (steps, collectives) than their peers, which wait for them"), behind=True)
     ahead = {m.worker for m, place in zip(shared, places, strict=True) if place != least}
     if on_its_way or any(m.worker not in ahead for m in in_time):
         rare("one that is awaited, and in time")

@@ -311,7 +311,7 @@ def _deadline_s(seen: FirstFault) -> float:
         own_s = limits.DEADLINE_FACTOR * seen.body_s
         again_s = limits.AWAITED_LOOK_S if own_s > limits.STEP_FLOOR_S and seen.nodes > 1 else 0.0  # its peers were overdue before
         return max(limits.STEP_FLOOR_S, own_s) * FAST + again_s + ASKED_S
-    least_s = limits.AWAITED_LOOK_S + (limits.FIRST_STEPS_FLOOR_S if seen.steps > 1 else limits.FIRST_STEPS_DEADLINE_S)
+    least_s = limits.AWAITED_LOOK_S + (limits.FIRST_STEPS_FLOOR_S if seen.steps > UNSEEN_STEPS else limits.FIRST_STEPS_DEADLINE_S)
     return least_s * FAST + ASKED_S + FIRSTS * seen.first_step_s
 
 

@@ -93,6 +93,7 @@ class Question:
     asked_by: int = 0  # the coordinator's nonce; 0: this agent asks by itself
     answers: dict[int, Pong] = field(default_factory=dict)
     starved: dict[int, float] = field(default_factory=dict)  # when it was asked
+    again: bool = False  # somebody seems to hold the others up, and may just have been late to move on with them
 
 
 def each_its_own(order: ToWorkers) -> list[tuple[int, ForWorker]]:
@@ -371,6 +372,11 @@ class Agent:
             self._patient_until_s = now_s + 2 * limits.HEARING_DEADLINE_S
             return [self._tell(members, asked_by, now_s)]
         verdict = find_culprits(members=members, overdue=still_overdue)
+        if verdict.behind and not self._question.again:
+            rare("one that has come less far is looked at once more")
+            out = self._ping([member.worker for member in members], still_overdue, now_s)
+            self._question.again = True
+            return out
         self._question = None
         if verdict.awaited:
             self._patient_until_s = self._next_due_s(members, still_overdue, now_s)

@@ -64,7 +64,7 @@ class Ending(Course):
         return [*out, *self._when_stopped(now_s)]
 
     def _when_stopped(self, now_s: float) -> list[Output]:
-        if self._several_end or self.roster.any_live() or self.roster.spares():
+        if self._several_end or self._somebody_lives():
             return []
         assert self._end is not None
         return self._finish(now_s, self._end)
@@ -85,9 +85,12 @@ class Ending(Course):
 
     def _finish(self, now_s: float, end: End) -> list[Output]:
         self._end = end
-        if self.roster.spares() or self.roster.live():
+        if self._somebody_lives():
             return self._stop_now(now_s, end)
         return self._over(end)
+
+    def _somebody_lives(self) -> bool:
+        return bool(self.roster.any_live() or self.roster.spares() or self.roster.strays)
 
     def _over(self, end: End) -> list[Output]:
         self.stage = Stage.ENDED

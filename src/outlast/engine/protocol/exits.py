@@ -17,6 +17,8 @@ class Exits(Leaving):
         if message.worker in self.roster.strays:
             rare("one that had lost its rank before has ended")
             del self.roster.strays[message.worker]
+            if self.stage is Stage.STOPPING:
+                return self._when_stopped(now_s)
             return self._check_left(now_s) if self.stage is Stage.LEAVING else []
         member = self.roster.of(message.worker)
         if member is None or member.dead:

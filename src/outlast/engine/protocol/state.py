@@ -168,6 +168,7 @@ class Course:
         self.generation += 1
         self._planned, self._here, self._stands = step, (step, step), False
         self._donating = False
+        self._raised.clear()  # whoever raises again says so
         self.saves.went_back(generation=self.generation, step=step)
 
     def _note_step(self, committed: int, executed: int) -> None:
@@ -181,7 +182,6 @@ class Course:
             return []
         if not self.interruptions.open:
             self._fault_s = self._detected_s = None
-            self._raised.clear()
         return [*self._records(), SetTimer("spares", now_s + limits.SPARE_REFILL_DELAY_S)]
 
     # --- room ---
