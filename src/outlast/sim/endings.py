@@ -24,7 +24,7 @@ WAITS_S = {f"] in {waits_s:g} s": waits_s for waits_s in (limits.NODE_WAIT_S, li
     "cannot reach each other": limits.NODE_WAIT_S,
     "cannot be killed": limits.KILL_DEADLINE_S,
 }
-FREE = ("part", "snap", "freeze", "cut", "lag", "stop of an agent")  # what comes of these may be only a link's fault
+FREE = ("part", "snap", "freeze", "cut", "lag", "stop of an agent")  # what comes of these may be only a link's fault, and go on
 BORNE = (limits.SETUP_FAULTS_COUNT, limits.SAME_STEP_FAULTS_COUNT, limits.STANDSTILL_FAULTS_COUNT)
 
 
@@ -78,18 +78,22 @@ class AsAsked(Checker):
 
 
 class Paid(Checker):
-    """Each replacement, and each whole restart, is paid for once, unless it is only a link's fault. Steps give tokens back."""
+    """Each replacement, and each whole restart, is paid for once. Steps give tokens back."""
 
-    of = (RunOver,)
+    of = (StepDone, Stretch, RunOver)
+
+    def __init__(self) -> None:
+        self._most = 0  # steps that any rank has ever done
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if not isinstance(seen, RunOver) or seen.spent is None:
-            return
-        bought = [child for rung, child in seen.rungs if rung in (Rung.SPARE.value, Rung.RESPAWN.value, Rung.RESTART.value)]
-        least = len([child for child in bought if not child]) if seen.committed < limits.REFILL_STEPS and not set(FREE) & set(seen.kinds) else 0
-        undecided = len([rung for rung, _ in seen.rungs if not rung])  # whoever is given up is killed first
-        if seen.policy == "none" and not least <= seen.spent <= len(bought) + undecided:
-            yield f"{seen.spent} tokens are spent, and {len(bought)} replacements or restarts were made, {len(bought) - sum(bought)} of them one by one"
+        if isinstance(seen, (StepDone, Stretch)):
+            self._most = max(self._most, seen.step if isinstance(seen, StepDone) else seen.last)
+        elif isinstance(seen, RunOver) and seen.spent is not None and seen.policy == "none" and not set(FREE) & set(seen.kinds):
+            bought = [child for rung, child in seen.rungs if rung in (Rung.SPARE.value, Rung.RESPAWN.value, Rung.RESTART.value)]
+            least = len([child for child in bought if not child]) if self._most < limits.REFILL_STEPS else 0
+            undecided = len([rung for rung, _ in seen.rungs if not rung])  # whoever is given up is killed first
+            if not least <= seen.spent <= len(bought) + undecided:
+                yield f"{seen.spent} tokens are spent, and {len(bought)} replacements or restarts were made, {len(bought) - sum(bought)} of them one by one"
 
 
 class KillsOnce(Checker):

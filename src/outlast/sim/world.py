@@ -212,7 +212,8 @@ class World:
             return
         stage, plain = self.coordinator.stage, not self.back.has_steps
         nothing_yet = stage is Stage.CLEARING if plain else stage is Stage.STARTING and not self.commits
-        self.see(StopAsked(plain, nothing_yet, self.stop_asked, self.options.nodes == 1))
+        if stage is not Stage.STARTING or plain or nothing_yet:  # else the coordinator may not have heard that all are at work
+            self.see(StopAsked(plain, nothing_yet, self.stop_asked, self.options.nodes == 1))
         self.stop_asked_s = min(self.stop_asked_s, self.now_s)
         self.asks((exit_code, reason))
         self.hq.ask_stop(reason=reason, exit_code=exit_code)
