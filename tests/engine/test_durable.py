@@ -39,7 +39,15 @@ def test_a_save_is_complete_once_all_ranks_have_written_and_then_only_once() -> 
     assert saves.put(shard(1, 5)) == ()
     assert saves.put(shard(1, 10)) == ()
     assert saves.put(shard(0, 5)) == (shard(0, 5), shard(1, 5))
-    assert saves.put(shard(0, 5)) == ()
+    assert (saves.put(shard(0, 5)), saves.put(shard(1, 5))) == ((), ()), "it is reported again"
+
+
+def test_a_step_that_is_done_again_is_saved_again() -> None:
+    saves = Saves(RANKS)
+    for generation in (1, 2):
+        saves.went_back(generation=generation, step=0)
+        saves.put(shard(0, 5, generation=generation))
+        assert len(saves.put(shard(1, 5, generation=generation))) == RANKS
 
 
 def test_a_save_that_failed_for_one_rank_is_never_complete() -> None:

@@ -28,6 +28,7 @@ class Lying(Protocol):
 
 
 T = TypeVar("T", bound=Lying)
+COMPLETE_KEPT = 16  # saves: what is reported again is so soon after
 
 
 @dataclass(slots=True)
@@ -36,6 +37,7 @@ class Saves:
 
     world_size: int
     _shards: dict[int, dict[int, Checkpointed]] = field(default_factory=dict)
+    _complete: dict[int, int] = field(default_factory=dict)  # the newest steps of which all shards were reported -> in which generation the last was
     _backs: list[tuple[int, int]] = field(default_factory=list)  # generation, and the step that it went back to; later ones went further
 
     def went_back(self, *, generation: int, step: int) -> None:
@@ -50,11 +52,15 @@ class Saves:
         return not any(shard.generation < generation and step < shard.step for generation, step in self._backs)
 
     def put(self, shard: Checkpointed) -> tuple[Checkpointed, ...]:
-        """All shards of its step, by rank, once they lie there; else none."""
+        """All shards of its step, by rank, once they lie there; else none. What is reported again after that is of no save."""
+        if shard.generation <= self._complete.get(shard.step, -1):
+            rare("a shard is reported again")
+            return ()
         shards = self._shards.setdefault(shard.step, {})
         shards[shard.rank] = shard
         if len(shards) < self.world_size:
             return ()
+        self._complete = dict([*self._complete.items(), (shard.step, shard.generation)][-COMPLETE_KEPT:])
         return tuple(one for _, one in sorted(self._shards.pop(shard.step).items()))
 
     def fail(self, step: int) -> None:

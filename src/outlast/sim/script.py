@@ -268,9 +268,9 @@ class Main:
         self.look_at_lease()
         self.check_lives()
         if plan.replicated in ("donor", "transfer"):
+            yield from self.reach_image()
             if self.world.transfer is None and self.world.transfer_died:
                 raise PeerFailure("the node with the transfer image is gone")
-            yield from self.reach_image()
             generation, step = self.world.transfer[:2] if self.world.transfer is not None else (-1, -1)
             there = step >= 0 and (plan.replicated == "transfer" or generation == plan.generation)
             self.reads("transfer image", plan, (step,) if there else ())
