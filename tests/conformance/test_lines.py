@@ -181,6 +181,8 @@ def test_all_that_simulated_lives_say_comes_through_the_wire_unchanged(monkeypat
     monkeypatch.setattr(Cable, "up", lambda self, message: up(self, through(message)))
     monkeypatch.setattr(Cable, "down", lambda self, message: down(self, through(message)))
     monkeypatch.setattr(Node, "tell", lambda self, process, message: tell(self, process, through(message)))
-    monkeypatch.setattr(Node, "_deliver", lambda self, process, order: deliver(self, process, replace(order, message=through(order.message))))
+    monkeypatch.setattr(
+        Node, "_deliver", lambda self, process, *orders: deliver(self, process, *(replace(order, message=through(order.message)) for order in orders))
+    )
     assert [live(seed=seed, given={}).trace_digest for seed in seeds] == before
     assert carried > 1_000

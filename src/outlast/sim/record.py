@@ -50,7 +50,7 @@ def _options(said: Any, source: str) -> Options:
         raise UsageError(f"{source}: options are {', '.join(sorted(names))}")
     types = {field.name: type(field.default) for field in fields(Options) if field.default is not None}
     for name, kind in types.items():
-        if not isinstance(said[name], (int, float) if kind is float else kind) or isinstance(said[name], bool):
+        if not isinstance(said[name], (int, float) if kind is float else kind) or isinstance(said[name], bool) is not (kind is bool):
             raise UsageError(f"{source}: {name} is {said[name]!r}")
     options = Options(**said)
     check(options)
