@@ -11,6 +11,7 @@ from outlast.app import sim
 from outlast.engine.protocol import moving
 from outlast.engine.restore import RestoreVerdict
 from outlast.errors import UsageError
+from outlast.sim.life import live
 from tests.app.command import outlast
 
 PLAN = 'schema = 1\n[[fault]]\nid = "mine"\nkind = "kill"\ntarget = { rank = 1 }\nwhen = { on_mark = "voting", nth = 2 }\n'
@@ -84,6 +85,21 @@ def test_a_broken_rule_is_said_with_the_command_that_replays_it(monkeypatch: pyt
     capsys.readouterr()
     assert sim.main(["--shrink", str(seed), "--way", "sharded"]) == 1
     assert "where PLAN holds\n\nschema = 1\n" in capsys.readouterr().out
+
+
+def test_the_command_that_replays_a_life_says_all_that_was_drawn() -> None:
+    """Of the first seeds, among them larger runs, some that are asked to stop twice, and some that warn."""
+    for seed in range(60):
+        life = live(seed=seed, given={})
+        args = sim.parser().parse_args(sim.replay_command(life).split()[2:])
+        given = {name: value for name in sim.DRAWN if (value := getattr(args, name)) is not None}
+        assert live(seed=seed, given=given).trace_digest == life.trace_digest, f"seed {seed}"
+
+
+def test_what_is_given_is_not_drawn_with_something_else() -> None:
+    """A second stop is drawn with the first, and warnings with the pace."""
+    lives = [live(seed=seed, given={"again_s": 7.5, "warns": True}) for seed in range(5)]
+    assert {(life.options.again_s, life.options.warns) for life in lives} == {(7.5, True)}
 
 
 def test_a_life_is_lived_again_from_its_json(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ EXIT_CODES = {"ok": 0, "bad": 1, "unknown": 3}
 PROGRESS_S = 1.0
 DRAWN = (  # options that a seed draws unless they are given
     "way", "ranks", "spares", "spare_kind", "steps", "phase_after", "latency_s", "first_step_s", "max_restarts",
-    "nodes", "spare_nodes", "beat_s", "drift", "checkpoint_every", "step_s", "for_s", "again_s", "failures", "policy",
+    "nodes", "spare_nodes", "beat_s", "drift", "checkpoint_every", "step_s", "for_s", "again_s", "failures", "policy", "warns",
 )  # fmt: skip
 
 
@@ -104,6 +104,7 @@ def parser() -> Parser:
     out.add_argument("--for-s", type=float, metavar="S", help="the run is asked to stop after so long; as many steps as fit, unless --steps says less")
     out.add_argument("--again-s", type=float, metavar="S", help="so long after it was asked to stop it is asked once more: it ends at once")
     out.add_argument("--failures", type=int, metavar="N", help="so many faults as hardware fails, spread over --for-s, in place of drawn faults")
+    out.add_argument("--warns", action=argparse.BooleanOptionalAction, help="each process warns that what it does is not bit-exact")
     out.add_argument("--every-step", action="store_true", help="simulate each step, undisturbed stretches too: the same course, in more time")
     out.add_argument(
         "--every-rank", action="store_true", help="simulate each rank and each node by itself, though others do the same: the same course, in more time"
@@ -162,7 +163,8 @@ def replay_command(life: Life) -> str:
 
 
 def _flags(options: Mapping[str, Any]) -> str:
-    return "".join(f" --{name.replace('_', '-')} {value}" for name, value in options.items() if value is not None)
+    named = {name.replace("_", "-"): value for name, value in options.items() if value is not None}
+    return "".join((f" --{name}" if value else f" --no-{name}") if isinstance(value, bool) else f" --{name} {value}" for name, value in named.items())
 
 
 # --- many ----------------------------------------------------------------------------------------------

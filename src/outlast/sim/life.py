@@ -222,6 +222,7 @@ def live(
         options = draw_pace(Stream(seed, "pace"), options)
     if "policy" not in given and not options.failures:
         options = draw_policy(Stream(seed, "policy"), options)
+    options = replace(options, **given)  # what is drawn together with something else may be given by itself
     if faults is None and options.failures:
         faults = draw_failures(Stream(seed, "failures"), options)
     elif faults is None:
