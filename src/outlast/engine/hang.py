@@ -9,7 +9,7 @@ Units: seconds. Times are the agent's monotonic clock. This module is pure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import is_
 
 from outlast.engine.rare import rare
@@ -159,7 +159,7 @@ def find_culprits(*, members: Sequence[Standing], overdue: Mapping[int, float]) 
     on_its_way = any(m.phase in _BEFORE and m.step <= furthest for m in in_time)
     if late and left_behind and not on_its_way:
         rare("one that has come less far than its peers")
-        return replace(_verdict(late, "have come less far (steps, collectives) than their peers, which wait for them"), behind=True)
+        return _verdict(late, "have come less far (steps, collectives) than their peers, which wait for them", behind=True)
     ahead = {m.worker for m, place in zip(shared, places, strict=True) if place != least}
     if on_its_way or any(m.worker not in ahead for m in in_time):
         rare("one that is awaited, and in time")
@@ -186,7 +186,7 @@ def find_longest(*, members: Sequence[Standing], overdue: Mapping[int, float]) -
     return _verdict([longest], "has stood longest where all stand, and nothing tells them apart")
 
 
-def _verdict(found: Sequence[Standing], why: str) -> HangVerdict:
+def _verdict(found: Sequence[Standing], why: str, *, behind: bool = False) -> HangVerdict:
     ranks = sorted(m.rank for m in found)
     at = "; ".join(f"rank {m.rank} at {m.where}" for m in found if m.where)
-    return HangVerdict(tuple(m.worker for m in found), f"ranks {ranks} {why}" + (f" ({at})" if at else ""))
+    return HangVerdict(tuple(m.worker for m in found), f"ranks {ranks} {why}" + (f" ({at})" if at else ""), behind=behind)

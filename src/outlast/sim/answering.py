@@ -90,9 +90,8 @@ class NoDearer(Checker):
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, (StepDone, Stretch)):
-            step = seen.step if isinstance(seen, StepDone) else seen.last
-            if step > self._newest:
-                self._newest, self._plans = step, 0
+            if seen.step > self._newest:
+                self._newest, self._plans = seen.step, 0
         elif isinstance(seen, Planned):
             self._plans += 1
         elif isinstance(seen, Answered) and self._newest and not self._plans and not seen.over and not seen.stop_asked and seen.rung != Rung.STOP.value:

@@ -14,7 +14,7 @@ class Back:
         self._options = options
         self._did: dict[int, set[int]] = {}  # generation -> ranks that have committed a step in it
         self._runs: set[int] = set()  # workers that have said so
-        self._has_steps = False  # somebody has said so
+        self.has_steps = False  # somebody has said so
         self._since_s: dict[int, float] = {}
         self._steps: list[tuple[float, int]] = []  # when each was first committed
 
@@ -32,16 +32,12 @@ class Back:
     def greeted(self, generation: int, worker: int, *, holders: tuple[int, ...], now_s: float) -> None:
         """`holders`: processes that hold a rank. As long as nobody has said that the script has steps, nothing more is known than that they run."""
         self._runs.add(worker)
-        if not self._has_steps and len(holders) == self._options.ranks and self._runs.issuperset(holders):
+        if not self.has_steps and len(holders) == self._options.ranks and self._runs.issuperset(holders):
             self._since_s.setdefault(generation, now_s)
-
-    @property
-    def has_steps(self) -> bool:
-        return self._has_steps
 
     def registered(self) -> None:
         """The coordinator hears that the script has steps."""
-        self._has_steps = True
+        self.has_steps = True
 
     def finished(self, generation: int, *, now_s: float) -> None:
         """The coordinator hears that a rank is past the last step: there may be none to commit."""

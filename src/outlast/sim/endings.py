@@ -87,7 +87,7 @@ class Paid(Checker):
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, (StepDone, Stretch)):
-            self._most = max(self._most, seen.step if isinstance(seen, StepDone) else seen.last)
+            self._most = max(self._most, seen.step)
         elif isinstance(seen, RunOver) and seen.spent is not None and seen.policy == "none" and not set(FREE) & set(seen.kinds):
             bought = [child for rung, child in seen.rungs if rung in (Rung.SPARE.value, Rung.RESPAWN.value, Rung.RESTART.value)]
             least = len([child for child in bought if not child]) if self._most < limits.REFILL_STEPS else 0

@@ -209,8 +209,9 @@ class Headquarters:
         elif isinstance(news, Parked):
             self._parked.setdefault(news.worker, self._world.now_s)
         elif isinstance(news, WorkerHung):
-            if self._world.options.way == "plain" or Phase(news.phase) in STEP_PHASES:
-                self._world.see(HungSaid(news.deadline_s, self._world.options.silence_s if self._world.options.way == "plain" else 0.0))
+            silence_s = self._world.options.hangs_after_s
+            if silence_s or Phase(news.phase) in STEP_PHASES:
+                self._world.see(HungSaid(news.deadline_s, silence_s))
         elif isinstance(news, WorkerExited):
             self._ended.add(news.worker)
         elif isinstance(news, Enrol):
@@ -364,12 +365,11 @@ class Headquarters:
 
     def _see_kill(self, message: object) -> None:
         if isinstance(message, KillWorker):
-            member = self.coordinator.roster.of(message.worker)
-            calm = not self._world.strikes.struck and message.worker in self._started and member is not None
-            unstruck = calm and member is not None and member.rank >= 0
-            idle = calm and member is not None and member.rank < 0 and member.kind == self._world.options.spare_kind
-            idle = idle and not (self._world.stop_asked or self._world.done)
-            self._world.see(KillOrdered(message.worker, message.worker in self._ended, self.coordinator.stage is Stage.STOPPING, unstruck, idle))
+            world, member, unstruck, idle = self._world, self.coordinator.roster.of(message.worker), False, False
+            if member is not None and message.worker in self._started and not world.strikes.struck:
+                unstruck = member.rank >= 0
+                idle = not unstruck and member.kind == world.options.spare_kind and not (world.stop_asked or world.done)
+            world.see(KillOrdered(message.worker, message.worker in self._ended, self.coordinator.stage is Stage.STOPPING, unstruck, idle))
 
     # --- checkpoints -----------------------------------------------------------------------------------------
 

@@ -103,7 +103,7 @@ class Node:
         """The agent begins, with nothing in memory."""
         options = self._world.options
         self._boots += 1
-        self.agent = Agent(now_s=self.now_s, hang_after_s=options.silence_s if options.way == "plain" else None, alone=options.nodes == 1)
+        self.agent = Agent(now_s=self.now_s, hang_after_s=options.hangs_after_s or None, alone=options.nodes == 1)
         self.watch = Watch(self._world.timeline, self.agent, look=self._look, rests=self._rests, clock=self, place=self.place)
         several = options.nodes > 1
         self.outpost = Outpost(self.agent, node=self.name, capacity=options.ranks_per_node, beat_s=options.beat_s) if several else None

@@ -132,6 +132,11 @@ class Stretch:
     torn: tuple[int, ...]
     shared: tuple[int, ...]
 
+    @property
+    def step(self) -> int:
+        """The newest, as of `StepDone`."""
+        return self.last
+
 
 @dataclass(frozen=True, slots=True)
 class Regrouped:

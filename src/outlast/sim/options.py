@@ -64,6 +64,11 @@ class Options:
         return 2 if step == self.phase_after else 1
 
     @property
+    def hangs_after_s(self) -> float:
+        """Of silence: a plain script's workers are taken to hang then. 0: the script has steps."""
+        return self.silence_s if self.way == "plain" else 0.0
+
+    @property
     def node_names(self) -> tuple[str, ...]:
         return ("",) if self.nodes == 1 else tuple(f"node-{number}" for number in range(self.nodes))
 

@@ -417,12 +417,11 @@ class World:
             first_step_s = self.options.first_step_s + self.options.step_s
             by_itself = first.left_s is not None and first.left_s < next_s
             called = first.mechanism.value if by_itself and self.options.nodes == 1 and self.options.way != "plain" else ""
-            silence_s = self.options.silence_s if self.options.way == "plain" else 0.0
             body_s = self.options.step_s + BODY_SPREAD_S
             self.see(
                 FirstFault(
-                    fault.kind, first.detected_s - at_s, back_s, self.options.latency_s, first_step_s, first.step, within, called, silence_s, body_s,
-                    self.options.nodes,
+                    fault.kind, first.detected_s - at_s, back_s, self.options.latency_s, first_step_s, first.step, within, called,
+                    self.options.hangs_after_s, body_s, self.options.nodes,
                 )
             )  # fmt: skip
 

@@ -351,10 +351,10 @@ class Agent:
             return []
         return self._ping([member.worker for member in members], overdue, now_s)
 
-    def _ping(self, workers: list[int], overdue: dict[int, float], now_s: float, *, asked_by: int = 0) -> list[Output]:
+    def _ping(self, workers: list[int], overdue: dict[int, float], now_s: float, *, asked_by: int = 0, again: bool = False) -> list[Output]:
         self._nonce += 1
         starved = {worker: self._watched[worker].starved_s for worker in workers}
-        self._question = Question(self._nonce, now_s, overdue, asked_by, starved=starved)
+        self._question = Question(self._nonce, now_s, overdue, asked_by, starved=starved, again=again)
         return [Deliver(worker, Ping(self._nonce)) for worker in workers]
 
     def _conclude(self, members: list[Standing], now_s: float) -> list[Output]:
@@ -374,9 +374,7 @@ class Agent:
         verdict = find_culprits(members=members, overdue=still_overdue)
         if verdict.behind and not self._question.again:
             rare("one that has come less far is looked at once more")
-            out = self._ping([member.worker for member in members], still_overdue, now_s)
-            self._question.again = True
-            return out
+            return self._ping([member.worker for member in members], still_overdue, now_s, again=True)
         self._question = None
         if verdict.awaited:
             self._patient_until_s = self._next_due_s(members, still_overdue, now_s)
