@@ -120,8 +120,7 @@ def test_images_that_are_whole_and_newer_than_the_checkpoint_come_first() -> Non
     assert newest_common([(7, 6), (6, 5)], is_whole=lambda step: True) == 6
     assert newest_common([(7, 6), (7, 6)], is_whole=lambda step: step == 6) == 6
     assert newest_common([(7, 6), (5, 4)], is_whole=lambda step: True) is None
-    assert newest_common([], is_whole=lambda step: True) is None
-    assert [begins_from_images(images, checkpoint=5) for images in (None, 4, 5, 6)] == [False, False, False, True]
+    assert [begins_from_images(images, checkpoint=5) for images in (4, 5, 6)] == [False, False, True]
 
 
 # --- the coordinator ---------------------------------------------------------------------------------------

@@ -101,11 +101,13 @@ def superfluous(lying: Sequence[Lying], *, good: int | None, keep: int) -> tuple
 
 
 def newest_common(steps_by_rank: Sequence[Sequence[int]], *, is_whole: Callable[[int], bool]) -> int | None:
-    """The newest step of which every rank has an image, if `is_whole` (which reads them) finds nothing wrong with those; else an older one."""
-    common = set.intersection(*map(set, steps_by_rank)) if steps_by_rank else set()
+    """The newest step of which every rank (there is one at least) has an image, if `is_whole` (which reads them) finds nothing wrong with those; else an
+    older one.
+    """
+    common = set.intersection(*map(set, steps_by_rank))
     return next((step for step in sorted(common, reverse=True) if is_whole(step)), None)
 
 
-def begins_from_images(images: int | None, *, checkpoint: int) -> bool:
+def begins_from_images(images: int, *, checkpoint: int) -> bool:
     """Whether a run that is resumed takes the images of step `images` that a dead launcher left in memory: where they are newer. 0: no checkpoint."""
-    return images is not None and images > checkpoint
+    return images > checkpoint

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import is_
 
 from outlast.engine.rare import rare
 from outlast.model import limits
@@ -62,7 +61,7 @@ class Deadlines:
     def learn(self, beacons: Iterable[Beacon]) -> None:
         """Take over what the workers measured themselves. A table is not changed once it is in a beacon that was read."""
         tables = [beacon.typical_s for beacon in beacons]
-        if len(tables) == len(self._learned) and all(map(is_, tables, self._learned)):
+        if tables == self._learned:
             return
         self._learned = tables
         typical: dict[Phase, float] = {}

@@ -294,8 +294,6 @@ class Agent:
         if (starved_s := min(reading.starved_s, limits.STARVED_MAX_S)) > watched.starved_s:
             rare("a rank that stands still has no processor")
             watched.starved_s, watched.reckoned = starved_s, -1
-        if watched.reading is None or watched.reading.beacon.step != beacon.step:
-            watched.reckoned = -1
         watched.reading = reading
 
     def _due_s(self, watched: Watched) -> float:

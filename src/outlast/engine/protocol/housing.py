@@ -100,7 +100,7 @@ class Housing(Hearing):
         for member in (*self.roster.live(), *self.roster.spares(), *self.roster.strays.values()):
             if member.home == node:
                 member.node_lost = reason
-                if member.rank >= 0 and not member.dead:
+                if member.rank >= 0:
                     self.roster.note_done(member.rank, self.executed)  # as far as is known: its own word is gone with it
                 out += self._on_exit(now_s, WorkerExited(member.worker, member.pid, None, None, False, -1, (), (), "", now_s, None, reason))
         self.roster.lose_images(node)

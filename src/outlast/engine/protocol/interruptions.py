@@ -104,8 +104,7 @@ class InterruptionLog:
             self._put(replace(self.open[-1], mechanism=kind, failure_class=_class_of(kind), reason=_both(reason, self.open[-1].reason)))
 
     def classify(self, *, failure_class: FailureClass, reason: str) -> None:
-        if self.open:
-            self._put(replace(self.open[-1], failure_class=failure_class, reason=reason))
+        self._put(replace(self.open[-1], failure_class=failure_class, reason=reason))
 
     def left(self, *, now_s: float, rung: Rung, reason: str, repeated: int, lost: int) -> None:
         """All inventories are in and the rung is chosen."""

@@ -158,7 +158,8 @@ class Leaving(Faults):
             if not self._cut_short:
                 again = max(0, again - sum(one.steps_repeated for one in self.interruptions.open[:-1]))
         else:
-            step = start.step if start is not None else restore.step or 0
+            assert start is not None
+            step = start.step
             again = max(0, executed - step)
         why = "; ".join([*([self.links.reason] if self.links else []), verdict.reason, restore.reason])
         self.interruptions.left(now_s=now_s, rung=verdict.rung, reason=why, repeated=again, lost=max(0, committed - step))

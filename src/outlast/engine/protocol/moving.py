@@ -67,7 +67,7 @@ class Moving(Ending):
                 rare("a rank that nobody has begun")
                 return "none", checkpoint  # nobody has come so far in this rank: what the script makes is the state before the first step
             durable, folder = self._newest_checkpoint
-            if folder and (durable, folder) == (step, self._begun_from):  # nobody reads a checkpoint that was not read as a whole before
+            if (durable, folder) == (step, self._begun_from):  # nobody reads a checkpoint that was not read as a whole before
                 rare("a rank that has sealed nothing since all began from a checkpoint")
                 return "checkpoint", folder
         if not roster.has_images(rank):
@@ -134,7 +134,7 @@ class Moving(Ending):
         for member in self.roster.members():
             rank, still = member.rank, member.still
             settle = restore.settle.get(rank, "none")
-            fresh = settle == "none" and not (sharded and still is not None and rank not in verdict.replace)
+            fresh = settle == "none" and not (sharded and still is not None)
             in_step = still is not None and still.committed >= 0  # torn: what it holds cannot be gone on from, and it has to leave it
             healed = "none" if sharded else "transfer" if reenter else "donor" if rank in heal else "none"
             then = "start" if fresh and not (reenter and in_step) else verdict.survivors
@@ -265,7 +265,7 @@ class Moving(Ending):
             if self.stage is Stage.HANDOVER:
                 return self._clear(now_s, "state is handed over")
             plans = self._send_plans(self.roster.members())
-            return [*plans, SetTimer("move", now_s + limits.BOOT_DEADLINE_S)] if self.stage is Stage.MOVING else plans
+            return [*plans, SetTimer("move", now_s + limits.BOOT_DEADLINE_S)]
         return []
 
     def _lies_there(self, step: int, phases: int) -> bool:
@@ -307,8 +307,7 @@ class Moving(Ending):
         if plain:  # torch keys what a script's own init_process_group says by nothing that changes: a new store forgets the dead
             self._store = None
             out += self._ask_store(now_s, "a new store for a new start")
-        if self._restart.checkpoint or self._restart.step == 0:
-            self.step = self._restart.step
+        self.step = self._restart.step
         return [*out, *self._launch_all(now_s)]
 
     def _begin_from(self, restart: Restart) -> int:

@@ -211,9 +211,8 @@ class Outpost:
     def on_timer(self, *, now_s: float, name: str) -> list[Output]:
         if name == "lease":
             self._alarm.rang(now_s=now_s)
+            return self._look_at_lease(now_s) or self._alarm.at(self.lease.until_s)
         out = self._look_at_lease(now_s)
-        if name == "lease":
-            return out or self._alarm.at(self.lease.until_s)
         if name == "chorus":
             return out or self._sing(now_s)
         assert name == "beat", name

@@ -187,16 +187,13 @@ class Rebuilding(Acting):
             member.finished = True
         elif isinstance(said, Broke):
             member.victim = said.mechanism == "collective"
-            if said.unreached:
-                self._cut_off.append((member, said))
+            self._cut_off.append((member, said))
             if said.mechanism == "exception":
                 member.raised = (said.error, said.traceback)
 
     # --- the picture is whole --------------------------------------------------------------------------------------
 
     def _on_rebuild_timer(self, now_s: float) -> list[Output]:
-        if self.stage is not Stage.REBUILDING:
-            return []
         rare("a node did not come back to the new coordinator")
         return self._rebuilt(now_s)
 
@@ -226,7 +223,9 @@ class Rebuilding(Acting):
         if whole and all(m.joined and m.still is None and m.raised is None and not m.victim for m in members):
             rare("a new coordinator finds all ranks at work")
             self.stage, self._stands = Stage.TRAINING, True
-            self._planned = max((m.plan.step for m in members if m.plan is not None), default=0)
+            plan = members[0].plan
+            assert plan is not None
+            self._planned = plan.step
             out.append(SetTimer("spares", now_s + limits.SPARE_REFILL_DELAY_S))
             out += self._stop_softly(now_s) if self._end is not None else []
         else:
