@@ -324,6 +324,8 @@ def _is_plain(value: ast.expr) -> bool:
     """A number or an empty display, which is taken if what stands before it is nothing: no condition."""
     if isinstance(value, ast.Constant):
         return not isinstance(value.value, bool)
+    if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name) and value.value.id == "limits":
+        return True
     return (isinstance(value, ast.Dict) and not value.keys) or (isinstance(value, ast.Tuple) and not value.elts)
 
 

@@ -106,7 +106,7 @@ class Coordinator(Rebuilding):
         if isinstance(message, Progress):
             self._note_step(self._committed_by(message, node), message.newest)
             self.roster.step_s, self._moved_s = message.step_s, message.at_s
-            return self._look_at_departures(now_s, changed=False) if self._acted.departures else []
+            return self._look_at_departures(now_s, changed=False)
         if isinstance(message, (StoreUp, StoreLost)) and message.number != self._stores:
             rare("news of a store that another one takes the place of")
             return []
@@ -265,7 +265,7 @@ class Coordinator(Rebuilding):
         for member in members:
             member.committed_s = message.at_s
             self.roster.note_done(member.rank, message.step)
-        self._note_step(0 if self.roster.sharded else message.step, message.step)
+        self._note_word(message.step, message.step)
         at_s = message.at_s
         if self.roster.sharded:
             if self.roster.first("not committed", lambda m: m.committed_s is None) is not None:

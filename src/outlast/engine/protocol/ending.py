@@ -127,6 +127,5 @@ class Ending(Course):
         """A save that failed is told, and ends nothing: the checkpoints before it stand."""
         if error:
             return [self._event(now_s, "checkpoint_failed", {"step": step, "error": error}), Tell(f"the checkpoint of step {step} failed: {error}")]
-        if step >= self._newest_checkpoint[0]:
-            self._newest_checkpoint = (step, folder)
+        self._newest_checkpoint = max(self._newest_checkpoint, (step, folder))
         return [Record(self.event(now_s, "checkpoint", {"step": step, "folder": folder}), at_once=not self.nodes.local)]

@@ -27,7 +27,7 @@ class Exits(Leaving):
         member.dead = True
         if member.rank < 0:
             return self._on_spare_exit(now_s, member, message)
-        self._note_step(0 if self.roster.sharded else message.committed, max(message.committed, *message.prepared, 0))
+        self._note_word(message.committed, max(message.committed, *message.prepared, 0))
         self.roster.note_done(member.rank, message.committed)
         self.roster.bury(member, message)
         if self.stage is Stage.STOPPING:

@@ -40,7 +40,7 @@ class Housing(Hearing):
         self.roster.sharded = self.roster.sharded or enrol.script == "sharded"
         for images in enrol.images:
             self.roster.note_done(images.rank, images.committed)
-            self._note_step(0 if self.roster.sharded else images.committed, images.committed)
+            self._note_word(images.committed, images.committed)
             if images.steps and self.roster.homes.get(images.rank) == enrol.node and not self.roster.has_images(images.rank):
                 rare("a node comes back with what its ranks had sealed")
                 self.roster.find_images(images.rank, images.steps)

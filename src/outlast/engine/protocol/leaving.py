@@ -42,7 +42,7 @@ class Leaving(Faults):
             rare("an inventory of a generation that is over")
         if not still:
             return []
-        self._note_step(0 if self.roster.sharded else message.committed, max(message.passed, message.committed))
+        self._note_word(message.committed, max(message.passed, message.committed))
         return self._check_left(now_s) if self.stage is Stage.LEAVING else []
 
     def _check_left(self, now_s: float) -> list[Output]:
@@ -77,8 +77,7 @@ class Leaving(Faults):
 
     def _decide(self, now_s: float) -> list[Output]:
         sharded, restore = self.roster.sharded, self._restore()
-        if sharded:
-            self._note_step(self.roster.committed_by_all(), 0)  # the beacons were read up to a tick ago, and a dead rank's counts only with its end
+        self._note_step(self.roster.committed_by_all(), 0)  # the beacons were read up to a tick ago, and a dead rank's counts only with its end
         finished = any(m.finished or m.done for m in self.roster.members())
         torn = [] if sharded or restore.step is None or finished else self.roster.torn(restore)
         if torn:  # alive, but what it holds is neither step: it comes anew
@@ -134,8 +133,7 @@ class Leaving(Faults):
         drained = self._drained
         if not drained:
             return ()
-        stay = [m for m in self.roster.live() if m.rank not in drained]
-        if lost or self._raised or finished or not any(m.rank in restore.settle for m in stay) or not self._fits_elsewhere(drained):
+        if lost or self._raised or finished or drained.issuperset(restore.settle) or not self._fits_elsewhere(drained):
             rare("a drain is called off")
             return ()
         return tuple(sorted(drained))
@@ -153,7 +151,7 @@ class Leaving(Faults):
         """Of steps that were executed: how many are executed again, and how many that were committed are not any more."""
         committed, executed = self._here
         if restore.step is not None and not self.roster.sharded:
-            cut = restore.begun and not restore.over and "forward" not in restore.settle.values()
+            cut = restore.begun and not restore.over
             step, again = restore.step, int(cut)
             if not self._cut_short:
                 again = max(0, again - sum(one.steps_repeated for one in self.interruptions.open[:-1]))

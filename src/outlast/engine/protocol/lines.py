@@ -131,8 +131,8 @@ class Moved:
     def rebased(self, message: Any, by_s: float) -> Any:
         several = type(message) is FromWorkers
         words = message.message if several else message
-        before, before_s, moved = self._newest
-        if before is not words or before_s != by_s:
+        *before, moved = self._newest
+        if before != [words, by_s]:
             moved = rebased(words, by_s)
             self._newest = words, by_s, moved
         return FromWorkers(message.workers, moved) if several else moved

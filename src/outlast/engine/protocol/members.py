@@ -259,7 +259,7 @@ class Roster:
                 remains = self._remains.get(rank) or _nothing(rank)
                 out.append(Holding((rank,), True, -1, remains.prepared, -1, False, said.sealed or remains.sealed, usable=False))
             else:
-                if said is not before or finished is not member.finished:
+                if (said, member.finished) != (before, finished):
                     before, finished = said, member.finished
                     ranks = alike.setdefault((replace(said, worker=0), finished), [])
                 ranks.append(rank)

@@ -126,7 +126,7 @@ class Rebuilding(Acting):
         if self.stage is not Stage.REBUILDING:
             return super().node_joined(now_s=now_s, enrol=enrol, by_s=by_s)
         self.nodes.join(enrol.node, enrol.capacity)
-        self._note_step(0 if self.roster.sharded else enrol.step, enrol.step)
+        self._note_word(enrol.step, enrol.step)
         if enrol.store is not None and enrol.store.number >= self._stores:
             self._store_up(enrol.store, enrol.node)
         elif enrol.store is not None:
@@ -176,7 +176,7 @@ class Rebuilding(Acting):
             member.place = said.place
         elif isinstance(said, Inventory):
             member.still, member.attached = said, member.attached or said.committed >= 0
-            self._note_step(0 if self.roster.sharded else said.committed, max(said.passed, said.committed))
+            self._note_word(said.committed, max(said.passed, said.committed))
         elif isinstance(said, Joined):
             member.joined = member.attached = True
         elif isinstance(said, Committed):

@@ -176,6 +176,10 @@ class Course:
         if self._stands or self.stage is Stage.REBUILDING:  # else who has not followed the newest plan yet may speak of what it went back behind
             self._here = max(self._here[0], committed), max(self._here[1], executed)
 
+    def _note_word(self, committed: int, executed: int) -> None:
+        """Of one rank. Under sharded state a step is committed once all owners have sealed it."""
+        self._note_step(0 if self.roster.sharded else committed, executed)
+
     def _resumed(self, now_s: float, at_s: float) -> list[Output]:
         """Of this generation, a step is committed."""
         if not self.interruptions.resumed(at_s=at_s, generation=self.generation):
