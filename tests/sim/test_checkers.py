@@ -25,6 +25,7 @@ from outlast.sim.observations import (
     Booked,
     Diagnosed,
     DrainPlanned,
+    Enrolled,
     FirstFault,
     HungSaid,
     KillOrdered,
@@ -46,7 +47,9 @@ from outlast.sim.observations import (
     Saved,
     SaveFailed,
     ShardHeard,
+    SharedLate,
     StartedThere,
+    StaysOut,
     StepDone,
     Stock,
     StopAsked,
@@ -83,11 +86,12 @@ def failed(reason: str, **changes: object) -> RunOver:
 
 
 def answered(rung: str, reason: str = "", **changes: object) -> Answered:
-    """Rank 1 of three has died in step 4, and is forked; the others go on where they stand."""
+    """Rank 1 of three has raised in step 4, has died, and is forked; the others go on where they stand. It is said why, beside `reason`."""
     given: dict[str, object] = {
-        "rung": rung, "reason": reason, "moves": True, "kept": (0, 2), "reentered": (), "begun": (), "taken": (), "forked": (1,), "there": (0, 2),
+        "rung": rung, "moves": True, "reason": f"{reason}; last error: boom",
+        "kept": (0, 2), "reentered": (), "begun": (), "taken": (), "forked": (1,), "there": (0, 2),
         "ready": 0, "held": True, "over": False, "at": frozenset({3}), "passed": frozenset({3}), "sealed": frozenset({2, 3}), "way": "in_place", "nodes": 1,
-        "ranks": 3, "stop_asked": False, "error": False, "apart": False,
+        "ranks": 3, "stop_asked": False, "error": True, "apart": False,
     }  # fmt: skip
     return Answered(**(given | changes))  # type: ignore[arg-type]
 
@@ -95,7 +99,8 @@ def answered(rung: str, reason: str = "", **changes: object) -> Answered:
 def noted(nodes: int = 1, moved: int | None = None, begun: int | None = None, late_s: float = 0.0, **changes: object) -> Noted:
     """Rank 1 was killed in step 4. `late_s`: the run was at work again so much before that was said."""
     given: dict[str, object] = {
-        "id": 1, "mechanism": Mechanism.SIGNAL, "detected_s": 1.0, "ranks": (1,), "pids": (1002,), "rung": Rung.RESPAWN, "left_s": 1.1, "resumed_s": 1.2,
+        "id": 1, "mechanism": Mechanism.SIGNAL, "fault_s": 0.9, "detected_s": 1.0, "ranks": (1,), "pids": (1002,), "rung": Rung.RESPAWN, "left_s": 1.1,
+        "resumed_s": 1.2,
         "reason": "rank 1 ended: signal 9; step 3 is committed on a live rank",
         "error": "signal 9" if "mechanism" not in changes else "",
     }  # fmt: skip
@@ -115,7 +120,8 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
     [
         ([Planned(2, (4, 4, 3), 4, ())], "OnePlan"),
         ([Planned(2, (4,), 4, ()), Planned(2, (4,), 4, ())], "OnePlan"),
-        ([Planned(2, (4,), 4, ()), Planned(3, (4,), 4, (), cut=True)], "Patient"),
+        ([Planned(3, (4,), 4, (), cut_s=0.5)], "Patient"),
+        ([Planned(3, (4,), 4, (), cut_s=1.5, store_cut="node-0")], "Patient"),
         ([RankGiven(7, PLAN, (3,))], "OneOwner"),
         ([RankGiven(7, PLAN, (), beside=2, room=2)], "Room"),
         ([StepDone(7, 1, 2, 5, 5, (3, 7))], "OneOwner"),
@@ -183,6 +189,12 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
         ([HungSaid(True)], "SaysHowLong"),
         ([HungSaid(600.0, 5.0)], "SaysHowLong"),
         ([Asked(number) for number in range(1, 10)], "AsksSeldom"),
+        ([SharedLate("node-0", (7, 8))], "NobodyAwaited"),
+        ([Enrolled("node-0", over=(7,))], "EnrolsTruly"),
+        ([Enrolled("node-0", unnamed=(7,))], "EnrolsTruly"),
+        ([Enrolled("node-0", lost_store=True)], "EnrolsTruly"),
+        ([Enrolled("node-0", untold_store=True)], "EnrolsTruly"),
+        ([StaysOut("node-0", 6.0)], "ComesBack"),
         ([KillOrdered(7, True)], "KillsOnce"),
         ([KillOrdered(7, False, idle=True)], "KillsOnce"),
         ([KillOrdered(7, False), KillOrdered(7, False)], "KillsOnce"),
@@ -201,7 +213,8 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
         ([answered("respawn", "step 4 is committed on a live rank")], "RightRung"),
         ([answered("respawn", "step 3 was seen to pass its vote by a live rank")], "RightRung"),
         ([answered("respawn", "all ranks, the dead included, had sealed step 4 as prepared")], "RightRung"),
-        ([answered("respawn", "too bad; last error: boom")], "RightRung"),
+        ([answered("respawn", error=False)], "RightRung"),
+        ([replace(answered("respawn"), reason="too bad")], "RightRung"),
         ([*STEP, answered("restart", **ANEW)], "NoDearer"),
         ([*STEP, answered("respawn", there=(0, 1, 2))], "NoDearer"),
         ([*STEP, answered("respawn", ready=1)], "NoDearer"),
@@ -211,6 +224,11 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
         ([noted(reason="rank 1 ended; rank 1 ended")], "SaidOnce"),
         ([noted(reason="")], "SaidOnce"),
         ([noted(rung=None)], "SaidOnce"),
+        ([noted(reason="rank 1 (pid 7) ended: exit code 3; rank 2 (pid 8) ended: signal 9")], "Worded"),
+        ([noted(reason="rank 1 (pid 7) ended: signal 9; rank 2 (pid 8) ended: signal 9")], "Worded"),
+        ([noted(mechanism=Mechanism.LOST_CONTACT, ranks=(), reason="rank 1's collective failed")], "Worded"),
+        ([noted(step=4, fault_s=None)], "SaysSinceWhen"),
+        ([noted(fault_not_before_s=1.5)], "SaysSinceWhen"),
         ([noted(mechanism=Mechanism.EXCEPTION, failure_class=FailureClass.USER_CODE)], "Whole"),
         ([noted(mechanism=Mechanism.EXCEPTION, error="boom", traceback="at line 3")], "Whole"),
         ([noted(mechanism=Mechanism.EXCEPTION, failure_class=FailureClass.USER_CODE, error="boom")], "Whole"),
@@ -223,7 +241,7 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
         ([noted(moved=1, begun=2, steps_lost=1)], "ChargedAgain"),
         ([noted(late_s=0.1)], "BackWhen"),
         ([noted(late_s=-0.1)], "BackWhen"),
-        ([RankGiven(7, PLAN, ()), noted(generation=1)], "ToldSince"),
+        ([RankGiven(7, PLAN, ()), noted(generation=1, fault_s=None)], "ToldSince"),
         ([noted(reason="rank 1 ended: signal 9;  cannot reach each other")], "Readable"),
         ([noted(reason="ranks [] are taken by spares")], "Readable"),
         ([noted(error="")], "Readable"),
@@ -331,7 +349,9 @@ def test_what_is_as_it_should_be_breaks_none() -> None:
         Stock(1, 1, 7.0, 1, True), Stock(1, 1, 0.1, 1), Written("script", {"sharded": False}), Written("script", {"sharded": True}), Told("all is well"),
         Told("a hot spare ended before it could park: signal 9", True),
         Rewritten(noted(resumed_s=None, left_s=None, rung=None).record, noted().record), answered("respawn", "none at all from ranks [1, 2]", bare=(1,)),
-        Begun(3, 3), HungSaid(1.0), HungSaid(5.0, 5.0), Asked(1), Asked(2),
+        Begun(3, 3), HungSaid(1.0), HungSaid(5.0, 5.0), Asked(1), Asked(2), Enrolled("node-0"), StaysOut("node-0", 1.0),
+        Planned(5, (4, 4), 6, (), cut_s=1.5),
+        noted(id=9, reason="rank 1 (pid 7) ended: signal 9; rank 2 raised; rank 2 (pid 8) ended: signal 9", step=4, fault_not_before_s=0.5),
         noted(moved=1, begun=2, steps_lost=1, steps_repeated=2), noted(id=4, late_s=0.01), noted(id=5, nodes=2, late_s=3.0), noted(id=6, resumed_s=None),
         RankGiven(7, replace(PLAN, generation=8, fault_s=0.9, detected_s=1.0), ()), noted(id=7, generation=7, fault_s=0.95),
     ]  # fmt: skip

@@ -57,6 +57,8 @@ class RightRung(Checker):
             return
         if (expected := _done(seen)) and seen.rung not in expected:
             yield f"an interruption is answered by {seen.rung}, and what is done is {' or '.join(expected)}: {seen.reason}"
+        if seen.rung != Rung.STOP.value and not any(words in seen.reason for words in SAID):
+            yield f"an interruption is answered by {seen.rung}, and it is not said why: {seen.reason}"
         for words, is_so in SAID.items():
             if words in seen.reason and not is_so(seen):
                 yield f"it is said that {words!r}, and that is not so"

@@ -27,6 +27,7 @@ class Cable:
         self._most_s = max(latency_s, LEAST_S)
         self.number = 0
         self.connected = False
+        self.connected_s = 0.0  # since then, if it is
         self.lags_until_s = 0.0  # messages wait for so long, both ways
         self._cut_until_s = 0.0
         self._arrives_s = {"up": 0.0, "down": 0.0}
@@ -73,7 +74,7 @@ class Cable:
             return
         if self._world.hq.lives and self._world.now_s >= self._cut_until_s and not self._node.still.agent.shut:
             self.number += 1
-            self.connected = True
+            self.connected, self.connected_s = True, self._world.now_s
             self._arrives_s = {"up": 0.0, "down": 0.0}
             self._node.on_connected()
         else:

@@ -43,6 +43,7 @@ from outlast.sim.observations import (
 from outlast.sim.policing import POLICING
 from outlast.sim.power import CountedOut
 from outlast.sim.stopping import STOPPING
+from outlast.sim.telling import TELLING
 
 MECHANISMS = {  # what a fault may be called; who said that a peer is lost, and ends then, may end for that
     "kill": ("signal",), "exit": ("exit", "lost_contact"), "raise": ("exception",), "refuse": ("exception",),
@@ -73,18 +74,16 @@ class OnePlan(Checker):
 
 
 class Patient(Checker):
-    """A group that could not be formed across a link is tried again after a pause."""
+    """A group that could not be formed across a link is tried again after a pause, with a store that all can reach if there is a place for one."""
 
     of = (Planned,)
 
-    def __init__(self) -> None:
-        self._last_s = -math.inf
-
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, Planned):
-            if seen.cut and (apart_s := self.now_s - self._last_s) < limits.LINK_RETRY_S:
-                yield f"generation {seen.generation} is tried {apart_s:.3f} s after the last, which failed for a link"
-            self._last_s = self.now_s
+        if isinstance(seen, Planned) and seen.cut_s is not None:
+            if seen.cut_s < limits.LINK_RETRY_S - NEAR_S:
+                yield f"generation {seen.generation} is tried {seen.cut_s:.3f} s after it was heard that the last one failed for a link"
+            if seen.store_cut:
+                yield f"generation {seen.generation} is tried with the store on {seen.store_cut}, which some could not reach"
 
 
 class OneOwner(Checker):
@@ -393,7 +392,7 @@ class SecondsSum(Checker):
 ALL: tuple[type[Checker], ...] = (
     OnePlan, Patient, OneOwner, Fenced, OnePoint, SealedOnly, SealedUsed, Stocked, GoodOnly, OnePast, LastGoodStays, SavedOnceAll, FreshStore, AllEnrol,
     SavesHurtNobody, NothingDurableLost, NothingLost, NoFalseAlarm, OnlyTheGuilty, RightName, InTime, Room, AllThere, Prompt, SecondsSum, CountedOut,
-    *ENDINGS, *STOPPING, *ANSWERING, *NOTING, *HANGS, *POLICING,
+    *ENDINGS, *STOPPING, *ANSWERING, *NOTING, *HANGS, *TELLING, *POLICING,
 )  # fmt: skip
 
 

@@ -71,7 +71,8 @@ class AsAsked(Checker):
     of = (RunOver,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, RunOver) and seen.state == "stopped" and (seen.exit_code, seen.reason) not in seen.asked:
+        asked = seen.asked if isinstance(seen, RunOver) and "lose_coordinator" in seen.kinds else seen.asked[:1] if isinstance(seen, RunOver) else ()
+        if isinstance(seen, RunOver) and seen.state == "stopped" and (seen.exit_code, seen.reason) not in asked:
             yield f"the run is stopped with exit code {seen.exit_code} ({seen.reason}), and it was asked to stop with {list(seen.asked)}"
         if isinstance(seen, RunOver) and seen.ending_s > (bound_s := limits.TERM_GRACE_S + 1.0 + limits.KILL_DEADLINE_S * ("linger" in seen.kinds)):
             yield f"the run is over {seen.ending_s:.3f} s after it was asked to end, and {bound_s:g} s are enough"

@@ -16,8 +16,10 @@ from outlast.engine.protocol.state import Stage
 from outlast.engine.protocol.worker import State
 from outlast.model import limits
 from outlast.model.messages import (
+    STORE,
     AskStandings,
     Beat,
+    Broke,
     Checkpointed,
     Enrol,
     Finished,
@@ -29,6 +31,7 @@ from outlast.model.messages import (
     Parked,
     Progress,
     Registered,
+    StartStore,
     Warned,
     WorkerExited,
     WorkerHung,
@@ -92,6 +95,8 @@ class Headquarters:
         self._ended: set[int] = set()  # workers of which the coordinator has heard that they ended
         self._started: set[int] = set()  # likewise that they have started
         self._hearing = 0  # the newest that was asked for
+        self._store_home = ""  # the node that was ordered last to host the store
+        self._unreached: dict[int, tuple[float, bool]] = {}  # generation -> when it was first heard that a link was cut, and whether to the store
         self._parked: dict[int, float] = {}  # spares of which it has heard that they stand ready, and when
         self.coordinator = self._coordinator(generation=0, interruption=1)
         self.hub = self._hub()
@@ -222,6 +227,9 @@ class Headquarters:
             self._to_warn(said.note)
         elif isinstance(news, Warned):
             self._to_warn(news.text)
+        elif isinstance(news, Broke) and news.unreached:
+            since_s, to_store = self._unreached.get(news.generation, (self._world.now_s, False))
+            self._unreached[news.generation] = since_s, to_store or STORE in news.unreached
         elif isinstance(said, Finished):
             self._world.back.finished(said.generation, now_s=self._world.now_s)
         if told and type(news) not in (Progress, Beat):
@@ -249,7 +257,7 @@ class Headquarters:
         if coordinator.generation != generation:
             if not generation and self.hub is not None:
                 world.see(Begun(world.options.nodes, len(coordinator.nodes)))
-            generation = coordinator.generation
+            before, generation = generation, coordinator.generation
             if world.options.policy != "none":
                 self.homes[generation] = dict(coordinator.roster.homes)
             plans = [m.plan for m in coordinator.roster.members() if m.plan is not None and m.plan.generation == generation]
@@ -258,7 +266,8 @@ class Headquarters:
             again = bool(coordinator.links and opened) and opened[-1].mechanism is Mechanism.LOST_CONTACT and coordinator.stage is Stage.MOVING
             again = again and self._struck == len(world.strikes.struck)
             self._struck = len(world.strikes.struck)
-            world.see(Planned(generation, steps, committed, world.holders(committed), world.disks.newest_good(), cut=again))
+            cut_s, store_cut = self._of_links(before, outputs) if again else (None, "")
+            world.see(Planned(generation, steps, committed, world.holders(committed), world.disks.newest_good(), cut_s, store_cut))
             if self._drained is not None:
                 (node, struck), homes, self._drained = self._drained, coordinator.roster.homes, None
                 alone = coordinator.stage is Stage.MOVING and not (world.done or world.stop_asked or (opened and opened[-1].pids))  # no process is named beside
@@ -282,6 +291,15 @@ class Headquarters:
             self._carry_out(output)
         if coordinator.stage is not stage and coordinator is self.coordinator:
             world.strikes.at_stage(coordinator.stage.value)
+
+    def _of_links(self, generation: int, outputs: list[Output]) -> tuple[float | None, str]:
+        """What `Planned` says of links, of the generation after this one; `outputs`: with its plans."""
+        world, (said_s, to_store) = self._world, self._unreached.get(generation, (None, False))
+        orders = [getattr(getattr(output, "message", None), "message", None) for output in outputs]
+        home = next((output.node for output, order in zip(outputs, orders, strict=True) if isinstance(order, StartStore) and isinstance(output, Line)), None)
+        others = [node for node in world.nodes if node.name in self.coordinator.nodes and not world.paths.were_parted(node)]
+        stays = to_store and home in (None, self._store_home) and any(node.name not in self.coordinator.nodes.barred for node in others)
+        return None if said_s is None else world.now_s - said_s, self._store_home if stays else ""
 
     def _see_answered(self, record: Interruption, coordinator: Coordinator) -> None:
         """Who goes on, before anybody is told."""
@@ -328,6 +346,8 @@ class Headquarters:
             if type(output.message) is not Grant and output.node not in world.untold:
                 world.say(f"to {output.node}: {brief(getattr(output.message, 'message', output.message))}")
             order = getattr(output.message, "message", None)
+            if isinstance(order, StartStore):
+                self._store_home = output.node
             if isinstance(order, AskStandings) and order.nonce > self._hearing:
                 self._hearing = order.nonce
                 world.see(Asked(order.nonce))
@@ -412,6 +432,7 @@ class Headquarters:
             return
         world = self._world
         self.lives = False
+        self._unreached.clear()
         for name in list(self._timers):
             self._set_timer(SetTimer(name, None))
         for node in world.nodes:

@@ -37,7 +37,7 @@ from outlast.engine.protocol.worker import WorkerMachine
 from outlast.model import limits
 from outlast.model.beacon import Beacon
 from outlast.model.booking import Book
-from outlast.model.messages import ForAgent, FromAgent, Grant, Images, OnLine, Pong, Regroup, WorkerExited, WorkerStarted
+from outlast.model.messages import Enrol, ForAgent, FromAgent, Grant, Images, OnLine, Pong, Regroup, WorkerExited, WorkerStarted
 from outlast.model.terms import Cause, Phase
 from outlast.sim import crews
 from outlast.sim.cables import Cable
@@ -48,6 +48,7 @@ from outlast.sim.observations import PowerLost, RankGiven
 from outlast.sim.processes import PeerFailure, Process, Thread
 from outlast.sim.standstill import Standstill
 from outlast.sim.timeline import BUSY, FIXED, ROUTINE
+from outlast.sim.voices import Voices
 from outlast.sim.watch import Watch
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     from outlast.sim.world import World
 
 TYPICAL_S = {Phase.VOTE: 0.005, Phase.APPLY: 0.005, Phase.SNAPSHOT: 0.005, Phase.DATA: 0.001}
-BEAT = "beat"  # the outpost's timer
+BEAT, CHORUS = "beat", "chorus"  # the outpost's timers
 ROUNDING_S = 1e-9
 Script = Callable[["World", Process], Thread]
 
@@ -106,6 +107,7 @@ class Node:
         self.agent = Agent(now_s=self.now_s, hang_after_s=options.hangs_after_s or None, alone=options.nodes == 1)
         self.watch = Watch(self._world.timeline, self.agent, look=self._look, rests=self._rests, clock=self, place=self.place)
         several = options.nodes > 1
+        self._voices = Voices(self._world, self)
         self.outpost = Outpost(self.agent, node=self.name, capacity=options.ranks_per_node, beat_s=options.beat_s) if several else None
         self._ear: Agent | Outpost = self.outpost if self.outpost is not None else self.agent
 
@@ -206,6 +208,8 @@ class Node:
             self._timers[order.name] = self._set, self._timeline.at(due_s, partial(self._rings, order.name, self._set), sort=ROUTINE)
             if order.name == BEAT:
                 self._beat_due_s = due_s
+            elif order.name == CHORUS:
+                self._voices.waits()
 
     def _rings(self, name: str, number: int) -> None:
         self._timers[name] = number, 0
@@ -226,6 +230,10 @@ class Node:
     def told(self) -> bool:
         return self.name not in self._world.untold
 
+    def run_over(self) -> None:
+        self.watch.ends()
+        self._voices.over()
+
     def is_quiet(self) -> bool:
         """Its line stands, its agent asks nobody anything, and nothing stands still."""
         line = self.outpost is None or (self.outpost.is_in and self.cable.connected and self.cable.lags_until_s <= self._world.now_s)
@@ -236,6 +244,8 @@ class Node:
             return  # the agent stood still, and it was set anew since
         del self._timers[name]
         if self.outpost is not None and self._world.end is None:
+            if name == CHORUS:
+                self._voices.rings()
             self.do(self.outpost.on_timer(now_s=self.now_s, name=name))
 
     # --- power ---------------------------------------------------------------------------------------------
@@ -296,6 +306,8 @@ class Node:
             news = output.message
             self._links.send("news", getattr(news, "worker", 0), lambda: self._world.hq.hear(news))
         elif isinstance(output, Line):
+            if isinstance(output.message, Enrol):
+                self._voices.enrols(output.message)
             self.cable.up(output.message)
         elif isinstance(output, SetTimer):
             self._set_timer(output)
@@ -314,6 +326,7 @@ class Node:
             takes_s = self._kernel.between(0.0005, 0.005) if doomed is None or doomed.luck is None else doomed.luck.once(0.0005, 0.005)
             after(takes_s, lambda: self.still.kernel.through(lambda: self._kill(self.processes.get(output.worker))))
         elif isinstance(output, Spawn):
+            self._voices.spawns(output.worker)
             spawn = partial(self._spawn, output, self._boots)
             after(self._kernel.between(0.01, 0.03), lambda: self.still.kernel.through(spawn))
         elif isinstance(output, Terminate):
@@ -328,6 +341,7 @@ class Node:
         assert order.worker not in self.processes, "a worker's number is given twice"
         if not self.lives or boots != self._boots:
             return
+        self._voices.spawned(order.worker)
         machine, beacon = WorkerMachine(worker=order.worker), Beacon(worker=order.worker, rank=order.rank)
         book = Book(now_s=self._world.now_s, cause=Cause.STARTUP)
         process = Process(order.worker, order.rank, order.kind, order.generation, machine, beacon, book, self._world.now_s, self)
@@ -353,10 +367,18 @@ class Node:
     def tell(self, process: Process, message: Any) -> None:
         """Of the process, to the agent."""
         workers, outpost = tuple([mate.worker for mate in process.mates]), self.outpost
-        if workers and outpost is not None:
-            self._from(process, lambda: self.do(outpost.on_workers(workers, message, now_s=self.now_s)))
-        else:
+        if outpost is None:
             self._from(process, lambda: self.do(self._ear.on_worker(message, now_s=self.now_s)))
+            return
+
+        def arrives() -> None:
+            self._voices.hears(workers or (message.worker,), message)
+            if workers:
+                self.do(outpost.on_workers(workers, message, now_s=self.now_s))
+            else:
+                self.do(outpost.on_worker(message, now_s=self.now_s))
+
+        self._from(process, arrives)
 
     def _from(self, process: Process, act: Callable[[], None]) -> None:
         """To the agent, if that is still the one which started it."""
@@ -428,6 +450,7 @@ class Node:
         """The agent hears of its end; until then its beacon lies there to be read."""
         process.reaped = True
         self.heard_by_agent(exited)
+        self._voices.ends()
 
     def _deliver(self, process: Process, *orders: Deliver) -> None:
         """One order; or of a crew one for each mate, in the order in which they are told."""

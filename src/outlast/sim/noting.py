@@ -36,6 +36,14 @@ FIRSTS = 5  # times a first step, a later first step may take
 LATENCIES = 10
 TOLD_S = 1.0  # on its way, or the run was ending
 COMMITS_APART_S = 0.02  # those of one step
+SEEN_STEPS = 2  # an agent has looked at the ranks since
+SPEAKS_OF = {  # how a part of a reason begins that is of a rank of its own
+    Mechanism.SIGNAL: r"rank \d+ \(pid \d+\) ended: signal",
+    Mechanism.EXIT: r"rank \d+ \(pid \d+\) ended: exit code",
+    Mechanism.EXCEPTION: r"rank \d+ raised$",
+    Mechanism.CORRUPT: r"rank \d+'s image is corrupt",
+    Mechanism.LOST_CONTACT: r"rank \d+'s collective failed",
+}
 UNREADABLE = re.compile(r"^\s|\s$|  |^$|: $|\b(None|True|False)\b|\(\)|\[\]|\{\}")
 
 
@@ -98,6 +106,39 @@ class Steady(Checker):
             yield f"interruption {now.id} is of generation {now.generation} and step {now.step}, and was of {before.generation} and {before.step}"
         if before.resumed_s is not None and now != before:
             yield f"interruption {now.id} was over, and is written anew: {now.reason}"
+
+
+class Worded(Checker):
+    """Its reason begins with what it is called for, and says that once."""
+
+    of = (Noted,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, Noted):
+            return
+        one, parts = seen.record, seen.record.reason.split("; ")
+        raised = {part.removesuffix(" raised") for part in parts}  # however that process ended then, it had raised
+        said = [kind for part in parts if part.split(" (")[0] not in raised for kind, words in SPEAKS_OF.items() if re.match(words, part)]
+        contact = one.mechanism is Mechanism.LOST_CONTACT  # of a victim that ended it is said how
+        if said and one.mechanism in SPEAKS_OF and not contact and (said[0] is not one.mechanism or said.count(Mechanism.SIGNAL) > 1):
+            yield f"interruption {one.id} is called {one.mechanism.value}, and its reason speaks of {[each.value for each in said]}: {one.reason}"
+        if contact and one.ranks == () and re.match(SPEAKS_OF[one.mechanism], parts[0]):
+            yield f"interruption {one.id} names no rank, and its reason begins with one: {one.reason}"
+
+
+class SaysSinceWhen(Checker):
+    """If it is not known when it began, it is known since when at the earliest: since a step was seen, once there was one."""
+
+    of = (Noted,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, Noted) or seen.nodes > 1:
+            return
+        one = seen.record
+        if one.fault_s is None and one.fault_not_before_s is None and one.step > SEEN_STEPS:
+            yield f"interruption {one.id} has no time, and was after step {one.step}"
+        if one.fault_not_before_s is not None and one.fault_not_before_s > one.detected_s:
+            yield f"interruption {one.id} was not before {one.fault_not_before_s:.6f}, and was detected at {one.detected_s:.6f}"
 
 
 class Typed(Checker):
@@ -316,6 +357,6 @@ def _deadline_s(seen: FirstFault) -> float:
 
 
 NOTING: tuple[type[Checker], ...] = (
-    SaidOnce, Whole, Steady, Typed, InOrder, Charged, ChargedAgain, BackWhen, ToldSince, Readable, KnewItsStep, WarnedOnce, SpareWasLost, SaidWhatItIs,
-    BackInTime,
+    SaidOnce, Whole, Steady, Typed, Worded, SaysSinceWhen, InOrder, Charged, ChargedAgain, BackWhen, ToldSince, Readable, KnewItsStep, WarnedOnce, SpareWasLost,
+    SaidWhatItIs, BackInTime,
 )  # fmt: skip

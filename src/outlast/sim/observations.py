@@ -15,7 +15,9 @@ class Planned:
     """The coordinator has made the plans of a new generation. `committed`: the newest step that was ever committed; `holders`: ranks
     that have the state of that step, or of a later one, in the memory of a process that lives, or was killed for this plan with nothing wrong about it
     (under sharded state: in their slots). `durable`: step of the newest good checkpoint, 0: there is none.
-    `cut`: the last generation could not form its group across a link, and survivors go on, and nothing else was struck since.
+    `cut_s`: so long ago the coordinator heard that the last generation could not form its group across a link, and survivors go on, and nothing else was
+    struck since; None: it is not so. `store_cut`: the node that could not be reached for the store's sake then is to host it again, and there is one that
+    all could always reach.
     """
 
     generation: int
@@ -23,7 +25,8 @@ class Planned:
     committed: int
     holders: tuple[int, ...]
     durable: int = 0
-    cut: bool = False
+    cut_s: float | None = None
+    store_cut: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,6 +468,36 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedLate:
+    """An agent has waited for others to say the same, and these workers are all that have a rank on its node."""
+
+    node: str
+    workers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolled:
+    """An agent enrols. Workers: `over`: it names them, and they have ended, and their successors in their ranks there have joined; `unnamed`: it does
+    not, and they live, or have ended without a successor there. `lost_store`: it names a store that does not live any more; `untold_store`: it hosts one,
+    and does not name it.
+    """
+
+    node: str
+    over: tuple[int, ...] = ()
+    unnamed: tuple[int, ...] = ()
+    lost_store: bool = False
+    untold_store: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StaysOut:
+    """The run is over, and for so long the agent of a node was connected, and had given up all its processes, which have ended, and had not enrolled."""
+
+    node: str
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class StartedThere:
     """A worker is to be started on a node that was barred before."""
 
@@ -476,4 +509,5 @@ Observation = (
     Planned | RankGiven | Restored | Offered | Saved | SaveFailed | Pruned | Arrived | StepDone | Stretch | Regrouped | WentOn | RunOver | Named | Booked
     | NothingMoves | Answered | Noted | Stock | FirstFault | MadeAnew | Diagnosed | Acted | DrainPlanned | StartedThere | Written
     | Told | KillOrdered | StopAsked | PowerLost | Rewritten | ToWarn | Begun | ShardHeard | ManifestOrdered | HungSaid | Asked
+    | SharedLate | Enrolled | StaysOut
 )  # fmt: skip

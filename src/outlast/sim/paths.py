@@ -36,6 +36,10 @@ class Paths:
         self._flows_s[pair] = flows_s
         self._last_s = max(self._last_s, flows_s)
 
+    def were_parted(self, node: Node) -> bool:
+        """There was something that it could not reach."""
+        return any(node.name in pair for pair in self._heals_s)
+
     @property
     def whole(self) -> bool:
         """Everything comes through everywhere."""

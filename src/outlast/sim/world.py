@@ -341,7 +341,7 @@ class World:
     def ended(self, end: End) -> None:
         self.end = end
         for node in self.nodes:
-            node.watch.ends()
+            node.run_over()
         self.say(f"the run is {end.state}, exit code {end.exit_code}: {end.reason}")
         interruptions = self.interruptions
         self.see(
