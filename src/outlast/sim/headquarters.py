@@ -230,7 +230,7 @@ class Headquarters:
         elif isinstance(news, Broke) and news.unreached:
             since_s, to_store = self._unreached.get(news.generation, (self._world.now_s, False))
             self._unreached[news.generation] = since_s, to_store or STORE in news.unreached
-        elif isinstance(said, Finished):
+        elif isinstance(said, Finished) and self.coordinator.stage is Stage.TRAINING:  # else it has not heard of all ranks that they are in
             self._world.back.finished(said.generation, now_s=self._world.now_s)
         if told and type(news) not in (Progress, Beat):
             self._world.say(brief(news))

@@ -182,7 +182,7 @@ class RunOver:
     `kinds`: of all that struck; `max_restarts`: whole restarts that are allowed without progress. `asked`: exit code and reason of each time that somebody
     wanted it to end. `noted`: the ledger says that the script has steps, or who was to write
     that down may have been away. `ending_s`: so long ago somebody first wanted it to end; 0: nobody did, or there are several nodes.
-    `early_s`: likewise since a spare first ended by itself before it could park. `spent`: tokens that are missing from the budgets of replacements and
+    `early_s`: likewise since a spare first ended by itself before it could park, and could say so. `spent`: tokens that are missing from the budgets of replacements and
     whole restarts; None: a coordinator that knew of others died. `rungs`: of the interruptions, in their order, and whether each is a child of another.
     `policy`: which one acted.
     """

@@ -356,7 +356,7 @@ class World:
                 ranks=self.options.ranks, kinds=self.strikes.all_kinds(),
                 max_restarts=limits.RESTARTS_COUNT if self.options.max_restarts is None else self.options.max_restarts,
                 asked=tuple(self.asked), noted=self.options.nodes > 1 or self.hq.has_noted("script"),
-                early_s=self.now_s - self.spare_ended_early_s if self.options.nodes == 1 and self.spare_ended_early_s is not None else 0.0,
+                early_s=0.0 if self.options.nodes > 1 or self.spare_ended_early_s is None else self.now_s - self.spare_ended_early_s - self.strikes.muted_s,
                 ending_s=self.now_s - self.asked_s if self.options.nodes == 1 and self.asked else 0.0,
                 spent=self.hq.spent, policy=self.options.policy,
                 rungs=tuple(("" if one.rung is None else one.rung.value, one.parent is not None) for one in interruptions.values()),

@@ -151,7 +151,7 @@ class Leaving(Faults):
         """Of steps that were executed: how many are executed again, and how many that were committed are not any more."""
         committed, executed = self._here
         if restore.step is not None and not self.roster.sharded:
-            cut = restore.begun and not restore.over
+            cut = restore.begun and not restore.over and "forward" not in restore.settle.values()
             step, again = restore.step, int(cut)
             if not self._cut_short:
                 again = max(0, again - sum(one.steps_repeated for one in self.interruptions.open[:-1]))
