@@ -32,6 +32,7 @@ from outlast.model.messages import (
     Progress,
     Registered,
     StartStore,
+    StartWorker,
     Warned,
     WorkerExited,
     WorkerHung,
@@ -53,6 +54,7 @@ from outlast.sim.observations import (
     KillOrdered,
     ManifestOrdered,
     Offered,
+    OrderedEarly,
     Planned,
     Rewritten,
     SaveFailed,
@@ -96,6 +98,7 @@ class Headquarters:
         self._started: set[int] = set()  # likewise that they have started
         self._hearing = 0  # the newest that was asked for
         self._store_home = ""  # the node that was ordered last to host the store
+        self._only_enrolled: set[str] = set()  # nodes that are not in yet
         self._unreached: dict[int, tuple[float, bool]] = {}  # generation -> when it was first heard that a link was cut, and whether to the store
         self._parked: dict[int, float] = {}  # spares of which it has heard that they stand ready, and when
         self.coordinator = self._coordinator(generation=0, interruption=1)
@@ -149,6 +152,10 @@ class Headquarters:
         hub = self.hub
         if self.lives and hub is not None:
             self._heard(getattr(message, "message", message), told=node not in self._world.untold)
+            if isinstance(message, Enrol) and self.epoch == 1 and node not in self.coordinator.nodes:
+                self._only_enrolled.add(node)
+            else:
+                self._only_enrolled.discard(node)
             self.led(lambda: hub.on_line(node, message, now_s=self._world.now_s))
 
     def from_fleet(self, fleet: Fleet, message: OnLine) -> None:
@@ -172,6 +179,7 @@ class Headquarters:
         """The last heartbeat of a stretch: what comes of it, at that moment."""
         hub = self.hub
         assert hub is not None
+        self._only_enrolled.discard(node.name)
         granted = hub.on_beats(node.name, beat, now_s=now_s)
         for name, _ in () if node.fleet is None else node.fleet.others():
             also = hub.on_beats(name, beat, now_s=now_s)
@@ -348,6 +356,8 @@ class Headquarters:
             order = getattr(output.message, "message", None)
             if isinstance(order, StartStore):
                 self._store_home = output.node
+            if isinstance(order, (StartStore, StartWorker)) and output.node in self._only_enrolled:
+                world.see(OrderedEarly(output.node))
             if isinstance(order, AskStandings) and order.nonce > self._hearing:
                 self._hearing = order.nonce
                 world.see(Asked(order.nonce))

@@ -182,9 +182,9 @@ class RunOver:
     `kinds`: of all that struck; `max_restarts`: whole restarts that are allowed without progress. `asked`: exit code and reason of each time that somebody
     wanted it to end. `noted`: the ledger says that the script has steps, or who was to write
     that down may have been away. `ending_s`: so long ago somebody first wanted it to end; 0: nobody did, or there are several nodes.
-    `early_s`: likewise since a spare first ended by itself before it could park, and could say so. `spent`: tokens that are missing from the budgets of replacements and
-    whole restarts; None: a coordinator that knew of others died. `rungs`: of the interruptions, in their order, and whether each is a child of another.
-    `policy`: which one acted.
+    `early_s`: likewise since a spare first ended by itself before it could park, and could say so. `spent`: tokens that are missing from the budgets of
+    replacements and whole restarts; None: a coordinator that knew of others died. `rungs`: of the interruptions, in their order, and whether each is a
+    child of another. `policy`: which one acted.
     """
 
     state: str
@@ -490,6 +490,13 @@ class Enrolled:
 
 
 @dataclass(frozen=True, slots=True)
+class OrderedEarly:
+    """The coordinator wants something to be started on a node of which it has heard nothing since it enrolled."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
 class StaysOut:
     """The run is over, and for so long the agent of a node was connected, and had given up all its processes, which have ended, and had not enrolled."""
 
@@ -509,5 +516,5 @@ Observation = (
     Planned | RankGiven | Restored | Offered | Saved | SaveFailed | Pruned | Arrived | StepDone | Stretch | Regrouped | WentOn | RunOver | Named | Booked
     | NothingMoves | Answered | Noted | Stock | FirstFault | MadeAnew | Diagnosed | Acted | DrainPlanned | StartedThere | Written
     | Told | KillOrdered | StopAsked | PowerLost | Rewritten | ToWarn | Begun | ShardHeard | ManifestOrdered | HungSaid | Asked
-    | SharedLate | Enrolled | StaysOut
+    | SharedLate | Enrolled | StaysOut | OrderedEarly
 )  # fmt: skip

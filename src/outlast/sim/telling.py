@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from outlast.sim.checker import Checker
-from outlast.sim.observations import Enrolled, Observation, SharedLate, StaysOut
+from outlast.sim.observations import Enrolled, Observation, OrderedEarly, SharedLate, StaysOut
 
 BACK_S = 5.0
 
@@ -38,6 +38,16 @@ class EnrolsTruly(Checker):
             yield f"{seen.node} enrols, and says nothing of the store that it hosts"
 
 
+class HeardTwice(Checker):
+    """Nothing is started on a node before more is heard of it than that it enrols: that may be so old that its lease is over."""
+
+    of = (OrderedEarly,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, OrderedEarly):
+            yield f"something is to be started on {seen.node}, of which nothing was heard since it enrolled"
+
+
 class ComesBack(Checker):
     """A node whose agent gave up its processes enrols again once they have all ended."""
 
@@ -48,4 +58,4 @@ class ComesBack(Checker):
             yield f"nothing has lived on {seen.node} for {seen.for_s:.3f} s, and it has not enrolled again"
 
 
-TELLING: tuple[type[Checker], ...] = (NobodyAwaited, EnrolsTruly, ComesBack)
+TELLING: tuple[type[Checker], ...] = (NobodyAwaited, EnrolsTruly, HeardTwice, ComesBack)
