@@ -256,6 +256,16 @@ class LastGoodStays(Checker):
             yield f"the checkpoints of steps {list(seen.steps)} are removed, and that of step {seen.good} was the newest good one"
 
 
+class FewStay(Checker):
+    """No more checkpoints stay than are to be kept, if the newest of them is good."""
+
+    of = (Pruned,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Pruned) and len(seen.stay) > limits.CHECKPOINTS_KEPT_COUNT and seen.left == seen.stay[-1]:
+            yield f"the checkpoints of steps {list(seen.stay)} stay, and {limits.CHECKPOINTS_KEPT_COUNT} are kept"
+
+
 class SavesHurtNobody(Checker):
     """A run to which nothing happens but that saves fail does not fail."""
 
@@ -390,8 +400,8 @@ class SecondsSum(Checker):
 
 
 ALL: tuple[type[Checker], ...] = (
-    OnePlan, Patient, OneOwner, Fenced, OnePoint, SealedOnly, SealedUsed, Stocked, GoodOnly, OnePast, LastGoodStays, SavedOnceAll, FreshStore, AllEnrol,
-    SavesHurtNobody, NothingDurableLost, NothingLost, NoFalseAlarm, OnlyTheGuilty, RightName, InTime, Room, AllThere, Prompt, SecondsSum, CountedOut,
+    OnePlan, Patient, OneOwner, Fenced, OnePoint, SealedOnly, SealedUsed, Stocked, GoodOnly, OnePast, LastGoodStays, FewStay, SavedOnceAll, FreshStore,
+    AllEnrol, SavesHurtNobody, NothingDurableLost, NothingLost, NoFalseAlarm, OnlyTheGuilty, RightName, InTime, Room, AllThere, Prompt, SecondsSum, CountedOut,
     *ENDINGS, *STOPPING, *ANSWERING, *NOTING, *HANGS, *TELLING, *POLICING,
 )  # fmt: skip
 

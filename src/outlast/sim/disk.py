@@ -198,7 +198,8 @@ class Disks:
         gone = durable.superfluous(list(self.folders.values()), good=found.step if found is not None else None, keep=CHECKPOINTS_KEPT_COUNT)
         for step in gone:
             del self.folders[step]
-        self._world.see(Pruned(gone, good, self.newest_good()))
+        stay = tuple(sorted(step for step, folder in self.folders.items() if folder.has_manifest))
+        self._world.see(Pruned(gone, good, self.newest_good(), stay))
 
     def find(self, then: Callable[[int, str, tuple[str, ...]], None]) -> None:
         """`then(step, folder, what was refused)`; that is set aside."""

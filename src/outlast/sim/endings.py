@@ -109,26 +109,31 @@ class KillsOnce(Checker):
         if isinstance(seen, KillOrdered):
             if seen.ended or (not seen.all_end and seen.worker in self._ordered):
                 yield f"worker {seen.worker} is to be killed {'after its end' if seen.ended else 'once more'}"
-            if seen.idle:
+            if seen.idle and not seen.all_end:
                 yield f"worker {seen.worker} is a spare of the kind that was asked for, and is to be killed"
             self._ordered.add(seen.worker)
 
 
 class NotTooSoon(Checker):
-    """What is given up because it did not come in time had its time: at least since a step was committed last."""
+    """What is given up because it did not come in time had its time: at least since a step was committed last. And as long is said."""
 
-    of = (StepDone, Stretch, RunOver)
+    of = (StepDone, Stretch, Planned, RunOver)
 
     def __init__(self) -> None:
         self._since_s = 0.0
+        self._begun = False
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if not isinstance(seen, RunOver):
+        if isinstance(seen, Planned):
+            self._begun = True
+        elif not isinstance(seen, RunOver):
             self._since_s = self.now_s
         elif seen.state == "failed":
             for words, least_s in WAITS_S.items():
                 if words in seen.reason and self.now_s - self._since_s < least_s - NEAR_S:
                     yield f"it gave up {self.now_s - self._since_s:.3f} s after a step, where {least_s:g} s are waited: {seen.reason}"
+            if self._begun and f"] in {limits.ENROL_WAIT_S:g} s" in seen.reason:
+                yield f"it gave up as if it had never begun: {seen.reason}"
 
 
 class NotGivenUp(Checker):

@@ -31,6 +31,7 @@ from outlast.model.messages import (
     Parked,
     Progress,
     Registered,
+    Standings,
     StartStore,
     StartWorker,
     Warned,
@@ -56,6 +57,7 @@ from outlast.sim.observations import (
     Offered,
     OrderedEarly,
     Planned,
+    QuietSaid,
     Rewritten,
     SaveFailed,
     ShardHeard,
@@ -224,7 +226,9 @@ class Headquarters:
         elif isinstance(news, WorkerHung):
             silence_s = self._world.options.hangs_after_s
             if silence_s or Phase(news.phase) in STEP_PHASES:
-                self._world.see(HungSaid(news.deadline_s, silence_s))
+                self._world.see(HungSaid(news.deadline_s, silence_s, self.hub is not None and "SIGSTOP" not in news.reason))
+        elif isinstance(news, Standings):
+            self._world.see(QuietSaid(news.silence_s, self._world.options.hangs_after_s))
         elif isinstance(news, WorkerExited):
             self._ended.add(news.worker)
         elif isinstance(news, Enrol):
@@ -396,9 +400,10 @@ class Headquarters:
     def _see_kill(self, message: object) -> None:
         if isinstance(message, KillWorker):
             world, member, unstruck, idle = self._world, self.coordinator.roster.of(message.worker), False, False
-            if member is not None and message.worker in self._started and not world.strikes.struck:
-                unstruck = member.rank >= 0
-                idle = not unstruck and member.kind == world.options.spare_kind and not (world.stop_asked or world.done)
+            if member is not None and message.worker in self._started:
+                unstruck = member.rank >= 0 and not world.strikes.struck
+                sound = member.pid not in world.strikes.pids() and not set(APART) & set(world.strikes.all_kinds())
+                idle = member.rank < 0 and sound and member.kind == world.options.spare_kind and not (world.stop_asked or world.done)
             world.see(KillOrdered(message.worker, message.worker in self._ended, self.coordinator.stage is Stage.STOPPING, unstruck, idle))
 
     # --- checkpoints -----------------------------------------------------------------------------------------

@@ -88,11 +88,12 @@ class SaveFailed:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """The folders of these steps were removed. `good` was the newest good checkpoint before, `left` is it now; 0: none."""
+    """The folders of these steps were removed. `good` was the newest good checkpoint before, `left` is it now; 0: none. `stay`: those that have a manifest."""
 
     steps: tuple[int, ...]
     good: int
     left: int
+    stay: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,10 +300,21 @@ class ManifestOrdered:
 
 @dataclass(frozen=True, slots=True)
 class HungSaid:
-    """An agent says that a rank has stood longer than `deadline_s`. `silence_s`: what is a hang of a plain script; 0: the script has steps."""
+    """An agent says that a rank has stood longer than `deadline_s`. `silence_s`: what is a hang of a plain script; 0: the script has steps. `alone`: there
+    are several nodes, and it does not say that the kernel holds it stopped.
+    """
 
     deadline_s: float
     silence_s: float = 0.0
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class QuietSaid:
+    """An agent tells what it takes for the silence of a hang, and `is_s` is."""
+
+    silence_s: float
+    is_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,7 +439,7 @@ class Written:
 class KillOrdered:
     """The coordinator wants a worker of its own node to be killed. `ended`: it has heard that this one has ended. `all_end`: the run does. `unstruck`: it
     has heard that this one has started, which holds a rank, and nothing was ever struck in this run. `idle`: it is a spare of the kind that was asked
-    for, and nothing was ever struck, and nobody wants the run to end, and no rank has come to its end.
+    for, and nothing has struck it, or a node, and nobody wants the run to end, and no rank has come to its end.
     """
 
     worker: int
@@ -516,5 +528,5 @@ Observation = (
     Planned | RankGiven | Restored | Offered | Saved | SaveFailed | Pruned | Arrived | StepDone | Stretch | Regrouped | WentOn | RunOver | Named | Booked
     | NothingMoves | Answered | Noted | Stock | FirstFault | MadeAnew | Diagnosed | Acted | DrainPlanned | StartedThere | Written
     | Told | KillOrdered | StopAsked | PowerLost | Rewritten | ToWarn | Begun | ShardHeard | ManifestOrdered | HungSaid | Asked
-    | SharedLate | Enrolled | StaysOut | OrderedEarly
+    | QuietSaid | SharedLate | Enrolled | StaysOut | OrderedEarly
 )  # fmt: skip
