@@ -35,6 +35,16 @@ class AllAreHeard(Checker):
             yield "an agent says that a rank hangs, and others were not asked"
 
 
+class LooksAgain(Checker):
+    """Whoever seems to have come less far than its peers is looked at once more: it may just have been late to move on with them."""
+
+    of = (HungSaid,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, HungSaid) and seen.looks is not None and seen.looks < 2:
+            yield "a rank is said to have come less far than its peers, and nobody has looked again"
+
+
 class AsksSeldom(Checker):
     """While nothing moves, agents are not asked again and again."""
 
@@ -52,4 +62,4 @@ class AsksSeldom(Checker):
             yield f"agents are asked {len(self._asked_s)} times within {ASKED_WITHIN_S:g} s, and nothing has moved"
 
 
-HANGS: tuple[type[Checker], ...] = (SaysHowLong, AllAreHeard, AsksSeldom)
+HANGS: tuple[type[Checker], ...] = (SaysHowLong, AllAreHeard, LooksAgain, AsksSeldom)

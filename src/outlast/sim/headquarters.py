@@ -226,7 +226,8 @@ class Headquarters:
         elif isinstance(news, WorkerHung):
             silence_s = self._world.options.hangs_after_s
             if silence_s or Phase(news.phase) in STEP_PHASES:
-                self._world.see(HungSaid(news.deadline_s, silence_s, self.hub is not None and "SIGSTOP" not in news.reason))
+                looks = self._world.nodes[0].looks_at(news.worker) if self.hub is None and "less far" in news.reason else None
+                self._world.see(HungSaid(news.deadline_s, silence_s, self.hub is not None and "SIGSTOP" not in news.reason, looks))
         elif isinstance(news, Standings):
             self._world.see(QuietSaid(news.silence_s, self._world.options.hangs_after_s))
         elif isinstance(news, WorkerExited):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -37,7 +38,7 @@ from outlast.engine.protocol.worker import WorkerMachine
 from outlast.model import limits
 from outlast.model.beacon import Beacon
 from outlast.model.booking import Book
-from outlast.model.messages import Enrol, ForAgent, FromAgent, Grant, Images, OnLine, Pong, Regroup, WorkerExited, WorkerStarted
+from outlast.model.messages import Enrol, ForAgent, FromAgent, Grant, Images, OnLine, Ping, Pong, Regroup, WorkerExited, WorkerStarted
 from outlast.model.terms import Cause, Phase
 from outlast.sim import crews
 from outlast.sim.cables import Cable
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 TYPICAL_S = {Phase.VOTE: 0.005, Phase.APPLY: 0.005, Phase.SNAPSHOT: 0.005, Phase.DATA: 0.001}
 BEAT, CHORUS = "beat", "chorus"  # the outpost's timers
 ROUNDING_S = 1e-9
+LOOKED_S, PINGS_KEPT = 2.0, 4
 Script = Callable[["World", Process], Thread]
 
 
@@ -95,6 +97,7 @@ class Node:
         self._timers: dict[str, tuple[int, int]] = {}  # name -> its number, and what the timeline calls it: 0 once it has rung
         self._set = 0  # timers that were
         self._boots = 0
+        self._pinged: dict[int, deque[float]] = {}  # worker -> when it was asked whether it lives
         self._beat_due_s = 0.0
         self.cable = Cable(world, self, luck or lines, latency_s=world.options.latency_s)
         self.still = Standstill(world, self, standstills)
@@ -154,6 +157,10 @@ class Node:
         """An order, on the one node there is."""
         self.stir()
         self.do(self.agent.on_command(command, now_s=self.now_s))
+
+    def looks_at(self, worker: int) -> int:
+        """How often its agent has asked it within the last seconds whether it lives."""
+        return sum(self._timeline.now_s - at_s < LOOKED_S for at_s in self._pinged.get(worker, ()))
 
     def stir(self) -> None:
         """Something changes that the agent looks at."""
@@ -288,6 +295,8 @@ class Node:
         for output in outputs:
             if isinstance(output, Deliver):
                 process = self.processes.get(output.worker)
+                if isinstance(output.message, Ping):
+                    self._pinged.setdefault(output.worker, deque(maxlen=PINGS_KEPT)).append(self._timeline.now_s)
                 if process is not None:
                     told.setdefault(process.unit, []).append(output)
             else:

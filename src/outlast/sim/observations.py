@@ -301,12 +301,14 @@ class ManifestOrdered:
 @dataclass(frozen=True, slots=True)
 class HungSaid:
     """An agent says that a rank has stood longer than `deadline_s`. `silence_s`: what is a hang of a plain script; 0: the script has steps. `alone`: there
-    are several nodes, and it does not say that the kernel holds it stopped.
+    are several nodes, and it does not say that the kernel holds it stopped. `looks`: so often it was asked just before; None: it is not said to have come less
+    far than its peers.
     """
 
     deadline_s: float
     silence_s: float = 0.0
     alone: bool = False
+    looks: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
