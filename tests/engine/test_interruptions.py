@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from outlast.engine.protocol.interruptions import InterruptionLog
+from outlast.engine.protocol.state import Stage
+from outlast.model.messages import Hello, Joined, Registered, WorkerExited, WorkerStarted
 from outlast.model.records import Interruption
 from outlast.model.terms import FailureClass, Mechanism, Rung
+from tests.engine.test_lost_steps import Run
 
 
 def log_of(mechanism: Mechanism = Mechanism.SIGNAL, reason: str = "rank 1 ended") -> InterruptionLog:
@@ -62,3 +65,23 @@ def test_what_all_begin_from_in_the_end_is_what_it_cost(steps: int, lost: int) -
     log.went_further_back(steps=steps)
     one = newest(log)
     assert (one.steps_lost, one.steps_repeated) == (lost, lost)
+
+
+def test_how_long_state_took_to_restore_is_told_of_the_generation_that_came_to_stand() -> None:
+    """Rank 0 restores for long, and then the new rank 1 dies before it is in: the next generation is quick, whatever is heard again of the one before."""
+    run = Run()
+    run.dies(5)
+    run.stands_still(5)
+    first, second = run.workers[0], run.coordinator.roster.holder(1).worker
+    run.say(slow := Joined(first, 2, 5, 0.1, 50.0))
+    run.say(WorkerExited(second, 7, None, 9, False, -1, (), (), "boot", run.now_s, run.now_s, ""))
+    run.stands_still(5, generation=2)
+    third = run.coordinator.roster.holder(1).worker
+    run.say(slow, WorkerStarted(third, 8, "node", run.now_s), Hello(third, 8), Registered(third, 3, 5, "reenter", True, True, ""))
+    run.now_s += 9.0
+    run.say(Joined(first, 3, 5, 0.1, 0.2), Joined(third, 3, 5, 0.1, 0.1))
+    assert run.coordinator.stage is Stage.TRAINING
+    assert run.interruption is not None
+    regrouped_s, restored_s = run.interruption.regrouped_s, run.interruption.restored_s
+    assert regrouped_s == pytest.approx(run.now_s - 0.2)
+    assert restored_s == run.now_s

@@ -87,7 +87,6 @@ NAMED = (
     Mutant("stale_fault_counts", _FAULTS, "message.generation != self.generation or member.rank < 0", "member.rank < 0"),
     Mutant("a_condemned_member_is_blamed_again", _FAULTS, "return self._records()  # its fault was booked when it was condemned", "pass"),
     Mutant("a_condemned_member_may_still_break", _FAULTS, " or member.rank < 0 or member.condemned:", " or member.rank < 0:"),
-    Mutant("joined_that_comes_again_counts", _COORDINATOR, "if member.still is None]", "if member.told]"),
     Mutant("registered_that_comes_again_counts", _COORDINATOR, "if said >= member.said and not said_before(message, member.registration)]", "]"),
     Mutant("who_waits_for_an_image_is_blamed", _COORDINATOR, "if (donor := self._donor()) is not None and not donor.condemned:", "if False:"),
     Mutant("a_torn_one_stays_in_its_step", _MOVING, "if fresh and not (reenter and in_step)", "if fresh"),

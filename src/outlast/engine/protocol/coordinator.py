@@ -239,21 +239,16 @@ class Coordinator(Rebuilding):
         if message.generation != self.generation:
             rare("joined a generation that is over")
             return []
-        for member in (there := [member for member in members if member.still is None]):
+        for member in members:
             member.said = message.generation, message.step
             member.joined = member.attached = True
             self.roster.now_attached(member.rank)
-        if len(there) < len(members):
-            rare("joined, and stands still since")
-        if not there:
-            return []
         self._restore_s = max(self._restore_s, message.restore_s)
         if self.stage not in (Stage.MOVING, Stage.STARTING) or self.roster.first("not joined", lambda m: not m.joined) is not None:
             return []
         self.stage, self._stands = Stage.TRAINING, True
         self.links.forget()
         self.interruptions.joined(now_s=now_s, restore_s=self._restore_s)
-        self._restore_s = 0.0
         return [*self._records(), SetTimer("move", None), SetTimer("spares", now_s), *self._spread_stop()]
 
     def _on_committed(self, now_s: float, members: list[Member], message: Committed) -> list[Output]:

@@ -167,7 +167,7 @@ class Course:
         """It goes on from `step`."""
         self.generation += 1
         self._planned, self._here, self._stands = step, (step, step), False
-        self._donating = False
+        self._donating, self._restore_s = False, 0.0
         self._raised.clear()  # whoever raises again says so
         self.saves.went_back(generation=self.generation, step=step)
 
