@@ -131,6 +131,14 @@ def draw_alone(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
     return (PlannedFault("1", kind, rank, mark=mark, nth=nth, for_s=for_s if kind == "starve" else FOR_EVER_S),) if some else ()
 
 
+def draw_failing(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
+    """All ranks fail while they apply the step that they have just gone back to: nothing is left but what a survivor handed over, if it did."""
+    some, rank, step = stream.chance(0.02), stream.below(options.ranks), 1 + stream.below(options.steps)
+    first = PlannedFault("1", "kill", rank, mark="body", nth=step)
+    torn = [PlannedFault(f"torn-{one}", "raise", one, mark="applied", nth=step) for one in range(options.ranks)]
+    return (first, *torn) if some and options.way != "plain" else ()
+
+
 def draw_headless(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
     """Where there are several nodes: a coordinator that dies in some state, beside whatever else strikes."""
     some, how, stage, at_s = stream.chance(0.35), stream.below(10), stream.pick(STAGES), stream.between(0.0, 3.0)
@@ -231,7 +239,7 @@ def live(
         faults += draw_partings(Stream(seed, "partings"), options)
         faults += draw_saves(Stream(seed, "saves"), options)
         faults += draw_headless(Stream(seed, "headless"), options)
-        faults = draw_alone(Stream(seed, "alone"), options) or faults
+        faults = draw_alone(Stream(seed, "alone"), options) or draw_failing(Stream(seed, "failing"), options) or faults
     return lived(seed=seed, options=options, faults=faults, every_step=every_step, every_rank=every_rank, every_node=every_node)
 
 
