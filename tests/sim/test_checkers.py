@@ -236,6 +236,7 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
         ([noted(reason="rank 1 (pid 7) ended: exit code 3; rank 2 (pid 8) ended: signal 9")], "Worded"),
         ([noted(reason="rank 1 (pid 7) ended: signal 9; rank 2 (pid 8) ended: signal 9")], "Worded"),
         ([noted(mechanism=Mechanism.LOST_CONTACT, ranks=(), reason="rank 1's collective failed")], "Worded"),
+        ([replace(noted(mechanism=Mechanism.LOST_CONTACT, reason="rank 1's collective failed"), storeless=True)], "Worded"),
         ([noted(step=4, fault_s=None)], "SaysSinceWhen"),
         ([noted(fault_not_before_s=1.5)], "SaysSinceWhen"),
         ([noted(mechanism=Mechanism.EXCEPTION, failure_class=FailureClass.USER_CODE)], "Whole"),

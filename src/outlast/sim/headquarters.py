@@ -34,6 +34,7 @@ from outlast.model.messages import (
     Standings,
     StartStore,
     StartWorker,
+    StoreLost,
     Warned,
     WorkerExited,
     WorkerHung,
@@ -100,6 +101,8 @@ class Headquarters:
         self._started: set[int] = set()  # likewise that they have started
         self._hearing = 0  # the newest that was asked for
         self._store_home = ""  # the node that was ordered last to host the store
+        self._stores = 0  # the number of that order
+        self.storeless_s: dict[int, float] = {}  # generation -> when it was heard, while it was built, that the store was lost
         self._only_enrolled: set[str] = set()  # nodes that are not in yet
         self._unreached: dict[int, tuple[float, bool]] = {}  # generation -> when it was first heard that a link was cut, and whether to the store
         self._parked: dict[int, float] = {}  # spares of which it has heard that they stand ready, and when
@@ -240,6 +243,9 @@ class Headquarters:
             self._to_warn(said.note)
         elif isinstance(news, Warned):
             self._to_warn(news.text)
+        elif isinstance(news, StoreLost):
+            if news.number == self._stores and self.coordinator.stage in (Stage.STARTING, Stage.MOVING):
+                self.storeless_s.setdefault(self.coordinator.generation, self._world.now_s)
         elif isinstance(news, Broke) and news.unreached:
             since_s, to_store = self._unreached.get(news.generation, (self._world.now_s, False))
             self._unreached[news.generation] = since_s, to_store or STORE in news.unreached
@@ -360,7 +366,7 @@ class Headquarters:
                 world.say(f"to {output.node}: {brief(getattr(output.message, 'message', output.message))}")
             order = getattr(output.message, "message", None)
             if isinstance(order, StartStore):
-                self._store_home = output.node
+                self._store_home, self._stores = output.node, order.number
             if isinstance(order, (StartStore, StartWorker)) and output.node in self._only_enrolled:
                 world.see(OrderedEarly(output.node))
             if isinstance(order, AskStandings) and order.nonce > self._hearing:
@@ -369,6 +375,7 @@ class Headquarters:
             world.verdicts.ordered(output.node, order)
             line.down(output.message)
         elif isinstance(output, ToAgent):
+            self._stores = output.message.number if isinstance(output.message, StartStore) else self._stores
             world.say(f"coordinator: {brief(output.message)}")
             self._see_kill(output.message)
             world.command(output.message)
@@ -449,6 +456,7 @@ class Headquarters:
         world = self._world
         self.lives = False
         self._unreached.clear()
+        self.storeless_s.clear()
         for name in list(self._timers):
             self._set_timer(SetTimer(name, None))
         for node in world.nodes:

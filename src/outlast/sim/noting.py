@@ -122,6 +122,8 @@ class Worded(Checker):
         contact = one.mechanism is Mechanism.LOST_CONTACT  # of a victim that ended it is said how
         if said and one.mechanism in SPEAKS_OF and not contact and (said[0] is not one.mechanism or said.count(Mechanism.SIGNAL) > 1):
             yield f"interruption {one.id} is called {one.mechanism.value}, and its reason speaks of {[each.value for each in said]}: {one.reason}"
+        if contact and seen.storeless and "store" not in one.reason and "cannot reach" not in one.reason:
+            yield f"interruption {one.id} is a victim's of a store that was lost, and its reason does not say so: {one.reason}"
         if contact and one.ranks == () and re.match(SPEAKS_OF[one.mechanism], parts[0]):
             yield f"interruption {one.id} names no rank, and its reason begins with one: {one.reason}"
 

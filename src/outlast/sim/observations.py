@@ -350,6 +350,7 @@ class Noted:
     generation was first at work, by the clock of the records: when it had committed a step (sharded: all its ranks had), or a rank was past the last
     one, or all processes of a script without steps had said that they run; None: none was. `latency_s`: a message takes up to so long. `committed`: the newest
     step that was committed when it was detected: as one could know by then at least, and in truth; None: the run has gone back since, or nobody can say.
+    `storeless`: it was heard before, while its generation was built, that the store was lost.
     """
 
     record: Interruption
@@ -359,6 +360,7 @@ class Noted:
     back_s: float | None = None
     latency_s: float = 0.0
     committed: tuple[int, int] | None = None
+    storeless: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -366,7 +366,9 @@ class World:
         latency_s = self.options.latency_s + self.strikes.muted_s
         for one in interruptions.values():
             moved = self.hq.moved.get(one.id) if self.options.way != "sharded" else None
-            self.see(Noted(one, self.options.nodes, moved, self.hq.begun.get(one.id), self._back_s(one), latency_s, self._known_then(one, latency_s)))
+            storeless = self.hq.storeless_s.get(one.generation, math.inf) < one.detected_s
+            known = self._known_then(one, latency_s)
+            self.see(Noted(one, self.options.nodes, moved, self.hq.begun.get(one.id), self._back_s(one), latency_s, known, storeless))
         if self.options.way != "plain":
             for one in interruptions.values():
                 times_s = tuple(at_s - BEGAN_S for at_s in (one.fault_s, one.detected_s, one.left_s, one.restored_s, one.resumed_s) if at_s is not None)
