@@ -40,6 +40,7 @@ from outlast.model.messages import (
     WorkerExited,
     WorkerStarted,
 )
+from tests.engine.test_lost_steps import Run
 
 LEASE_S = 6.0
 
@@ -435,3 +436,14 @@ def test_a_rank_does_not_begin_from_slots_that_are_known_to_hold_another_step() 
     one.roster.find_images(0, (3,))
     one.roster.find_images(1, (9, 8))
     assert [one._of_rank(rank, "slot", 9)[0] for rank in (0, 1)] == ["none", "slot"]
+
+
+def test_who_stands_still_with_state_finds_it_in_its_slots_though_nobody_has_heard_that_it_joined() -> None:
+    """All had begun anew elsewhere, and rank 0 had read what it begins from; then rank 1 dies before all are in."""
+    run = Run()
+    run.coordinator.roster.lose_rank(0)
+    run.dies(5)
+    run.stands_still(5)
+    plan = run.coordinator.roster.holder(0).plan
+    assert plan is not None
+    assert (plan.generation, plan.step, plan.private) == (2, 10, "slot")

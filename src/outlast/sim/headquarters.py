@@ -105,6 +105,7 @@ class Headquarters:
         self.storeless_s: dict[int, float] = {}  # generation -> when it was heard, while it was built, that the store was lost
         self._only_enrolled: set[str] = set()  # nodes that are not in yet
         self._unreached: dict[int, tuple[float, bool]] = {}  # generation -> when it was first heard that a link was cut, and whether to the store
+        self._given_up: set[int] = set()  # workers that it has ordered to be killed
         self._parked: dict[int, float] = {}  # spares of which it has heard that they stand ready, and when
         self.coordinator = self._coordinator(generation=0, interruption=1)
         self.hub = self._hub()
@@ -340,7 +341,7 @@ class Headquarters:
         homes = coordinator.roster.homes
         beside = {homes[rank] for rank in ranks["forked"]}  # who is forked on a node need not be if a spare stands ready there
         since_s = min((one.detected_s for one in coordinator.interruptions.open), default=world.now_s)  # what is chosen once stays so
-        parked = {worker for worker, parked_s in self._parked.items() if parked_s < since_s} - known
+        parked = {worker for worker, parked_s in self._parked.items() if parked_s < since_s} - known - self._given_up
         ready = sum(p.rank < 0 and p.worker in parked and p.worker not in p.node.doomed and p.node.name in beside for p in world.alive())
         world.see(
             Answered(
@@ -372,6 +373,8 @@ class Headquarters:
             if isinstance(order, AskStandings) and order.nonce > self._hearing:
                 self._hearing = order.nonce
                 world.see(Asked(order.nonce))
+            elif isinstance(order, KillWorker):
+                self._given_up.add(order.worker)
             world.verdicts.ordered(output.node, order)
             line.down(output.message)
         elif isinstance(output, ToAgent):

@@ -72,8 +72,10 @@ class Voices:
         if enrol.session != self._session:  # it has forgotten all
             self._session, self._before, self._forgotten = enrol.session, {p.worker for p in processes.values() if not p.alive}, store.port
         housed = {one.worker for one in enrol.housed}
-        newer = {one.rank: one.worker for one in sorted(enrol.housed, key=lambda one: one.worker) if any(isinstance(said, HERE) for said in one.said)}
-        over = tuple(one.worker for one in enrol.housed if one.exited is not None and one.rank >= 0 and one.worker < newer.get(one.rank, 0))
+        told = {one.worker: 0 if one.plan is None else one.plan.generation for one in enrol.housed}
+        here = [one for one in enrol.housed if any(isinstance(said, HERE) for said in one.said)]
+        newest = {rank: max(told[one.worker] for one in here if one.rank == rank) for rank in {one.rank for one in here}}
+        over = tuple(one.worker for one in enrol.housed if one.exited is not None and one.rank >= 0 and told[one.worker] < newest.get(one.rank, 0))
         unnamed = tuple(p.worker for p in processes.values() if p.worker not in housed | self._before and (p.alive or self._is_last(p)))
         lost = enrol.store is not None and enrol.store.port == store.port and not store.lives
         untold = enrol.store is None and store.lives and store.home is self._node and store.port > self._forgotten
@@ -81,7 +83,11 @@ class Voices:
 
     def _is_last(self, process: Process) -> bool:
         """It has ended, which its agent has heard, and nobody came after it in its rank here."""
-        return process.reaped and process.rank >= 0 and all(p.rank != process.rank or p.worker <= process.worker for p in self._node.processes.values())
+        return (
+            process.reaped
+            and process.rank >= 0
+            and all(p.rank != process.rank or p.machine.generation <= process.machine.generation for p in self._node.processes.values())
+        )
 
     def over(self) -> None:
         """The run is."""

@@ -58,7 +58,11 @@ from outlast.sim.verdicts import Verdicts
 
 COMMITS_KEPT = 100_000
 ASKS_AGAIN_S = 0.05
-NOBODY_TOLD = "nothing tells them apart"  # where all stand at one place one has to go
+NOBODY_TOLD = (
+    "nothing tells them apart",  # where all stand at one place one has to go
+    "a script that has made no outlast call",  # of one that is not at its first call yet
+)
+UNTOLD = ("lose_coordinator", "freeze", "stop of an agent", "lag", "cut")
 WITHIN_MARKS = ("body", "reduced", "prepared", "voting", "passed", "applied")  # a snapshot has a deadline of its own, and so has what lies between two steps
 BEGAN_S = 100.0  # not 0: a time that somebody forgot is seen
 
@@ -396,9 +400,9 @@ class World:
         return one.resumed_s if back_s is None and len(self.done) == self.options.ranks else back_s
 
     def _kinds_of(self, one: Interruption) -> tuple[str, ...]:
-        """What struck whom it names. What a process had said of itself may be lost with the coordinator that heard it."""
+        """What struck whom it names. What its agent had to say of it may have come too late, or be lost with the coordinator that heard it."""
         kinds = self.strikes.kinds(one.pids, others=_by_node(one))
-        return (*kinds, "lose_coordinator") if kinds and "lose_coordinator" in self.strikes.all_kinds() else kinds
+        return tuple(dict.fromkeys((*kinds, *(kind for kind in self.strikes.all_kinds() if kind in UNTOLD)))) if kinds else ()
 
     def _known_then(self, one: Interruption, latency_s: float) -> tuple[int, int] | None:
         """The newest committed step when an interruption was detected: as the agent's last look can have told, and in truth."""
@@ -516,9 +520,9 @@ def _by_node(one: Interruption) -> bool:
 
 def _blamed(interruptions: dict[int, Interruption], end: End) -> tuple[int, ...]:
     """Where the run was stopped, or failed, before all had left, nobody had looked yet who of those that spoke is a victim. Nor is somebody blamed who is
-    ended because all stand at one place.
+    ended because all stand at one place, or that has made no call yet.
     """
-    seen = [one for one in interruptions.values() if _was_looked_at(one, end) and NOBODY_TOLD not in one.reason]
+    seen = [one for one in interruptions.values() if _was_looked_at(one, end) and not any(words in one.reason for words in NOBODY_TOLD)]
     return tuple(sorted({pid for one in seen for pid in one.pids}))
 
 

@@ -38,6 +38,8 @@ class Leaving(Faults):
         for member in (still := [member for member in members if member.told == message.generation]):
             self.roster.note_done(member.rank, message.committed)
             member.still, member.attached = message, member.attached or message.committed >= 0
+            if member.attached:  # though nobody has heard yet that it joined
+                self.roster.now_attached(member.rank)
         if len(still) < len(members):
             rare("an inventory of a generation that is over")
         if not still:

@@ -75,8 +75,13 @@ class _House:
     killed: bool = False
     exited: WorkerExited | None = None
 
+    @property
+    def generation(self) -> int:
+        """Of its newest plan; 0: none was delivered. A spare may take a rank after one that was started later."""
+        return 0 if self.plan is None else self.plan.generation
+
     def hear(self, message: FromWorker) -> None:
-        if isinstance(message, _OF_A_GENERATION) and self.plan is not None and message.generation < self.plan.generation:
+        if isinstance(message, _OF_A_GENERATION) and message.generation < self.generation:
             rare("what is said of an older plan is not kept")
         elif isinstance(message, Registered) and isinstance(known := self.said.get(Registered), Registered) and said_before(message, known):
             rare("how it can be healed comes again, and is not kept")
@@ -301,7 +306,7 @@ class Outpost:
             self._forget_predecessors(house)
 
     def _forget_predecessors(self, house: _House) -> None:
-        gone = [one.worker for one in self._houses.values() if one.exited is not None and one.rank == house.rank and one.worker < house.worker]
+        gone = [one.worker for one in self._houses.values() if one.exited is not None and one.rank == house.rank and one.generation < house.generation]
         for worker in gone:
             del self._houses[worker]
 
