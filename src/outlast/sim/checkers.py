@@ -204,12 +204,15 @@ class SavedOnceAll(Checker):
     def __init__(self) -> None:
         self._heard: dict[tuple[int, int], set[int]] = {}
         self._due_s: dict[int, float] = {}
+        self._newest: dict[int, int] = {}  # step -> generation of the newest shard
+        self._made: dict[int, int] = {}  # the same when a checkpoint was made of it
 
     def see(self, seen: Observation) -> Iterator[str]:
         for step in [step for step, due_s in self._due_s.items() if self.now_s > due_s]:
             del self._due_s[step]
             yield f"all shards of step {step} lie there, and nobody makes a checkpoint of them"
-        if isinstance(seen, ShardHeard):
+        if isinstance(seen, ShardHeard) and seen.generation > self._made.get(seen.step, -1):  # else it is said again
+            self._newest[seen.step] = max(seen.generation, self._newest.get(seen.step, -1))
             ranks = self._heard.setdefault((seen.step, seen.generation), set())
             comes_again = seen.rank in ranks
             ranks.add(seen.rank)
@@ -217,6 +220,7 @@ class SavedOnceAll(Checker):
                 self._due_s[seen.step] = self.now_s
         elif isinstance(seen, ManifestOrdered):
             self._due_s.pop(seen.step, None)
+            self._made[seen.step] = self._newest.get(seen.step, -1)
         elif isinstance(seen, Planned):
             self._heard.clear()  # what was said before may be of a past that is over
 
