@@ -75,7 +75,7 @@ class Voices:
         told = {one.worker: 0 if one.plan is None else one.plan.generation for one in enrol.housed}
         here = [one for one in enrol.housed if any(isinstance(said, HERE) for said in one.said)]
         newest = {rank: max(told[one.worker] for one in here if one.rank == rank) for rank in {one.rank for one in here}}
-        over = tuple(one.worker for one in enrol.housed if one.exited is not None and one.rank >= 0 and told[one.worker] < newest.get(one.rank, 0))
+        over = tuple(one.worker for one in enrol.housed if one.exited is not None and one.rank >= 0 and 0 < told[one.worker] < newest.get(one.rank, 0))
         unnamed = tuple(p.worker for p in processes.values() if p.worker not in housed | self._before and (p.alive or self._is_last(p)))
         lost = enrol.store is not None and enrol.store.port == store.port and not store.lives
         untold = enrol.store is None and store.lives and store.home is self._node and store.port > self._forgotten

@@ -77,7 +77,7 @@ class _House:
 
     @property
     def generation(self) -> int:
-        """Of its newest plan; 0: none was delivered. A spare may take a rank after one that was started later."""
+        """Of its newest plan; 0: none was delivered."""
         return 0 if self.plan is None else self.plan.generation
 
     def hear(self, message: FromWorker) -> None:
@@ -303,10 +303,12 @@ class Outpost:
             self._script = "sharded" if message.sharded or self._script == "sharded" else "replicated"
         if isinstance(message, (Joined, Committed)):
             self._step = max(self._step, message.step)
-            self._forget_predecessors(house)
+            if house.exited is None:
+                self._forget_predecessors(house)
 
     def _forget_predecessors(self, house: _House) -> None:
-        gone = [one.worker for one in self._houses.values() if one.exited is not None and one.rank == house.rank and one.generation < house.generation]
+        """It lives, and is in the generation: whoever has ended in its rank did so before."""
+        gone = [one.worker for one in self._houses.values() if one.exited is not None and one.rank == house.rank]
         for worker in gone:
             del self._houses[worker]
 
