@@ -37,6 +37,8 @@ class Lives:
         self._over.setdefault(process.worker, _life(process, now_s=now_s))
 
     def ended(self, process: Process, *, now_s: float) -> None:
+        if process.rank < 0 <= process.beacon.rank:
+            return  # its node stood still: by the time it learned that it held a rank another process did, and what it booked are nobody's seconds
         life = self._over.pop(process.worker, None) or _life(process, now_s=now_s)
         self._ended.append(life)
         if process.node.fleet is not None:
