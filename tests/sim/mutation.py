@@ -225,7 +225,7 @@ NAMED = (
     Mutant("any_confidence_drains", "engine/policy.py", "return self.blamed[node] >= self.policy.drain.confidence or", "return True or"),
     Mutant(
         "a_drain_gives_up_whoever_holds_the_step", _LEAVING,
-        "if lost or self._raised or finished or not any(m.rank in restore.settle for m in stay) or not self._fits_elsewhere(drained):", "if finished:",
+        "if lost or self._raised or finished or drained.issuperset(restore.settle) or not self._fits_elsewhere(drained):", "if finished:",
     ),
     Mutant("a_new_coordinator_forgets_what_the_policy_did", _ACTING, "self._acted = replace(acted)", "self._acted = Acted()"),
     Mutant("ranks_are_looked_for_where_they_live_now", _ACTING, "self.lived.at(rank, known.generation)", "self.roster.homes.get(rank, '')"),

@@ -273,7 +273,7 @@ class Headquarters:
         if stage is not coordinator.stage and world.fleet is None:
             noted = [output.record for output in outputs if isinstance(output, Record) and isinstance(output.record, Interruption)]
             if chosen := [record for record in noted if record.left_s == world.now_s]:
-                self._see_answered(chosen[-1], coordinator)
+                self._see_answered(max(chosen, key=lambda record: record.id), coordinator)  # of which it is said why
         if coordinator.generation != generation:
             if not generation and self.hub is not None:
                 world.see(Begun(world.options.nodes, len(coordinator.nodes)))
