@@ -6,7 +6,7 @@ import pytest
 
 from outlast.engine.protocol.interruptions import InterruptionLog
 from outlast.engine.protocol.state import Stage
-from outlast.model.messages import Hello, Joined, Registered, WorkerExited, WorkerStarted
+from outlast.model.messages import Broke, Hello, Inventory, Joined, Registered, StoreLost, WorkerExited, WorkerStarted
 from outlast.model.records import Interruption
 from outlast.model.terms import FailureClass, Mechanism, Rung
 from tests.engine.test_lost_steps import Run
@@ -85,3 +85,17 @@ def test_how_long_state_took_to_restore_is_told_of_the_generation_that_came_to_s
     regrouped_s, restored_s = run.interruption.regrouped_s, run.interruption.restored_s
     assert regrouped_s == pytest.approx(run.now_s - 0.2)
     assert restored_s == run.now_s
+
+
+def test_who_raised_once_and_is_killed_before_it_hears_of_the_next_generation_was_killed() -> None:
+    """The plan of that generation waits for a store."""
+    run = Run()
+    second = run.workers[1]
+    run.say(Broke(second, 1, 6, "exception", "boom", "", run.now_s), StoreLost("it is gone", 1))
+    run.stands_still(5)
+    run.say(Inventory(second, 1, 5, 5, 5, False, (5, 10)))
+    assert run.coordinator.generation == 2
+    assert run.coordinator.roster.holder(1).told == 1
+    run.say(WorkerExited(second, 100 + second, None, 9, False, 5, (5,), (5,), "body", run.now_s, run.now_s, ""))
+    assert run.interruption is not None
+    assert (run.interruption.id, run.interruption.mechanism, run.interruption.error) == (2, Mechanism.SIGNAL, "signal 9")

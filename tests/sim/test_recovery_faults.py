@@ -48,6 +48,17 @@ def test_a_worker_wakes_up_two_generations_late(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_a_step_that_is_committed_while_nobody_coordinates_ends_the_interruption(way: str) -> None:
+    """The coordinator dies once all are told how to go on, and another one comes two seconds later. What it cost is what it took."""
+    stage, nth = ("starting", 2) if way == "respawn" else ("moving", 1)
+    head = PlannedFault("head", "lose_coordinator", None, mark=stage, nth=nth, after_s=0.1, for_s=2.0)
+    world = lived_through(replace(NODES, way=way), KILL, head)
+    [one] = world.interruptions.values()
+    assert one.resumed_s is not None
+    assert one.resumed_s - one.detected_s < 1.0
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("stage", ["gathering", "leaving", "clearing"])
 def test_a_lease_expires_during_a_regroup(way: str, stage: str) -> None:
     if stage == "clearing" and way != "respawn":

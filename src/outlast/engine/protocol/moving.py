@@ -102,7 +102,7 @@ class Moving(Ending):
             rare("a plan waits for the donor's image")
             return None
         member.told, member.still, member.place = plan.generation, None, 0
-        member.victim, member.raised = False, None  # of the last generation: how this one ends for it is another matter
+        member.victim = False  # of the last generation: how this one ends for it is another matter
         return plan
 
     def _ask_store(self, now_s: float, reason: str) -> list[Output]:

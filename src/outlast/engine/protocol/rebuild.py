@@ -211,6 +211,7 @@ class Rebuilding(Acting):
             if broke.generation == self.generation:
                 self._note_links(now_s, member, broke)
         out += self._kill(now_s, [m for m in self.roster.live() if m.condemned and m.worker not in gone], "its end is awaited")  # not for ever
+        out += self._resumed_meanwhile(now_s)
         if self._end is not None and self._ends_at_once:
             rare("a new coordinator ends the run")
             self.stage = Stage.STOPPING
@@ -235,6 +236,15 @@ class Rebuilding(Acting):
         for exited in self._exits:
             out += self._on_exit(now_s, exited)
         return [*out, *self._records()]
+
+    def _resumed_meanwhile(self, now_s: float) -> list[Output]:
+        """The first new step was committed while nobody coordinated: nobody says so again. Sharded: as far as all that hold a rank are there to tell."""
+        told = [m for m in self.roster.members() if m.told == self.generation]
+        committed = [m.committed_s for m in told if m.committed_s is not None]
+        if not committed or (self.roster.sharded and len(committed) < self.options.world_size):
+            return []
+        rare("a new coordinator finds that the run has gone on")
+        return self._resumed(now_s, max(committed) if self.roster.sharded else min(committed))
 
     def _not_whole(self, now_s: float, lost: list[int]) -> list[Output]:
         rare("a new coordinator finds a generation that does not stand")

@@ -169,6 +169,8 @@ class Course:
         self._planned, self._here, self._stands = step, (step, step), False
         self._donating, self._restore_s = False, 0.0
         self._raised.clear()  # whoever raises again says so
+        for member in self.roster.members():
+            member.raised = None  # how it ends from now on is another matter, also if it is not told of this generation any more
         self.saves.went_back(generation=self.generation, step=step)
 
     def _note_step(self, committed: int, executed: int) -> None:
