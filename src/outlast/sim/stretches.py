@@ -178,7 +178,7 @@ class Stretches:
             and not world.coordinator.interruptions.open
             and not world.coordinator.departs_soon
             and world.paths.whole
-            and all(node.is_quiet() for node in world.nodes if node.lives)
+            and all(node.is_quiet() if node.lives else node.name not in world.coordinator.nodes for node in world.nodes)
             and all(
                 p.alive and not (p.stopped or p.hung or p.error) and p.machine.generation == generation and p.machine.state is State.TRAINING
                 and p.machine.stop is None and p.high_water <= p.machine.committed
