@@ -296,14 +296,14 @@ class NothingDurableLost(Checker):
 
 
 class NothingLost(Checker):
-    """A committed step stays committed as long as anybody holds it."""
+    """A committed step stays committed as long as anybody holds it, or can still do what the last plan said."""
 
     of = (Planned,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, Planned) and seen.steps and min(seen.steps) < seen.committed and seen.holders:
-            back, held = min(seen.steps), f"step {seen.committed} is committed, and ranks {list(seen.holders)} hold it"
-            yield f"generation {seen.generation} goes back to step {back}; {held}"
+        if isinstance(seen, Planned) and seen.steps and min(seen.steps) < seen.committed and (seen.holders or seen.follow):
+            who = f"ranks {list(seen.holders)} hold it" if seen.holders else f"ranks {list(seen.follow)} can go forward to it, as was planned"
+            yield f"generation {seen.generation} goes back to step {min(seen.steps)}; step {seen.committed} is committed, and {who}"
 
 
 class NoFalseAlarm(Checker):

@@ -97,6 +97,7 @@ class Headquarters:
         self._drained: tuple[str, int] | None = None  # a node that nobody has planned the drain of yet, and how often anything had been struck when it began
         self.epoch = 1
         self.lives = True
+        self._last = 0, -1  # the newest plan: by the coordinator of which epoch, and the step that it goes on from
         self._ended: set[int] = set()  # workers of which the coordinator has heard that they ended
         self._started: set[int] = set()  # likewise that they have started
         self._hearing = 0  # the newest that was asked for
@@ -287,7 +288,9 @@ class Headquarters:
             again = again and self._struck == len(world.strikes.struck)
             self._struck = len(world.strikes.struck)
             cut_s, store_cut = self._of_links(before, outputs) if again else (None, "")
-            world.see(Planned(generation, steps, committed, world.holders(committed), world.disks.newest_good(), cut_s, store_cut))
+            follow = world.followers(committed) if self._last == (self.epoch, committed) else ()
+            self._last = self.epoch, min(steps, default=-1)
+            world.see(Planned(generation, steps, committed, world.holders(committed), world.disks.newest_good(), cut_s, store_cut, follow))
             if self._drained is not None:
                 (node, struck), homes, self._drained = self._drained, coordinator.roster.homes, None
                 alone = coordinator.stage is Stage.MOVING and not (world.done or world.stop_asked or (opened and opened[-1].pids))  # no process is named beside

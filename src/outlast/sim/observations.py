@@ -17,7 +17,7 @@ class Planned:
     (under sharded state: in their slots). `durable`: step of the newest good checkpoint, 0: there is none.
     `cut_s`: so long ago the coordinator heard that the last generation could not form its group across a link, and survivors go on, and nothing else was
     struck since; None: it is not so. `store_cut`: the node that could not be reached for the store's sake then is to host it again, and there is one that
-    all could always reach.
+    all could always reach. `follow`: the last plan went on from `committed`, and these ranks, which have not followed it, stand where they still can.
     """
 
     generation: int
@@ -27,6 +27,7 @@ class Planned:
     durable: int = 0
     cut_s: float | None = None
     store_cut: str = ""
+    follow: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

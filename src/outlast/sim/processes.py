@@ -117,6 +117,7 @@ class Process:
     ran: int = 1  # pieces of the script's own code behind that step that its state has seen
     high_water: int = 0  # the newest step ever executed in its rank: again books as repeated
     in_body: bool = False
+    in_hook: bool = False  # when it stood still last, it could apply the prepared step
     error: str = ""  # to be raised at the next user code
     saves_until_s: float = 0.0  # a thread of it writes its shard of a checkpoint
     read: Reading | None = None  # by the agent, last

@@ -94,13 +94,10 @@ def _head_of_the_dying(stream: Stream, options: Options) -> Drawn:
 
 
 def _only_the_plan_knows(stream: Stream, options: Options) -> Drawn:
-    """The dead had sealed the step, so all go forward; whoever hears that first commits it, and is lost with its node and with the slots of the dead."""
-    step, mark, after_s, held_s = 2 + stream.below(8), stream.pick(("prepared", "voting")), stream.pick((0.0, 0.001)), stream.pick((0.5, 2.0))
-    power_s = stream.pick((0.0, 0.005, 0.02))
-    first = PlannedFault("first", "kill", 2, mark=mark, nth=step, after_s=after_s)
-    held = [PlannedFault(f"held-{rank}", "hold", rank, mark="still", nth=1, for_s=held_s) for rank in (0, 1)]
-    power = PlannedFault("power", "lose_node", 3, mark="settled", after_s=power_s, for_s=60.0)
-    return _three_nodes(options, "in_place"), (first, *held, power)
+    """The dead had sealed the step, so all are to go forward. The donor has, before any other is told, and is lost with its node, and with its own slots."""
+    step, mark, rank, after_s = 2 + stream.below(8), stream.pick(("prepared", "voting")), 1 + stream.below(3), stream.pick((0.0, 0.0, 0.002))
+    power = PlannedFault("power", "lose_node", 0, mark="donating", after_s=after_s, for_s=stream.pick((5.0, 60.0)))
+    return _three_nodes(options, "reenter"), (PlannedFault("first", "kill", rank, mark=mark, nth=step), power)
 
 
 def _drain_outlives_its_head(stream: Stream, options: Options) -> Drawn:

@@ -210,6 +210,7 @@ class Main:
         seen = self.machine.generation
         yield from self.mark("still")
         self.world.enter(self.p, Phase.WAIT)
+        self.p.in_hook = in_hook
         self.do(self.machine.stand_still(in_hook=in_hook))
         plan = yield "plan", seen
         self.world.enter(self.p, Phase.REGROUP)

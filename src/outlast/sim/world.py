@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from outlast.engine.protocol.coordinator import Coordinator
 from outlast.engine.protocol.outputs import End
 from outlast.engine.protocol.state import Stage
+from outlast.engine.protocol.worker import State
 from outlast.model import limits
 from outlast.model.fault_plan import PlannedFault
 from outlast.model.messages import ForAgent
@@ -311,6 +312,11 @@ class World:
         if self.options.nodes > 1:  # an agent may have killed it, for its lease
             return tuple(p.rank for p in had if p.alive and p.worker not in p.node.doomed and not p.node.still.outlives_lease)
         return tuple(p.rank for p in had if (p.alive if p.worker not in p.node.doomed else p.pid not in self.strikes.pids()))
+
+    def followers(self, step: int) -> tuple[int, ...]:
+        """Ranks that stand in the hook of `step` and can apply it, if they are told to."""
+        there = [p for p in self.alive() if p.in_hook and p.machine.state is State.STILL and p.machine.prepared == step == p.machine.committed + 1]
+        return tuple(p.rank for p in there if p.worker not in p.node.doomed and not p.node.still.outlives_lease)
 
     def has_greeted(self, worker: int) -> None:
         """The coordinator hears that it runs."""
