@@ -26,6 +26,7 @@ from outlast.sim.observations import (
     NothingMoves,
     Observation,
     Offered,
+    OldStore,
     Planned,
     Pruned,
     RankGiven,
@@ -151,13 +152,15 @@ class SealedOnly(Checker):
 
 
 class SealedUsed(Checker):
-    """What lies sealed of the step that a rank goes on from is read: nothing of it is made anew."""
+    """What lies sealed of the step that a rank goes on from is read, or else what a checkpoint has of it: nothing of it is made anew."""
 
     of = (MadeAnew,)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, MadeAnew) and seen.step > 0 and seen.step in seen.lies:
             yield f"rank {seen.rank} goes on from step {seen.step}, which lies sealed in its slots, with private state as the script makes it"
+        elif isinstance(seen, MadeAnew) and seen.step > 0 and seen.read:
+            yield f"rank {seen.rank} goes on from step {seen.step}, the checkpoint of which has been read, with private state as the script makes it"
 
 
 class Stocked(Checker):
@@ -296,14 +299,45 @@ class NothingDurableLost(Checker):
 
 
 class NothingLost(Checker):
-    """A committed step stays committed as long as anybody holds it, or can still do what the last plan said."""
+    """A committed step stays committed as long as anybody holds it, or can still do what the last plan said, or it lies handed over."""
 
     of = (Planned,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, Planned) and seen.steps and min(seen.steps) < seen.committed and (seen.holders or seen.follow):
+        if isinstance(seen, Planned) and seen.steps and min(seen.steps) < seen.committed and (seen.holders or seen.follow or seen.image == seen.committed):
             who = f"ranks {list(seen.holders)} hold it" if seen.holders else f"ranks {list(seen.follow)} can go forward to it, as was planned"
+            who = who if seen.holders or seen.follow else "it lies handed over"
             yield f"generation {seen.generation} goes back to step {min(seen.steps)}; step {seen.committed} is committed, and {who}"
+
+
+class HandedOverOnce(Checker):
+    """Who holds a step does not write it where it lies already: whoever waits for that could read it."""
+
+    of = (Planned,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Planned) and seen.again:
+            yield f"generation {seen.generation} waits for an image of step {seen.image}, and one lies there"
+
+
+class Returning(Checker):
+    """Nothing is decided while a node is about to be in again, with what its ranks had sealed."""
+
+    of = (Planned,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Planned) and seen.returning:
+            yield f"generation {seen.generation} is planned, and nodes {', '.join(seen.returning)} are about to be in again"
+
+
+class NewestStore(Checker):
+    """Groups are built with the newest store: an older one may live where not all can reach it."""
+
+    of = (OldStore,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, OldStore):
+            yield f"generation {seen.generation} is to be built with store {seen.number}, and store {seen.newest} is up"
 
 
 class NoFalseAlarm(Checker):
@@ -405,7 +439,8 @@ class SecondsSum(Checker):
 
 ALL: tuple[type[Checker], ...] = (
     OnePlan, Patient, OneOwner, Fenced, OnePoint, SealedOnly, SealedUsed, Stocked, GoodOnly, OnePast, LastGoodStays, FewStay, SavedOnceAll, FreshStore,
-    AllEnrol, SavesHurtNobody, NothingDurableLost, NothingLost, NoFalseAlarm, OnlyTheGuilty, RightName, InTime, Room, AllThere, Prompt, SecondsSum, CountedOut,
+    AllEnrol, SavesHurtNobody, NothingDurableLost, NothingLost, HandedOverOnce, Returning, NewestStore, NoFalseAlarm, OnlyTheGuilty, RightName, InTime, Room,
+    AllThere, Prompt, SecondsSum, CountedOut,
     *ENDINGS, *STOPPING, *ANSWERING, *NOTING, *HANGS, *TELLING, *POLICING,
 )  # fmt: skip
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from outlast.engine.hang import STEP_PHASES
 from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart
 from outlast.engine.protocol.hub import Hub
+from outlast.engine.protocol.lease import void_after_s
 from outlast.engine.protocol.outputs import End, FindCheckpoint, Line, Manifest, Output, Record, SetTimer, Tell, ToAgent
 from outlast.engine.protocol.rebuild import Remembered
 from outlast.engine.protocol.state import Stage
@@ -21,6 +22,7 @@ from outlast.model.messages import (
     Beat,
     Broke,
     Checkpointed,
+    Donated,
     Enrol,
     Finished,
     FromWorkers,
@@ -31,10 +33,13 @@ from outlast.model.messages import (
     Parked,
     Progress,
     Registered,
+    Regroup,
     Standings,
     StartStore,
     StartWorker,
     StoreLost,
+    StoreUp,
+    ToWorkers,
     Warned,
     WorkerExited,
     WorkerHung,
@@ -56,6 +61,7 @@ from outlast.sim.observations import (
     KillOrdered,
     ManifestOrdered,
     Offered,
+    OldStore,
     OrderedEarly,
     Planned,
     QuietSaid,
@@ -98,6 +104,13 @@ class Headquarters:
         self.epoch = 1
         self.lives = True
         self._last = 0, -1  # the newest plan: by the coordinator of which epoch, and the step that it goes on from
+        self._image = -1, -1  # generation and step of the newest transfer image that this coordinator has heard of
+        self._phases: dict[int, int] = {}  # generation -> phases after the step that it goes on from
+        self._returning: dict[str, float] = {}  # nodes that were in, and have begun anew: when the lease of each is void
+        self._sessions: dict[str, int] = {}  # as which each has enrolled with this coordinator
+        self._newest_store = 0  # the number of the newest that was heard to be up
+        self._store_numbers: dict[int, int] = {}  # port -> the number of the order for it
+        self.read = -1, -1  # step of the checkpoint that all began from last, and by the word of the coordinator of which epoch
         self._ended: set[int] = set()  # workers of which the coordinator has heard that they ended
         self._started: set[int] = set()  # likewise that they have started
         self._hearing = 0  # the newest that was asked for
@@ -159,11 +172,21 @@ class Headquarters:
         hub = self.hub
         if self.lives and hub is not None:
             self._heard(getattr(message, "message", message), told=node not in self._world.untold)
+            self._note_return(node, message)
             if isinstance(message, Enrol) and self.epoch == 1 and node not in self.coordinator.nodes:
                 self._only_enrolled.add(node)
             else:
                 self._only_enrolled.discard(node)
             self.led(lambda: hub.on_line(node, message, now_s=self._world.now_s))
+
+    def _note_return(self, node: str, message: OnLine) -> None:
+        """A node that was in enrols as new, with nothing but what had been sealed there; it is in again once it says anything else."""
+        before = self._returning.pop(node, None)
+        if isinstance(message, Enrol):
+            anew = self._sessions.get(node, message.session) != message.session
+            if anew and before is None and node in self.coordinator.nodes and not message.housed:
+                self._returning[node] = self._world.now_s + void_after_s(self._world.options.beat_s * limits.LEASE_BEATS)
+            self._sessions[node] = message.session
 
     def from_fleet(self, fleet: Fleet, message: OnLine) -> None:
         """What each of these nodes says, one after the other; `message` as the first of them says it."""
@@ -222,6 +245,11 @@ class Headquarters:
             self._world.see(SaveFailed(news.step, news.error))
         elif isinstance(news, Checkpointed) and self.hub is None:
             self._world.see(ShardHeard(news.step, news.rank, news.generation, self._world.options.ranks))
+        if isinstance(said, Donated) and said.generation == self.coordinator.generation and self.coordinator.stage in (Stage.MOVING, Stage.HANDOVER):
+            self._image = said.generation, said.step
+        if isinstance(news, StoreUp) and news.number == self._stores:
+            self._newest_store = max(self._newest_store, news.number)
+            self._store_numbers[news.port] = news.number
         if isinstance(news, Hello):
             self._world.has_greeted(news.worker)
         elif isinstance(news, WorkerStarted):
@@ -290,7 +318,10 @@ class Headquarters:
             cut_s, store_cut = self._of_links(before, outputs) if again else (None, "")
             follow = world.followers(committed) if self._last == (self.epoch, committed) else ()
             self._last = self.epoch, min(steps, default=-1)
-            world.see(Planned(generation, steps, committed, world.holders(committed), world.disks.newest_good(), cut_s, store_cut, follow))
+            image, again = self._image_before(plans, coordinator)
+            returning = tuple(sorted(node for node, until_s in self._returning.items() if world.now_s < until_s))
+            holders, durable = world.holders(committed), world.disks.newest_good()
+            world.see(Planned(generation, steps, committed, holders, durable, cut_s, store_cut, follow, image, again, returning))
             if self._drained is not None:
                 (node, struck), homes, self._drained = self._drained, coordinator.roster.homes, None
                 alone = coordinator.stage is Stage.MOVING and not (world.done or world.stop_asked or (opened and opened[-1].pids))  # no process is named beside
@@ -298,6 +329,8 @@ class Headquarters:
                 world.see(DrainPlanned(generation, steps, committed, struck == len(world.strikes.struck), left))
             for folder in dict.fromkeys(plan.checkpoint for plan in plans if plan.checkpoint):
                 self._see_offered(generation, step_of(folder))
+            if plans and all(plan.replicated == "checkpoint" for plan in plans):
+                self.read = step_of(plans[0].checkpoint), self.epoch
             world.planned()
             world.say(f"generation {generation} from step {min(steps, default=0)}")
             if opened and steps:
@@ -314,6 +347,19 @@ class Headquarters:
             self._carry_out(output)
         if coordinator.stage is not stage and coordinator is self.coordinator:
             world.strikes.at_stage(coordinator.stage.value)
+
+    def _image_before(self, plans: list[Regroup], coordinator: Coordinator) -> tuple[int, bool]:
+        """What `Planned` says of the transfer image."""
+        world, there = self._world, self._world.transfer
+        step = there[1] if there is not None and there[:2] == self._image and there[2].lives and there[2].name in coordinator.nodes else -1
+        phases, donates = self._phases.get(self._image[0], -1), [plan for plan in plans if plan.donate]
+        alike = bool(donates) and (donates[0].step, donates[0].phases) == (step, phases)
+        again = alike and coordinator.stage is Stage.MOVING and world.options.way == "reenter" and coordinator.budgets.at_step < limits.REPEATS_PER_STEP_COUNT
+        if donates and donates[0].step != step:
+            self._image = -1, -1  # it is about to be written over
+        self._phases = {generation: done for generation, done in self._phases.items() if generation == self._image[0]}
+        self._phases |= {plan.generation: plan.phases for plan in plans}
+        return step, again
 
     def _of_links(self, generation: int, outputs: list[Output]) -> tuple[float | None, str]:
         """What `Planned` says of links, of the generation after this one; `outputs`: with its plans."""
@@ -378,6 +424,8 @@ class Headquarters:
                 world.see(Asked(order.nonce))
             elif isinstance(order, KillWorker):
                 self._given_up.add(order.worker)
+            elif isinstance(order, ToWorkers) and isinstance(order.message, Regroup):
+                self._see_store(order.message)
             world.verdicts.ordered(output.node, order)
             line.down(output.message)
         elif isinstance(output, ToAgent):
@@ -410,6 +458,12 @@ class Headquarters:
         else:
             assert isinstance(output, End), output
             world.ended(output)
+
+    def _see_store(self, plan: Regroup) -> None:
+        """That which a plan names."""
+        number = self._store_numbers.get(plan.store_port, self._newest_store)
+        if number < self._newest_store:
+            self._world.see(OldStore(plan.generation, number, self._newest_store))
 
     def _see_kill(self, message: object) -> None:
         if isinstance(message, KillWorker):
@@ -461,7 +515,9 @@ class Headquarters:
             return
         world = self._world
         self.lives = False
-        self._unreached.clear()
+        for known in (self._unreached, self._returning, self._sessions):
+            known.clear()
+        self._image = -1, -1
         self.storeless_s.clear()
         for name in list(self._timers):
             self._set_timer(SetTimer(name, None))

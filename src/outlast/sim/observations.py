@@ -18,6 +18,9 @@ class Planned:
     `cut_s`: so long ago the coordinator heard that the last generation could not form its group across a link, and survivors go on, and nothing else was
     struck since; None: it is not so. `store_cut`: the node that could not be reached for the store's sake then is to host it again, and there is one that
     all could always reach. `follow`: the last plan went on from `committed`, and these ranks, which have not followed it, stand where they still can.
+    `image`: the step of the transfer image that lies there, as this coordinator has heard; -1: none. `again`: survivors are to enter main's function again,
+    and one of them is to write just that image once more, though nothing has failed for it yet. `returning`: nodes that have come back, and have not been
+    heard to be in again.
     """
 
     generation: int
@@ -28,6 +31,9 @@ class Planned:
     cut_s: float | None = None
     store_cut: str = ""
     follow: tuple[int, ...] = ()
+    image: int = -1
+    again: bool = False
+    returning: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +62,24 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class MadeAnew:
-    """A rank is to go on from `step` with private state as the script makes it. `lies`: steps that lie sealed in its slots, where it lives."""
+    """A rank is to go on from `step` with private state as the script makes it. `lies`: steps that lie sealed in its slots, where it lives.
+    `read`: it lies in the checkpoint of this step, too, which all have begun from since, by this coordinator's word.
+    """
 
     worker: int
     rank: int
     step: int
     lies: tuple[int, ...]
+    read: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OldStore:
+    """A plan names the store of the order `number`, and the coordinator has heard that a newer one is up: that of `newest`."""
+
+    generation: int
+    number: int
+    newest: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -533,5 +551,5 @@ Observation = (
     Planned | RankGiven | Restored | Offered | Saved | SaveFailed | Pruned | Arrived | StepDone | Stretch | Regrouped | WentOn | RunOver | Named | Booked
     | NothingMoves | Answered | Noted | Stock | FirstFault | MadeAnew | Diagnosed | Acted | DrainPlanned | StartedThere | Written
     | Told | KillOrdered | StopAsked | PowerLost | Rewritten | ToWarn | Begun | ShardHeard | ManifestOrdered | HungSaid | Asked
-    | QuietSaid | SharedLate | Enrolled | StaysOut | OrderedEarly
+    | QuietSaid | SharedLate | Enrolled | StaysOut | OrderedEarly | OldStore
 )  # fmt: skip

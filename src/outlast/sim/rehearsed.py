@@ -1,7 +1,6 @@
 """Plays: faults in an order that a life seldom comes to by chance, each for a branch of the protocol that nothing else tells right from wrong.
 
-A play says what it needs of the options, and leaves the rest, and its moments, to the draws. In each of them the first fault is one of a rank; what
-follows strikes where that is dealt with.
+A play says what it needs of the options, and leaves the rest, and its moments, to the draws. What follows its first fault strikes where that is dealt with.
 """
 
 from __future__ import annotations
@@ -10,11 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from outlast.model import limits
 from outlast.model.fault_plan import PlannedFault
 from outlast.sim.draws import Stream
 from outlast.sim.options import Options
 
-CHANCE = 0.08
+CHANCE = 0.1
 FOR_EVER_S = 1e6
 Drawn = tuple[Options, tuple[PlannedFault, ...]]
 
@@ -28,21 +28,9 @@ def draw_rehearsed(stream: Stream, options: Options, given: Mapping[str, Any]) -
 
 def _three_nodes(options: Options, way: str, **more: Any) -> Options:
     """Ranks 0 and 1 live on one node, ranks 2 and 3 on another, nobody on the third."""
-    plain = {
-        "nodes": 3,
-        "spare_nodes": 1,
-        "beat_s": 0.1,
-        "steps": 24,
-        "step_s": 0.05,
-        "spares": 0,
-        "policy": "none",
-        "for_s": 0.0,
-        "again_s": 0.0,
-        "checkpoint_every": 0,
-        "first_step_s": 0.0,
-        "max_restarts": None,
-    }
-    return replace(options, way=way, ranks=4, **(plain | more))
+    short: dict[str, Any] = {"ranks": 4, "nodes": 3, "spare_nodes": 1, "spares": 0, "steps": 24, "step_s": 0.05, "beat_s": 0.1, "checkpoint_every": 0}
+    plain: dict[str, Any] = {"policy": "none", "for_s": 0.0, "again_s": 0.0, "first_step_s": 0.0, "max_restarts": None}
+    return replace(options, way=way, **(short | plain | more))
 
 
 def _killed(rank: int, step: int) -> PlannedFault:
@@ -50,18 +38,21 @@ def _killed(rank: int, step: int) -> PlannedFault:
 
 
 def _node_of_the_dying(stream: Stream, options: Options) -> Drawn:
-    """A rank dies, and its node after it: what the rank had sealed was known, and is gone."""
-    way, rank, step = stream.pick(("in_place", "reenter", "respawn")), stream.below(4), 2 + stream.below(8)
-    after_s, for_s = stream.pick((0.0, 0.002)), stream.pick((2.0, 60.0))
-    power = PlannedFault("power", "lose_node", rank ^ 1, mark="still", after_s=after_s, for_s=for_s)
-    return _three_nodes(options, way), (_killed(rank, step), power)
+    """A rank is killed, and its node has no power any more before it has ended: all others, of this node too, stand still by then."""
+    way, rank, step, hangs = stream.pick(("in_place", "reenter", "sharded")), 2 * stream.below(2), 2 + stream.below(8), stream.chance(0.7)
+    after_s, for_s = stream.pick((0.0, 0.02, 0.2)), stream.pick((2.0, 60.0))
+    first = PlannedFault("first", "stop", rank, mark="body", nth=step, for_s=FOR_EVER_S) if hangs else _killed(rank, step)
+    grip = PlannedFault("grip", "linger", rank, mark="boot", for_s=FOR_EVER_S)
+    power = PlannedFault("power", "lose_node", rank + 1, mark="still", after_s=after_s, for_s=for_s)
+    return _three_nodes(options, way), (first, grip, power)
 
 
 def _image_lost(stream: Stream, options: Options) -> Drawn:
-    """A survivor has handed over, all are killed, and the node that the image lies on has no power any more."""
-    step, rank, after_s, for_s = 2 + stream.below(8), 1 + stream.below(3), stream.between(0.0, 0.3), stream.pick((2.0, 60.0))
-    power = PlannedFault("power", "lose_node", 0, mark="donating", after_s=after_s, for_s=for_s)
-    return _three_nodes(options, "respawn"), (_killed(rank, step), power)
+    """A survivor has handed over, all are killed, and the node that the image lies on has no power any more before all have ended."""
+    step, rank, after_s, for_s = 2 + stream.below(8), 2 + stream.below(2), stream.between(0.05, 0.4), stream.pick((2.0, 60.0))
+    grip = PlannedFault("grip", "linger", 1, mark="boot", for_s=0.6)
+    power = PlannedFault("power", "lose_node", 1, mark="still", after_s=after_s, for_s=for_s)
+    return _three_nodes(options, "respawn"), (_killed(rank, step), grip, power)
 
 
 def _image_alone(stream: Stream, options: Options) -> Drawn:
@@ -75,12 +66,12 @@ def _image_alone(stream: Stream, options: Options) -> Drawn:
 
 def _store_moves(stream: Stream, options: Options) -> Drawn:
     """Nodes cannot reach each other, so the store moves; then the coordinator dies, and the next one hears of both."""
-    way, step, mark = stream.pick(("in_place", "reenter", "respawn")), 2 + stream.below(8), stream.pick(("still", "settled"))
-    for_s, head_s, head_for_s, late = stream.pick((1.0, 3.0)), stream.between(0.8, 4.0), stream.pick((0.1, 0.5)), 12 + stream.below(8)
-    part = PlannedFault("part", "part", None, node=0, peer=1, mark=mark, for_s=for_s)
-    head = PlannedFault("head", "lose_coordinator", None, at_s=head_s, for_s=head_for_s)
-    last = PlannedFault("last", "kill", 2, at_step=late)
-    return _three_nodes(options, way), (_killed(3, step), part, head, last)
+    step, mark, node = 2 + stream.below(8), stream.pick(("still", "settled")), stream.below(3)
+    for_s, nth, after_s, head_for_s = stream.pick((20.0, 40.0)), 2 + stream.below(2), stream.pick((0.1, 0.3, 2.0, 8.0)), stream.pick((0.1, 0.5))
+    part = PlannedFault("part", "part", None, node=node, peer=(node + 1) % 3, mark=mark, for_s=for_s)
+    head = PlannedFault("head", "lose_coordinator", None, mark="moving", nth=nth, after_s=after_s, for_s=head_for_s)
+    last = PlannedFault("last", "kill", 2, at_step=14 + stream.below(8))
+    return _three_nodes(options, "in_place", ranks=6, spare_nodes=0), (_killed(3, step), part, head, last)
 
 
 def _head_of_the_dying(stream: Stream, options: Options) -> Drawn:
@@ -90,7 +81,7 @@ def _head_of_the_dying(stream: Stream, options: Options) -> Drawn:
     grip = PlannedFault("grip", "linger", rank, mark="boot", for_s=FOR_EVER_S)
     first = PlannedFault("first", kind, rank, mark="applied" if kind == "raise" else "body", nth=step, for_s=FOR_EVER_S)
     head = PlannedFault("head", "lose_coordinator", None, mark="leaving", after_s=after_s, for_s=head_s)
-    return _three_nodes(options, way), (first, grip, head)
+    return _three_nodes(options, way, beat_s=limits.BEAT_S), (first, grip, head)
 
 
 def _only_the_plan_knows(stream: Stream, options: Options) -> Drawn:
@@ -110,25 +101,44 @@ def _drain_outlives_its_head(stream: Stream, options: Options) -> Drawn:
 
 
 def _twice_anew(stream: Stream, options: Options) -> Drawn:
-    """A node comes back, houses ranks again, and one of these stands still on its way into a generation."""
-    way, step, off_s, mark = stream.pick(("in_place", "reenter", "sharded")), 2 + stream.below(8), stream.pick((0.05, 0.2)), stream.pick(("setup", "join"))
-    kind, nth = stream.pick(("stop", "hang", "deaf")), 2 + stream.below(2)
-    power = PlannedFault("first", "lose_node", 2, mark="body", nth=step, for_s=off_s)
-    still = PlannedFault("still", kind, 2, mark=mark, nth=nth, for_s=FOR_EVER_S)
-    return _three_nodes(options, way, spare_nodes=0, nodes=2), (power, still)
+    """A node comes back, loses its line before it is welcome, and comes once more; then one of its ranks is killed, and does not end."""
+    way, node, at_s, off_s = stream.pick(("in_place", "reenter", "sharded")), stream.below(2), stream.between(0.6, 1.5), stream.pick((0.05, 0.2, 0.5))
+    late_s, cut_s, rank = stream.between(0.2, 1.5) * options.latency_s, stream.pick((0.05, 0.3)), stream.below(2)
+    dying = rank, rank + 2  # one of these lives there
+    power = PlannedFault("first", "lose_node", None, node=node, at_s=at_s, for_s=off_s)
+    cut = PlannedFault("cut", "cut", None, node=node, at_s=at_s + off_s, after_s=late_s, for_s=cut_s)
+    grip = [PlannedFault(f"grip-{one}", "linger", one, mark="boot", nth=2, for_s=FOR_EVER_S) for one in dying]
+    still = [PlannedFault(f"still-{one}", "stop", one, mark="setup", nth=2, for_s=FOR_EVER_S) for one in dying]
+    return _three_nodes(options, way, spare_nodes=0, nodes=2, beat_s=limits.BEAT_S, step_s=0.1), (power, cut, *grip, *still)
 
 
 def _back_in_time(stream: Stream, options: Options) -> Drawn:
-    """All begin anew from something old, and fail again when there is something newer."""
-    way, step, every, second = stream.pick(("respawn", "reenter", "sharded")), 3 + stream.below(6), 1 + stream.below(2), 1 + stream.below(4)
-    mark, power, off_s = stream.pick(("body", "applied", "committed")), stream.chance(0.5), stream.pick((2.0, 60.0))
-    faults = [PlannedFault(f"all-{rank}", "kill", rank, at_step=step) for rank in range(4)]
-    if power:
-        faults = [PlannedFault(f"dark-{node}", "lose_node", None, node=node, at_step=step, for_s=off_s) for node in range(3)]
-    again = [PlannedFault(f"again-{rank}", "kill", rank, mark=mark, nth=step + second) for rank in range(4)]
-    return _three_nodes(options, way, checkpoint_every=every), (*faults, *again)
+    """All begin anew from a checkpoint, and one is lost before it has sealed anything since: what lies in its slots is of before."""
+    way, step, every, rank = stream.pick(("in_place", "in_place", "reenter")), 4 + stream.below(6), 1 + stream.below(3), stream.below(4)
+    mark, after_s, nodes = stream.pick(("grouping", "restoring", "joined", "joined")), stream.pick((0.0, 0.005, 0.02, 0.05)), stream.pick((1, 3))
+    at_once = [PlannedFault(f"all-{one}", "kill", one, at_step=step) for one in range(4)]
+    again = PlannedFault("again", "kill", rank, mark=mark, nth=2, after_s=after_s)
+    return _three_nodes(options, way, checkpoint_every=every, nodes=nodes, spare_nodes=nodes // 2), (*at_once, again)
+
+
+def _nobody_else(stream: Stream, options: Options) -> Drawn:
+    """A survivor has handed over, all have come anew, and it is to hand over the same again, for the other one is lost once more; and it is lost too."""
+    step, mark, after_s, last_s = 2 + stream.below(8), stream.pick(("joined", "joined", "grouping")), stream.between(0.0, 0.03), stream.pick((0.0, 0.0, 0.002))
+    again = PlannedFault("again", "kill", 1, mark=mark, nth=2, after_s=after_s)
+    donor = PlannedFault("donor", "kill", 0, mark="donating", nth=2, after_s=last_s)
+    return _three_nodes(options, "respawn", ranks=2, nodes=1, spare_nodes=0), (_killed(1, step), again, donor)
+
+
+def _returns_amid(stream: Stream, options: Options) -> Drawn:
+    """Others wait for the ranks of a node without a line, to leave; its lease runs out, and it comes back as new, with what these had sealed."""
+    way, step, rank, other = stream.pick(("in_place", "reenter", "sharded")), 2 + stream.below(8), stream.below(4), stream.below(2)
+    for_s, after_s = stream.between(0.6, 1.6), stream.between(0.0, 0.5)
+    cut = PlannedFault("first", "cut", rank, mark="body", nth=step, for_s=for_s)
+    second = PlannedFault("second", "kill", (rank + 2) % 4 ^ other, mark="body", nth=step, after_s=after_s)
+    return _three_nodes(options, way), (cut, second)
 
 
 PLAYS: tuple[Callable[[Stream, Options], Drawn], ...] = (
     _node_of_the_dying, _image_lost, _image_alone, _store_moves, _head_of_the_dying, _only_the_plan_knows, _drain_outlives_its_head, _twice_anew, _back_in_time,
+    _nobody_else, _returns_amid,
 )  # fmt: skip

@@ -277,9 +277,8 @@ class Main:
             self.reads("transfer image", plan, (step,) if there else ())
         if plan.private == "slot":
             self.reads("slots", plan, tuple(sorted(self.node.slots.get(self.p.rank, {}).values())))
-        if plan.private == "none" and plan.then == "start" and self.world.options.nodes == 1:  # a rank that has moved does not look for what it left
-            for one in self.p.each():
-                self.world.see(MadeAnew(one.worker, one.rank, plan.step, tuple(sorted(self.node.slots.get(one.rank, {}).values()))))
+        if plan.private == "none" and plan.then == "start":
+            self.begins_anew(plan)
         if plan.private == "checkpoint":
             yield from self.read_checkpoint(plan)
         self.comes_to(plan)
@@ -294,6 +293,13 @@ class Main:
         else:
             self.past = pieces if plan.step else 1
         self.p.ran = image[3] if self.way == "in_place" and plan.step and plan.replicated == "donor" and image is not None else self.past
+
+    def begins_anew(self, plan: Regroup) -> None:
+        """With private state as the script makes it. A rank that has moved does not look for what it left."""
+        hq, slots = self.world.hq, self.node.slots if self.world.options.nodes == 1 else {}
+        read = (plan.step, hq.epoch) == hq.read
+        for one in self.p.each():
+            self.world.see(MadeAnew(one.worker, one.rank, plan.step, tuple(sorted(slots.get(one.rank, {}).values())), read))
 
     def reads(self, source: str, plan: Regroup, found: tuple[int, ...]) -> None:
         for one in self.p.each():
