@@ -17,6 +17,7 @@ import argparse
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "outlast"
 MUTANT = Path(__file__).with_name("mutant.py")
 UNITS = "tests/engine"  # which of these tests notices a mutant that lives
 KILLED, PROBE = 9, "__came_to__"  # as there
+KILLERS = Path(__file__).with_name("killers.json")  # name of a mutant -> the seed that killed it last, which is tried first
 SEEDS = 2_000
 LIMIT_S = 3_600.0
 
@@ -86,7 +88,6 @@ NAMED = (
     _unfenced("stale_joined_counts", _COORDINATOR, "joined a generation that is over"),
     Mutant("stale_fault_counts", _FAULTS, "message.generation != self.generation or member.rank < 0", "member.rank < 0"),
     Mutant("a_condemned_member_is_blamed_again", _FAULTS, "return self._records()  # its fault was booked when it was condemned", "pass"),
-    Mutant("a_condemned_member_may_still_break", _FAULTS, " or member.rank < 0 or member.condemned:", " or member.rank < 0:"),
     Mutant("registered_that_comes_again_counts", _COORDINATOR, "if said >= member.said and not said_before(message, member.registration)]", "]"),
     Mutant("who_waits_for_an_image_is_blamed", _COORDINATOR, "if (donor := self._donor()) is not None and not donor.condemned:", "if False:"),
     Mutant("a_torn_one_stays_in_its_step", _MOVING, "if fresh and not (reenter and in_step)", "if fresh"),
@@ -157,7 +158,6 @@ NAMED = (
     Mutant("a_late_tick_is_nobodys", _AGENT, "self._ticked_s = until_s", "pass"),
     Mutant("an_agent_does_not_watch_its_lease", _OUTPOST, 'return self._fence("the lease of this node has run out")', "return []"),
     Mutant("a_node_is_counted_out_while_its_lease_runs", _LEASE, "return lease_s * (1", "return 0.3 * lease_s * (1"),
-    Mutant("orders_are_followed_twice", _OUTPOST, "if not self._inbox.takes(message):", "if self._inbox.takes(message) is None:"),
     Mutant("what_was_not_heard_is_not_said_again", _HUB, "for number, order in seat.outbox.kept()]", "for number, order in ()]"),
     Mutant("images_of_a_former_home_count", _HOUSING, "if images.steps and self.roster.homes.get(images.rank) == enrol.node and not", "if not"),
     Mutant(
@@ -211,6 +211,7 @@ NAMED = (
         "if self._donated is not None and self._donated.step != step:", "if True:",
     ),
     Mutant("what_is_lost_while_all_are_killed_is_begun_from", _MOVING, "if not self._source_lives():", "if False:"),
+    Mutant("a_commit_between_two_coordinators_is_forgotten", _REBUILD, "out += self._resumed_meanwhile(now_s)", "pass"),
     Mutant("an_old_store_is_taken_for_the_newest", _REBUILD, "self._stores = remembered.stores", "pass"),
     Mutant("the_end_of_the_killed_is_awaited_for_ever", _REBUILD, "if m.condemned and m.worker not in gone]", "if False]"),
     Mutant("what_is_said_before_the_welcome_is_lost", _OUTPOST, "for said in since:", "for said in []:"),
@@ -243,41 +244,34 @@ FLIPPED = (
     _RECOVERY, _RESTORE, _BUDGET, _HANG, _DURABLE, _COORDINATOR, _FAULTS, _LEAVING, _MOVING, _MEMBERS, _WORKER, _AGENT, _ENDING,
     "engine/protocol/interruptions.py", _EXITS, _OUTPOST, _HUB, _LEASE, _LINES, _HOUSING, _REBUILD, _NODES, _HEARING, "engine/placement.py",
 )  # fmt: skip
-SURVIVORS: dict[str, str] = {  # name of a mutant that lives -> why it may
-    "a_budget_pays_for_a_link": "A run that ends for its budget ends with a verdict, as one may that is struck again and again; drawn lives always are, "
-    "besides their links. tests/sim/test_partings.py gives runs no budget to pay with, and tests/engine/test_links.py counts what is taken.",
-    "a_condemned_member_may_still_break": "While a rank is condemned and not dead the run gathers, leaves or stops. There its words join the interruption "
-    "that it was condemned in, and its rank is lost already. Only one that raises twice, while all are cleared, would be booked again.",
-    "orders_are_followed_twice": "At each new connection both ends say what they have heard, so nothing that was heard is sent again. Who counts numbers is "
-    "a second fence, which tests/engine/test_nodes.py holds.",
-    "images_of_a_former_home_count": "Images are looked for where a rank has none, and a rank that has moved has some as soon as it is attached. What lies "
-    "between is held by tests/engine/test_nodes.py.",
-    "slots_from_before_a_checkpoint_are_read": "Slots that are known to hold other steps are not read either: then the rank goes on with private state as the "
-    "script makes it, which the world does not tell from its own. tests/engine/test_durable.py holds where it comes from.",
-    "a_failed_save_is_the_newest_checkpoint": "Whatever the coordinator takes for the newest checkpoint, somebody reads what lies there before anybody begins "
-    "from it. That nothing is noted is held by tests/engine/test_durable.py.",
-    "the_last_plan_is_forgotten": "A plan goes forward only after all had sealed the step, and slots outlive their processes: `_all_sealed` finds that step "
-    "again. Its use is where slots are lost with their node.",
+SURVIVORS: dict[str, str] = {  # name of a mutant that lives, and that no unit test notices -> why it may
 }
 
 
 def flips() -> Iterator[Mutant]:
-    """Each test of an if, a while, a comprehension, and each part of one, turned round. A name says where: file, function, condition. Left out are those by
-    which a rare branch only says its name, and what stands at the end of an `or` as a number.
+    """Each test of an if, a while, a comprehension, and each part of one, turned round. Left out are those by which a rare branch only says its name, and
+    what stands at the end of an `or` as a number.
     """
     number = 0
     for file in FLIPPED:
         source = (SOURCE / file).read_text()
-        named: Counter[str] = Counter()
-        for index in range(len(list(_conditions(ast.parse(source))))):
+        for index, name in enumerate(conditions(file)):
             tree = ast.parse(source)
-            where, holder, field, place = list(_conditions(tree))[index]
-            condition = _put(holder, field, place, lambda one: ast.UnaryOp(ast.Not(), one))
-            name = f"{Path(file).name} {where}: {ast.unparse(condition)}"
-            named[name] += 1
-            again = f" ({named[name]})" if named[name] > 1 else ""
-            yield Mutant(name + again, file, text=ast.unparse(ast.fix_missing_locations(tree)), number=number)
+            _, holder, field, place = list(_conditions(tree))[index]
+            _put(holder, field, place, lambda one: ast.UnaryOp(ast.Not(), one))
+            yield Mutant(name, file, text=ast.unparse(ast.fix_missing_locations(tree)), number=number)
             number += 1
+
+
+def conditions(file: str) -> list[str]:
+    """What the flips of `file` are called: file, function, condition."""
+    named: Counter[str] = Counter()
+    out = []
+    for where, holder, field, place in _conditions(ast.parse((SOURCE / file).read_text())):
+        name = f"{Path(file).name} {where}: {ast.unparse(_put(holder, field, place, lambda one: one))}"
+        named[name] += 1
+        out.append(f"{name} ({named[name]})" if named[name] > 1 else name)
+    return out
 
 
 def probed() -> dict[str, str]:
@@ -376,8 +370,9 @@ def fates_of(mutants: list[Mutant], *, seeds: int, kept: Path | None) -> Iterato
         as_it_is = lived(probed(), list(range(seeds)), lives)
         assert as_it_is.returncode == 0, f"without any mutant: {as_it_is.stdout}{as_it_is.stderr}"
         came_to = [(seed, frozenset(numbers)) for seed, _, numbers in map(json.loads, lives.read_text().splitlines())]
+        killers = remembered()
         doing = {
-            pool.submit(fate_of, one, seeds=[seed for seed, numbers in came_to if one.number in {-1, *numbers}], count=seeds, lives=lives)
+            pool.submit(fate_of, one, seeds=_first([seed for seed, numbers in came_to if one.number in {-1, *numbers}], killers.get(one.name)), count=seeds, lives=lives)
             for one in mutants if one.name not in known
         }  # fmt: skip
         for done in as_completed(doing):
@@ -388,6 +383,23 @@ def fates_of(mutants: list[Mutant], *, seeds: int, kept: Path | None) -> Iterato
             yield fate
 
 
+def _first(seeds: list[int], killer: int | None) -> list[int]:
+    return [killer, *(seed for seed in seeds if seed != killer)] if killer in seeds and killer is not None else seeds
+
+
+def remembered() -> dict[str, int]:
+    known: dict[str, int] = json.loads(KILLERS.read_text())
+    return known
+
+
+def remember(fates: list[Fate]) -> None:
+    """Mutants that are no more are forgotten."""
+    seeds = {fate.mutant.name: re.match(r"seed (\d+):", fate.how) for fate in fates if fate.killed}
+    known = remembered() | {name: int(seed[1]) for name, seed in seeds.items() if seed is not None}
+    there = {one.name for one in NAMED}.union(*map(conditions, FLIPPED))
+    KILLERS.write_text(json.dumps({name: known[name] for name in sorted(known) if name in there}, indent=0) + "\n")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--flips", action="store_true", help="each condition turned round, in place of the named mutants")
@@ -395,6 +407,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, metavar="N", help="only N of them, spread evenly")
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--keep", type=Path, metavar="FILE", help="what is known of each is written there, and is not looked for again")
+    parser.add_argument("--remember", action="store_true", help=f"write down in {KILLERS.name} which seed killed which")
     args = parser.parse_args()
     mutants = [one for one in (flips() if args.flips else NAMED) if not args.only or any(word in one.name for word in args.only)]
     if args.sample is not None and args.sample < len(mutants):
@@ -403,6 +416,8 @@ def main() -> int:
     for fate in fates_of(mutants, seeds=args.seeds, kept=args.keep):
         fates.append(fate)
         print(f"{'killed' if fate.killed else 'LIVES ':<7} {fate.mutant.name:<110} {fate.how}", flush=True)
+    if args.remember:
+        remember(fates)
     alive = [fate for fate in fates if not fate.killed]
     unheld = [fate.mutant.name for fate in alive if not fate.held]
     argued = sum(name in SURVIVORS for name in unheld)

@@ -115,6 +115,7 @@ AT_S = 2_000.0  # long after the beginning
 ANEW = {"moves": False, "kept": (), "forked": ()}
 PLANS = [Planned(generation, (0,), 0, ()) for generation in range(1, 12)]
 STEP = [Regrouped(1, 2, (0, 1)), StepDone(7, 0, 20, 1, 1, (7,)), StepDone(8, 1, 20, 1, 1, (8,))]
+DRAINED = [Diagnosed(1, {"a": 0.9}), replace(acted("drain", "a"), moves=True), Written("node_barred", {"node": "a"})]
 PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "none", "", 4, None, None)
 
 
@@ -194,6 +195,9 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
         ([over(spent=2, rungs=(("respawn", False),))], "Paid"),
         ([RankGiven(7, PLAN, ()), RankGiven(8, replace(PLAN, generation=3), ()), over(plain=True)], "FreshStore"),
         ([over(spent=0, rungs=(("respawn", False),))], "Paid"),
+        ([over(spent=2, rungs=(("respawn", False),), kinds=("part",))], "Paid"),
+        ([Noted(noted(nodes=2).record, 2, None, stood_s=0.1)], "OverSoon"),
+        ([Noted(noted(nodes=2, resumed_s=None).record, 2, None, stood_s=0.1, unsure_s=9.0)], "OverSoon"),
         ([HungSaid(0.5)], "SaysHowLong"),
         ([HungSaid(True)], "SaysHowLong"),
         ([HungSaid(600.0, 5.0)], "SaysHowLong"),
@@ -288,6 +292,8 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
         ([acted("exclude", "a", "b"), acted("exclude", "c", at_s=5.0)], "WithinBudget"),
         ([DrainPlanned(3, (4, 4), 5, True)], "UndoesNothing"),
         ([DrainPlanned(3, (5, 5), 5, True, (2,))], "Empties"),
+        ([replace(acted("page"), own=True)], "NotItsOwn"),
+        ([*DRAINED, *(StepDone(7, 0, 1, step, step, (7,)) for step in range(1, 12)), over()], "DrainsSoon"),
         ([StartedThere("a", 7)], "NoWorkThere"),
     ],
 )

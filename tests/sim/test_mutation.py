@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from tests.sim.mutation import NAMED, SURVIVORS, Mutant
+from tests.sim.mutation import FLIPPED, NAMED, SURVIVORS, Mutant, conditions, remembered
 
 
 @pytest.mark.parametrize("mutant", NAMED, ids=lambda mutant: mutant.name)
@@ -17,4 +17,6 @@ def test_a_mutant_has_its_place_and_is_a_program(mutant: Mutant) -> None:
 def test_each_mutant_has_a_name_of_its_own() -> None:
     names = [mutant.name for mutant in NAMED]
     assert len(names) == len(set(names)) >= 20
-    assert set(SURVIVORS) <= set(names)
+    there = {name for file in FLIPPED for name in conditions(file)}.union(names)
+    assert set(SURVIVORS) <= there
+    assert set(remembered()) <= there, "python tests/sim/mutation.py --only nothing --remember forgets those that are no more"

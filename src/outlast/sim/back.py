@@ -16,18 +16,21 @@ class Back:
         self._runs: set[int] = set()  # workers that have said so
         self.has_steps = False  # somebody has said so
         self._since_s: dict[int, float] = {}
+        self._stood_s: dict[int, float] = {}  # since when all ranks have committed a step in it
         self._steps: list[tuple[float, int]] = []  # when each was first committed
 
     def committed(self, generation: int, rank: int, step: int, *, now_s: float) -> None:
         """Replicated state: one rank's commit is everybody's."""
         if not self._steps or step > self._steps[-1][1]:
             self._steps.append((now_s, step))
-        if generation in self._since_s:
+        if generation in self._stood_s:
             return
         did = self._did.setdefault(generation, set())
         did.add(rank)
+        if len(did) == self._options.ranks:
+            self._stood_s[generation] = now_s
         if self._options.way != "sharded" or len(did) == self._options.ranks:
-            self._since_s[generation] = now_s
+            self._since_s.setdefault(generation, now_s)
 
     def greeted(self, generation: int, worker: int, *, holders: tuple[int, ...], now_s: float) -> None:
         """`holders`: processes that hold a rank. As long as nobody has said that the script has steps, nothing more is known than that they run."""
@@ -47,6 +50,10 @@ class Back:
         """The newest step that anybody had committed by then."""
         place = bisect.bisect_right(self._steps, by_s, key=lambda one: one[0])
         return self._steps[place - 1][1] if place else 0
+
+    def stood(self, generation: int) -> float | None:
+        """When all ranks had first committed a step in one generation after this one."""
+        return min((stood_s for later, stood_s in self._stood_s.items() if later > generation), default=None)
 
     def after(self, generation: int) -> float | None:
         """When a generation after this one was first at work."""

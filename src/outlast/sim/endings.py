@@ -79,7 +79,7 @@ class AsAsked(Checker):
 
 
 class Paid(Checker):
-    """Each replacement, and each whole restart, is paid for once. Steps give tokens back."""
+    """Each replacement, and each whole restart, is paid for once, however often it is tried again for a link. Steps give tokens back."""
 
     of = (StepDone, Stretch, RunOver)
 
@@ -89,9 +89,10 @@ class Paid(Checker):
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, (StepDone, Stretch)):
             self._most = max(self._most, seen.step)
-        elif isinstance(seen, RunOver) and seen.spent is not None and seen.policy == "none" and not set(FREE) & set(seen.kinds):
+        elif isinstance(seen, RunOver) and seen.spent is not None and seen.policy == "none":
             bought = [child for rung, child in seen.rungs if rung in (Rung.SPARE.value, Rung.RESPAWN.value, Rung.RESTART.value)]
-            least = len([child for child in bought if not child]) if self._most < limits.REFILL_STEPS else 0
+            all_paid = self._most < limits.REFILL_STEPS and not set(FREE) & set(seen.kinds)
+            least = len([child for child in bought if not child]) if all_paid else 0
             undecided = len([rung for rung, _ in seen.rungs if not rung])  # whoever is given up is killed first
             if not least <= seen.spent <= len(bought) + undecided:
                 yield f"{seen.spent} tokens are spent, and {len(bought)} replacements or restarts were made, {len(bought) - sum(bought)} of them one by one"

@@ -223,6 +223,19 @@ class BackWhen(Checker):
             yield f"interruption {seen.record.id} is said to be over at {seen.record.resumed_s:.6f}, and the run was at work again at {seen.back_s}"
 
 
+class OverSoon(Checker):
+    """It is over no later than all ranks have committed a step in a later generation, whoever coordinates by then."""
+
+    of = (Noted,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, Noted) or seen.nodes == 1 or seen.stood_s is None:
+            return
+        over_s = seen.record.resumed_s
+        if over_s is None or over_s > seen.stood_s + seen.unsure_s:
+            yield f"interruption {seen.record.id} is said to be over at {over_s}, and all ranks were at work again at {seen.stood_s:.6f}"
+
+
 class ToldSince(Checker):
     """Whoever goes on is told since when it has lost time, and since when that was known."""
 
@@ -359,6 +372,7 @@ def _deadline_s(seen: FirstFault) -> float:
 
 
 NOTING: tuple[type[Checker], ...] = (
-    SaidOnce, Whole, Steady, Typed, Worded, SaysSinceWhen, InOrder, Charged, ChargedAgain, BackWhen, ToldSince, Readable, KnewItsStep, WarnedOnce, SpareWasLost,
+    SaidOnce, Whole, Steady, Typed, Worded, SaysSinceWhen, InOrder, Charged, ChargedAgain, BackWhen, OverSoon,
+    ToldSince, Readable, KnewItsStep, WarnedOnce, SpareWasLost,
     SaidWhatItIs, BackInTime,
 )  # fmt: skip

@@ -369,7 +369,8 @@ class Noted:
     generation was first at work, by the clock of the records: when it had committed a step (sharded: all its ranks had), or a rank was past the last
     one, or all processes of a script without steps had said that they run; None: none was. `latency_s`: a message takes up to so long. `committed`: the newest
     step that was committed when it was detected: as one could know by then at least, and in truth; None: the run has gone back since, or nobody can say.
-    `storeless`: it was heard before, while its generation was built, that the store was lost.
+    `storeless`: it was heard before, while its generation was built, that the store was lost. `stood_s`: when all ranks had committed a step in a later
+    generation, by a clock that may be off by `unsure_s`; None: they never had, or whoever knew of it may be lost with its node.
     """
 
     record: Interruption
@@ -380,6 +381,8 @@ class Noted:
     latency_s: float = 0.0
     committed: tuple[int, int] | None = None
     storeless: bool = False
+    stood_s: float | None = None
+    unsure_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,13 +430,17 @@ class Diagnosed:
 
 @dataclass(frozen=True, slots=True)
 class Acted:
-    """The policy has decided what is to be done. `budget`: how often that is allowed within so many seconds; None: as often as one likes."""
+    """The policy has decided what is to be done. `budget`: how often that is allowed within so many seconds; None: as often as one likes. `own`: for an
+    interruption that it made itself. `moves`: of ranks that a drain takes off their nodes: their state has other owners.
+    """
 
     action: str
     nodes: tuple[str, ...]
     dry_run: bool
     at_s: float
     budget: tuple[int, float] | None
+    own: bool = False
+    moves: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from outlast.sim.checker import Checker
-from outlast.sim.observations import Acted, Diagnosed, DrainPlanned, Observation, StartedThere
+from outlast.sim.observations import Acted, Diagnosed, DrainPlanned, Observation, Planned, RunOver, StartedThere, StepDone, Stretch, Written
 
 SURE, TWICE = 0.8, 2
+MOVE = ("drain", "shrink")
+APART = ("lose_node", "cut", "lag", "freeze", "stop of an agent", "part", "snap")  # what of these strikes, a node may be out of reach, or needed
+LEAVES_WITHIN = 8  # steps: its agent says once a tick how far it is, and a coordinator that is away comes again first
 
 
 class SureDrains(Checker):
@@ -81,4 +84,46 @@ class NoWorkThere(Checker):
             yield f"worker {seen.worker} is to be started on node {seen.node}, which is barred"
 
 
-POLICING: tuple[type[Checker], ...] = (SureDrains, WithinBudget, UndoesNothing, Empties, NoWorkThere)
+class NotItsOwn(Checker):
+    """Of an interruption that the policy made nothing is made, whoever has coordinated meanwhile."""
+
+    of = (Acted,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Acted) and seen.own:
+            yield f"{seen.action} is decided for an interruption that the policy made"
+
+
+class DrainsSoon(Checker):
+    """A node that is barred to be drained is drained while steps are committed, as long as nothing strikes any node."""
+
+    of = (Acted, Written, Planned, StepDone, Stretch, RunOver)
+
+    def __init__(self) -> None:
+        self._moved: set[str] = set()  # nodes that are to be drained
+        self._due: set[str] = set()  # and barred
+        self._since: int | None = None  # the newest step when that was decided, or a plan was made since
+        self._newest = 0
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, (StepDone, Stretch)):
+            self._newest = seen.step
+            self._since = seen.step if self._since is None else self._since
+        elif isinstance(seen, Planned):
+            self._since = None
+        elif isinstance(seen, Acted) and seen.action in MOVE and seen.moves and not seen.dry_run:
+            self._moved.update(seen.nodes)
+        elif isinstance(seen, Written):
+            node = str(seen.data.get("node", ""))
+            if seen.kind == "node_barred" and node in self._moved:
+                self._due.add(node)
+                self._since = None
+            elif seen.kind in ("node_draining", "node_departed"):
+                self._due.discard(node)
+        elif isinstance(seen, RunOver) and self._since is not None and not (seen.stop_asked or set(APART) & set(seen.kinds)):
+            steps = self._newest - self._since
+            if self._due and steps > LEAVES_WITHIN:
+                yield f"nodes {', '.join(sorted(self._due))} were to be drained, and were not in the last {steps} steps"
+
+
+POLICING: tuple[type[Checker], ...] = (SureDrains, WithinBudget, UndoesNothing, Empties, NoWorkThere, NotItsOwn, DrainsSoon)

@@ -92,12 +92,12 @@ def _only_the_plan_knows(stream: Stream, options: Options) -> Drawn:
 
 
 def _drain_outlives_its_head(stream: Stream, options: Options) -> Drawn:
-    """A node is to be taken out, and the coordinator dies before it is, or after."""
-    way, rank, step, head_s = stream.pick(("in_place", "reenter", "respawn")), stream.below(4), 2 + stream.below(4), stream.between(0.4, 2.5)
-    head_for_s, policy, late, second = stream.pick((0.1, 0.5)), stream.pick(("default", "eager", "eager")), 14 + stream.below(12), stream.below(4)
-    head = PlannedFault("head", "lose_coordinator", None, at_s=head_s, for_s=head_for_s)
-    last = PlannedFault("last", "kill", second, at_step=late)
-    return _three_nodes(options, way, policy=policy), (_killed(rank, step), head, last)
+    """A node is to be taken out for a rank that was lost there, and the coordinator dies before it is, or after."""
+    way, rank, step, head_s = stream.pick(("in_place", "reenter", "respawn")), stream.below(4), 2 + stream.below(2), stream.between(0.3, 4.0)
+    head_for_s, second = stream.pick((0.1, 0.5)), stream.below(4)
+    head = PlannedFault("head", "lose_coordinator", None, mark="leaving", after_s=head_s, for_s=head_for_s)
+    last = PlannedFault("last", "kill", second, at_step=8)
+    return _three_nodes(options, way, policy="eager", step_s=0.3, beat_s=0.3), (_killed(rank, step), head, last)
 
 
 def _twice_anew(stream: Stream, options: Options) -> Drawn:

@@ -42,6 +42,7 @@ class Strikes:
         for fault in faults:
             if fault.mark or fault.at_step is not None:
                 self._by_mark.setdefault(fault.mark or "body", []).append(fault)
+        self.lapsed = False  # a lease has run out over living processes
         self._refusals = 0  # processes that could not read what they were told to
 
     @property
@@ -110,6 +111,7 @@ class Strikes:
 
     def fenced(self, process: Process) -> None:
         """Its agent kills it, for the lease is out: whatever struck the line or the coordinator has struck it."""
+        self.lapsed = True
         for kind in {AGENT if fault.agent else fault.kind for _, fault, _ in self.struck if fault.agent or fault.kind in KEEP_WORD}:
             self._strikes_process(process, kind)
 

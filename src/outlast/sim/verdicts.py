@@ -134,7 +134,8 @@ class Verdicts:
             action, nodes = Action(str(data["action"])), data["nodes"]
             assert isinstance(nodes, list), nodes
             budget = self._policy.budgets.get(action)
-            world.see(Acted(action.value, tuple(nodes), bool(data["dry_run"]), world.now_s, (budget.times, budget.within_s) if budget is not None else None))
+            limit, moves = (budget.times, budget.within_s) if budget is not None else None, world.options.way not in ("plain", "sharded")
+            world.see(Acted(action.value, tuple(nodes), bool(data["dry_run"]), world.now_s, limit, data["interruption"] in self.own, moves))
         elif event.kind == BARRED:
             node = str(data["node"])
             self._barred[node] = {rank for rank, home in world.coordinator.roster.homes.items() if home == node}

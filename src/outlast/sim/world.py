@@ -63,6 +63,7 @@ NOBODY_TOLD = (
     "nothing tells them apart",  # where all stand at one place one has to go
     "a script that has made no outlast call",  # of one that is not at its first call yet
 )
+BY_NODE = ("lose_node", "freeze", "stop of an agent", "lag", "cut")  # what a node knows may be lost, or come late
 UNTOLD = ("lose_coordinator", "freeze", "stop of an agent", "lag", "cut")
 WITHIN_MARKS = ("body", "reduced", "prepared", "voting", "passed", "applied")  # a snapshot has a deadline of its own, and so has what lies between two steps
 BEGAN_S = 100.0  # not 0: a time that somebody forgot is seen
@@ -374,11 +375,13 @@ class World:
         )  # fmt: skip
         self._see_first_fault(interruptions)
         latency_s = self.options.latency_s + self.strikes.muted_s
+        knows = self.options.way != "sharded" and not self.strikes.lapsed and not set(BY_NODE) & set(self.strikes.all_kinds())
         for one in interruptions.values():
             moved = self.hq.moved.get(one.id) if self.options.way != "sharded" else None
             storeless = self.hq.storeless_s.get(one.generation, math.inf) < one.detected_s
             known = self._known_then(one, latency_s)
-            self.see(Noted(one, self.options.nodes, moved, self.hq.begun.get(one.id), self._back_s(one), latency_s, known, storeless))
+            begun, stood_s = self.hq.begun.get(one.id), self.back.stood(one.generation) if knows else None
+            self.see(Noted(one, self.options.nodes, moved, begun, self._back_s(one), latency_s, known, storeless, stood_s, self._unsure_s()))
         if self.options.way != "plain":
             for one in interruptions.values():
                 times_s = tuple(at_s - BEGAN_S for at_s in (one.fault_s, one.detected_s, one.left_s, one.restored_s, one.resumed_s) if at_s is not None)
@@ -389,7 +392,7 @@ class World:
                         () if one.id in self.verdicts.own or not _was_looked_at(one, end) else self._kinds_of(one),
                         times_s,
                         self.age_s,
-                        1.0 + self.strikes.held_up_s + self.age_s * self.options.drift,
+                        self._unsure_s(),
                     )
                 )
         for process in self.alive():
@@ -399,6 +402,10 @@ class World:
             self.fleet.spread(self.worked)
         booked = self.lives.account(world_size=self.options.ranks, began_s=BEGAN_S, over_s=self.now_s, interruptions=records)
         self.see(Booked(booked.wall_s, booked.by_rank, self.worked.seconds(), self.worked.unsure_s(), bool(records) or end.state != "ended"))
+
+    def _unsure_s(self) -> float:
+        """So far off may a time be that is told across nodes."""
+        return 1.0 + self.strikes.held_up_s + self.age_s * self.options.drift
 
     def _back_s(self, one: Interruption) -> float | None:
         """When a later generation was at work; where there was none, and all ranks came to their end all the same, what is said is as good as any."""
