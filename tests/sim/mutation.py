@@ -371,10 +371,11 @@ def fates_of(mutants: list[Mutant], *, seeds: int, kept: Path | None) -> Iterato
         assert as_it_is.returncode == 0, f"without any mutant: {as_it_is.stdout}{as_it_is.stderr}"
         came_to = [(seed, frozenset(numbers)) for seed, _, numbers in map(json.loads, lives.read_text().splitlines())]
         killers = remembered()
-        doing = {
-            pool.submit(fate_of, one, seeds=_first([seed for seed, numbers in came_to if one.number in {-1, *numbers}], killers.get(one.name)), count=seeds, lives=lives)
-            for one in mutants if one.name not in known
-        }  # fmt: skip
+        doing = set()
+        for one in mutants:
+            if one.name not in known:
+                there = _first([seed for seed, numbers in came_to if one.number in {-1, *numbers}], killers.get(one.name))
+                doing.add(pool.submit(fate_of, one, seeds=there, count=seeds, lives=lives))
         for done in as_completed(doing):
             fate = done.result()
             if kept is not None:
