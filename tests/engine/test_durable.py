@@ -65,6 +65,15 @@ def test_a_regroup_that_rolls_nothing_back_costs_no_save() -> None:
     assert len(saves.put(shard(1, 5))) == RANKS
 
 
+def test_a_step_that_was_rolled_back_stays_so_though_later_ones_are_rolled_back_after_it() -> None:
+    """Step 4 was of a past that ended when all went back to 3; then they came as far as 6, and went back to 5."""
+    saves = Saves(RANKS)
+    saves.went_back(generation=2, step=3)
+    saves.went_back(generation=3, step=5)
+    assert [saves.takes(shard(0, step, generation=1)) for step in (3, 4)] == [True, False]
+    assert [saves.takes(shard(0, step, generation=2)) for step in (4, 5, 6)] == [True, True, False]
+
+
 Course = st.lists(
     st.one_of(st.tuples(st.just("shard"), st.integers(0, RANKS - 1), st.integers(1, 4), st.integers(0, 3)), st.tuples(st.just("back"), st.integers(0, 4)))
 )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from outlast.engine.protocol.interruptions import InterruptionLog
+from outlast.engine.protocol.outputs import SetTimer
 from outlast.engine.protocol.state import Stage
+from outlast.model import limits
 from outlast.model.messages import Broke, Hello, Inventory, Joined, Registered, StoreLost, WorkerExited, WorkerStarted
 from outlast.model.records import Interruption
 from outlast.model.terms import FailureClass, Mechanism, Rung
@@ -99,3 +101,35 @@ def test_who_raised_once_and_is_killed_before_it_hears_of_the_next_generation_wa
     run.say(WorkerExited(second, 100 + second, None, 9, False, 5, (5,), (5,), "body", run.now_s, run.now_s, ""))
     assert run.interruption is not None
     assert (run.interruption.id, run.interruption.mechanism, run.interruption.error) == (2, Mechanism.SIGNAL, "signal 9")
+
+
+def timers(run: Run, message: Broke | WorkerExited) -> list[SetTimer]:
+    """That are set for it, a second after what came before."""
+    run.now_s += 1.0
+    return [one for one in run.coordinator.on_message(message, now_s=run.now_s) if isinstance(one, SetTimer)]
+
+
+def test_once_the_culprit_is_known_only_its_companions_are_waited_for() -> None:
+    """Rank 0 is a victim, and speaks first; then rank 1 is said to have been killed."""
+    run = Run()
+    first, second = run.workers
+    assert timers(run, Broke(first, 1, 6, "collective", "reset by peer", "", run.now_s)) == [SetTimer("gather", run.now_s + limits.VICTIM_WAIT_S)]
+    killed = WorkerExited(second, 100 + second, None, 9, False, 5, (5,), (5,), "body", run.now_s, run.now_s, "")
+    assert timers(run, killed) == [SetTimer("gather", run.now_s + limits.COMPANION_WAIT_S)]
+
+
+def test_the_culprit_is_waited_for_no_less_when_the_first_victim_ends() -> None:
+    """Rank 0's collective fails, and its process exits for that."""
+    run = Run()
+    first = run.workers[0]
+    run.say(Broke(first, 1, 6, "collective", "reset by peer", "", run.now_s))
+    assert timers(run, WorkerExited(first, 100 + first, 1, None, False, 5, (5,), (5,), "body", run.now_s, run.now_s, "")) == []
+
+
+def test_who_loses_contact_because_the_store_is_lost_is_not_blamed() -> None:
+    """Rank 0 speaks before the agent says that the store is gone; both ranks live."""
+    run = Run()
+    run.say(Broke(run.workers[0], 1, 6, "collective", "reset by peer", "", run.now_s), StoreLost("signal 9", 1))
+    assert run.interruption is not None
+    assert (run.interruption.ranks, run.interruption.pids) == ((), ())
+    assert run.interruption.reason == "the store that groups are built with was lost: signal 9"

@@ -13,9 +13,9 @@ SEALED = (5, 10)
 
 
 class Run:
-    """Two ranks of sharded state in training. `interruption`: as the ledger has it."""
+    """Two ranks in training, of sharded state unless that is `replicated`. `interruption`: as the ledger has it."""
 
-    def __init__(self) -> None:
+    def __init__(self, way: str = "reenter", *, replicated: bool = False) -> None:
         self.now_s = 0.0
         self.interruption: Interruption | None = None
         self.coordinator = Coordinator(options=CoordinatorOptions(world_size=2, start=Restart()))
@@ -24,7 +24,7 @@ class Run:
         self.say(StoreUp("127.0.0.1", 1, 1))
         for worker in (first, second):
             self.say(WorkerStarted(worker, 100 + worker, "node", self.now_s), Hello(worker, 100 + worker))
-            self.say(Registered(worker, 1, 0, "reenter", True, True, ""))
+            self.say(Registered(worker, 1, 0, way, not replicated, True, ""))
         for worker in (first, second):
             self.say(Joined(worker, 1, 0, 0.1, 0.1))
         for worker in (first, second):
@@ -35,14 +35,17 @@ class Run:
             self.now_s += 0.01
             self._keep(self.coordinator.on_message(message, now_s=self.now_s))
 
-    def dies(self, committed: int) -> None:
-        """Rank 1."""
-        worker = self.workers[1]
+    def dies(self, committed: int, *, rank: int = 1) -> None:
+        worker = self.coordinator.roster.holder(rank).worker
         self.say(WorkerExited(worker, 100 + worker, None, 9, False, committed, SEALED, SEALED, "body", self.now_s, self.now_s, ""))
+
+    def gathers(self) -> None:
+        """All companions of the fault are known."""
+        self._keep(self.coordinator.on_timer(now_s=self.now_s, name="gather"))
 
     def stands_still(self, committed: int, *, generation: int = 1) -> None:
         """Rank 0, once it was told to leave."""
-        self._keep(self.coordinator.on_timer(now_s=self.now_s, name="gather"))
+        self.gathers()
         self.say(Inventory(self.workers[0], generation, committed, committed, committed, False, SEALED))
 
     def _keep(self, outputs: list[Output]) -> None:
