@@ -8,13 +8,29 @@ from outlast.engine.budget import default_budgets
 from outlast.engine.hang import Standing, find_culprits
 from outlast.engine.protocol.hearing import _Heard, _still_accused
 from outlast.engine.protocol.links import Links
-from outlast.engine.protocol.outputs import Deliver, Kill
+from outlast.engine.protocol.outputs import Deliver, Kill, SetTimer
+from outlast.engine.protocol.state import Stage
 from outlast.engine.protocol.worker import WorkerMachine
 from outlast.engine.recovery import Situation, decide_rung
 from outlast.model import limits
-from outlast.model.messages import Grant, Leave, StartWorker, Stood, ToNode, ToWorkers
+from outlast.model.messages import (
+    IMAGE,
+    Broke,
+    Donated,
+    Grant,
+    Hello,
+    Inventory,
+    Joined,
+    Leave,
+    Registered,
+    StartWorker,
+    Stood,
+    ToNode,
+    ToWorkers,
+    WorkerExited,
+)
 from outlast.model.terms import Phase, Rung
-from tests.engine.test_nodes import LEASE_S, Site
+from tests.engine.test_nodes import LEASE_S, Site, a_hub, trains
 
 
 def test_pauses_between_attempts_grow_to_their_longest_and_begin_anew_once_all_were_in_a_group() -> None:
@@ -104,3 +120,41 @@ def test_a_worker_acts_as_long_as_the_lease_of_its_node_runs() -> None:
     machine = WorkerMachine(worker=1)
     assert machine.may_act(lent_until_s=10.0, now_s=9.9)
     assert not machine.may_act(lent_until_s=10.0, now_s=10.0)
+
+
+def test_the_next_generation_is_tried_when_the_pause_for_a_link_is_over_and_nobody_is_killed() -> None:
+    """Rank 1 on node b could not reach rank 0 on node a; both stand still in less time than the pause takes."""
+    hub = a_hub()
+    trains(hub)
+    one = hub.coordinator
+    for worker in (1, 2):
+        one.on_message(Joined(worker, 1, 0, 0.1, 0.1), now_s=1.0)
+    one.on_message(Broke(2, 1, 0, "collective", "no connection", "", 2.0, unreached=(0,)), now_s=2.0)
+    one.on_timer(now_s=2.1, name="gather")
+    out = [output for worker in (1, 2) for output in one.on_message(Inventory(worker, 1, 0, 0, 0, False, ()), now_s=2.2)]
+    (again,) = [output for output in out if isinstance(output, SetTimer) and output.name == "links"]
+    assert (again.at_s, one.generation, one.stage) == (2.0 + limits.LINK_RETRY_S, 1, Stage.LEAVING)
+    one.on_timer(now_s=2.0 + limits.LINK_RETRY_S, name="links")
+    assert (one.generation, one.stage) == (2, Stage.MOVING)
+    assert [member.worker for member in one.roster.live()] == [1, 2]
+    (told,) = one.interruptions.open
+    assert (told.ranks, told.reason.split("; ")[0]) == ((), "nodes a and b cannot reach each other")
+
+
+def test_a_transfer_image_that_cannot_be_reached_is_a_link_to_the_node_where_it_lies() -> None:
+    """Rank 1 on node b is forked anew, and is to take its state from what rank 0 has written on node a."""
+    hub = a_hub()
+    trains(hub)
+    one = hub.coordinator
+    for worker in (1, 2):
+        one.on_message(Registered(worker, 1, 0, "reenter", False, True, ""), now_s=1.0)
+        one.on_message(Joined(worker, 1, 0, 0.1, 0.1), now_s=1.0)
+    one.on_message(WorkerExited(2, 102, None, 9, False, 0, (), (), "body", 2.0, 2.0, ""), now_s=2.0)
+    one.on_timer(now_s=2.1, name="gather")
+    one.on_message(Inventory(1, 1, 0, 0, 0, False, ()), now_s=2.2)
+    one.on_message(Donated(1, 2, 0), now_s=2.3)
+    born = one.roster.holder(1).worker
+    one.on_message(Hello(born, 103), now_s=3.0)
+    one.on_message(Broke(born, 2, 0, "collective", "the image cannot be read", "", 4.0, unreached=(IMAGE,)), now_s=4.0)
+    assert one.links.reason == "nodes a and b cannot reach each other"
+    assert one.roster.live()[1].worker == born

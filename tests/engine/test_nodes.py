@@ -22,11 +22,13 @@ from outlast.engine.rare import reached
 from outlast.model import limits
 from outlast.model.messages import (
     Beat,
+    Broke,
     Enrol,
     FromNode,
     Grant,
     Hello,
     Images,
+    Inventory,
     KillWorker,
     OnLine,
     Parked,
@@ -345,7 +347,8 @@ def test_an_agent_that_houses_what_is_given_away_is_to_begin_anew() -> None:
     assert reached["counted out while the agent was away"] == 1
 
 
-def _trains(hub: Hub) -> None:
+def trains(hub: Hub) -> None:
+    """Rank 0 on node a, and rank 1 on node b, have come to run.steps."""
     hub.start(now_s=0.0)
     for node in "ab":
         enrols(hub, node)
@@ -359,7 +362,7 @@ def _trains(hub: Hub) -> None:
 
 def test_news_that_come_twice_are_taken_once() -> None:
     hub = a_hub()
-    _trains(hub)
+    trains(hub)
     reached.clear()
     for _ in range(2):
         hub.on_line("a", FromNode(1, 0, 0.0, Parked(1, "hot")), now_s=0.0)
@@ -368,7 +371,7 @@ def test_news_that_come_twice_are_taken_once() -> None:
 
 def test_a_node_that_is_about_to_return_and_does_not_is_not_waited_for() -> None:
     hub = a_hub()
-    _trains(hub)
+    trains(hub)
     enrols(hub, "b", now_s=1.0, session=2, epoch=1)
     assert hub.coordinator.nodes.returning == {"b"}
     reached.clear()
@@ -379,7 +382,7 @@ def test_a_node_that_is_about_to_return_and_does_not_is_not_waited_for() -> None
 
 def test_the_killed_on_a_node_that_cannot_be_heard_are_waited_for_until_its_lease_is_void() -> None:
     hub = a_hub()
-    _trains(hub)
+    trains(hub)
     hub.coordinator.roster.holder(1).condemned = True
     hub.on_disconnected("b")
     reached.clear()
@@ -388,9 +391,25 @@ def test_the_killed_on_a_node_that_cannot_be_heard_are_waited_for_until_its_leas
     assert hub.coordinator.stage is not Stage.STOPPING
 
 
+def test_who_does_not_leave_on_a_node_that_cannot_be_heard_is_looked_for_again_and_not_killed() -> None:
+    """Rank 0 raises; rank 1's answer cannot come. Once its node is connected again, and it has still not answered, it is killed."""
+    hub = a_hub()
+    trains(hub)
+    one = hub.coordinator
+    one.on_message(Broke(1, 1, 0, "exception", "boom", "", 1.0), now_s=1.0)
+    one.on_timer(now_s=1.1, name="gather")
+    one.on_message(Inventory(1, 1, 0, 0, 0, False, ()), now_s=1.2)
+    hub.on_disconnected("b")
+    assert hub.on_timer(now_s=30.0, name="leave") == [SetTimer("leave", 30.0 + limits.SILENT_LOOK_S)]
+    enrols(hub, "b", now_s=30.2, epoch=1)
+    out = hub.on_timer(now_s=30.5, name="leave")
+    assert [(node, order.worker) for node, order in orders(out) if isinstance(order, KillWorker)] == [("b", 2)]
+    assert "leave" not in [output.name for output in out if isinstance(output, SetTimer)]
+
+
 def test_images_count_where_the_rank_lived_last_and_nowhere_else() -> None:
     hub = a_hub()
-    _trains(hub)
+    trains(hub)
     roster = hub.coordinator.roster
     for node, found in (("a", False), ("b", True)):
         roster.lose_rank(1)
@@ -403,7 +422,7 @@ def test_images_count_where_the_rank_lived_last_and_nowhere_else() -> None:
 def test_a_coordinator_that_was_held_up_reads_what_waits_before_it_counts_anybody_out() -> None:
     """Node a's beat waits in the kernel while the hub's timer comes late; b has said nothing, and is counted out at the next look."""
     hub = a_hub()
-    _trains(hub)
+    trains(hub)
     late_s = void_after_s(LEASE_S) + 5.0
     reached.clear()
     assert hub.on_timer(now_s=late_s, name="leases") == [SetTimer("leases", late_s + limits.SILENT_LOOK_S)]
@@ -415,7 +434,7 @@ def test_a_coordinator_that_was_held_up_reads_what_waits_before_it_counts_anybod
 
 def test_the_store_goes_to_another_node_when_its_own_is_lost() -> None:
     site, hub = Site.make(), a_hub()
-    _trains(hub)
+    trains(hub)
     beats(hub, "b", 2, now_s=void_after_s(LEASE_S) - 1.0)
     out = rings_late(hub, now_s=void_after_s(LEASE_S))
     (order,) = [order for node, order in orders(out) if node == "b" and type(order).__name__ == "StartStore"]
