@@ -92,6 +92,15 @@ def test_who_was_found_to_hang_while_there_was_no_coordinator_is_found_again(kin
     assert life.sim_s < 10.0
 
 
+@pytest.mark.parametrize("at_s", [0.5, 1.5])
+def test_a_script_without_outlast_calls_goes_on_while_another_coordinator_comes(at_s: float) -> None:
+    """All of its processes run: nothing is begun again, nothing is written down."""
+    options = Options(way="plain", ranks=4, nodes=2, steps=100, latency_s=0.003)
+    life = lived(seed=1, options=options, faults=(PlannedFault("1", "lose_coordinator", None, at_s=at_s, for_s=1.0),))
+    assert (life.result, life.violations, life.end, life.fired) == ("ok", (), "ended", ("1",))
+    assert life.interruptions == ()
+
+
 def test_a_link_that_stays_cut_is_not_paid_for_by_who_raised_before() -> None:
     """All come anew, and their group cannot be formed: that is the link's fault, whatever was the first one's."""
     faults = (PlannedFault("1", "raise", 1, mark="prepared", nth=3), PlannedFault("2", "part", None, node=0, peer=1, mark="still", for_s=400.0))

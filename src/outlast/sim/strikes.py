@@ -33,7 +33,7 @@ class Strikes:
         self.faults = faults
         self.struck: list[tuple[float, PlannedFault, int]] = []
         self.in_recovery: list[str] = []
-        self._stages: list[Stage] = []  # in which the coordinator was at each
+        self._at_work = False  # all ranks were, as far as the coordinator knew, when something was first struck
         self._world = world
         self._kinds: dict[int, set[str]] = {}  # pid -> what struck it
         self._due: set[str] = set()
@@ -78,12 +78,10 @@ class Strikes:
     def _is_borne(self, fault: PlannedFault) -> bool:
         """It interrupts nobody if nothing else strikes. Who is waited for while all regroup may be given up for it."""
         options = self._world.options
-        if options.way == "plain":
-            return False
         if fault.kind == "starve":
-            return fault.for_s <= limits.STARVED_MAX_S
+            return options.way != "plain" and fault.for_s <= limits.STARVED_MAX_S
         outlived = fault.for_s + 2 * limits.RECONNECT_S < (limits.LEASE_BEATS - 2) * options.beat_s and len(self.struck) == 1  # by each lease
-        return outlived and (fault.kind in ("cut", "lag") or (fault.kind == "lose_coordinator" and self._stages[0] is Stage.TRAINING))
+        return outlived and (fault.kind in ("cut", "lag") or (fault.kind == "lose_coordinator" and self._at_work))
 
     @property
     def some_error(self) -> bool:
@@ -181,8 +179,9 @@ class Strikes:
         stage, rebuilt = world.coordinator.stage, world.hq.lives and world.coordinator.stage is not Stage.REBUILDING
         if stage is not Stage.STOPPING and (not rebuilt or any(one.resumed_s is None for one in world.interruptions.values())):
             self.in_recovery.append(fault.id)
+        if not self.struck:
+            self._at_work = stage is Stage.TRAINING or world.coordinator.runs_plain
         self.struck.append((world.now_s, fault, worker))
-        self._stages.append(stage)
 
     def _strike_thing(self, fault: PlannedFault) -> None:
         """What is no process."""

@@ -229,6 +229,11 @@ class Rebuilding(Acting):
             self._planned = plan.step
             out.append(SetTimer("spares", now_s + limits.SPARE_REFILL_DELAY_S))
             out += self._stop_softly(now_s) if self._end is not None else []
+        elif whole and not self.roster.outlast and all(m.running and not m.condemned for m in members):
+            rare("a new coordinator finds a script without outlast calls at work")
+            self.stage = Stage.STARTING  # in which it stays: nothing more is known of it than that it runs
+            out += [*self._resumed(now_s, now_s), SetTimer("spares", now_s + limits.SPARE_REFILL_DELAY_S)]
+            out += self._stop_softly(now_s) if self._end is not None else []
         else:
             out += self._not_whole(now_s, lost)
         if self._store is None:
