@@ -6,6 +6,7 @@ import math
 
 from outlast.engine.budget import default_budgets
 from outlast.engine.hang import Standing, find_culprits
+from outlast.engine.protocol.coordinator import Coordinator
 from outlast.engine.protocol.hearing import _Heard, _still_accused
 from outlast.engine.protocol.links import Links
 from outlast.engine.protocol.outputs import Deliver, Kill, SetTimer
@@ -139,6 +140,42 @@ def test_the_next_generation_is_tried_when_the_pause_for_a_link_is_over_and_nobo
     assert [member.worker for member in one.roster.live()] == [1, 2]
     (told,) = one.interruptions.open
     assert (told.ranks, told.reason.split("; ")[0]) == ((), "nodes a and b cannot reach each other")
+
+
+def fails_for_its_link(one: Coordinator, *, now_s: float) -> None:
+    """Rank 1 on node b cannot reach rank 0 on node a, on its way into the newest generation; both stand still, and the pause for the link passes."""
+    generation = one.generation
+    one.on_message(Broke(2, generation, 0, "collective", "no connection", "", now_s, unreached=(0,)), now_s=now_s)
+    one.on_timer(now_s=now_s + 0.1, name="gather")
+    for worker in (1, 2):
+        one.on_message(Inventory(worker, generation, 0, 0, 0, False, ()), now_s=now_s + 0.2)
+    one.on_timer(now_s=now_s + limits.LINK_RETRY_MAX_S + 1.0, name="links")
+    assert one.generation == generation + 1
+
+
+def test_however_often_a_link_fails_its_generations_the_run_goes_on_trying() -> None:
+    """More often than one step may fail, and all processes live each time."""
+    hub = a_hub()
+    trains(hub)
+    one = hub.coordinator
+    for number in range(2 * limits.SAME_STEP_FAULTS_COUNT):
+        fails_for_its_link(one, now_s=1.0 + 40.0 * number)
+        assert one.stage is Stage.MOVING
+    (told,) = one.interruptions.open
+    assert (told.ranks, told.rung) == ((), Rung.REPEAT)
+    assert (one.budgets.repeats, one.budgets.since_step) == (0, 0)
+
+
+def test_a_rank_that_dies_while_a_link_is_cut_is_paid_for() -> None:
+    hub = a_hub()
+    trains(hub)
+    one = hub.coordinator
+    fails_for_its_link(one, now_s=1.0)
+    one.on_message(WorkerExited(2, 102, None, 9, False, 0, (0,), (), "body", 50.0, 50.0, ""), now_s=50.0)
+    one.on_timer(now_s=50.1, name="gather")
+    one.on_message(Inventory(1, 2, 0, 0, 0, False, ()), now_s=50.2)
+    assert (one.generation, one.stage) == (3, Stage.MOVING)
+    assert (one.budgets.since_step, one.budgets.respawns.left(step=0)) == (1, limits.RESPAWNS_COUNT - 1)
 
 
 def test_a_transfer_image_that_cannot_be_reached_is_a_link_to_the_node_where_it_lies() -> None:

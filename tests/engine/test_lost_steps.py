@@ -5,19 +5,21 @@ from __future__ import annotations
 import pytest
 
 from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart
-from outlast.engine.protocol.outputs import Output, Record
-from outlast.model.messages import Committed, FromAgent, FromWorker, Hello, Inventory, Joined, Progress, Registered, StoreUp, WorkerExited, WorkerStarted
+from outlast.engine.protocol.outputs import Output, Record, SetTimer
+from outlast.model.messages import Broke, Committed, FromAgent, FromWorker, Hello, Inventory, Joined, Progress, Registered, StoreUp, WorkerExited, WorkerStarted
 from outlast.model.records import Interruption
+from outlast.model.terms import Rung
 
 SEALED = (5, 10)
 
 
 class Run:
-    """Two ranks in training, of sharded state unless that is `replicated`. `interruption`: as the ledger has it."""
+    """Two ranks in training, of sharded state unless that is `replicated`. `interruption`: as the ledger has it; `timers`: when each is due that is set."""
 
     def __init__(self, way: str = "reenter", *, replicated: bool = False) -> None:
         self.now_s = 0.0
         self.interruption: Interruption | None = None
+        self.timers: dict[str, float] = {}
         self.coordinator = Coordinator(options=CoordinatorOptions(world_size=2, start=Restart()))
         self._keep(self.coordinator.start(now_s=0.0))
         first, second = self.workers = [member.worker for member in self.coordinator.roster.members()]
@@ -52,6 +54,9 @@ class Run:
         for output in outputs:
             if isinstance(output, Record) and isinstance(output.record, Interruption):
                 self.interruption = output.record
+            if isinstance(output, SetTimer):
+                self.timers.pop(output.name, None)
+                self.timers |= {} if output.at_s is None else {output.name: output.at_s}
 
 
 @pytest.mark.parametrize(("dead", "alive", "lost"), [(11, 11, 1), (13, 14, 3), (14, 13, 3), (10, 11, 0), (10, 10, 0)])
@@ -97,3 +102,23 @@ def test_what_a_failure_cost_is_not_said_again_of_the_next_one() -> None:
     run.dies(11)
     run.stands_still(11, generation=2)
     assert (run.interruption.id, run.interruption.steps_lost, run.interruption.steps_repeated) == (2, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "repeated"),
+    [
+        (Inventory(1, 1, 11, 11, 11, False, ()), Inventory(2, 1, 11, 11, 11, False, ()), 0),
+        (Inventory(1, 1, 11, 11, 11, False, (), begun=True), Inventory(2, 1, 11, 11, 11, False, ()), 1),
+        (Inventory(1, 1, 11, 11, 11, False, (), begun=True, over=True), Inventory(2, 1, 11, 11, 11, False, ()), 0),
+        (Inventory(1, 1, 11, 11, 11, False, (), begun=True), Inventory(2, 1, 10, 11, 10, True, ()), 0),
+    ],
+    ids=["nobody had asked for a step", "one had asked for it", "there was none to ask for", "one was at the end of the step before"],
+)
+def test_under_replicated_state_a_step_counts_as_repeated_if_it_was_begun_and_cut_short(first: Inventory, second: Inventory, repeated: int) -> None:
+    """A connection is lost, and both ranks stand still."""
+    run = Run("in_place", replicated=True)
+    run.say(Broke(run.workers[0], 1, 11, "collective", "reset by peer", "", run.now_s))
+    run.gathers()
+    run.say(first, second)
+    assert run.interruption is not None
+    assert (run.interruption.rung, run.interruption.steps_lost, run.interruption.steps_repeated) == (Rung.REPEAT, 0, repeated)
