@@ -230,6 +230,19 @@ def test_images_that_are_older_than_a_checkpoint_are_not_gone_on_from_unless_tha
     assert one._restart == Restart(4, "none", "slot")
 
 
+def test_images_that_are_lost_with_a_node_while_all_are_killed_are_not_begun_from() -> None:
+    """Under sharded state each rank's image of step 7 was there when that was decided. The newest checkpoint is of step 5."""
+    one = clearing()
+    one.roster.sharded = True
+    one.on_manifest(now_s=1.0, step=5, folder="five", error="")
+    one._restart = Restart(7, "none", "slot")
+    one.roster.lose_rank(1)
+    assert [output for output in one._when_cleared(2.0) if isinstance(output, FindCheckpoint)] == [FindCheckpoint()]
+    assert started(one.on_checkpoint_found(now_s=3.0, step=5, folder="five", refused=())) == RANKS
+    plans = [member.plan for member in one.roster.members()]
+    assert [(plan.step, plan.private, plan.checkpoint) for plan in plans if plan is not None] == [(5, "checkpoint", "five")] * RANKS
+
+
 def test_another_coordinator_knows_the_newest_checkpoint() -> None:
     remembered = Remembered()
     for step in (5, 10):

@@ -24,11 +24,13 @@ from outlast.model.messages import (
     Beat,
     Broke,
     Enrol,
+    Finished,
     FromNode,
     Grant,
     Hello,
     Images,
     Inventory,
+    Joined,
     KillWorker,
     OnLine,
     Parked,
@@ -42,6 +44,7 @@ from outlast.model.messages import (
     WorkerExited,
     WorkerStarted,
 )
+from outlast.model.terms import Rung
 from tests.engine.test_lost_steps import Run
 
 LEASE_S = 6.0
@@ -331,6 +334,26 @@ def test_a_run_waits_for_room_and_ends_with_a_verdict_if_none_comes() -> None:
     assert reached["the nodes that are there have too little room"] == 1
     (end,) = [one for one in hub.on_timer(now_s=limits.NODE_WAIT_S, name="nodes") if type(one).__name__ == "End"]
     assert "no node with room for ranks [1]" in end.reason  # type: ignore[union-attr]
+
+
+def test_a_rank_that_has_come_to_its_end_needs_a_place_only_once_all_come_anew() -> None:
+    """Rank 0 has ended well, and its node is lost; then rank 1 fails behind the last step, on a node with room for one."""
+    hub = a_hub()
+    trains(hub)
+    one = hub.coordinator
+    for worker in (1, 2):
+        one.on_message(Joined(worker, 1, 0, 0.1, 0.1), now_s=1.0)
+        one.on_message(Finished(worker, 1, 4, False), now_s=2.0)
+    one.on_message(WorkerExited(1, 101, 0, None, False, 4, (4,), (), "", 3.0, 3.0, ""), now_s=3.0)
+    one.node_lost(now_s=4.0, node="a", reason="no power")
+    one.on_message(WorkerExited(2, 102, 1, None, False, 4, (4,), (), "", 5.0, 5.0, ""), now_s=5.0)
+    out = one.on_timer(now_s=5.1, name="gather")
+    (told,) = one.interruptions.open
+    assert told.rung is Rung.RESTART, "it is decided at once, though there is no room for rank 0"
+    assert one.stage is Stage.CLEARING
+    assert SetTimer("nodes", 5.1 + limits.NODE_WAIT_S) in out
+    enrols(hub, "c", now_s=6.0)
+    assert sorted(order.rank for _, order in orders(beats(hub, "c", now_s=6.0)) if isinstance(order, StartWorker)) == [0, 1]
 
 
 def test_an_agent_that_houses_what_is_given_away_is_to_begin_anew() -> None:
