@@ -1,0 +1,100 @@
+"""Who is waited for, who is given up, and which way all go, by what the coordinator knows of those that hold the ranks."""
+
+from __future__ import annotations
+
+from outlast.engine.protocol.coordinator import Coordinator
+from outlast.engine.protocol.outputs import Output, SetTimer, ToAgent
+from outlast.engine.protocol.state import Stage
+from outlast.model import limits
+from outlast.model.messages import Broke, Committed, Donated, Finished, Hello, Inventory, Joined, KillWorker, Registered, Underway, WorkerExited
+from outlast.model.terms import Rung
+from tests.engine import test_program
+from tests.engine.test_lost_steps import Run
+from tests.engine.test_nodes import a_hub, trains
+
+
+def killed(outputs: list[Output]) -> list[int]:
+    return [output.message.worker for output in outputs if isinstance(output, ToAgent) and isinstance(output.message, KillWorker)]
+
+
+# --- who holds up a generation -------------------------------------------------------------------------------
+
+
+def test_who_is_not_in_the_new_generation_in_time_is_killed() -> None:
+    """Rank 1 was forked anew and boots for too long; rank 0 is in."""
+    run = Run()
+    run.dies(5)
+    run.stands_still(5)
+    run.say(Joined(run.workers[0], 2, 5, 0.1, 0.1))
+    assert run.coordinator.stage is Stage.MOVING
+    boots = run.coordinator.roster.holder(1)
+    assert killed(run.coordinator.on_timer(now_s=run.now_s + limits.BOOT_DEADLINE_S, name="move")) == [boots.worker]
+
+
+def starts() -> test_program.Run:
+    """A run whose two processes have been started, and have said nothing of the script yet."""
+    return test_program.Run(greets=True)
+
+
+def late(coordinator: Coordinator) -> list[int]:
+    """Whom it has killed when the time for the first generation is over."""
+    return killed(coordinator.on_timer(now_s=limits.BOOT_DEADLINE_S + 10.0, name="move"))
+
+
+def test_who_has_come_least_far_is_killed_though_nobody_has_said_yet_how_it_can_be_healed() -> None:
+    """Rank 0 builds the first group, and waits in it for rank 1, which boots for too long."""
+    run = starts()
+    first, second = run.workers()[0], run.workers()[1]
+    for message in (Hello(first, 101), Underway(first, 1, 2)):
+        run.coordinator.on_message(message, now_s=run.now_s)
+    assert late(run.coordinator) == [second]
+
+
+def test_of_a_script_that_has_made_no_outlast_call_nobody_is_late() -> None:
+    """Both processes are at work, and nobody hears more of them, for as long as they run."""
+    run = starts()
+    for worker in run.workers().values():
+        run.coordinator.on_message(Hello(worker, 100 + worker), now_s=run.now_s)
+    assert late(run.coordinator) == []
+
+
+# --- which way all go ------------------------------------------------------------------------------------------
+
+
+def test_while_nobody_is_back_at_run_steps_all_go_the_way_of_those_that_have_joined() -> None:
+    """Rank 0 enters main's function again, rank 1 is forked anew and dies while it boots: rank 0 enters it once more, and is not killed."""
+    run = Run()
+    run.dies(10)
+    run.stands_still(10)
+    first = run.coordinator.roster.holder(0)
+    run.say(Registered(first.worker, 2, -1, "reenter", False, True, "", False))
+    run.dies(-1)
+    run.stands_still(-1, generation=2)
+    assert run.interruption is not None
+    assert run.interruption.rung is Rung.RESPAWN
+    assert (run.coordinator.stage, run.coordinator.generation) == (Stage.MOVING, 3)
+    assert (run.coordinator.roster.holder(0), first.condemned) == (first, False)
+    plans = [run.coordinator.roster.holder(rank).plan for rank in range(2)]
+    assert [(one.then, one.step) for one in plans if one is not None] == [("reenter", 10), ("start", 10)]
+
+
+# --- who needs a place -----------------------------------------------------------------------------------------
+
+
+def test_a_rank_that_has_come_to_its_end_needs_no_place_for_the_others_to_go_on() -> None:
+    """Rank 1 has ended well, and its node is lost; then rank 0 raises. It hands its state over at once; a place for rank 1 is waited for after that."""
+    hub = a_hub()
+    trains(hub)
+    one = hub.coordinator
+    for message in (Joined(1, 1, 0, 0.1, 0.1), Joined(2, 1, 0, 0.1, 0.1), Committed(1, 1, 5, 1.0), Committed(2, 1, 5, 1.0), Finished(2, 1, 5, False)):
+        one.on_message(message, now_s=1.0)
+    one.on_message(WorkerExited(2, 102, 0, None, False, 5, (5,), (5,), "epilogue", 2.0, None, ""), now_s=2.0)
+    one.node_lost(now_s=3.0, node="b", reason="node b has no power")
+    one.on_message(Broke(1, 1, 5, "exception", "boom", "", 4.0), now_s=4.0)
+    one.on_timer(now_s=4.1, name="gather")
+    one.on_message(Inventory(1, 1, 5, 5, 5, False, ()), now_s=4.2)
+    assert one.stage is Stage.HANDOVER
+    assert killed(one.on_message(Donated(1, 2, 5), now_s=5.0)) == [1]
+    out = one.on_message(WorkerExited(1, 101, None, 9, False, 5, (5,), (5,), "body", 5.1, None, ""), now_s=5.1)
+    assert SetTimer("nodes", 5.1 + limits.NODE_WAIT_S) in out
+    assert one.stage is Stage.CLEARING

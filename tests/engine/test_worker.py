@@ -1,0 +1,170 @@
+"""One rank's part in the protocol, as far as what it says and what it goes on with show it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from outlast.engine.protocol.outputs import Output, Say, Wake
+from outlast.engine.protocol.worker import WorkerMachine
+from outlast.model.messages import Broke, Inventory, Leave, Regroup
+from tests.engine.test_phases import plan
+
+AGAIN = Leave(2, "rank 0 is lost")
+
+
+def trains(*, step: int = 5) -> WorkerMachine:
+    """In generation 1, from `step` on."""
+    machine = WorkerMachine(worker=1)
+    machine.on_message(plan(generation=1, step=step))
+    machine.follow()
+    machine.joined(plan(generation=1, step=step), group_s=0.0, restore_s=0.0)
+    return machine
+
+
+def goes_on_with(machine: WorkerMachine, order: Regroup) -> None:
+    """It stands still in generation 1, and is told where it is to go."""
+    machine.on_message(Leave(1, "rank 0 is lost"))
+    machine.stand_still(in_hook=True)
+    machine.on_message(order)
+
+
+def inventory(outputs: list[Output]) -> Inventory:
+    (said,) = [output.message for output in outputs if isinstance(output, Say)]
+    assert isinstance(said, Inventory)
+    return said
+
+
+# --- what it holds -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("settle", "step", "passed"), [("forward", 6, 6), ("repeat", 5, 5)])
+def test_a_step_passed_once_a_plan_says_that_all_go_forward_to_it(settle: str, step: int, passed: int) -> None:
+    """The rank has prepared step 6, and is told to leave once more before it could follow the plan."""
+    machine = trains()
+    machine.now_prepared(step=6)
+    goes_on_with(machine, plan(generation=2, step=step, settle=settle))
+    assert machine.on_message(AGAIN) == [Wake()]
+    said = inventory(machine.stand_still(in_hook=True))
+    assert (said.committed, said.prepared, said.passed) == (5, 6, passed)
+
+
+def test_who_has_not_begun_says_of_no_step_that_it_passed() -> None:
+    """A process that boots is to start from step 5, and is told to leave before it has."""
+    machine = WorkerMachine(worker=1)
+    machine.on_message(replace(plan(generation=2, step=5, settle="none"), then="start"))
+    said = inventory(machine.on_message(AGAIN))
+    assert (said.committed, said.passed) == (-1, -1)
+
+
+@pytest.mark.parametrize(("step", "begun", "over"), [(5, True, True), (6, False, False)])
+def test_what_was_asked_for_behind_a_step_is_forgotten_with_the_step(step: int, begun: bool, over: bool) -> None:
+    """The rank stands behind step 5, and has heard that no other follows. The next generation begins from that step, or from another one."""
+    machine = trains()
+    machine.now_begun(over=True)
+    goes_on_with(machine, order := plan(generation=2, step=step))
+    machine.joined(order, group_s=0.0, restore_s=0.0)
+    machine.on_message(AGAIN)
+    said = inventory(machine.stand_still(in_hook=False))
+    assert (said.committed, said.begun, said.over) == (step, begun, over)
+
+
+# --- how long it goes on -----------------------------------------------------------------------------------
+
+
+def test_what_was_begun_in_a_generation_goes_on_in_that_generation_only() -> None:
+    assert (trains().in_time(1), trains().in_time(2)) == (True, False)
+    machine = trains()
+    goes_on_with(machine, plan(generation=2, step=5))
+    assert (machine.in_time(1), machine.in_time(2)) == (False, True)
+
+
+def test_what_was_begun_in_a_generation_does_not_go_on_once_that_is_to_be_left() -> None:
+    machine = trains()
+    machine.on_message(Leave(1, "rank 0 is lost"))
+    assert not machine.in_time(1)
+    machine.stand_still(in_hook=False)
+    assert not machine.in_time(1)
+
+
+# --- who answers when it is told to leave --------------------------------------------------------------------
+
+
+def test_who_enters_main_again_and_meets_the_others_at_run_steps_leaves_without_its_main_thread() -> None:
+    """Its main thread is in the script's set-up, in no group, and takes the newest plan once it comes to run.steps."""
+    machine = trains()
+    goes_on_with(machine, replace(plan(generation=2, step=5), replicated="donor"))
+    machine.forget_state()
+    machine.detach()
+    out = machine.on_message(AGAIN)
+    assert Wake() not in out
+    assert inventory(out).committed == -1
+    assert machine.newer_plan(than=-1) is None
+
+
+def test_who_is_past_its_last_step_says_at_once_what_it_holds() -> None:
+    machine = trains()
+    machine.finished(stopped=False)
+    out = machine.on_message(Leave(1, "rank 0 is lost"))
+    assert inventory(out).committed == 5
+    assert Wake() in out
+
+
+def test_who_begins_steps_anew_after_its_last_one_is_woken_before_it_says_what_it_holds() -> None:
+    """Run.steps is called again: a step may be under way, and only the main thread knows how far that is."""
+    machine = trains()
+    machine.finished(stopped=False)
+    machine.goes_on()
+    assert machine.on_message(Leave(1, "rank 0 is lost")) == [Wake()]
+    assert inventory(machine.stand_still(in_hook=False)).committed == 5
+
+
+def test_who_is_told_to_leave_as_it_comes_to_its_last_step_says_what_it_holds_once() -> None:
+    """The order to leave is there before the rank has said that it is past its last step."""
+    machine = trains()
+    machine.on_message(Leave(1, "rank 0 is lost"))
+    machine.finished(stopped=False)
+    assert machine.on_message(Leave(1, "rank 0 is lost")) == []
+    assert inventory(machine.stand_still(in_hook=False)).committed == 5
+
+
+# --- whether main's function begins anew ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("then", "replicated", "reenters", "anew"),
+    [
+        ("reenter", "transfer", False, True),
+        ("reenter", "donor", True, True),
+        ("in_place", "none", True, True),
+        ("in_place", "donor", True, False),
+        ("in_place", "none", False, False),
+        ("in_place", "donor", False, False),
+    ],
+)
+def test_the_function_begins_anew_where_a_plan_says_so_or_its_group_has_to_stand_before_it(then: str, replicated: str, reenters: bool, anew: bool) -> None:
+    """A rank whose state a donor has meets the others at run.steps, and may go on from where it is."""
+    order = replace(plan(generation=2, step=5), then=then, replicated=replicated)
+    assert WorkerMachine(worker=1).begins_anew(order, reenters=reenters) is anew
+
+
+# --- a script that raises before it has joined ---------------------------------------------------------------
+
+
+def raised(machine: WorkerMachine, *, born: int) -> Broke:
+    """In the script. `born`: the generation in which the process was started."""
+    machine.born_in(born)
+    (said,) = [output.message for output in machine.broke(mechanism="exception", error="boom", traceback="", now_s=1.0) if isinstance(output, Say)]
+    assert isinstance(said, Broke)
+    return said
+
+
+def test_who_raises_before_it_has_heard_of_a_plan_speaks_of_the_generation_that_it_was_started_for() -> None:
+    assert raised(WorkerMachine(worker=1), born=3).generation == 3
+
+
+def test_who_raises_after_it_has_heard_of_a_plan_speaks_of_that_plans_generation() -> None:
+    machine = WorkerMachine(worker=1)
+    machine.on_message(plan(generation=4, step=5))
+    assert raised(machine, born=3).generation == 4
