@@ -431,7 +431,7 @@ class Diagnosed:
 @dataclass(frozen=True, slots=True)
 class Acted:
     """The policy has decided what is to be done. `budget`: how often that is allowed within so many seconds; None: as often as one likes. `own`: for an
-    interruption that it made itself. `moves`: of ranks that a drain takes off their nodes: their state has other owners.
+    interruption that it made itself. `moves`: a drain takes ranks off their nodes: their state has other owners, elsewhere.
     """
 
     action: str

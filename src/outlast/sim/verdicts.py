@@ -134,7 +134,8 @@ class Verdicts:
             action, nodes = Action(str(data["action"])), data["nodes"]
             assert isinstance(nodes, list), nodes
             budget = self._policy.budgets.get(action)
-            limit, moves = (budget.times, budget.within_s) if budget is not None else None, world.options.way not in ("plain", "sharded")
+            limit = (budget.times, budget.within_s) if budget is not None else None
+            moves = world.options.way not in ("plain", "sharded") and len(set(world.coordinator.roster.homes.values())) > 1
             world.see(Acted(action.value, tuple(nodes), bool(data["dry_run"]), world.now_s, limit, data["interruption"] in self.own, moves))
         elif event.kind == BARRED:
             node = str(data["node"])
