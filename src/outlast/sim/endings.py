@@ -24,6 +24,7 @@ WAITS_S = {f"] in {waits_s:g} s": waits_s for waits_s in (limits.NODE_WAIT_S, li
     "cannot reach each other": limits.NODE_WAIT_S,
     "cannot be killed": limits.KILL_DEADLINE_S,
 }
+LINKS = {"part", "snap"}
 FREE = ("part", "snap", "freeze", "cut", "lag", "stop of an agent")  # what comes of these may be only a link's fault, and go on
 BORNE = (limits.SETUP_FAULTS_COUNT, limits.SAME_STEP_FAULTS_COUNT, limits.STANDSTILL_FAULTS_COUNT)
 
@@ -89,7 +90,7 @@ class Paid(Checker):
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, (StepDone, Stretch)):
             self._most = max(self._most, seen.step)
-        elif isinstance(seen, RunOver) and seen.spent is not None and seen.policy == "none":
+        elif isinstance(seen, RunOver) and seen.spent is not None and seen.policy == "none" and (set(seen.kinds) <= LINKS or not set(FREE) & set(seen.kinds)):
             bought = [child for rung, child in seen.rungs if rung in (Rung.SPARE.value, Rung.RESPAWN.value, Rung.RESTART.value)]
             all_paid = self._most < limits.REFILL_STEPS and not set(FREE) & set(seen.kinds)
             least = len([child for child in bought if not child]) if all_paid else 0
