@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,17 +13,19 @@ from outlast.engine.protocol.agent import Agent, each_its_own
 from outlast.engine.protocol.chorus import Chorus
 from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart, Stage
 from outlast.engine.protocol.outpost import Outpost
-from outlast.engine.protocol.outputs import Line, Output, SetTimer
+from outlast.engine.protocol.outputs import Kill, Line, Output, SetTimer
 from outlast.engine.protocol.plans import Plans, with_store
 from outlast.model import limits
 from outlast.model.messages import (
     Broke,
     Committed,
+    Enrol,
     FromNode,
     FromWorkers,
     Hello,
     Inventory,
     Joined,
+    KillWorker,
     Leave,
     Registered,
     Regroup,
@@ -159,6 +162,37 @@ def test_a_new_coordinator_hears_what_was_said_since_it_was_told_what_the_agent_
     assert [one.message for one in welcomed if isinstance(one, Line) and isinstance(one.message, FromNode)] == [FromNode(1, 0, 1.01, later)]
     (second,) = lines(outpost.on_worker(Hello(8, 8), now_s=1.02))
     assert second == Hello(8, 8)
+
+
+@pytest.mark.parametrize("killed", [(), (9,), (7, 8)])
+def test_what_several_say_at_the_same_moment_goes_on_the_line_as_if_each_had_said_it_by_itself(killed: tuple[int, ...]) -> None:
+    """Some of them were to be killed, and have not ended yet: nobody waits for their words."""
+    together, apart = an_outpost(), an_outpost()
+    for outpost in (together, apart):
+        for number, worker in enumerate(killed, 4):
+            outpost.on_line(ToNode(number, 0, 0.0, KillWorker(worker, "why not")), now_s=0.0)
+    said = lines(together.on_workers(WORKERS, underway(7), now_s=1.0))
+    assert said == [line for worker in WORKERS for line in lines(apart.on_worker(underway(worker), now_s=1.0))]
+    assert lines(together.on_timer(now_s=1.002, name="chorus")) == lines(apart.on_timer(now_s=1.002, name="chorus"))
+
+
+def test_several_that_speak_when_the_lease_of_their_node_is_out_are_killed_and_nothing_of_what_they_say_waits_for_others() -> None:
+    """The agent has stood still: it hears of its lease's end by what they say. Two say it, and then, before they have ended, all three."""
+    outpost = an_outpost()
+    out = outpost.on_workers((7, 8), underway(7), now_s=LEASE_S)
+    assert [one.worker for one in out if isinstance(one, Kill)] == list(WORKERS)
+    assert lines(out) == []
+    assert outpost.on_workers((7, 8), underway(7, place=2), now_s=LEASE_S + 0.1) == []
+
+
+def test_what_a_worker_says_of_how_it_can_be_healed_is_not_undone_by_an_older_word_of_its_own() -> None:
+    """What it had said at outlast.join comes once more, behind what it says at run.steps."""
+    outpost = an_outpost()
+    newest = Registered(7, 1, 4, "in_place", True, True, "")
+    for one in (newest, replace(newest, step=-1, way="respawn", at_steps=False)):
+        outpost.on_worker(one, now_s=1.0)
+    (enrol,) = [one.message for one in outpost.on_connected(images=(), transfer=(), now_s=1.0) if isinstance(one, Line) and isinstance(one.message, Enrol)]
+    assert [house.said for house in enrol.housed if house.worker == 7] == [(newest,)]
 
 
 # --- the other way ---------------------------------------------------------------------------------------

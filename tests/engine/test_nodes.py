@@ -23,9 +23,11 @@ from outlast.model import limits
 from outlast.model.messages import (
     Beat,
     Broke,
+    Committed,
     Enrol,
     Finished,
     FromNode,
+    FromWorkers,
     Grant,
     Hello,
     Images,
@@ -84,6 +86,9 @@ def test_times_are_moved_to_the_receivers_clock() -> None:
     assert (moved.at_s, moved.fault_s, moved.committed) == (1_020.0, None, 5)
     plan = _plan(rank=0, generation=2, fault_s=7.0)
     assert rebased(ToWorkers((1,), (0,), plan), -2.0).message.fault_s == 5.0
+    assert rebased(FromWorkers((1, 2), Committed(0, 1, 5, 20.0)), 1_000.0).message.at_s == 1_020.0
+    joined = FromWorkers((1, 2), Joined(0, 1, 4, 0.5, 0.2))
+    assert rebased(joined, 1_000.0) == joined, "how long something took is the same on all clocks"
 
 
 @given(st.floats(-1e6, 1e6), st.lists(st.floats(0.0, 30.0), min_size=1, max_size=40))
@@ -129,6 +134,16 @@ def test_an_agents_lease_is_over_before_the_coordinator_counts_it_out(agent_drif
     assert lease.until_s is not None
     assert (lease.until_s - 1e4) / (1 + agent_drift) <= void_s - limits.LEASE_KILL_S + 1e-6 or due_s is None
     assert lease.is_out(now_s=agents(void_s))
+
+
+def test_a_lease_is_prolonged_by_the_answer_to_each_question_though_others_were_asked_meanwhile() -> None:
+    lease = Lease()
+    lease.begins(asked_s=0.0, lease_s=LEASE_S)
+    for number in (1, 2, 3):
+        lease.asked(number, now_s=float(number))
+    for number in (1, 2, 3):
+        lease.granted(number)
+        assert lease.until_s == number + LEASE_S
 
 
 def test_the_longest_silent_node_is_counted_out_first() -> None:
