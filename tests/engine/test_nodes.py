@@ -36,6 +36,7 @@ from outlast.model.messages import (
     KillWorker,
     OnLine,
     Parked,
+    Progress,
     Registered,
     Regroup,
     StartWorker,
@@ -443,6 +444,23 @@ def test_who_does_not_leave_on_a_node_that_cannot_be_heard_is_looked_for_again_a
     out = hub.on_timer(now_s=30.5, name="leave")
     assert [(node, order.worker) for node, order in orders(out) if isinstance(order, KillWorker)] == [("b", 2)]
     assert "leave" not in [output.name for output in out if isinstance(output, SetTimer)]
+
+
+def test_what_a_rank_had_done_on_a_lost_node_counts_as_repeated_where_it_comes_up_again() -> None:
+    """Step 7 was seen committed when node b was lost. The last word of its rank is gone with it: it may have come as far."""
+    hub = a_hub()
+    trains(hub)
+    one = hub.coordinator
+    for worker in (1, 2):
+        one.on_message(Joined(worker, 1, 0, 0.1, 0.1), now_s=1.0)
+    one.on_message(Progress(7, 7, 0.1, 2.0), now_s=2.0, node="b")
+    one.node_lost(now_s=3.0, node="b", reason="no power")
+    enrols(hub, "c", now_s=3.1)
+    beats(hub, "c", now_s=3.1)
+    hub.on_timer(now_s=3.2, name="gather")
+    one.on_message(Inventory(1, 1, 6, 6, 6, False, ()), now_s=3.3)
+    plans = [member.plan for member in one.roster.members()]
+    assert [plan and (plan.generation, plan.step, plan.high_water) for plan in plans] == [(2, 6, 6), (2, 6, 7)]
 
 
 def test_images_count_where_the_rank_lived_last_and_nowhere_else() -> None:

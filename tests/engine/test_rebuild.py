@@ -2,17 +2,89 @@
 
 from __future__ import annotations
 
-from outlast.engine.protocol.outputs import Record
-from outlast.engine.protocol.state import Stage
-from outlast.model.messages import FromNode, Hello, Housed, Joined, Registered, WorkerExited
+from dataclasses import replace
+
+import pytest
+
+from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart, Stage
+from outlast.engine.protocol.hub import Hub
+from outlast.engine.protocol.outputs import End, Output, Record, SetTimer
+from outlast.engine.protocol.rebuild import Remembered
+from outlast.model import limits
+from outlast.model.messages import (
+    Broke,
+    Committed,
+    FromNode,
+    Hello,
+    Housed,
+    Inventory,
+    Joined,
+    KillWorker,
+    Registered,
+    StartWorker,
+    TermWorker,
+    WorkerExited,
+)
 from outlast.model.records import Interruption
-from tests.engine.test_nodes import _plan, a_hub, enrols
+from outlast.model.terms import Mechanism
+from tests.engine.test_interruptions import log_of, newest
+from tests.engine.test_nodes import LEASE_S, _plan, a_hub, enrols, orders
+
+Word = Hello | Registered | Broke | Inventory | Joined | Committed
 
 
 def at_work(worker: int, rank: int) -> Housed:
     """In generation 1."""
     said = (Hello(worker, 100 + worker), Registered(worker, 1, 0, "in_place", False, True, ""), Joined(worker, 1, 0, 0.1, 0.1))
     return Housed(worker, rank, "rank", 100 + worker, _plan(rank=rank, generation=1), said, False, None)
+
+
+def housed(rank: int, *said: Word, generation: int = 2, killed: bool = False) -> Housed:
+    """Worker 1 in rank 0, worker 2 in rank 1; the newest plan that was delivered to it is of `generation`."""
+    return Housed(rank + 1, rank, "rank", 101 + rank, _plan(rank=rank, generation=generation), said, killed, None)
+
+
+def trains_in(generation: int, rank: int, *, sharded: bool = False, committed_s: float | None = None) -> Housed:
+    """At work there; `committed_s`: its first commit."""
+    worker = rank + 1
+    said = (Hello(worker, 101 + rank), Registered(worker, generation, 0, "in_place", sharded, True, ""), Joined(worker, generation, 0, 0.1, 0.1))
+    commits = () if committed_s is None else (Committed(worker, generation, 1, committed_s),)
+    return housed(rank, *said, *commits, generation=generation)
+
+
+def the_next(remembered: Remembered) -> Hub:
+    """It awaits nodes a and b. Rank 0 lived on a, and rank 1 on b."""
+    options = CoordinatorOptions(2, Restart(), nodes=2, generation=remembered.generation, first_interruption=1 + len(remembered.interruptions), first_worker=3)
+    hub = Hub(Coordinator(options=options), epoch=2, lease_s=LEASE_S)
+    hub.coordinator.remember(replace(remembered, homes={0: "a", 1: "b"}))
+    hub.rebuild(now_s=10.0, nodes=("a", "b"))
+    return hub
+
+
+def rebuilt(*found: Housed, remembered: Remembered | None = None) -> tuple[Hub, list[Output]]:
+    """The picture is whole, at 10 s: rank 0 was found on node a, and rank 1 on node b. With what came of it once the last node had enrolled."""
+    hub = the_next(remembered or Remembered())
+    out: list[Output] = []
+    for rank, node in enumerate("ab"):
+        out = enrols(hub, node, now_s=10.0, epoch=1, housed=tuple(one for one in found if one.rank == rank))
+    return hub, out
+
+
+def interrupted(**known: bool) -> Remembered:
+    """Rank 1 was lost in generation 1, at 1.0 s, which was seen at 1.1 s."""
+    return Remembered(generation=1, interruptions={1: newest(log_of())}, **known)
+
+
+def booked(outputs: list[Output]) -> list[Interruption]:
+    return [output.record for output in outputs if isinstance(output, Record) and isinstance(output.record, Interruption)]
+
+
+def all_stand_still(hub: Hub) -> list[Output]:
+    """In generation 2, at step 5: whoever lives. With what is made of it."""
+    out = hub.on_timer(now_s=11.0, name="gather")
+    for member in hub.coordinator.roster.live():
+        out = hub.on_line(member.home, FromNode(1, 0, 11.1, Inventory(member.worker, 2, 5, 5, 5, False, ())), now_s=11.1)
+    return out
 
 
 def test_a_fault_that_shows_while_the_picture_is_built_is_dealt_with_as_soon_as_it_is_whole() -> None:
@@ -23,6 +95,140 @@ def test_a_fault_that_shows_while_the_picture_is_built_is_dealt_with_as_soon_as_
     killed = WorkerExited(1, 101, None, 9, False, 0, (), (), "body", 1.0, 1.0, "")
     assert hub.on_line("a", FromNode(1, 0, 1.0, killed), now_s=1.0) == []
     out = enrols(hub, "b", now_s=2.0, epoch=1, housed=(at_work(2, 1),))
-    booked = [output.record for output in out if isinstance(output, Record) and isinstance(output.record, Interruption)]
-    assert [(one.ranks, one.pids, one.error) for one in booked] == [((0,), (101,), "signal 9")]
+    assert [(one.ranks, one.pids, one.error) for one in booked(out)] == [((0,), (101,), "signal 9")]
     assert hub.coordinator.stage is Stage.GATHERING
+
+
+# --- what went on meanwhile --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sharded", "commits", "resumed_s"),
+    [
+        (False, (None, None), None),
+        (False, (None, 7.0), 7.0),
+        (False, (8.0, 7.0), 7.0),
+        (True, (None, 7.0), None),
+        (True, (8.0, 7.0), 8.0),
+    ],
+)
+def test_an_interruption_ends_with_the_first_step_that_was_committed_while_nobody_coordinated(
+    sharded: bool, commits: tuple[float | None, float | None], resumed_s: float | None
+) -> None:
+    """Both ranks are at work in generation 2. Replicated state is committed where one rank has it; sharded state where all have."""
+    found = [trains_in(2, rank, sharded=sharded, committed_s=at_s) for rank, at_s in enumerate(commits)]
+    hub, out = rebuilt(*found, remembered=interrupted(outlast=True))
+    assert hub.coordinator.stage is Stage.TRAINING
+    assert [one.resumed_s for one in booked(out)] == ([] if resumed_s is None else [resumed_s])
+    assert bool(hub.coordinator.interruptions.open) == (resumed_s is None)
+
+
+def test_of_sharded_state_no_step_is_known_to_be_committed_while_a_rank_has_no_process() -> None:
+    """The process of rank 1 is gone; what it had committed nobody can tell."""
+    hub, _ = rebuilt(trains_in(2, 0, sharded=True, committed_s=7.0), remembered=interrupted(outlast=True, sharded=True))
+    assert [one.id for one in hub.coordinator.interruptions.open] == [1]
+    assert hub.coordinator.stage is Stage.GATHERING
+
+
+@pytest.mark.parametrize(("committed_s", "resumed_s"), [(None, []), (7.0, [7.0])])
+def test_what_was_committed_in_an_older_generation_ends_no_interruption(committed_s: float | None, resumed_s: list[float]) -> None:
+    """Rank 0 was told of generation 3, and rank 1 not yet: it had committed in generation 2, at 4.0 s."""
+    hub, out = rebuilt(trains_in(3, 0, committed_s=committed_s), trains_in(2, 1, committed_s=4.0), remembered=interrupted(outlast=True))
+    assert [one.resumed_s for one in booked(out) if one.resumed_s is not None] == resumed_s
+    assert hub.coordinator.stage is Stage.GATHERING
+
+
+# --- scripts without outlast calls -------------------------------------------------------------------------
+
+PLAIN = (housed(0, Hello(1, 101)), housed(1, Hello(2, 102)))
+
+
+def test_a_script_without_outlast_calls_goes_on_if_all_its_processes_run() -> None:
+    """Nobody is killed for it, and that they run ends what was open. Nobody has asked the run to stop."""
+    hub, out = rebuilt(*PLAIN, remembered=interrupted())
+    assert hub.coordinator.runs_plain
+    assert [one.resumed_s for one in booked(out)] == [10.0]
+    assert [order for _, order in orders(out) if isinstance(order, (KillWorker, TermWorker, StartWorker))] == []
+    assert {output.name for output in out if isinstance(output, SetTimer)}.isdisjoint({"gather", "stop"})
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        PLAIN[:1],
+        (PLAIN[0], housed(1)),
+        (PLAIN[0], replace(PLAIN[1], killed=True)),
+        (PLAIN[0], housed(1, Hello(2, 102), generation=1)),
+        (PLAIN[0], housed(1, Hello(2, 102), Registered(2, 2, 0, "in_place", False, True, ""))),
+    ],
+    ids=["one is gone", "one has not begun", "one was to be killed", "one is of the generation before", "one has called outlast.join"],
+)
+def test_processes_that_are_not_all_at_work_come_to_a_new_generation(found: tuple[Housed, ...]) -> None:
+    hub, out = rebuilt(*found)
+    assert hub.coordinator.stage is Stage.GATHERING
+    assert [(one.mechanism, one.resumed_s) for one in booked(out)][-1:] == [(Mechanism.LOST_CONTACT, None)]
+
+
+def test_a_script_without_outlast_calls_that_was_asked_to_stop_is_asked_again_by_the_next_coordinator() -> None:
+    """The last one may have died before it had sent SIGTERM to all."""
+    hub, out = rebuilt(*PLAIN, remembered=Remembered(generation=2, end=End(0, "stopped", "enough", ""), ends_by_signal=True))
+    assert [(node, order.worker) for node, order in orders(out) if isinstance(order, TermWorker)] == [("a", 1), ("b", 2)]
+    assert SetTimer("stop", 10.0 + hub.coordinator.options.term_grace_s) in out
+
+
+# --- what the ranks had said -------------------------------------------------------------------------------
+
+
+def test_what_a_rank_raised_while_nobody_coordinated_is_said_to_be_what_happened() -> None:
+    """Its word was heard by its agent alone."""
+    raised = Broke(2, 2, 0, "exception", "boom", "line 3", 9.0)
+    hub, _ = rebuilt(trains_in(2, 0), housed(1, Hello(2, 102), Registered(2, 2, 0, "in_place", False, True, ""), raised))
+    (one,) = booked(all_stand_still(hub))
+    assert (one.ranks, one.mechanism, one.error, one.traceback) == ((1,), Mechanism.EXCEPTION, "boom", "line 3")
+
+
+@pytest.mark.parametrize(("generation", "cut"), [(3, True), (2, False)])
+def test_nodes_count_as_cut_off_from_each_other_if_the_newest_generation_failed_for_it(generation: int, cut: bool) -> None:
+    """Rank 1 could not connect to rank 0 on its way into `generation`; rank 0 was told of generation 3."""
+    broke = Broke(2, generation, 0, "collective", "no connection", "", 9.0, unreached=(0,))
+    hub, _ = rebuilt(housed(0, Hello(1, 101), generation=3), housed(1, Hello(2, 102), broke, generation=generation))
+    assert (hub.coordinator.links.reason if hub.coordinator.links else "") == ("nodes a and b cannot reach each other" if cut else "")
+
+
+@pytest.mark.parametrize(
+    ("committed", "wait_s"),
+    [(-1, limits.REGROUP_DEADLINE_S), (0, limits.LEAVE_DEADLINE_S + 2 * limits.RANK_HEARD_S)],
+    ids=["it has no state yet", "it has state"],
+)
+def test_all_have_longer_to_leave_if_one_that_stands_still_has_no_state_yet(committed: int, wait_s: float) -> None:
+    """Rank 1 stands still, and had not come to run.steps when it was told to; rank 0 has not answered yet."""
+    still = Inventory(2, 2, committed, committed, committed, False, ())
+    hub, _ = rebuilt(trains_in(2, 0), housed(1, Hello(2, 102), Registered(2, 2, -1, "in_place", False, True, "", at_steps=False), still))
+    out = hub.on_timer(now_s=11.0, name="gather")
+    assert [output.at_s for output in out if isinstance(output, SetTimer) and output.name == "leave"] == [11.0 + wait_s]
+
+
+# --- what the next generation is told ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("fault_s", "told_s"), [(1.0, 1.0), (None, 1.1)])
+def test_all_are_told_when_it_happened_that_the_last_coordinator_dealt_with(fault_s: float | None, told_s: float) -> None:
+    """Rank 1 was lost, and nobody has come in its place yet. If it is not known when that happened, it is when it was seen."""
+    one = replace(newest(log_of()), fault_s=fault_s)
+    hub, _ = rebuilt(trains_in(2, 0), remembered=Remembered(generation=2, outlast=True, interruptions={1: one}))
+    all_stand_still(hub)
+    plans = [member.plan for member in hub.coordinator.roster.members()]
+    assert [plan and (plan.generation, plan.fault_s, plan.detected_s) for plan in plans] == [(3, told_s, 1.1)] * 2
+
+
+@pytest.mark.parametrize("transfers", [{"a": (2, 5), "b": (1, 3)}, {"a": (1, 3), "b": (2, 5)}])
+def test_of_two_transfer_images_the_newest_counts_in_whatever_order_their_nodes_come(transfers: dict[str, tuple[int, int]]) -> None:
+    """All ranks have ended since state was handed over: they begin from what was."""
+    hub = the_next(Remembered(generation=2, outlast=True))
+    for rank, node in enumerate("ab"):
+        enrols(hub, node, now_s=10.0, epoch=1, step=5, transfer=transfers[node], housed=() if rank else (trains_in(2, 0),))
+    killed = WorkerExited(1, 101, None, 9, False, 5, (), (), "body", 10.1, 10.1, "")
+    hub.on_line("a", FromNode(1, 0, 10.1, killed), now_s=10.1)
+    hub.on_timer(now_s=11.0, name="gather")
+    plans = [member.plan for member in hub.coordinator.roster.members()]
+    assert [plan and (plan.generation, plan.step, plan.replicated) for plan in plans] == [(3, 5, "transfer")] * 2
