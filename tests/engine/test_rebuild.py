@@ -39,9 +39,9 @@ def at_work(worker: int, rank: int) -> Housed:
     return Housed(worker, rank, "rank", 100 + worker, _plan(rank=rank, generation=1), said, False, None)
 
 
-def housed(rank: int, *said: Word, generation: int = 2, killed: bool = False) -> Housed:
+def housed(rank: int, *said: Word, generation: int = 2) -> Housed:
     """Worker 1 in rank 0, worker 2 in rank 1; the newest plan that was delivered to it is of `generation`."""
-    return Housed(rank + 1, rank, "rank", 101 + rank, _plan(rank=rank, generation=generation), said, killed, None)
+    return Housed(rank + 1, rank, "rank", 101 + rank, _plan(rank=rank, generation=generation), said, False, None)
 
 
 def trains_in(generation: int, rank: int, *, sharded: bool = False, committed_s: float | None = None) -> Housed:
