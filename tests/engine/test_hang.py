@@ -289,6 +289,26 @@ def test_the_agent_asks_again_as_soon_as_the_awaited_is_late_too() -> None:
     assert found[0].at_s - stood_s <= limits.DATA_FLOOR_S + limits.PING_DEADLINE_S + 3 * limits.TICK_S
 
 
+def test_those_that_wait_are_not_asked_again_before_the_awaited_is_late_too() -> None:
+    """Rank 1 waits for a batch, which it may for ten seconds; the others are overdue after one."""
+    watch = Watch()
+    watch.beacons[2].phase = Phase.DATA
+    watch.tick(moving=(1, 2, 3))
+    stood_s = watch.now_s
+    assert watch.stand(limits.STEP_FLOOR_S + limits.PING_DEADLINE_S + 3 * limits.TICK_S, {1: 7, 2: 6, 3: 7}) == []
+    assert not watch.agent.asks
+    assert watch.agent.quiet_until_s() == pytest.approx(stood_s + limits.DATA_FLOOR_S)
+
+
+def test_a_question_is_dropped_as_soon_as_all_that_were_overdue_have_moved() -> None:
+    """Nobody has answered it yet."""
+    watch = Watch()
+    while not watch.agent.asks:
+        watch.tick()
+    watch.tick(moving=(1, 2, 3))
+    assert not watch.agent.asks
+
+
 def test_a_hearing_of_a_large_run_takes_time_in_proportion_to_its_ranks() -> None:
     """20,000 that stand alike, so that nobody is to blame: comparing each with each took the coordinator minutes."""
     members = [standing(rank) for rank in range(20_000)]

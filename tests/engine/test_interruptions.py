@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from outlast.engine.protocol.interruptions import InterruptionLog
-from outlast.engine.protocol.outputs import SetTimer
+from outlast.engine.protocol.outputs import End, Record, SetTimer
 from outlast.engine.protocol.state import Stage
 from outlast.model import limits
-from outlast.model.messages import Broke, Hello, Inventory, Joined, Registered, StoreLost, WorkerExited, WorkerStarted
+from outlast.model.messages import Broke, Finished, Hello, Inventory, Joined, Registered, StoreLost, WorkerExited, WorkerHung, WorkerStarted
 from outlast.model.records import Interruption
 from outlast.model.terms import FailureClass, Mechanism, Rung
 from tests.engine.test_lost_steps import Run
@@ -133,3 +133,57 @@ def test_who_loses_contact_because_the_store_is_lost_is_not_blamed() -> None:
     assert run.interruption is not None
     assert (run.interruption.ranks, run.interruption.pids) == ((), ())
     assert run.interruption.reason == "the store that groups are built with was lost: signal 9"
+
+
+@pytest.mark.parametrize(("restore_s", "regrouped_s"), [(0.1, 1.4), (0.4, 1.2)])
+def test_all_are_together_no_earlier_than_it_was_decided_how_to_go_on(restore_s: float, regrouped_s: float) -> None:
+    """Decided at 1.2, and all are in at 1.5. A rank may have begun to restore its state before the others were told."""
+    log = log_of()
+    log.left(now_s=1.2, rung=Rung.RESPAWN, reason="rank 1 is forked", repeated=1, lost=0)
+    log.joined(now_s=1.5, restore_s=restore_s)
+    one = newest(log)
+    assert (one.left_s, one.regrouped_s, one.restored_s) == (1.2, pytest.approx(regrouped_s), 1.5)
+
+
+def test_a_fault_that_comes_once_it_is_decided_is_answered_by_the_newest_decision() -> None:
+    """Rank 1 is replaced; then rank 2 dies and all are to come anew; rank 3 dies while they are killed, and nothing more is decided for it."""
+    log = log_of()
+    log.left(now_s=1.2, rung=Rung.RESPAWN, reason="rank 1 is forked", repeated=1, lost=0)
+    for rank, detected_s in ((2, 1.3), (3, 1.6)):
+        log.fault(
+            rank=rank, pid=100 + rank, node="here", mechanism=Mechanism.SIGNAL, generation=1, step=4, fault_s=None, fault_not_before_s=None,
+            detected_s=detected_s, same_event=False, error="", traceback="", reason=f"rank {rank} ended",
+        )  # fmt: skip
+        if rank == 2:
+            log.left(now_s=1.4, rung=Rung.RESTART, reason="all come anew", repeated=1, lost=0)
+    log.joined(now_s=2.0, restore_s=0.1)
+    said = [(one.rung, one.left_s, one.regrouped_s, one.restored_s) for one in log.changed()]
+    assert said == [(Rung.RESPAWN, 1.2, 1.9, 2.0), (Rung.RESTART, 1.4, 1.9, 2.0), (Rung.RESTART, 1.6, 1.9, 2.0)]
+
+
+def test_what_nothing_was_decided_for_is_not_said_to_have_been_decided_when_all_are_in() -> None:
+    """Rank 1 was taken for lost, and all have joined at 1.5 before anybody chose a rung. Restoring took longer than that, by the word of one."""
+    log = log_of()
+    log.joined(now_s=1.5, restore_s=0.6)
+    one = newest(log)
+    assert (one.rung, one.left_s, one.regrouped_s, one.restored_s) == (None, None, 1.1, 1.5)
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_an_interruption_is_over_when_all_have_come_to_their_end_but_not_when_they_end_for_a_stop(stop: bool) -> None:
+    """Both ranks have finished. Rank 0 ends; rank 1 is said to hang, and ends too before the kill reaches it."""
+    run = Run()
+    if stop:
+        run.coordinator.ask_stop(now_s=run.now_s, reason="signal 15", exit_code=143)
+    first, second = run.workers
+    run.say(Finished(first, 1, 4, stop), Finished(second, 1, 4, stop), exited_well(first), WorkerHung(second, "epilogue", 0.1, 1.0, run.now_s, "rank 1 hangs"))
+    run.now_s += 1.0
+    out = run.coordinator.on_message(exited_well(second), now_s=run.now_s)
+    (end,) = [one for one in out if isinstance(one, End)]
+    assert (end.state, end.exit_code) == (("stopped", 143) if stop else ("ended", 0))
+    resumed = [one.record.resumed_s for one in out if isinstance(one, Record) and isinstance(one.record, Interruption)]
+    assert resumed == ([] if stop else [run.now_s])
+
+
+def exited_well(worker: int) -> WorkerExited:
+    return WorkerExited(worker, 100 + worker, 0, None, False, 4, (), (), "", 9.0, 9.0, "")

@@ -1,0 +1,53 @@
+"""Who hangs, where there are several nodes: the coordinator judges over what all agents say."""
+
+from __future__ import annotations
+
+import pytest
+
+from outlast.engine.protocol.coordinator import Coordinator
+from outlast.engine.protocol.outputs import Output, ToAgent
+from outlast.model.messages import AskStandings, Joined, Judged, KillWorker, Standings, Stood
+from outlast.model.terms import Mechanism
+from tests.engine.test_nodes import a_hub, trains
+
+
+def at_work() -> Coordinator:
+    """Rank 0 on node a, and rank 1 on node b, train."""
+    hub = a_hub()
+    trains(hub)
+    for worker in (1, 2):
+        hub.coordinator.on_message(Joined(worker, 1, 0, 0.1, 0.1), now_s=1.0)
+    return hub.coordinator
+
+
+def stands(rank: int, *, nonce: int, age_s: float, collectives: int = 8, exhausted: bool = False) -> Standings:
+    """What its agent says of its only rank, which waits in the body of step 4 and is overdue after one second."""
+    return Standings(nonce, (Stood(rank + 1, rank, "body", 4, age_s, 1.0, False, collectives, ""),), None, 0.0, exhausted)
+
+
+def told(outputs: list[Output]) -> list[tuple[str, object]]:
+    return [(one.node, one.message) for one in outputs if isinstance(one, ToAgent)]
+
+
+@pytest.mark.parametrize("exhausted", ["", "a", "b"])
+def test_where_all_stand_alike_one_is_to_go_only_once_some_node_cannot_give_longer_deadlines(exhausted: str) -> None:
+    """Rank 1 has stood longest. It is looked at once more, and has not moved by then."""
+    one = at_work()
+    assert told(one.on_message(stands(0, nonce=0, age_s=2.0, exhausted=exhausted == "a"), now_s=9.0, node="a")) == [("b", AskStandings(1))]
+    out = told(one.on_message(stands(1, nonce=1, age_s=3.0, exhausted=exhausted == "b"), now_s=9.1, node="b"))
+    if not exhausted:
+        assert out == [("a", Judged("nobody")), ("b", Judged("nobody"))]
+        return
+    assert out == [("b", AskStandings(2))]
+    out = told(one.on_message(stands(1, nonce=2, age_s=3.1), now_s=9.2, node="b"))
+    assert [(node, order.worker) for node, order in out if isinstance(order, KillWorker)] == [("b", 2)]
+    (booked,) = one.interruptions.open
+    assert (booked.ranks, booked.mechanism, booked.fault_s) == ((1,), Mechanism.HANG, pytest.approx(6.1))
+
+
+def test_who_has_come_less_far_is_accused_and_not_who_has_stood_longest_though_deadlines_cannot_grow() -> None:
+    """Rank 1 has stood longest: it waits for rank 0, which has not come to the ninth collective."""
+    one = at_work()
+    one.on_message(stands(0, nonce=0, age_s=2.0, collectives=7, exhausted=True), now_s=9.0, node="a")
+    out = one.on_message(stands(1, nonce=1, age_s=3.0, exhausted=True), now_s=9.1, node="b")
+    assert told(out) == [("a", AskStandings(2))]
