@@ -162,7 +162,7 @@ def test_a_fault_that_comes_once_it_is_decided_is_answered_by_the_newest_decisio
 
 
 def test_what_nothing_was_decided_for_is_not_said_to_have_been_decided_when_all_are_in() -> None:
-    """Rank 1 was taken for lost, and all have joined at 1.5 before anybody chose a rung. Restoring took longer than that, by the word of one."""
+    """Rank 1 is lost at 1.1, and all have joined at 1.5 before anybody chose a rung."""
     log = log_of()
     log.joined(now_s=1.5, restore_s=0.6)
     one = newest(log)
