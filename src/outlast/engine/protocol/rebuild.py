@@ -1,9 +1,10 @@
 """A coordinator after another one that died: its picture is built from what the agents house; training does not stop meanwhile.
 
     REBUILDING ──all nodes have enrolled, or their leases are void──> TRAINING       all ranks are in one generation
+                                                                 ├──> STARTING       all processes of a script without outlast calls run
                                                                  └──> GATHERING      anything else: the next generation
 
-What the last coordinator had decided and nobody has carried out is lost, and decided again. This module is pure.
+What was interrupted, and went on meanwhile, is over since then. What the last coordinator had decided and nobody has carried out is lost, and decided again. This module is pure.
 """
 
 from __future__ import annotations
