@@ -4,6 +4,7 @@
     python tests/sim/mutation.py --flips                 each condition of the files in FLIPPED, turned round
     python tests/sim/mutation.py --only heals_nobody     some of them
     python tests/sim/mutation.py --flips --sample 60     60 of them, spread evenly
+    python tests/sim/mutation.py --flips --again         only those that a seed is known to kill (killers.json), by that seed: a few minutes
 
 Each mutant is the package with one place changed; seeds run in it (mutant.py) until one breaks a rule, ends with an error, or does not
 end: then it is killed. A life that never comes to a condition is the same life when that is turned round, and is not lived again.
@@ -401,6 +402,25 @@ def remember(fates: list[Fate]) -> None:
     KILLERS.write_text(json.dumps({name: known[name] for name in sorted(known) if name in there}, indent=0) + "\n")
 
 
+def fate_again(mutant: Mutant, killer: int) -> Fate:
+    """By the seed that killed it last."""
+    with tempfile.TemporaryDirectory(prefix="outlast-lives-") as folder:
+        try:
+            done = lived({mutant.file: mutant.changed()}, [killer], Path(folder) / "lives")
+        except subprocess.TimeoutExpired:
+            return Fate(mutant, True, f"seed {killer}: does not end")
+    if not done.returncode:
+        return Fate(mutant, False, f"seed {killer} kills it no more")
+    return Fate(mutant, True, done.stdout.strip() if done.returncode == KILLED else f"seed {killer}: {done.stderr.strip().splitlines()[-1]}")
+
+
+def fates_again(mutants: list[Mutant]) -> Iterator[Fate]:
+    killers = remembered()
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        doing = [pool.submit(fate_again, one, killers[one.name]) for one in mutants if one.name in killers]
+        yield from (done.result() for done in as_completed(doing))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--flips", action="store_true", help="each condition turned round, in place of the named mutants")
@@ -408,13 +428,14 @@ def main() -> int:
     parser.add_argument("--sample", type=int, metavar="N", help="only N of them, spread evenly")
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--keep", type=Path, metavar="FILE", help="what is known of each is written there, and is not looked for again")
+    parser.add_argument("--again", action="store_true", help="only those that a seed is known to kill, by that seed alone")
     parser.add_argument("--remember", action="store_true", help=f"write down in {KILLERS.name} which seed killed which")
     args = parser.parse_args()
     mutants = [one for one in (flips() if args.flips else NAMED) if not args.only or any(word in one.name for word in args.only)]
     if args.sample is not None and args.sample < len(mutants):
         mutants = [mutants[number * len(mutants) // args.sample] for number in range(args.sample)]
     fates = []
-    for fate in fates_of(mutants, seeds=args.seeds, kept=args.keep):
+    for fate in fates_again(mutants) if args.again else fates_of(mutants, seeds=args.seeds, kept=args.keep):
         fates.append(fate)
         print(f"{'killed' if fate.killed else 'LIVES ':<7} {fate.mutant.name:<110} {fate.how}", flush=True)
     if args.remember:

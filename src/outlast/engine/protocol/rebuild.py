@@ -4,7 +4,8 @@
                                                                  ├──> STARTING       all processes of a script without outlast calls run
                                                                  └──> GATHERING      anything else: the next generation
 
-What was interrupted, and went on meanwhile, is over since then. What the last coordinator had decided and nobody has carried out is lost, and decided again. This module is pure.
+What was interrupted, and went on meanwhile, is over since then. What the last coordinator had decided and nobody has carried out is lost, and decided again.
+This module is pure.
 """
 
 from __future__ import annotations
