@@ -318,10 +318,10 @@ class Headquarters:
             cut_s, store_cut = self._of_links(before, outputs) if again else (None, "")
             follow = world.followers(committed) if self._last == (self.epoch, committed) else ()
             self._last = self.epoch, min(steps, default=-1)
-            image, again = self._image_before(plans, coordinator)
+            image, rewritten = self._image_before(plans, coordinator)
             returning = tuple(sorted(node for node, until_s in self._returning.items() if world.now_s < until_s))
             holders, durable = world.holders(committed), world.disks.newest_good()
-            world.see(Planned(generation, steps, committed, holders, durable, cut_s, store_cut, follow, image, again, returning))
+            world.see(Planned(generation, steps, committed, holders, durable, cut_s, store_cut, follow, image, rewritten, returning))
             if self._drained is not None:
                 (node, struck), homes, self._drained = self._drained, coordinator.roster.homes, None
                 alone = coordinator.stage is Stage.MOVING and not (world.done or world.stop_asked or (opened and opened[-1].pids))  # no process is named beside

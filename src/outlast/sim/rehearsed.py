@@ -27,7 +27,7 @@ def draw_rehearsed(stream: Stream, options: Options, given: Mapping[str, Any]) -
 
 
 def _three_nodes(options: Options, way: str, **more: Any) -> Options:
-    """Ranks 0 and 1 live on one node, ranks 2 and 3 on another, nobody on the third."""
+    """Ranks 0 and 1 live on one node, ranks 2 and 3 on another, nobody on the third; but for what is said in `more`."""
     short: dict[str, Any] = {"ranks": 4, "nodes": 3, "spare_nodes": 1, "spares": 0, "steps": 24, "step_s": 0.05, "beat_s": 0.1, "checkpoint_every": 0}
     plain: dict[str, Any] = {"policy": "none", "for_s": 0.0, "again_s": 0.0, "first_step_s": 0.0, "max_restarts": None}
     return replace(options, way=way, **(short | plain | more))
@@ -61,7 +61,7 @@ def _image_alone(stream: Stream, options: Options) -> Drawn:
     after_s, last_s = stream.pick((0.0, 0.002, 0.01)), stream.pick((0.0, 0.0, 0.002, 0.01))
     again = PlannedFault("again", "kill", second, mark=mark, nth=2, after_s=after_s)
     donor = PlannedFault("donor", "kill", 0, mark="donating", nth=2, after_s=last_s)
-    return replace(_three_nodes(options, "reenter"), nodes=1, spare_nodes=0), (_killed(3, step), again, donor)
+    return _three_nodes(options, "reenter", nodes=1, spare_nodes=0), (_killed(3, step), again, donor)
 
 
 def _store_moves(stream: Stream, options: Options) -> Drawn:
