@@ -5,10 +5,23 @@ from __future__ import annotations
 import pytest
 
 from outlast.engine.protocol.interruptions import InterruptionLog
-from outlast.engine.protocol.outputs import End, Record, SetTimer
+from outlast.engine.protocol.outputs import End, Record, SetTimer, ToAgent
 from outlast.engine.protocol.state import Stage
 from outlast.model import limits
-from outlast.model.messages import Broke, Finished, Hello, Inventory, Joined, Registered, StoreLost, WorkerExited, WorkerHung, WorkerStarted
+from outlast.model.messages import (
+    Broke,
+    Finished,
+    Hello,
+    Inventory,
+    Joined,
+    Leave,
+    Registered,
+    StoreLost,
+    ToWorkers,
+    WorkerExited,
+    WorkerHung,
+    WorkerStarted,
+)
 from outlast.model.records import Interruption
 from outlast.model.terms import FailureClass, Mechanism, Rung
 from tests.engine.test_lost_steps import Run
@@ -187,3 +200,13 @@ def test_an_interruption_is_over_when_all_have_come_to_their_end_but_not_when_th
 
 def exited_well(worker: int) -> WorkerExited:
     return WorkerExited(worker, 100 + worker, 0, None, False, 4, (), (), "", 9.0, 9.0, "")
+
+
+def test_who_is_told_to_leave_is_told_why() -> None:
+    """Rank 1 is killed."""
+    run = Run()
+    run.dies(5)
+    out = run.coordinator.on_timer(now_s=run.now_s, name="gather")
+    orders = [output.message.message for output in out if isinstance(output, ToAgent) and isinstance(output.message, ToWorkers)]
+    assert run.interruption is not None
+    assert orders == [Leave(1, run.interruption.reason)]

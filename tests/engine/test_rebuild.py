@@ -8,6 +8,7 @@ import pytest
 
 from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart, Stage
 from outlast.engine.protocol.hub import Hub
+from outlast.engine.protocol.interruptions import InterruptionLog
 from outlast.engine.protocol.outputs import End, Output, Record, SetTimer
 from outlast.engine.protocol.rebuild import Remembered
 from outlast.model import limits
@@ -185,6 +186,39 @@ def test_what_a_rank_raised_while_nobody_coordinated_is_said_to_be_what_happened
     hub, _ = rebuilt(trains_in(2, 0), housed(1, Hello(2, 102), Registered(2, 2, 0, "in_place", False, True, ""), raised))
     (one,) = booked(all_stand_still(hub))
     assert (one.ranks, one.mechanism, one.error, one.traceback) == ((1,), Mechanism.EXCEPTION, "boom", "line 3")
+
+
+def test_what_ranks_raised_while_nobody_coordinated_is_written_down_as_soon_as_the_picture_is_whole() -> None:
+    """Both ranks raised, each for itself: one event, in the ledger before anything else is done."""
+    said = [(Hello(w, 100 + w), Registered(w, 2, 0, "in_place", False, True, ""), Broke(w, 2, 0, "exception", f"boom {w}", "", 9.0)) for w in (1, 2)]
+    hub, out = rebuilt(housed(0, *said[0]), housed(1, *said[1]))
+    assert [(one.id, one.ranks, one.mechanism, one.error) for one in booked(out)][-1] == (1, (0, 1), Mechanism.EXCEPTION, "boom 1")
+    assert hub.coordinator.stage is Stage.GATHERING
+
+
+def test_what_a_rank_raised_is_written_down_beside_what_was_dealt_with_before() -> None:
+    """Rank 1 was lost in generation 1; in generation 2, while nobody coordinated, rank 0 raised."""
+    raised = Broke(1, 2, 0, "exception", "boom", "", 9.0)
+    before = Remembered(generation=1, interruptions={1: replace(newest(log_of()), pids=(99,))})
+    hub, out = rebuilt(housed(0, Hello(1, 101), Registered(1, 2, 0, "in_place", False, True, ""), raised), trains_in(2, 1), remembered=before)
+    assert [(one.id, one.parent, one.ranks, one.mechanism) for one in booked(out)][-1] == (2, 1, (0,), Mechanism.EXCEPTION)
+    (_, last) = {one.id: one for one in booked(all_stand_still(hub))}.values()
+    assert (last.id, last.error) == (2, "boom")
+
+
+def test_what_was_raised_and_is_written_down_already_is_not_written_down_again() -> None:
+    """By the coordinator that died, of the same process."""
+    log = InterruptionLog()
+    log.fault(
+        rank=1, pid=102, node="b", mechanism=Mechanism.EXCEPTION, generation=2, step=0, fault_s=9.0, fault_not_before_s=None, detected_s=9.1, same_event=False,
+        error="boom", traceback="", reason="rank 1 raised",
+    )  # fmt: skip
+    raised = Broke(2, 2, 0, "exception", "boom", "", 9.0)
+    _, out = rebuilt(
+        trains_in(2, 0), housed(1, Hello(2, 102), Registered(2, 2, 0, "in_place", False, True, ""), raised),
+        remembered=Remembered(generation=2, interruptions={1: newest(log)}),
+    )  # fmt: skip
+    assert {one.id for one in booked(out)} <= {1}
 
 
 @pytest.mark.parametrize(("generation", "cut"), [(3, True), (2, False)])

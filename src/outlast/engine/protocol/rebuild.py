@@ -244,6 +244,16 @@ class Rebuilding(Acting):
             out += self._on_exit(now_s, exited)
         return [*out, *self._records()]
 
+    def _take_up_error(self, now_s: float, member: Member, error: tuple[str, str]) -> list[Output]:
+        """It raised, and lives. Whether the last coordinator booked that, its interruptions tell."""
+        self._raised.add(member.rank)
+        self._user_error = error
+        known = self.interruptions.open
+        if any(member.pid in one.pids for one in known):
+            return []
+        self.stage = Stage.GATHERING if known and known[-1].generation == self.generation else Stage.REBUILDING  # it joins what came in its generation
+        return self._fault(now_s, member, Mechanism.EXCEPTION, None, *error, f"rank {member.rank} raised")
+
     def _resumed_meanwhile(self, now_s: float) -> list[Output]:
         """The first new step was committed while nobody coordinated: nobody says so again. Sharded: as far as all that hold a rank are there to tell."""
         told = [m for m in self.roster.members() if m.told == self.generation]
@@ -273,12 +283,10 @@ class Rebuilding(Acting):
         newest = max(plans, key=lambda plan: plan.generation, default=None)
         self._planned = newest.step if newest is not None else self._restart.step
         for member in self.roster.live():
-            if member.raised is not None and not self.interruptions.open:
-                self._raised.add(member.rank)
-                self._user_error = member.raised
-                self._fault(now_s, member, Mechanism.EXCEPTION, None, *member.raised, f"rank {member.rank} raised")
+            if member.raised is not None:
+                out += self._take_up_error(now_s, member, member.raised)
         if not self.interruptions.open:
-            self._fault(now_s, self.roster.holder(0), Mechanism.LOST_CONTACT, None, "", "", "")
+            out += self._fault(now_s, self.roster.holder(0), Mechanism.LOST_CONTACT, None, "", "", "")
         found = f"ranks {lost} had no process" if lost else "a regroup was under way"
         self.interruptions.excuse(reason=f"{found} when the coordinator was made anew, and why is lost with the one before")
         self.stage = Stage.GATHERING
