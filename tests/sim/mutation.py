@@ -246,8 +246,8 @@ FLIPPED = (
     "engine/protocol/interruptions.py", _EXITS, _OUTPOST, _HUB, _LEASE, _LINES, _HOUSING, _REBUILD, _NODES, _HEARING, "engine/placement.py",
 )  # fmt: skip
 SURVIVORS: dict[str, str] = {  # name of a mutant that lives, and that no unit test notices -> why it may
-    "hearing.py _judge: one.deadline_s": "Whom the coordinator judges is handed to `_on_hung` in the same call, and is neither sent nor written down; what is read "
-    "there is since when, and why. Only an agent's own finding is a message with a deadline in it.",
+    "hearing.py _judge: one.deadline_s": "Whom the coordinator judges is handed to `_on_hung` in the same call, and is neither sent nor written down; what "
+    "is read there is since when, and why. Only an agent's own finding is a message with a deadline in it.",
 }
 
 
