@@ -26,6 +26,21 @@ def draw_rehearsed(stream: Stream, options: Options, given: Mapping[str, Any]) -
     return (needed, faults) if some and all(getattr(needed, name) == value for name, value in given.items()) else None
 
 
+def draw_orphaned(stream: Stream, options: Options, given: Mapping[str, Any]) -> Drawn | None:
+    """A script without outlast calls on several nodes, and nothing but its coordinator dies, once or twice: it goes on. Drawn apart, as plays are."""
+    some, at_s, for_s, again, again_s = (
+        stream.chance(0.01),
+        stream.between(0.02, 3.0),
+        stream.pick((0.1, 0.5, 2.0)),
+        stream.chance(0.4),
+        stream.between(2.1, 5.0),
+    )
+    needed = _three_nodes(options, "plain", steps=60, beat_s=limits.BEAT_S)
+    faults = [PlannedFault("first", "lose_coordinator", None, at_s=at_s, for_s=for_s)]
+    faults += [PlannedFault("again", "lose_coordinator", None, at_s=at_s + again_s, for_s=for_s)] if again else []
+    return (needed, tuple(faults)) if some and all(getattr(needed, name) == value for name, value in given.items()) else None
+
+
 def _three_nodes(options: Options, way: str, **more: Any) -> Options:
     """Ranks 0 and 1 live on one node, ranks 2 and 3 on another, nobody on the third; but for what is said in `more`."""
     short: dict[str, Any] = {"ranks": 4, "nodes": 3, "spare_nodes": 1, "spares": 0, "steps": 24, "step_s": 0.05, "beat_s": 0.1, "checkpoint_every": 0}
