@@ -28,13 +28,8 @@ def draw_rehearsed(stream: Stream, options: Options, given: Mapping[str, Any]) -
 
 def draw_orphaned(stream: Stream, options: Options, given: Mapping[str, Any]) -> Drawn | None:
     """A script without outlast calls on several nodes, and nothing but its coordinator dies, once or twice: it goes on. Drawn apart, as plays are."""
-    some, at_s, for_s, again, again_s = (
-        stream.chance(0.01),
-        stream.between(0.02, 3.0),
-        stream.pick((0.1, 0.5, 2.0)),
-        stream.chance(0.4),
-        stream.between(2.1, 5.0),
-    )
+    some, at_s, for_s = stream.chance(0.01), stream.between(0.02, 3.0), stream.pick((0.1, 0.5, 2.0))
+    again, again_s = stream.chance(0.4), stream.between(2.1, 5.0)
     needed = _three_nodes(options, "plain", steps=60, beat_s=limits.BEAT_S)
     faults = [PlannedFault("first", "lose_coordinator", None, at_s=at_s, for_s=for_s)]
     faults += [PlannedFault("again", "lose_coordinator", None, at_s=at_s + again_s, for_s=for_s)] if again else []
