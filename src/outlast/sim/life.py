@@ -18,7 +18,7 @@ from outlast.sim.crews import Parted
 from outlast.sim.draws import Stream
 from outlast.sim.options import Options, draw_checkpoints, draw_hardware, draw_options, draw_pace, draw_policy, draw_stop
 from outlast.sim.partings import PARTINGS, draw_partings
-from outlast.sim.rehearsed import draw_orphaned, draw_rehearsed
+from outlast.sim.rehearsed import draw_rehearsed
 from outlast.sim.script import script_of
 from outlast.sim.strikes import STEP_MARKS
 from outlast.sim.world import World
@@ -242,7 +242,7 @@ def live(
         faults += draw_headless(Stream(seed, "headless"), options)
         faults = draw_alone(Stream(seed, "alone"), options) or draw_failing(Stream(seed, "failing"), options) or faults
         options, faults = draw_rehearsed(Stream(seed, "rehearsed"), options, given) or (options, faults)
-        options, faults = draw_orphaned(Stream(seed, "orphaned"), options, given) or (options, faults)
+        options, faults = draw_rehearsed(Stream(seed, "seldom"), options, given, seldom=True) or (options, faults)
     return lived(seed=seed, options=options, faults=faults, every_step=every_step, every_rank=every_rank, every_node=every_node)
 
 

@@ -15,25 +15,16 @@ from outlast.sim.draws import Stream
 from outlast.sim.options import Options
 
 CHANCE = 0.1
+SELDOM_CHANCE = 0.02
 FOR_EVER_S = 1e6
 Drawn = tuple[Options, tuple[PlannedFault, ...]]
 
 
-def draw_rehearsed(stream: Stream, options: Options, given: Mapping[str, Any]) -> Drawn | None:
-    """None: none is drawn, or what it needs is not what is `given`."""
-    some, play = stream.chance(CHANCE), stream.pick(PLAYS)
+def draw_rehearsed(stream: Stream, options: Options, given: Mapping[str, Any], *, seldom: bool = False) -> Drawn | None:
+    """None: none is drawn, or what it needs is not what is `given`. `seldom`: of those that are drawn apart, so that the others are drawn as before."""
+    some, play = stream.chance(SELDOM_CHANCE if seldom else CHANCE), stream.pick(SELDOM if seldom else PLAYS)
     needed, faults = play(stream, options)
     return (needed, faults) if some and all(getattr(needed, name) == value for name, value in given.items()) else None
-
-
-def draw_orphaned(stream: Stream, options: Options, given: Mapping[str, Any]) -> Drawn | None:
-    """A script without outlast calls on several nodes, and nothing but its coordinator dies, once or twice: it goes on. Drawn apart, as plays are."""
-    some, at_s, for_s = stream.chance(0.01), stream.between(0.02, 3.0), stream.pick((0.1, 0.5, 2.0))
-    again, again_s = stream.chance(0.4), stream.between(2.1, 5.0)
-    needed = _three_nodes(options, "plain", steps=60, beat_s=limits.BEAT_S)
-    faults = [PlannedFault("first", "lose_coordinator", None, at_s=at_s, for_s=for_s)]
-    faults += [PlannedFault("again", "lose_coordinator", None, at_s=at_s + again_s, for_s=for_s)] if again else []
-    return (needed, tuple(faults)) if some and all(getattr(needed, name) == value for name, value in given.items()) else None
 
 
 def _three_nodes(options: Options, way: str, **more: Any) -> Options:
@@ -148,7 +139,24 @@ def _returns_amid(stream: Stream, options: Options) -> Drawn:
     return _three_nodes(options, way), (cut, second)
 
 
+def _orphaned(stream: Stream, options: Options) -> Drawn:
+    """A script without outlast calls on several nodes, and nothing but its coordinator dies, once or twice: it goes on."""
+    at_s, for_s, again, again_s = stream.between(0.02, 1.5), stream.pick((0.1, 0.5, 2.0)), stream.chance(0.4), stream.between(2.1, 5.0)
+    faults = [PlannedFault("first", "lose_coordinator", None, at_s=at_s, for_s=for_s)]
+    faults += [PlannedFault("again", "lose_coordinator", None, at_s=at_s + again_s, for_s=for_s)] if again else []
+    return _three_nodes(options, "plain", steps=60, beat_s=limits.BEAT_S), tuple(faults)
+
+
+def _never_evaluates(stream: Stream, options: Options) -> Drawn:
+    """All but one have come to an evaluation, and wait there for the one that stands still between the step and that."""
+    way, step, rank, nodes = stream.pick(("in_place", "reenter", "sharded")), 1 + stream.below(6), stream.below(4), stream.pick((1, 3))
+    kind, mark = stream.pick(("hang", "hang", "deaf")), stream.pick(("committed", "phase"))
+    still = PlannedFault("first", kind, rank, mark=mark, nth=step if mark == "committed" else 1, for_s=FOR_EVER_S)
+    return _three_nodes(options, way, nodes=nodes, spare_nodes=nodes // 2, phase_after=step, beat_s=limits.BEAT_S), (still,)
+
+
 PLAYS: tuple[Callable[[Stream, Options], Drawn], ...] = (
     _node_of_the_dying, _image_lost, _image_alone, _store_moves, _head_of_the_dying, _only_the_plan_knows, _drain_outlives_its_head, _twice_anew, _back_in_time,
     _nobody_else, _returns_amid,
 )  # fmt: skip
+SELDOM: tuple[Callable[[Stream, Options], Drawn], ...] = (_orphaned, _never_evaluates)
