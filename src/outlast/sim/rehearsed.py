@@ -15,7 +15,7 @@ from outlast.sim.draws import Stream
 from outlast.sim.options import Options
 
 CHANCE = 0.1
-SELDOM_CHANCE = 0.02
+SELDOM_CHANCE = 0.03
 FOR_EVER_S = 1e6
 Drawn = tuple[Options, tuple[PlannedFault, ...]]
 
@@ -155,8 +155,18 @@ def _never_evaluates(stream: Stream, options: Options) -> Drawn:
     return _three_nodes(options, way, nodes=nodes, spare_nodes=nodes // 2, phase_after=step, beat_s=limits.BEAT_S), (still,)
 
 
+def _drain_of_the_last(stream: Stream, options: Options) -> Drawn:
+    """A node is to be emptied for ranks that were lost there, and while all stand still for that, all ranks elsewhere die: it has what there is."""
+    way, rank, step, more = stream.pick(("in_place", "reenter")), stream.below(4), 2 + stream.below(2), 3 + stream.below(4)
+    after_s, both = stream.pick((0.0, 0.0, 0.001)), stream.chance(0.8)
+    again = PlannedFault("again", "kill", rank, mark="", at_step=step + more)
+    elsewhere = [(rank + 2) % 4, (rank + 2) % 4 ^ 1][: 1 + both]
+    dying = [PlannedFault(f"last-{one}", "kill", one, mark="still", nth=3, after_s=after_s) for one in elsewhere]
+    return _three_nodes(options, way, policy="default", beat_s=0.3, step_s=0.2, phase_after=-1), (_killed(rank, step), again, *dying)
+
+
 PLAYS: tuple[Callable[[Stream, Options], Drawn], ...] = (
     _node_of_the_dying, _image_lost, _image_alone, _store_moves, _head_of_the_dying, _only_the_plan_knows, _drain_outlives_its_head, _twice_anew, _back_in_time,
     _nobody_else, _returns_amid,
 )  # fmt: skip
-SELDOM: tuple[Callable[[Stream, Options], Drawn], ...] = (_orphaned, _never_evaluates)
+SELDOM: tuple[Callable[[Stream, Options], Drawn], ...] = (_orphaned, _never_evaluates, _drain_of_the_last)

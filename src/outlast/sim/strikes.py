@@ -180,7 +180,8 @@ class Strikes:
         if stage is not Stage.STOPPING and (not rebuilt or any(one.resumed_s is None for one in world.interruptions.values())):
             self.in_recovery.append(fault.id)
         if not self.struck:
-            self._at_work = stage is Stage.TRAINING or world.coordinator.runs_plain
+            told = all(one.machine.generation == world.coordinator.generation for one in world.alive() if one.rank >= 0)
+            self._at_work = stage is Stage.TRAINING or (world.coordinator.runs_plain and told)
         self.struck.append((world.now_s, fault, worker))
 
     def _strike_thing(self, fault: PlannedFault) -> None:
