@@ -443,6 +443,8 @@ class Headquarters:
                 world.noted(output.record)
                 world.verdicts.noted(output.record)
             elif isinstance(output.record, Event):
+                if output.record.kind == "node_lost" and world.transfer is not None and world.transfer[2].name == output.record.data["node"]:
+                    self._image = -1, -1  # if the node comes back with it, nobody knows which phases are done in it
                 world.see(Written(output.record.kind, output.record.data, self.epoch))
                 world.verdicts.written(output.record)
             self._ledger.append((-math.inf if output.at_once else world.now_s, output.record))
