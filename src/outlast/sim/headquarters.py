@@ -340,6 +340,7 @@ class Headquarters:
             world.newest_begun = min(steps, default=world.newest_begun)
             if steps and min(steps) < committed:
                 world.rolled_back.append((committed, min(steps)))
+                self._image = -1, -1  # what was handed over before is of a past that is over
                 world.committed = min(steps)
             elif steps and any(before >= min(steps) > committed for before, _ in world.rolled_back):  # a node came back with what had been given up
                 world.committed = min(steps)
@@ -443,6 +444,8 @@ class Headquarters:
                 world.noted(output.record)
                 world.verdicts.noted(output.record)
             elif isinstance(output.record, Event):
+                if output.record.kind == "checkpoint_refused":
+                    self.read = -1, -1
                 if output.record.kind == "node_lost" and world.transfer is not None and world.transfer[2].name == output.record.data["node"]:
                     self._image = -1, -1  # if the node comes back with it, nobody knows which phases are done in it
                 world.see(Written(output.record.kind, output.record.data, self.epoch))
