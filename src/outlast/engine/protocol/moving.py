@@ -286,7 +286,8 @@ class Moving(Ending):
     def _clear(self, now_s: float, reason: str) -> list[Output]:
         """All are killed; once they are confirmed dead, all come anew from `self._restart`."""
         self.stage = Stage.CLEARING
-        out: list[Output] = [SetTimer("handover", None), *self._kill(now_s, self.roster.live(), reason)]
+        living = [member for member in self.roster.live() if not member.condemned]  # of the others the end is awaited
+        out: list[Output] = [SetTimer("handover", None), *self._kill(now_s, living, reason)]
         return [*out, *self._when_cleared(now_s)]
 
     def _when_cleared(self, now_s: float, *, looked: bool = False) -> list[Output]:
