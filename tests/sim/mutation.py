@@ -4,7 +4,7 @@
     python tests/sim/mutation.py --flips                 each condition of the files in FLIPPED, turned round
     python tests/sim/mutation.py --only heals_nobody     some of them
     python tests/sim/mutation.py --flips --sample 60     60 of them, spread evenly
-    python tests/sim/mutation.py --flips --again         only those that a seed is known to kill (killers.json), by that seed: a few minutes
+    python tests/sim/mutation.py --flips --again         only those that a seed is known to kill (killers.json), by that seed alone
 
 Each mutant is the package with one place changed; seeds run in it (mutant.py) until one breaks a rule, ends with an error, or does not
 end: then it is killed. A life that never comes to a condition is the same life when that is turned round, and is not lived again.
@@ -356,12 +356,17 @@ def fate_of(mutant: Mutant, *, seeds: list[int], count: int, lives: Path) -> Fat
     try:
         done = lived(changed, seeds, lives)
         if done.returncode:
-            return Fate(mutant, True, done.stdout.strip() if done.returncode == KILLED else done.stderr.strip().splitlines()[-1])
+            return Fate(mutant, True, _how(done))
         tested = _in_mutant(changed, "--tests", UNITS)
     except subprocess.TimeoutExpired:
         return Fate(mutant, True, "does not end")
     held = f"fails {tested.stdout.split()[-1]}" if tested.returncode else f"passes {UNITS}"
     return Fate(mutant, False, f"lives through {count:,} seeds; {len(seeds):,} come to it, {done.stdout.strip()} of these go another course; {held}")
+
+
+def _how(done: subprocess.CompletedProcess[str]) -> str:
+    """It was killed: by a rule, or by an error."""
+    return done.stdout.strip() if done.returncode == KILLED else done.stderr.strip().splitlines()[-1]
 
 
 def fates_of(mutants: list[Mutant], *, seeds: int, kept: Path | None) -> Iterator[Fate]:
@@ -377,7 +382,8 @@ def fates_of(mutants: list[Mutant], *, seeds: int, kept: Path | None) -> Iterato
         doing = set()
         for one in mutants:
             if one.name not in known:
-                there = _first([seed for seed, numbers in came_to if one.number in {-1, *numbers}], killers.get(one.name))
+                there = [seed for seed, numbers in came_to if one.number in {-1, *numbers}]
+                there.sort(key=lambda seed, one=one: seed != killers.get(one.name))  # type: ignore[misc]  # what killed it last is first
                 doing.add(pool.submit(fate_of, one, seeds=there, count=seeds, lives=lives))
         for done in as_completed(doing):
             fate = done.result()
@@ -385,10 +391,6 @@ def fates_of(mutants: list[Mutant], *, seeds: int, kept: Path | None) -> Iterato
                 with kept.open("a") as file:
                     file.write(json.dumps([fate.mutant.name, [fate.killed, fate.how]]) + "\n")
             yield fate
-
-
-def _first(seeds: list[int], killer: int | None) -> list[int]:
-    return [killer, *(seed for seed in seeds if seed != killer)] if killer in seeds and killer is not None else seeds
 
 
 def remembered() -> dict[str, int]:
@@ -413,7 +415,7 @@ def fate_again(mutant: Mutant, killer: int) -> Fate:
             return Fate(mutant, True, f"seed {killer}: does not end")
     if not done.returncode:
         return Fate(mutant, False, f"seed {killer} kills it no more")
-    return Fate(mutant, True, done.stdout.strip() if done.returncode == KILLED else f"seed {killer}: {done.stderr.strip().splitlines()[-1]}")
+    return Fate(mutant, True, _how(done))
 
 
 def fates_again(mutants: list[Mutant]) -> Iterator[Fate]:

@@ -11,7 +11,7 @@ from tests.sim.mutation import FLIPPED, NAMED, SURVIVORS, Mutant, conditions, re
 
 @pytest.mark.parametrize("mutant", NAMED, ids=lambda mutant: mutant.name)
 def test_a_mutant_has_its_place_and_is_a_program(mutant: Mutant) -> None:
-    ast.parse(mutant.changed())
+    assert ast.parse(mutant.changed()).body
 
 
 def test_each_mutant_has_a_name_of_its_own() -> None:

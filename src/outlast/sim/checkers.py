@@ -304,10 +304,17 @@ class NothingLost(Checker):
     of = (Planned,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, Planned) and seen.steps and min(seen.steps) < seen.committed and (seen.holders or seen.follow or seen.image == seen.committed):
-            who = f"ranks {list(seen.holders)} hold it" if seen.holders else f"ranks {list(seen.follow)} can go forward to it, as was planned"
-            who = who if seen.holders or seen.follow else "it lies handed over"
-            yield f"generation {seen.generation} goes back to step {min(seen.steps)}; step {seen.committed} is committed, and {who}"
+        if isinstance(seen, Planned) and seen.steps and min(seen.steps) < seen.committed and (why := _why_not_lost(seen)):
+            yield f"generation {seen.generation} goes back to step {min(seen.steps)}; step {seen.committed} is committed, and {why}"
+
+
+def _why_not_lost(seen: Planned) -> str:
+    """ "": nobody knows of anything that is left of the newest committed step."""
+    if seen.holders:
+        return f"ranks {list(seen.holders)} hold it"
+    if seen.follow:
+        return f"ranks {list(seen.follow)} can go forward to it, as was planned"
+    return "it lies handed over" if seen.image == seen.committed else ""
 
 
 class HandedOverOnce(Checker):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from outlast.model import limits
+from outlast.model.fault_plan import LINK_KINDS
 from outlast.model.terms import Rung
 from outlast.sim.checker import NEAR_S, Checker
 from outlast.sim.observations import KillOrdered, NothingMoves, Observation, Planned, Regrouped, RunOver, StepDone, Stretch
@@ -24,7 +25,6 @@ WAITS_S = {f"] in {waits_s:g} s": waits_s for waits_s in (limits.NODE_WAIT_S, li
     "cannot reach each other": limits.NODE_WAIT_S,
     "cannot be killed": limits.KILL_DEADLINE_S,
 }
-LINKS = {"part", "snap"}
 FREE = ("part", "snap", "freeze", "cut", "lag", "stop of an agent")  # what comes of these may be only a link's fault, and go on
 BORNE = (limits.SETUP_FAULTS_COUNT, limits.SAME_STEP_FAULTS_COUNT, limits.STANDSTILL_FAULTS_COUNT)
 
@@ -90,10 +90,12 @@ class Paid(Checker):
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, (StepDone, Stretch)):
             self._most = max(self._most, seen.step)
-        elif isinstance(seen, RunOver) and seen.spent is not None and seen.policy == "none" and (set(seen.kinds) <= LINKS or not set(FREE) & set(seen.kinds)):
+        elif isinstance(seen, RunOver) and seen.spent is not None and seen.policy == "none":
+            some_free = not set(FREE).isdisjoint(seen.kinds)
+            if some_free and not set(seen.kinds).issubset(LINK_KINDS):
+                return
             bought = [child for rung, child in seen.rungs if rung in (Rung.SPARE.value, Rung.RESPAWN.value, Rung.RESTART.value)]
-            all_paid = self._most < limits.REFILL_STEPS and not set(FREE) & set(seen.kinds)
-            least = len([child for child in bought if not child]) if all_paid else 0
+            least = len([child for child in bought if not child]) if self._most < limits.REFILL_STEPS and not some_free else 0
             undecided = len([rung for rung, _ in seen.rungs if not rung])  # whoever is given up is killed first
             if not least <= seen.spent <= len(bought) + undecided:
                 yield f"{seen.spent} tokens are spent, and {len(bought)} replacements or restarts were made, {len(bought) - sum(bought)} of them one by one"

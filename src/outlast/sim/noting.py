@@ -372,7 +372,6 @@ def _deadline_s(seen: FirstFault) -> float:
 
 
 NOTING: tuple[type[Checker], ...] = (
-    SaidOnce, Whole, Steady, Typed, Worded, SaysSinceWhen, InOrder, Charged, ChargedAgain, BackWhen, OverSoon,
-    ToldSince, Readable, KnewItsStep, WarnedOnce, SpareWasLost,
-    SaidWhatItIs, BackInTime,
+    SaidOnce, Whole, Steady, Typed, Worded, SaysSinceWhen, InOrder, Charged, ChargedAgain, BackWhen, OverSoon, ToldSince, Readable, KnewItsStep, WarnedOnce,
+    SpareWasLost, SaidWhatItIs, BackInTime,
 )  # fmt: skip

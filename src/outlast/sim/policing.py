@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from outlast.sim.checker import Checker
+from outlast.sim.endings import APART
 from outlast.sim.observations import Acted, Diagnosed, DrainPlanned, Observation, Planned, RunOver, StartedThere, StepDone, Stretch, Written
 
 SURE, TWICE = 0.8, 2
 MOVE = ("drain", "shrink")
-APART = ("lose_node", "cut", "lag", "freeze", "stop of an agent", "part", "snap")  # what of these strikes, a node may be out of reach, or needed
+NODES = set(APART) - {"lose_coordinator"}  # if one of these strikes, a node may be out of reach, or needed
 LEAVES_WITHIN = 8  # steps: its agent says once a tick how far it is, and a coordinator that is away comes again first
 
 
@@ -120,7 +121,7 @@ class DrainsSoon(Checker):
                 self._since = None
             elif seen.kind in ("node_draining", "node_departed"):
                 self._due.discard(node)
-        elif isinstance(seen, RunOver) and self._since is not None and not (seen.stop_asked or set(APART) & set(seen.kinds)):
+        elif isinstance(seen, RunOver) and self._since is not None and not (seen.stop_asked or NODES & set(seen.kinds)):
             steps = self._newest - self._since
             if self._due and steps > LEAVES_WITHIN:
                 yield f"nodes {', '.join(sorted(self._due))} were to be drained, and were not in the last {steps} steps"

@@ -63,8 +63,9 @@ NOBODY_TOLD = (
     "nothing tells them apart",  # where all stand at one place one has to go
     "a script that has made no outlast call",  # of one that is not at its first call yet
 )
-BY_NODE = ("lose_node", "freeze", "stop of an agent", "lag", "cut")  # what a node knows may be lost, or come late
-UNTOLD = ("lose_coordinator", "freeze", "stop of an agent", "lag", "cut")
+SILENT = ("freeze", "stop of an agent", "lag", "cut")
+UNTOLD = ("lose_coordinator", *SILENT)
+BY_NODE = ("lose_node", *SILENT)  # what a node knows may be lost, or come late
 WITHIN_MARKS = ("body", "reduced", "prepared", "voting", "passed", "applied")  # a snapshot has a deadline of its own, and so has what lies between two steps
 BEGAN_S = 100.0  # not 0: a time that somebody forgot is seen
 

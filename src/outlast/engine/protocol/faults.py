@@ -18,10 +18,12 @@ from outlast.model.terms import FailureClass, Mechanism
 class Faults(Moving):
     """Each fault is booked once, when it is first seen: a process that is condemned adds nothing by its death."""
 
-    def _fault(self, now_s: float, member: Member, mechanism: Mechanism, fault_s: float | None, error: str, traceback: str, reason: str) -> list[Output]:
+    def _fault(self, now_s: float, member: Member, mechanism: Mechanism, fault_s: float | None, error: str, traceback: str, reason: str,
+               *, joins: bool = False) -> list[Output]:  # fmt: skip
+        """`joins`: it is one event with the newest open interruption, as all are that come while a run gathers or leaves."""
         one_node = mechanism is Mechanism.LOST_NODE and self._node_faults > 0
         self._node_faults += self._several_end
-        same_event = (one_node or self.stage in (Stage.GATHERING, Stage.LEAVING)) and bool(self.interruptions.open)
+        same_event = (one_node or joins or self.stage in (Stage.GATHERING, Stage.LEAVING)) and bool(self.interruptions.open)
         first = not self.interruptions.open
         not_before = None if fault_s is not None else self._moved_s
         self.interruptions.fault(

@@ -229,13 +229,11 @@ class Rebuilding(Acting):
             plan = members[0].plan
             assert plan is not None
             self._planned = plan.step
-            out.append(SetTimer("spares", now_s + limits.SPARE_REFILL_DELAY_S))
-            out += self._stop_softly(now_s) if self._end is not None else []
+            out += self._goes_on(now_s)
         elif whole and not self.roster.outlast and all(m.running and not m.condemned for m in members):
             rare("a new coordinator finds a script without outlast calls at work")
             self.stage = Stage.STARTING  # in which it stays: nothing more is known of it than that it runs
-            out += [*self._resumed(now_s, now_s), SetTimer("spares", now_s + limits.SPARE_REFILL_DELAY_S)]
-            out += self._stop_softly(now_s) if self._end is not None else []
+            out += [*self._resumed(now_s, now_s), *self._goes_on(now_s)]
         else:
             out += self._not_whole(now_s, lost)
         if self._store is None:
@@ -244,6 +242,10 @@ class Rebuilding(Acting):
             out += self._on_exit(now_s, exited)
         return [*out, *self._records()]
 
+    def _goes_on(self, now_s: float) -> list[Output]:
+        """All are at work, and stay so; unless the run was to end after the step in flight."""
+        return [SetTimer("spares", now_s + limits.SPARE_REFILL_DELAY_S), *(self._stop_softly(now_s) if self._end is not None else [])]
+
     def _take_up_error(self, now_s: float, member: Member, error: tuple[str, str]) -> list[Output]:
         """It raised, and lives. Whether the last coordinator booked that, its interruptions tell."""
         self._raised.add(member.rank)
@@ -251,8 +253,8 @@ class Rebuilding(Acting):
         known = self.interruptions.open
         if any(member.pid in one.pids for one in known):
             return []
-        self.stage = Stage.GATHERING if known and known[-1].generation == self.generation else Stage.REBUILDING  # it joins what came in its generation
-        return self._fault(now_s, member, Mechanism.EXCEPTION, None, *error, f"rank {member.rank} raised")
+        joins = bool(known) and known[-1].generation == self.generation
+        return self._fault(now_s, member, Mechanism.EXCEPTION, None, *error, f"rank {member.rank} raised", joins=joins)
 
     def _resumed_meanwhile(self, now_s: float) -> list[Output]:
         """The first new step was committed while nobody coordinated: nobody says so again. Sharded: as far as all that hold a rank are there to tell."""
