@@ -6,6 +6,7 @@
     │   └── StateError          2: something in run.state(...) cannot be saved or restored
     ├── CapacityError           1: memory, disk or processes do not suffice, and how much would
     ├── CorruptError            1: bytes that do not match their checksum or schema
+    ├── DivergedError           1: state that was the same on all ranks is not so any more
     ├── RunFolderError          2: the run folder is in use, missing, or of another version
     └── RunFailed               1: the run ended with a verdict
 
@@ -49,6 +50,10 @@ class CapacityError(OutlastError):
 
 
 class CorruptError(OutlastError):
+    pass
+
+
+class DivergedError(OutlastError):
     pass
 
 

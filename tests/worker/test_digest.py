@@ -116,7 +116,7 @@ def shard(rank: int, folder: str) -> dict[str, Any]:
     model, optimizer, state = make(2)
     text, tensors = state.shared_tensors()
     saved = {name: tensor.clone() for name, tensor in tensors.items()}
-    private = state.private_tensors()
+    private = state.private.tensors()
     private = (private[0], {name: tensor.clone() for name, tensor in private[1].items()})
     shards = state.shards()
     trained(model, optimizer, 2)
@@ -126,7 +126,7 @@ def shard(rank: int, folder: str) -> dict[str, Any]:
         again, optimizer, state = make(steps)
         _, shared = state.bytes_needed()
         state.load_shared(text, saved)
-        state.load_private(*private)
+        state.private.load(*private)
         assert sum(tensor.nbytes for tensor in saved.values()) <= shared
         trained(again, optimizer, 2)
         out[f"restored_{steps}"] = digest(state)

@@ -172,11 +172,11 @@ class Training:
 
     def save(self) -> Any:
         """Copies, as an image would hold them."""
-        both = (self.state.private_tensors(), self.state.shared_tensors())
+        both = (self.state.private.tensors(), self.state.shared_tensors())
         return [(text, {name: tensor.clone() for name, tensor in tensors.items()}) for text, tensors in both]
 
     def load(self, saved: Any) -> None:
-        self.state.load_private(*saved[0])
+        self.state.private.load(*saved[0])
         self.state.load_shared(*saved[1])
 
 
@@ -421,11 +421,11 @@ def test_a_saved_state_of_another_model_is_refused_by_name_before_anything_is_wr
     with pytest.raises(StateError, match="schedulers"):
         state.load_shared(*saved[1])
     with pytest.raises(StateError, match="holds objects"):
-        state.load_private(*saved[0])
+        state.private.load(*saved[0])
     with pytest.raises(StateError, match=r"model\.weight is not among"):
         State(model=other).load_shared(State().shared_tensors()[0], saved[1][1])
     with pytest.raises(CorruptError):
-        state.load_private("[", {})
+        state.private.load("[", {})
     assert torch.equal(before, other.weight)
 
 
@@ -454,27 +454,27 @@ def test_private_state_that_moved_in_the_tail_is_noticed() -> None:
     training = Training()
     plain = State(model=training.model)
     for move in (lambda: torch.rand(1), lambda: training.model.seen.add_(1), lambda: setattr(training.model, "mean", torch.ones(6))):
-        plain.private_tensors()
-        assert not plain.private_moved()
+        plain.private.tensors()
+        assert not plain.private.moved()
         move()
-        assert plain.private_moved()
-    plain.private_tensors()
+        assert plain.private.moved()
+    plain.private.tensors()
     training.model.seen.add_(1)
-    assert not plain.random_moved()
+    assert not plain.private.random_moved()
     with_object = State(tally=training.tally)
-    with_object.private_tensors()
+    with_object.private.tensors()
     training.tally.add(1.0)
-    assert with_object.private_moved()
+    assert with_object.private.moved()
 
 
 def test_a_buffer_registered_in_forward_is_kept_from_then_on() -> None:
     net = nn.Sequential(nn.Linear(2, 2))
     state = State(model=net)
-    assert "model.late" not in state.private_tensors()[1]
+    assert "model.late" not in state.private.tensors()[1]
     state.begin()
     net.register_buffer("late", torch.ones(2))
     state.roll_back()
-    assert "model.late" in state.private_tensors()[1]
+    assert "model.late" in state.private.tensors()[1]
 
 
 def test_a_module_that_runs_but_is_not_registered_is_named() -> None:

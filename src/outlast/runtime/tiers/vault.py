@@ -155,6 +155,28 @@ class Vault:
         _, slot, seal = max(found)
         return area.read(slot, seal)
 
+    def images(self, rank: int, step: int) -> list[tuple[int, Image]]:
+        """Return every verified image of `step` with its slot: views, good until the slot is written again.
+
+        Raises CorruptError where there is none; one that is damaged is left out if another is whole.
+        """
+        area = self._area(rank)
+        found: list[tuple[int, Image]] = []
+        damaged: CorruptError | None = None
+        for slot, seal in area.sealed().items():
+            if seal.step == step:
+                try:
+                    found.append((slot, area.read(slot, seal)))
+                except CorruptError as error:
+                    damaged = error
+        if found:
+            return found
+        raise damaged or CorruptError(f"the vault holds no sealed image of rank {rank} at step {step}", hint=f"it holds steps {list(self.steps(rank))}")
+
+    def unseal(self, rank: int, slot: int) -> None:
+        """Take one seal away; the other slot stays."""
+        self._area(rank).unseal(slot)
+
     def reserve_transfer(self, nbytes: int) -> None:
         """Room for one image of replicated state of `nbytes`. Raises CapacityError."""
         self._make_room(self._transfers[0], nbytes)

@@ -1,29 +1,34 @@
 """Between a rank's state and the vault: what is sealed when, and where state comes from when a rank attaches or is healed.
 
-Under replicated state a rank's image holds its private state only, sealed before the vote of the step. Under
-sharded state it holds the shards as well, sealed after apply.
+Under replicated state a rank's image holds its private state only, sealed before the vote of the step, and again where the script
+has moved any of it by the time the next step or a phase begins. Under sharded state it holds the shards as well, and is sealed when
+the next step begins. So what a rank's state is when a step begins is what its successor begins that step with.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from outlast.errors import CorruptError, Reenter
+from outlast.errors import CorruptError, DivergedError, Reenter
+from outlast.model.limits import SLOTS_COUNT
 from outlast.model.messages import Regroup
 from outlast.model.terms import Cause, Phase
 from outlast.runtime import clock
 from outlast.runtime.tiers.image import Image, Piece, TensorSpec
-from outlast.runtime.worker import ddp
+from outlast.runtime.worker import ddp, sameness
 from outlast.runtime.worker.checkpoints import Checkpoints, load_checkpoint
 from outlast.runtime.worker.membership import Membership
+from outlast.runtime.worker.place import BEGUN, PREPARED, Place, best
+from outlast.runtime.worker.private import described
 from outlast.runtime.worker.state import State
 from outlast.runtime.worker.tensors import Pieces, to_tensor, view_of
 from outlast.runtime.worker.undo import Undo
 
-_PRIVATE, _SHARED, _TEXT = "private/", "shared/", "text"
+_PRIVATE, _SHARED, _MOVERS, _TEXT = "private/", "shared/", "movers/", "text"
 _SLACK = 1.25  # loader positions and tree texts may grow
 _SLACK_BYTES = 256 << 10
 
@@ -38,7 +43,11 @@ class Attachment:
         self.undo = Undo(membership.session, state)
         self.accumulate = accumulate
         self._strangers: list[str] = []
-        self._private, self._shared = Pieces(), Pieces()
+        self._private, self._shared, self._movers = Pieces(), Pieces(), Pieces()
+        self._watch = sameness.Watch(state)
+        self._place: tuple[int, Place] | None = None  # step and place of the newest private image that this process has sealed
+        self._slot = -1  # the one that holds the newest private image; the next is sealed in the other
+        self._agreed: frozenset[str] = frozenset()  # movers that were the same on all ranks in the newest vote
         self.sealed = -1  # newest step whose image this rank has sealed
         self.due = -1  # newest step whose image it has to seal before anybody goes on
         self.snapshot_every = int(membership.session.spec.options.get("snapshot_every", 1)) if membership.session is not None else 1
@@ -65,6 +74,7 @@ class Attachment:
                 self._freeze()
                 began_s = clock.now_s()
                 self._restore(plan)
+                self._compare_at_start(plan)
                 return self._ready(plan, restore_s=clock.now_s() - began_s)
             except Exception as error:  # boundary: a peer was lost meanwhile; anything else ends this process
                 if not member.is_victim(error):
@@ -118,7 +128,9 @@ class Attachment:
         elif self.state.sharded:
             self.seal(step)
         else:
-            self._seal_private(step)
+            self._seal_private(step, Place(BEGUN, 0))
+        if not self.state.sharded:
+            self.state.private.tensors()  # what moves is told from here on
         self.register()
         session.do(lambda machine: machine.joined(plan, group_s=0.0, restore_s=restore_s))
         self.mark("joined")
@@ -136,6 +148,7 @@ class Attachment:
         else:
             way = "respawn"
             note = notes[0] if notes else "" if self.state.sharded else "the script makes collectives of its own before run.steps"
+            note = "the ranks hold different parameters" if self.state.own else note
             note += "; put the training into a function and give it to outlast.main, so that survivors need not start anew"
         member.register(way=way, sharded=self.state.sharded, exact=True, note=note.lstrip("; ") if way == "respawn" else "")
 
@@ -151,31 +164,47 @@ class Attachment:
         assert session is not None
         session.enter(Phase.REGROUP, cause=Cause.RESTORE)
         self.mark("restoring")
+        image = None
         if plan.replicated in ("donor", "transfer"):
             generation = plan.generation if plan.replicated == "donor" else None
             image = session.vault.read_transfer(generation, plan.step)
-            self.undo.on = image.metadata.get("undo") == "1"
+            self.undo.take_over(image.metadata)
             self._load(image, shared=True, private=False)
         if plan.checkpoint:
             load_checkpoint(plan.checkpoint, self.member.rank(), self.member.world_size, self._load_parts)
         elif plan.private == "slot":
-            self._load_slot(plan.step)
+            self._load_slot(plan, image)
 
-    def _load_slot(self, step: int) -> None:
-        """This rank's own image. A corrupt one is struck out, and the next plan is for an older step."""
+    def _load_slot(self, plan: Regroup, donated: Image | None) -> None:
+        """Load this rank's own image. A corrupt one is struck out, and the next plan is for an older step."""
         session = self.member.session
         assert session is not None
+        rank, begun = self.member.rank(), not plan.replay
         try:
-            image = session.vault.read(self.member.rank(), step)
+            slot, image, place = best(session.vault.images(rank, plan.step), begun=begun, phases=plan.phases)
         except CorruptError as error:
-            session.warn(f"rank {self.member.rank()}: {error}")
+            session.warn(f"rank {rank}: {error}")
             if self.state.sharded:
-                session.vault.forget_step(self.member.rank(), step)
-                session.machine.sealed = session.vault.steps(self.member.rank())
+                session.vault.forget_step(rank, plan.step)
+                session.machine.sealed = session.vault.steps(rank)
                 raise
-            self._load_older(step)
+            self._load_older(plan.step)
             return
-        self._load(image, shared=self.state.sharded, private=True)
+        self._slot = slot
+        shared = _SHARED + _TEXT in image.tensors
+        self.state.own = self.state.own or (shared and not self.state.distributed)
+        self._load(image, shared=shared, private=True)
+        if donated is not None and not place.is_where(begun=begun, phases=plan.phases):
+            self._take_movers(donated, plan.step)
+
+    def _take_movers(self, donated: Image, step: int) -> None:
+        """This rank was lost between the vote of `step` and what comes after: what moved there is taken from the peer that hands over."""
+        session = self.member.session
+        assert session is not None
+        unknown = self.state.private.load_movers(*_part(donated, _MOVERS, to_tensor))
+        if unknown:
+            what = f"rank {self.member.rank()} was lost after the vote of step {step} and before what follows it"
+            session.warn(f"{what}: {described(unknown)} may have changed there and come from a peer that may differ: not bit-exact from here on")
 
     def _load_older(self, step: int) -> None:
         """Replicated state is whole; only this rank's random state and loader position come from an older step."""
@@ -196,12 +225,56 @@ class Attachment:
 
     def _load(self, image: Image, *, shared: bool, private: bool) -> None:
         # Both copy what they are given; of what is private some is kept as it comes.
-        for prefix, wanted, load, tensor_of in ((_SHARED, shared, self.state.load_shared, view_of), (_PRIVATE, private, self.state.load_private, to_tensor)):
-            if wanted:
-                text = bytes(image.tensors[prefix + _TEXT][1]).decode()
-                tensors = {name[len(prefix) :]: tensor_of(spec, data) for name, (spec, data) in image.tensors.items() if name.startswith(prefix)}
-                tensors.pop(_TEXT)
-                load(text, tensors)
+        if shared:
+            self.state.load_shared(*_part(image, _SHARED, view_of))
+        if private:
+            self.state.private.load(*_part(image, _PRIVATE, to_tensor))
+
+    # --- is replicated state the same on all ranks? ------------------------------------------------------
+
+    def _compare_at_start(self, plan: Regroup) -> None:
+        """All ranks attach together, to what the script made or a checkpoint holds: look what differs, and look again after the first step."""
+        together = plan.replicated not in ("donor", "transfer") and self.member.world_size > 1
+        if together and not self.state.sharded:
+            self.undo.unproven = True
+            self._compare(plan.step)
+
+    def compare_after_first(self, step: int) -> None:
+        """The first step is applied and not committed: what has become different by it is this rank's own, too."""
+        if self.undo.unproven and not self.state.sharded:
+            self._compare(step)
+            if self.state.own:
+                self.register()
+
+    def _compare(self, step: int) -> None:
+        with self.member.guards.ours():
+            found = sameness.compare(self.state)
+        if found is None:
+            return
+        session = self.member.session
+        assert session is not None
+        self.state.own = True
+        for older in session.vault.steps(self.member.rank()):  # images without these tensors
+            session.vault.forget_step(self.member.rank(), older)
+        with self.member.refusing():
+            self._reserve()
+        if self.member.rank() == 0:
+            mib = sum(self.state.bytes_needed()) / 2**20
+            when = "from the start" if not step else f"after step {step}"
+            session.warn(
+                f"{found} differ between ranks {when}: each rank's parameters and optimizer state are its own, "
+                f"and are sealed at each step ({mib:.1f} MiB per rank and image)"
+            )
+
+    def find_divergence(self, step: int) -> None:
+        """A vote has found that ranks differ in what they watched. Raises DivergedError unless that was a false alarm."""
+        with self.member.guards.ours():
+            found = sameness.compare(self.state)
+        if found is not None:
+            raise DivergedError(
+                f"at step {step}, {found} of {_those(found.ranks)} are not what the other ranks hold, though all were the same before",
+                hint="restart from a checkpoint of an earlier step; what is meant to differ between ranks has to differ by the end of the first step",
+            )
 
     # --- sealing -----------------------------------------------------------------------------------------
 
@@ -212,29 +285,76 @@ class Attachment:
         own = private + (shared if self.state.sharded else 0)
         session.vault.reserve(self.member.rank(), int(own * _SLACK) + _SLACK_BYTES, self.member.local_world_size)
         if not self.state.sharded and self.member.rank() % self.member.local_world_size == 0:
-            session.vault.reserve_transfer(int(shared * 1.02) + _SLACK_BYTES)
+            session.vault.reserve_transfer(int((shared + private) * 1.02) + _SLACK_BYTES)
 
-    def prepare(self, step: int) -> None:
-        """Before the vote: private state of `step`, sealed. Sharded state is sealed whole, after apply."""
+    def prepare(self, step: int, place: Place) -> None:
+        """Before the vote: private state of `step`, sealed. Sharded state is sealed whole, when the next step begins."""
         session = self.member.session
         assert session is not None
         if not self.state.sharded:
-            self._seal_private(step)
+            if place.kind != PREPARED:  # a late vote: what has moved since `note_private` is noted before that is forgotten
+                self.state.private.moved()
+            self._seal_private(step, place)
         session.do(lambda machine: machine.now_prepared(step=step))
 
-    def seal_tail(self, step: int) -> None:
-        """After the block's tail: again, if the tail drew random numbers or moved a scheduler (traps 8)."""
-        if self.state.private_moved():
-            self._seal_private(step)
+    def note_private(self) -> None:
+        """Note what is private now, without sealing it, to see what moves from here on."""
+        if not self.state.sharded:
+            self.state.private.tensors()
 
-    def _seal_private(self, step: int) -> None:
+    def keys(self, step: int) -> tuple[float, float]:
+        """Return what the vote of `step` compares: movers, and a piece of replicated state."""
+        if self.state.sharded:
+            return 0.0, 0.0
+        watched = self._watch.key(step)
+        return self.state.private.movers_key(), -watched if self.undo.on else watched
+
+    def movers_voted(self, *, same: bool) -> None:
+        """A vote has passed: the movers are the same on all ranks, or from the next step on all vote late."""
+        movers = self.state.private.movers
+        self._agreed = frozenset(movers) if same else frozenset()
+        if movers and not same and not self.state.sharded:
+            self.undo.want_for_movers()
+
+    def settle(self, step: int, place: Place, *, last: bool) -> None:
+        """The script is behind `step` and at `place`: seal what has changed since the newest image."""
+        session = self.member.session
+        assert session is not None
+        if not self.state.sharded:
+            # Where parts are known to move here at times, the image has to say that this was waited for.
+            if self.state.private.moved() or (self.state.private.movers and self._place != (step, place)):
+                self._seal_private(step, place)
+        elif place.kind == BEGUN and self.sealed != step and not self.member.broken and self._seals_at(step, last=last):
+            session.enter(Phase.SNAPSHOT, cause=Cause.STALL)
+            self.seal(step)
+            session.enter(Phase.BETWEEN, cause=Cause.OTHER)
+
+    def prepare_phase(self, step: int, phases: int) -> None:
+        """A phase is done here, and about to be voted on: seal what it has changed, beside what was sealed when it began."""
+        if not self.state.sharded:
+            self._seal_private(step, Place(PREPARED, phases))
+
+    def forget_phase(self) -> None:
+        """The phase did not pass, and was taken back: what `prepare_phase` sealed is of no time."""
+        session = self.member.session
+        assert session is not None
+        if not self.state.sharded:
+            session.vault.unseal(self.member.rank(), self._slot)
+            self._slot, self._place = 1 - self._slot, None
+            self.note_private()
+
+    def _seal_private(self, step: int, place: Place) -> None:
+        """Into the slot beside the newest image, so that one is whole at any time."""
         session = self.member.session
         assert session is not None
         session.mark("sealing", step)
-        session.vault.write(self.member.rank(), generation=self.member.generation, step=step, pieces=self._private_pieces(), metadata={})
+        slot = 1 - self._slot if self._slot >= 0 else step % SLOTS_COUNT
+        pieces = self._private_pieces()
+        session.vault.write(self.member.rank(), generation=self.member.generation, step=step, pieces=pieces, metadata=place.metadata(), slot=slot)
+        self._slot, self._place = slot, (step, place)
         self.sealed = self.due = step
 
-    def seals_at(self, step: int, *, last: bool) -> bool:
+    def _seals_at(self, step: int, *, last: bool) -> bool:
         """Sharded: whether `step` gets an image. `last`: no step follows it for now."""
         return last or step % self.snapshot_every == 0
 
@@ -261,7 +381,7 @@ class Attachment:
         return [*self._private_pieces(), *(self._shared_pieces() if with_shared else [])]
 
     def _private_pieces(self) -> list[Piece]:
-        return _named(_PRIVATE, self._private, *self.state.private_tensors())
+        return _named(_PRIVATE, self._private, *self.state.private.tensors())
 
     def _shared_pieces(self) -> list[Piece]:
         return _named(_SHARED, self._shared, *self.state.shared_tensors())
@@ -305,7 +425,8 @@ class Attachment:
     def _write_transfer(self, generation: int, step: int) -> None:
         session = self.member.session
         assert session is not None
-        session.vault.write_transfer(generation, step, self._shared_pieces(), {"undo": str(int(self.undo.on))})
+        pieces = [*self._shared_pieces(), *_named(_MOVERS, self._movers, *self.state.private.movers_tensors(self._agreed))]
+        session.vault.write_transfer(generation, step, pieces, self.undo.metadata())
         session.do(lambda machine: machine.donated(step=step))
 
     # --- the first step ----------------------------------------------------------------------------------
@@ -323,6 +444,16 @@ class Attachment:
     def after_rehearsal(self) -> None:
         for parameter in self.state.parameters.values():
             parameter.grad = None
+
+
+def _part(image: Image, prefix: str, tensor_of: Callable[[TensorSpec, memoryview], torch.Tensor]) -> tuple[str, dict[str, torch.Tensor]]:
+    """Return the text and the tensors under `prefix`."""
+    tensors = {name[len(prefix) :]: tensor_of(spec, data) for name, (spec, data) in image.tensors.items() if name.startswith(prefix) and name != prefix + _TEXT}
+    return bytes(image.tensors[prefix + _TEXT][1]).decode(), tensors
+
+
+def _those(ranks: tuple[int, ...]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
 
 
 def _named(prefix: str, views: Pieces, text: str, tensors: dict[str, torch.Tensor]) -> list[Piece]:

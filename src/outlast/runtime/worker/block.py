@@ -1,7 +1,8 @@
 """The block of a step, `with step:`, from its first line to the verdict: may it be committed?
 
-The hook in front of the first optimizer call prepares and votes. A block that calls no optimizer, or whose step keeps an undo copy,
-votes at its end. What the block swallowed though it was not for it counts against the step all the same.
+The hook in front of the first optimizer call prepares and votes. A block that calls no optimizer votes at its end. A step
+that keeps an undo copy votes later still, when the next step or a phase is asked for (`vote`, see undo.py). What the block
+swallowed though it was not for it counts against the step all the same.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from outlast.model.terms import Phase
 from outlast.runtime.worker.attach import Attachment
 from outlast.runtime.worker.exits import BackwardExits
 from outlast.runtime.worker.hooks import OptimizerHooks
+from outlast.runtime.worker.place import PREPARED, Place
 from outlast.runtime.worker.poll import Poll
 from outlast.runtime.worker.step import Step
 from outlast.runtime.worker.survivor import Survivor
@@ -56,12 +58,12 @@ class Block:
         self.current, step.left = None, True
 
     def objection(self, step: Step) -> BaseException | None:
-        """After a block that ended without an error: why it cannot be committed all the same. Votes if that is still to be done."""
+        """Say why a block that ended without an error cannot be committed all the same. Votes if that is due by now."""
         if (swallowed := self._swallowed()) is not None:
             return swallowed
-        if not self._passed:
+        if not self._passed and not self._attachment.undo.on:
             try:
-                self._settle_vote(step)
+                self.vote(step, Place(PREPARED, 0))
             except StepInterrupted as interrupted:
                 return interrupted
         if self._unseen:
@@ -97,29 +99,32 @@ class Block:
             raise swallowed
         if undo.on:
             undo.keep()
-            return
-        self._settle_vote(self.current)
-        session.enter(Phase.APPLY)
-        if not undo.wanted:
+            self._attachment.note_private()
+        else:
+            self.vote(self.current, Place(PREPARED, 0))
+        session.enter(Phase.APPLY, learn=undo.on)
+        if not undo.goes_on:
             self._member.guards.local_only(True, since=self._hooks.first_line)
 
     def _backward_after_optimizer(self) -> None:
         self._member.guards.local_only(False)
         if self._counts:
-            self._attachment.undo.want(self._hooks.first_line)
+            self._attachment.undo.want_for_backward(self._hooks.first_line)
 
     # --- the vote ------------------------------------------------------------------------------------------
 
-    def _settle_vote(self, step: Step) -> None:
-        """Prepare and vote. Returns when the step may be applied; raises StepInterrupted when it is to be repeated."""
+    def vote(self, step: Step, place: Place) -> None:
+        """Prepare and vote; the script is at `place`. Returns when the step may be committed; raises StepInterrupted when it is to be repeated."""
         session = self._member.session
         assert session is not None
         try:
-            self._attachment.prepare(step.number)
+            self._attachment.prepare(step.number, place)
             session.mark("prepared", step.number)
-            session.enter(Phase.VOTE, learn=True)
+            session.enter(Phase.VOTE, learn=place.kind == PREPARED)  # else it comes from the script's own code between two steps
             session.mark("voting", step.number)
             outcome = self._poll.cast(step)
+            if not outcome.same_watched:
+                self._attachment.find_divergence(step.number)
         except OutlastError as error:
             self._member.refuse(error)
         except Exception as error:  # boundary: a peer was lost during the vote; every other error of it is a bug and shows as a crash loop

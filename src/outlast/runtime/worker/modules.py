@@ -69,6 +69,13 @@ class Modules:
         """Cheap evidence of a change: which tensor each buffer is, and how often it was changed in place. Blind to writes through .data and NumPy."""
         return [(id(buffer), buffer._version) for buffer in self.live()]
 
+    def moved(self, before: list[tuple[int, int]], now: list[tuple[int, int]]) -> list[str]:
+        """Return the names of the buffers whose marks differ; of all of them where one was registered in between."""
+        names = [name for module, key, name in self._places if module._buffers.get(key) is not None]
+        if not len(before) == len(now) == len(names):
+            return names
+        return [name for name, old, new in zip(names, before, now, strict=True) if old != new]
+
     @property
     def has_extra(self) -> bool:
         """Whether any module gives something by get_extra_state()."""

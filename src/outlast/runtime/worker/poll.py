@@ -8,7 +8,7 @@ from outlast.model.messages import Regroup
 from outlast.runtime.worker.attach import Attachment
 from outlast.runtime.worker.logbook import Logbook
 from outlast.runtime.worker.step import Step
-from outlast.runtime.worker.vote import Ballot, vote
+from outlast.runtime.worker.vote import Ballot, Outcome, vote
 
 
 class Poll:
@@ -23,26 +23,32 @@ class Poll:
 
     # --- voting ---
 
-    def cast(self, step: Step | None) -> Ballot:
+    def cast(self, step: Step | None) -> Outcome:
         """Vote for `step`, or between steps. Raises what torch raises when a peer is lost; then nothing is known of the others."""
-        session = self._member.session
+        session, attachment = self._member.session, self._attachment
         assert session is not None
-        return vote(self._member, Ballot(self._attachment.sealed >= self._attachment.due, session.machine.stop is not None, *self._logbook.pending(step)))
+        sealed, stop = attachment.sealed >= attachment.due, session.machine.stop is not None
+        movers, watched = attachment.keys(step.number) if step is not None else (0.0, 0.0)
+        return vote(self._member, Ballot(sealed, stop, *self._logbook.pending(step), movers=movers, watched=watched))
 
-    def count(self, outcome: Ballot, step: Step | None) -> None:
+    def count(self, outcome: Outcome, step: Step | None) -> None:
         """Act on what the vote said besides passing. Runs on-commit work."""
         if outcome.stop:
             self.stopping = True
+        if step is not None:
+            self._attachment.movers_voted(same=outcome.same_movers)
         self._deliver(outcome, step)
         if outcome.sealed:
             self._commit_upto(self._attachment.sealed)
 
     def alone(self, step: Step) -> None:
         """Without a launcher: only what was logged is exchanged, under torchrun."""
-        ballot = Ballot(True, False, *self._logbook.pending(step))
-        self._deliver(vote(self._member, ballot) if self._member.world_size > 1 else ballot, step)
+        current, earlier = self._logbook.pending(step)
+        several = self._member.world_size > 1
+        outcome = vote(self._member, Ballot(True, False, current, earlier)) if several else Outcome(True, False, current, earlier)
+        self._deliver(outcome, step)
 
-    def _deliver(self, outcome: Ballot, step: Step | None) -> None:
+    def _deliver(self, outcome: Outcome, step: Step | None) -> None:
         self._logbook.deliver(outcome.current, outcome.earlier, step, rank=self._member.rank(), world=self._member.world_size)
 
     # --- what waits for the next vote ---

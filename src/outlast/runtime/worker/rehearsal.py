@@ -23,7 +23,6 @@ class Rehearsal:
         self._attachment = attachment
         self._batches = batches
         self._replaying = False
-        self._finishes = False  # ... and the others leave its block only now
         self._phases_to_skip = 0  # of those behind the replayed step: done by the others
         self._counted_before = 0
 
@@ -35,17 +34,9 @@ class Rehearsal:
 
     def replay(self, plan: Regroup) -> Iterator[Step]:
         """The last committed step, and the phases behind it that are done."""
-        self._replaying, self._phases_to_skip, self._finishes = True, plan.phases, plan.finish
+        self._replaying, self._phases_to_skip = True, plan.phases
         yield from self._step(plan.step)
         self._replaying = False
-
-    def ends_with_block(self) -> bool:
-        """The block of a step done for nothing is over. True: the others stand at its end, and nothing is for nothing any more."""
-        if not self._finishes:
-            return False
-        self._finishes = False
-        self._end()
-        return True
 
     def ends_before_phase(self) -> bool:
         """A phase is entered while this runs. True: it is the first that the others have not done, and nothing is for nothing any more."""

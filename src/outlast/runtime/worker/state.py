@@ -2,14 +2,16 @@
 
     kind        what                                                               where
     shared      parameters; optimizer tensors and hyper-parameters;                `shared_tensors`, `load_shared`
-                schedulers; grad scalers. Replicated, or (DTensors) this rank's shards
-    private     module buffers, random state, the loader's position,               `private_tensors`, `load_private`
+                schedulers; grad scalers. Replicated, this rank's shards
+                (DTensors), or this rank's own (values that differ by rank)
+    private     module buffers, random state, the loader's position,               `private` (private.py)
                 generators, objects with state_dict()
 
 Schedulers and scalers move after the optimizer, in the tail of a step, and are the same on all ranks: so a rank that is replaced
 takes them from the peer that gives the parameters, which has run that tail, and not from its own image, which was sealed before it.
 
-Both are given as JSON text and live tensors, so copy them before the next step. A rank is made whole by `load_private` and `load_shared`.
+Both are given as JSON text and live tensors, so copy them before the next step. A rank is made whole by `private.load` and
+`load_shared`.
 
 Not kept: attributes of modules that are neither parameters nor buffers, gradients carried over from one step into the next,
 requires_grad, training mode, and random generators that were not registered.
@@ -17,11 +19,9 @@ requires_grad, training mode, and random generators that were not registered.
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,22 +29,13 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from outlast.errors import CorruptError, StateError
+from outlast.errors import StateError
 from outlast.model.limits import SHAPES_LOOK_STEPS, STATE_TEXT_BYTES, TENSOR_HEADER_BYTES
 from outlast.runtime.worker import modules, optim_state, random_state, tree
 from outlast.runtime.worker.hooks import scaler_reset
 from outlast.runtime.worker.loaders import BatchSource, open_source
+from outlast.runtime.worker.private import UNLIKE, Part, PrivateState, own
 from outlast.runtime.worker.sharding import Shard, is_distributed, is_sharded, local, shard_of
-
-_UNLIKE = "it was saved by a run.state(...) with other arguments"
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Something small that is read and set as plain data."""
-
-    get: Callable[[], Any]
-    put: Callable[[Any], None]
 
 
 class State:
@@ -55,68 +46,33 @@ class State:
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
         self.scalers: dict[str, torch.amp.GradScaler] = {}
         self.source: BatchSource | None = None
-        self._schedulers: dict[str, _Part] = {}
-        self._objects: dict[str, _Part] = {}
+        self._schedulers: dict[str, Part] = {}
+        self._objects: dict[str, Part] = {}
         nets: dict[str, nn.Module] = {}
         for name, value in self.given.items():
             self._sort(name, value, nets)
         self.modules = modules.Modules(nets)
         self.parameters: dict[str, torch.Tensor] = dict(self.modules.parameters)
         self._add_loose_parameters()
-        self.sharded = any(is_sharded(parameter) for parameter in self.parameters.values())
+        self.private = PrivateState(self.modules, self._objects, self.source)
+        self.distributed = any(is_sharded(parameter) for parameter in self.parameters.values())
+        self.own = False  # tensors of the shared half differ between ranks: each rank keeps all of its own
         self._step = _StepKeeper(self)
         self._undo: tuple[str, dict[str, torch.Tensor]] | None = None
         self._undo_memory: dict[str, torch.Tensor] = {}
-        self._random: tuple[random_state.RandomState, tree.Encoded] | None = None
-        self._given: tuple[str, list[tuple[int, int]]] = ("", [])  # what private_tensors gave last: text of objects, marks of buffers
         self._known: dict[str, tuple[torch.Size, torch.dtype]] = {}
         self._shapes: dict[bool, list[tuple[torch.Size, torch.dtype]]] = {True: [], False: []}  # of everything; of buffers
         self._looks = 0
+
+    @property
+    def sharded(self) -> bool:
+        """Whether nobody else holds what this rank holds: distributed tensors, or values that differ between ranks."""
+        return self.distributed or self.own
 
     def bind(self, rank: int, world_size: int) -> None:
         """Give the loader its share."""
         if self.source is not None:
             self.source.bind(rank, world_size)
-
-    # --- private state -------------------------------------------------------------------------------
-
-    def private_tensors(self) -> tuple[str, dict[str, torch.Tensor]]:
-        """Text and live tensors. Called at every step."""
-        parts = self._private_parts()
-        self._given = (parts.text, self.modules.marks())
-        state = random_state.capture(None if self._random is None else self._random[0])
-        if self._random is None or state is not self._random[0]:
-            self._random = (state, random_state.encode(state, self._random))
-        noise = self._random[1]
-        return json.dumps([parts.text, noise.text]), {**self.modules.buffers(), **parts.tensors, **noise.tensors}
-
-    def private_moved(self) -> bool:
-        """Did anything private change since `private_tensors`? May say yes for nothing (objects that hold tensors); blind to buffers written through .data."""
-        if self.random_moved() or self.modules.marks() != self._given[1]:
-            return True
-        if not self._objects and not self.modules.has_extra:
-            return False  # what is left is the loader's position, which no step moves
-        parts = self._private_parts()
-        return parts.text != self._given[0] or (bool(self._objects) and bool(parts.tensors))
-
-    def load_private(self, text: str, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Tensors are copied. StateError where they do not fit this State; CorruptError where the text is not ours."""
-        parts, noise = _texts(text)
-        position, objects, extra = tree.decode(parts, _own(tensors, "private/"))
-        if set(objects) != set(self._objects) or (position is None) != (self.source is None):
-            theirs, mine = sorted(objects), sorted(self._objects)
-            raise StateError(f"the saved state holds objects {theirs}, this one {mine}, or only one of them has a loader", hint=_UNLIKE)
-        self.modules.load_buffers({name: value for name, value in tensors.items() if not name.startswith(("private/", "random:"))})
-        self.modules.load_extra(extra)
-        for name, part in self._objects.items():
-            part.put(objects[name])
-        if self.source is not None:
-            self.source.seek(position)
-        random_state.restore(random_state.decode(noise, tensors))  # last: nothing above may move it
-
-    def random_moved(self) -> bool:
-        """Whether random numbers were drawn since the last `private_tensors`."""
-        return self._random is None or random_state.moved_since(self._random[0])
 
     # --- shared state --------------------------------------------------------------------------------
 
@@ -132,10 +88,10 @@ class State:
 
     def load_shared(self, text: str, tensors: Mapping[str, torch.Tensor]) -> None:
         """In place: parameters and optimizer tensors that fit keep their identity. Optimizer state that is missing is made, superfluous removed."""
-        described = tree.decode(text, _own(tensors, "shared/"))
+        described = tree.decode(text, own(tensors, "shared/"))
         for kind, mine in (("optimizers", self.optimizers), ("schedulers", self._schedulers), ("scalers", self.scalers)):
             if set(described[kind]) != set(mine):
-                raise StateError(f"the saved state has {kind} {sorted(described[kind])}, this one {sorted(mine)}", hint=_UNLIKE)
+                raise StateError(f"the saved state has {kind} {sorted(described[kind])}, this one {sorted(mine)}", hint=UNLIKE)
         modules.overwrite(self.parameters, tensors)
         plain = {name: value for name, value in tensors.items() if name not in self.parameters}
         for name, optimizer in self.optimizers.items():
@@ -155,7 +111,7 @@ class State:
 
     def bytes_needed(self) -> tuple[int, int]:
         """Memory for an image of (private, shared) state, headers and text included, and optimizer state that the first step will make."""
-        text, tensors = self.private_tensors()
+        text, tensors = self.private.tensors()
         private = _image_bytes(text, tensors) + (0 if self.source is None else self.source.position_bytes)
         text, tensors = self.shared_tensors()
         shared = _image_bytes(text, tensors)
@@ -174,7 +130,7 @@ class State:
 
         Looking at hundreds of tensors costs more than all else that a step does here: which modules and parameters these are, and the
         buffers, is looked at in every call; the shapes of parameters and of what the optimizers hold in the first calls and in every 16th."""
-        if not self.sharded:  # fully_shard itself puts other parameters in place for a while
+        if not self.distributed:  # fully_shard itself puts other parameters in place for a while
             self.modules.check_identity()
         self._looks += 1
         whole = self._looks % SHAPES_LOOK_STEPS == 1 or self._looks <= 3
@@ -205,12 +161,15 @@ class State:
         return sum(local(tensor).nbytes for tensor in self.whole_tensors().values())
 
     def keep_undo(self) -> None:
-        """Copy the shared state into memory that is kept, for a step that goes on with the model after its optimizer."""
+        """Copy the shared state into memory that is kept, for a step that votes after its optimizer.
+
+        The copy lies beside the original, or on the host where the device has no room for it.
+        """
         text, live = self.shared_tensors()
         for name, tensor in live.items():
             mine = self._undo_memory.get(name)
-            if mine is None or mine.shape != tensor.shape or mine.dtype != tensor.dtype or mine.device != tensor.device:
-                self._undo_memory[name] = torch.empty_like(tensor)
+            if mine is None or mine.shape != tensor.shape or mine.dtype != tensor.dtype:
+                self._undo_memory[name] = _room_like(tensor)
         copies = {name: self._undo_memory[name] for name in live}
         modules.copy_all((copies[name], tensor) for name, tensor in live.items())
         self._undo = (text, copies)
@@ -220,15 +179,15 @@ class State:
         assert self._undo is not None, "undo without keep_undo"
         self.load_shared(*self._undo)
 
+    def drop_undo(self) -> None:
+        """Give the memory of `keep_undo` back."""
+        self._undo, self._undo_memory = None, {}
+
     def watch_modules(self) -> AbstractContextManager[list[str]]:
         """For the first step: the list is filled, when the block ends, with modules that ran, hold values, and are not in this state."""
         return modules.watch(self.modules.named.values(), self.parameters.values())
 
     # --- inside --------------------------------------------------------------------------------------
-
-    def _private_parts(self) -> tree.Encoded:
-        position = None if self.source is None else self.source.position()
-        return tree.encode([position, {name: part.get() for name, part in self._objects.items()}, self.modules.extra()], "private")
 
     def whole_tensors(self) -> dict[str, torch.Tensor]:
         """Parameters and optimizer tensors as torch holds them: distributed ones whole. Live."""
@@ -253,7 +212,7 @@ class State:
         elif isinstance(value, torch.optim.Optimizer):
             self.optimizers[name] = value
         elif isinstance(value, torch.optim.lr_scheduler.LRScheduler):
-            self._schedulers[name] = _Part(value.state_dict, value.load_state_dict)
+            self._schedulers[name] = Part(value.state_dict, value.load_state_dict)
         elif isinstance(value, torch.amp.GradScaler):
             self.scalers[name] = value
         elif isinstance(value, DataLoader):
@@ -301,7 +260,7 @@ class _StepKeeper:
         state.modules.put_back()
         for name, optimizer in state.optimizers.items():
             optim_state.put_hyper(optimizer, self._hyper[name])
-        schedulers, objects, extra = tree.decode(self._parts.text, _own(self._parts.tensors, "kept/"))
+        schedulers, objects, extra = tree.decode(self._parts.text, own(self._parts.tensors, "kept/"))
         for parts, values in ((state._schedulers, schedulers), (state._objects, objects)):
             for name, part in parts.items():
                 part.put(values[name])
@@ -318,15 +277,15 @@ class _StepKeeper:
         return [*parts, self._state.modules.extra()]
 
 
-def _object_part(name: str, value: Any) -> _Part:
+def _object_part(name: str, value: Any) -> Part:
     if isinstance(value, torch.Generator):
-        return _Part(value.get_state, lambda saved: (value.set_state(saved), None)[1])
+        return Part(value.get_state, lambda saved: (value.set_state(saved), None)[1])
     if isinstance(value, random.Random):
-        return _Part(value.getstate, value.setstate)
+        return Part(value.getstate, value.setstate)
     if isinstance(value, np.random.Generator):
-        return _Part(lambda: value.bit_generator.state, lambda saved: setattr(value.bit_generator, "state", saved))
+        return Part(lambda: value.bit_generator.state, lambda saved: setattr(value.bit_generator, "state", saved))
     if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
-        return _Part(value.state_dict, value.load_state_dict)
+        return Part(value.state_dict, value.load_state_dict)
     raise StateError(
         f"run.state({name}=...) is a {type(value).__name__}, which has no state_dict() and load_state_dict()",
         hint="give modules, optimizers, schedulers, grad scalers, loaders, random generators, or objects with these two methods",
@@ -349,21 +308,15 @@ def _put_scaler(scaler: torch.amp.GradScaler, scale: torch.Tensor | None, growth
     scaler._scale, scaler._growth_tracker = _clone(scale), _clone(growth)
 
 
+def _room_like(tensor: torch.Tensor) -> torch.Tensor:
+    try:
+        return torch.empty_like(tensor)
+    except torch.OutOfMemoryError:  # training fits, a second copy does not
+        return torch.empty_like(tensor, device="cpu")
+
+
 def _clone(tensor: torch.Tensor | None) -> torch.Tensor | None:
     return None if tensor is None else tensor.clone()
-
-
-def _own(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    """Copies of the tensors that a tree text refers to: what is decoded from them will be kept by whoever gets it."""
-    return {name: tensor.detach().clone() for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def _texts(text: str) -> tuple[str, str]:
-    try:
-        parts, noise = json.loads(text)
-    except (ValueError, TypeError) as error:
-        raise CorruptError(f"a private state that cannot be decoded: {error}") from None
-    return parts, noise
 
 
 def _image_bytes(text: str, tensors: Mapping[str, torch.Tensor]) -> int:

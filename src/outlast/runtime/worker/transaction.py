@@ -6,8 +6,11 @@
     block      `with step:`, its hooks and its vote            poll       what rides on a vote
     survivor   standing still, rolling back, following a plan  attachment  state from and to the vault
 
-Under sharded state the image of a step is sealed after apply, and the step counts as committed once the next
-vote says that all owners have sealed it; on-commit work waits for that.
+What the script does behind the block of a step belongs to that step: a rank that is lost there comes back with what it had when
+the next step began. So what is sealed of a step is made complete where the next step, or a phase, is asked for (`_settle`).
+
+Under sharded state the whole image is sealed there, and the step counts as committed once the next vote says that all owners have
+sealed it; on-commit work waits for that.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from outlast.errors import OutlastError, Reenter, TransactionError
+from outlast.errors import OutlastError, Reenter, StepInterrupted, TransactionError
 from outlast.model.messages import Regroup
 from outlast.model.terms import Cause, Phase
 from outlast.runtime import clock
@@ -26,6 +29,7 @@ from outlast.runtime.worker.guards import check_optimizer
 from outlast.runtime.worker.hooks import user_line
 from outlast.runtime.worker.membership import Membership
 from outlast.runtime.worker.phase import Attempt
+from outlast.runtime.worker.place import BEGUN, ENTERED, Place
 from outlast.runtime.worker.poll import Poll
 from outlast.runtime.worker.random_state import RandomState
 from outlast.runtime.worker.rehearsal import Rehearsal
@@ -53,6 +57,9 @@ class Transaction:
         self._attached = False
         self._leg_began = -1  # the step at which an earlier run.steps of this process ended
         self._until = 0  # the last step of this leg
+        self._voteless: Step | None = None  # its block is over, and it votes late
+        self._unsealed: Step | None = None  # sharded: it has passed its vote, and counts once its image is sealed
+        self._saved = 0  # the step up to which checkpoints have been looked to
 
     # --- the loop ------------------------------------------------------------------------------------------
 
@@ -88,18 +95,22 @@ class Transaction:
             with self.member.refusing():
                 for optimizer in self.state.optimizers.values():
                     check_optimizer(optimizer)
-                self.committed = self.attachment.attach()
+                self.committed = self._saved = self.attachment.attach()
             self._attached = True
+            self._past_block()
 
     def _next(self, until: int) -> Step | None:
         if self._survivor.reentering:
             raise Reenter
         while True:
             if self.member.session is not None:
+                self._settle(Place(BEGUN, 0))
                 self._say_begun(self.member.session, over=self._is_over(until))
                 self._survivor.take_back_what_followed(self._batches.held)
             if self.member.broken:
                 self._follow(self.member.stand_still(in_hook=False))
+            elif (plan := self._survivor.take_plan()) is not None:
+                self._follow(plan)
             if self._is_over(until):
                 if self._close() and self._hand_over():
                     return None
@@ -157,15 +168,15 @@ class Transaction:
         """The block ended. True: the error is dealt with, and the step will be yielded again."""
         self._block.end(step)
         if self._rehearsal.runs:
-            swallows = self._rehearsal.swallows(error)
-            if self._rehearsal.ends_with_block():
-                self._arrive()
-                self._past_block()
-            return swallows
+            return self._rehearsal.swallows(error)
         if self.member.session is None:
             return self._leave_alone(step, error)
         if error is None:
             error = self._block.objection(step)
+        if error is None and self.attachment.undo.on:
+            self._voteless = step
+            self.member.session.enter(Phase.BETWEEN)
+            return False
         if error is None:
             self._commit(step)
             return False
@@ -180,39 +191,64 @@ class Transaction:
             step.committed()
         return False
 
+    def _settle(self, place: Place) -> None:
+        """The script has done all that it does behind the block, up to `place`: vote if that is still due, and seal what has moved."""
+        if self._voteless is not None:
+            self._vote_late(self._voteless, place)
+        held = self._batches.held
+        if held is not None and held.left:
+            return  # the step is not committed: it will be repeated
+        self.attachment.settle(self.committed, place, last=self._is_over(self._until))
+        if self._unsealed is not None and place.kind == BEGUN and not self.member.broken:
+            step, self._unsealed = self._unsealed, None
+            self._count(step)
+        if place.kind == BEGUN and self.committed > self._saved and self._unsealed is None:
+            self._saved = self.committed
+            self._save_if_due(self.committed)
+
+    def _vote_late(self, step: Step, place: Place) -> None:
+        """Vote for a step whose block is over. It is committed by that, or to be repeated."""
+        self._voteless = None
+        if self.member.broken:
+            return
+        try:
+            self.attachment.compare_after_first(step.number)
+            self._block.vote(step, place)
+        except (Exception, StepInterrupted) as error:  # boundary: a peer was lost; the ladder decides
+            self._recover(error)
+        else:
+            self._commit(step)
+
     def _commit(self, step: Step) -> None:
-        """The step is applied here: count it, seal what has to be, follow a plan that waited."""
+        """The step is applied here, and its vote has passed: count it."""
         session = self.member.session
         assert session is not None
         session.mark("applied", step.number)
-        self._survivor.in_flight = None
         self.attachment.undo.committed()
         self._stepped(step)
         if self.state.sharded:
-            if self.attachment.seals_at(step.number, last=self._is_over(self._until)):
-                session.enter(Phase.SNAPSHOT, cause=Cause.STALL)
-                self.attachment.seal(step.number)
+            self._poll.await_seals(step)
+            self._unsealed = step
         else:
-            self.attachment.seal_tail(step.number)
+            self._count(step)
+            step.committed()
+        self._past_block()
+
+    def _count(self, step: Step) -> None:
+        """The step is committed, as far as this rank is concerned."""
+        session = self.member.session
+        assert session is not None
+        self._survivor.in_flight = None
         now_s = clock.now_s()
         session.book.commit_step(now_s=now_s, first=step.number > self.attachment.high_water, then=Cause.OTHER)
         session.do(lambda machine: machine.now_committed(step=step.number, now_s=now_s))
         session.enter(Phase.BETWEEN)
         session.mark("committed", step.number)
-        if self.state.sharded:
-            self._poll.await_seals(step)
-        else:
-            step.committed()
-        self._save_if_due(step.number)
-        plan = self._survivor.take_plan()
-        if plan is not None:
-            self._follow(plan)
-            self._past_block()
 
     def _past_block(self) -> None:
-        """What the script does behind the block runs from here on."""
-        assert self.member.session is not None
-        self.member.session.do(lambda machine: machine.now_past_block())
+        """Say that nobody has to wait for this rank's block: a plan that was given inside it is followed before the next step or phase."""
+        if self.member.session is not None:
+            self.member.session.do(lambda machine: machine.now_past_block())
 
     def _stepped(self, step: Step) -> None:
         self.committed = step.number
@@ -238,9 +274,15 @@ class Transaction:
     # --- phases between steps --------------------------------------------------------------------------------
 
     def skips_phases(self) -> bool:
-        """The block before was interrupted, so the step is not committed: its peers are not in a phase."""
+        """The block before was interrupted, so the step is not committed: its peers are not in a phase. Votes first if that is due."""
+        session = self.member.session
+        if session is None or self._rehearsal.runs:
+            return False
+        self._settle(Place(ENTERED, session.machine.phases))
+        if not self.member.broken and (plan := self._survivor.take_plan()) is not None:
+            self._follow(plan)
         held = self._batches.held
-        return self.member.session is not None and not self._rehearsal.runs and held is not None and held.left
+        return held is not None and held.left
 
     def enter_phase(self, attempt: Attempt) -> None:
         session = self.member.session
@@ -267,17 +309,19 @@ class Transaction:
             attempt.done = True
             return self._rehearsal.swallows(error)
         if error is None:
+            self.attachment.prepare_phase(self.committed, attempt.number + 1)
             voted = self._close(roll_back=True)
             attempt.done = voted or session.machine.phases > attempt.number  # a peer saw the vote pass
             if voted:
                 session.do(lambda machine: machine.now_past_phase())
-                if not self.state.sharded:
-                    self.attachment.seal_tail(self.committed)
+            elif not attempt.done:
+                self.attachment.forget_phase()
             session.enter(Phase.BETWEEN, cause=Cause.OTHER)
             return False
         if isinstance(error, _PASS_ON):
             return False
         self.state.roll_back()
+        self.attachment.note_private()
         return self._recover(error)
 
     # --- when it is cut short ------------------------------------------------------------------------------
@@ -321,12 +365,26 @@ class Transaction:
             return False
         return True
 
+    def _still_same(self) -> bool:
+        """Compare the replicated state of all ranks once more, as a whole, before it is said to be the result. False: interrupted, go on."""
+        try:
+            with self.member.refusing():
+                self.attachment.find_divergence(self.committed)
+        except OutlastError:
+            raise
+        except Exception as error:  # boundary: a peer was lost
+            self._follow(self.member.lost_peer(error))
+            return False
+        return True
+
     def _hand_over(self) -> bool:
         """Nobody leaves run.steps before the final state lies in the vault: a rank lost after that starts from it. False: interrupted, go on."""
         session = self.member.session
         if session is None or self._poll.stopping or self.state.sharded:
             return True
         session.enter(Phase.CHECKPOINT)
+        if self.member.world_size > 1 and not self._still_same():
+            return False
         self.attachment.hand_over_at_end(self.committed)
         return self._close()
 
@@ -359,8 +417,14 @@ class Transaction:
     def _left_early(self) -> None:
         """`break`, or an error on its way out of the loop: the script's end will tell which."""
         session = self.member.session
-        if session is None or self._rehearsal.runs or self._survivor.reentering or self.member.broken:
+        if session is None or self._rehearsal.runs or self._survivor.reentering or self.member.broken or not self._attached:
             return
+        self._settle(Place(BEGUN, 0))
+        if self._batches.held is not None and self._batches.held.left:
+            what = f"step {self._batches.held.number} was interrupted and the loop was left by `break`, so the step cannot be repeated"
+            self.member.refuse(TransactionError(what, hint="end the loop by run.steps(..., until=n)"))
+        if (plan := self._survivor.take_plan()) is not None:
+            self._follow(plan)
         self.attachment.checkpoints.wait()
         session.enter(Phase.EPILOGUE, cause=Cause.SHUTDOWN)
 

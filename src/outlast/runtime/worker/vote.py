@@ -1,10 +1,11 @@
 """The vote: one small exchange per step, which also carries what all ranks have to know of each other.
 
-A sum over all ranks of float64, added up in the order of the ranks, so that all get the same bits:
-  [ranks that vote, ranks whose newest step is sealed, ranks asked to stop, key, key^2, key', key'^2, logged values ...]
-Logged values are only summed if all ranks logged the same names; equality of the keys shows that
-(sum(key)^2 == n * sum(key^2) only if all are equal). Those of the step in hand come first and have a key of their own:
-a rank that was replaced lacks what its predecessor logged in the tail of the step before.
+Each rank gives a row of float64, and gets the rows of all ranks:
+  [1 for a vote, newest step is sealed, asked to stop, key, key', movers, watched, logged values ...]
+`key` and `key'` stand for the names of the logged values of the step in hand and of steps before; values are only summed if all
+ranks logged the same names. They are kept apart because a rank that was replaced lacks what its predecessor logged in the tail of
+the step before. `movers` is `PrivateState.movers_key`, `watched` is `Watch.key`: both are compared, not summed. Sums are made in
+the order of the ranks, so that all get the same bits.
 
 Ranks of one node vote through shared memory (`ballots`). Else it is an all-to-all of the default group: one message's way, where gloo's
 all-reduce goes round a ring, 2 (n - 1) messages one after the other (measured: three times as long).
@@ -31,30 +32,54 @@ Values = tuple[tuple[str, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """One rank's, or the outcome. `current` and `earlier`: names and values of the step in hand and of steps before, to be summed over
-    ranks; None in an outcome whose names differ between ranks."""
+    """One rank's ballot.
+
+    current, earlier   names and values that were logged in the step in hand and in steps before, to be summed over ranks
+    movers             stands for the private parts that move behind the vote, and for their values; 0: there are none
+    watched            stands for the piece of replicated state that is looked at in this step, as it is before the optimizer, or,
+                       negated, behind it; 0: none is. What was looked at at different times is not compared
+    """
+
+    sealed: bool
+    stop: bool
+    current: Values = ()
+    earlier: Values = ()
+    movers: float = 0.0
+    watched: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What all ranks know once a vote has passed. `current` and `earlier`: sums; None where names differ between ranks.
+
+    same_movers, same_watched: whether all ranks gave the same number.
+    """
 
     sealed: bool
     stop: bool
     current: Values | None = ()
     earlier: Values | None = ()
+    same_movers: bool = True
+    same_watched: bool = True
 
 
-def vote(member: Membership, mine: Ballot) -> Ballot:
+def vote(member: Membership, mine: Ballot) -> Outcome:
     """All ranks vote; returns the outcome. Raises what torch raises when a peer is lost; then nothing is known of the others."""
-    current, earlier = mine.current or (), mine.earlier or ()
-    keys = (_key(current), _key(earlier))
-    values = [value for _, value in (*current, *earlier)]
-    head = [1.0, float(mine.sealed), float(mine.stop), keys[0], keys[0] ** 2, keys[1], keys[1] ** 2]
-    counted = [sum(column) for column in itertools.zip_longest(*_exchange(member, head + values), fillvalue=0.0)]
-    world = member.world_size
-    assert counted[0] == world, f"{counted[0]} of {world} ranks voted"
-    same_current, same_earlier = (counted[at] ** 2 == world * counted[at + 1] for at in (3, 5))
-    split = _HEAD + len(current)
-    return Ballot(
-        sealed=counted[1] == world, stop=counted[2] > 0,
-        current=_named(current, counted[_HEAD:split]) if same_current else None,
-        earlier=_named(earlier, counted[split:]) if same_current and same_earlier else None,
+    keys = (_key(mine.current), _key(mine.earlier))
+    values = [value for _, value in (*mine.current, *mine.earlier)]
+    head = [1.0, float(mine.sealed), float(mine.stop), *keys, mine.movers, mine.watched]
+    rows = _exchange(member, head + values)
+    votes, sealed, stop, *same = (column for column, _ in zip(itertools.zip_longest(*rows, fillvalue=0.0), range(_HEAD), strict=False))
+    assert sum(votes) == member.world_size, f"{sum(votes)} of {member.world_size} ranks voted"
+    *columns, watched = same
+    current, earlier, movers = (len(set(column)) == 1 for column in columns)
+    sums = [sum(column) for column in itertools.zip_longest(*(row[_HEAD:] for row in rows), fillvalue=0.0)]
+    split = len(mine.current)
+    return Outcome(
+        sealed=sum(sealed) == member.world_size, stop=sum(stop) > 0,
+        current=_named(mine.current, sums[:split]) if current else None,
+        earlier=_named(mine.earlier, sums[split:]) if current and earlier else None,
+        same_movers=movers, same_watched=len(set(watched)) == 1 or min(watched) * max(watched) <= 0,
     )  # fmt: skip
 
 

@@ -1,0 +1,53 @@
+"""Where in the script a rank stood when its private image was sealed, and which image of a step its successor begins from.
+
+    prepared n   n phases behind the step are done, and the script's code behind the last of them has not run yet;
+                 with n = 0: the vote of the step is next
+    entered n    all that comes before phase n has run
+    begun        all that comes before the next step has run
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from outlast.runtime.tiers.image import Image
+
+PREPARED, ENTERED, BEGUN = "prepared", "entered", "begun"
+_ORDER = (PREPARED, ENTERED, BEGUN)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`phases`: how many are done."""
+
+    kind: str
+    phases: int
+
+    def metadata(self) -> dict[str, str]:
+        """Return what travels with the image."""
+        return {"place": self.kind, "phases": str(self.phases)}
+
+    def is_where(self, *, begun: bool, phases: int) -> bool:
+        """Return whether the survivors stand here: before the next step, or in the phase behind `phases` others."""
+        return self.kind == BEGUN if begun else (self.kind, self.phases) == (ENTERED, phases)
+
+
+def place_of(metadata: Mapping[str, str]) -> Place:
+    """Read what `Place.metadata` gave. Images of other kinds (shards) are sealed when the next step begins."""
+    return Place(metadata.get("place", BEGUN), int(metadata.get("phases", "0")))
+
+
+def best(images: Iterable[tuple[int, Image]], *, begun: bool, phases: int) -> tuple[int, Image, Place]:
+    """Return the slot, the image and its place: the one sealed latest that is not later than where the survivors stand.
+
+    There is at least one image; where all are later than that, the earliest is taken.
+    """
+
+    def rank(place: Place) -> tuple[bool, tuple[int, int, int]]:
+        at = (int(place.kind == BEGUN), place.phases, _ORDER.index(place.kind))
+        fits = begun or (place.kind != BEGUN and place.phases <= phases)
+        return fits, at if fits else (-at[0], -at[1], -at[2])
+
+    found = [(slot, image, place_of(image.metadata)) for slot, image in images]
+    return max(found, key=lambda one: rank(one[2]))

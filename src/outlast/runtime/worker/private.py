@@ -1,0 +1,194 @@
+"""A rank's private state: what may differ from rank to rank, and which parts of it move at which time.
+
+    part               named              private because
+    module buffers     buffer:<name>      BatchNorm statistics are those of one rank's data
+    extra state        extra:<module>     get_extra_state() of a module
+    objects            object:<name>      anything with state_dict(): meters, counters, generators
+    random state       random             each rank draws its own numbers
+    loader position    (none)             moves when a batch is fetched, and at no other time
+
+A rank seals its private state just before the vote of a step. What the script does after that, behind its optimizer call and
+behind the block, may move parts once more. `movers` are the parts that were ever seen to do so. A rank that is lost between that
+seal and the beginning of the next step takes them with it. Its successor can take a mover from a peer if the movers are the same
+on all ranks, which `movers_key` tells; if they differ, the step has to vote later (see `undo`).
+
+Units      `movers_key` is a CRC of 32 bits, as a float that holds it exactly.
+Limits     A buffer that is written through `.data` or NumPy moves unseen.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from outlast.errors import CorruptError, StateError
+from outlast.runtime.worker import random_state, tree
+from outlast.runtime.worker.fingerprint import fingerprint
+from outlast.runtime.worker.loaders import BatchSource
+from outlast.runtime.worker.modules import Modules, overwrite
+
+UNLIKE = "it was saved by a run.state(...) with other arguments"
+_BUFFER, _EXTRA, _OBJECT, _RANDOM = "buffer:", "extra:", "object:", "random"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Something small that is read and set as plain data."""
+
+    get: Callable[[], Any]
+    put: Callable[[Any], None]
+
+
+class PrivateState:
+    """The private half of a `State`. `tensors` gives it to be sealed; `moved` says what has changed since then."""
+
+    def __init__(self, modules: Modules, objects: Mapping[str, Part], source: BatchSource | None) -> None:
+        self.movers: set[str] = set()
+        self._modules = modules
+        self._objects = objects
+        self._source = source
+        self._random: tuple[random_state.RandomState, tree.Encoded] | None = None
+        self._prints: dict[str, str] = {}  # of objects and extra state, when `tensors` was called last
+        self._marks: list[tuple[int, int]] = []  # of buffers, likewise
+
+    # --- the whole ---------------------------------------------------------------------------------------
+
+    def tensors(self) -> tuple[str, dict[str, torch.Tensor]]:
+        """Return text and live tensors. It is called at every step, right before they are copied."""
+        position = None if self._source is None else self._source.position()
+        parts = tree.encode([position, {name: part.get() for name, part in self._objects.items()}, self._modules.extra()], "private")
+        self._prints, self._marks = self._prints_now(), self._modules.marks()
+        state = random_state.capture(None if self._random is None else self._random[0])
+        if self._random is None or state is not self._random[0]:
+            self._random = (state, random_state.encode(state, self._random))
+        noise = self._random[1]
+        return json.dumps([parts.text, noise.text]), {**self._modules.buffers(), **parts.tensors, **noise.tensors}
+
+    def load(self, text: str, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Put it back; tensors are copied. Raises StateError where they do not fit, CorruptError where the text is not ours."""
+        parts, noise = _texts(text)
+        position, objects, extra = tree.decode(parts, own(tensors, "private/"))
+        if set(objects) != set(self._objects) or (position is None) != (self._source is None):
+            theirs, mine = sorted(objects), sorted(self._objects)
+            raise StateError(f"the saved state holds objects {theirs}, this one {mine}, or only one of them has a loader", hint=UNLIKE)
+        self._modules.load_buffers({name: value for name, value in tensors.items() if not name.startswith(("private/", "random:"))})
+        self._modules.load_extra(extra)
+        for name, part in self._objects.items():
+            part.put(objects[name])
+        if self._source is not None:
+            self._source.seek(position)
+        random_state.restore(random_state.decode(noise, tensors))  # last: nothing above may move it
+
+    # --- what has moved ----------------------------------------------------------------------------------
+
+    def random_moved(self) -> bool:
+        """Return whether random numbers were drawn since the last `tensors`."""
+        return self._random is None or random_state.moved_since(self._random[0])
+
+    def moved(self) -> set[str]:
+        """Return the parts that have changed since the last `tensors`, and remember them as movers."""
+        now = {_RANDOM} if self.random_moved() else set()
+        if (marks := self._modules.marks()) != self._marks:
+            now |= {_BUFFER + name for name in self._modules.moved(self._marks, marks)}
+        if self._objects or self._modules.has_extra:
+            prints = self._prints_now()
+            now |= {name for name, value in prints.items() if self._prints.get(name) != value}
+        self.movers |= now
+        return now
+
+    def movers_key(self) -> float:
+        """Return a number that is the same on two ranks if they have the same movers with the same values; 0 where there are none.
+
+        It speaks of the values that the last `tensors` gave, so call it before anything else moves.
+        """
+        if not self.movers:
+            return 0.0
+        buffers = self._modules.buffers()
+        values = []
+        for name in sorted(self.movers):
+            if name.startswith(_BUFFER):
+                buffer = buffers.get(name[len(_BUFFER) :])
+                values.append(f"{name}={'' if buffer is None else fingerprint(buffer)}")
+            elif name == _RANDOM:
+                values.append(f"{name}={'' if self._random is None else random_state.key(self._random[0])}")
+            else:
+                values.append(f"{name}={self._prints.get(name)}")
+        return float(zlib.crc32("\n".join(values).encode()) or 1)
+
+    # --- movers, from a peer to a successor --------------------------------------------------------------
+
+    def movers_tensors(self, agreed: Collection[str]) -> tuple[str, dict[str, torch.Tensor]]:
+        """Return the movers as they are now, as text and live tensors, for a successor whose predecessor took its own along.
+
+        `agreed`: those that are known to be the same on all ranks.
+        """
+        objects = {name: self._objects[name].get() for name in self._named(_OBJECT) if name in self._objects}
+        extra = {name: value for name, value in self._modules.extra().items() if _EXTRA + name in self.movers}
+        parts = tree.encode([sorted(self.movers), sorted(agreed), objects, extra], "movers")
+        state = random_state.capture()
+        noise = random_state.encode(state) if _RANDOM in self.movers else tree.Encoded("", {})
+        live = self._modules.buffers()
+        buffers = {_BUFFER + name: live[name] for name in self._named(_BUFFER) if name in live}
+        return json.dumps([parts.text, noise.text]), {**buffers, **parts.tensors, **noise.tensors}
+
+    def load_movers(self, text: str, tensors: Mapping[str, torch.Tensor]) -> list[str]:
+        """Take the movers of a peer; everything else stays. Returns those that may differ from what was lost. Raises as `load`."""
+        parts, noise = _texts(text)
+        movers, agreed, objects, extra = tree.decode(parts, own(tensors, "movers/"))
+        self.movers |= set(movers)
+        live = self._modules.buffers()
+        given = {name[len(_BUFFER) :]: value for name, value in tensors.items() if name.startswith(_BUFFER)}
+        overwrite({name: live[name] for name in given if name in live}, given)
+        self._modules.load_extra({**self._modules.extra(), **extra})
+        for name, value in objects.items():
+            self._objects[name].put(value)
+        if noise:
+            random_state.restore(random_state.decode(noise, tensors))
+        return sorted(set(movers).difference(agreed))
+
+    def described_movers(self) -> str:
+        """Return the movers in words, the first three of them."""
+        return described(self.movers)
+
+    # --- inside ------------------------------------------------------------------------------------------
+
+    def _named(self, kind: str) -> list[str]:
+        return sorted(name[len(kind) :] for name in self.movers if name.startswith(kind))
+
+    def _prints_now(self) -> dict[str, str]:
+        found = {_OBJECT + name: _print(part.get()) for name, part in self._objects.items()}
+        return {**found, **{_EXTRA + name: _print(value) for name, value in self._modules.extra().items()}}
+
+
+def described(parts: Collection[str]) -> str:
+    """Return the names of parts as a user would say them."""
+    words = {_BUFFER: "buffer ", _EXTRA: "extra state of ", _OBJECT: ""}
+    return some([next((word + name[len(kind) :] for kind, word in words.items() if name.startswith(kind)), "random state") for name in sorted(parts)])
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the first three names, and how many more there are."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def own(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    """Copy the tensors that a tree text refers to: what is decoded from them will be kept by whoever gets it."""
+    return {name: tensor.detach().clone() for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _print(value: Any) -> str:
+    encoded = tree.encode(value, "p")
+    return encoded.text + "".join(fingerprint(tensor) for tensor in encoded.tensors.values())
+
+
+def _texts(text: str) -> tuple[str, str]:
+    try:
+        parts, noise = json.loads(text)
+    except (ValueError, TypeError) as error:
+        raise CorruptError(f"a private state that cannot be decoded: {error}") from None
+    return parts, noise
