@@ -12,22 +12,22 @@ import pytest
 import torch.distributed as dist
 
 from outlast.runtime.worker import ballots
-from outlast.runtime.worker.vote import LOGGED_MAX, Ballot, vote
+from outlast.runtime.worker.vote import LOGGED_MAX, Ballot, Outcome, vote
 from tests.worker._ranks import Rank, run_ranks
 
 WORLD = 3
 
 
-def by_collective(rank: Rank) -> list[Ballot]:
+def by_collective(rank: Rank) -> list[Outcome]:
     dist.init_process_group("gloo", store=dist.TCPStore("127.0.0.1", rank.port), rank=rank.rank, world_size=WORLD)
     member: Any = types.SimpleNamespace(world_size=WORLD, ballots=None, guards=types.SimpleNamespace(ours=contextlib.nullcontext))
     return [vote(member, one) for one in cast(rank.rank)]
 
 
-def through_the_box() -> list[list[Ballot]]:
+def through_the_box() -> list[list[Outcome]]:
     """Three threads stand for three processes: the box knows neither."""
     rows = memoryview(mmap.mmap(-1, ballots.size(WORLD)))
-    told: list[list[Ballot]] = [[] for _ in range(WORLD)]
+    told: list[list[Outcome]] = [[] for _ in range(WORLD)]
 
     def one(rank: int) -> None:
         member: Any = types.SimpleNamespace(world_size=WORLD)
@@ -43,7 +43,7 @@ def through_the_box() -> list[list[Ballot]]:
 
 
 def cast(rank: int) -> list[Ballot]:
-    """All well; one rank not sealed; one asked to stop; values; other names on one rank; as many values as there may be."""
+    """All well; one rank not sealed; one asked to stop; values; other names on one rank; as many values as there may be; what is compared."""
     return [
         Ballot(True, False),
         Ballot(rank != 1, False),
@@ -51,6 +51,9 @@ def cast(rank: int) -> list[Ballot]:
         Ballot(True, False, (("loss", 0.1 * rank), ("norm", 2.0)), (("late", 1.0),)),
         Ballot(True, False, (("loss", 1.0),) if rank else (("other", 1.0), ("more", 1.0)), (("late", 1.0),)),
         Ballot(True, False, tuple((f"name {index}", float(index)) for index in range(LOGGED_MAX)), ()),
+        Ballot(True, False, movers=7.0, watched=9.0),
+        Ballot(True, False, movers=7.0 + (rank == 1), watched=9.0 + (rank == 2)),
+        Ballot(True, False, watched=9.0 if rank else -8.0),
     ]
 
 
@@ -58,7 +61,7 @@ def cast(rank: int) -> list[Ballot]:
 def test_every_rank_learns_the_same(way: str) -> None:
     told = through_the_box() if way == "box" else run_ranks(WORLD, by_collective)
     assert told[0] == told[1] == told[2]
-    well, unsealed, stopped, values, mixed, full = told[0]
+    well, unsealed, stopped, values, mixed, full, alike, unlike, apart = told[0]
     assert (well.sealed, well.stop) == (True, False)
     assert (unsealed.sealed, stopped.stop) == (False, True)
     assert values.current == (("loss", 0.0 + 0.1 + 0.2), ("norm", 6.0))
@@ -67,3 +70,6 @@ def test_every_rank_learns_the_same(way: str) -> None:
     assert mixed.earlier is None
     assert full.current is not None
     assert full.current[-1] == (f"name {LOGGED_MAX - 1}", 3.0 * (LOGGED_MAX - 1))
+    assert (alike.same_movers, alike.same_watched) == (True, True)
+    assert (unlike.same_movers, unlike.same_watched) == (False, False)
+    assert apart.same_watched  # one rank looked before its optimizer, the others behind theirs: that tells nothing

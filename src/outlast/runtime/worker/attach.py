@@ -271,8 +271,10 @@ class Attachment:
         with self.member.guards.ours():
             found = sameness.compare(self.state)
         if found is not None:
+            alone = len(found.ranks) < self.member.world_size
+            who = f"{_those(found.ranks)} differs from the others in {found}" if alone else f"all ranks hold different values of {found}"
             raise DivergedError(
-                f"at step {step}, {found} of {_those(found.ranks)} are not what the other ranks hold, though all were the same before",
+                f"at step {step}, {who}, though it was the same on all ranks before",
                 hint="restart from a checkpoint of an earlier step; what is meant to differ between ranks has to differ by the end of the first step",
             )
 
@@ -453,7 +455,7 @@ def _part(image: Image, prefix: str, tensor_of: Callable[[TensorSpec, memoryview
 
 
 def _those(ranks: tuple[int, ...]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"
 
 
 def _named(prefix: str, views: Pieces, text: str, tensors: dict[str, torch.Tensor]) -> list[Piece]:

@@ -1,0 +1,46 @@
+"""Which image of a step a successor begins from, when two of them lie in the vault."""
+
+from __future__ import annotations
+
+import pytest
+
+from outlast.runtime.tiers.image import Image
+from outlast.runtime.worker.place import BEGUN, ENTERED, PREPARED, Place, best, place_of
+
+PLACES = [Place(PREPARED, 0), Place(ENTERED, 0), Place(PREPARED, 1), Place(ENTERED, 1), Place(BEGUN, 0)]  # in the order of time
+
+
+def chosen(*places: Place, begun: bool, phases: int = 0) -> Place:
+    """Whatever the order in which they lie there, and each says where it is from."""
+    images = [(slot, Image(place.metadata(), {})) for slot, place in enumerate(places)]
+    ways = [best(order, begun=begun, phases=phases) for order in (images, images[::-1])]
+    assert ways[0][2] == ways[1][2]
+    assert all(places[slot] == place_of(image.metadata) == place for slot, image, place in ways)
+    return ways[0][2]
+
+
+@pytest.mark.parametrize("later", range(1, len(PLACES)))
+@pytest.mark.parametrize("earlier", range(len(PLACES) - 1))
+def test_survivors_at_the_next_step_want_the_newest_image(earlier: int, later: int) -> None:
+    pair = PLACES[min(earlier, later)], PLACES[max(earlier, later)]
+    assert chosen(*pair, begun=True) == pair[1]
+
+
+def test_survivors_in_a_phase_want_the_newest_image_that_is_not_behind_it() -> None:
+    """A rank that was ahead of all that live does not bring back what they have not done yet."""
+    assert chosen(Place(PREPARED, 0), Place(ENTERED, 0), begun=False) == Place(ENTERED, 0)
+    assert chosen(Place(ENTERED, 0), Place(PREPARED, 1), begun=False) == Place(ENTERED, 0)
+    assert chosen(Place(ENTERED, 0), Place(PREPARED, 1), begun=False, phases=1) == Place(PREPARED, 1)
+    assert chosen(Place(ENTERED, 0), Place(BEGUN, 0), begun=False) == Place(ENTERED, 0)
+    assert chosen(Place(PREPARED, 1), Place(BEGUN, 0), begun=False) == Place(PREPARED, 1)
+
+
+def test_an_image_is_complete_only_where_the_survivors_stand() -> None:
+    assert [place.is_where(begun=True, phases=0) for place in PLACES] == [False, False, False, False, True]
+    assert [place.is_where(begun=False, phases=0) for place in PLACES] == [False, True, False, False, False]
+    assert [place.is_where(begun=False, phases=1) for place in PLACES] == [False, False, False, True, False]
+
+
+def test_an_image_that_says_nothing_is_of_the_next_steps_begin() -> None:
+    """Shards are sealed there, and nowhere else."""
+    assert place_of({"step": "7"}) == Place(BEGUN, 0)
