@@ -31,12 +31,15 @@ class Features:
     spares: str = "none"
     snapshot_every: int = 1
     reads_rank: bool = False
+    rank_asked: str = "nowhere"
     collective_before: bool = False
     reduce_in_block: bool = False
     accumulate: int = 1
     no_sync: bool = False
     clip: str = "none"
     optimizer: str = "sgd"
+    fused: bool = False
+    tensor_lr: bool = False
     groups: bool = False
     second_optimizer: bool = False
     schedule: str = "none"
@@ -56,8 +59,11 @@ class Features:
     random_dataset: bool = False
     bucket_view: bool = False
     small_buckets: bool = False
+    comm_hook: bool = False
     find_unused: bool = False
     ignored: bool = False
+    frozen: bool = False
+    tied: bool = False
     zero_grad: str = "first"
     set_to_none: bool = True
     precision: str = "float32"
@@ -111,12 +117,15 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "spares": ("none", "hot", "warm"),
     "snapshot_every": (1, 1, 2, 3),  # sharded state only
     "reads_rank": (False, True, True),  # and seeds with it: a spare is parked there, ranks draw other numbers
+    "rank_asked": ("nowhere", "inside", "tail", "behind"),  # a spare is parked there
     "collective_before": (False, False, False, False, False, True),  # one of the script's own before run.steps
     "reduce_in_block": (False, False, True),  # the loss is all-reduced before the optimizer
     "accumulate": (1, 1, 2, 3),
     "no_sync": (False, True),
     "clip": ("none", "norm", "value"),
     "optimizer": ("sgd", "momentum", "adamw", "amsgrad", "rmsprop", "adagrad"),
+    "fused": (False, False, True),
+    "tensor_lr": (False, False, True),
     "groups": (False, True),
     "second_optimizer": (False, False, True),
     "schedule": ("none", "step", "cosine", "onecycle", "lambda", "sequential", "plateau"),
@@ -136,8 +145,11 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "random_dataset": (False, True),
     "bucket_view": (False, True),
     "small_buckets": (False, True),
+    "comm_hook": (False, False, True),  # torch's own, without a state
     "find_unused": (False, False, True),
     "ignored": (False, False, False, True),
+    "frozen": (False, False, True),  # a layer that requires no gradient
+    "tied": (False, False, True),  # two layers with one weight
     "zero_grad": ("first", "last"),
     "set_to_none": (True, False),
     "precision": ("float32", "float32", "bfloat16", "scaler", "scaler", "disabled_scaler"),
@@ -188,6 +200,7 @@ RULES = (
             and (
                 f.bucket_view
                 or f.small_buckets
+                or f.comm_hook
                 or f.find_unused
                 or f.ignored
                 or not f.broadcast_buffers
@@ -196,6 +209,7 @@ RULES = (
         _set(
             bucket_view=False,
             small_buckets=False,
+            comm_hook=False,
             find_unused=False,
             ignored=False,
             broadcast_buffers=True,
@@ -231,6 +245,24 @@ RULES = (
         " changes registered state belongs inside",
         lambda f: not f.stands and bool({"behind"} & {*f.hand_set, *f.metered}),
         lambda f: {**_without("hand_set", "behind")(f), **_without("metered", "behind")(f)},
+    ),
+    Rule(
+        "generators behind the block",
+        "the same: a generator in run.state is registered state, other than the global ones",
+        lambda f: not f.stands and f.generators and "behind" in f.draws,
+        _set(generators=False),
+    ),
+    Rule(
+        "a norm over two meshes",
+        "torch cannot stack norms of parameters that lie on different meshes",
+        lambda f: f.kind == "mesh2d" and f.clip == "norm",
+        _set(clip="value"),
+    ),
+    Rule(
+        "one weight, two plans",
+        "a tied weight would be cut by columns and by rows",
+        lambda f: f.kind == "mesh2d" and f.tied,
+        _set(tied=False),
     ),
     Rule(
         "random evaluation of those who begin anew",
@@ -289,10 +321,22 @@ RULES = (
         _set(overflow=False),
     ),
     Rule(
-        "a mean of infinities",
-        "a plateau, and a meter of losses, would be infinite after an overflow, and equal for ever",
-        lambda f: f.overflow and f.schedule == "plateau",
-        _set(schedule="step"),
+        "no fused RMSprop",
+        "torch has none",
+        lambda f: f.optimizer == "rmsprop" and f.fused,
+        _set(fused=False),
+    ),
+    Rule(
+        "asked before",
+        "a spare is parked where the rank is asked for first",
+        lambda f: f.reads_rank and f.rank_asked != "nowhere",
+        _set(rank_asked="nowhere"),
+    ),
+    Rule(
+        "fused momentum of unused parameters",
+        "torch's fused SGD takes momentum buffers of all parameters or of none",
+        lambda f: f.fused and f.find_unused and f.optimizer in ("sgd", "momentum"),
+        _set(fused=False),
     ),
 )
 

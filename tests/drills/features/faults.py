@@ -1,6 +1,7 @@
 """What strikes a drawn script: when, where, whom. Drawn from the seed, after the features.
 
-A fault is written `PLACE@STEP:RANK[:SIGNAL][+SECONDS]`, for example `forward@5:1`, `mark.voting@7:2:SIGSTOP`, `before@6:0+0.004`.
+A fault is written `PLACE@STEP:RANK[:WHAT][+SECONDS]`, for example `forward@5:1`, `mark.voting@7:2:SIGSTOP`, `before@6:0+0.004`.
+WHAT is a signal (if not given: SIGKILL), or `raise`: an exception of the script's own.
 PLACE is one of the script's (`strike("forward", ...)` in its text) or, with `mark.`, one of outlast's (worker/marks.py).
 With `+SECONDS` the process is struck that much later, by a thread: at a moment that nobody chose.
 
@@ -49,13 +50,13 @@ class Fault:
         return f"{self.place}@{self.step}:{self.rank}{do}{late}{after}"
 
 
-_FAULT = re.compile(r"([\w.]+)@(\d+):(\d+)(?::(SIG\w+))?(?:\+([\d.]+))?(?:/(\d+))?")
+_FAULT = re.compile(r"([\w.]+)@(\d+):(\d+)(?::(SIG\w+|raise))?(?:\+([\d.]+))?(?:/(\d+))?")
 
 
 def parse_fault(text: str) -> Fault:
     found = _FAULT.fullmatch(text)
     if found is None:
-        raise ValueError(f"{text!r} is not PLACE@STEP:RANK[:SIGNAL][+SECONDS][/GENERATION]")
+        raise ValueError(f"{text!r} is not PLACE@STEP:RANK[:WHAT][+SECONDS][/GENERATION]")
     place, step, rank, do, late, generation = found.groups()
     return Fault(
         place, int(step), int(rank), do or "SIGKILL", float(late or 0), int(generation or 0)
@@ -97,6 +98,8 @@ def rare_places(features: Features) -> dict[str, tuple[int, ...]]:
     return found
 
 
+# Where an exception leads to a repeat: in front of the optimizer (and in a phase)
+_RAISING = ("begin", "load", "forward", "backward", "micro", "draws_inside", "reduced", "clipped")
 EVALUATE_EVERY = 3  # steps
 
 
@@ -110,10 +113,12 @@ def draw_faults(features: Features) -> tuple[Fault, ...]:
     wanted = chance.choice((1, 1, 2, 2, 3, 3, 4))
     faults: list[Fault] = []
     step = chance.randint(1, max(1, last - STEPS_APART * wanted))
-    events = 0
+    generation: int | None = 1  # None: nobody can say, since two faults at once are one or two
     while len(faults) < wanted and step <= last:
-        faults += _event(features, chance, step, room=wanted - len(faults), before=events)
-        events += 1
+        event = _event(features, chance, step, room=wanted - len(faults), generation=generation)
+        faults += event
+        at_once = len(event) > 1 and not event[1].generation
+        generation = None if at_once or generation is None else generation + len(event)
         step = max(one.step for one in faults) + STEPS_APART + chance.randint(0, 4)
     if len(faults) < 4 and chance.random() < 0.3 and step <= last:
         faults.append(_late(features, chance, last))
@@ -121,29 +126,28 @@ def draw_faults(features: Features) -> tuple[Fault, ...]:
 
 
 def _event(
-    features: Features, chance: random.Random, step: int, *, room: int, before: int
+    features: Features, chance: random.Random, step: int, *, room: int, generation: int | None
 ) -> list[Fault]:
-    """`before`: events that came before this one. Each of them has made at least one generation."""
+    """`generation`: of the run when this event comes."""
     first = _one(features, chance, step)
     others = [rank for rank in range(features.world) if rank != first.rank]
     lucky = chance.random()
-    if room < 2 or lucky < 0.4 or first.do == "SIGSTOP":
+    if room < 2 or lucky < 0.4 or first.do != "SIGKILL":
         return [first]
     if lucky < 0.6 and len(others) > 1:  # somebody survives: all ranks at once is another promise
         return [first, Fault(first.place, first.step, chance.choice(others))]
+    if generation is None:  # a mark of a recovery is told from those of earlier ones by this
+        return [first]
     if features.stands and len(others) > 1 and chance.random() < 0.5:
         name, rank = chance.choice(_SURVIVORS_MARKS), chance.choice(others)
-        generation = before + (1 if name == "still" else 2)
-        return [first, Fault(f"mark.{name}", 0, rank, generation=generation)]
-    if features.stands and len(others) == 1 and before:  # it could strike in an earlier recovery
-        return [first]
+        within = generation if name == "still" else generation + 1
+        return [first, Fault(f"mark.{name}", 0, rank, generation=within)]
     name = chance.choice(_SUCCESSORS_MARKS)
-    return [first, Fault(f"mark.{name}", 0, first.rank, generation=before + 2)]
+    return [first, Fault(f"mark.{name}", 0, first.rank, generation=generation + 1)]
 
 
 def _one(features: Features, chance: random.Random, step: int) -> Fault:
     rank = chance.randrange(features.world)
-    do = "SIGSTOP" if chance.random() < 0.12 else "SIGKILL"
     rare = [
         (name, [at for at in steps if step <= at < step + STEPS_APART])
         for name, steps in rare_places(features).items()
@@ -153,7 +157,12 @@ def _one(features: Features, chance: random.Random, step: int) -> Fault:
         place, step = chance.choice(near)
     else:
         place = chance.choice(places(features))
-    return Fault(place, step, rank, do)
+    lucky = chance.random()
+    repeated = place.rstrip("0123456789") in _RAISING or (
+        place == "evaluate" and features.evaluate == "phase" and features.stands
+    )
+    raises = lucky < 0.2 and repeated
+    return Fault(place, step, rank, "raise" if raises else "SIGSTOP" if lucky > 0.88 else "SIGKILL")
 
 
 def _late(features: Features, chance: random.Random, last: int) -> Fault:

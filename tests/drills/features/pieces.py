@@ -34,7 +34,7 @@ NOW = {"step": 0}
 
 
 def strike(place, step):
-    """Kill this process here, if the drill says so: each fault once, remembered by a file."""
+    """Kill this process here, or raise, if the drill says so: each fault once, remembered by a file."""
     for fault in STRIKES:
         if fault["at"] != place or step < fault["step"]:
             continue
@@ -51,6 +51,8 @@ def strike(place, step):
 
 
 def hit(fault):
+    if fault["do"] == "raise":
+        raise RuntimeError(f"a drill at {fault['at']}")
     os.kill(os.getpid(), signal.Signals[fault["do"]])
 
 
@@ -265,6 +267,7 @@ def net_of(f: Features) -> str:
         '        hidden.register_hook(lambda _: strike("backward", NOW["step"]))',
     ]
     made += ["self.middle, self.back = nn.Linear(16, 16), nn.Linear(16, 16)"]
+    made += ["self.back.weight = self.middle.weight"] if f.tied else []
     run += ["hidden = hidden + self.back(torch.tanh(self.middle(hidden)))"]
     made += ["self.last = nn.Linear(16, 4)"]
     run += ["return self.last(hidden)"]

@@ -66,6 +66,9 @@ def _imports(f: Features) -> str:
     lines = []
     if f.loader == "stateful":
         lines.append("from torchdata.stateful_dataloader import StatefulDataLoader")
+    if f.comm_hook:
+        hooks = "torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
+        lines.append(f"from {hooks} import allreduce_hook")
     if f.sharded:
         lines.append("from torch.distributed.fsdp import fully_shard")
     if f.kind == "mesh2d":
@@ -98,6 +101,7 @@ def _set_up(f: Features, page: Page) -> None:
 
 def _model(f: Features, page: Page) -> None:
     page.add("net = Net()")
+    page.when(f.frozen, "net.middle.requires_grad_(False)")
     if f.kind == "alone":
         page.add("model = net")
     elif f.kind == "ddp":
@@ -106,9 +110,10 @@ def _model(f: Features, page: Page) -> None:
             'DDP._set_params_and_buffers_to_ignore_for_model(net, ["own.weight", "own.bias"])',
         )
         page.add("model = run.replicate(" + ", ".join(["net", *_ddp_arguments(f)]) + ")")
+        page.when(f.comm_hook, "model.register_comm_hook(None, allreduce_hook)")
     else:
         _shard(f, page)
-    page.add("weights = list(model.parameters())")
+    page.add("weights = [one for one in model.parameters() if one.requires_grad]")
 
 
 def _ddp_arguments(f: Features) -> Iterable[str]:
@@ -147,7 +152,8 @@ def _optimizer(f: Features, given: str) -> str:
         "rmsprop": ("RMSprop", ", momentum=0.5, centered=True"),
         "adagrad": ("Adagrad", ", lr_decay=0.01"),
     }[f.optimizer]
-    return f"torch.optim.{kind}({given}, lr={lr}{more})"
+    rate = f"torch.tensor({lr})" if f.tensor_lr else lr
+    return f"torch.optim.{kind}({given}, lr={rate}{more}{', fused=True' * f.fused})"
 
 
 def _optimizers(f: Features, page: Page) -> None:
@@ -168,7 +174,8 @@ def _schedules(f: Features, page: Page) -> None:
         "none": "",
         "step": "StepLR({0}, step_size=3, gamma=0.8)",
         "cosine": f"CosineAnnealingWarmRestarts({{0}}, T_0={max(3, last // 3)})",
-        "onecycle": f"OneCycleLR({{0}}, max_lr=0.05, total_steps={last + 1})",
+        "onecycle": f"OneCycleLR({{0}}, max_lr=0.05, total_steps={last + 1}"
+        f", cycle_momentum={f.optimizer != 'adagrad'})",
         "lambda": "LambdaLR({0}, lambda step: 1 / (1 + step))",
         "sequential": "SequentialLR({0}, [LinearLR({0}, total_iters=4), "
         "ExponentialLR({0}, gamma=0.9)], milestones=[4])",
@@ -295,6 +302,7 @@ def _block(f: Features, page: Page) -> None:
     to_none = "" if f.set_to_none else "set_to_none=False"
     page.when(f.zero_grad == "first", *_each(f, f"{{}}.zero_grad({to_none})"))
     page.when("before" in f.metered, "meter.add(step.number)")
+    page.when(f.rank_asked == "inside", "first_rank = run.rank == 0")
     _draw(f, page, "inside")
     page.when("inside" in f.hand_set, *_hand_set(f, "inside"))
     _gradients(f, page)
@@ -333,7 +341,6 @@ def _gradients(f: Features, page: Page) -> None:
         page.add("batch = torch.randn(4, 8), torch.randint(4, (4,))")
     _forward(f, page)
     page.add("scaler.scale(loss).backward()" if f.scales else "loss.backward()")
-    page.add("loss_seen = loss_seen + loss.detach().float()")
     if f.accumulate > 1:
         if f.no_sync and f.kind == "ddp":
             page.back()
@@ -351,6 +358,7 @@ def _forward(f: Features, page: Page) -> None:
     page.add(f"loss = F.cross_entropy(model(inputs), targets){share}")
     if f.precision == "bfloat16":
         page.back()
+    page.add("loss_seen = loss_seen + loss.detach().float()")
     if f.overflow:
         page.add(
             "if step.number % 5 == 3:", "    loss = loss * float('inf')  # the scaler skips this step"
@@ -394,6 +402,7 @@ def _tail(f: Features, page: Page, to_none: str) -> None:
     elif f.average != "none":
         page.add("average.update(weights)")
     page.when("tail" in f.metered, "meter.add(2 * step.number)")
+    page.when(f.rank_asked == "tail", "first_rank = run.rank == 0")
     page.when(f.logs, 'step.log(loss=loss_seen, reduce="mean")')
     page.add("step.on_commit(lambda number=step.number: note_commit(number))")
     page.add('strike("tail_end", step.number)')
@@ -401,6 +410,7 @@ def _tail(f: Features, page: Page, to_none: str) -> None:
 
 def _behind(f: Features, page: Page) -> None:
     page.add('strike("behind", step.number)')
+    page.when(f.rank_asked == "behind", "first_rank = run.rank == 0")
     _draw(f, page, "behind")
     page.when("behind" in f.metered, "meter.add(3 * step.number)")
     page.when("behind" in f.hand_set, *_hand_set(f, "behind"))
