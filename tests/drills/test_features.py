@@ -5,12 +5,16 @@ The draw is tested here without a process. `python -m tests.drills.features --se
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from tests.drills.features.draw import CHOICES, RULES, Rule, draw, plain, unruled
+from tests.drills.features.draw import CHOICES, RULES, Features, Rule, draw, plain, ruled, unruled
 from tests.drills.features.faults import Fault, draw_faults, parse_fault, places, rare_places
+from tests.drills.features.reduce import reduced
 from tests.drills.features.run import Found, compare, drill
 from tests.drills.features.script import script_of
 
@@ -91,9 +95,13 @@ def test_someone_survives_each_moment() -> None:
     """All ranks at once is another promise: steps since the newest checkpoint are lost then."""
     for seed in MANY:
         features, faults = draw(seed), draw_faults(draw(seed))
-        for fault in faults:
-            together = {one.rank for one in faults if abs(one.step - fault.step) < 2}
+        struck = [one for one in faults if not one.generation]
+        for fault in struck:
+            together = {one.rank for one in struck if abs(one.step - fault.step) < 2}
             assert len(together) < features.world or not features.stands, f"seed {seed}: {faults}"
+        for before, after in pairwise(faults):  # a survivor struck while another is replaced
+            if after.generation and after.rank != before.rank:
+                assert features.world > 2, f"seed {seed}: {faults}"
 
 
 def test_every_kind_of_fault_and_every_place_is_drawn() -> None:
@@ -130,6 +138,24 @@ def test_a_difference_names_its_rank_and_its_parts() -> None:
     calm = Found(plain(world=3), (), Path("script.py"))
     compare(peace, peace, calm)
     assert not calm.problems
+
+
+def test_a_reduction_keeps_what_the_problem_needs_and_nothing_else(tmp_path: Path) -> None:
+    """Method: runs are bad where a script has dropout and meters in its tail, and the second fault."""
+    fault = Fault("tail", 9, 1)
+
+    def bad(features: Features, faults: Sequence[Fault], folder: Path) -> Found:
+        found = Found(features, tuple(faults), folder)
+        if features.dropout and "tail" in features.metered and fault in faults:
+            found.blame("state", "rank 1 differs")
+        return found
+
+    features = ruled(replace(draw(6), kind="ddp", dropout=True, metered=("before", "tail")))
+    faults = (Fault("forward", 5, 0), fault, Fault("mark.voting", 14, 0))
+    small = reduced(bad(features, faults, tmp_path), tmp_path / "smaller", run=bad)
+    last = (small.features.until[-1],)
+    assert small.faults == (fault,)
+    assert small.features == plain(seed=6, until=last, dropout=True, metered=("tail",))
 
 
 # --- with processes ------------------------------------------------------------------------------------

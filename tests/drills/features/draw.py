@@ -60,7 +60,7 @@ class Features:
     bucket_view: bool = False
     small_buckets: bool = False
     comm_hook: bool = False
-    find_unused: bool = False
+    unused: bool = False
     ignored: bool = False
     frozen: bool = False
     tied: bool = False
@@ -146,7 +146,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "bucket_view": (False, True),
     "small_buckets": (False, True),
     "comm_hook": (False, False, True),  # torch's own, without a state
-    "find_unused": (False, False, True),
+    "unused": (False, False, True),  # a layer that is left out in some steps
     "ignored": (False, False, False, True),
     "frozen": (False, False, True),  # a layer that requires no gradient
     "tied": (False, False, True),  # two layers with one weight
@@ -201,7 +201,6 @@ RULES = (
                 f.bucket_view
                 or f.small_buckets
                 or f.comm_hook
-                or f.find_unused
                 or f.ignored
                 or not f.broadcast_buffers
             )
@@ -210,7 +209,6 @@ RULES = (
             bucket_view=False,
             small_buckets=False,
             comm_hook=False,
-            find_unused=False,
             ignored=False,
             broadcast_buffers=True,
         ),
@@ -335,7 +333,7 @@ RULES = (
     Rule(
         "fused momentum of unused parameters",
         "torch's fused SGD takes momentum buffers of all parameters or of none",
-        lambda f: f.fused and f.find_unused and f.optimizer in ("sgd", "momentum"),
+        lambda f: f.fused and f.unused and f.optimizer in ("sgd", "momentum"),
         _set(fused=False),
     ),
 )

@@ -245,7 +245,7 @@ def net_of(f: Features) -> str:
     run += ["hidden = self.drop(hidden)"] if f.dropout else []
     made += ["self.own = nn.Linear(16, 16)"] if f.ignored else []
     run += ["hidden = hidden + self.own(hidden)"] if f.ignored else []
-    if f.find_unused:
+    if f.unused:
         made += ["self.seldom = nn.Linear(16, 16)"]
         run += [
             'if NOW["step"] % 3 != 1:  # in other steps these are unused parameters',

@@ -7,43 +7,45 @@ once another has gone. What is left is seldom more than three features. A reduct
 from __future__ import annotations
 
 import dataclasses
+import functools
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tests.drills.features.draw import CHOICES, LISTED, Features, ruled
 from tests.drills.features.faults import Fault
 from tests.drills.features.run import Found, drill
 
+Drill = Callable[[Features, Sequence[Fault], Path], Found]
 _Case = tuple[Features, tuple[Fault, ...]]
 
 
-def reduced(found: Found, folder: Path) -> Found:
+def reduced(found: Found, folder: Path, *, run: Drill = drill) -> Found:
     """The smallest case that was met with a problem of the same kind."""
     for _ in range(2):
         before = (found.features, found.faults)
-        for smaller in _names():
+        for smaller in _ways():
             for features, faults in smaller((found.features, found.faults)):
                 features = ruled(features)
                 if (features, faults) == (found.features, found.faults):
                     continue
                 shutil.rmtree(folder, ignore_errors=True)
-                tried = drill(features, faults, folder)
+                tried = run(features, faults, folder)
                 if tried.kinds & found.kinds:
                     found = tried
                     break
         if before == (found.features, found.faults):
             break
     shutil.rmtree(folder, ignore_errors=True)
-    return drill(found.features, found.faults, folder)
+    return run(found.features, found.faults, folder)
 
 
-def _names():
-    """What to try: one function for each kind of step, from a case to smaller ones."""
+def _ways() -> Iterator[Callable[[_Case], Iterator[_Case]]]:
+    """From a case to smaller ones: what to try, one after the other."""
     yield _fewer_faults
     yield _killed
     for field in CHOICES:
-        yield lambda case, field=field: _plainer(case, field)
+        yield functools.partial(_plainer, field)
     yield _one_leg
 
 
@@ -59,7 +61,7 @@ def _killed(case: _Case) -> Iterator[_Case]:
     yield features, tuple(dataclasses.replace(one, do="SIGKILL") for one in faults)
 
 
-def _plainer(case: _Case, field: str) -> Iterator[_Case]:
+def _plainer(field: str, case: _Case) -> Iterator[_Case]:
     features, faults = case
     value, plainest = getattr(features, field), getattr(Features(), field)
     if value == plainest:

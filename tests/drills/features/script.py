@@ -123,7 +123,7 @@ def _ddp_arguments(f: Features) -> Iterable[str]:
         yield "gradient_as_bucket_view=True"
     if f.small_buckets:
         yield "bucket_cap_mb=0.001"
-    if f.find_unused:
+    if f.unused:
         yield "find_unused_parameters=True"
 
 
