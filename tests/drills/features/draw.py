@@ -1,0 +1,372 @@
+"""What a drawn script consists of: `Features`, the draw from a seed, and the rules for what cannot be combined.
+
+    features = draw(17)                          the same each time
+    features = plain(kind="alone", dropout=True) the plainest script, with these features
+
+`CHOICES` is the table of all features: the first value of each is the plain one, which the others are measured against. The
+draw takes each feature by itself, then `RULES` replace what cannot be combined. Each rule has a name and a reason, so that a
+feature which is never drawn beside another is a decision that can be read, and not an accident.
+
+Nothing is drawn that docs/assumptions.md or a docstring of `Run` says is refused or not kept. A rule quotes what it says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Features:
+    """One script. Fields are explained in `CHOICES`; `until` holds the last step of each training leg."""
+
+    seed: int = 0
+    until: tuple[int, ...] = (12,)
+    kind: str = "ddp"
+    world: int = 4
+    in_main: bool = False
+    spares: str = "none"
+    snapshot_every: int = 1
+    reads_rank: bool = False
+    rank_asked: str = "nowhere"
+    collective_before: bool = False
+    reduce_in_block: bool = False
+    accumulate: int = 1
+    no_sync: bool = False
+    clip: str = "none"
+    optimizer: str = "sgd"
+    fused: bool = False
+    tensor_lr: bool = False
+    groups: bool = False
+    second_optimizer: bool = False
+    schedule: str = "none"
+    hand_set: tuple[str, ...] = ()
+    batch_norm: bool = False
+    broadcast_buffers: bool = True
+    assigned_buffer: bool = False
+    extra_state: bool = False
+    dropout: bool = False
+    average: str = "none"
+    meter: str = "plain"
+    metered: tuple[str, ...] = ()
+    draws: tuple[str, ...] = ()
+    generators: bool = False
+    loader: str = "none"
+    workers: int = 0
+    random_dataset: bool = False
+    bucket_view: bool = False
+    small_buckets: bool = False
+    comm_hook: bool = False
+    unused: bool = False
+    ignored: bool = False
+    frozen: bool = False
+    tied: bool = False
+    zero_grad: str = "first"
+    set_to_none: bool = True
+    precision: str = "float32"
+    overflow: bool = False
+    evaluate: str = "none"
+    evaluation_draws: bool = False
+    logs: bool = False
+
+    @property
+    def sharded(self) -> bool:
+        return self.kind in SHARDED
+
+    @property
+    def stands(self) -> bool:
+        """Whether survivors go on in place, so that what lies behind the block is done once for each step."""
+        return not self.sharded and not self.collective_before
+
+    @property
+    def scales(self) -> bool:
+        """Whether the loss goes through a GradScaler."""
+        return self.precision in ("scaler", "disabled_scaler")
+
+    @property
+    def names(self) -> frozenset[str]:
+        """`field=value` of each feature; a tuple gives one name for each of its values."""
+        out = set()
+        for field in CHOICES:
+            value = getattr(self, field)
+            out |= {f"{field}={one}" for one in (value if isinstance(value, tuple) else (value,))}
+        return frozenset(out | {f"legs={len(self.until)}"})
+
+    def __str__(self) -> str:
+        """Only what is not plain."""
+        plainest = Features()
+        said = [
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in dataclasses.fields(self)
+            if field.name != "seed" and getattr(self, field.name) != getattr(plainest, field.name)
+        ]
+        return f"seed {self.seed}: " + (", ".join(said) or "all plain")
+
+
+SHARDED = ("fsdp", "hsdp", "mesh2d")
+
+# Weighted by repetition. A feature whose field is a tuple draws each value by itself, a third of the time.
+CHOICES: dict[str, tuple[Any, ...]] = {
+    # DDP; a model per rank without any wrapper; FSDP2; FSDP2 in two replicas; FSDP2 and tensor parallelism on a 2-D mesh
+    "kind": ("ddp", "ddp", "ddp", "ddp", "ddp", "alone", "alone", "fsdp", "fsdp", "hsdp", "mesh2d"),
+    "world": (4, 4, 3, 2),
+    "in_main": (False, True),  # the training is a function given to outlast.main
+    "spares": ("none", "hot", "warm"),
+    "snapshot_every": (1, 1, 2, 3),  # sharded state only
+    "reads_rank": (False, True, True),  # and seeds with it: a spare is parked there, ranks draw other numbers
+    "rank_asked": ("nowhere", "inside", "tail", "behind"),  # a spare is parked there
+    "collective_before": (False, False, False, False, False, True),  # one of the script's own before run.steps
+    "reduce_in_block": (False, False, True),  # the loss is all-reduced before the optimizer
+    "accumulate": (1, 1, 2, 3),
+    "no_sync": (False, True),
+    "clip": ("none", "norm", "value"),
+    "optimizer": ("sgd", "momentum", "adamw", "amsgrad", "rmsprop", "adagrad"),
+    "fused": (False, False, True),
+    "tensor_lr": (False, False, True),
+    "groups": (False, True),
+    "second_optimizer": (False, False, True),
+    "schedule": ("none", "step", "cosine", "onecycle", "lambda", "sequential", "plateau"),
+    "hand_set": ("before", "inside", "tail", "behind", "legs"),  # where hyper-parameters are set
+    "batch_norm": (False, True),
+    "broadcast_buffers": (True, False),
+    "assigned_buffer": (False, False, True),  # forward assigns a new tensor to a buffer
+    "extra_state": (False, False, True),  # a module with get_extra_state()
+    "dropout": (False, True),
+    "average": ("none", "none", "ema", "swa"),  # moved after the optimizer, inside the block
+    "meter": ("plain", "tensor", "live"),  # what state_dict() gives: numbers, a tensor, the object's own dict
+    "metered": ("before", "inside", "tail", "behind"),  # where meters move
+    "draws": ("before", "inside", "behind", "legs"),  # where the script draws random numbers
+    "generators": (False, False, True),  # draws come from generators in run.state, too
+    "loader": ("none", "sampler", "sampler", "stateful"),
+    "workers": (0, 0, 0, 1, 2),
+    "random_dataset": (False, True),
+    "bucket_view": (False, True),
+    "small_buckets": (False, True),
+    "comm_hook": (False, False, True),  # torch's own, without a state
+    "unused": (False, False, True),  # a layer that is left out in some steps
+    "ignored": (False, False, False, True),
+    "frozen": (False, False, True),  # a layer that requires no gradient
+    "tied": (False, False, True),  # two layers with one weight
+    "zero_grad": ("first", "last"),
+    "set_to_none": (True, False),
+    "precision": ("float32", "float32", "bfloat16", "scaler", "scaler", "disabled_scaler"),
+    "overflow": (False, True),
+    "evaluate": ("none", "none", "plain", "phase"),
+    "evaluation_draws": (False, True),
+    "logs": (False, True),
+}
+LISTED = ("hand_set", "metered", "draws")  # fields that hold several values
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`why` two features are not combined, when they would be, and what is drawn instead."""
+
+    name: str
+    why: str
+    conflicts: Callable[[Features], bool]
+    instead: Callable[[Features], dict[str, Any]]
+
+
+def _without(field: str, *values: str) -> Callable[[Features], dict[str, Any]]:
+    return lambda f: {field: tuple(one for one in getattr(f, field) if one not in values)}
+
+
+def _set(**values: Any) -> Callable[[Features], dict[str, Any]]:
+    return lambda f: values
+
+
+RULES = (
+    Rule(
+        "meshes of four",
+        "a mesh of 2 x 2 has four ranks",
+        lambda f: f.kind in ("hsdp", "mesh2d") and f.world != 4,
+        _set(world=4),
+    ),
+    Rule(
+        "snapshots of shards",
+        "--snapshot-every is about sharded state",
+        lambda f: not f.sharded and f.snapshot_every != 1,
+        _set(snapshot_every=1),
+    ),
+    Rule(
+        "arguments of DDP",
+        "these are arguments of DDP, or marks that only DDP reads",
+        lambda f: (
+            f.kind != "ddp"
+            and (
+                f.bucket_view
+                or f.small_buckets
+                or f.comm_hook
+                or f.ignored
+                or not f.broadcast_buffers
+            )
+        ),
+        _set(
+            bucket_view=False,
+            small_buckets=False,
+            comm_hook=False,
+            ignored=False,
+            broadcast_buffers=True,
+        ),
+    ),
+    Rule(
+        "nothing to skip",
+        "no_sync leaves out the reductions of all micro-batches but the last",
+        lambda f: f.no_sync and (f.accumulate == 1 or f.kind == "alone"),
+        _set(no_sync=False),
+    ),
+    Rule(
+        "a model of each rank's own",
+        "ranks that share nothing have no collective to make: what they share would be a claim",
+        lambda f: f.kind == "alone" and (f.collective_before or f.reduce_in_block),
+        _set(collective_before=False, reduce_in_block=False),
+    ),
+    Rule(
+        "a seed of each rank's own",
+        "a model per rank is one only if the script reads its rank",
+        lambda f: f.kind == "alone" and not f.reads_rank,
+        _set(reads_rank=True),
+    ),
+    Rule(
+        "sharded scripts are entered again anyway",
+        "a collective of its own changes nothing for a script that survivors never go on with in place",
+        lambda f: f.sharded and f.collective_before,
+        _set(collective_before=False),
+    ),
+    Rule(
+        "behind the block",
+        "assumptions.md: where all begin anew, what lies behind the block is not done again; what"
+        " changes registered state belongs inside",
+        lambda f: not f.stands and bool({"behind"} & {*f.hand_set, *f.metered}),
+        lambda f: {**_without("hand_set", "behind")(f), **_without("metered", "behind")(f)},
+    ),
+    Rule(
+        "generators behind the block",
+        "the same: a generator in run.state is registered state, other than the global ones",
+        lambda f: not f.stands and f.generators and "behind" in f.draws,
+        _set(generators=False),
+    ),
+    Rule(
+        "a norm over two meshes",
+        "torch cannot stack norms of parameters that lie on different meshes",
+        lambda f: f.kind == "mesh2d" and f.clip == "norm",
+        _set(clip="value"),
+    ),
+    Rule(
+        "one weight, two plans",
+        "a tied weight would be cut by columns and by rows",
+        lambda f: f.kind == "mesh2d" and f.tied,
+        _set(tied=False),
+    ),
+    Rule(
+        "random evaluation of those who begin anew",
+        "assumptions.md: where all ranks come anew, a phase that was not done yet is not made up"
+        " for, and with it the numbers that it would have drawn",
+        lambda f: not f.stands and f.evaluation_draws,
+        _set(evaluation_draws=False),
+    ),
+    Rule(
+        "nothing to evaluate with",
+        "numbers are drawn in an evaluation only if there is one",
+        lambda f: f.evaluate == "none" and f.evaluation_draws,
+        _set(evaluation_draws=False),
+    ),
+    Rule(
+        "a plateau of all ranks",
+        "schedulers count as replicated: ReduceLROnPlateau has to see the same number on all ranks",
+        lambda f: f.schedule == "plateau" and f.kind != "alone" and not f.reduce_in_block,
+        _set(reduce_in_block=True),
+    ),
+    Rule(
+        "between legs",
+        "there is something between legs only if there are two",
+        lambda f: len(f.until) == 1 and "legs" in {*f.hand_set, *f.draws},
+        lambda f: {**_without("hand_set", "legs")(f), **_without("draws", "legs")(f)},
+    ),
+    Rule(
+        "between legs of those who begin anew",
+        "what lies between two legs is done again by all, after the state has come: hand-set values"
+        " would be set twice, or not at all",
+        lambda f: not f.stands and "legs" in {*f.hand_set, *f.draws},
+        lambda f: {**_without("hand_set", "legs")(f), **_without("draws", "legs")(f)},
+    ),
+    Rule(
+        "workers load",
+        "a loader's workers and a random data set need a loader",
+        lambda f: f.loader == "none" and (f.workers > 0 or f.random_dataset),
+        _set(workers=0, random_dataset=False),
+    ),
+    Rule(
+        "micro-batches are loaded",
+        "step.batches has something in it only with a loader",
+        lambda f: f.loader == "none" and f.accumulate > 1,
+        _set(accumulate=1, no_sync=False),
+    ),
+    Rule(
+        "a rank's share",
+        "DistributedSampler, which a StatefulDataLoader is given, asks for the rank",
+        lambda f: f.loader == "stateful" and not f.reads_rank,
+        _set(reads_rank=True),
+    ),
+    Rule(
+        "overflow is the scaler's",
+        "only a GradScaler skips a step whose gradients are infinite",
+        lambda f: f.overflow and f.precision != "scaler",
+        _set(overflow=False),
+    ),
+    Rule(
+        "no fused RMSprop",
+        "torch has none",
+        lambda f: f.optimizer == "rmsprop" and f.fused,
+        _set(fused=False),
+    ),
+    Rule(
+        "asked before",
+        "a spare is parked where the rank is asked for first",
+        lambda f: f.reads_rank and f.rank_asked != "nowhere",
+        _set(rank_asked="nowhere"),
+    ),
+    Rule(
+        "fused momentum of unused parameters",
+        "torch's fused SGD takes momentum buffers of all parameters or of none",
+        lambda f: f.fused and f.unused and f.optimizer in ("sgd", "momentum"),
+        _set(fused=False),
+    ),
+)
+
+
+def draw(seed: int) -> Features:
+    """The features of this seed."""
+    return ruled(unruled(seed))
+
+
+def unruled(seed: int) -> Features:
+    """As drawn, each feature by itself: not every such script can run."""
+    chance = random.Random(f"features {seed}")
+    values: dict[str, Any] = {"seed": seed}
+    for field, choices in CHOICES.items():
+        if field in LISTED:
+            values[field] = tuple(one for one in choices if chance.random() < 1 / 3)
+        else:
+            values[field] = chance.choice(choices)
+    last = chance.randint(12, 30)
+    two_legs = last >= 16 and chance.random() < 0.4
+    values["until"] = (chance.randint(6, last - 6), last) if two_legs else (last,)
+    return Features(**values)
+
+
+def plain(**given: Any) -> Features:
+    """The plainest script, with what is given, and what the rules ask for beside it."""
+    return ruled(Features(**given))
+
+
+def ruled(features: Features) -> Features:
+    """Apply the rules in their order. A later rule never brings back what an earlier one took."""
+    for rule in RULES:
+        if rule.conflicts(features):
+            features = dataclasses.replace(features, **rule.instead(features))
+    return features

@@ -1,0 +1,173 @@
+"""What strikes a drawn script: when, where, whom. Drawn from the seed, after the features.
+
+A fault is written `PLACE@STEP:RANK[:WHAT][+SECONDS]`, for example `forward@5:1`, `mark.voting@7:2:SIGSTOP`, `before@6:0+0.004`.
+WHAT is a signal (if not given: SIGKILL), or `raise`: an exception of the script's own.
+PLACE is one of the script's (`strike("forward", ...)` in its text) or, with `mark.`, one of outlast's (worker/marks.py).
+With `+SECONDS` the process is struck that much later, by a thread: at a moment that nobody chose.
+
+A drawn plan has one to four faults, in events that are some steps apart, so that one recovery is over before the next
+fault: one rank; two ranks at once; or one rank, and another process while that is mended.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from tests.drills.features.draw import Features
+
+STEPS_APART = 4  # between events: a recovery is over by then, because the steps between need all ranks
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`generation` is for outlast's marks: not before it. A run begins with generation 1."""
+
+    place: str
+    step: int
+    rank: int
+    do: str = "SIGKILL"
+    after_s: float = 0.0
+    generation: int = 0
+
+    @property
+    def is_mark(self) -> bool:
+        return self.place.startswith("mark.")
+
+    def as_plan(self) -> dict[str, Any]:
+        """As OUTLAST_DRILL or DRILL_STRIKES want it."""
+        where = {"rank": self.rank, "step": self.step, "do": self.do}
+        if self.is_mark:
+            return {"mark": self.place.removeprefix("mark."), "generation": self.generation, **where}
+        return {"at": self.place, "after_s": self.after_s, **where}
+
+    def __str__(self) -> str:
+        do = "" if self.do == "SIGKILL" else f":{self.do}"
+        late = f"+{self.after_s:g}" if self.after_s else ""
+        after = f"/{self.generation}" if self.generation else ""
+        return f"{self.place}@{self.step}:{self.rank}{do}{late}{after}"
+
+
+_FAULT = re.compile(r"([\w.]+)@(\d+):(\d+)(?::(SIG\w+|raise))?(?:\+([\d.]+))?(?:/(\d+))?")
+
+
+def parse_fault(text: str) -> Fault:
+    found = _FAULT.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is not PLACE@STEP:RANK[:WHAT][+SECONDS][/GENERATION]")
+    place, step, rank, do, late, generation = found.groups()
+    return Fault(
+        place, int(step), int(rank), do or "SIGKILL", float(late or 0), int(generation or 0)
+    )
+
+
+# --- where a script can be struck --------------------------------------------------------------------
+
+_STEP_MARKS = ("prepared", "voting", "passed", "applied", "committed")
+_SURVIVORS_MARKS = ("still", "settled", "grouped")  # where survivors go on in place
+_SUCCESSORS_MARKS = ("grouping", "restoring", "joined")
+
+
+def places(features: Features) -> tuple[str, ...]:
+    """All places that come in each step of this script, `strike`s first."""
+    f = features
+    found = ["before", "begin", "forward", "backward", "reduced", "tail", "tail_end"]
+    found += ["behind", "behind_end"]
+    found += [f"micro{number}" for number in range(f.accumulate)] if f.accumulate > 1 else []
+    found += ["clipped"] if f.clip != "none" else []
+    found += ["between_optimizers"] if f.second_optimizer else []
+    found += ["load"] if f.loader != "none" and f.workers == 0 else []
+    found += [f"draws_{where}" for where in f.draws if where != "legs"]
+    marks = [*_STEP_MARKS, "sealing", "sealed"] if f.sharded else list(_STEP_MARKS)
+    if f.sharded and f.snapshot_every > 1:
+        marks = list(_STEP_MARKS)  # sealing comes in some steps only
+    return (*found, *(f"mark.{name}" for name in marks))
+
+
+def rare_places(features: Features) -> dict[str, tuple[int, ...]]:
+    """Places that come in some steps only, and in which."""
+    f, last = features, features.until[-1]
+    found: dict[str, tuple[int, ...]] = {}
+    if f.evaluate != "none":
+        evaluated = tuple(range(EVALUATE_EVERY, last + 1, EVALUATE_EVERY))
+        found |= dict.fromkeys(("evaluate", "evaluate_end"), evaluated)
+    if len(f.until) > 1:
+        found["legs"] = f.until[:-1]
+    return found
+
+
+# Where an exception leads to a repeat: in front of the optimizer (and in a phase)
+_RAISING = ("begin", "load", "forward", "backward", "micro", "draws_inside", "reduced", "clipped")
+EVALUATE_EVERY = 3  # steps
+
+
+# --- the draw ------------------------------------------------------------------------------------------
+
+
+def draw_faults(features: Features) -> tuple[Fault, ...]:
+    """One to four faults for this script."""
+    chance = random.Random(f"faults {features.seed}")
+    last = features.until[-1]
+    wanted = chance.choice((1, 1, 2, 2, 3, 3, 4))
+    faults: list[Fault] = []
+    step = chance.randint(1, max(1, last - STEPS_APART * wanted))
+    generation: int | None = 1  # None: nobody can say, since two faults at once are one or two
+    while len(faults) < wanted and step <= last:
+        event = _event(features, chance, step, room=wanted - len(faults), generation=generation)
+        faults += event
+        at_once = len(event) > 1 and not event[1].generation
+        generation = None if at_once or generation is None else generation + len(event)
+        step = max(one.step for one in faults) + STEPS_APART + chance.randint(0, 4)
+    if len(faults) < 4 and chance.random() < 0.3 and step <= last:
+        faults.append(_late(features, chance, last))
+    return tuple(faults)
+
+
+def _event(
+    features: Features, chance: random.Random, step: int, *, room: int, generation: int | None
+) -> list[Fault]:
+    """`generation`: of the run when this event comes."""
+    first = _one(features, chance, step)
+    others = [rank for rank in range(features.world) if rank != first.rank]
+    lucky = chance.random()
+    if room < 2 or lucky < 0.4 or first.do != "SIGKILL":
+        return [first]
+    if lucky < 0.6 and len(others) > 1:  # somebody survives: all ranks at once is another promise
+        return [first, Fault(first.place, first.step, chance.choice(others))]
+    if generation is None:  # a mark of a recovery is told from those of earlier ones by this
+        return [first]
+    if features.stands and len(others) > 1 and chance.random() < 0.5:
+        name, rank = chance.choice(_SURVIVORS_MARKS), chance.choice(others)
+        within = generation if name == "still" else generation + 1
+        return [first, Fault(f"mark.{name}", 0, rank, generation=within)]
+    name = chance.choice(_SUCCESSORS_MARKS)
+    return [first, Fault(f"mark.{name}", 0, first.rank, generation=generation + 1)]
+
+
+def _one(features: Features, chance: random.Random, step: int) -> Fault:
+    rank = chance.randrange(features.world)
+    rare = [
+        (name, [at for at in steps if step <= at < step + STEPS_APART])
+        for name, steps in rare_places(features).items()
+    ]
+    near = [(name, at) for name, steps in rare for at in steps]
+    if near and chance.random() < 0.3:
+        place, step = chance.choice(near)
+    else:
+        place = chance.choice(places(features))
+    lucky = chance.random()
+    repeated = place.rstrip("0123456789") in _RAISING or (
+        place == "evaluate" and features.evaluate == "phase" and features.stands
+    )
+    raises = lucky < 0.2 and repeated
+    return Fault(place, step, rank, "raise" if raises else "SIGSTOP" if lucky > 0.88 else "SIGKILL")
+
+
+def _late(features: Features, chance: random.Random, last: int) -> Fault:
+    """The last fault of a plan: at any moment of the last steps, or behind them all."""
+    rank = chance.randrange(features.world)
+    if chance.random() < 0.5:
+        return Fault("end", last, rank)
+    return Fault("before", last - 2, rank, after_s=round(chance.uniform(0.0, 0.01), 4))

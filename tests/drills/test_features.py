@@ -1,0 +1,181 @@
+"""Scripts that nobody wrote: drawn from the features of real ones, struck at drawn moments, and compared rank by rank, part by part.
+
+The draw is tested here without a process. `python -m tests.drills.features --seeds 1:300 --jobs 2` drills for as long as wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.drills.features.draw import CHOICES, RULES, Features, Rule, draw, plain, ruled, unruled
+from tests.drills.features.faults import Fault, draw_faults, parse_fault, places, rare_places
+from tests.drills.features.reduce import reduced
+from tests.drills.features.run import Found, compare, drill
+from tests.drills.features.script import script_of
+
+MANY = range(1, 301)
+SEEDS = (69, 280, 128, 94, 164, 255, 120, 45, 7)  # between them they have every feature
+
+
+def all_names() -> set[str]:
+    named = {f"{field}={value}" for field, values in CHOICES.items() for value in values}
+    return named | {"legs=1", "legs=2"}
+
+
+# --- the draw, without a process -----------------------------------------------------------------------
+
+
+def test_a_seed_always_gives_the_same_script_and_faults() -> None:
+    """Drawn twice, and no two of a hundred seeds alike."""
+    for seed in (1, 17, 300):
+        assert draw(seed) == draw(seed)
+        assert draw_faults(draw(seed)) == draw_faults(draw(seed))
+        assert script_of(draw(seed)) == script_of(draw(seed))
+    assert len({script_of(draw(seed)) for seed in range(100)}) == 100
+
+
+def test_every_drawn_script_compiles() -> None:
+    for seed in MANY:
+        compile(script_of(draw(seed)), f"seed {seed}", "exec")
+
+
+def test_every_feature_is_drawn_soon() -> None:
+    """Each value of each feature occurs among the first hundred seeds; what a rule takes away is not all there is of it."""
+    drawn = {name for seed in range(1, 101) for name in draw(seed).names}
+    assert drawn >= all_names(), all_names() - drawn
+
+
+def test_the_drilled_seeds_have_every_feature() -> None:
+    drilled = {name for seed in SEEDS for name in draw(seed).names}
+    assert drilled >= all_names(), all_names() - drilled
+
+
+def test_what_a_rule_excludes_is_never_drawn() -> None:
+    """After the rules no rule has anything left to say: a later one does not bring back what an earlier one took."""
+    for seed in MANY:
+        broken = [rule.name for rule in RULES if rule.conflicts(draw(seed))]
+        assert not broken, f"seed {seed}: {broken}"
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_a_rule_has_its_reason_and_something_to_exclude(rule: Rule) -> None:
+    """A rule that no drawn combination meets is dead."""
+    assert any(rule.conflicts(unruled(seed)) for seed in MANY)
+    assert len(rule.why) > 10
+
+
+# --- the faults ----------------------------------------------------------------------------------------
+
+
+def test_a_fault_reads_as_it_is_written() -> None:
+    for text in ("forward@5:1", "mark.voting@7:2:SIGSTOP", "load@9:0:raise", "before@6:0+0.004", "mark.joined@0:1/2"):
+        assert str(parse_fault(text)) == text
+    with pytest.raises(ValueError, match="is not PLACE@STEP"):
+        parse_fault("forward")
+    for seed in MANY:
+        for fault in draw_faults(draw(seed)):
+            assert parse_fault(str(fault)) == fault
+
+
+def test_each_plan_has_one_to_four_faults_in_steps_that_come() -> None:
+    for seed in MANY:
+        features, faults = draw(seed), draw_faults(draw(seed))
+        assert 1 <= len(faults) <= 4, f"seed {seed}"
+        for fault in faults:
+            assert 0 <= fault.step <= features.until[-1], f"seed {seed}: {fault}"
+            assert 0 <= fault.rank < features.world, f"seed {seed}: {fault}"
+
+
+def test_someone_survives_each_moment() -> None:
+    """All ranks at once is another promise: steps since the newest checkpoint are lost then."""
+    for seed in MANY:
+        features, faults = draw(seed), draw_faults(draw(seed))
+        struck = [one for one in faults if not one.generation]
+        for fault in struck:
+            together = {one.rank for one in struck if abs(one.step - fault.step) < 2}
+            assert len(together) < features.world or not features.stands, f"seed {seed}: {faults}"
+        for before, after in pairwise(faults):  # a survivor struck while another is replaced
+            if after.generation and after.rank != before.rank:
+                assert features.world > 2, f"seed {seed}: {faults}"
+
+
+def test_every_kind_of_fault_and_every_place_is_drawn() -> None:
+    drawn = [(draw(seed), draw_faults(draw(seed))) for seed in MANY]
+    struck = {fault.place for _, faults in drawn for fault in faults}
+    known = {place for features, _ in drawn for place in (*places(features), *rare_places(features))}
+    assert struck >= known | {"end"}, known - struck
+    assert {fault.do for _, faults in drawn for fault in faults} == {"SIGKILL", "SIGSTOP", "raise"}
+    assert any(fault.after_s for _, faults in drawn for fault in faults)
+    assert any(len({fault.step for fault in faults}) < len(faults) for _, faults in drawn)
+
+
+def test_every_place_stands_in_the_script() -> None:
+    for seed in MANY:
+        features = draw(seed)
+        text = script_of(features)
+        for place in (*places(features), *rare_places(features)):
+            named = 'strike(f"micro{number}"' if place.startswith("micro") else f'strike("{place}"'
+            assert place.startswith("mark.") or named in text, f"seed {seed}: {place}"
+
+
+# --- the comparison ------------------------------------------------------------------------------------
+
+
+def test_a_difference_names_its_rank_and_its_parts() -> None:
+    """A part that is missing differs, and so does a rank that wrote nothing."""
+    found = Found(plain(world=3), (Fault("forward", 5, 1),), Path("script.py"))
+    peace = {rank: {"parameter a": "1", "meter": "2"} for rank in range(3)}
+    war = {0: dict(peace[0]), 1: {"parameter a": "9"}}
+    compare(peace, war, found)
+    assert found.differing == {1: ["meter", "parameter a"]}
+    assert found.kinds == {"state", "under faults: no result"}
+    assert "rank 2 wrote no result" in found.line
+    calm = Found(plain(world=3), (), Path("script.py"))
+    compare(peace, peace, calm)
+    assert not calm.problems
+
+
+def test_a_reduction_keeps_what_the_problem_needs_and_nothing_else(tmp_path: Path) -> None:
+    """Method: runs are bad where a script has dropout and meters in its tail, and the second fault."""
+    fault = Fault("tail", 9, 1)
+
+    def bad(features: Features, faults: Sequence[Fault], folder: Path) -> Found:
+        found = Found(features, tuple(faults), folder)
+        if features.dropout and "tail" in features.metered and fault in faults:
+            found.blame("state", "rank 1 differs")
+        return found
+
+    features = ruled(replace(draw(6), kind="ddp", dropout=True, metered=("before", "tail")))
+    faults = (Fault("forward", 5, 0), fault, Fault("mark.voting", 14, 0))
+    small = reduced(bad(features, faults, tmp_path), tmp_path / "smaller", run=bad)
+    last = (small.features.until[-1],)
+    assert small.faults == (fault,)
+    assert small.features == plain(seed=6, until=last, dropout=True, metered=("tail",))
+
+
+# --- with processes ------------------------------------------------------------------------------------
+
+
+def test_a_plain_script_is_as_it_was_in_peace(tmp_path: Path) -> None:
+    found = drill(plain(world=2, reads_rank=True), [Fault("backward", 5, 1)], tmp_path / "drill")
+    assert not found.problems, str(found)
+
+
+@pytest.mark.drill
+def test_a_fault_that_never_fires_is_a_failed_drill(tmp_path: Path) -> None:
+    found = drill(plain(world=2), [Fault("backward", 99, 1)], tmp_path / "drill")
+    assert found.kinds == {"a fault never fired"}, str(found)
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_drawn_script_is_as_it_was_in_peace(tmp_path: Path, seed: int) -> None:
+    """The whole state of every rank at the end, under the faults of this seed and without any."""
+    found = drill(draw(seed), draw_faults(draw(seed)), tmp_path / "drill")
+    assert not found.problems, str(found)
