@@ -7,7 +7,7 @@ import pytest
 from outlast.runtime.tiers.image import Image
 from outlast.runtime.worker.place import BEGUN, ENTERED, PREPARED, Place, best, place_of
 
-PLACES = [Place(PREPARED, 0), Place(ENTERED, 0), Place(PREPARED, 1), Place(ENTERED, 1), Place(BEGUN, 0)]  # in the order of time
+PLACES = [Place(PREPARED, 0), Place(ENTERED, 0), Place(PREPARED, 1), Place(ENTERED, 1), Place(BEGUN, 1)]  # in the order of time
 
 
 def chosen(*places: Place, begun: bool, phases: int = 0) -> Place:
@@ -31,14 +31,14 @@ def test_survivors_in_a_phase_want_the_newest_image_that_is_not_behind_it() -> N
     assert chosen(Place(PREPARED, 0), Place(ENTERED, 0), begun=False) == Place(ENTERED, 0)
     assert chosen(Place(ENTERED, 0), Place(PREPARED, 1), begun=False) == Place(ENTERED, 0)
     assert chosen(Place(ENTERED, 0), Place(PREPARED, 1), begun=False, phases=1) == Place(PREPARED, 1)
-    assert chosen(Place(ENTERED, 0), Place(BEGUN, 0), begun=False) == Place(ENTERED, 0)
-    assert chosen(Place(PREPARED, 1), Place(BEGUN, 0), begun=False) == Place(PREPARED, 1)
+    assert chosen(Place(ENTERED, 0), Place(BEGUN, 1), begun=False) == Place(ENTERED, 0)
+    assert chosen(Place(PREPARED, 1), Place(BEGUN, 1), begun=False, phases=1) == Place(BEGUN, 1)
 
 
 def test_an_image_is_complete_only_where_the_survivors_stand() -> None:
     assert [place.is_where(begun=True, phases=0) for place in PLACES] == [False, False, False, False, True]
     assert [place.is_where(begun=False, phases=0) for place in PLACES] == [False, True, False, False, False]
-    assert [place.is_where(begun=False, phases=1) for place in PLACES] == [False, False, False, True, False]
+    assert [place.is_where(begun=False, phases=1) for place in PLACES] == [False, False, False, True, True]
 
 
 def test_an_image_that_says_nothing_is_of_the_next_steps_begin() -> None:

@@ -3,7 +3,7 @@
     prepared n   n phases behind the step are done, and the script's code behind the last of them has not run yet;
                  with n = 0: the vote of the step is next
     entered n    all that comes before phase n has run
-    begun        all that comes before the next step has run
+    begun n      all that comes before the next step has run, n phases among it
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ class Place:
         return {"place": self.kind, "phases": str(self.phases)}
 
     def is_where(self, *, begun: bool, phases: int) -> bool:
-        """Return whether the survivors stand here: before the next step, or in the phase behind `phases` others."""
-        return self.kind == BEGUN if begun else (self.kind, self.phases) == (ENTERED, phases)
+        """Return whether the survivors stand here, or come here next: `begun`, or behind `phases` phases.
+
+        A rank that has begun the next step behind that many phases shows that no other phase follows.
+        """
+        return self.kind == BEGUN if begun else self.kind != PREPARED and self.phases == phases
 
 
 def place_of(metadata: Mapping[str, str]) -> Place:
@@ -44,10 +47,10 @@ def best(images: Iterable[tuple[int, Image]], *, begun: bool, phases: int) -> tu
     There is at least one image; where all are later than that, the earliest is taken.
     """
 
-    def rank(place: Place) -> tuple[bool, tuple[int, int, int]]:
-        at = (int(place.kind == BEGUN), place.phases, _ORDER.index(place.kind))
-        fits = begun or (place.kind != BEGUN and place.phases <= phases)
-        return fits, at if fits else (-at[0], -at[1], -at[2])
+    def rank(place: Place) -> tuple[bool, tuple[int, int]]:
+        at = (place.phases, _ORDER.index(place.kind))
+        fits = begun or place.phases <= phases
+        return fits, at if fits else (-at[0], -at[1])
 
     found = [(slot, image, place_of(image.metadata)) for slot, image in images]
     return max(found, key=lambda one: rank(one[2]))

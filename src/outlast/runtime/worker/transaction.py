@@ -104,7 +104,7 @@ class Transaction:
             raise Reenter
         while True:
             if self.member.session is not None:
-                self._settle(Place(BEGUN, 0))
+                self._settle(BEGUN)
                 self._say_begun(self.member.session, over=self._is_over(until))
                 self._survivor.take_back_what_followed(self._batches.held)
             if self.member.broken:
@@ -191,10 +191,13 @@ class Transaction:
             step.committed()
         return False
 
-    def _settle(self, place: Place) -> None:
-        """The script has done all that it does behind the block, up to `place`: vote if that is still due, and seal what has moved."""
+    def _settle(self, kind: str) -> None:
+        """The script has done all that it does behind the block, up to a place of this kind: vote if that is still due, and seal what has moved."""
+        session = self.member.session
+        assert session is not None
         if self._voteless is not None:
-            self._vote_late(self._voteless, place)
+            self._vote_late(self._voteless, Place(kind, 0))
+        place = Place(kind, session.machine.phases)
         held = self._batches.held
         if held is not None and held.left:
             return  # the step is not committed: it will be repeated
@@ -278,7 +281,7 @@ class Transaction:
         session = self.member.session
         if session is None or self._rehearsal.runs:
             return False
-        self._settle(Place(ENTERED, session.machine.phases))
+        self._settle(ENTERED)
         if not self.member.broken and (plan := self._survivor.take_plan()) is not None:
             self._follow(plan)
         held = self._batches.held
@@ -419,8 +422,9 @@ class Transaction:
         session = self.member.session
         if session is None or self._rehearsal.runs or self._survivor.reentering or self.member.broken or not self._attached:
             return
-        self._settle(Place(BEGUN, 0))
-        if self._batches.held is not None and self._batches.held.left:
+        late = self._voteless is not None
+        self._settle(BEGUN)
+        if late and self._batches.held is not None:
             what = f"step {self._batches.held.number} was interrupted and the loop was left by `break`, so the step cannot be repeated"
             self.member.refuse(TransactionError(what, hint="end the loop by run.steps(..., until=n)"))
         if (plan := self._survivor.take_plan()) is not None:
