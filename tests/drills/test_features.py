@@ -1,6 +1,7 @@
-"""Scripts that nobody wrote: drawn from the features of real ones, struck at drawn moments, and compared rank by rank, part by part.
+"""Drawn scripts under drawn faults: every rank's whole state is as in the undisturbed run.
 
-The draw is tested here without a process. `python -m tests.drills.features --seeds 1:300 --jobs 2` drills for as long as wanted.
+Most tests here are of the draw and start no process. For as many seeds as wanted:
+`python -m tests.drills.features --seeds 1:300 --jobs 2`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def all_names() -> set[str]:
     return named | {"legs=1", "legs=2"}
 
 
-# --- the draw, without a process -----------------------------------------------------------------------
+# --- the draw, without a process ------------------------------------------------------------------
 
 
 def test_a_seed_always_gives_the_same_script_and_faults() -> None:
@@ -45,7 +46,7 @@ def test_every_drawn_script_compiles() -> None:
 
 
 def test_every_feature_is_drawn_soon() -> None:
-    """Each value of each feature occurs among the first hundred seeds; what a rule takes away is not all there is of it."""
+    """Each value of each feature occurs among the first hundred seeds, the rules applied."""
     drawn = {name for seed in range(1, 101) for name in draw(seed).names}
     assert drawn >= all_names(), all_names() - drawn
 
@@ -56,7 +57,7 @@ def test_the_drilled_seeds_have_every_feature() -> None:
 
 
 def test_what_a_rule_excludes_is_never_drawn() -> None:
-    """After the rules no rule has anything left to say: a later one does not bring back what an earlier one took."""
+    """After the rules no rule applies any more: a later one does not undo an earlier one."""
     for seed in MANY:
         broken = [rule.name for rule in RULES if rule.conflicts(draw(seed))]
         assert not broken, f"seed {seed}: {broken}"
@@ -69,11 +70,12 @@ def test_a_rule_has_its_reason_and_something_to_exclude(rule: Rule) -> None:
     assert len(rule.why) > 10
 
 
-# --- the faults ----------------------------------------------------------------------------------------
+# --- the faults -----------------------------------------------------------------------------------
 
 
 def test_a_fault_reads_as_it_is_written() -> None:
-    for text in ("forward@5:1", "mark.voting@7:2:SIGSTOP", "load@9:0:raise", "before@6:0+0.004", "mark.joined@0:1/2"):
+    written = ("forward@5:1", "mark.voting@7:2:SIGSTOP", "load@9:0:raise", "before@6:0+0.004")
+    for text in (*written, "mark.joined@0:1/2"):
         assert str(parse_fault(text)) == text
     with pytest.raises(ValueError, match="is not PLACE@STEP"):
         parse_fault("forward")
@@ -107,7 +109,7 @@ def test_someone_survives_each_moment() -> None:
 def test_every_kind_of_fault_and_every_place_is_drawn() -> None:
     drawn = [(draw(seed), draw_faults(draw(seed))) for seed in MANY]
     struck = {fault.place for _, faults in drawn for fault in faults}
-    known = {place for features, _ in drawn for place in (*places(features), *rare_places(features))}
+    known = {place for f, _ in drawn for place in (*places(f), *rare_places(f))}
     assert struck >= known | {"end"}, known - struck
     assert {fault.do for _, faults in drawn for fault in faults} == {"SIGKILL", "SIGSTOP", "raise"}
     assert any(fault.after_s for _, faults in drawn for fault in faults)
@@ -123,7 +125,7 @@ def test_every_place_stands_in_the_script() -> None:
             assert place.startswith("mark.") or named in text, f"seed {seed}: {place}"
 
 
-# --- the comparison ------------------------------------------------------------------------------------
+# --- the comparison -------------------------------------------------------------------------------
 
 
 def test_a_difference_names_its_rank_and_its_parts() -> None:
@@ -141,7 +143,7 @@ def test_a_difference_names_its_rank_and_its_parts() -> None:
 
 
 def test_a_reduction_keeps_what_the_problem_needs_and_nothing_else(tmp_path: Path) -> None:
-    """Method: runs are bad where a script has dropout and meters in its tail, and the second fault."""
+    """Method: a run is bad if it has dropout, meters in its tail, and the second fault."""
     fault = Fault("tail", 9, 1)
 
     def bad(features: Features, faults: Sequence[Fault], folder: Path) -> Found:
@@ -158,7 +160,7 @@ def test_a_reduction_keeps_what_the_problem_needs_and_nothing_else(tmp_path: Pat
     assert small.features == plain(seed=6, until=last, dropout=True, metered=("tail",))
 
 
-# --- with processes ------------------------------------------------------------------------------------
+# --- with processes -------------------------------------------------------------------------------
 
 
 def test_a_plain_script_is_as_it_was_in_peace(tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
-"""What a drawn script consists of: `Features`, the draw from a seed, and the rules for what cannot be combined.
+"""What a drawn script consists of: `Features`, the draw from a seed, and the rules of the draw.
 
     features = draw(17)                          the same each time
     features = plain(kind="alone", dropout=True) the plainest script, with these features
 
-`CHOICES` is the table of all features: the first value of each is the plain one, which the others are measured against. The
-draw takes each feature by itself, then `RULES` replace what cannot be combined. Each rule has a name and a reason, so that a
-feature which is never drawn beside another is a decision that can be read, and not an accident.
+`CHOICES` is the table of all features. The draw takes each feature by itself, then `RULES` replace
+what cannot be combined. Each rule has a name and a reason, so that a feature which is never drawn
+beside another is a decision that can be read, and not an accident.
 
-Nothing is drawn that docs/assumptions.md or a docstring of `Run` says is refused or not kept. A rule quotes what it says.
+Nothing is drawn that docs/assumptions.md or a docstring of `Run` says is refused or not kept. The
+rule beside it quotes what is said there. One thing has no rule because no choice draws it: random
+numbers between the optimizer and the block's end ("nothing random after the optimizer").
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Features:
-    """One script. Fields are explained in `CHOICES`; `until` holds the last step of each training leg."""
+    """One script. `CHOICES` explains the fields; `until` holds the last step of each leg.
+
+    The defaults are the plainest script.
+    """
 
     seed: int = 0
     until: tuple[int, ...] = (12,)
@@ -78,7 +83,7 @@ class Features:
 
     @property
     def stands(self) -> bool:
-        """Whether survivors go on in place, so that what lies behind the block is done once for each step."""
+        """Whether survivors go on in place, so that what lies behind a block is done once."""
         return not self.sharded and not self.collective_before
 
     @property
@@ -108,17 +113,18 @@ class Features:
 
 SHARDED = ("fsdp", "hsdp", "mesh2d")
 
-# Weighted by repetition. A feature whose field is a tuple draws each value by itself, a third of the time.
+# Weighted by repetition. A field that is a tuple draws each value by itself, a third of the time.
 CHOICES: dict[str, tuple[Any, ...]] = {
-    # DDP; a model per rank without any wrapper; FSDP2; FSDP2 in two replicas; FSDP2 and tensor parallelism on a 2-D mesh
+    # DDP; a model per rank without any wrapper; FSDP2; FSDP2 in two replicas; FSDP2 and tensor
+    # parallelism on a 2-D mesh
     "kind": ("ddp", "ddp", "ddp", "ddp", "ddp", "alone", "alone", "fsdp", "fsdp", "hsdp", "mesh2d"),
     "world": (4, 4, 3, 2),
     "in_main": (False, True),  # the training is a function given to outlast.main
     "spares": ("none", "hot", "warm"),
     "snapshot_every": (1, 1, 2, 3),  # sharded state only
-    "reads_rank": (False, True, True),  # and seeds with it: a spare is parked there, ranks draw other numbers
+    "reads_rank": (False, True, True),  # at the start, and seeds with it: ranks draw other numbers
     "rank_asked": ("nowhere", "inside", "tail", "behind"),  # a spare is parked there
-    "collective_before": (False, False, False, False, False, True),  # one of the script's own before run.steps
+    "collective_before": (False, False, False, False, False, True),  # made by the script itself
     "reduce_in_block": (False, False, True),  # the loss is all-reduced before the optimizer
     "accumulate": (1, 1, 2, 3),
     "no_sync": (False, True),
@@ -136,7 +142,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "extra_state": (False, False, True),  # a module with get_extra_state()
     "dropout": (False, True),
     "average": ("none", "none", "ema", "swa"),  # moved after the optimizer, inside the block
-    "meter": ("plain", "tensor", "live"),  # what state_dict() gives: numbers, a tensor, the object's own dict
+    "meter": ("plain", "tensor", "live"),  # numbers; a tensor; state_dict() gives its own dict
     "metered": ("before", "inside", "tail", "behind"),  # where meters move
     "draws": ("before", "inside", "behind", "legs"),  # where the script draws random numbers
     "generators": (False, False, True),  # draws come from generators in run.state, too
@@ -233,7 +239,7 @@ RULES = (
     ),
     Rule(
         "sharded scripts are entered again anyway",
-        "a collective of its own changes nothing for a script that survivors never go on with in place",
+        "a collective before the steps changes nothing where survivors never go on in place",
         lambda f: f.sharded and f.collective_before,
         _set(collective_before=False),
     ),
@@ -322,6 +328,16 @@ RULES = (
         "no fused RMSprop",
         "torch has none",
         lambda f: f.optimizer == "rmsprop" and f.fused,
+        _set(fused=False),
+    ),
+    Rule(
+        "fused optimizers of shards",
+        "torch has no sharding strategy for the others, nor for parameters on two meshes",
+        lambda f: (
+            f.fused
+            and f.sharded
+            and (f.optimizer not in ("adamw", "amsgrad") or f.kind == "mesh2d")
+        ),
         _set(fused=False),
     ),
     Rule(

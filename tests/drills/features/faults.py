@@ -1,12 +1,15 @@
 """What strikes a drawn script: when, where, whom. Drawn from the seed, after the features.
 
-A fault is written `PLACE@STEP:RANK[:WHAT][+SECONDS]`, for example `forward@5:1`, `mark.voting@7:2:SIGSTOP`, `before@6:0+0.004`.
+A fault is written `PLACE@STEP:RANK[:WHAT][+SECONDS][/GENERATION]`, for example `forward@5:1`,
+`mark.voting@7:2:SIGSTOP`, `before@6:0+0.004`, `mark.joined@0:1/2`.
 WHAT is a signal (if not given: SIGKILL), or `raise`: an exception of the script's own.
-PLACE is one of the script's (`strike("forward", ...)` in its text) or, with `mark.`, one of outlast's (worker/marks.py).
+PLACE is one of the script's (`strike("forward", ...)` in its text) or, with `mark.`, one of
+outlast's (worker/marks.py).
 With `+SECONDS` the process is struck that much later, by a thread: at a moment that nobody chose.
 
-A drawn plan has one to four faults, in events that are some steps apart, so that one recovery is over before the next
-fault: one rank; two ranks at once; or one rank, and another process while that is mended.
+A drawn plan has one to four faults, in events that are some steps apart, so that one recovery is
+over before the next fault. An event is one rank; two ranks at once; or one rank, and another
+process in the recovery from that.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import Any
 
 from tests.drills.features.draw import Features
 
-STEPS_APART = 4  # between events: a recovery is over by then, because the steps between need all ranks
+STEPS_APART = 4  # between events: the steps between need all ranks, so a recovery is over by then
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,8 @@ class Fault:
         """As OUTLAST_DRILL or DRILL_STRIKES want it."""
         where = {"rank": self.rank, "step": self.step, "do": self.do}
         if self.is_mark:
-            return {"mark": self.place.removeprefix("mark."), "generation": self.generation, **where}
+            mark = self.place.removeprefix("mark.")
+            return {"mark": mark, "generation": self.generation, **where}
         return {"at": self.place, "after_s": self.after_s, **where}
 
     def __str__(self) -> str:
@@ -63,7 +67,7 @@ def parse_fault(text: str) -> Fault:
     )
 
 
-# --- where a script can be struck --------------------------------------------------------------------
+# --- where a script can be struck -----------------------------------------------------------------
 
 _STEP_MARKS = ("prepared", "voting", "passed", "applied", "committed")
 _SURVIVORS_MARKS = ("still", "settled", "grouped")  # where survivors go on in place
@@ -103,7 +107,7 @@ _RAISING = ("begin", "load", "forward", "backward", "micro", "draws_inside", "re
 EVALUATE_EVERY = 3  # steps
 
 
-# --- the draw ------------------------------------------------------------------------------------------
+# --- the draw -------------------------------------------------------------------------------------
 
 
 def draw_faults(features: Features) -> tuple[Fault, ...]:

@@ -1,4 +1,4 @@
-"""Text that drawn scripts are put together from: what does not depend on the draw, and the model."""
+"""Text that drawn scripts are put together from: what never changes, and the model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NOW = {"step": 0}
 
 
 def strike(place, step):
-    """Kill this process here, or raise, if the drill says so: each fault once, remembered by a file."""
+    """Kill this process here, or raise, if the drill says so. A file remembers each fault."""
     for fault in STRIKES:
         if fault["at"] != place or step < fault["step"]:
             continue

@@ -1,7 +1,7 @@
-"""Take features and faults away from a script that went wrong, as long as it goes wrong in the same way.
+"""Take features and faults away from a bad script, as long as it stays bad in the same way.
 
-Greedy: each feature in turn is made plain, and stays so if the script is still bad. Twice over, because a feature may go only
-once another has gone. What is left is seldom more than three features. A reduction takes some forty pairs of runs.
+Each feature in turn is made plain, and stays so if the script is still bad. This is done twice,
+because a feature may go only once another has gone. A reduction takes some forty pairs of runs.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Run a drawn script twice, in peace and under its faults, and compare the whole state of every rank.
+"""Run a drawn script in peace and under its faults, and compare the whole state of every rank.
 
     found = drill(features, faults, folder)
     assert not found.problems, str(found)
 
-A problem is one of: a run that failed, a fault that never fired, a part of a rank's state that differs, a committed step
-that was lost or committed twice, books that do not add up. `found.kinds` has them without their details, so that a
-smaller script can be asked whether it shows the same.
+A problem is one of: a run that failed, a fault that never fired, a part of a rank's state that
+differs, a committed step that was lost or committed twice, books that do not add up. `found.kinds`
+has them without their details, so that a smaller script can be asked whether it shows the same.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PRELOADED = {"stateful": "torchdata.stateful_dataloader"}
 
 @dataclass
 class Found:
-    """What came of one script. `differing`: by rank, the names of the parts that are not as they were in peace."""
+    """What came of one script. `differing` has by rank the parts that are not as in peace."""
 
     features: Features
     faults: tuple[Fault, ...]
@@ -99,8 +99,9 @@ def _run(
     for fault in missed:
         found.blame("a fault never fired", f"the fault {fault} never fired")
     if outcome.code:
-        last = [line for line in outcome.stderr.splitlines() if line.strip()][-1:]
-        found.blame(f"{name}: exit code", f"{name}: exit code {outcome.code}: {''.join(last)[:200]}")
+        last = [line for line in outcome.stderr.splitlines() if line.startswith("error: ")][-1:]
+        said = f"{name}: exit code {outcome.code}: {''.join(last)[:200]}"
+        found.blame(f"{name}: exit code", said)
     else:
         _look_at_books(f, name, outcome, found)
     if found.problems:
@@ -128,7 +129,7 @@ def _watched(
 
 
 def _look_at_books(f: Features, name: str, outcome: Outcome, found: Found) -> None:
-    """No committed step is lost, but for those since the newest snapshot; and what the ledger itself must keep."""
+    """No committed step is lost but those since the newest snapshot, and the ledger is sound."""
     lost = [one["steps_lost"] for one in outcome.interruptions if one["steps_lost"]]
     if any(steps >= f.snapshot_every for steps in lost):
         found.blame("steps lost", f"{name}: committed steps were lost: {lost}")

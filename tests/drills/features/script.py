@@ -1,8 +1,9 @@
-"""The text of a drawn script: `script_of(features)`. It needs torch and outlast, and reads like a script that somebody wrote.
+"""The text of a drawn script: `script_of(features)`. It reads like one that somebody wrote.
 
-What it takes from the environment: DRILL_STRIKES (the faults that strike in its own code; a JSON list) and DRILL_RESULTS (the
-folder into which each rank writes, at its end, one hash for each named part of its whole state). Both have an answer without.
-The hashes are made by torch and hashlib, and by nothing of outlast.
+It takes two things from the environment, and runs without them too: DRILL_STRIKES, a JSON list of
+the faults that strike in its own code, and DRILL_RESULTS, the folder into which each rank writes at
+its end one hash for each named part of its whole state. The hashes are made by torch and hashlib,
+and by nothing of outlast.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def _imports(f: Features) -> str:
     return "\n".join(lines)
 
 
-# --- before the steps ----------------------------------------------------------------------------------
+# --- before the steps -----------------------------------------------------------------------------
 
 
 def _set_up(f: Features, page: Page) -> None:
@@ -247,7 +248,7 @@ def registered(f: Features) -> list[str]:
     return names + (["loader"] if f.loader != "none" else [])
 
 
-# --- the steps -----------------------------------------------------------------------------------------
+# --- the steps ------------------------------------------------------------------------------------
 
 
 def _loop(f: Features, page: Page) -> None:
@@ -318,7 +319,8 @@ def _block(f: Features, page: Page) -> None:
 
 
 def _each(f: Features, line: str) -> list[str]:
-    return [line.format(name) for name in (["optimizer", "second"] if f.second_optimizer else ["optimizer"])]
+    names = ["optimizer", "second"] if f.second_optimizer else ["optimizer"]
+    return [line.format(name) for name in names]
 
 
 def _gradients(f: Features, page: Page) -> None:
@@ -361,7 +363,8 @@ def _forward(f: Features, page: Page) -> None:
     page.add("loss_seen = loss_seen + loss.detach().float()")
     if f.overflow:
         page.add(
-            "if step.number % 5 == 3:", "    loss = loss * float('inf')  # the scaler skips this step"
+            "if step.number % 5 == 3:",
+            "    loss = loss * float('inf')  # the scaler skips this step",
         )
 
 
@@ -396,7 +399,8 @@ def _tail(f: Features, page: Page, to_none: str) -> None:
         page.when(f.second_optimizer, f"second_schedule.step({metric})")
     page.when("tail" in f.hand_set, *_hand_set(f, "tail"))
     if f.average == "swa" and not f.sharded:
-        page.add("if step.number >= 4 and step.number % 2 == 0:", "    average.update_parameters(net)")
+        page.add("if step.number >= 4 and step.number % 2 == 0:")
+        page.add("    average.update_parameters(net)")
     elif f.average != "none" and not f.sharded:
         page.add("average.update_parameters(net)")
     elif f.average != "none":
@@ -442,7 +446,7 @@ def _evaluate(f: Features, page: Page) -> None:
     page.add('strike("evaluate_end", step.number)')
 
 
-# --- the end -------------------------------------------------------------------------------------------
+# --- the end --------------------------------------------------------------------------------------
 
 
 def _end(f: Features, page: Page) -> None:
@@ -455,7 +459,8 @@ def _end(f: Features, page: Page) -> None:
     page.when(f.second_optimizer, 'parts |= optimizer_parts("second", second)')
     for name in registered(f):
         if name == "average" and not f.sharded:
-            page.add('parts |= {f"average.{name}": part for name, part in module_parts(average).items()}')
+            page.add("found = module_parts(average).items()")
+            page.add('parts |= {f"average.{name}": part for name, part in found}')
         elif name in ("average", "meter", "scaler", "schedule", "second_schedule"):
             page.add(f'parts["{name}"] = hashed({name}.state_dict())')
     if f.generators:
