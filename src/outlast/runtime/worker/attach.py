@@ -53,6 +53,8 @@ class Attachment:
         self.snapshot_every = int(membership.session.spec.options.get("snapshot_every", 1)) if membership.session is not None else 1
         self.high_water = 0
         self.first_step = True
+        self._leg_from = -1  # the step behind which the leg in hand began, as long as that is the newest
+        self._again: tuple[Regroup, Image] | None = None  # what this process began with, if the others are in the next leg already
         self.checkpoints = Checkpoints(membership.session, self._pieces)
 
     # --- attaching ---------------------------------------------------------------------------------------
@@ -170,10 +172,24 @@ class Attachment:
             image = session.vault.read_transfer(generation, plan.step)
             self.undo.take_over(image.metadata)
             self._load(image, shared=True, private=False)
+            if image.metadata.get("leg_from") == str(plan.step):
+                self._again = (plan, Image(image.metadata, {name: (spec, memoryview(bytes(data))) for name, (spec, data) in image.tensors.items()}))
         if plan.checkpoint:
             load_checkpoint(plan.checkpoint, self.member.rank(), self.member.world_size, self._load_parts)
         elif plan.private == "slot":
             self._load_slot(plan, image)
+
+    def begin_leg(self, step: int) -> None:
+        """Run.steps is called again, behind `step`.
+
+        What the script did between the two legs it may have done to state in which it was done already: that of peers which were
+        in this leg when this process came. Then what they handed over is loaded once more.
+        """
+        if self._again is not None and self._again[0].step == step:
+            plan, image = self._again
+            self._load(image, shared=True, private=False)
+            self._load_slot(plan, image)
+        self._again, self._leg_from = None, step
 
     def _load_slot(self, plan: Regroup, donated: Image | None) -> None:
         """Load this rank's own image. A corrupt one is struck out, and the next plan is for an older step."""
@@ -428,7 +444,7 @@ class Attachment:
         session = self.member.session
         assert session is not None
         pieces = [*self._shared_pieces(), *_named(_MOVERS, self._movers, *self.state.private.movers_tensors(self._agreed))]
-        session.vault.write_transfer(generation, step, pieces, self.undo.metadata())
+        session.vault.write_transfer(generation, step, pieces, {**self.undo.metadata(), "leg_from": str(self._leg_from)})
         session.do(lambda machine: machine.donated(step=step))
 
     # --- the first step ----------------------------------------------------------------------------------

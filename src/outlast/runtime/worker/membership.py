@@ -81,6 +81,10 @@ class Membership:
         plan = None if self.session is None else self.session.wait_plan(newer_than=-1)
         return plan if plan is not None and plan.replay else None
 
+    def goes_on_from(self) -> int:
+        """Return the step from which the newest plan goes on; 0 without a launcher."""
+        return 0 if self.session is None else self.session.wait_plan(newer_than=-1).step
+
     def rank(self) -> int:
         """Parks a spare until it has one; raises StepInterrupted then if that was in the body of a rehearsed step."""
         if self.is_spare:

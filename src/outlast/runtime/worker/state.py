@@ -99,9 +99,9 @@ class State:
         for name, part in self._schedulers.items():
             part.put(described["schedulers"][name])
         for name, scaler in self.scalers.items():
-            if described["scalers"][name]:
+            if described["scalers"][name] and scaler.is_enabled():
                 scaler.load_state_dict(described["scalers"][name])
-            scaler_reset(scaler, self.optimizers.values())
+                scaler_reset(scaler, self.optimizers.values())
 
     def shards(self) -> dict[str, Shard]:
         """For each distributed tensor of `shared_tensors`: where this rank's part lies."""
@@ -251,7 +251,7 @@ class _StepKeeper:
         if self._parts is None or state._schedulers or state._objects or state.modules.has_extra:
             encoded = tree.encode(self._get(), "kept")
             self._parts = tree.Encoded(encoded.text, {name: tensor.clone() for name, tensor in encoded.tensors.items()})
-        self._scalers = {name: (_clone(scaler._scale), _clone(scaler._growth_tracker)) for name, scaler in state.scalers.items()}
+        self._scalers = {name: (_clone(scaler._scale), _clone(scaler._growth_tracker)) for name, scaler in _enabled(state.scalers)}
         self._graded = [parameter.grad is not None for parameter in state.parameters.values()]
 
     def put_back(self) -> None:
@@ -265,7 +265,7 @@ class _StepKeeper:
             for name, part in parts.items():
                 part.put(values[name])
         state.modules.load_extra(extra)
-        for name, scaler in state.scalers.items():
+        for name, scaler in _enabled(state.scalers):
             _put_scaler(scaler, *self._scalers[name])
             scaler_reset(scaler, state.optimizers.values())
         for parameter, graded in zip(state.parameters.values(), self._graded, strict=True):
@@ -301,6 +301,11 @@ def _clear_gradient(parameter: torch.Tensor, *, graded: bool) -> None:
     else:
         with torch.no_grad():
             parameter.grad.zero_()
+
+
+def _enabled(scalers: Mapping[str, torch.amp.GradScaler]) -> list[tuple[str, torch.amp.GradScaler]]:
+    """Return the scalers that scale; one that was made with enabled=False has no state at all."""
+    return [(name, scaler) for name, scaler in scalers.items() if scaler.is_enabled()]
 
 
 def _put_scaler(scaler: torch.amp.GradScaler, scale: torch.Tensor | None, growth: torch.Tensor | None) -> None:

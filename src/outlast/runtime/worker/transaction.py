@@ -71,13 +71,13 @@ class Transaction:
             else:
                 if self.member.is_spare:
                     yield from self._rehearsal.of_spare()
+                if self.member.goes_on_from() > until:
+                    return  # the run is in a later leg: state is restored there, so that what lies in between is not done to it again
                 if (plan := self.member.replayed()) is not None:
-                    if plan.step > until:
-                        return  # the run is in a later leg
                     yield from self._rehearsal.replay(plan)
                 self._arrive()
             if self.committed > until:
-                return  # this process came when the run was in a later leg
+                return  # the run went on to a later leg while this process came
             while (step := self._next(until)) is not None:
                 yield step
                 if not step.entered:
@@ -281,6 +281,8 @@ class Transaction:
         session = self.member.session
         if session is None or self._rehearsal.runs:
             return False
+        if not self._attached:
+            return True  # the run is in a later leg, and this phase is done
         self._settle(ENTERED)
         if not self.member.broken and (plan := self._survivor.take_plan()) is not None:
             self._follow(plan)
@@ -413,6 +415,7 @@ class Transaction:
         self._survivor.in_flight = None  # of a leg that was left by `break`
         session = self.member.session
         if session is not None:
+            self.attachment.begin_leg(self.committed)
             session.do(lambda machine: machine.goes_on())
             self.attachment.register()
             session.enter(Phase.BETWEEN, cause=Cause.OTHER)
