@@ -2,7 +2,8 @@
 
     kind        what                                                               where
     shared      parameters; optimizer tensors and hyper-parameters;                `shared_tensors`, `load_shared`
-                schedulers; grad scalers. Replicated, or (DTensors) this rank's shards
+                schedulers; grad scalers; which parameters have a gradient.
+                Replicated, or (DTensors) this rank's shards
     private     module buffers, random state, the loader's position,               `private_tensors`, `load_private`
                 generators, objects with state_dict()
 
@@ -11,8 +12,8 @@ takes them from the peer that gives the parameters, which has run that tail, and
 
 Both are given as JSON text and live tensors, so copy them before the next step. A rank is made whole by `load_private` and `load_shared`.
 
-Not kept: attributes of modules that are neither parameters nor buffers, gradients carried over from one step into the next,
-requires_grad, training mode, and random generators that were not registered.
+Not kept: attributes of modules that are neither parameters nor buffers, the values of gradients carried over from one step
+into the next, requires_grad, training mode, and random generators that were not registered.
 """
 
 from __future__ import annotations
@@ -126,6 +127,7 @@ class State:
             "optimizers": {name: optim_state.describe(optimizer) for name, optimizer in self.optimizers.items()},
             "schedulers": {name: part.get() for name, part in self._schedulers.items()},
             "scalers": {name: scaler.state_dict() for name, scaler in self.scalers.items()},
+            "graded": self._step.graded(),
         }
         parts = tree.encode(described, "shared")
         return parts.text, {**{name: local(tensor) for name, tensor in self.whole_tensors().items()}, **parts.tensors}
@@ -146,6 +148,7 @@ class State:
             if described["scalers"][name]:
                 scaler.load_state_dict(described["scalers"][name])
             scaler_reset(scaler, self.optimizers.values())
+        self._load_graded(described.get("graded", ""))
 
     def shards(self) -> dict[str, Shard]:
         """For each distributed tensor of `shared_tensors`: where this rank's part lies."""
@@ -230,6 +233,12 @@ class State:
         position = None if self.source is None else self.source.position()
         return tree.encode([position, {name: part.get() for name, part in self._objects.items()}, self.modules.extra()], "private")
 
+    def _load_graded(self, graded: str) -> None:
+        """Clear gradients to zeros or None, as the image's rank had them. An image of an older outlast says nothing of them."""
+        if len(graded) == len(self.parameters):
+            for parameter, mark in zip(self.parameters.values(), graded, strict=True):
+                _clear_gradient(parameter, graded=mark == "1")
+
     def whole_tensors(self) -> dict[str, torch.Tensor]:
         """Parameters and optimizer tensors as torch holds them: distributed ones whole. Live."""
         out = dict(self.parameters)
@@ -282,7 +291,7 @@ class _StepKeeper:
         self._hyper: dict[str, list[dict[str, Any]]] = {}
         self._parts: tree.Encoded | None = None
         self._scalers: dict[str, tuple[torch.Tensor | None, torch.Tensor | None]] = {}
-        self._graded: list[bool] = []
+        self._graded: list[bool] | None = None
 
     def keep(self, random_now: random_state.RandomState | None) -> None:
         state = self._state
@@ -295,8 +304,19 @@ class _StepKeeper:
         self._scalers = {name: (_clone(scaler._scale), _clone(scaler._growth_tracker)) for name, scaler in state.scalers.items()}
         self._graded = [parameter.grad is not None for parameter in state.parameters.values()]
 
+    def graded(self) -> str:
+        """Return one character for each parameter: "1" if it has a gradient, for the optimizer treats zeros and None differently.
+
+        An image may be taken at a commit, before the script clears its gradients. A script in whose last step none
+        was there at `begin` is one that drops them, so they do not count.
+        """
+        if self._graded is not None and not any(self._graded):
+            return "0" * len(self._graded)
+        gradients = (parameter.grad for parameter in self._state.parameters.values())
+        return "".join("0" if grad is None or grad.layout is not torch.strided else "1" for grad in gradients)
+
     def put_back(self) -> None:
-        assert self._random is not None and self._parts is not None, "roll_back without begin"
+        assert self._random is not None and self._parts is not None and self._graded is not None, "roll_back without begin"
         state = self._state
         state.modules.put_back()
         for name, optimizer in state.optimizers.items():
