@@ -160,6 +160,8 @@ class Attachment:
             load_checkpoint(plan.checkpoint, self.member.rank(), self.member.world_size, self._load_parts)
         elif plan.private == "slot":
             self._load_slot(plan.step)
+        for wrapped in self.replicas:
+            ddp.restore_views(wrapped)
 
     def _load_slot(self, step: int) -> None:
         """This rank's own image. A corrupt one is struck out, and the next plan is for an older step."""
