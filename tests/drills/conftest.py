@@ -9,16 +9,19 @@ from tests.drills._run import CalmRun, Outcome, drilled
 
 @pytest.fixture(scope="session")
 def calm_run(tmp_path_factory: pytest.TempPathFactory) -> CalmRun:
-    """`calm_run(script, *arguments)`: by four ranks, to its end; its books are sound, and it tells of no interruption."""
+    """`calm_run(script, *arguments)` runs to its end, by four ranks if `workers` does not say otherwise.
+
+    Its books are sound, and it tells of no interruption.
+    """
     known: dict[tuple[str | int, ...], Outcome] = {}
 
-    def run(script: str, *arguments: str | int) -> Outcome:
-        named = (script, *arguments)
+    def run(script: str, *arguments: str | int, workers: int = 4) -> Outcome:
+        named = (workers, script, *arguments)
         if named not in known:
-            outcome = drilled(tmp_path_factory.mktemp("calm"), script, *arguments)
+            outcome = drilled(tmp_path_factory.mktemp("calm"), script, *arguments, workers=workers)
             assert outcome.code == 0, str(outcome)
             assert outcome.interruptions == [], str(outcome)
-            assert sorted(outcome.digests) == [0, 1, 2, 3], str(outcome)
+            assert sorted(outcome.digests) == list(range(workers)), str(outcome)
             outcome.ledger_is_sound()
             known[named] = outcome
         return known[named]

@@ -255,6 +255,99 @@ def test_gradients_accumulated_under_no_sync_survive_a_rebuild_bit_for_bit(optio
     assert {digest for answer in answers for digest in answer} == {answers[0][0]}
 
 
+def zeroed(model: nn.Module, rank: Rank) -> str:
+    """A backward onto gradients that are zeroed in place."""
+    model.zero_grad(set_to_none=False)
+    return backward(model, rank, clear=False)
+
+
+def _replaced(rank: Rank, options: dict[str, Any], replaced: bool) -> list[str]:
+    """Three ranks zero their gradients in place. In generation 1 the last may be a new process.
+
+    Its gradients are zeros as its predecessor's were, which is what the image told it.
+    """
+    world = World(rank)
+    model = ddp.wrap(network(), **SEVERAL_BUCKETS, **options)
+    assert ddp.freeze_buckets(model) == ""
+    out = [zeroed(model, rank) for _ in range(3)]
+    is_new = replaced and rank.rank == 2
+    if is_new:
+        groups.destroy(world.group)
+        world.group = groups.solo()
+        model = ddp.wrap(network(), **SEVERAL_BUCKETS, **options)
+    else:
+        ddp.leave_buckets(model)
+    world.next()
+    assert ddp.rebuild(model) == ""
+    assert ddp.freeze_buckets(model) == ""
+    if is_new:
+        assert all(parameter.grad is None for parameter in model.parameters())
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        ddp.restore_views(model)
+    return out + [zeroed(model, rank) for _ in range(3)]
+
+
+FIND_UNUSED = pytest.mark.parametrize("find_unused", [False, True], ids=["frozen", "find_unused"])
+
+
+@FIND_UNUSED
+def test_zeroed_views_of_buckets_have_the_same_bits_after_a_replacement(find_unused: bool) -> None:
+    """DDP divides a view by 3, and multiplies a gradient that is not a view by a third.
+
+    Only the very first backward of a run finds no views.
+    """
+    options = {"gradient_as_bucket_view": True, "find_unused_parameters": find_unused}
+    calm = run_ranks(3, _replaced, options, False)
+    first, *later = calm[0]
+    assert first != later[0], "the two ways to divide cannot be told apart here"
+    assert later == [later[0]] * 5
+    assert run_ranks(3, _replaced, options, True) == calm
+
+
+def _written_late(rank: Rank, find_unused: bool) -> bool:
+    """The memory of the old buckets is written after their gradients were cleared, as gloo may."""
+    world = World(rank)
+    options = {"gradient_as_bucket_view": True, "find_unused_parameters": find_unused}
+    model = ddp.wrap(network(), **SEVERAL_BUCKETS, **options)
+    ddp.freeze_buckets(model)
+    backward(model, rank)
+    old = [parameter.grad for parameter in model.parameters()]
+    ddp.leave_buckets(model)
+    world.next()
+    ddp.rebuild(model)
+    for step in (lambda: ddp.freeze_buckets(model), lambda: backward(model, rank, clear=False)):
+        for gradient in old:
+            gradient.fill_(float("nan"))
+        step()
+    return all(bool(torch.isfinite(parameter.grad).all()) for parameter in model.parameters())
+
+
+@FIND_UNUSED
+def test_a_late_write_into_an_old_bucket_reaches_no_gradient(find_unused: bool) -> None:
+    assert run_ranks(2, _written_late, find_unused) == [True] * 2
+
+
+def _hooked(rank: Rank) -> list[str]:
+    """Gradients without the hook, with it, and with it after a rebuild that made a new reducer."""
+    world = World(rank)
+    model = ddp.wrap(network(), gradient_as_bucket_view=True, find_unused_parameters=True)
+    ddp.freeze_buckets(model)
+    out = [backward(model, rank)]
+    model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    out.append(backward(model, rank))
+    world.next()
+    assert ddp.rebuild(model) == ""
+    assert ddp.freeze_buckets(model) == ""
+    return [*out, backward(model, rank)]
+
+
+def test_a_communication_hook_moves_on_to_a_new_reducer() -> None:
+    without, hooked, moved = run_ranks(2, _hooked)[0]
+    assert without != hooked
+    assert moved == hooked
+
+
 def _refusals(rank: Rank) -> dict[str, str]:
     World(rank)
     out = {"plain": ddp.not_rebuildable(ddp.wrap(network()))}

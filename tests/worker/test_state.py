@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from outlast.errors import CorruptError, StateError
 from outlast.model.limits import SHAPES_LOOK_STEPS
-from outlast.runtime.worker import optim_state, random_state
+from outlast.runtime.worker import optim_state, random_state, tree
 from outlast.runtime.worker.digest import digest
 from outlast.runtime.worker.sampler import StepSampler
 from outlast.runtime.worker.state import State
@@ -331,6 +331,36 @@ def test_gradients_that_were_zeros_at_begin_are_zeros_again() -> None:
     assert used.grad is None
     assert unused.grad is not None
     assert not unused.grad.any()
+
+
+def _two_parameters() -> tuple[State, list[nn.Parameter]]:
+    parameters = [nn.Parameter(torch.ones(2)) for _ in range(2)]
+    return State(optimizer=optim.SGD(parameters, lr=0.1)), parameters
+
+
+def test_which_gradients_are_zeros_and_which_are_none_is_restored() -> None:
+    """A rank that is replaced has to treat a parameter without a gradient as its predecessor would have."""
+    state, parameters = _two_parameters()
+    parameters[1].grad = torch.ones(2)
+    state.begin()
+    new, mine = _two_parameters()
+    mine[0].grad = torch.ones(2)
+    new.load_shared(*state.shared_tensors())
+    assert mine[0].grad is None
+    assert mine[1].grad is not None
+    assert not mine[1].grad.any()
+
+
+def test_an_image_that_says_nothing_of_gradients_is_read() -> None:
+    """It was written by an older outlast."""
+    text, tensors = _two_parameters()[0].shared_tensors()
+    new, mine = _two_parameters()
+    mine[0].grad = torch.ones(2)
+    described = tree.decode(text, {})
+    del described["graded"]
+    new.load_shared(tree.encode(described, "shared").text, tensors)
+    assert mine[0].grad is not None
+    assert mine[1].grad is None
 
 
 def test_hyper_parameters_set_in_the_body_go_back() -> None:

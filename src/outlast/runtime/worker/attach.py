@@ -178,6 +178,8 @@ class Attachment:
             load_checkpoint(plan.checkpoint, self.member.rank(), self.member.world_size, self._load_parts)
         elif plan.private == "slot":
             self._load_slot(plan, image)
+        for wrapped in self.replicas:
+            ddp.restore_views(wrapped)
 
     def begin_leg(self, step: int) -> None:
         """Run.steps is called again, behind `step`.
@@ -189,6 +191,8 @@ class Attachment:
             plan, image = self._again
             self._load(image, shared=True, private=False)
             self._load_slot(plan, image)
+            for wrapped in self.replicas:
+                ddp.restore_views(wrapped)
         self._again, self._leg_from = None, step
 
     def _load_slot(self, plan: Regroup, donated: Image | None) -> None:

@@ -9,13 +9,20 @@ Same bits   DDP sums its gradients bucket by bucket, and the first backward uses
             broadcasts from rank 0, collective over all ranks. `install` makes the reducer see its parameters last
             first, so that the frozen layout is the one that DDP would settle on, and communication overlaps backward.
             With find_unused_parameters the layout is fixed at construction and nothing needs to be done.
+Views       With gradient_as_bucket_view a gradient that is zeroed in place stays a view of its bucket. DDP then divides
+            it (g / n), where it multiplies one that lies elsewhere (g * (1 / n)): other bits, unless n is a power of 2.
+            So `freeze_buckets` gives every rank the views of its new buckets, and `restore_views` puts them back to use
+            where gradients were restored. `leave_buckets` drops those of the old buckets, into which a collective that
+            was cut short may still write.
 
 Not promised: torch.compile over a rebuilt DDP, SyncBatchNorm.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -25,17 +32,19 @@ from torch.distributed import Reducer  # type: ignore[attr-defined]  # re-export
 from torch.nn.parallel import DistributedDataParallel
 
 _ORDER = "_build_params_for_reducer"
-_REDUCER = ("_push_all_rebuilt_params", "_rebuild_buckets", "_reset_state", "_update_process_group")
+_MAKE = ("_ddp_init_helper", "_build_debug_param_to_name_mapping")
+_REDUCER = ("_push_all_rebuilt_params", "_rebuild_buckets", "_remove_autograd_hooks", "_reset_state", "_update_process_group")
 _NO_HOOK = ("", "None")
 
 _arguments: WeakKeyDictionary[DistributedDataParallel, dict[str, Any]] = WeakKeyDictionary()
 _originals: dict[str, Any] = {}
+_views: WeakKeyDictionary[DistributedDataParallel, list[torch.Tensor]] = WeakKeyDictionary()  # one for each of `_reduced`
 
 
 def missing() -> str:
     """What this torch lacks, or ""."""
     absent = [name for name in _REDUCER if not hasattr(Reducer, name)]
-    absent += [name for name in ("_update_process_group", _ORDER) if not hasattr(DistributedDataParallel, name)]
+    absent += [name for name in ("_update_process_group", _ORDER, *_MAKE) if not hasattr(DistributedDataParallel, name)]
     return f"torch {torch.__version__} has no {', '.join(absent)}" if absent else ""
 
 
@@ -120,11 +129,14 @@ def freeze_buckets(ddp: DistributedDataParallel) -> str:
     Collective over all ranks, not inside a step; before the first backward, and again after each `rebuild`.
     """
     reason = not_exact(ddp)
-    if _freezable(ddp):
-        if ddp._has_rebuilt_buckets:  # by a backward of the script's: lay them out as every other rank will
-            reset_after_failure(ddp)
-        ddp.reducer._push_all_rebuilt_params()
-        ddp._has_rebuilt_buckets = bool(ddp.reducer._rebuild_buckets())
+    with _noting_views(ddp):
+        if _freezable(ddp):
+            if ddp._has_rebuilt_buckets:  # by a backward of the script's: lay them out as every other rank will
+                reset_after_failure(ddp)
+            ddp.reducer._push_all_rebuilt_params()
+            ddp._has_rebuilt_buckets = bool(ddp.reducer._rebuild_buckets())
+        elif _renewable(ddp):
+            _renew_reducer(ddp)
     return reason
 
 
@@ -144,6 +156,27 @@ def rebuild(ddp: DistributedDataParallel) -> str:
     return ""
 
 
+def leave_buckets(ddp: DistributedDataParallel) -> None:
+    """Replace gradients that are views of the buckets by zeros elsewhere. Local; `rebuild` and `freeze_buckets` must follow.
+
+    A thread of the old group may write into its bucket until its sockets are drained: zeroing the views would not do.
+    """
+    if _has_views(ddp):
+        for parameter in _reduced(ddp):
+            if parameter.grad is not None:
+                parameter.grad = torch.zeros_like(parameter)
+
+
+def restore_views(ddp: DistributedDataParallel) -> None:
+    """Let gradients that were set since `freeze_buckets` lie in the buckets, as they do on ranks that ran a backward. Local."""
+    if ddp not in _views:
+        return
+    for parameter, view in zip(_reduced(ddp), _views[ddp], strict=True):
+        if parameter.grad is not None and parameter.grad.data_ptr() != view.data_ptr():
+            view.copy_(parameter.grad)
+            parameter.grad = view
+
+
 def reset_after_failure(ddp: DistributedDataParallel) -> None:
     """Forget an interrupted forward or backward. Local; the buckets thaw, so `rebuild` or `freeze_buckets` must follow."""
     if not missing() and not ddp._use_python_reducer:
@@ -153,6 +186,52 @@ def reset_after_failure(ddp: DistributedDataParallel) -> None:
 
 def _freezable(ddp: DistributedDataParallel) -> bool:
     return not (missing() or ddp.find_unused_parameters or ddp.static_graph or ddp._use_python_reducer)
+
+
+def _has_views(ddp: DistributedDataParallel) -> bool:
+    return bool(ddp.gradient_as_bucket_view) and not (missing() or ddp._use_python_reducer)
+
+
+def _renewable(ddp: DistributedDataParallel) -> bool:
+    """Its buckets are never laid out anew, though views of them have to be: only a new reducer has new buckets."""
+    exact = not (ddp.static_graph or ddp.mixed_precision is not None or _builtin_hook(ddp))
+    return exact and _has_views(ddp) and bool(ddp.find_unused_parameters)
+
+
+def _renew_reducer(ddp: DistributedDataParallel) -> None:
+    """Do what DDP does when it is unpickled, and register its communication hooks again. Local."""
+    ddp.reducer._remove_autograd_hooks()
+    parameters, sparse = ddp._build_params_for_reducer()  # type: ignore[no-untyped-call]
+    names = ddp._build_debug_param_to_name_mapping(parameters)  # type: ignore[no-untyped-call]
+    ddp._ddp_init_helper(parameters, sparse, names, ddp.static_graph)  # type: ignore[no-untyped-call]
+    for hook, state in _hooks(ddp):
+        assert ddp.logger is not None, "DDP makes its logger with its reducer"
+        ddp.logger._set_comm_hook_name(hook.__qualname__)
+        dist._register_comm_hook(ddp.reducer, state, hook)  # type: ignore[attr-defined]  # re-exported from C
+
+
+@contextlib.contextmanager
+def _noting_views(ddp: DistributedDataParallel) -> Iterator[None]:
+    """Note the views of the buckets that are made inside. DDP shows them only by letting gradients that exist point to them."""
+    if not _has_views(ddp):
+        yield
+        return
+    parameters = _reduced(ddp)
+    absent = [parameter for parameter in parameters if parameter.grad is None]
+    for parameter in absent:
+        parameter.grad = torch.zeros_like(parameter)
+    try:
+        yield
+        _views[ddp] = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    finally:
+        for parameter in absent:
+            parameter.grad = None
+
+
+def _reduced(ddp: DistributedDataParallel) -> list[torch.Tensor]:
+    """The parameters whose gradients lie in buckets: all that DDP reduces, but for those whose gradients are sparse."""
+    parameters, sparse = ddp._build_params_for_reducer()  # type: ignore[no-untyped-call]
+    return [parameter for parameter, is_sparse in zip(parameters, sparse, strict=True) if not is_sparse]
 
 
 def _default_of(ddp: DistributedDataParallel) -> Any:

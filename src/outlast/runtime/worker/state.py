@@ -2,8 +2,9 @@
 
     kind        what                                                               where
     shared      parameters; optimizer tensors and hyper-parameters;                `shared_tensors`, `load_shared`
-                schedulers; grad scalers. Replicated, this rank's shards
-                (DTensors), or this rank's own (values that differ by rank)
+                schedulers; grad scalers; which parameters have a gradient.
+                Replicated, this rank's shards (DTensors), or this rank's
+                own (values that differ by rank)
     private     module buffers, random state, the loader's position,               `private` (private.py)
                 generators, objects with state_dict()
 
@@ -13,8 +14,8 @@ takes them from the peer that gives the parameters, which has run that tail, and
 Both are given as JSON text and live tensors, so copy them before the next step. A rank is made whole by `private.load` and
 `load_shared`.
 
-Not kept: attributes of modules that are neither parameters nor buffers, gradients carried over from one step into the next,
-requires_grad, training mode, and random generators that were not registered.
+Not kept: attributes of modules that are neither parameters nor buffers, the values of gradients carried over from one step
+into the next, requires_grad, training mode, and random generators that were not registered.
 """
 
 from __future__ import annotations
@@ -82,6 +83,7 @@ class State:
             "optimizers": {name: optim_state.describe(optimizer) for name, optimizer in self.optimizers.items()},
             "schedulers": {name: part.get() for name, part in self._schedulers.items()},
             "scalers": {name: scaler.state_dict() for name, scaler in self.scalers.items()},
+            "graded": self._graded(),
         }
         parts = tree.encode(described, "shared")
         return parts.text, {**{name: local(tensor) for name, tensor in self.whole_tensors().items()}, **parts.tensors}
@@ -102,6 +104,7 @@ class State:
             if described["scalers"][name] and scaler.is_enabled():
                 scaler.load_state_dict(described["scalers"][name])
                 scaler_reset(scaler, self.optimizers.values())
+        self._load_graded(described.get("graded", ""))
 
     def shards(self) -> dict[str, Shard]:
         """For each distributed tensor of `shared_tensors`: where this rank's part lies."""
@@ -188,6 +191,17 @@ class State:
         return modules.watch(self.modules.named.values(), self.parameters.values())
 
     # --- inside --------------------------------------------------------------------------------------
+
+    def _graded(self) -> str:
+        """Return one character for each parameter: "1" if it has a gradient, for the optimizer treats zeros and None differently."""
+        gradients = (parameter.grad for parameter in self.parameters.values())
+        return "".join("0" if grad is None or grad.layout is not torch.strided else "1" for grad in gradients)
+
+    def _load_graded(self, graded: str) -> None:
+        """Clear gradients to zeros or None, as the image's rank had them. An image of an older outlast says nothing of them."""
+        if len(graded) == len(self.parameters):
+            for parameter, mark in zip(self.parameters.values(), graded, strict=True):
+                _clear_gradient(parameter, graded=mark == "1")
 
     def whole_tensors(self) -> dict[str, torch.Tensor]:
         """Parameters and optimizer tensors as torch holds them: distributed ones whole. Live."""

@@ -10,6 +10,7 @@ from outlast.errors import OutlastError, Reenter
 from outlast.model.messages import Regroup
 from outlast.model.terms import Cause
 from outlast.runtime import clock
+from outlast.runtime.worker import ddp
 from outlast.runtime.worker.attach import Attachment
 from outlast.runtime.worker.poll import Poll
 from outlast.runtime.worker.step import Step
@@ -79,6 +80,8 @@ class Survivor:
             session.book.roll_back(now_s=now_s, fault_s=None, detected_s=None, then=Cause.REGROUP)
             return
         self._poll.forget(step)
+        for wrapped in self._attachment.replicas:
+            ddp.leave_buckets(wrapped)
         self._attachment.undo.take_back()
         self._attachment.state.roll_back()
         session.book.roll_back(now_s=now_s, fault_s=plan.fault_s, detected_s=plan.detected_s, then=Cause.REGROUP)
