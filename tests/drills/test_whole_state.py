@@ -74,5 +74,5 @@ def test_state_that_becomes_different_later_is_a_fault(tmp_path: Path) -> None:
     """One weight of rank 1 is changed behind step 9: the run ends, and says step, rank and tensor."""
     outcome = drilled(tmp_path, "kept.py", "--steps", 30, "--flip", 9)
     assert outcome.code == 1, str(outcome)
-    assert "rank 1 differs from the others in" in outcome.stderr, str(outcome)
+    assert "rank 1 disagrees with the others about" in outcome.stderr, str(outcome)
     assert "model.0.weight" in outcome.stderr, str(outcome)

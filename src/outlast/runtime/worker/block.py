@@ -99,7 +99,7 @@ class Block:
             raise swallowed
         if undo.on:
             undo.keep()
-            self._attachment.note_private()
+            self._attachment.images.note_private()
         else:
             self.vote(self.current, Place(PREPARED, 0))
         session.enter(Phase.APPLY, learn=undo.on)
@@ -118,13 +118,13 @@ class Block:
         session = self._member.session
         assert session is not None
         try:
-            self._attachment.prepare(step.number, place)
+            self._attachment.images.prepare(step.number, place)
             session.mark("prepared", step.number)
             session.enter(Phase.VOTE, learn=place.kind == PREPARED)  # else it comes from the script's own code between two steps
             session.mark("voting", step.number)
             outcome = self._poll.cast(step)
             if not outcome.same_watched:
-                self._attachment.find_divergence(step.number)
+                self._attachment.agreement.find_divergence(step.number)
         except OutlastError as error:
             self._member.refuse(error)
         except Exception as error:  # boundary: a peer was lost during the vote; every other error of it is a bug and shows as a crash loop

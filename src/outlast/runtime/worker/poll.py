@@ -27,8 +27,8 @@ class Poll:
         """Vote for `step`, or between steps. Raises what torch raises when a peer is lost; then nothing is known of the others."""
         session, attachment = self._member.session, self._attachment
         assert session is not None
-        sealed, stop = attachment.sealed >= attachment.due, session.machine.stop is not None
-        movers, watched = attachment.keys(step.number) if step is not None else (0.0, 0.0)
+        sealed, stop = attachment.images.sealed >= attachment.images.due, session.machine.stop is not None
+        movers, watched = attachment.agreement.keys(step.number) if step is not None else (0.0, 0.0)
         return vote(self._member, Ballot(sealed, stop, *self._logbook.pending(step), movers=movers, watched=watched))
 
     def count(self, outcome: Outcome, step: Step | None) -> None:
@@ -36,10 +36,10 @@ class Poll:
         if outcome.stop:
             self.stopping = True
         if step is not None:
-            self._attachment.movers_voted(same=outcome.same_movers)
+            self._attachment.agreement.voted(same_movers=outcome.same_movers)
         self._deliver(outcome, step)
         if outcome.sealed:
-            self._commit_upto(self._attachment.sealed)
+            self._commit_upto(self._attachment.images.sealed)
 
     def alone(self, step: Step) -> None:
         """Without a launcher: only what was logged is exchanged, under torchrun."""

@@ -201,7 +201,7 @@ class Transaction:
         held = self._batches.held
         if held is not None and held.left:
             return  # the step is not committed: it will be repeated
-        self.attachment.settle(self.committed, place, last=self._is_over(self._until))
+        self.attachment.images.settle(self.committed, place, last=self._is_over(self._until))
         if self._unsealed is not None and place.kind == BEGUN and not self.member.broken:
             step, self._unsealed = self._unsealed, None
             self._count(step)
@@ -215,7 +215,8 @@ class Transaction:
         if self.member.broken:
             return
         try:
-            self.attachment.compare_after_first(step.number)
+            if self.attachment.agreement.after_first(step.number):
+                self.attachment.register()
             self._block.vote(step, place)
         except (Exception, StepInterrupted) as error:  # boundary: a peer was lost; the ladder decides
             self._recover(error)
@@ -314,19 +315,19 @@ class Transaction:
             attempt.done = True
             return self._rehearsal.swallows(error)
         if error is None:
-            self.attachment.prepare_phase(self.committed, attempt.number + 1)
+            self.attachment.images.prepare_phase(self.committed, attempt.number + 1)
             voted = self._close(roll_back=True)
             attempt.done = voted or session.machine.phases > attempt.number  # a peer saw the vote pass
             if voted:
                 session.do(lambda machine: machine.now_past_phase())
             elif not attempt.done:
-                self.attachment.forget_phase()
+                self.attachment.images.forget_phase()
             session.enter(Phase.BETWEEN, cause=Cause.OTHER)
             return False
         if isinstance(error, _PASS_ON):
             return False
         self.state.roll_back()
-        self.attachment.note_private()
+        self.attachment.images.note_private()
         return self._recover(error)
 
     # --- when it is cut short ------------------------------------------------------------------------------
@@ -374,7 +375,7 @@ class Transaction:
         """Compare the replicated state of all ranks once more, as a whole, before it is said to be the result. False: interrupted, go on."""
         try:
             with self.member.refusing():
-                self.attachment.find_divergence(self.committed)
+                self.attachment.agreement.find_divergence(self.committed)
         except OutlastError:
             raise
         except Exception as error:  # boundary: a peer was lost

@@ -1,0 +1,92 @@
+"""What all ranks have to agree on: that their replicated state is the same, and which private parts move alike behind the vote.
+
+The first is a claim until it was looked at: at the start, after the first step, and piece by piece with each vote from then on
+(sameness.py). The second decides whether a successor can take such parts from a peer (private.py), or all ranks vote late (undo.py).
+"""
+
+from __future__ import annotations
+
+from outlast.errors import DivergedError
+from outlast.model.messages import Regroup
+from outlast.runtime.worker import sameness
+from outlast.runtime.worker.images import Images
+from outlast.runtime.worker.membership import Membership
+from outlast.runtime.worker.state import State
+from outlast.runtime.worker.undo import Undo
+
+
+class Agreement:
+    """`movers` are those private parts that were the same on all ranks in the newest vote."""
+
+    def __init__(self, membership: Membership, state: State, undo: Undo, images: Images) -> None:
+        self.movers: frozenset[str] = frozenset()
+        self._member = membership
+        self._state = state
+        self._undo = undo
+        self._images = images
+        self._watch = sameness.Watch(state)
+
+    # --- is replicated state the same on all ranks? ------------------------------------------------------
+
+    def at_start(self, plan: Regroup) -> None:
+        """All ranks attach together, to what the script made or a checkpoint holds: look what differs. After the first step they look again.
+
+        Raises what torch raises when a peer is lost.
+        """
+        together = plan.replicated not in ("donor", "transfer") and self._member.world_size > 1
+        if together and not self._state.sharded:
+            self._undo.unproven = True
+            self._find_own(plan.step)
+
+    def after_first(self, step: int) -> bool:
+        """The first step is applied and not committed: what has become different by it is each rank's own. Returns whether anything has."""
+        if not self._undo.unproven or self._state.sharded:
+            return False
+        self._find_own(step)
+        return self._state.own
+
+    def find_divergence(self, step: int) -> None:
+        """Compare everything. Raises DivergedError where replicated state is not the same any more, and what torch raises when a peer is lost."""
+        with self._member.guards.ours():
+            found = sameness.compare(self._state)
+        if found is not None:
+            some = len(found.ranks) < self._member.world_size
+            those = f"{'ranks' if len(found.ranks) > 1 else 'rank'} {', '.join(map(str, found.ranks))}"
+            who = f"{those} disagrees with the others about {found}" if some else f"all ranks hold different values of {found}"
+            raise DivergedError(
+                f"at step {step}, {who}, though it was the same on all ranks before",
+                hint="restart from a checkpoint of an earlier step; what is meant to differ between ranks has to differ by the end of the first step",
+            )
+
+    def _find_own(self, step: int) -> None:
+        with self._member.guards.ours():
+            found = sameness.compare(self._state)
+        if found is None:
+            return
+        self._state.own = True
+        self._images.forget_all()
+        with self._member.refusing():
+            self._images.reserve()
+        session = self._member.session
+        if session is not None and self._member.rank() == 0:
+            mib = sum(self._state.bytes_needed()) / 2**20
+            session.warn(
+                f"{found} differ between ranks {f'after step {step}' if step else 'from the start'}: each rank's parameters and optimizer "
+                f"state are its own, and are sealed at each step ({mib:.1f} MiB per rank and image)"
+            )
+
+    # --- what rides on a vote ----------------------------------------------------------------------------
+
+    def keys(self, step: int) -> tuple[float, float]:
+        """Return what the vote of `step` compares: movers, and a piece of replicated state."""
+        if self._state.sharded:
+            return 0.0, 0.0
+        watched = self._watch.key(step)
+        return self._state.private.movers_key(), -watched if self._undo.on else watched
+
+    def voted(self, *, same_movers: bool) -> None:
+        """A vote has passed: the movers are the same on all ranks, or from the next step on all vote late."""
+        movers = self._state.private.movers
+        self.movers = frozenset(movers) if same_movers else frozenset()
+        if movers and not same_movers and not self._state.sharded:
+            self._undo.want_for_movers()

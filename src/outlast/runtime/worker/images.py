@@ -1,0 +1,188 @@
+"""This rank's images in the vault: what is sealed of a step, when, and in which slot.
+
+Under replicated state an image holds private state only. It is sealed before the vote of the step, and again where the script has
+moved any of it by the time the next step or a phase begins. Under sharded state an image holds the shards as well, and is sealed
+when the next step begins. So what a rank's state is when a step begins is what its successor begins that step with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+import torch
+
+from outlast.model.limits import SLOTS_COUNT
+from outlast.model.terms import Cause, Phase
+from outlast.runtime.tiers.image import Image, Piece, TensorSpec
+from outlast.runtime.worker.membership import Membership
+from outlast.runtime.worker.place import BEGUN, PREPARED, Place
+from outlast.runtime.worker.session import Session
+from outlast.runtime.worker.state import State
+from outlast.runtime.worker.tensors import Pieces, to_tensor, view_of
+
+_PRIVATE, _SHARED, _MOVERS, _TEXT = "private/", "shared/", "movers/", "text"
+_SLACK = 1.25  # loader positions and tree texts may grow
+_SLACK_BYTES = 256 << 10
+
+
+class Images:
+    """What this rank seals. `sealed` is the newest step whose image is sealed, `due` the newest that has to be before anybody goes on."""
+
+    def __init__(self, membership: Membership, state: State) -> None:
+        self.sealed = -1
+        self.due = -1
+        self._member = membership
+        self._state = state
+        self._views = {prefix: Pieces() for prefix in (_PRIVATE, _SHARED, _MOVERS)}
+        self._slot = -1  # the one that holds the newest private image; the next is sealed in the other
+        self._place: tuple[int, Place] | None = None  # step and place of the newest private image that this process has sealed
+        options = membership.session.spec.options if membership.session is not None else {}
+        self._every = int(options.get("snapshot_every", 1))  # steps from one image of sharded state to the next
+
+    @property
+    def _session(self) -> Session:
+        assert self._member.session is not None, "only a run with a launcher seals anything"
+        return self._member.session
+
+    def reserve(self) -> None:
+        """Allocate room in the vault. Raises CapacityError."""
+        private, shared = self._state.bytes_needed()
+        own = private + (shared if self._state.sharded else 0)
+        vault, rank, local_world_size = self._session.vault, self._member.rank(), self._member.local_world_size
+        vault.reserve(rank, int(own * _SLACK) + _SLACK_BYTES, local_world_size)
+        if not self._state.sharded and rank % local_world_size == 0:
+            vault.reserve_transfer(int((shared + private) * 1.02) + _SLACK_BYTES)
+
+    # --- at the vote, and behind it ----------------------------------------------------------------------
+
+    def prepare(self, step: int, place: Place) -> None:
+        """Before the vote: private state of `step`, sealed. Sharded state is sealed whole, when the next step begins."""
+        if not self._state.sharded:
+            if place.kind != PREPARED:  # a late vote: what has moved since `note_private` is noted before that is forgotten
+                self._state.private.moved()
+            self._seal_private(step, place)
+        self._session.do(lambda machine: machine.now_prepared(step=step))
+
+    def note_private(self) -> None:
+        """Note what is private now, without sealing it, to see what moves from here on."""
+        if not self._state.sharded:
+            self._state.private.tensors()
+
+    def settle(self, step: int, place: Place, *, last: bool) -> None:
+        """The script is behind `step` and at `place`: seal what has changed since the newest image. `last`: no step follows for now."""
+        if not self._state.sharded:
+            # Where parts are known to move here at times, the image has to say that this was waited for.
+            if self._state.private.moved() or (self._state.private.movers and self._place != (step, place)):
+                self._seal_private(step, place)
+        elif place.kind == BEGUN and self.sealed != step and not self._member.broken and (last or step % self._every == 0):
+            self._session.enter(Phase.SNAPSHOT, cause=Cause.STALL)
+            self._seal_whole(step)
+            self._session.enter(Phase.BETWEEN, cause=Cause.OTHER)
+
+    def prepare_phase(self, step: int, phases: int) -> None:
+        """A phase is done here, and about to be voted on: seal what it has changed, beside what was sealed when it began."""
+        if not self._state.sharded:
+            self._seal_private(step, Place(PREPARED, phases))
+
+    def forget_phase(self) -> None:
+        """The phase did not pass, and was taken back: what `prepare_phase` sealed is of no time."""
+        if not self._state.sharded:
+            self._session.vault.unseal(self._member.rank(), self._slot)
+            self._slot, self._place = 1 - self._slot, None
+            self.note_private()
+
+    # --- when a rank attaches ----------------------------------------------------------------------------
+
+    def begin(self, step: int) -> None:
+        """State is restored to `step`: see to it that an image of that lies sealed, and forget later ones, of a past that was rolled back."""
+        vault, rank = self._session.vault, self._member.rank()
+        vault.forget_after(rank, step)
+        if step in vault.steps(rank):  # read from there: writing it again would leave nothing if we died meanwhile
+            self._note_sealed(step)
+        elif self._state.sharded:
+            self._seal_whole(step)
+        else:
+            self._seal_private(step, Place(BEGUN, 0))
+        self.note_private()
+
+    def read_from(self, slot: int) -> None:
+        """The newest private image lies in `slot`."""
+        self._slot = slot
+
+    def forget_all(self) -> None:
+        """From here on each rank's parameters are its own: images without them cannot be gone on from."""
+        for step in self._session.vault.steps(self._member.rank()):
+            self._session.vault.forget_step(self._member.rank(), step)
+
+    # --- what goes into an image -------------------------------------------------------------------------
+
+    def pieces(self, with_shared: bool) -> list[Piece]:
+        """Return private state, and shared state where it is wanted: live, so copy them before the next step."""
+        private = self._named(_PRIVATE, *self._state.private.tensors())
+        return [*private, *self._named(_SHARED, *self._state.shared_tensors())] if with_shared else private
+
+    def write_transfer(self, generation: int, step: int, *, agreed: Collection[str], metadata: Mapping[str, str]) -> None:
+        """Seal what a successor takes from a peer: shared state and movers. `agreed`: movers that are the same on all ranks."""
+        movers = self._named(_MOVERS, *self._state.private.movers_tensors(agreed))
+        shared = self._named(_SHARED, *self._state.shared_tensors())
+        self._session.vault.write_transfer(generation, step, [*shared, *movers], metadata)
+        self._session.do(lambda machine: machine.donated(step=step))
+
+    def _named(self, prefix: str, text: str, tensors: dict[str, torch.Tensor]) -> list[Piece]:
+        """Return text and tensors under `prefix`. Views that hold need not be made again at each step."""
+        data = text.encode()
+        out = [Piece(TensorSpec(prefix + _TEXT, "U8", (len(data),)), memoryview(data))]
+        return out + self._views[prefix].of((prefix + name, tensor) for name, tensor in tensors.items())
+
+    # --- sealing -----------------------------------------------------------------------------------------
+
+    def _seal_private(self, step: int, place: Place) -> None:
+        """Seal in the slot beside the newest image, so that one is whole at any time."""
+        self._session.mark("sealing", step)
+        slot = 1 - self._slot if self._slot >= 0 else step % SLOTS_COUNT
+        rank, generation = self._member.rank(), self._member.generation
+        self._session.vault.write(rank, generation=generation, step=step, pieces=self.pieces(False), metadata=place.metadata(), slot=slot)
+        self._slot, self._place = slot, (step, place)
+        self.sealed = self.due = step
+
+    def _seal_whole(self, step: int) -> None:
+        """Seal private and sharded state of `step`."""
+        self._session.mark("sealing", step)
+        self.due = step
+        rank, vault, generation = self._member.rank(), self._session.vault, self._member.generation
+        slot = None if self._every == 1 else vault.slot_beside_newest(rank, step)
+        vault.write(rank, generation=generation, step=step, pieces=self.pieces(True), metadata={"step": str(step)}, slot=slot)
+        self._note_sealed(step)
+        self._session.mark("sealed", step)
+
+    def _note_sealed(self, step: int) -> None:
+        self.sealed = self.due = step
+        if self._state.sharded:
+            steps = self._session.vault.steps(self._member.rank())
+            self._session.do(lambda machine: machine.now_sealed(steps=steps))
+
+
+def holds_shared(image: Image) -> bool:
+    """Return whether parameters and optimizer state are in `image`, too."""
+    return _SHARED + _TEXT in image.tensors
+
+
+def load_shared(state: State, image: Image) -> None:
+    """Put the shared state back; tensors are copied."""
+    state.load_shared(*_part(image, _SHARED, view_of))
+
+
+def load_private(state: State, image: Image) -> None:
+    """Put the private state back; of what is decoded some is kept as it comes."""
+    state.private.load(*_part(image, _PRIVATE, to_tensor))
+
+
+def load_movers(state: State, image: Image) -> list[str]:
+    """Take the movers of the peer that wrote `image`. Returns those that may differ from what was lost."""
+    return state.private.load_movers(*_part(image, _MOVERS, to_tensor))
+
+
+def _part(image: Image, prefix: str, tensor_of: Callable[[TensorSpec, memoryview], torch.Tensor]) -> tuple[str, dict[str, torch.Tensor]]:
+    """Return the text and the tensors under `prefix`."""
+    names = [name for name in image.tensors if name.startswith(prefix) and name != prefix + _TEXT]
+    return bytes(image.tensors[prefix + _TEXT][1]).decode(), {name[len(prefix) :]: tensor_of(*image.tensors[name]) for name in names}
