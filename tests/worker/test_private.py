@@ -133,6 +133,22 @@ def test_movers_that_all_ranks_agree_on_are_not_doubtful() -> None:
     assert Rank().state.private.load_movers(text, tensors) == ["object:meter"]
 
 
+def test_a_rank_lost_behind_a_phase_takes_only_what_moves_there() -> None:
+    """Its own image, sealed when the phase ended, has everything that moves before."""
+    donor = Rank()
+    MOVES["object:meter"](donor)
+    donor.state.private.moved()
+    donor.state.private.tensors()
+    MOVES["extra:model.1.extra"](donor)
+    donor.state.private.moved(after_phase=True)
+    text, tensors = donor.state.private.movers_tensors([])
+    successor = Rank()
+    successor.meter.total = 9.0
+    assert successor.state.private.load_movers(text, tensors, after_phase=True) == ["extra:model.1.extra"]
+    assert (successor.meter.total, successor.net[1].seen) == (9.0, 1)
+    assert successor.state.private.movers == {"object:meter", "extra:model.1.extra"}
+
+
 def test_movers_are_described_in_words_a_user_knows() -> None:
     rank = Rank()
     for move in MOVES.values():

@@ -19,7 +19,7 @@ from outlast.runtime.worker.agreement import Agreement
 from outlast.runtime.worker.checkpoints import Checkpoints, load_checkpoint
 from outlast.runtime.worker.images import Images, holds_shared, load_movers, load_private, load_shared
 from outlast.runtime.worker.membership import Membership
-from outlast.runtime.worker.place import best
+from outlast.runtime.worker.place import Place, best
 from outlast.runtime.worker.private import described
 from outlast.runtime.worker.state import State
 from outlast.runtime.worker.undo import Undo
@@ -194,13 +194,13 @@ class Attachment:
             load_shared(self.state, image)
         load_private(self.state, image)
         if donated is not None and not place.is_where(begun=begun, phases=plan.phases):
-            self._take_movers(donated, plan.step)
+            self._take_movers(donated, plan.step, place)
 
-    def _take_movers(self, donated: Image, step: int) -> None:
+    def _take_movers(self, donated: Image, step: int, place: Place) -> None:
         """This rank was lost between the vote of `step` and what comes after: what moved there is taken from the peer that hands over."""
         session = self.member.session
         assert session is not None
-        unknown = load_movers(self.state, donated)
+        unknown = load_movers(self.state, donated, place)
         if unknown:
             what = f"rank {self.member.rank()} was lost after the vote of step {step} and before what follows it"
             session.warn(f"{what}: {described(unknown)} may have changed there and come from a peer that may differ: not bit-exact from here on")

@@ -72,7 +72,7 @@ class Images:
         """The script is behind `step` and at `place`: seal what has changed since the newest image. `last`: no step follows for now."""
         if not self._state.sharded:
             # Where parts are known to move here at times, the image has to say that this was waited for.
-            if self._state.private.moved() or (self._state.private.movers and self._place != (step, place)):
+            if self._state.private.moved(after_phase=place.phases > 0) or (self._state.private.movers and self._place != (step, place)):
                 self._seal_private(step, place)
         elif place.kind == BEGUN and self.sealed != step and not self._member.broken and (last or step % self._every == 0):
             self._session.enter(Phase.SNAPSHOT, cause=Cause.STALL)
@@ -177,9 +177,9 @@ def load_private(state: State, image: Image) -> None:
     state.private.load(*_part(image, _PRIVATE, to_tensor))
 
 
-def load_movers(state: State, image: Image) -> list[str]:
-    """Take the movers of the peer that wrote `image`. Returns those that may differ from what was lost."""
-    return state.private.load_movers(*_part(image, _MOVERS, to_tensor))
+def load_movers(state: State, image: Image, place: Place) -> list[str]:
+    """Take the movers of the peer that wrote `image`, for a rank whose own image is of `place`. Returns those that may differ from what was lost."""
+    return state.private.load_movers(*_part(image, _MOVERS, to_tensor), after_phase=place.phases > 0)
 
 
 def _part(image: Image, prefix: str, tensor_of: Callable[[TensorSpec, memoryview], torch.Tensor]) -> tuple[str, dict[str, torch.Tensor]]:

@@ -49,6 +49,7 @@ class PrivateState:
 
     def __init__(self, modules: Modules, objects: Mapping[str, Part], source: BatchSource | None) -> None:
         self.movers: set[str] = set()
+        self._after_phases: set[str] = set()  # those of them that moved between a phase and what follows it
         self._modules = modules
         self._objects = objects
         self._source = source
@@ -90,8 +91,8 @@ class PrivateState:
         """Return whether random numbers were drawn since the last `tensors`."""
         return self._random is None or random_state.moved_since(self._random[0])
 
-    def moved(self) -> set[str]:
-        """Return the parts that have changed since the last `tensors`, and remember them as movers."""
+    def moved(self, *, after_phase: bool = False) -> set[str]:
+        """Return the parts that have changed since the last `tensors`, and remember them as movers. `after_phase`: that was when a phase ended."""
         now = {_RANDOM} if self.random_moved() else set()
         if (marks := self._modules.marks()) != self._marks:
             now |= {_BUFFER + name for name in self._modules.moved(self._marks, marks)}
@@ -99,6 +100,7 @@ class PrivateState:
             prints = self._prints_now()
             now |= {name for name, value in prints.items() if self._prints.get(name) != value}
         self.movers |= now
+        self._after_phases |= now if after_phase else set()
         return now
 
     def movers_key(self) -> float:
@@ -129,27 +131,33 @@ class PrivateState:
         """
         objects = {name: self._objects[name].get() for name in self._named(_OBJECT) if name in self._objects}
         extra = {name: value for name, value in self._modules.extra().items() if _EXTRA + name in self.movers}
-        parts = tree.encode([sorted(self.movers), sorted(agreed), objects, extra], "movers")
+        parts = tree.encode([sorted(self.movers), sorted(self._after_phases), sorted(agreed), objects, extra], "movers")
         state = random_state.capture()
         noise = random_state.encode(state) if _RANDOM in self.movers else tree.Encoded("", {})
         live = self._modules.buffers()
         buffers = {_BUFFER + name: live[name] for name in self._named(_BUFFER) if name in live}
         return json.dumps([parts.text, noise.text]), {**buffers, **parts.tensors, **noise.tensors}
 
-    def load_movers(self, text: str, tensors: Mapping[str, torch.Tensor]) -> list[str]:
-        """Take the movers of a peer; everything else stays. Returns those that may differ from what was lost. Raises as `load`."""
+    def load_movers(self, text: str, tensors: Mapping[str, torch.Tensor], *, after_phase: bool = False) -> list[str]:
+        """Take the movers of a peer; everything else stays. Returns those that may differ from what was lost. Raises as `load`.
+
+        `after_phase`: this rank's own image was sealed when a phase ended, so only what moves after phases is taken.
+        """
         parts, noise = _texts(text)
-        movers, agreed, objects, extra = tree.decode(parts, own(tensors, "movers/"))
+        movers, after_phases, agreed, objects, extra = tree.decode(parts, own(tensors, "movers/"))
         self.movers |= set(movers)
+        self._after_phases |= set(after_phases)
+        wanted = set(after_phases if after_phase else movers)
         live = self._modules.buffers()
-        given = {name[len(_BUFFER) :]: value for name, value in tensors.items() if name.startswith(_BUFFER)}
+        given = {name[len(_BUFFER) :]: value for name, value in tensors.items() if name in wanted and name.startswith(_BUFFER)}
         overwrite({name: live[name] for name in given if name in live}, given)
-        self._modules.load_extra({**self._modules.extra(), **extra})
+        self._modules.load_extra({**self._modules.extra(), **{name: value for name, value in extra.items() if _EXTRA + name in wanted}})
         for name, value in objects.items():
-            self._objects[name].put(value)
-        if noise:
+            if _OBJECT + name in wanted:
+                self._objects[name].put(value)
+        if _RANDOM in wanted:
             random_state.restore(random_state.decode(noise, tensors))
-        return sorted(set(movers).difference(agreed))
+        return sorted(wanted.difference(agreed))
 
     def described_movers(self) -> str:
         """Return the movers in words, the first three of them."""
