@@ -83,8 +83,13 @@ class Features:
 
     @property
     def stands(self) -> bool:
-        """Whether survivors go on in place, so that what lies behind a block is done once."""
-        return not self.sharded and not self.collective_before
+        """Whether survivors go on in place."""
+        return not self.sealed_whole and not self.collective_before
+
+    @property
+    def sealed_whole(self) -> bool:
+        """Whether each rank seals all of its state: shards, or parameters that differ by rank."""
+        return self.sharded or self.kind == "alone" or self.ignored
 
     @property
     def scales(self) -> bool:
@@ -244,19 +249,6 @@ RULES = (
         _set(collective_before=False),
     ),
     Rule(
-        "behind the block",
-        "assumptions.md: where all begin anew, what lies behind the block is not done again; what"
-        " changes registered state belongs inside",
-        lambda f: not f.stands and bool({"behind"} & {*f.hand_set, *f.metered}),
-        lambda f: {**_without("hand_set", "behind")(f), **_without("metered", "behind")(f)},
-    ),
-    Rule(
-        "generators behind the block",
-        "the same: a generator in run.state is registered state, other than the global ones",
-        lambda f: not f.stands and f.generators and "behind" in f.draws,
-        _set(generators=False),
-    ),
-    Rule(
         "a norm over two meshes",
         "torch cannot stack norms of parameters that lie on different meshes",
         lambda f: f.kind == "mesh2d" and f.clip == "norm",
@@ -270,9 +262,9 @@ RULES = (
     ),
     Rule(
         "random evaluation of those who begin anew",
-        "assumptions.md: where all ranks come anew, a phase that was not done yet is not made up"
-        " for, and with it the numbers that it would have drawn",
-        lambda f: not f.stands and f.evaluation_draws,
+        "assumptions.md: where all ranks come anew to state that was handed over, a phase that was"
+        " not done yet is not made up for, and with it the numbers that it would have drawn",
+        lambda f: not f.stands and not f.sealed_whole and f.evaluation_draws,
         _set(evaluation_draws=False),
     ),
     Rule(
@@ -291,13 +283,6 @@ RULES = (
         "between legs",
         "there is something between legs only if there are two",
         lambda f: len(f.until) == 1 and "legs" in {*f.hand_set, *f.draws},
-        lambda f: {**_without("hand_set", "legs")(f), **_without("draws", "legs")(f)},
-    ),
-    Rule(
-        "between legs of those who begin anew",
-        "what lies between two legs is done again by all, after the state has come: hand-set values"
-        " would be set twice, or not at all",
-        lambda f: not f.stands and "legs" in {*f.hand_set, *f.draws},
         lambda f: {**_without("hand_set", "legs")(f), **_without("draws", "legs")(f)},
     ),
     Rule(

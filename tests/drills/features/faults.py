@@ -121,7 +121,8 @@ def draw_faults(features: Features) -> tuple[Fault, ...]:
     while len(faults) < wanted and step <= last:
         event = _event(features, chance, step, room=wanted - len(faults), generation=generation)
         faults += event
-        at_once = len(event) > 1 and not event[1].generation
+        # Two ranks that are lost at once, or one while the others gather, make one generation or two.
+        at_once = len(event) > 1 and (not event[1].generation or event[1].place == "mark.still")
         generation = None if at_once or generation is None else generation + len(event)
         step = max(one.step for one in faults) + STEPS_APART + chance.randint(0, 4)
     if len(faults) < 4 and chance.random() < 0.3 and step <= last:
