@@ -12,7 +12,7 @@ import pytest
 from outlast.app.status import headline
 from outlast.app.words import percent
 from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart
-from outlast.engine.protocol.outputs import Spawn
+from outlast.engine.protocol.outputs import End, Spawn
 from outlast.model.beacon import Beacon, pack_into
 from outlast.model.goodput import account
 from outlast.model.messages import WorkerExited, WorkerStarted
@@ -53,8 +53,15 @@ def exits(worker: int, code: int) -> WorkerExited:
     return WorkerExited(worker, 1000 + worker, code, None, False, -1, (), (), "plain", NOW_S, NOW_S, "")
 
 
-def a_books(ledger: Ledger, vault: Vault) -> Bookkeeping:
-    return Bookkeeping(ledger=ledger, vault=vault, records=ledger.read(), node="here", show=lambda _: None)
+def a_books(ledger: Ledger, vault: Vault, *, start_step: int = 0) -> Bookkeeping:
+    return Bookkeeping(
+        ledger=ledger,
+        vault=vault,
+        records=ledger.read(),
+        node="here",
+        start_step=start_step,
+        show=lambda _: None,
+    )
 
 
 def states(books: Bookkeeping, coordinator: Coordinator) -> list[str]:
@@ -71,6 +78,43 @@ def test_a_rank_that_ended_well_before_its_peers_is_not_shown_as_dead(ledger: Le
     assert states(books, coordinator) == ["training", "training"]
     coordinator.on_message(exits(1, code), now_s=NOW_S)
     assert states(books, coordinator)[0] == state
+
+
+# --- committed steps ---
+
+
+def seen_at(books: Bookkeeping, vault: Vault, *, step: int) -> None:
+    """Worker 1, which holds rank 0, says in its beacon that it has committed `step`."""
+    pack_into(vault.beacon(1, create=True), Beacon(1, os.getpid(), rank=0, step=step))
+    books.look(1, os.getpid(), now_s=clock.now_s())
+
+
+def test_a_resumed_session_counts_only_the_steps_that_it_commits(
+    ledger: Ledger, vault: Vault
+) -> None:
+    """It goes on from step 90; its worker's beacon says 0 until the state of step 90 is in place."""
+    books = a_books(ledger, vault, start_step=90)
+    books.started(Spawn(1, 0, "rank", 1))
+    for step in (0, 90, 92):
+        seen_at(books, vault, step=step)
+    books.close(End(0, "ended", "", ""))
+    (bucket,) = ledger.read().sessions[-1].steps
+    assert (bucket.from_step, bucket.to_step) == (90, 92)
+
+
+def test_steps_that_are_first_seen_when_the_run_ends_are_on_record(
+    ledger: Ledger, vault: Vault
+) -> None:
+    """A run may be over before the launcher looks at a beacon for the first time."""
+    books = a_books(ledger, vault)
+    books.started(Spawn(1, 0, "rank", 1))
+    pack_into(vault.beacon(1, create=True), Beacon(1, os.getpid(), rank=0, step=3))
+    books.ended(Exited(1, os.getpid(), 0, None, None, clock.now_s()))
+    books.close(End(0, "ended", "", ""))
+    assert ledger.read().newest_step == 3
+
+
+# --- of several sessions ---
 
 
 def works(books: Bookkeeping, vault: Vault, worker: int, seconds: dict[Cause, float], cause: Cause) -> None:
