@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from outlast.app.status import headline
+from outlast.app.report import report_facts
+from outlast.app.status import headline, status_facts
 from outlast.app.words import percent
 from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart
 from outlast.engine.protocol.outputs import End, Spawn
@@ -21,6 +22,8 @@ from outlast.runtime import clock
 from outlast.runtime.agent.processes import Exited
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
 from outlast.runtime.ledger.store import Ledger
+from outlast.runtime.ledger.view import look
+from outlast.runtime.run_folder import RunFolder
 from outlast.runtime.tiers.vault import Vault
 from tests.ledger import a_run
 
@@ -87,6 +90,53 @@ def seen_at(books: Bookkeeping, vault: Vault, *, step: int) -> None:
     """Worker 1, which holds rank 0, says in its beacon that it has committed `step`."""
     pack_into(vault.beacon(1, create=True), Beacon(1, os.getpid(), rank=0, step=step))
     books.look(1, os.getpid(), now_s=clock.now_s())
+
+
+@pytest.mark.parametrize("state", ["ended", "stopped", "failed"])
+def test_a_run_that_is_over_says_its_last_committed_step(
+    tmp_path: Path, vault: Vault, state: str
+) -> None:
+    """The last snapshot is of step 57; then step 60 is committed, the worker and the run end."""
+    folder = RunFolder.create(tmp_path / "run", name="toy", version="0.1.0", options={})
+    with closing(Ledger.create(folder.ledger, a_run.META, pid=1)) as ledger:
+        books = a_books(ledger, vault)
+        books.started(Spawn(1, 0, "rank", 1))
+        seen_at(books, vault, step=0)
+        seen_at(books, vault, step=57)
+        books.flush(Coordinator(options=CoordinatorOptions(1, Restart())), now_s=clock.now_s())
+        pack_into(vault.beacon(1, create=True), Beacon(1, os.getpid(), rank=0, step=60))
+        books.ended(Exited(1, os.getpid(), 0, None, None, clock.now_s()))
+        books.close(End(0, state, "", ""))
+    folder.close()
+    view = look(str(folder.path))
+    assert (view.records.snapshot or {})["step"] == 57, "the snapshot is older than the end"
+    assert (status_facts(view)["step"], report_facts(view)["steps"]) == (60, 60)
+
+
+def test_a_lost_run_says_the_last_step_that_its_launcher_wrote_down(
+    tmp_path: Path, vault: Vault
+) -> None:
+    """The launcher is killed after a flush; another one goes on, and is killed before a step."""
+    folder = RunFolder.create(tmp_path / "run", name="toy", version="0.1.0", options={})
+    with closing(Ledger.create(folder.ledger, a_run.META, pid=1)) as ledger:
+        books = a_books(ledger, vault)
+        books.started(Spawn(1, 0, "rank", 1))
+        seen_at(books, vault, step=0)
+        seen_at(books, vault, step=42)
+        books.flush(Coordinator(options=CoordinatorOptions(1, Restart())), now_s=clock.now_s())
+    folder.close()
+    assert steps_said(folder.path) == ("lost", 42, 42)
+    with closing(Ledger.resume(folder.ledger, pid=1, started_s=1.0, started_wall_s=9.0)) as ledger:
+        books = a_books(ledger, vault, start_step=40)
+        options = CoordinatorOptions(1, Restart(40, "checkpoint"))
+        books.flush(Coordinator(options=options), now_s=clock.now_s())
+    assert steps_said(folder.path) == ("lost", 42, 42)
+
+
+def steps_said(path: Path) -> tuple[str, int, int]:
+    """The run's state, and the last step by status and by report."""
+    view = look(str(path))
+    return view.state, status_facts(view)["step"], report_facts(view)["steps"]
 
 
 def test_a_resumed_session_counts_only_the_steps_that_it_commits(

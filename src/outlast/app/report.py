@@ -44,8 +44,8 @@ def report_facts(view: RunView) -> dict[str, typing.Any]:
     elapsed_s = max(books.wall_s, over_s - newest.began_s)
     return {
         "run": records.meta.run, "state": view.state, "reason": newest.session.reason, "path": str(view.path), "version": records.meta.version,
-        "world_size": records.meta.world_size, "steps": _steps(view),
-        "generation": max((one.generation for part in records.sessions for one in part.generations), default=0),
+        "world_size": records.meta.world_size, "steps": view.step,
+        "generation": records.newest_generation,
         "wall_s": books.wall_s, "elapsed_s": elapsed_s, "downtime_s": elapsed_s - books.wall_s,
         "ettr": books.ettr, "ettr_training": books.ettr_training, "productive_s": seconds[Cause.PRODUCTIVE] / max(1, books.world_size),
         "rank_seconds": {cause.value: value for cause, value in seconds.items()}, "spare_seconds": books.spare_seconds,
@@ -182,11 +182,6 @@ def _verdict(one: Facts) -> Text:
 def _why(one: Facts) -> str:
     kind = "" if one["class"] == "unknown" else one["class"].replace("_", " ")
     return ": ".join(part for part in (kind, one["reason"] or one["error"].strip().rpartition("\n")[2]) if part) or "unknown"
-
-
-def _steps(view: RunView) -> int:
-    said = (view.records.snapshot or {}).get("step")
-    return said if isinstance(said, int) else view.records.newest_step
 
 
 def _median_step_s(sessions: tuple[SessionRecords, ...]) -> float | None:
