@@ -21,6 +21,7 @@ from outlast.app.words import Facts
 from outlast.model.goodput import account, recovery
 from outlast.model.records import SessionRecords
 from outlast.model.terms import Cause
+from outlast.model.verdict import summary
 from outlast.runtime.ledger.view import RunView
 
 SHOWN_COUNT = 20  # interruptions in the table; --json has all
@@ -173,10 +174,13 @@ def _interruptions(some: list[dict[str, typing.Any]], *, wide: bool) -> Table:
 
 
 def _verdict(one: Facts) -> Text:
-    """Of an interruption: why, how sure, and what to do. `outlast diagnose` on its folder of evidence says more."""
-    name, sure = str(one.get("class", "unknown")).replace("_", " "), float(one.get("confidence", 0.0))
-    how = "why is unknown" if name == "unknown" else f"{name} ({words.percent(sure)} sure)"
-    return Text.assemble((f"#{one['interruption']} ", "bold"), f"{how}: {one.get('reason', '')}", (f" {one.get('action', '')}", "dim"))
+    """Of an interruption: why, how sure, and what to do.
+
+    `outlast diagnose` on its folder of evidence says more.
+    """
+    number, action = one["interruption"], str(one.get("action", ""))
+    do = f" To do: {action}." if action else ""
+    return Text.assemble((f"#{number} ", "bold"), summary(one), (do, "dim"))
 
 
 def _why(one: Facts) -> str:
