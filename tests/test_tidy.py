@@ -170,6 +170,45 @@ def test_every_option_is_documented() -> None:
     assert not missing, "\n".join(missing)
 
 
+ROW = re.compile(r"^([a-z]\w*(?:, [a-z]\w*)*) {2,}\S", re.MULTILINE)
+NAMED = re.compile(r"`([a-z]\w*)`:")
+
+
+def explained_in_vain(source: str) -> Iterator[tuple[int, str]]:
+    """Fields that the docstring of a dataclass explains, in rows or as `name`:, and that are none.
+
+    Those with a base class are left out: their docstring may explain what they inherit.
+    """
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.ClassDef) or node.bases:
+            continue
+        if not any("dataclass" in ast.unparse(one) for one in node.decorator_list):
+            continue
+        text = ast.get_docstring(node) or ""
+        known = {one.target.id for one in node.body if is_a_field(one)}
+        known |= {one.name for one in node.body if isinstance(one, ast.FunctionDef)}
+        explained = [name for row in ROW.findall(text) for name in row.split(", ")]
+        for name in (*explained, *NAMED.findall(text)):
+            if name not in known:
+                yield node.lineno, f"{node.name} explains {name}, which it has not"
+
+
+def is_a_field(node: ast.stmt) -> typing.TypeGuard[typing.Any]:
+    return isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_docstring_explains_a_field_that_does_not_exist(path: Path) -> None:
+    faults = broken(path, explained_in_vain(path.read_text()))
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize("row", ["gone  what it was", "here, gone  two of them", "`gone`: what"])
+def test_a_field_that_is_explained_in_vain_is_seen(row: str) -> None:
+    source = f'@dataclass\nclass It:\n    """It.\n\n    {row}\n    """\n\n    here: int\n'
+    assert [what for _, what in explained_in_vain(source)] == ["It explains gone, which it has not"]
+
+
 def cuts_of_texts(source: str) -> Iterator[tuple[int, str]]:
     """Slices that cut a text which somebody is to read, as in `str(x)[:80]` or `f"{x[:80]}"`."""
     tree = ast.parse(source)
