@@ -1,4 +1,4 @@
-"""Imports go down only. The table below is the one of docs/design.md; folders that do not exist yet have their places.
+"""Imports go down only. The table below is the one of docs/design.md, and both are held together.
 
 What is not seen: names imported at run time through importlib with a computed name.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,7 +42,7 @@ MAY_USE: dict[str, set[str]] = {
     "app": {"numpy", "rich", "matplotlib"},
 }
 TORCH = {"torch", "torchdata"}
-TORCH_HOMES = ("outlast.runtime.worker", "outlast.runtime.tiers.torch_")
+TORCH_HOME = "outlast.runtime.worker"
 
 FILES = sorted(ROOT.rglob("*.py"))
 
@@ -82,7 +83,7 @@ def fault_of(module: str, imported: str) -> str:
     if top in sys.stdlib_module_names:
         return ""
     if top in TORCH:
-        return "" if module.startswith(TORCH_HOMES) else f"torch is imported only under {' and '.join(TORCH_HOMES)}*"
+        return "" if module.startswith(TORCH_HOME) else f"torch is imported only under {TORCH_HOME}"
     return "" if top in MAY_USE.get(layer, set()) else f"the layer {layer or 'outlast'!r} may not use {top}"
 
 
@@ -96,6 +97,15 @@ def test_imports_go_down_the_layers_only(path: Path) -> None:
         if (fault := fault_of(module, imported))
     ]
     assert not faults, "\n".join(faults)
+
+
+def test_the_design_page_has_the_same_table() -> None:
+    text = (SRC.parent / "docs" / "design.md").read_text()
+    rows = dict(re.findall(r"^\| \d \| `(\w+)/` \|.*\| ([^|]+) \|$", text, re.MULTILINE))
+    words = {"all below": MAY_IMPORT["app"], "standard library": set()}
+    said = {layer: words.get(names, set(names.split(", "))) for layer, names in rows.items()}
+    layers = {layer for layer in MAY_IMPORT if (ROOT / layer).is_dir() and layer}
+    assert said == {layer: MAY_IMPORT[layer] for layer in layers}
 
 
 def test_every_folder_has_a_place_in_the_table() -> None:
@@ -115,6 +125,7 @@ def test_every_folder_has_a_place_in_the_table() -> None:
         ("outlast.runtime.loop", "from outlast.sim.world import World"),
         ("outlast.runtime.agent.vault", "from torch import Tensor"),
         ("outlast.runtime.tiers.local", "import torch"),
+        ("outlast.runtime.tiers.torch_save", "import torch"),
         ("outlast.planner.scale", "from outlast.runtime.ledger import store"),
         ("outlast.app.cli", "import torch.distributed.run"),
         ("outlast.runtime.loop", "import psutil"),
@@ -129,7 +140,6 @@ def test_a_forbidden_import_is_seen(module: str, source: str) -> None:
     ("module", "source"),
     [
         ("outlast.runtime.worker.vote", "import torch.distributed as dist"),
-        ("outlast.runtime.tiers.torch_save", "import torch"),
         ("outlast.engine.restore", "from outlast.model.messages import Inventory\nfrom outlast.errors import CorruptError\nimport numpy"),
         ("outlast.app.report", "from outlast.runtime.ledger.read import Ledger\nimport rich.table"),
     ],
@@ -154,7 +164,7 @@ OF_AN_EXTRA = {"outlast.planner.compiled": "numba"}  # imported by name, and onl
 def test_everything_outside_the_worker_starts_without_torch() -> None:
     """Method: a fresh process imports every such module and looks for torch. This also sees what is imported indirectly."""
     missing = {module for module, package in OF_AN_EXTRA.items() if importlib.util.find_spec(package) is None}
-    modules = [module_of(path) for path in FILES if not module_of(path).startswith(TORCH_HOMES) and path.name != "__main__.py"]
+    modules = [module_of(path) for path in FILES if not module_of(path).startswith(TORCH_HOME) and path.name != "__main__.py"]
     modules = [module for module in modules if module not in missing]
     program = f"import importlib, sys\nfor name in {modules!r}:\n    importlib.import_module(name)\nassert 'torch' not in sys.modules, 'torch was imported'"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50)

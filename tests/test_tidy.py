@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -167,6 +168,93 @@ def test_every_option_is_documented() -> None:
         if name.replace("_", "-") not in words
     ]
     assert not missing, "\n".join(missing)
+
+
+ROW = re.compile(r"^([a-z]\w*(?:, [a-z]\w*)*) {2,}\S", re.MULTILINE)
+NAMED = re.compile(r"`([a-z]\w*)`:")
+
+
+def explained_in_vain(source: str) -> Iterator[tuple[int, str]]:
+    """Fields that the docstring of a dataclass explains, in rows or as `name`:, and that are none.
+
+    Those with a base class are left out: their docstring may explain what they inherit.
+    """
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.ClassDef) or node.bases:
+            continue
+        if not any("dataclass" in ast.unparse(one) for one in node.decorator_list):
+            continue
+        text = ast.get_docstring(node) or ""
+        known = {one.target.id for one in node.body if is_a_field(one)}
+        known |= {one.name for one in node.body if isinstance(one, ast.FunctionDef)}
+        explained = [name for row in ROW.findall(text) for name in row.split(", ")]
+        for name in (*explained, *NAMED.findall(text)):
+            if name not in known:
+                yield node.lineno, f"{node.name} explains {name}, which it has not"
+
+
+def is_a_field(node: ast.stmt) -> typing.TypeGuard[typing.Any]:
+    return isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_docstring_explains_a_field_that_does_not_exist(path: Path) -> None:
+    faults = broken(path, explained_in_vain(path.read_text()))
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize("row", ["gone  what it was", "here, gone  two of them", "`gone`: what"])
+def test_a_field_that_is_explained_in_vain_is_seen(row: str) -> None:
+    source = f'@dataclass\nclass It:\n    """It.\n\n    {row}\n    """\n\n    here: int\n'
+    assert [what for _, what in explained_in_vain(source)] == ["It explains gone, which it has not"]
+
+
+def cuts_of_texts(source: str) -> Iterator[tuple[int, str]]:
+    """Slices that cut a text which somebody is to read, as in `str(x)[:80]` or `f"{x[:80]}"`."""
+    tree = ast.parse(source)
+    inserted = [node.value for node in ast.walk(tree) if isinstance(node, ast.FormattedValue)]
+    for node in ast.walk(tree):
+        if not is_a_cut(node):
+            continue
+        text = node.value
+        is_text = isinstance(text, ast.JoinedStr) or (
+            isinstance(text, ast.Call)
+            and (
+                (isinstance(text.func, ast.Name) and text.func.id == "str")
+                or (isinstance(text.func, ast.Attribute) and text.func.attr in TEXT_CALLS)
+            )
+        )
+        if is_text or node in inserted:
+            yield node.lineno, f"{ast.unparse(node)}: cut_at_word ends behind a word"
+
+
+TEXT_CALLS = {"dumps", "join", "rstrip", "strip", "sub"}
+
+
+def is_a_cut(node: ast.AST) -> typing.TypeGuard[ast.Subscript]:
+    """`x[:N]`, with N a number of more than a few letters or a constant's name."""
+    if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Slice):
+        return False
+    end = node.slice.upper
+    if node.slice.lower is not None or end is None:
+        return False
+    if isinstance(end, ast.Constant):
+        return isinstance(end.value, int) and end.value >= 10
+    return isinstance(end, ast.Name) and end.id.isupper()
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_text_is_cut_within_a_word(path: Path) -> None:
+    """What people read is cut by `cut_at_word` of model/texts.py, and by nothing else."""
+    faults = broken(path, cuts_of_texts(path.read_text()))
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    "source", ["str(x)[:80]", "f'{x}'[:MOST]", "f'it is {x[:80]!r}'", "x.strip()[:MOST]"]
+)
+def test_a_text_that_is_cut_anyhow_is_seen(source: str) -> None:
+    assert list(cuts_of_texts(source))
 
 
 LOCAL_PATH = re.compile(r"(?<![\w./~})-])/(?:work|home|Users|root|opt|mnt)/[\w.]")

@@ -113,6 +113,24 @@ def test_an_undisturbed_run_has_a_short_page(tmp_path: Path) -> None:
     same_as_golden("report-undisturbed.txt", outlast("report", folder.path).stdout)
 
 
+def test_a_verdict_is_told_with_what_to_do(tmp_path: Path) -> None:
+    """Of an unknown class the reason alone is said; of another one how sure it is, too."""
+    path = a_run.ended_run(tmp_path)
+    gone_on = "no restart is needed: the run went on by itself"
+    unknown = {"class": "unknown", "reason": "Rank 1 was killed.", "action": gone_on}
+    disk = {"class": "storage", "confidence": 0.93, "reason": "It is full.", "action": "free it"}
+    wall_s = a_run.META.started_wall_s
+    ledger = Ledger.resume(path / "ledger.db", pid=1, started_s=0.0, started_wall_s=wall_s)
+    with contextlib.closing(ledger):
+        for number, verdict in ((1, unknown), (3, disk)):
+            about = {"interruption": number, "verdict": verdict}
+            ledger.add(Event(1.0, wall_s, "verdict", about))
+        ledger.end_session(ended_s=1.0, state="ended", exit_code=0, reason="")
+    page = outlast("report", path, COLUMNS="160").stdout
+    assert f"  #1 Rank 1 was killed. To do: {gone_on}.\n" in page
+    assert "  #3 storage (93 % sure): It is full. To do: free it.\n" in page
+
+
 def test_many_interruptions_show_the_last_twenty(tmp_path: Path) -> None:
     folder, ledger = a_run.live_run(tmp_path)
     with contextlib.closing(folder), contextlib.closing(ledger):

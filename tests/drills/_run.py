@@ -58,7 +58,10 @@ class Outcome:
         return found
 
     def ledger_is_sound(self, *, lossless: bool = True) -> None:
-        """Seconds by cause sum to ranks x wall; every interruption is over; no committed step was lost, and none was committed twice on a rank (lossless)."""
+        """Seconds by cause sum to ranks x wall; every interruption is over; no committed step was lost, and none was committed twice on a rank (lossless).
+
+        The report counts every step that was committed, the last ones included.
+        """
         report = self.report
         total_s = report["world_size"] * report["wall_s"]
         assert abs(sum(report["rank_seconds"].values()) - total_s) < 1e-6, (report["rank_seconds"], total_s)
@@ -69,6 +72,8 @@ class Outcome:
             assert one["rung"] is not None, one
         twice = [key for key, count in Counter((rank, step) for rank, step, _ in self.commits).items() if count > 1]
         assert not twice or not lossless, f"committed twice: {twice}"
+        noted = max((step for _, step, _ in self.commits), default=0)
+        assert report["steps"] >= noted, f"step {noted} is committed, reported are {report['steps']}"
 
     def __str__(self) -> str:
         keys = ("mechanism", "class", "ranks", "rung", "mttr_s", "step", "reason", "error", "parent")

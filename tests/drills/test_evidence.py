@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from outlast.model.verdict import summary
 from tests.drills._run import Drill, Outcome
 
 
@@ -37,7 +38,11 @@ def test_an_interruption_ends_in_a_verdict_that_names_the_rank(tmp_path: Path, d
     (verdict,) = outcome.report["verdicts"]
     assert (verdict["interruption"], verdict["mechanism"], [one["rank"] for one in verdict["ranks"]]) == (1, mechanism, [1]), verdict
     assert verdict["suspects"] == [], verdict
-    assert "interruption 1: " + verdict["class"] in outcome.stderr, "the terminal says it too"
+    assert f"interruption 1: {summary(verdict)}\n" in outcome.stderr, "the terminal says it too"
+    assert verdict["action"].endswith("the run went on by itself"), verdict
+    if do == "SIGKILL":
+        assert ") was killed by signal 9 (SIGKILL), sent neither by" in verdict["reason"]
+        assert ", 1 step repeated, 0 lost." in verdict["reason"]
     assert (tmp_path / "run" / "evidence" / "interruption-1" / "verdict.json").exists()
 
 

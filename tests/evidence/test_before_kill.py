@@ -180,6 +180,26 @@ def test_what_a_dead_process_wrote_is_read_once_training_goes_on_and_delays_nobo
     assert not (kept / "stacks-rank1.txt").exists()
 
 
+@pytest.mark.parametrize(
+    ("number", "oom", "killed", "kept"),
+    [
+        (signal.SIGKILL, False, False, (False, False, True)),
+        (signal.SIGKILL, True, False, (False, True, True)),
+        (signal.SIGKILL, None, False, (False, False, False)),
+        (signal.SIGKILL, False, True, (True, False, False)),
+        (signal.SIGTERM, False, False, (False, False, False)),
+    ],
+)
+def test_what_the_kernel_counted_is_kept_apart_from_what_nobody_could_read(
+    tmp_path: Path, number: int, oom: bool | None, killed: bool, kept: tuple[bool, ...]
+) -> None:
+    """`oom_read` is said of a SIGKILL that was not ours, where the counters could be read."""
+    with closing(Scene(tmp_path, Slow(1e-6))) as scene:
+        scene.evidence.ended(Exited(1, 101, None, int(number), oom, 0.0, killed))
+        (told,) = json.loads((scene.kept() / "standing.json").read_text())["processes"]
+    assert (told["killed"], told["oom"], told["oom_read"]) == kept
+
+
 def test_stacks_of_an_earlier_alarm_are_not_taken(tmp_path: Path) -> None:
     glance = Slow(1e-6)
     with closing(Scene(tmp_path, glance, stacks={1: b"old"})) as scene:

@@ -61,6 +61,12 @@ def test_steps_are_held_against_the_risky_band(step_s: float, in_band: bool) -> 
     assert (step.kind, step.in_band) == ("step", in_band)
 
 
+def test_of_steps_nothing_but_the_frequency_is_told() -> None:
+    """How steep and how long is not known, and NaN is no number for programs."""
+    step = of([]).facts()["swings"][-1]
+    assert (step["ramp_w_per_s"], step["longest_s"], step["frequency_hz"]) == (None, None, 0.2)
+
+
 def test_a_staggered_restart_flattens_the_rise_and_costs_its_seconds() -> None:
     remedy = of([struck(1000.0, 1300.0)]).remedies[1]
     assert remedy.ramp_w_per_s == pytest.approx(560_000.0 / 60)

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from outlast.app.status import headline
+from outlast.app.report import report_facts
+from outlast.app.status import headline, status_facts
 from outlast.app.words import percent
 from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart
-from outlast.engine.protocol.outputs import Spawn
+from outlast.engine.protocol.outputs import End, Spawn
 from outlast.model.beacon import Beacon, pack_into
 from outlast.model.goodput import account
 from outlast.model.messages import WorkerExited, WorkerStarted
@@ -21,6 +22,8 @@ from outlast.runtime import clock
 from outlast.runtime.agent.processes import Exited
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
 from outlast.runtime.ledger.store import Ledger
+from outlast.runtime.ledger.view import look
+from outlast.runtime.run_folder import RunFolder
 from outlast.runtime.tiers.vault import Vault
 from tests.ledger import a_run
 
@@ -53,8 +56,15 @@ def exits(worker: int, code: int) -> WorkerExited:
     return WorkerExited(worker, 1000 + worker, code, None, False, -1, (), (), "plain", NOW_S, NOW_S, "")
 
 
-def a_books(ledger: Ledger, vault: Vault) -> Bookkeeping:
-    return Bookkeeping(ledger=ledger, vault=vault, records=ledger.read(), node="here", show=lambda _: None)
+def a_books(ledger: Ledger, vault: Vault, *, start_step: int = 0) -> Bookkeeping:
+    return Bookkeeping(
+        ledger=ledger,
+        vault=vault,
+        records=ledger.read(),
+        node="here",
+        start_step=start_step,
+        show=lambda _: None,
+    )
 
 
 def states(books: Bookkeeping, coordinator: Coordinator) -> list[str]:
@@ -71,6 +81,90 @@ def test_a_rank_that_ended_well_before_its_peers_is_not_shown_as_dead(ledger: Le
     assert states(books, coordinator) == ["training", "training"]
     coordinator.on_message(exits(1, code), now_s=NOW_S)
     assert states(books, coordinator)[0] == state
+
+
+# --- committed steps ---
+
+
+def seen_at(books: Bookkeeping, vault: Vault, *, step: int) -> None:
+    """Worker 1, which holds rank 0, says in its beacon that it has committed `step`."""
+    pack_into(vault.beacon(1, create=True), Beacon(1, os.getpid(), rank=0, step=step))
+    books.look(1, os.getpid(), now_s=clock.now_s())
+
+
+@pytest.mark.parametrize("state", ["ended", "stopped", "failed"])
+def test_a_run_that_is_over_says_its_last_committed_step(
+    tmp_path: Path, vault: Vault, state: str
+) -> None:
+    """The last snapshot is of step 57; then step 60 is committed, the worker and the run end."""
+    folder = RunFolder.create(tmp_path / "run", name="toy", version="0.1.0", options={})
+    with closing(Ledger.create(folder.ledger, a_run.META, pid=1)) as ledger:
+        books = a_books(ledger, vault)
+        books.started(Spawn(1, 0, "rank", 1))
+        seen_at(books, vault, step=0)
+        seen_at(books, vault, step=57)
+        books.flush(Coordinator(options=CoordinatorOptions(1, Restart())), now_s=clock.now_s())
+        pack_into(vault.beacon(1, create=True), Beacon(1, os.getpid(), rank=0, step=60))
+        books.ended(Exited(1, os.getpid(), 0, None, None, clock.now_s()))
+        books.close(End(0, state, "", ""))
+    folder.close()
+    view = look(str(folder.path))
+    assert (view.records.snapshot or {})["step"] == 57, "the snapshot is older than the end"
+    assert (status_facts(view)["step"], report_facts(view)["steps"]) == (60, 60)
+
+
+def test_a_lost_run_says_the_last_step_that_its_launcher_wrote_down(
+    tmp_path: Path, vault: Vault
+) -> None:
+    """The launcher is killed after a flush; another one goes on, and is killed before a step."""
+    folder = RunFolder.create(tmp_path / "run", name="toy", version="0.1.0", options={})
+    with closing(Ledger.create(folder.ledger, a_run.META, pid=1)) as ledger:
+        books = a_books(ledger, vault)
+        books.started(Spawn(1, 0, "rank", 1))
+        seen_at(books, vault, step=0)
+        seen_at(books, vault, step=42)
+        books.flush(Coordinator(options=CoordinatorOptions(1, Restart())), now_s=clock.now_s())
+    folder.close()
+    assert steps_said(folder.path) == ("lost", 42, 42)
+    with closing(Ledger.resume(folder.ledger, pid=1, started_s=1.0, started_wall_s=9.0)) as ledger:
+        books = a_books(ledger, vault, start_step=40)
+        options = CoordinatorOptions(1, Restart(40, "checkpoint"))
+        books.flush(Coordinator(options=options), now_s=clock.now_s())
+    assert steps_said(folder.path) == ("lost", 42, 42)
+
+
+def steps_said(path: Path) -> tuple[str, int, int]:
+    """The run's state, and the last step by status and by report."""
+    view = look(str(path))
+    return view.state, status_facts(view)["step"], report_facts(view)["steps"]
+
+
+def test_a_resumed_session_counts_only_the_steps_that_it_commits(
+    ledger: Ledger, vault: Vault
+) -> None:
+    """It goes on from step 90; its worker's beacon says 0 until the state of step 90 is in place."""
+    books = a_books(ledger, vault, start_step=90)
+    books.started(Spawn(1, 0, "rank", 1))
+    for step in (0, 90, 92):
+        seen_at(books, vault, step=step)
+    books.close(End(0, "ended", "", ""))
+    (bucket,) = ledger.read().sessions[-1].steps
+    assert (bucket.from_step, bucket.to_step) == (90, 92)
+
+
+def test_steps_that_are_first_seen_when_the_run_ends_are_on_record(
+    ledger: Ledger, vault: Vault
+) -> None:
+    """A run may be over before the launcher looks at a beacon for the first time."""
+    books = a_books(ledger, vault)
+    books.started(Spawn(1, 0, "rank", 1))
+    pack_into(vault.beacon(1, create=True), Beacon(1, os.getpid(), rank=0, step=3))
+    books.ended(Exited(1, os.getpid(), 0, None, None, clock.now_s()))
+    books.close(End(0, "ended", "", ""))
+    assert ledger.read().newest_step == 3
+
+
+# --- of several sessions ---
 
 
 def works(books: Bookkeeping, vault: Vault, worker: int, seconds: dict[Cause, float], cause: Cause) -> None:

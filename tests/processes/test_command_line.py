@@ -106,7 +106,11 @@ def test_flags_without_effect_are_noted_and_console_rules_taken_over(reader: Zyg
     ("argv", "says"),
     [
         (["--nnodes", "2", "SCRIPT"], r"--nnodes 2.*\n\nhint: leave --nnodes away"),
-        (["--nnodes", "1:4", "SCRIPT"], "--nnodes 1:4"),
+        (["--nnodes", "1:4", "SCRIPT"], "--nnodes 1:4: runs on one node only"),
+        (["--nnodes", "abc", "SCRIPT"], r"--nnodes abc: is no number.*\n\nhint: write --nnodes 1 or"),
+        (["--nnodes", "0", "SCRIPT"], "--nnodes 0: is no number of nodes, and no range of them"),
+        (["--nnodes", "4:1", "SCRIPT"], "--nnodes 4:1: is no number of nodes, and no range"),
+        (["--nnodes", "1:", "SCRIPT"], "--nnodes 1:: is no number of nodes, and no range"),
         (["--node-rank", "1", "SCRIPT"], "--node-rank 1"),
         (["--rdzv-backend", "etcd", "SCRIPT"], "--rdzv-backend etcd.*\n\nhint: on one node use --standalone"),
         (["--rdzv-endpoint", "head:29400", "SCRIPT"], "--rdzv-endpoint head:29400"),

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from outlast.model.messages import Warned
+from outlast.runtime.linux import is_ending
 from tests.processes.house import House, is_gone, now, python
 
 HERE = Path(__file__).parent
@@ -41,15 +42,38 @@ def test_a_killed_worker_leaves_no_child(house: House) -> None:
     house.host.kill(worker)
     exited = house.wait_exit(worker)
     print(f"kill to news: {(now() - asked_s) * 1e3:.1f} ms")
-    assert (exited.signal, exited.oom) == (signal.SIGKILL, False)
+    assert (exited.signal, exited.oom, exited.killed) == (signal.SIGKILL, False, True)
     house.until(lambda: all(map(is_gone, pids)), "the children's end")
 
 
 def test_a_worker_killed_by_others_leaves_no_child(house: House) -> None:
     worker, pids = children_of(house)
     os.kill(house.record.started[worker], signal.SIGKILL)
-    assert house.wait_exit(worker).signal == signal.SIGKILL
+    exited = house.wait_exit(worker)
+    assert (exited.signal, exited.killed) == (signal.SIGKILL, False)
     house.until(lambda: all(map(is_gone, pids)), "the children's end")
+
+
+def test_who_is_killed_while_it_ends_was_not_killed_by_us(house: House) -> None:
+    """A worker that others kill closes its channel first, and for that it is killed once more.
+
+    Method: the loop does not run between its death and our kill, so that its end is not known yet.
+    """
+    worker = house.script("import signal; print('there', flush=True); signal.pause()")
+    house.wait_text("there")
+    pid = house.record.started[worker]
+    os.kill(pid, signal.SIGKILL)
+    bound_s = now() + 10
+    while not is_ending(pid):
+        assert now() < bound_s
+    house.host.kill(worker)
+    exited = house.wait_exit(worker)
+    assert (exited.signal, exited.killed) == (signal.SIGKILL, False)
+
+
+def test_a_process_that_lives_is_not_ending() -> None:
+    assert not is_ending(os.getpid())
+    assert is_ending(2**22 + 1), "there is none of that number"
 
 
 def test_children_in_a_process_group_of_their_own_end_too(house: House) -> None:

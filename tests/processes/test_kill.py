@@ -58,7 +58,14 @@ def launcher(tmp_path: Path) -> Iterator[Observed]:
             place=Place(a_run.META.run, str(tmp_path), str(vault.folder)), script=Script("sleep", "program", ("600",)), workers=2, role="default",
             master=("127.0.0.1", 0), max_restarts=0, logs=logs, options={},
         )  # fmt: skip
-        books = Bookkeeping(ledger=ledger, vault=vault, records=ledger.read(), node="here", show=lambda _: None)
+        books = Bookkeeping(
+            ledger=ledger,
+            vault=vault,
+            records=ledger.read(),
+            node="here",
+            start_step=0,
+            show=lambda _: None,
+        )
         around = Surroundings(
             loop=loop, logs=logs, vault=vault, books=books, specs=specs, checkpoint_root=tmp_path, zygote=None, preload=(), first_path="",
             tell=lambda _: None, hang_after_s=None, evidence_folder=tmp_path / "evidence", diagnose=("true",),

@@ -11,7 +11,6 @@ Exit codes: 0, also where nothing has failed yet (then there is an upper bound);
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from rich.text import Text
 
 from outlast.app import words
 from outlast.app.cli import Parser
+from outlast.app.json_text import json_text
 from outlast.errors import OutlastError, UsageError
 from outlast.model.strict import meant
 from outlast.model.terms import FailureClass
@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
     except OutlastError as error:  # files and their names may hold anything
         raise type(error)(words.plain(error.args[0]), hint=words.plain(error.hint)) from None
     if args.json:
-        print(json.dumps(facts(one) | {"out": args.out}, indent=2))
+        print(json_text(facts(one) | {"out": args.out}))
     else:
         console = words.console_for(environment=os.environ)
         with console.capture() as page:

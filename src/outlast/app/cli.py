@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import io
-import json
+import math
 import os
 import sys
 import typing
@@ -39,6 +39,17 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> typing.NoReturn:
         raise UsageError(message, hint=f"`{self.prog} --help` lists what there is")
+
+
+def finite(text: str) -> float:
+    """An argument that is a number, for argparse. NaN and infinity are refused."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number")
+    return value
 
 
 class _Version(argparse.Action):
@@ -141,7 +152,9 @@ def _show(command: str, run: str | None, *, as_json: bool) -> int:
 
         facts = report_facts(view)
     if as_json:
-        print(json.dumps(facts, indent=2, default=str))
+        from outlast.app.json_text import json_text
+
+        print(json_text(facts))
     else:
         from outlast.app.words import console_for
 

@@ -11,11 +11,11 @@ Everything shown has its secrets taken out and its control characters made visib
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 
 from outlast.app.cli import Parser
+from outlast.app.json_text import json_text
 from outlast.errors import OutlastError, UsageError
 
 UNKNOWN_EXIT = 3
@@ -58,7 +58,7 @@ def _run(paths: Sequence[str], *, as_json: bool, html: str | None, explain: bool
     if as_json:
         for note in diagnosis.notes:
             print(f"note: {clean(note)}", file=sys.stderr)
-        print(json.dumps(verdict, indent=2))
+        print(json_text(verdict))
     facts = facts_of(diagnosis, verdict)
     if html is not None:
         from outlast.app.diagnose_html import page

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import typing
 from collections.abc import Iterable
 from html import escape
 
 from outlast import __version__
 from outlast.app import diagnose_text as text
+from outlast.app.json_text import json_text
 from outlast.diagnose.ours import GENERATOR
 
 _STYLE = """
@@ -36,7 +36,7 @@ def page(facts: text.Facts) -> str:
         "<h2>Evidence</h2>", _evidence(verdict["evidence"]),
         *(["<h2>Who waits for whom</h2>", f"<pre>{escape(chr(10).join(facts.graph(boxes=True)))}</pre>"] if facts.has_dumps else []),
         *(["<h2>Notes</h2>", "<ul>" + "".join(f"<li>{escape(note)}</li>" for note in facts.notes) + "</ul>"] if facts.notes else []),
-        f"<details><summary>The same for programs</summary><pre>{escape(json.dumps(verdict, indent=2))}</pre></details>",
+        f"<details><summary>The same for programs</summary><pre>{escape(json_text(verdict))}</pre></details>",
         f"<footer><p>outlast diagnose {escape(__version__)}: {escape(facts.read)} read. Secrets of known forms were taken out.</p></footer>",
     ]  # fmt: skip
     return f"""<!doctype html>

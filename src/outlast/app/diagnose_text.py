@@ -20,6 +20,7 @@ from outlast.app import words
 from outlast.app.diagnose_graph import Edge, graph, ranks
 from outlast.diagnose.ours import FIRST_WORDS, LAST_WORDS
 from outlast.diagnose.redact import clean
+from outlast.model.texts import cut_at_word
 from outlast.runtime.evidence.reading import Diagnosis
 
 EVIDENCE_SHOWN_COUNT, NOTES_SHOWN_COUNT, SUSPECTS_SHOWN_COUNT, OTHERS_SHOWN_COUNT = 8, 5, 3, 3
@@ -110,7 +111,7 @@ def _evidence(console: Console, evidence: Sequence[dict[str, typing.Any]]) -> No
     for one in shown:
         role = one["role"]
         line = Text.assemble(f"  {_end(place(one), FILE_COLUMNS_MAX):<{wide}}  ", (f"{role:<9}", ROLES.get(role, "")), "  ")
-        line.append(_cut(" ".join(one["text"].split()), max(20, console.width - len(line))))
+        line.append(cut_at_word(" ".join(one["text"].split()), max(20, console.width - len(line))))
         console.print(line, no_wrap=True, overflow="ignore", crop=False)
     if len(evidence) > len(shown):
         console.print(Text(f"  and {words.count(len(evidence) - len(shown), 'more line')} in --json and --html", "dim"))
@@ -134,7 +135,8 @@ def _body(console: Console, facts: Facts) -> None:
     if len(suspects) > SUSPECTS_SHOWN_COUNT:
         rows.append(("", f"and {ranks(one['rank'] for one in suspects[SUSPECTS_SHOWN_COUNT:])}"))
     notes = [note for note in facts.notes if note not in verdict["reason"]]
-    rows += [("Note" if at == 0 else "", _cut(note, NOTE_COLUMNS_MAX)) for at, note in enumerate(notes[:NOTES_SHOWN_COUNT])]
+    shown = [cut_at_word(note, NOTE_COLUMNS_MAX) for note in notes[:NOTES_SHOWN_COUNT]]
+    rows += [("Note" if at == 0 else "", note) for at, note in enumerate(shown)]
     if len(notes) > NOTES_SHOWN_COUNT:
         rows.append(("", f"and {words.count(len(notes) - NOTES_SHOWN_COUNT, 'more note')} in --html"))
     for name, text in rows:
@@ -147,10 +149,6 @@ def _body(console: Console, facts: Facts) -> None:
 
 def _few(names: Sequence[str]) -> list[str]:
     return list(names) if len(names) <= 3 else [*names[:2], f"and {len(names) - 2} more"]
-
-
-def _cut(text: str, columns: int) -> str:
-    return text if len(text) <= columns else text[: columns - 3] + "..."
 
 
 def _end(text: str, columns: int) -> str:

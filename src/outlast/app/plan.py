@@ -12,12 +12,12 @@ Exit codes: 0 an answer, also where the run makes no progress; 2 what cannot be 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from outlast.app.cli import Parser
+from outlast.app.json_text import json_text
 from outlast.errors import OutlastError, UsageError
 
 PARAMETERS = ("interval", "tiers", "spares", "redundancy")
@@ -114,7 +114,10 @@ def _run(args: argparse.Namespace) -> int:
         from outlast.planner.cluster_text import render
 
         write_new(args.write, render(cluster))
-        print(f"{args.write!r} is written", file=sys.stderr)
+        if args.json:
+            print(json_text({"written": args.write}))
+        else:
+            print(f"{args.write!r} is written", file=sys.stderr)
         return 0
     found = answer(cluster, args)
     if args.chart is not None:
@@ -133,7 +136,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _show(facts: dict[str, Any] | None, found: Any, args: argparse.Namespace) -> None:
     if facts is not None:
-        print(json.dumps(facts, indent=2, allow_nan=False))
+        print(json_text(facts))
     else:
         from outlast.app.plan_text import show
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from html import escape
 
@@ -10,6 +9,7 @@ from outlast import __version__
 from outlast.app import plan_text
 from outlast.app.charts import drawn
 from outlast.app.charts_file import can_draw, picture
+from outlast.app.json_text import json_text
 from outlast.app.plan_answer import Found
 from outlast.app.plan_charts import charts
 from outlast.diagnose.ours import PLAN_GENERATOR
@@ -31,7 +31,7 @@ def page(found: Found) -> str:
         f"<pre>{escape(chr(10).join(lines[1:]))}</pre>",
         "<h2>Charts</h2>", *_charts(found),
         "<h2>Inputs, each with its source</h2>", _inputs(found),
-        f"<details><summary>The same for programs</summary><pre>{escape(json.dumps(found.facts(), indent=2))}</pre></details>",
+        f"<details><summary>The same for programs</summary><pre>{escape(json_text(found.facts()))}</pre></details>",
         f"<footer><p>outlast plan {escape(__version__)}</p></footer>",
     ]  # fmt: skip
     return f"""<!doctype html>

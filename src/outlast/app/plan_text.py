@@ -210,7 +210,7 @@ def _power(power: Power) -> Iterator[str]:
         if one.kind == "step":
             band = "in the band of 0.1 to 20 Hz that is risky" if one.in_band else "outside the band of 0.1 to 20 Hz"
             yield f"  each step: {one.frequency_hz:.3g} Hz, {band}"
-        elif one.count:
+        elif one.count and one.ramp_w_per_s is not None and one.longest_s is not None:
             ramp = f"{_watts(one.amplitude_w)} at {_watts(one.ramp_w_per_s)}/s"
             yield f"  each {one.kind}: {ramp}, {one.per_day:.3g} a day, down for {long_duration(one.longest_s)} at most"
     for remedy in power.remedies:

@@ -11,12 +11,12 @@ a run's folder, whose ledger holds the verdicts of its interruptions. Nothing is
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outlast.app.cli import Parser
+from outlast.app.json_text import json_text
 from outlast.engine.default_policy import TEXT
 from outlast.engine.policy import ActionVerdict
 from outlast.engine.replay import replay
@@ -92,11 +92,12 @@ def _test(args: argparse.Namespace) -> None:
     if len(timed) > 1:
         raise UsageError("some incidents have times, and some have none", hint="replay them apart, or give each an at_s")
     decided = replay(incidents, policy=policy, apart_s=args.apart)
+    facts = [_facts(one, at_s, said) for one, at_s, said in decided]
     if args.json:
-        print(json.dumps({"policy": args.policy, "incidents": [_facts(one, at_s, said) for one, at_s, said in decided]}, indent=2))
+        print(json_text({"policy": args.policy, "incidents": facts}))
         return
-    for number, (one, at_s, said) in enumerate(decided, 1):
-        _show(number, _facts(one, at_s, said))
+    for number, one in enumerate(facts, 1):
+        _show(number, one)
 
 
 def _facts(one: Recorded, at_s: float, said: ActionVerdict) -> dict[str, Any]:

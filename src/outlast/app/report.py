@@ -21,6 +21,7 @@ from outlast.app.words import Facts
 from outlast.model.goodput import account, recovery
 from outlast.model.records import SessionRecords
 from outlast.model.terms import Cause
+from outlast.model.verdict import summary
 from outlast.runtime.ledger.view import RunView
 
 SHOWN_COUNT = 20  # interruptions in the table; --json has all
@@ -44,8 +45,8 @@ def report_facts(view: RunView) -> dict[str, typing.Any]:
     elapsed_s = max(books.wall_s, over_s - newest.began_s)
     return {
         "run": records.meta.run, "state": view.state, "reason": newest.session.reason, "path": str(view.path), "version": records.meta.version,
-        "world_size": records.meta.world_size, "steps": _steps(view),
-        "generation": max((one.generation for part in records.sessions for one in part.generations), default=0),
+        "world_size": records.meta.world_size, "steps": view.step,
+        "generation": records.newest_generation,
         "wall_s": books.wall_s, "elapsed_s": elapsed_s, "downtime_s": elapsed_s - books.wall_s,
         "ettr": books.ettr, "ettr_training": books.ettr_training, "productive_s": seconds[Cause.PRODUCTIVE] / max(1, books.world_size),
         "rank_seconds": {cause.value: value for cause, value in seconds.items()}, "spare_seconds": books.spare_seconds,
@@ -173,20 +174,18 @@ def _interruptions(some: list[dict[str, typing.Any]], *, wide: bool) -> Table:
 
 
 def _verdict(one: Facts) -> Text:
-    """Of an interruption: why, how sure, and what to do. `outlast diagnose` on its folder of evidence says more."""
-    name, sure = str(one.get("class", "unknown")).replace("_", " "), float(one.get("confidence", 0.0))
-    how = "why is unknown" if name == "unknown" else f"{name} ({words.percent(sure)} sure)"
-    return Text.assemble((f"#{one['interruption']} ", "bold"), f"{how}: {one.get('reason', '')}", (f" {one.get('action', '')}", "dim"))
+    """Of an interruption: why, how sure, and what to do.
+
+    `outlast diagnose` on its folder of evidence says more.
+    """
+    number, action = one["interruption"], str(one.get("action", ""))
+    do = f" To do: {action}." if action else ""
+    return Text.assemble((f"#{number} ", "bold"), summary(one), (do, "dim"))
 
 
 def _why(one: Facts) -> str:
     kind = "" if one["class"] == "unknown" else one["class"].replace("_", " ")
     return ": ".join(part for part in (kind, one["reason"] or one["error"].strip().rpartition("\n")[2]) if part) or "unknown"
-
-
-def _steps(view: RunView) -> int:
-    said = (view.records.snapshot or {}).get("step")
-    return said if isinstance(said, int) else view.records.newest_step
 
 
 def _median_step_s(sessions: tuple[SessionRecords, ...]) -> float | None:

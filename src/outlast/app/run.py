@@ -115,7 +115,14 @@ def _prepare(
     newest = ledger.newest()
     log_folder = make_log_folder(Path(options.log_dir) if options.log_dir else folder.logs, options.meeting.run_id or "none")
     logs = WorkerLogs(loop, log_folder, options.console, _sink(view))
-    books = Bookkeeping(ledger=ledger, vault=vault, records=ledger.read(), node=platform.node(), show=view.update)
+    books = Bookkeeping(
+        ledger=ledger,
+        vault=vault,
+        records=ledger.read(),
+        node=platform.node(),
+        start_step=start.step,
+        show=view.update,
+    )
     specs = Specs(
         place=Place(folder.run, str(folder.path.resolve()), str(vault.folder)),
         script=Script(options.program.script, options.program.entry, options.program.args), workers=options.workers, role=options.meeting.role,

@@ -13,14 +13,14 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
-import json
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from outlast import __version__
-from outlast.app.cli import Parser
+from outlast.app.cli import Parser, finite
+from outlast.app.json_text import json_text
 from outlast.errors import UsageError
 from outlast.model.fault_plan import PlannedFault, parse, render
 from outlast.runtime import clock
@@ -74,7 +74,7 @@ def _replay(args: argparse.Namespace) -> int:
 def _say(life: Life, args: argparse.Namespace, began_s: float) -> None:
     facts = life.as_dict() | {"version": __version__, "wall_s": round(clock.now_s() - began_s, 3)}
     if args.json:
-        print(json.dumps(facts, indent=2))
+        print(json_text(facts))
     else:
         _show(life, facts, args)
 
@@ -83,7 +83,7 @@ def parser() -> Parser:
     out = Parser(prog="outlast sim", description="Simulate lives of runs: the code that decides is the one that decides live.")
     out.add_argument("--seed", type=_seed, metavar="N", help="one life, all of it drawn from this number unless it is given below")
     out.add_argument("--seeds", type=_seed, metavar="N", help="so many lives, on all cores, from --first on")
-    out.add_argument("--swarm", type=float, metavar="SECONDS", help="lives on all cores until the time is up, from --first on")
+    out.add_argument("--swarm", type=finite, metavar="SECONDS", help="lives on all cores until the time is up, from --first on")
     out.add_argument("--first", type=_seed, metavar="N", default=0, help="the first seed of --seeds and --swarm (0)")
     out.add_argument("--shrink", type=_seed, metavar="SEED", help="the smallest life that breaks the same rule as this seed")
     out.add_argument("--replay", metavar="LIFE", help="a life that --json has written, lived again: the same course, or it says so")
@@ -94,15 +94,15 @@ def parser() -> Parser:
     out.add_argument("--spare-kind", choices=SPARE_KINDS, help="hot: script begun. warm: imports done")
     out.add_argument("--steps", type=int, metavar="N", help="the last step")
     out.add_argument("--phase-after", type=int, metavar="STEP", help="a run.phase follows this step; -1: none does")
-    out.add_argument("--latency-s", type=float, metavar="S", help="a message takes up to so long")
-    out.add_argument("--first-step-s", type=float, metavar="S", help="the first step of a process takes up to so much longer")
+    out.add_argument("--latency-s", type=finite, metavar="S", help="a message takes up to so long")
+    out.add_argument("--first-step-s", type=finite, metavar="S", help="the first step of a process takes up to so much longer")
     out.add_argument("--nodes", type=int, metavar="N", help="each with an agent; from 2 on with lines, leases and clocks of their own")
     out.add_argument("--spare-nodes", type=int, metavar="N", help="of the nodes, those that house no ranks at first")
-    out.add_argument("--beat-s", type=float, metavar="S", help="between two heartbeats of an agent; its lease is six times as long")
-    out.add_argument("--drift", type=float, metavar="SHARE", help="a node's clock is at most so much faster or slower (0.01)")
-    out.add_argument("--step-s", type=float, metavar="S", help="the body of a step takes so long, and up to 20 ms longer (0.01)")
-    out.add_argument("--for-s", type=float, metavar="S", help="the run is asked to stop after so long; as many steps as fit, unless --steps says less")
-    out.add_argument("--again-s", type=float, metavar="S", help="so long after it was asked to stop it is asked once more: it ends at once")
+    out.add_argument("--beat-s", type=finite, metavar="S", help="between two heartbeats of an agent; its lease is six times as long")
+    out.add_argument("--drift", type=finite, metavar="SHARE", help="a node's clock is at most so much faster or slower (0.01)")
+    out.add_argument("--step-s", type=finite, metavar="S", help="the body of a step takes so long, and up to 20 ms longer (0.01)")
+    out.add_argument("--for-s", type=finite, metavar="S", help="the run is asked to stop after so long; as many steps as fit, unless --steps says less")
+    out.add_argument("--again-s", type=finite, metavar="S", help="so long after it was asked to stop it is asked once more: it ends at once")
     out.add_argument("--failures", type=int, metavar="N", help="so many faults as hardware fails, spread over --for-s, in place of drawn faults")
     out.add_argument("--warns", action=argparse.BooleanOptionalAction, help="each process warns that what it does is not bit-exact")
     out.add_argument("--every-step", action="store_true", help="simulate each step, undisturbed stretches too: the same course, in more time")
@@ -183,7 +183,7 @@ def _swarm(args: argparse.Namespace, given: Mapping[str, Any], faults: tuple[Pla
             break
     facts = tally.as_dict() | {"wall_s": round(clock.now_s() - began_s, 3)}
     if args.json:
-        print(json.dumps(facts, indent=2))
+        print(json_text(facts))
     else:
         _show_swarm(facts, given)
     return EXIT_CODES[tally.result]

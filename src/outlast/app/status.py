@@ -30,7 +30,7 @@ def status_facts(view: RunView) -> dict[str, typing.Any]:
     newest = records.sessions[-1]
     alive = [life for life in newest.lives if life.ended_s is None]
     facts: dict[str, typing.Any] = {
-        "generation": newest.generations[-1].generation if newest.generations else 0, "step": records.newest_step, "steps_per_s": 0.0,
+        "generation": records.newest_generation, "step": view.step, "steps_per_s": 0.0,
         "workers": [{"rank": life.rank, "pid": life.pid, "node": life.node, "state": "starting"} for life in alive if life.rank >= 0],
         "spares": [{"pid": life.pid, "kind": life.kind, "node": life.node} for life in alive if life.rank < 0],
         "reason": newest.session.reason,
@@ -38,8 +38,8 @@ def status_facts(view: RunView) -> dict[str, typing.Any]:
     facts = {"run": records.meta.run, "state": state} | facts | {"run": records.meta.run, "state": state}
     facts |= {"path": str(view.path), "world_size": records.meta.world_size, "session": newest.session.session}
     facts |= {"ettr": books.ettr, "wall_s": round(books.wall_s, 6), "interruptions": records.interruptions()[-LAST_COUNT:]}
-    if state in OVER:
-        facts["steps_per_s"] = 0.0
+    if view.is_over:  # what the launcher said last is up to a second older than the end
+        facts |= {"generation": records.newest_generation, "step": view.step, "steps_per_s": 0.0}
         facts["workers"] = [{**worker, "state": "lost" if state == "lost" else "gone"} for worker in facts["workers"]]
         facts["spares"] = []
         facts["reason"] = newest.session.reason or facts["reason"]

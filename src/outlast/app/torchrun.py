@@ -7,6 +7,7 @@ changes nothing on one node is noted, and what cannot be done is an error that n
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,9 +136,10 @@ _REFUSED = {
 
 
 def _refuse(asked: dict[str, Any], given: set[str]) -> None:
-    if asked["nnodes"] not in ("1", "1:1"):
+    if _nodes(asked["nnodes"]) != (1, 1):
         raise UsageError(
-            f"--nnodes {asked['nnodes']}: runs on one node only", hint="leave --nnodes away; --nproc-per-node says how many workers this node gets"
+            f"--nnodes {asked['nnodes']}: runs on one node only",
+            hint="leave --nnodes away; --nproc-per-node says how many workers this node gets",
         )
     if asked["node_rank"] != 0:
         raise UsageError(f"--node-rank {asked['node_rank']}: runs on one node only, which is node 0", hint="leave --node-rank away")
@@ -149,6 +151,19 @@ def _refuse(asked: dict[str, Any], given: set[str]) -> None:
     for name, instead in _REFUSED.items():
         if name in given:
             raise UsageError(f"--{name.replace('_', '-')} is not supported", hint=instead)
+
+
+def _nodes(text: str) -> tuple[int, int]:
+    """The least and the most nodes of --nnodes. Raises UsageError where these are not numbers."""
+    found = re.fullmatch(r"([0-9]{1,9})(?::([0-9]{1,9}))?", text)
+    least = int(found[1]) if found else 0
+    most = int(found[2] or least) if found else 0
+    if not 1 <= least <= most:
+        raise UsageError(
+            f"--nnodes {text}: is no number of nodes, and no range of them as MIN:MAX",
+            hint="write --nnodes 1 or --nnodes 1:1, or leave it away: outlast runs on one node",
+        )
+    return least, most
 
 
 def _counts(asked: dict[str, Any]) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Numbers and interruptions in words; units are converted here and nowhere else in app/."""
+"""Numbers and interruptions in words; app/ converts units here and in `model/texts.py` alone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ import typing
 from collections.abc import Iterable, Mapping
 
 from rich.console import Console
+
+from outlast.model.texts import cost_words
+from outlast.model.texts import count as count
+from outlast.model.texts import duration as duration
+from outlast.model.texts import recovery_words as recovery_words
+from outlast.model.texts import span as span
 
 Facts = Mapping[str, typing.Any]
 
@@ -22,22 +28,6 @@ def console_for(*, stderr: bool = False, environment: Mapping[str, str]) -> Cons
     return Console(stderr=stderr, highlight=False, color_system=None, force_terminal=False, width=width)
 
 
-def duration(seconds: float | None) -> str:
-    """360 us, 3 ms, 1.24 s, 2 m 05 s, 3 h 07 m; "-" for None. What is not nothing is not said to be 0."""
-    if seconds is None:
-        return "-"
-    if 0 < seconds < 0.0005:
-        return f"{max(1.0, seconds * 1e6):.0f} us"
-    if seconds < 0.9995:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 59.95:
-        return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
-    if seconds < 3599.5:
-        return f"{int(seconds + 0.5) // 60} m {int(seconds + 0.5) % 60:02d} s"
-    minutes = int(seconds / 60 + 0.5)
-    return f"{minutes // 60} h {minutes % 60:02d} m"
-
-
 def long_duration(seconds: float) -> str:
     """As `duration` below two days; above in days or years: 45 d, 5.32 d, 15.8 y. For rates, where months of waiting are usual."""
     days = seconds / 86_400
@@ -45,12 +35,6 @@ def long_duration(seconds: float) -> str:
         return duration(seconds)
     number, unit = (days, "d") if days < 731 else (days / 365.25, "y")
     return f"{number:#.3g}".rstrip(".") + f" {unit}" if number < 999.5 else f"{number:,.0f} {unit}"
-
-
-def span(low_s: float, high_s: float) -> str:
-    """One duration, or from-to where they differ in what is shown."""
-    low, high = duration(low_s), duration(high_s)
-    return low if low == high else f"{low} to {high}"
 
 
 def percent(share: float) -> str:
@@ -71,10 +55,6 @@ def plain(text: str) -> str:
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
-def count(number: int, one: str, many: str = "") -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
 def listed(items: Iterable[object]) -> str:
     return ", ".join(str(item) for item in items)
 
@@ -88,16 +68,6 @@ def ranks(one: Facts) -> str:
 def detection_s(one: Facts) -> float | None:
     """Fault to detection; None where the fault's time is not known."""
     return None if one.get("fault_s") is None else max(0.0, one["detected_s"] - one["fault_s"])
-
-
-def recovery_words(one: Facts) -> str:
-    """How long the interruption lasted: exact, an interval where its beginning is not known, or that it goes on."""
-    if one.get("resumed_s") is None:
-        return "open"
-    if one.get("mttr_s") is not None:
-        return duration(one["mttr_s"])
-    earliest_s = one["detected_s"] if one.get("fault_not_before_s") is None else one["fault_not_before_s"]
-    return span(one["resumed_s"] - one["detected_s"], one["resumed_s"] - earliest_s)
 
 
 def began(one: Facts) -> str:
@@ -114,8 +84,7 @@ def began(one: Facts) -> str:
 def ended(one: Facts) -> str:
     """`interruption 3: back after 92 ms by spare, 1 step repeated, 0 lost`."""
     by = f" by {one['rung']}" if one.get("rung") else ""
-    repeated = count(one.get("steps_repeated") or 0, "step")
-    return f"interruption {one['id']}: back after {recovery_words(one)}{by}, {repeated} repeated, {one.get('steps_lost') or 0:,} lost"
+    return f"interruption {one['id']}: back after {recovery_words(one)}{by}, {cost_words(one)}"
 
 
 def states(workers: Iterable[Facts]) -> str:

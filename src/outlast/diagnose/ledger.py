@@ -10,14 +10,11 @@ This module is pure: no clock, no files, no torch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outlast.diagnose.findings import Finding
+from outlast.diagnose.interrupted import Interrupted, interrupted
 from outlast.model.records import Interruption, Records, SessionRecords
-from outlast.model.terms import FailureClass
-from outlast.model.verdict import Evidence, Role
-
-RULE = "ledger.interruption"  # as fuse/decide.py knows it
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +45,13 @@ def _newest(interruptions: Sequence[Interruption]) -> list[Interruption]:
     return [root, *(one for one in interruptions if one.parent == root.id)]
 
 
-def _findings(one: Interruption, session: SessionRecords, *, name: str, order: int) -> list[Finding]:
-    known = one.failure_class is not FailureClass.UNKNOWN
-    text = f"interruption {one.id}: {one.mechanism.value}: {one.reason}" if one.reason else f"interruption {one.id}: {one.mechanism.value}"
-    evidence = Evidence(name, None, text, Role.ROOT if known else Role.MESSENGER)
-    at_s = (one.detected_s if one.fault_s is None else one.fault_s) - session.session.started_s + session.session.started_wall_s
-    node = one.nodes[0] if len(one.nodes) == 1 else None
-    return [Finding(evidence, RULE, one.failure_class if known else None, one.mechanism, at_s, order, rank=rank, node=node) for rank in one.ranks or (None,)]
+def _findings(
+    one: Interruption, session: SessionRecords, *, name: str, order: int
+) -> list[Interrupted]:
+    about = session.session
+    at_s = one.detected_s if one.fault_s is None else one.fault_s
+    at_wall_s = at_s - about.started_s + about.started_wall_s
+    found = interrupted(one.public(began_s=0.0), name=name, at_s=at_wall_s, order=order)
+    if about.state == "failed":  # training went on after it, and the run failed all the same
+        return [replace(finding, healed=False) for finding in found]
+    return found

@@ -16,6 +16,8 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
+from outlast.model.texts import cut_at_word
+
 GONE = "[redacted]"
 TEXT_MAX = 100_000  # characters of one string that are looked at; what is longer is cut
 
@@ -67,7 +69,7 @@ _CONTROL = re.compile(
 def redacted(text: str) -> str:
     """The text without its secrets. Idempotent."""
     if len(text) > TEXT_MAX:
-        text = text[:TEXT_MAX] + "..."
+        text = cut_at_word(text, TEXT_MAX)
     text = _PRIVATE_KEY.sub(GONE, text)
     text = _SHAPES.sub(GONE, text)
     text = _COOKIE.sub(_keep_first, text)

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from outlast.diagnose.findings import Finding
-from outlast.diagnose.ledger import RULE, Recorded
+from outlast.diagnose.interrupted import interrupted
+from outlast.diagnose.ledger import Recorded
 from outlast.diagnose.rules import RULES
-from outlast.model.terms import FailureClass, Mechanism
-from outlast.model.verdict import Evidence, Role
+from outlast.model.verdict import Evidence
 
 HEAD = b'"outlast": "standing"'
 SCHEMA = 1
@@ -31,21 +31,14 @@ def read_standing(raw: bytes, *, name: str) -> Recorded:
         about, processes = told["interruption"], told["processes"]
         if told["schema"] != SCHEMA:
             raise ValueError(f"schema {told['schema']!r} is not {SCHEMA}")
-        findings = (*_interruption(about, name), *(one for process in processes for one in _process(process, name)))
+        about_it = interrupted(about, name=name, processes=processes)
+        findings = (*about_it, *(one for process in processes for one in _process(process, name)))
         lines = str(about.get("traceback") or about.get("error") or "").encode("utf-8", "replace").splitlines()
-    except (KeyError, TypeError, AttributeError, RecursionError, UnicodeDecodeError) as error:
+    except (
+        KeyError, TypeError, AttributeError, RecursionError, OverflowError, UnicodeDecodeError
+    ) as error:  # fmt: skip
         raise ValueError("a record of where processes stood that was cut or changed") from error
     return Recorded(findings, tuple(lines))
-
-
-def _interruption(about: Mapping[str, Any], name: str) -> Iterator[Finding]:
-    mechanism = Mechanism(about["mechanism"])
-    cause = FailureClass(about["class"])
-    known = cause is not FailureClass.UNKNOWN
-    evidence = Evidence(name, None, f"interruption {about['id']}: {mechanism.value}: {about['reason']}", Role.ROOT if known else Role.MESSENGER)
-    node = about["nodes"][0] if len(about["nodes"]) == 1 else None
-    for rank in about["ranks"] or (None,):
-        yield Finding(evidence, RULE, cause if known else None, mechanism, rank=None if rank is None else int(rank), node=node)
 
 
 def _process(process: Mapping[str, Any], name: str) -> Iterator[Finding]:

@@ -2,7 +2,8 @@
 
 Cheapest first: repeat the step in place; let survivors enter main's function again; respawn the lost process
 from the zygote; take a spare; restart all ranks; stop. Which of repeat, reenter and respawn the survivors can
-take is the script's `way` (trap 14); where a lost rank comes from (spare or zygote) is the stock's.
+take is the script's `way` (trap 14). A lost rank comes from a spare where one is parked, else from
+the zygote.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -30,7 +31,6 @@ class Situation:
     state      there is live or sealed state to go on from (engine.restore found a step)
     committed  newest step committed by anybody
     reached    newest step executed by anybody since the newest plan; if none was, the step that it goes on from
-    stopping   why the run must end now, or ""
     error      the user's error, for a verdict of stop
     trained    a step was committed in this run
     free       nobody has failed, but a link between nodes, or the run itself takes a node out: no budget pays for that

@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from outlast.errors import CorruptError
+from outlast.model.texts import cut_at_word
 
 _JSON = json.JSONEncoder(separators=(",", ":"))
 _READ = json.JSONDecoder().raw_decode  # `decode` looks for white space, which nobody sends
@@ -104,7 +105,7 @@ class Codec:
         try:
             form: _Form = self._forms[value[0]]  # type: ignore[index]  # whatever has no such thing is no message
         except (TypeError, LookupError):
-            raise CorruptError(f"not a message: {str(value)[:80]}") from None
+            raise CorruptError(f"not a message: {cut_at_word(str(value), 80)}") from None
         assert isinstance(value, list)  # nothing else in JSON begins with a name
         fields = value[1:]
         if tuple(map(type, value)) == form.values:
@@ -209,7 +210,7 @@ def _simple_reader(hint: type, where: str) -> _Read:
 
 
 def _unfit(where: str, value: object) -> CorruptError:
-    return CorruptError(f"{where} cannot be {str(value)[:80]!r}")
+    return CorruptError(f"{where} cannot be {cut_at_word(str(value), 80)!r}")
 
 
 def _json_type(hint: typing.Any) -> type:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outlast.errors import CorruptError
+from outlast.model.texts import cut_at_word
 
 SEAL_BYTES = 64
 SEAL_MAGIC = 0x4C41_4553  # "SEAL"
@@ -107,7 +108,9 @@ def decode_manifest(data: bytes) -> Manifest:
     if type(body) is not dict:
         raise CorruptError("a manifest is not a JSON object")
     if body.get("schema") != MANIFEST_VERSION:
-        raise CorruptError(f"a manifest has schema {str(body.get('schema'))[:20]}, this version of outlast reads {MANIFEST_VERSION}")
+        schema = cut_at_word(str(body.get("schema")), 20)
+        reads = f"this version of outlast reads {MANIFEST_VERSION}"
+        raise CorruptError(f"a manifest has schema {schema}, {reads}")
     if set(body) != set(_FIELDS) or any(type(body[name]) is not kind for name, kind in _FIELDS.items()):
         raise CorruptError("a manifest has missing, extra or ill-typed fields")
     if _digest(_canonical({name: value for name, value in body.items() if name != "checksum"})).hex() != body["checksum"]:
@@ -122,9 +125,9 @@ def _file_entry(entry: Any) -> FileEntry:
     try:
         name, length, checksum = entry["name"], entry["length"], int(entry["xxh3_64"], 16)
     except (TypeError, KeyError, ValueError) as error:
-        raise CorruptError(f"a manifest names a file by {str(entry)[:80]}") from error
+        raise CorruptError(f"a manifest names a file by {cut_at_word(str(entry), 80)}") from error
     if type(name) is not str or type(length) is not int or length < 0 or name in ("", ".", "..") or "/" in name or "\0" in name or len(entry) != 3:
-        raise CorruptError(f"a manifest names a file by {str(entry)[:80]}")
+        raise CorruptError(f"a manifest names a file by {cut_at_word(str(entry), 80)}")
     return FileEntry(name, length, checksum)
 
 

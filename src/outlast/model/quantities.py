@@ -30,6 +30,7 @@ from enum import Enum
 from fractions import Fraction
 
 from outlast.errors import UsageError
+from outlast.model.texts import cut_at_word
 
 NEVER = "never"
 TEXT_MAX_COUNT = 80  # characters: the exact arithmetic below stays small
@@ -194,7 +195,8 @@ def _read_parts(text: str) -> Fraction | None:
 
 def _refusal(name: str, given: object, complaint: str, kind: Kind, *, meant: str = "") -> UsageError:
     hint = f"did you mean {meant}?" if meant else f"write it as {EXAMPLES[kind]}"
-    return UsageError(f"{name} is {str(given)[:TEXT_MAX_COUNT]!r}, which {complaint}; expected {kind.value}, such as {EXAMPLES[kind]}", hint=hint)
+    said = f"{name} is {cut_at_word(str(given), TEXT_MAX_COUNT)!r}, which {complaint}"
+    return UsageError(f"{said}; expected {kind.value}, such as {EXAMPLES[kind]}", hint=hint)
 
 
 def _complaint(text: str) -> str:

@@ -194,6 +194,12 @@ class Records:
         """The newest committed step of the newest session that committed any."""
         return next((part.steps[-1].to_step for part in reversed(self.sessions) if part.steps), 0)
 
+    @property
+    def newest_generation(self) -> int:
+        """The newest generation of all sessions; 0 before the first one."""
+        numbers = (one.generation for part in self.sessions for one in part.generations)
+        return max(numbers, default=0)
+
     def unique_interruptions(self) -> list[tuple[Interruption, float]]:
         """All interruptions, each with its session's `began_s`; ids that a later session gave again are moved up."""
         out: list[tuple[Interruption, float]] = []

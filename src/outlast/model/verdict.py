@@ -8,6 +8,7 @@ This module is pure: no clock, no files, no torch.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -50,6 +51,19 @@ class Suspect:
 
     rank: int
     reason: str
+
+
+def summary(verdict: Mapping[str, object]) -> str:
+    """A verdict in its public shape as one line: the class and how sure it is, and the reason.
+
+    Of a class that is not known the reason alone is said: it tells what is known instead.
+    """
+    name, reason = str(verdict.get("class", "unknown")), str(verdict.get("reason", ""))
+    if name == "unknown":
+        return reason or "why is unknown"
+    sure = verdict.get("confidence")
+    how = f" ({sure * 100:.0f} % sure)" if isinstance(sure, (int, float)) else ""
+    return f"{name.replace('_', ' ')}{how}: {reason}"
 
 
 @dataclass(frozen=True, slots=True)

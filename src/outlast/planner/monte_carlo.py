@@ -40,7 +40,9 @@ class Estimate:
 
     simulated_s        how much of it was simulated
     ettr_mean          productive seconds kept / duration; ettr_mean_se: the standard error of the simulation
-    ettr_low, _high    5th and 95th percentile of single runs, what the counts of failures leave open included
+    ettr_low, ettr_high
+                       5th and 95th percentile of single runs, what the counts of failures leave
+                       open included
     seconds            by cause; they sum to the duration
     lost_s             by class: work repeated, and recovery
     interruptions      failures that struck; _low, _high as above. mttf_s: duration / interruptions

@@ -39,14 +39,19 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class Swing:
-    """One kind of synchronous swing. `longest_s`: power stays down for so long at most; `frequency_hz`: how often they come, if they are regular."""
+    """One kind of synchronous swing.
+
+    ramp_w_per_s  how steep it is; None of steps, of which only the frequency is looked at
+    longest_s     power stays down for so long at most; None of steps
+    frequency_hz  how often they come, if they are regular
+    """
 
     kind: str
     count: int
     per_day: float
     amplitude_w: float
-    ramp_w_per_s: float
-    longest_s: float
+    ramp_w_per_s: float | None
+    longest_s: float | None
     frequency_hz: float | None = None
 
     @property
@@ -85,8 +90,10 @@ def power(scenario: Scenario, interruptions: Iterable[Interruption], *, draw: Dr
     amplitude_w = training_w * (1 - draw.idle)
     stops = _stops(interruptions, scenario.job.duration_s)
     swings = [_failures(stops, scenario.job.duration_s, amplitude_w, draw), *_saves(scenario, ettr, amplitude_w, draw)]
-    swings.append(Swing("step", 0, DAY_S * ettr / scenario.job.step_s, amplitude_w, math.nan, math.nan, 1 / scenario.job.step_s))
-    down_s = sum(end_s - begin_s for begin_s, end_s in stops) + sum(one.count * one.longest_s for one in swings if one.kind.startswith("save"))
+    step_s = scenario.job.step_s
+    swings.append(Swing("step", 0, DAY_S * ettr / step_s, amplitude_w, None, None, 1 / step_s))
+    saves_s = sum(one.count * (one.longest_s or 0.0) for one in swings if one.kind.startswith("save"))
+    down_s = sum(end_s - begin_s for begin_s, end_s in stops) + saves_s
     down = min(1.0, down_s / scenario.job.duration_s)
     remedies = [_stagger(seconds, len(stops), scenario.job.duration_s, amplitude_w, draw) for seconds in STAGGERS_S]
     remedies += [_floor(floor, down, training_w, draw) for floor in FLOORS if floor > draw.idle]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outlast.errors import CorruptError
+from outlast.model.texts import cut_at_word
 
 KINDS = ("rank", "hot", "warm", "store")
 ENTRIES = ("script", "module", "program")
@@ -57,7 +58,7 @@ def spec_from_json(value: Any) -> ChildSpec:
     fields = {name: tuple(item) if _TYPES[name] is tuple and isinstance(item, list) else item for name, item in value.items()}
     for name, item in fields.items():
         if not isinstance(item, _TYPES[name]):
-            raise CorruptError(f"a child's {name} cannot be {json.dumps(item)[:80]}")
+            raise CorruptError(f"a child's {name} cannot be {cut_at_word(json.dumps(item), 80)}")
     if fields["kind"] not in KINDS or fields["entry"] not in ENTRIES:
         raise CorruptError(f"a child cannot be {fields['kind']!r} of entry {fields['entry']!r}")
     return ChildSpec(**fields)  # type: ignore[arg-type]  # each was checked above

@@ -9,6 +9,7 @@ import signal
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
+_PF_EXITING = 0x4  # in the flags of /proc/<pid>/stat
 _PR_SET_CHILD_SUBREAPER = 36
 _IOLBF = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -89,6 +90,21 @@ _futex.argtypes = (ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32
 def stat_fields(stat: bytes) -> list[bytes]:
     """Of a /proc/<pid>/stat, from the third on (the state): the second, the name, may hold blanks and brackets. Empty where the process is gone."""
     return stat.rpartition(b")")[2].split()
+
+
+def is_ending(pid: int) -> bool:
+    """Whether a process is on its way out, or gone: what kills it is decided already.
+
+    Its descriptors are closed after the kernel has marked it, and before its end can be waited for.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = stat_fields(file.read())
+    except OSError:
+        return True
+    if len(fields) < 7:
+        return True  # it went while it was read
+    return fields[0] in (b"Z", b"X") or bool(int(fields[6]) & _PF_EXITING)
 
 
 def set_title(arguments: list[str], name: str) -> None:

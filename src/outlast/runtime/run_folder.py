@@ -60,7 +60,8 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path | None, *, name: str, version: str, options: Mapping[str, object], root: Path = ROOT) -> RunFolder:
         """A new run. Without a path, `root/<utc time>-<name>`. Raises RunFolderError where there is a run already, CapacityError where the disk refuses."""
-        name = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("._-")[:64] or "run"
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("._-") or "run"
+        name = name[:64]  # of a folder: it has no words
         stamp = f"{datetime.fromtimestamp(clock.wall_s(), timezone.utc):%Y%m%dT%H%M%SZ}-{name}"
         with _disk_errors(path or root):
             path = _make_new(root, stamp) if path is None else _make_given(path)

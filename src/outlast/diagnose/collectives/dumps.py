@@ -29,6 +29,7 @@ from outlast.diagnose.collectives.naming import RANKS_MAX, rank_of_name
 from outlast.diagnose.collectives.pickles import UnreadableDump, unpickled
 from outlast.diagnose.collectives.shortening import shortened
 from outlast.diagnose.collectives.state import NOBODY, Dump, GroupState
+from outlast.model.texts import cut_at_word
 
 DUMP_BYTES_MAX = 1 << 30  # 2,000 entries with stacks are a few megabytes
 GROUPS_MAX = 4_096  # of one rank; Megatron makes a dozen
@@ -77,7 +78,10 @@ def _from_json(raw: bytes) -> object:
         return json.loads(raw)
     except ValueError as error:  # also of bytes that are not UTF-8, and of numbers with thousands of digits
         cut = isinstance(error, json.JSONDecodeError) and error.pos >= len(error.doc.rstrip()) - 1
-        raise UnreadableDump(f"cut short: the JSON ends in its middle, after {len(raw)} bytes" if cut else f"not JSON: {str(error)[:120]}") from None
+        why = f"not JSON: {cut_at_word(str(error), 120)}"
+        if cut:
+            why = f"cut short: the JSON ends in its middle, after {len(raw)} bytes"
+        raise UnreadableDump(why) from None
 
 
 def refuse(what: str) -> NoReturn:
@@ -90,7 +94,9 @@ def _dump(top: object, name: str, entries_count: int | None = None) -> Dump:
         refuse(f"a {type(top).__name__} where a table was expected")
     version, entries = top.get("version"), top.get("entries", [])
     if type(version) is not str or not _VERSION.fullmatch(version):
-        refuse(f"version {str(version)[:20]!r}; known are 1.x and 2.x" if type(version) is str else "it names no version")
+        if type(version) is not str:
+            refuse("it names no version")
+        refuse(f"version {cut_at_word(version, 20)!r}; known are 1.x and 2.x")
     if type(entries) is not list:
         refuse("its entries are not a list")
     config, counters = _config(top.get("pg_config", {})), _status(top.get("pg_status", {}))
@@ -119,7 +125,7 @@ def _states(entries: list[Any], members: Mapping[str, tuple[int, ...]]) -> State
     try:
         return group_states([_of_any_version(entry, place) for place, entry in enumerate(entries)], entries, members)
     except (KeyError, TypeError) as error:
-        refuse(f"an entry with a field of another kind ({str(error)[:60]})")
+        refuse(f"an entry with a field of another kind ({cut_at_word(str(error), 60)})")
 
 
 def _of_any_version(entry: object, place: int) -> Entry:
@@ -149,10 +155,10 @@ def _is_whole(entries: list[object], count: int) -> bool:
 def _members(text: str) -> tuple[tuple[int, ...], frozenset[int]]:
     """Of "[0, 1, 2]". The same object for the same text: all ranks of a group share it."""
     if not _RANKS.fullmatch(text):
-        refuse(f"members {text[:40]!r}")
+        refuse(f"members {cut_at_word(text, 40)!r}")
     ranks = tuple(map(int, text[1:-1].split(","))) if len(text) > 2 else ()
     if (ranks and max(ranks) >= RANKS_MAX) or len(set(ranks)) != len(ranks):
-        refuse(f"members {text[:40]!r}")
+        refuse(f"members {cut_at_word(text, 40)!r}")
     return ranks, frozenset(ranks)
 
 
@@ -171,7 +177,7 @@ def _config(given: object) -> _Config:
         if type(ranks) is list and all(type(rank) is int for rank in ranks):
             ranks = str(ranks)
         if type(ranks) is not str or type(desc) is not str:
-            refuse(f"a row of group {name[:40]!r}")
+            refuse(f"a row of group {cut_at_word(name, 40)!r}")
         if (members := _members(ranks))[0]:
             config[name] = (desc[:200], *members)
     return config

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from outlast.diagnose.collectives.pickles import UnreadableDump
 from outlast.diagnose.collectives.state import GroupState, Traffic
+from outlast.model.texts import cut_at_word
 
 # process_group, pg_id, profiling_name, collective_seq_id, p2p_seq_id, is_p2p, state, retired, record_id
 Entry = tuple[Any, Any, Any, Any, Any, Any, Any, Any, Any]
@@ -243,5 +244,7 @@ def _where(entry: Mapping[str, Any]) -> str:
     frames = entry.get("frames")
     for frame in frames[:128] if type(frames) is list else ():
         if type(frame) is dict and type(file := frame.get("filename")) is str and not any(part in file for part in ("/torch/", "site-packages", "<")):
-            return sys.intern(f"{file.rpartition('/')[2][:80]}:{str(frame.get('line'))[:8]} in {str(frame.get('name'))[:80]}")
+            file = cut_at_word(file.rpartition("/")[2], 80)
+            line = cut_at_word(str(frame.get("line")), 8)
+            return sys.intern(f"{file}:{line} in {cut_at_word(str(frame.get('name')), 80)}")
     return ""

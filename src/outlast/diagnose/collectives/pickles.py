@@ -15,6 +15,7 @@ import pickle  # tidy: read through a subclass that refuses every name
 from typing import NoReturn
 
 from outlast.errors import CorruptError
+from outlast.model.texts import cut_at_word
 
 
 class UnreadableDump(CorruptError, ValueError):
@@ -45,7 +46,9 @@ class _Whole:
 
 class _Refusing(pickle.Unpickler):
     def find_class(self, module: str, name: str, /) -> NoReturn:
-        raise UnreadableDump(f"refused: the pickle asks for {f'{module}.{name}'[:100]!r}; a dump names nothing", refused=True)
+        asked = cut_at_word(f"{module}.{name}", 100)
+        why = f"refused: the pickle asks for {asked!r}; a dump names nothing"
+        raise UnreadableDump(why, refused=True)
 
     def persistent_load(self, pid: object, /) -> NoReturn:
         raise UnreadableDump("refused: the pickle asks for an object by its id; a dump names nothing", refused=True)
@@ -60,5 +63,7 @@ def unpickled(raw: bytes) -> object:
     except EOFError:
         raise UnreadableDump(f"cut short: the pickle ends in its middle, after {len(raw)} bytes" if raw else "empty") from None
     except Exception as error:  # boundary: bytes of strangers; the unpickler answers with a dozen types of error
-        cut = "truncated" in str(error)
-        raise UnreadableDump(f"cut short: the pickle ends in its middle, after {len(raw)} bytes" if cut else f"not a pickle: {str(error)[:120]!r}") from None
+        why = f"not a pickle: {cut_at_word(str(error), 120)!r}"
+        if "truncated" in str(error):
+            why = f"cut short: the pickle ends in its middle, after {len(raw)} bytes"
+        raise UnreadableDump(why) from None

@@ -26,7 +26,7 @@ from outlast.diagnose.collectives.blame import Stances
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.accounts import PEER, Accounts
 from outlast.diagnose.fuse.weigh import Vote
-from outlast.diagnose.ledger import RULE as WITNESSED
+from outlast.diagnose.interrupted import RULE as WITNESSED
 from outlast.diagnose.stacks.reader import Stack, doing_what, newest_of_ranks
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Blamed, Role, Suspect

@@ -17,10 +17,16 @@ from outlast.diagnose.fuse.accounts import Accounts, take_accounts
 from outlast.diagnose.fuse.culprits import Blame, Culprits, find_culprits, is_ring
 from outlast.diagnose.fuse.desync import Desync, compare_waits
 from outlast.diagnose.fuse.moments import without_older_stacks
-from outlast.diagnose.fuse.tell import Told, evidence_of, next_test_of, reason_of, refuted_by_of
+from outlast.diagnose.fuse.tell import (
+    Told,
+    action_of,
+    evidence_of,
+    next_test_of,
+    reason_of,
+    refuted_by_of,
+)
 from outlast.diagnose.fuse.weigh import Vote, probabilities, rule_of, votes_of
 from outlast.diagnose.fuse.weights import NAMED_ABOVE, WEIGHTS, Weights
-from outlast.diagnose.fuse.words import words_for
 from outlast.diagnose.stacks.reader import Stack
 from outlast.diagnose.stacks.tree import compare
 from outlast.model.terms import FailureClass, Mechanism
@@ -53,7 +59,8 @@ def decide(findings: Sequence[Finding], *, blame: Blame | None, notes: Sequence[
     places = _places(named, behind, everything, {one.rank for one in culprits.ranks})
     return Verdict(
         failure_class=named, mechanism=mechanism, confidence=confidence if named is not _UNKNOWN else min(confidence, NAMED_ABOVE),
-        reason=reason_of(told, notes), action=words_for(named, mechanism).action, ranks=culprits.ranks, suspects=_suspects(blame, desync, culprits),
+        reason=reason_of(told, notes), action=action_of(told), ranks=culprits.ranks,
+        suspects=_suspects(blame, desync, culprits),
         nodes=places[0], devices=places[1], evidence=evidence_of(told), refuted_by=refuted_by_of(told), next_test=next_test_of(told),
         others=tuple((name, share) for name, share in shares.items() if name is not named),
     )  # fmt: skip

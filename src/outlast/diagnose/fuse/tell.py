@@ -13,9 +13,11 @@ from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.culprits import Blame, Culprits
 from outlast.diagnose.fuse.desync import Desync
 from outlast.diagnose.fuse.weigh import Vote
-from outlast.diagnose.fuse.words import NEXT_TEST, REFUTED, WORDS, words_for
+from outlast.diagnose.fuse.words import NEXT_TEST, REFUTED, WORDS, healed_action, words_for
+from outlast.diagnose.interrupted import Interrupted
 from outlast.diagnose.stacks.reader import Stack, doing
 from outlast.model.terms import FailureClass, Mechanism
+from outlast.model.texts import cut_at_word
 from outlast.model.verdict import Evidence, Role
 
 EVIDENCE_MAX = 12
@@ -60,7 +62,9 @@ def reason_of(told: Told, notes: Sequence[str]) -> str:
     if told.named is not _UNKNOWN:
         parts = [_why(told, repeated=bool(who)), who]
     elif who:
-        parts = [who, "Nothing that was read says why."]
+        # A signal is a cause; of anything else the run saw only how it showed itself.
+        is_why = newest_seen(told) is not None and told.mechanism is Mechanism.SIGNAL
+        parts = [who, "" if is_why else "Nothing that was read says why."]
     elif not any(one.evidence.role is not Role.ADVICE for one in told.findings):
         parts = ["Nothing that was read tells of a failure."]
     else:
@@ -74,23 +78,26 @@ def _why(told: Told, *, repeated: bool) -> str:
     first = told.behind[0].finding
     means = words_for(told.named, told.mechanism).means
     means = f"{means[0].upper()}{means[1:]}"
-    if first.rule.startswith("graph.") and repeated:
+    if repeated and (first.rule.startswith("graph.") or isinstance(first, Interrupted)):
         return f"{means}."
     where = f"{first.evidence.file}:{first.evidence.line}" if first.evidence.line else first.evidence.file
     on = "".join(f" on {what}" for what in (first.device, first.node) if what)
-    return f"{means}{on}: {first.evidence.text.strip()[:TEXT_SAID]} ({where})."
+    said = cut_at_word(first.evidence.text.strip(), TEXT_SAID)
+    return f"{means}{on}: {said} ({where})."
 
 
 def _who(told: Told) -> str:
     """Who, and how that is known; "" where nobody is shown."""
     culprits = told.culprits
     ranks = _named([one.rank for one in culprits.ranks])
+    if seen := _seen(told):
+        return seen + _stands(told)
     if culprits.how in _BY_GRAPH and told.blame is not None:
         return _by_graph(told, told.blame, ranks)
     if not culprits.ranks:
         return ""
     line = "" if not culprits.shown or culprits.shown[0] is (told.behind[0].finding if told.behind and told.named is not _UNKNOWN else None) else (
-        f": {culprits.shown[0].evidence.text.strip()[:TEXT_SAID]}"
+        f": {cut_at_word(culprits.shown[0].evidence.text.strip(), TEXT_SAID)}"
     )  # fmt: skip
     if culprits.how == "witnessed":
         return f"{ranks} {'failed' if told.mechanism is None else _ENDED[told.mechanism]}{line}.{_stands(told)}"
@@ -119,6 +126,25 @@ def _by_graph(told: Told, blame: Blame, ranks: str) -> str:
     if not told.culprits.ranks:
         return f"{_named([one.rank for one in told.culprits.suspects])} left no evidence, and the others wait."
     return f"{ranks} stood elsewhere, or said nothing, while the others waited.{_stands(told)}"
+
+
+def newest_seen(told: Told) -> Interrupted | None:
+    """The newest interruption as the run saw it itself; None where no run tells of one."""
+    seen = [one for one in told.culprits.shown if isinstance(one, Interrupted)]
+    return max(seen, key=lambda one: (one.number, bool(one.sender)), default=None)
+
+
+def _seen(told: Told) -> str:
+    """What the run saw itself; "" where no run tells of an interruption.
+
+    Where its ledger and its record of that moment both tell of one, the record knows more.
+    """
+    seen = [one for one in told.culprits.shown if isinstance(one, Interrupted) and one.sentence]
+    best: dict[int, Interrupted] = {}
+    for one in seen:
+        if one.sender or one.number not in best:
+            best[one.number] = one
+    return " ".join(best[number].sentence for number in sorted(best))
 
 
 def _stacks_of_the_guilty(told: Told) -> list[Stack]:
@@ -157,10 +183,21 @@ def refuted_by_of(told: Told) -> str:
     return REFUTED.get(told.culprits.how, "") if told.culprits.ranks or told.culprits.suspects else ""
 
 
+def action_of(told: Told) -> str:
+    """What to do now. A run that went on by itself needs no restart."""
+    seen = newest_seen(told)
+    if seen is not None and seen.healed:
+        return healed_action(told.named, told.mechanism)
+    return words_for(told.named, told.mechanism).action
+
+
 def next_test_of(told: Told) -> str:
     """The cheapest that tells more than what was given."""
     if told.named is not _UNKNOWN:
         return words_for(told.named, told.mechanism).next_test
+    seen = newest_seen(told)
+    if seen is not None and "neither" in seen.sender:
+        return NEXT_TEST["signal_sent"]
     ranks, how = [one.rank for one in told.culprits.ranks], "" if told.mechanism is None else told.mechanism.value
     if how == "hang" and (ranks or told.culprits.suspects):
         who = _named(ranks or [one.rank for one in told.culprits.suspects]).lower()

@@ -84,6 +84,28 @@ HUNG: dict[FailureClass, Words] = {  # where nothing was raised
 }  # fmt: skip
 
 
+# What to do about a failure that the run has got over by itself: nothing is to be restarted.
+HEALED: dict[FailureClass, str] = {
+    C.STORAGE: "free or remount it before the next save needs it; the run went on by itself",
+    C.HOST_MAINTENANCE: "have another node ready; the run went on by itself",
+    C.DEPENDENCY: "fix the versions or look after the service; the run went on by itself",
+    C.SOFTWARE_BUG: "find the change that brought it if it comes again; the run went on by itself",
+    C.USER_CODE: "look at the line that raised if it comes again; the run went on by itself",
+    C.UNKNOWN: "no restart is needed: the run went on by itself",
+}
+HEALED_HUNG: dict[FailureClass, str] = {
+    C.USER_CODE: "look at the line where it stood, and at what it waited for; "
+    "the run went on by itself",
+}
+
+
+def healed_action(named: FailureClass, mechanism: Mechanism | None) -> str:
+    """What to do about a failure after which the run went on by itself."""
+    if mechanism is Mechanism.HANG and named in HEALED_HUNG:
+        return HEALED_HUNG[named]
+    return HEALED.get(named, words_for(named, mechanism).action)
+
+
 def words_for(named: FailureClass, mechanism: Mechanism | None) -> Words:
     return HUNG.get(named, WORDS[named]) if mechanism is Mechanism.HANG else WORDS[named]
 
@@ -110,6 +132,8 @@ NEXT_TEST: dict[str, str] = {
     "hang_stack": "{who}: what the innermost frame waits for (py-spy dump --locals), and whether it moves (a second dump, some seconds later)",
     "hang_suspects": "py-spy dump and the log of {who}, and whether its process is there at all",
     "signal": "dmesg -T of that node at that minute: an OOM kill stands there; otherwise who sent the signal (audit log, scheduler)",
+    "signal_sent": "who sent the signal: the scheduler's log, the audit log, "
+    "whoever works on that node",
     "exit": "that rank's own standard error, and its error file (TORCHELASTIC_ERROR_FILE with @record)",
     "exception": "the whole traceback of the rank that failed first",
     "lost_contact": "whether the node is up, and its kernel and controller logs (dmesg of the previous boot, ipmitool sel list)",

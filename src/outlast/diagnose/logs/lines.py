@@ -31,6 +31,7 @@ from outlast.diagnose.stacks import reader as stacks
 from outlast.diagnose.stacks.reader import Stack, StackReader
 from outlast.diagnose.stacks.workers import telling_frame, waits_for_work
 from outlast.model.terms import Mechanism
+from outlast.model.texts import cut_at_word
 from outlast.model.verdict import Evidence, Role
 
 BLOCK_LINES = 4096
@@ -255,7 +256,8 @@ class LineReader:
         rule = RULES[f"stack.{doing}"]
         prefix = read_prefix(thread.text)
         shown = telling_frame(thread.frames) or next(iter(thread.frames), thread.text)
-        evidence = Evidence(self._name, thread.line, f"{thread.text.strip()} {shown}"[:TEXT_CHARACTERS], rule.role)
+        said = cut_at_word(f"{thread.text.strip()} {shown}", TEXT_CHARACTERS)
+        evidence = Evidence(self._name, thread.line, said, rule.role)
         rank = thread.rank if thread.rank is not None else prefix.rank if prefix.rank is not None else self._rank
         return [
             Stack(
@@ -280,8 +282,9 @@ class LineReader:
         mechanism = Mechanism.SIGNAL if code is not None and code < 0 else Mechanism.EXIT if code is not None else None
         role = Role.EFFECT if code in (-15, -2, -1) else rule.role
         stamp = read_prefix(entry.fields.get("time", ""))
+        text = cut_at_word(entry.text.strip(), TEXT_CHARACTERS)
         return Finding(
-            Evidence(self._name, entry.line, entry.text.strip()[:TEXT_CHARACTERS], role),
+            Evidence(self._name, entry.line, text, role),
             rule.name,
             None,
             mechanism,
@@ -295,7 +298,8 @@ class LineReader:
         groups, prefix = groups or {}, read_prefix(text)
         rank = next((one for one in (prefix.rank, self._table.rank if self._table.active else None, self._rank) if one is not None), None)
         place = device or groups.get("device") or (self._device if rule.name.startswith(("clocks.", "ecc.", "remap.", "metric.", "nvlink.")) else None)
-        evidence = Evidence(self._name, line, ANSI.sub("", text).strip()[:TEXT_CHARACTERS], rule.role)
+        said = cut_at_word(ANSI.sub("", text).strip(), TEXT_CHARACTERS)
+        evidence = Evidence(self._name, line, said, rule.role)
         common: tuple[Any, ...] = (
             evidence,
             rule.name,

@@ -23,7 +23,7 @@ from outlast.runtime.agent.zygote_client import ZygoteClient
 from outlast.runtime.channel import Channel
 from outlast.runtime.child import ChildSpec
 from outlast.runtime.clock import now_s
-from outlast.runtime.linux import become_subreaper
+from outlast.runtime.linux import become_subreaper, is_ending
 from outlast.runtime.loop import Loop, Timer
 
 
@@ -129,10 +129,15 @@ class ProcessHost:
     # --- ending ----------------------------------------------------------------------------------------
 
     def kill(self, worker: int) -> None:
-        """SIGKILL to its session. on_exit follows, as for any death; unknown and dead workers are ignored."""
+        """SIGKILL to its session. on_exit follows, as for any death.
+
+        Unknown and dead workers are ignored. One that is ending was not killed by us: the end of its
+        channel, for which it is to be killed, may be seen before its own.
+        """
         if (child := self._children.get(worker)) is None:
             return
-        child.killed = True
+        if not child.pid or not is_ending(child.pid):
+            child.killed = True
         if child.pid:
             child.kill()
 
@@ -154,7 +159,8 @@ class ProcessHost:
         self._logs.drain(child.spec.worker)
         exit_code, number = ending
         oom = self._oom.judge(at_s) if number == signal.SIGKILL and not child.killed else False
-        self._events.on_exit(Exited(child.spec.worker, child.pid, exit_code, number, oom, at_s))
+        worker, pid = child.spec.worker, child.pid
+        self._events.on_exit(Exited(worker, pid, exit_code, number, oom, at_s, child.killed))
         self._put_off_housekeeping()
         self._check_stopped()
 

@@ -20,7 +20,14 @@ _TITLE_ROOM = " " * 256
 
 @dataclass(frozen=True)
 class Exited:
-    """The kernel's word on an ended process. exit_code None when a signal ended it. oom None: nobody can say. at_s: when we saw it."""
+    """The kernel's word on an ended process.
+
+    exit_code  None when a signal ended it
+    oom        a SIGKILL that we did not send: whether the kernel counted an OOM kill at that
+               time, None where its counters cannot be read; else False
+    at_s       when we saw it
+    killed     we sent it SIGKILL
+    """
 
     worker: int
     pid: int
@@ -28,6 +35,7 @@ class Exited:
     signal: int | None
     oom: bool | None
     at_s: float
+    killed: bool = False
 
 
 @dataclass

@@ -45,9 +45,22 @@ class _Known:
 
 
 class Bookkeeping:
-    """Owns the ledger's writing. `show` gets each snapshot. `records`: what the ledger holds at the start, the new session included."""
+    """Owns the ledger's writing. `show` gets each snapshot.
 
-    def __init__(self, *, ledger: Ledger, vault: Vault, records: Records, node: str, show: Callable[[Mapping[str, object]], None]) -> None:
+    `records` is what the ledger holds at the start, the new session included; `start_step` is the
+    step that this session goes on from.
+    """
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        vault: Vault,
+        records: Records,
+        node: str,
+        start_step: int,
+        show: Callable[[Mapping[str, object]], None],
+    ) -> None:
         self._ledger = ledger
         self._vault = vault
         self._run = records.meta.run
@@ -55,7 +68,7 @@ class Bookkeeping:
         self._show = show
         self._session = records.sessions[-1]
         self._known: dict[int, _Known] = {}
-        self._steps = _Steps(clock.now_s())
+        self._steps = _Steps(clock.now_s(), start_step)
         self._interruptions: dict[int, Interruption] = {}
         self._tally = _Tally(records)
 
@@ -222,21 +235,25 @@ def _productive_s(life: Life, now_s: float) -> float:
 
 
 class _Steps:
-    """Committed steps as the beacons show them, at the resolution of a tick."""
+    """Committed steps as the beacons show them, at the resolution of a tick.
 
-    def __init__(self, now_s: float) -> None:
-        self.newest = 0
+    The session goes on from `start_step`. A worker's beacon says less until it has the state of
+    that step, so lower numbers count for nothing.
+    """
+
+    def __init__(self, now_s: float, start_step: int) -> None:
+        self.newest = start_step
+        self._begun = False  # a beacon was seen
         self._from_s = now_s
-        self._from_step = -1
+        self._from_step = start_step
         self._last_s = now_s
         self._lasted: list[float] = []
         self._recent: deque[tuple[float, int]] = deque()
 
     def seen(self, step: int, now_s: float) -> None:
-        if self._from_step < 0:
-            self._from_step = self.newest = step
-            self._from_s = self._last_s = now_s
-            return
+        if not self._begun and step <= self.newest:
+            self._from_s = self._last_s = now_s  # what came before was no step: the workers were started
+        self._begun = True
         if step > self.newest:
             self._lasted += [(now_s - self._last_s) / (step - self.newest)] * min(step - self.newest, 1_000)
             self.newest, self._last_s = step, now_s

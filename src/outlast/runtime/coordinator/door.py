@@ -24,6 +24,7 @@ from outlast.engine.protocol.outputs import HangUp, Line, Output, Tell
 from outlast.errors import UsageError
 from outlast.model import limits
 from outlast.model.messages import Beat, Challenge, Enrol, FromNode, Message, Proof
+from outlast.model.texts import cut_at_word
 from outlast.model.wire import encode
 from outlast.runtime import trust
 from outlast.runtime.channel import Channel
@@ -179,7 +180,9 @@ class Door:
         elif not isinstance(message, Enrol):
             self._refuse(visitor, f"it has to enrol, and says {_name(message)}")
         elif not message.node or visitor.node not in ("", message.node):
-            self._refuse(visitor, f"it enrols as {message.node[:80]!r}" + (f", and has proven to be {visitor.node[:80]!r}" if visitor.node else ""))
+            proven = f", and has proven to be {cut_at_word(visitor.node, 80)!r}"
+            enrols = f"it enrols as {cut_at_word(message.node, 80)!r}"
+            self._refuse(visitor, enrols + (proven if visitor.node else ""))
         else:
             self._on_enrol(visitor, message)
 

@@ -18,6 +18,7 @@ import contextlib
 import json
 import math
 import os
+import signal
 import subprocess
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -43,7 +44,14 @@ OnVerdict = Callable[[int, Mapping[str, object]], None]
 
 @dataclass
 class _Process:
-    """One line of standing.json. `age_s`: since its beacon moved; `kernel`: /proc/<pid>/{stat,wchan,syscall}, where they were read."""
+    """One line of standing.json.
+
+    age_s     since its beacon moved
+    kernel    /proc/<pid>/{stat,wchan,syscall}, where they were read
+    killed    outlast killed it
+    oom       the kernel counted an OOM kill when it died of a SIGKILL that outlast did not send
+    oom_read  the kernel's counters of OOM kills could be read then: without it, `oom` says nothing
+    """
 
     worker: int
     rank: int
@@ -56,6 +64,7 @@ class _Process:
     exit_code: int | None = None
     signal: int | None = None
     oom: bool = False
+    oom_read: bool = False
 
 
 @dataclass
@@ -114,7 +123,10 @@ class Evidence:
         """Its death is what recovery waits for: nothing is read now. What it wrote nobody overwrites."""
         process = self._look(self._glance.now_s()).processes.get(exited.worker)
         if process is not None:
-            process.exit_code, process.signal, process.oom = exited.exit_code, exited.signal, bool(exited.oom)
+            process.exit_code, process.signal = exited.exit_code, exited.signal
+            process.killed = process.killed or exited.killed
+            foreign = exited.signal == signal.SIGKILL and not process.killed
+            process.oom, process.oom_read = bool(exited.oom), foreign and exited.oom is not None
 
     def _look(self, now_s: float) -> _Case:
         """Where all stand when the first of them is given up."""

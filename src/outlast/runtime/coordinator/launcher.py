@@ -38,6 +38,7 @@ from outlast.model.messages import FromAgent, FromWorker, Message, Regroup, Stor
 from outlast.model.recorded import read_verdict
 from outlast.model.records import Event, Interruption
 from outlast.model.terms import Mechanism
+from outlast.model.verdict import summary
 from outlast.runtime import clock
 from outlast.runtime.agent.host import ProcessHost
 from outlast.runtime.agent.logs import WorkerLogs
@@ -170,7 +171,7 @@ class Launcher:
 
     def _on_verdict(self, interruption: int, verdict: Mapping[str, object]) -> None:
         self._around.books.record(Event(clock.now_s(), clock.wall_s(), "verdict", {"interruption": interruption, "verdict": dict(verdict)}))
-        self._around.tell(f"interruption {interruption}: {verdict.get('class', 'unknown')}: {verdict.get('reason', '')}")
+        self._around.tell(f"interruption {interruption}: {summary(verdict)}")
         try:
             read = read_verdict(verdict, source=f"the verdict on interruption {interruption}")
         except OutlastError as error:  # supervision boundary: what says something else is shown, and not acted on

@@ -29,6 +29,7 @@ from typing import IO, Any, NoReturn
 
 from outlast.diagnose.collectives import Dump, Packer, Unpacker, UnreadableDump, read_dump
 from outlast.model.pieces import Piece
+from outlast.model.texts import cut_at_word
 from outlast.runtime.linux import keep_heap
 
 MEMORY_BYTES = 1 << 30  # for one process
@@ -277,7 +278,8 @@ def _read(rows: Sequence[tuple[str | None, str, int]], packer: Packer, memory_by
             unreadable.append((place, f"needs more than {memory_bytes >> 20} MB of memory" if isinstance(error, MemoryError) else str(error)))
             gc.collect()  # what was half read may hold on to itself
         except Exception as error:  # boundary: one file, of strangers; the others are read all the same
-            unreadable.append((place, f"not a dump: {type(error).__name__}: {str(error)[:120]}"))
+            why = f"{type(error).__name__}: {cut_at_word(str(error), 120)}"
+            unreadable.append((place, f"not a dump: {why}"))
     signal.setitimer(signal.ITIMER_PROF, 0)
     return packer.pack(dumps) | {"places": places, "unreadable": unreadable}
 

@@ -31,6 +31,21 @@ class RunView:
         said = (self.records.snapshot or {}).get("state")
         return said if isinstance(said, str) and said in STATES else "starting"
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody runs it any more: it ended, or its launcher is gone."""
+        return self.now_s is None
+
+    @property
+    def step(self) -> int:
+        """The last committed step.
+
+        Of a live run it is what the launcher said last. Of a run that is over it is what the
+        ledger has on record: the last snapshot is up to a second older than the end.
+        """
+        said = (self.records.snapshot or {}).get("step")
+        return said if isinstance(said, int) and not self.is_over else self.records.newest_step
+
 
 def look(run: str | None, *, root: Path = run_folder.ROOT) -> RunView:
     """The run meant by RUN (see run_folder.find). Raises RunFolderError, CorruptError."""

@@ -26,6 +26,7 @@ import xxhash
 
 from outlast.errors import CapacityError, CorruptError, StateError
 from outlast.model.limits import CHECKSUM_BLOCK_BYTES, IMAGE_ALIGN_BYTES, IMAGE_HEADER_MAX_BYTES, METADATA_RESERVE_BYTES
+from outlast.model.texts import cut_at_word
 from outlast.runtime.tiers import streaming
 
 ITEM_BYTES: Mapping[str, int] = {
@@ -203,7 +204,8 @@ def _json(value: Mapping[str, Any]) -> bytes:
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
     except (TypeError, ValueError) as error:
-        raise StateError(f"an image's header cannot say {str(value)[:80]!r}: {error}") from error
+        said = cut_at_word(str(value), 80)
+        raise StateError(f"an image's header cannot say {said!r}: {error}") from error
 
 
 def _aligned(size: int) -> int:
@@ -240,7 +242,8 @@ def _span(name: str, entry: Any) -> tuple[TensorSpec, int, int]:
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
         whole = [*shape, begin, end]
     except (TypeError, KeyError, ValueError) as error:
-        raise CorruptError(f"an image's header describes {name} by {str(entry)[:80]}") from error
+        said = cut_at_word(str(entry), 80)
+        raise CorruptError(f"an image's header describes {name} by {said}") from error
     if len(entry) != 3 or type(dtype) is not str or dtype not in ITEM_BYTES or any(type(value) is not int or value < 0 for value in whole):
-        raise CorruptError(f"an image's header describes {name} by {str(entry)[:80]}")
+        raise CorruptError(f"an image's header describes {name} by {cut_at_word(str(entry), 80)}")
     return TensorSpec(name, dtype, tuple(shape)), begin, end

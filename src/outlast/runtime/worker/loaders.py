@@ -35,6 +35,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from outlast.errors import StateError
 from outlast.model.limits import LOADER_POSITION_BYTES
+from outlast.model.texts import cut_at_word
 from outlast.runtime.worker import random_state
 from outlast.runtime.worker.sampler import StepSampler, mix
 
@@ -348,5 +349,7 @@ class _KeyedDataset(_SeedingDataset):
 def _count(position: Mapping[str, Any], key: str) -> int:
     value = position.get(key)
     if type(value) is not int or value < 0:
-        raise StateError(f"a loader's position without {key!r}: {str(position)[:80]}", hint="it was saved with a loader of another kind")
+        said = cut_at_word(str(position), 80)
+        hint = "it was saved with a loader of another kind"
+        raise StateError(f"a loader's position without {key!r}: {said}", hint=hint)
     return value

@@ -25,6 +25,7 @@ from outlast.model.beacon import Beacon, pack_into
 from outlast.model.booking import Book
 from outlast.model.messages import ForWorker, Hello, Message, Parked, Pong, Refused, Regroup, Warned
 from outlast.model.terms import Cause, Phase
+from outlast.model.texts import cut_at_word
 from outlast.runtime import clock
 from outlast.runtime.channel import BlockingChannel
 from outlast.runtime.child import ChildSpec
@@ -225,7 +226,7 @@ def current() -> Session | None:
 def one_line(error: BaseException) -> str:
     text = str(error).strip()
     first = text.splitlines()[0] if text else ""
-    return f"{type(error).__name__}: {first}"[:2000]
+    return cut_at_word(f"{type(error).__name__}: {first}", 2000)
 
 
 def cut(text: str) -> str:

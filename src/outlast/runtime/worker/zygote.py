@@ -24,6 +24,7 @@ import time
 from typing import Any
 
 from outlast.model.limits import ADOPTION_DEADLINE_S
+from outlast.model.texts import cut_at_word
 from outlast.runtime.child import ChildSpec, spec_from_json
 from outlast.runtime.clock import now_s
 from outlast.runtime.linux import die_with, flush_c_streams, open_descriptors, set_title
@@ -221,7 +222,7 @@ def main(arguments: list[str]) -> int:
         return 0  # the launcher has let go of us
     except Exception as error:
         with contextlib.suppress(OSError):
-            send_packet(sock, {"last_words": f"{type(error).__name__}: {error}"[:500]})
+            send_packet(sock, {"last_words": cut_at_word(f"{type(error).__name__}: {error}", 500)})
         raise
     if child is None:
         return 0

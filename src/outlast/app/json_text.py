@@ -1,0 +1,26 @@
+"""The JSON that commands print for programs. It is strict JSON, so that any reader can parse it.
+
+JSON has no word for a number that is not finite: such a number is printed as null.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import typing
+
+
+def json_text(facts: typing.Mapping[str, typing.Any]) -> str:
+    """One JSON object, indented."""
+    return json.dumps(_finite(facts), indent=2, allow_nan=False)
+
+
+def _finite(value: typing.Any) -> typing.Any:
+    """The same value, with None in place of NaN and of the infinities."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(one) for one in value]
+    return value

@@ -1,0 +1,208 @@
+"""What a live run saw of its own interruption: who was lost, how, what was done, what it cost.
+
+`Interrupted` is a finding that carries this as one sentence, such as
+
+    Rank 1 (pid 77) was killed by signal 9 (SIGKILL), sent neither by outlast nor by the OOM killer;
+    recovered with a spare in 53 ms, 1 step repeated, 0 lost.
+
+A death by SIGKILL is said not to be the OOM killer's only where the kernel's counters of OOM kills
+were read, and none rose when the process died. A ledger alone does not know who sent a signal.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from outlast.diagnose.findings import Finding
+from outlast.model.terms import FailureClass, Mechanism, Rung
+from outlast.model.texts import cost_words, cut_at_word, recovery_words
+from outlast.model.verdict import Evidence, Role
+
+RULE = "ledger.interruption"  # as fuse/decide.py knows it
+ERROR_COUNT = 160  # characters of an error that the sentence repeats
+SIGKILL = 9
+CRASHES = {4: "SIGILL", 5: "SIGTRAP", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 11: "SIGSEGV", 31: "SIGSYS"}
+SIGNALS = CRASHES | {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", SIGKILL: "SIGKILL", 15: "SIGTERM"}
+RECOVERED = {
+    Rung.REPEAT: "by repeating the step",
+    Rung.REENTER: "by entering main's function again",
+    Rung.RESPAWN: "with new processes",
+    Rung.SPARE: "with a spare",
+    Rung.RESTART: "by restarting all ranks",
+    Rung.STOP: "",
+}
+_NUMBER = re.compile(r"signal (\d{1,2})")
+_PARTS = re.compile(r"; (?![^()]*\))")  # but not within brackets
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted(Finding):
+    """The finding of one rank of an interruption (rank None: no rank is to blame).
+
+    number    the interruption's in the ledger
+    sentence  who, what happened, what was done and what it cost
+    sender    what is known of who sent the signal that ended it: "not outlast", or more; "" nothing
+    healed    training went on after it
+    """
+
+    number: int = 0
+    sentence: str = ""
+    sender: str = ""
+    healed: bool = False
+
+
+def interrupted(
+    about: Mapping[str, Any],
+    *,
+    name: str,
+    processes: Sequence[Mapping[str, Any]] = (),
+    at_s: float | None = None,
+    order: int = 0,
+) -> list[Interrupted]:
+    """One finding for each rank of an interruption.
+
+    `about` is the interruption in its public shape (`Interruption.public`); `processes` are those of
+    standing.json, none where only the ledger is known. Raises KeyError, TypeError or ValueError
+    where these are not what outlast writes.
+    """
+    _check_numbers(about)
+    mechanism, cause = Mechanism(about["mechanism"]), FailureClass(about["class"])
+    known = cause is not FailureClass.UNKNOWN
+    reason = f": {about['reason']}" if about["reason"] else ""
+    text = f"interruption {about['id']}: {mechanism.value}{reason}"
+    evidence = Evidence(name, None, text, Role.ROOT if known else Role.MESSENGER)
+    ranks = [int(rank) for rank in about["ranks"]]
+    own = [one for one in processes if int(one["rank"]) in ranks and _ended(one)]
+    sender = _sender(own)
+    return [
+        Interrupted(
+            evidence,
+            RULE,
+            cause if known else None,
+            mechanism,
+            at_s,
+            order,
+            rank=rank,
+            node=about["nodes"][0] if len(about["nodes"]) == 1 else None,
+            number=int(about["id"]),
+            sentence=_sentence(about, mechanism, ranks, own, sender),
+            sender=sender,
+            healed=about.get("resumed_s") is not None,
+        )
+        for rank in ranks or (None,)
+    ]
+
+
+def _check_numbers(about: Mapping[str, Any]) -> None:
+    """Everything that the sentence counts with is a number."""
+    for name in ("detected_s", "fault_not_before_s", "resumed_s", "mttr_s"):
+        value = about.get(name)
+        if value is not None and not math.isfinite(value):
+            raise ValueError(f"{name} is {value}")
+    for name in ("steps_repeated", "steps_lost"):
+        if type(about.get(name, 0)) is not int:
+            raise ValueError(f"{name} is no count")
+
+
+def _ended(process: Mapping[str, Any]) -> bool:
+    return process["signal"] is not None or process["exit_code"] is not None
+
+
+def _sentence(
+    about: Mapping[str, Any],
+    mechanism: Mechanism,
+    ranks: Sequence[int],
+    own: Sequence[Mapping[str, Any]],
+    sender: str,
+) -> str:
+    cause = next(iter(_PARTS.split(str(about["reason"]))), "")
+    if not ranks:
+        what = f"{cause[:1].upper()}{cause[1:]}" or "Something was lost"
+    else:
+        what = f"{_who(ranks, about.get('pids') or ())} {_how(about, mechanism, own, sender, len(ranks) > 1)}"
+    return "; ".join(part for part in (what, _done(about)) if part) + "."
+
+
+def _who(ranks: Sequence[int], pids: Iterable[Any]) -> str:
+    named = ", ".join(str(int(pid)) for pid in pids)
+    noun, pid = ("Rank", "pid") if len(ranks) == 1 else ("Ranks", "pids")
+    return f"{noun} {', '.join(map(str, ranks))}" + (f" ({pid} {named})" if named else "")
+
+
+def _how(
+    about: Mapping[str, Any],
+    mechanism: Mechanism,
+    own: Sequence[Mapping[str, Any]],
+    sender: str,
+    several: bool,
+) -> str:
+    """How the ranks failed, as the rest of a sentence that begins with them."""
+    were = "were" if several else "was"
+    cause = next(iter(_PARTS.split(str(about["reason"]))), "")
+    error = cut_at_word(str(about.get("error") or "").strip().rpartition("\n")[2], ERROR_COUNT)
+    match mechanism:
+        case Mechanism.SIGNAL:
+            return _by_signal(_signals(own, error), were, sender)
+        case Mechanism.EXCEPTION:
+            return f"raised {error}" if error else "raised an exception"
+        case Mechanism.EXIT:
+            return f"ended: {error}" if error else "ended"
+        case Mechanism.LOST_NODE:
+            return f"{were} lost: {cause}" if cause else f"{were} lost with a node"
+        case Mechanism.HANG:
+            return f"hung: {cause}" if cause else "hung"
+        case Mechanism.SLOW | Mechanism.CORRUPT | Mechanism.LOST_CONTACT:
+            word = {"slow": f"{were} too slow", "corrupt": "had a corrupt image"}
+            failed = word.get(mechanism.value, f"{were} no longer heard of")
+            return f"{failed}: {cause}" if cause else failed
+
+
+def _signals(own: Sequence[Mapping[str, Any]], error: str) -> list[int]:
+    """The signals that ended them; where no process is known, the one that the ledger has."""
+    found = _NUMBER.fullmatch(error)
+    known = sorted({int(one["signal"]) for one in own if one["signal"] is not None})
+    return known or ([int(found[1])] if found else [])
+
+
+def _by_signal(numbers: Sequence[int], were: str, sender: str) -> str:
+    if not numbers:
+        return f"{were} ended by a signal"
+    named = ", ".join(f"{n} ({SIGNALS[n]})" if n in SIGNALS else str(n) for n in numbers)
+    verb = "died of" if CRASHES.keys() >= set(numbers) else f"{were} killed by"
+    noun = "signal" if len(numbers) == 1 else "signals"
+    return f"{verb} {noun} {named}" + (f", {sender}" if sender else "")
+
+
+def _sender(own: Sequence[Mapping[str, Any]]) -> str:
+    """Who sent the signals, as far as the run knows; "" where it knows nothing, or they crashed."""
+    ended = [one for one in own if one["signal"] is not None]
+    if not ended or all(one["signal"] in CRASHES for one in ended):
+        return ""
+    if any(one["killed"] for one in ended):
+        return "sent by outlast: it could no longer be led" if len(ended) == 1 else ""
+    killed = [one for one in ended if one["signal"] == SIGKILL]
+    if not killed:
+        return "not sent by outlast"
+    if any(one["oom"] for one in killed):
+        return "while the kernel counted an OOM kill"
+    if all(one.get("oom_read") for one in killed):
+        return "sent neither by outlast nor by the OOM killer"
+    return "not sent by outlast; whether by the OOM killer was not readable"
+
+
+def _done(about: Mapping[str, Any]) -> str:
+    """What was done and what it cost; "" where training has not gone on."""
+    if about.get("resumed_s") is None:
+        return ""
+    rung = None if about.get("rung") is None else Rung(about["rung"])
+    how = RECOVERED[rung] if rung is not None else ""
+    if rung is Rung.SPARE and len(about["ranks"]) > 1:
+        how = "with spares"
+    took = recovery_words(about)
+    return " ".join(part for part in ("recovered", how, f"in {took}, {cost_words(about)}") if part)

@@ -1,0 +1,70 @@
+"""Numbers and sentences in words, for every part that says something to people.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+ELLIPSIS = "..."
+
+
+def cut_at_word(text: str, most_count: int) -> str:
+    """The text in at most `most_count` characters.
+
+    A longer text ends behind a whole word, with an ellipsis in place of the rest. Where one word
+    takes more than half of the room (a path, a number), that word is cut.
+    """
+    if len(text) <= most_count:
+        return text
+    room = max(0, most_count - len(ELLIPSIS))
+    ends = [at for at in range(room // 2, room + 1) if text[at].isspace()]  # of words
+    return text[: ends[-1] if ends else room].rstrip(" \t\r\n,;:(") + ELLIPSIS
+
+
+def duration(seconds: float | None) -> str:
+    """360 us, 3 ms, 1.24 s, 2 m 05 s, 3 h 07 m; "-" for None. What is not nothing is not said to be 0."""
+    if seconds is None:
+        return "-"
+    if 0 < seconds < 0.0005:
+        return f"{max(1.0, seconds * 1e6):.0f} us"
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
+    if seconds < 3599.5:
+        return f"{int(seconds + 0.5) // 60} m {int(seconds + 0.5) % 60:02d} s"
+    minutes = int(seconds / 60 + 0.5)
+    return f"{minutes // 60} h {minutes % 60:02d} m"
+
+
+def span(low_s: float, high_s: float) -> str:
+    """One duration, or from-to where they differ in what is shown."""
+    low, high = duration(low_s), duration(high_s)
+    return low if low == high else f"{low} to {high}"
+
+
+def count(number: int, one: str, many: str = "") -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def recovery_words(one: Mapping[str, Any]) -> str:
+    """How long an interruption (`Interruption.public`) lasted.
+
+    It is exact, or an interval where its beginning is not known, or "open" while it goes on.
+    """
+    if one.get("resumed_s") is None:
+        return "open"
+    if one.get("mttr_s") is not None:
+        return duration(one["mttr_s"])
+    not_before_s = one.get("fault_not_before_s")
+    earliest_s = one["detected_s"] if not_before_s is None else not_before_s
+    return span(one["resumed_s"] - one["detected_s"], one["resumed_s"] - earliest_s)
+
+
+def cost_words(one: Mapping[str, Any]) -> str:
+    """`1 step repeated, 0 lost`: what an interruption cost in steps."""
+    repeated = count(one.get("steps_repeated") or 0, "step")
+    return f"{repeated} repeated, {one.get('steps_lost') or 0:,} lost"

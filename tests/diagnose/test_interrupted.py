@@ -1,0 +1,184 @@
+"""What a verdict says of an interruption that the run saw itself, and what it advises."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from outlast.diagnose.fuse import decide
+from outlast.diagnose.fuse.words import WORDS, healed_action
+from outlast.diagnose.ledger import read_records
+from outlast.diagnose.standing import read_standing
+from outlast.model.records import Interruption, Meta, Records, Session, SessionRecords
+from outlast.model.terms import FailureClass, Mechanism, Rung
+from outlast.model.verdict import Verdict, summary
+
+WHY = "ranks [1] are taken by spares; survivors repeat the step in place; step 30 is committed"
+KILL = Interruption(
+    1,
+    Mechanism.SIGNAL,
+    10.001,
+    ranks=(1,),
+    pids=(77,),
+    nodes=("here",),
+    rung=Rung.SPARE,
+    fault_s=10.0,
+    resumed_s=10.053,
+    steps_repeated=1,
+    reason=f"rank 1 (pid 77) ended: signal 9; {WHY}",
+    error="signal 9",
+)
+DEAD: dict[str, Any] = {
+    "rank": 1,
+    "pid": 77,
+    "kernel": {},
+    "killed": False,
+    "exit_code": None,
+    "signal": 9,
+    "oom": False,
+    "oom_read": True,
+}
+ALIVE = DEAD | {"rank": 0, "pid": 76, "signal": None, "oom_read": False}
+
+
+def of_record(one: Interruption, **process: Any) -> Verdict:
+    """By the record of where the processes stood; `process`: what is different of rank 1's."""
+    processes = [ALIVE, DEAD | process]
+    about = one.public(began_s=0.0)
+    told = {"schema": 1, "outlast": "standing", "interruption": about, "processes": processes}
+    findings = read_standing(json.dumps(told).encode(), name="standing.json").findings
+    return decide(findings, blame=None)
+
+
+def of_ledger(one: Interruption, *, state: str = "ended") -> Verdict:
+    meta = Meta("run", "toy", 2, "0.1.0", 0.0, 0.0)
+    session = Session(1, 1, 0.0, 0.0, seen_s=20.0, ended_s=20.0, state=state)
+    records = Records(meta, (SessionRecords(session, 0.0, interruptions=(one,)),))
+    return decide(read_records(records, name="ledger.db").findings, blame=None)
+
+
+# --- what is said ---
+
+
+def test_a_rank_that_was_killed_is_told_in_one_line() -> None:
+    """Who, what killed it, what was done, what it cost; and no advice to restart."""
+    verdict = of_record(KILL)
+    assert verdict.reason == (
+        "Rank 1 (pid 77) was killed by signal 9 (SIGKILL), sent neither by outlast nor by the OOM "
+        "killer; recovered with a spare in 53 ms, 1 step repeated, 0 lost."
+    )
+    assert verdict.action == "no restart is needed: the run went on by itself"
+    assert verdict.next_test.startswith("who sent the signal")
+    assert summary(verdict.public()) == verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("process", "said"),
+    [
+        ({"oom_read": True}, "sent neither by outlast nor by the OOM killer"),
+        ({"oom_read": False}, "not sent by outlast; whether by the OOM killer was not readable"),
+        ({"oom": True}, "while the kernel counted an OOM kill"),
+        ({"killed": True}, "sent by outlast: it could no longer be led"),
+    ],
+)
+def test_the_oom_killer_is_ruled_out_only_where_its_counters_were_read(
+    process: dict[str, Any], said: str
+) -> None:
+    reason = of_record(KILL, **process).reason
+    assert f"killed by signal 9 (SIGKILL), {said}; recovered" in reason
+    assert ("nor by the OOM killer" in reason) is (process == {"oom_read": True})
+
+
+def test_a_record_of_an_earlier_version_says_nothing_of_the_oom_killer() -> None:
+    """It has `oom`, which was False where the counters could not be read."""
+    about = KILL.public(began_s=0.0)
+    dead = {key: value for key, value in DEAD.items() if key != "oom_read"}
+    told = {"schema": 1, "outlast": "standing", "interruption": about, "processes": [dead]}
+    found = read_standing(json.dumps(told).encode(), name="standing.json").findings
+    assert "whether by the OOM killer was not readable" in decide(found, blame=None).reason
+
+
+def test_a_ledger_alone_does_not_say_who_sent_the_signal() -> None:
+    assert of_ledger(KILL).reason == (
+        "Rank 1 (pid 77) was killed by signal 9 (SIGKILL); "
+        "recovered with a spare in 53 ms, 1 step repeated, 0 lost."
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "process", "said"),
+    [
+        (replace(KILL, error="signal 11"), {"signal": 11}, "died of signal 11 (SIGSEGV); reco"),
+        (replace(KILL, error="signal 15"), {"signal": 15}, "(SIGTERM), not sent by outlast; reco"),
+        (
+            replace(KILL, mechanism=Mechanism.EXIT, error="exit code 7"),
+            {"signal": None, "exit_code": 7},
+            "ended: exit code 7; reco",
+        ),
+        (
+            replace(KILL, mechanism=Mechanism.HANG, reason=f"it stands (a; b); {WHY}", error=""),
+            {"killed": True},
+            "hung: it stands (a; b); recovered with a spare in",
+        ),
+        (
+            replace(KILL, mechanism=Mechanism.EXCEPTION, error="ValueError: nan"),
+            {"signal": None},
+            "raised ValueError: nan; reco",
+        ),
+    ],
+)
+def test_each_way_to_fail_has_its_sentence(
+    one: Interruption, process: dict[str, Any], said: str
+) -> None:
+    reason = of_record(one, **process).reason
+    assert said in reason
+    assert WHY not in reason, "what the engine decided is evidence, and no part of the sentence"
+
+
+def test_ranks_that_were_lost_together_are_told_together() -> None:
+    both = replace(KILL, ranks=(0, 1), pids=(76, 77))
+    told = [ALIVE | {"signal": 9, "oom_read": True}, DEAD]
+    about = {"schema": 1, "outlast": "standing", "interruption": both.public(began_s=0.0)}
+    raw = json.dumps(about | {"processes": told}).encode()
+    reason = decide(read_standing(raw, name="standing.json").findings, blame=None).reason
+    assert reason.startswith("Ranks 0, 1 (pids 76, 77) were killed by signal 9 (SIGKILL), sent n")
+    assert "; recovered with spares in 53 ms" in reason
+    assert reason.count("Ranks 0, 1") == 1
+
+
+def test_no_error_is_cut_within_a_word() -> None:
+    """A line of an error is as long as its author likes."""
+    error = "ValueError: " + "unexpected sample " * 40
+    one = replace(KILL, mechanism=Mechanism.EXCEPTION, error=error)
+    said = of_record(one, signal=None).reason
+    assert "unexpected...; recovered" in said or "sample...; recovered" in said
+
+
+# --- what is advised ---
+
+
+def test_a_run_that_did_not_go_on_is_advised_to_restart() -> None:
+    stopped = replace(KILL, rung=Rung.STOP, resumed_s=None)
+    for verdict in (of_record(stopped), of_ledger(stopped, state="failed")):
+        assert verdict.action.startswith("restart from the last checkpoint")
+        assert "recovered" not in verdict.reason
+
+
+def test_a_run_that_went_on_and_then_failed_is_advised_to_restart() -> None:
+    assert of_ledger(KILL, state="failed").action.startswith("restart from the last checkpoint")
+    assert "no restart" in of_ledger(KILL, state="ended").action
+
+
+@pytest.mark.parametrize("mechanism", [Mechanism.EXCEPTION, Mechanism.HANG])
+@pytest.mark.parametrize("name", list(WORDS))
+def test_of_no_class_a_healed_run_is_told_to_start_again(
+    name: FailureClass, mechanism: Mechanism
+) -> None:
+    """Wrong results are apart: they are in the weights of a run that went on, too."""
+    action = healed_action(name, mechanism)
+    asks = ("then restart", "restart from", "resume from", "a restart", "go back")
+    if name is not FailureClass.SILENT_DATA_CORRUPTION:
+        assert not [one for one in asks if one in action], action
