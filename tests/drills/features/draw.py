@@ -8,8 +8,7 @@ what cannot be combined. Each rule has a name and a reason, so that a feature wh
 beside another is a decision that can be read, and not an accident.
 
 Nothing is drawn that docs/assumptions.md or a docstring of `Run` says is refused or not kept. The
-rule beside it quotes what is said there. One thing has no rule because no choice draws it: random
-numbers between the optimizer and the block's end ("nothing random after the optimizer").
+rule beside it quotes what is said there.
 """
 
 from __future__ import annotations
@@ -149,7 +148,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "average": ("none", "none", "ema", "swa"),  # moved after the optimizer, inside the block
     "meter": ("plain", "tensor", "live"),  # numbers; a tensor; state_dict() gives its own dict
     "metered": ("before", "inside", "tail", "behind"),  # where meters move
-    "draws": ("before", "inside", "behind", "legs"),  # where the script draws random numbers
+    "draws": ("before", "inside", "tail", "behind", "legs"),  # where the script draws random numbers
     "generators": (False, False, True),  # draws come from generators in run.state, too
     "loader": ("none", "sampler", "sampler", "stateful"),
     "workers": (0, 0, 0, 1, 2),
@@ -247,6 +246,13 @@ RULES = (
         "a collective before the steps changes nothing where survivors never go on in place",
         lambda f: f.sharded and f.collective_before,
         _set(collective_before=False),
+    ),
+    Rule(
+        "two scaled optimizers of shards",
+        "a GradScaler asks all ranks whether the second one's gradients are finite, which is"
+        " refused once the first was applied",
+        lambda f: f.sharded and f.second_optimizer and f.precision == "scaler",
+        _set(second_optimizer=False),
     ),
     Rule(
         "a norm over two meshes",

@@ -406,6 +406,7 @@ def _tail(f: Features, page: Page, to_none: str) -> None:
     elif f.average != "none":
         page.add("average.update(weights)")
     page.when("tail" in f.metered, "meter.add(2 * step.number)")
+    _draw(f, page, "tail")
     page.when(f.rank_asked == "tail", "first_rank = run.rank == 0")
     page.when(f.logs, 'step.log(loss=loss_seen, reduce="mean")')
     page.add("step.on_commit(lambda number=step.number: note_commit(number))")
