@@ -25,6 +25,7 @@ def commands(args: argparse.Namespace) -> dict[str, list[str]]:
         "mttr-sigkill": ["mttr.py", *torchft],
         "mttr-sigstop": ["mttr.py", "--signal", "SIGSTOP", *torchft],
         "overhead-4": ["overhead.py"],
+        "overhead-4-late": ["overhead.py", "--late"],
         "overhead-2": ["overhead.py", "--workers", "2"],
         "stall": ["stall.py", "--json", str(RESULTS / "stall.json")],
         "channel": ["channel.py"],
@@ -47,10 +48,11 @@ def mttr_page(title: str, kept: dict) -> list[str]:
 
 def overhead_page(kept: dict) -> list[str]:
     one = kept["result"]
+    late = ", steps that vote late" if one["late"] else ""
     return [
-        f"## Step time without faults, {one['workers']} workers", "", condition(kept, workers=one["workers"]), "",
+        f"## Step time without faults, {one['workers']} workers{late}, beside {one['other']}", "", condition(kept, workers=one["workers"]), "",
         f"outlast takes **{one['overhead']:+.2%}** (95 % interval {one['low']:+.2%} to {one['high']:+.2%}), {one['outlast_step_s']:.4f} s beside "
-        f"torchrun's {one['torchrun_step_s']:.4f} s; {one['pairs']} pairs of turns of {one['steps']} steps, {one['batch']} sequences each. "
+        f"{one['other']}'s {one['other_step_s']:.4f} s; {one['pairs']} pairs of turns of {one['steps']} steps, {one['batch']} sequences each. "
         f"Goal of 2 %: {one['goal']}.",
         "Processor seconds of the ranks for a step: {:+.2%} ({:+.2%} to {:+.2%}).".format(*one["ranks_cpu"]),
     ]  # fmt: skip

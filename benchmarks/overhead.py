@@ -3,6 +3,8 @@
     python benchmarks/overhead.py --pairs 60                  four workers
     python benchmarks/overhead.py --pairs 60 --workers 2      as many as there are cores here: no two of them share one
     python benchmarks/overhead.py --batch 8                   steps half as long (default: 16 sequences over all ranks)
+    python benchmarks/overhead.py --against ../before         beside the outlast of another checkout, in place of torchrun
+    python benchmarks/overhead.py --late                      each rank's own meter changes after the optimizer, so steps vote late
 
 Both are alive all the time and work in turns of a few steps each, while the ranks of the other wait in a read of a pipe. So a machine
 that is busy for a while touches both alike, where runs of half a minute, one after the other, differ by more than what is asked for. A
@@ -94,20 +96,28 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=WORKERS, help="of each; both are alive, one of them at work")
     parser.add_argument("--batch", type=int, default=16, help="sequences per step, over all ranks together")
     parser.add_argument("--spares", type=int, default=0, help="with so many hot spares standing by")
+    parser.add_argument("--against", type=Path, help="a checkout of outlast, with its C part built, to measure against in place of torchrun")
+    parser.add_argument("--late", action="store_true", help="a meter that differs by rank changes after the optimizer: each step keeps an undo copy")
     args = parser.parse_args()
+    other = "torchrun" if args.against is None else "before"
 
     script = ("--steps", str(args.turn * (args.pairs + 2)))
     with contextlib.ExitStack() as until:
-        ours = Turns("outlast", outlast("--spares", str(args.spares), script=script, workers=args.workers), args.turn, args.workers, args.batch, until)
+        command = outlast("--spares", str(args.spares), script=script, workers=args.workers)
+        late = {"METER": "1"} if args.late else {}
+        ours = Turns("outlast", command, args.turn, args.workers, args.batch, until, late)
         ours.wait()
-        theirs = Turns("torchrun", torchrun("--standalone", script=script, workers=args.workers), args.turn, args.workers, args.batch, until)
+        if args.against is None:
+            theirs = Turns(other, torchrun("--standalone", script=script, workers=args.workers), args.turn, args.workers, args.batch, until)
+        else:
+            theirs = Turns(other, command, args.turn, args.workers, args.batch, until, {"PYTHONPATH": str(args.against.resolve() / "src")})
         theirs.wait()
         pairs = []
         for number in range(args.pairs):
             order = (ours, theirs) if number % 2 else (theirs, ours)
             took_s = {one.name: one.turn() for one in order}
-            pairs.append((took_s["outlast"], took_s["torchrun"]))
-            print(f"  pair {number + 1:>2}  outlast {pairs[-1][0]:.4f} s  torchrun {pairs[-1][1]:.4f} s  {pairs[-1][0] / pairs[-1][1] - 1:+.2%}", flush=True)
+            pairs.append((took_s["outlast"], took_s[other]))
+            print(f"  pair {number + 1:>2}  outlast {pairs[-1][0]:.4f} s  {other} {pairs[-1][1]:.4f} s  {pairs[-1][0] / pairs[-1][1] - 1:+.2%}", flush=True)
         launchers = {one.name: round(one.launcher_s(), 2) for one in (ours, theirs)}
         print("\nprocessor seconds of the launchers, start included: " + ", ".join(f"{name} {seconds}" for name, seconds in launchers.items()))
 
@@ -120,12 +130,14 @@ def main() -> int:
     print(f"overhead {ratio.median - 1:+.2%}, 95 % interval {ratio.low - 1:+.2%} to {ratio.high - 1:+.2%}; goal of {GOAL:.0%}: {word}")
     result = {
         "overhead": round(ratio.median - 1, 5), "low": round(ratio.low - 1, 5), "high": round(ratio.high - 1, 5), "goal": word,
+        "other": other, "late": args.late,
         "pairs": len(pairs), "steps": args.turn, "workers": args.workers, "batch": args.batch, "spares": args.spares, "launcher_cpu_s": launchers,
         "ranks_cpu": [round(value - 1, 5) for value in (processor.median, processor.low, processor.high)],
-        "outlast_step_s": round(statistics.median(ours_s), 5), "torchrun_step_s": round(statistics.median(theirs_s), 5),
+        "outlast_step_s": round(statistics.median(ours_s), 5), "other_step_s": round(statistics.median(theirs_s), 5),
         "all": [[round(one, 5) for one in pair] for pair in pairs],
     }  # fmt: skip
-    print(f"written to {write_result(f'overhead-{args.workers}', result)}")
+    name = f"overhead-{args.workers}{'-late' if args.late else ''}{'' if args.against is None else '-before'}"
+    print(f"written to {write_result(name, result)}")
     return code
 
 
