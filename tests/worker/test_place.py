@@ -35,10 +35,17 @@ def test_survivors_in_a_phase_want_the_newest_image_that_is_not_behind_it() -> N
     assert chosen(Place(PREPARED, 1), Place(BEGUN, 1), begun=False, phases=1) == Place(BEGUN, 1)
 
 
-def test_an_image_is_complete_only_where_the_survivors_stand() -> None:
-    assert [place.is_where(begun=True, phases=0) for place in PLACES] == [False, False, False, False, True]
-    assert [place.is_where(begun=False, phases=0) for place in PLACES] == [False, True, False, False, False]
-    assert [place.is_where(begun=False, phases=1) for place in PLACES] == [False, False, False, True, True]
+def test_an_image_sealed_at_the_vote_may_lack_what_moved_since() -> None:
+    assert [place.is_complete for place in PLACES] == [False, True, False, True, True]
+
+
+def test_of_two_legs_the_image_of_the_survivors_leg_is_wanted() -> None:
+    """Between two legs there is no step: both images are of the same one."""
+    before, behind = Place(BEGUN, 0), Place(BEGUN, 0, legs=1)
+    for order in ((before, behind), (behind, before)):
+        images = [(slot, Image(place.metadata(), {})) for slot, place in enumerate(order)]
+        assert best(images, begun=True, phases=0, legs=1)[2] == behind
+        assert best(images, begun=True, phases=0, legs=0)[2] == before
 
 
 def test_an_image_that_says_nothing_is_of_the_next_steps_begin() -> None:

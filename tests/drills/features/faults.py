@@ -96,7 +96,11 @@ def rare_places(features: Features) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {}
     if f.evaluate != "none":
         evaluated = tuple(range(EVALUATE_EVERY, last + 1, EVALUATE_EVERY))
-        found |= dict.fromkeys(("evaluate", "evaluate_end"), evaluated)
+        # assumptions.md: the very first step in which such state moves after the vote is not covered
+        first_moves = f.evaluate == "plain" and f.evaluation_draws and f.stands
+        first_moves = first_moves and not {"tail", "behind"} & {*f.draws}
+        places = ("evaluate", "evaluate_end")
+        found |= dict.fromkeys(places, evaluated[1:] if first_moves else evaluated)
     if len(f.until) > 1:
         found["legs"] = f.until[:-1]
     return found

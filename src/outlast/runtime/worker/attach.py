@@ -39,6 +39,7 @@ class Attachment:
         self.accumulate = accumulate
         self.high_water = 0
         self.first_step = True
+        self._collectives_before = False  # the script made some before run.steps; those of its steps are another matter
         self._strangers: list[str] = []
         self._leg_from = -1  # the step behind which the leg in hand began, as long as that is the newest
         self._again: tuple[Regroup, Image] | None = None  # what this process began with, if the others are in the next leg already
@@ -111,6 +112,7 @@ class Attachment:
         step = plan.step
         self.high_water = plan.high_water
         self.images.begin(step)
+        self._collectives_before = self.member.guards.counted > 0
         self.register()
         session.do(lambda machine: machine.joined(plan, group_s=0.0, restore_s=restore_s))
         self.mark("joined")
@@ -121,7 +123,7 @@ class Attachment:
         """How survivors can go on from here (trap 14)."""
         member = self.member
         notes = [reason for wrapped in self.replicas if (reason := ddp.not_rebuildable(wrapped))]
-        if not self.state.sharded and member.guards.counted == 0 and not notes:
+        if not self.state.sharded and not self._collectives_before and not notes:
             way, note = "in_place", ""
         elif member.reenters:
             way, note = "reenter", ""
@@ -150,7 +152,7 @@ class Attachment:
             image = session.vault.read_transfer(generation, plan.step)
             self.undo.take_over(image.metadata)
             load_shared(self.state, image)
-            if image.metadata.get("leg_from") == str(plan.step):
+            if _is_a_leg_ahead(image, plan.step):
                 self._again = (plan, Image(image.metadata, {name: (spec, memoryview(bytes(data))) for name, (spec, data) in image.tensors.items()}))
         if plan.checkpoint:
             load_checkpoint(plan.checkpoint, self.member.rank(), self.member.world_size, self._load_parts)
@@ -179,7 +181,8 @@ class Attachment:
         assert session is not None
         rank, begun = self.member.rank(), not plan.replay
         try:
-            slot, image, place = best(session.vault.images(rank, plan.step), begun=begun, phases=plan.phases)
+            images = session.vault.images(rank, plan.step)
+            slot, image, place = best(images, begun=begun, phases=plan.phases, legs=int(_is_a_leg_ahead(donated, plan.step)))
         except CorruptError as error:
             session.warn(f"rank {rank}: {error}")
             if self.state.sharded:
@@ -193,7 +196,7 @@ class Attachment:
             self.state.own = not self.state.distributed
             load_shared(self.state, image)
         load_private(self.state, image)
-        if donated is not None and not place.is_where(begun=begun, phases=plan.phases):
+        if donated is not None and not place.is_complete:
             self._take_movers(donated, plan.step, place)
 
     def _take_movers(self, donated: Image, step: int, place: Place) -> None:
@@ -275,3 +278,8 @@ class Attachment:
     def after_rehearsal(self) -> None:
         for parameter in self.state.parameters.values():
             parameter.grad = None
+
+
+def _is_a_leg_ahead(donated: Image | None, step: int) -> bool:
+    """Return whether the peer that handed over had called run.steps again, behind `step`."""
+    return donated is not None and donated.metadata.get("leg_from") == str(step)

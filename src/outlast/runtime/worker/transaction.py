@@ -197,7 +197,7 @@ class Transaction:
         assert session is not None
         if self._voteless is not None:
             self._vote_late(self._voteless, Place(kind, 0))
-        place = Place(kind, session.machine.phases)
+        place = Place(kind, session.machine.phases, legs=int(self.committed == self._leg_began))
         held = self._batches.held
         if held is not None and held.left:
             return  # the step is not committed: it will be repeated
