@@ -28,6 +28,7 @@ from outlast.model.wire import encode
 from outlast.runtime import trust
 from outlast.runtime.channel import Channel
 from outlast.runtime.clock import now_s
+from outlast.runtime.listener import listen_at
 from outlast.runtime.loop import Loop, Timer
 
 
@@ -260,17 +261,15 @@ def collect_seldom(peers: int) -> None:
 
 def _listening(host: str, port: int, peers: int) -> socket.socket:
     try:
-        family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
+        ipaddress.ip_address(host)
     except ValueError:
-        raise UsageError(f"{host!r} is no address to listen on", hint="give an IPv4 or IPv6 address of this machine, like 10.0.0.1 or ::1") from None
-    listener = socket.socket(family, socket.SOCK_STREAM)
+        hint = "give an IPv4 or IPv6 address of this machine, like 10.0.0.1 or ::1"
+        raise UsageError(f"{host!r} is no address to listen on", hint=hint) from None
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # another coordinator may come to this port at once
-        listener.bind((host, port))
-        listener.listen(max(peers, 128))
+        listener = listen_at(host, port, backlog=max(peers, 128))
     except (OSError, OverflowError) as error:
-        listener.close()
-        raise UsageError(f"cannot listen on {host} port {port}: {error}", hint="give another address or port; port 0 takes one that is free") from None
+        hint = "give another address or port; port 0 takes one that is free"
+        raise UsageError(f"cannot listen on {host} port {port}: {error}", hint=hint) from None
     listener.setblocking(False)
     return listener
 
