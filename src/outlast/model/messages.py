@@ -473,8 +473,10 @@ class Images:
 
 @dataclass(frozen=True, slots=True)
 class Enrol:
-    """An agent at a new connection. `session` counts its beginnings: each has killed all that was there before.
+    """An agent at a new connection.
 
+    session   a random number that stands for this agent since it began; no other has the same
+    ended     the session that the same agent had before, if any: all that it housed then is dead
     capacity  ranks that the node has room for
     epoch     of the newest coordinator that it has obeyed, 0: none
     heard     newest number heard from that one
@@ -496,6 +498,17 @@ class Enrol:
     transfer: tuple[int, ...]
     script: str
     sent_s: float
+    ended: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TurnedAway:
+    """The coordinator's answer to an Enrol under a name that another session holds.
+
+    The agent may try again: it is let in once the lease of that session is over.
+    """
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -579,6 +592,6 @@ FromWorker = Hello | Parked | Registered | Broke | Inventory | Donated | Underwa
 ForWorker = Leave | Regroup | Ping | Stop
 ForAgent = StartWorker | KillWorker | TermWorker | ToWorkers | StartStore | AskStandings | Judged
 FromAgent = WorkerStarted | WorkerExited | WorkerHung | Standings | Progress | WorkerFailedToStart | StoreUp | StoreLost | ZygoteLost
-OnLine = Enrol | Welcome | Beat | Grant | FromNode | ToNode
+OnLine = Enrol | TurnedAway | Welcome | Beat | Grant | FromNode | ToNode
 BeforeLine = Challenge | Proof
 Message = FromWorker | ForWorker | ForAgent | FromAgent | OnLine | FromWorkers | Housed | Images | Stood | BeforeLine

@@ -1,7 +1,8 @@
 """Where the lines of several nodes come in: a listening socket, and one `Channel` for each agent that has enrolled.
 
     accepted ──(Challenge ──Proof──>) Enrol──> on its line ──broken, replaced or hung up on──> gone
-        └──anything else, or nothing for DOOR_WAIT_S──> closed, and told why
+        ├──anything else, or nothing for DOOR_WAIT_S──> closed, and told why
+        └──Enrol under the name of another session that is in──> answered and closed
 
 It decides nothing: what arrives goes to the `Hub`, whose lines and hang-ups it carries out. All other outputs are its owner's, who hands in what his own
 calls of the hub (`start`, `rebuild`, `on_timer`, `led`) lead to through `carry_out`.
@@ -20,7 +21,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from outlast.engine.protocol.hub import Hub
-from outlast.engine.protocol.outputs import HangUp, Line, Output, Tell
+from outlast.engine.protocol.outputs import HangUp, Line, Output, Tell, TurnAway
 from outlast.errors import UsageError
 from outlast.model import limits
 from outlast.model.messages import Beat, Challenge, Enrol, FromNode, Message, Proof
@@ -193,7 +194,19 @@ class Door:
             visitor.question, visitor.node = None, message.node
 
     def _on_enrol(self, visitor: _Visitor, message: Enrol) -> None:
-        """The older connection of the same node, if there is one, is dead, or about to be: the newer one takes its place."""
+        """The older connection of an agent, if there is one, is dead, or about to be: the newer one
+        takes its place.
+
+        That holds for connections of one agent. Another agent of the same name is turned away, and
+        the line stays as it is.
+        """
+        outputs = self._hub.on_line(message.node, message, now_s=now_s())
+        if outputs and isinstance(outputs[0], TurnAway):
+            visitor.channel.send(outputs[0].message)
+            visitor.channel.close()
+            self._gone(visitor)
+            self.carry_out(outputs[1:])
+            return
         visitor.patience.cancel()
         self._no_stranger(visitor)
         older = self._lines.get(message.node)
@@ -201,7 +214,7 @@ class Door:
             older.channel.close()
         visitor.node, visitor.enrolled = message.node, True
         self._lines[message.node] = visitor
-        self.carry_out(self._hub.on_line(message.node, message, now_s=now_s()))
+        self.carry_out(outputs)
 
     # --- who goes ------------------------------------------------------------------------------------------
 
