@@ -49,7 +49,9 @@ from outlast.model.messages import (
     WorkerExited,
     WorkerStarted,
 )
+from outlast.model.shorten import end_of
 from outlast.model.terms import Rung
+from outlast.model.wire import decode, encode
 from tests.engine.test_lost_steps import Run
 
 LEASE_S = 6.0
@@ -252,6 +254,26 @@ def test_an_agent_houses_what_it_was_told_to_and_says_so_to_the_next_coordinator
     assert housed.plan == _plan(rank=0, generation=1)
     assert [type(one) for one in housed.said] == [Hello, Registered]
     assert site.connects().script == "sharded"
+
+
+def test_what_many_workers_have_raised_can_be_told_in_one_enrolment() -> None:
+    """Each of 32 workers has left a traceback as long as one may be: together twice what fits."""
+    site = Site.make(capacity=32)
+    site.is_welcome()
+    traceback = end_of("  line\n" * limits.TRACEBACK_MAX_BYTES, limits.TRACEBACK_MAX_BYTES)
+    for worker in range(1, 33):
+        site.told(worker, StartWorker(worker, worker - 1, "rank", 1))
+        raised = Broke(worker, 1, 5, "exception", f"ValueError: {worker}", traceback, 10.0)
+        site.outpost.on_worker(raised, now_s=10.0)
+    enrol = site.connects()
+    assert sum(len(one.traceback) for house in enrol.housed for one in house.said) > 1 << 20
+    came = decode(encode(enrol)[4:])
+    assert isinstance(came, Enrol)
+    for house in came.housed:
+        (said,) = house.said
+        assert isinstance(said, Broke)
+        assert said.error == f"ValueError: {house.worker}"
+        assert said.traceback.endswith("  line\n")
 
 
 def test_an_agent_whose_lease_is_out_kills_all_and_comes_again_as_new_once_they_are_dead() -> None:
