@@ -28,9 +28,9 @@ Happening = Any
 
 
 def enrol() -> Enrol:
-    (line,) = (
-        one for one in Outpost(Agent(now_s=0.0), node=NAME, capacity=1, beat_s=1.0).on_connected(images=(), transfer=(), now_s=0.0) if isinstance(one, Line)
-    )
+    outpost = Outpost(Agent(now_s=0.0), node=NAME, capacity=1, beat_s=1.0)
+    outputs = outpost.on_connected(images=(), transfer=(), session=1, now_s=0.0)
+    (line,) = (one for one in outputs if isinstance(one, Line))
     return cast(Enrol, line.message)
 
 

@@ -46,7 +46,7 @@ LEASE_S = 600.0
 def an_outpost() -> Outpost:
     """It houses three workers, and is welcome."""
     outpost = Outpost(Agent(now_s=0.0, alone=False), node="a", capacity=3, beat_s=100.0)
-    outpost.on_connected(images=(), transfer=(), now_s=0.0)
+    outpost.on_connected(images=(), transfer=(), session=1, now_s=0.0)
     outpost.on_line(Welcome(1, 0, LEASE_S, False, ()), now_s=0.0)
     for number, worker in enumerate(WORKERS, 1):
         outpost.on_line(ToNode(number, 0, 0.0, StartWorker(worker, number - 1, "rank", 1)), now_s=0.0)
@@ -139,7 +139,7 @@ def test_each_word_of_each_worker_arrives_once_and_in_its_order_whatever_connect
         elif act == "lost":
             outpost.on_disconnected()
         elif act == "back":
-            outpost.on_connected(images=(), transfer=(), now_s=1.0)
+            outpost.on_connected(images=(), transfer=(), session=1, now_s=1.0)
             take(outpost.on_line(Welcome(1, arrived, LEASE_S, False, None), now_s=1.0))
         else:
             said.append(act)
@@ -153,7 +153,8 @@ def test_a_new_coordinator_hears_what_was_said_since_it_was_told_what_the_agent_
     outpost = an_outpost()
     outpost.on_disconnected()
     outpost.on_worker(underway(7), now_s=1.0)
-    (line,) = [one for one in outpost.on_connected(images=(), transfer=(), now_s=1.0) if isinstance(one, Line)]
+    said = outpost.on_connected(images=(), transfer=(), session=1, now_s=1.0)
+    (line,) = [one for one in said if isinstance(one, Line)]
     assert [house.said for house in line.message.housed if house.worker == 7] == [(underway(7),)]  # type: ignore[union-attr]
     later = underway(7, place=2)
     outpost.on_worker(later, now_s=1.0)
@@ -191,7 +192,9 @@ def test_what_a_worker_says_of_how_it_can_be_healed_is_not_undone_by_an_older_wo
     newest = Registered(7, 1, 4, "in_place", True, True, "")
     for one in (newest, replace(newest, step=-1, way="respawn", at_steps=False)):
         outpost.on_worker(one, now_s=1.0)
-    (enrol,) = [one.message for one in outpost.on_connected(images=(), transfer=(), now_s=1.0) if isinstance(one, Line) and isinstance(one.message, Enrol)]
+    said = outpost.on_connected(images=(), transfer=(), session=1, now_s=1.0)
+    messages = [one.message for one in said if isinstance(one, Line)]
+    (enrol,) = [one for one in messages if isinstance(one, Enrol)]
     assert [house.said for house in enrol.housed if house.worker == 7] == [(newest,)]
 
 
@@ -216,7 +219,7 @@ def test_an_agent_houses_the_plan_of_each_worker_with_its_rank() -> None:
     outpost = an_outpost()
     plan = Regroup(1, -1, 3, "h", 1, "none", "start", 0, -1, False, "none", "none", "", 0, None, None)
     outpost.on_line(ToNode(4, 0, 1.0, ToWorkers((7, 9), (0, 2), plan)), now_s=1.0)
-    (line,) = outpost.on_connected(images=(), transfer=(), now_s=1.0)
+    (line,) = outpost.on_connected(images=(), transfer=(), session=1, now_s=1.0)
     assert isinstance(line, Line)
     assert {house.worker: house.plan and house.plan.rank for house in line.message.housed} == {7: 0, 8: None, 9: 2}  # type: ignore[union-attr]
 

@@ -50,7 +50,7 @@ def test_of_several_nodes_the_next_coordinator_knows_of_a_stop_and_whether_it_ma
 def test_a_stop_at_once_is_handed_on_also_by_a_coordinator_that_does_not_know_yet_who_lives() -> None:
     """Asked twice while the agents enrol with a new coordinator."""
     hub = a_hub()
-    hub.rebuild(now_s=0.0, nodes=("a", "b"))
+    hub.rebuild(now_s=0.0, nodes={"a": 1, "b": 1})
     one = hub.coordinator
     assert known_of_the_end(is_asked_to_stop(one, now_s=1.0)) == (STOPPED, False)
     assert known_of_the_end(is_asked_to_stop(one, now_s=2.0)) == (STOPPED, True)

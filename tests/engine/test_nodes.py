@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import pytest
@@ -47,7 +49,9 @@ from outlast.model.messages import (
     WorkerExited,
     WorkerStarted,
 )
+from outlast.model.shorten import end_of
 from outlast.model.terms import Rung
+from outlast.model.wire import decode, encode
 from tests.engine.test_lost_steps import Run
 
 LEASE_S = 6.0
@@ -210,6 +214,7 @@ class Site:
     outpost: Outpost
     now_s: float = 10.0
     done: list[Output] = field(default_factory=list)
+    sessions: Iterator[int] = field(default_factory=lambda: count(1))  # one for each connection
 
     @classmethod
     def make(cls, node: str = "a", capacity: int = 2) -> Site:
@@ -220,7 +225,9 @@ class Site:
         return self.done
 
     def connects(self, images: tuple[Images, ...] = ()) -> Enrol:
-        (line,) = self.outpost.on_connected(images=images, transfer=(), now_s=self.now_s)
+        (line,) = self.outpost.on_connected(
+            images=images, transfer=(), session=next(self.sessions), now_s=self.now_s
+        )
         assert isinstance(line, Line)
         assert isinstance(line.message, Enrol)
         return line.message
@@ -249,17 +256,39 @@ def test_an_agent_houses_what_it_was_told_to_and_says_so_to_the_next_coordinator
     assert site.connects().script == "sharded"
 
 
+def test_what_many_workers_have_raised_can_be_told_in_one_enrolment() -> None:
+    """Each of 32 workers has left a traceback as long as one may be: together twice what fits."""
+    site = Site.make(capacity=32)
+    site.is_welcome()
+    traceback = end_of("  line\n" * limits.TRACEBACK_MAX_BYTES, limits.TRACEBACK_MAX_BYTES)
+    for worker in range(1, 33):
+        site.told(worker, StartWorker(worker, worker - 1, "rank", 1))
+        raised = Broke(worker, 1, 5, "exception", f"ValueError: {worker}", traceback, 10.0)
+        site.outpost.on_worker(raised, now_s=10.0)
+    enrol = site.connects()
+    assert sum(len(one.traceback) for house in enrol.housed for one in house.said) > 1 << 20
+    came = decode(encode(enrol)[4:])
+    assert isinstance(came, Enrol)
+    for house in came.housed:
+        (said,) = house.said
+        assert isinstance(said, Broke)
+        assert said.error == f"ValueError: {house.worker}"
+        assert said.traceback.endswith("  line\n")
+
+
 def test_an_agent_whose_lease_is_out_kills_all_and_comes_again_as_new_once_they_are_dead() -> None:
     site = Site.make()
     site.is_welcome()
     site.told(1, StartWorker(7, 0, "rank", 1))
     site.now_s = 10.0 + LEASE_S
     assert Kill(7, "the lease of this node has run out") in site.outpost.on_timer(now_s=site.now_s, name="lease")
-    assert site.outpost.on_connected(images=(), transfer=(), now_s=site.now_s) == []
+    again = site.outpost.on_connected(images=(), transfer=(), session=9, now_s=site.now_s)
+    assert again == [], "something still lives"
     ended = site.outpost.on_event(WorkerExited(7, 77, None, 9, False, 4, (), (), "body", 16.0, 16.0, ""), now_s=site.now_s)
     assert HangUp() in ended
     enrol = site.connects((Images(0, (4, 3)),))
-    assert (enrol.session, enrol.housed, enrol.images) == (2, (), (Images(0, (4, 3), 4),))
+    assert (enrol.session, enrol.ended) == (2, 1)
+    assert (enrol.housed, enrol.images) == ((), (Images(0, (4, 3), 4),))
 
 
 def test_a_grant_moves_the_end_of_the_lease_from_the_moment_of_asking() -> None:
@@ -411,7 +440,7 @@ def test_news_that_come_twice_are_taken_once() -> None:
 def test_a_node_that_is_about_to_return_and_does_not_is_not_waited_for() -> None:
     hub = a_hub()
     trains(hub)
-    enrols(hub, "b", now_s=1.0, session=2, epoch=1)
+    enrols(hub, "b", now_s=1.0, session=2, ended=1, epoch=1)
     assert hub.coordinator.nodes.returning == {"b"}
     reached.clear()
     rings_late(hub, now_s=1.0 + void_after_s(LEASE_S))

@@ -58,7 +58,7 @@ def the_next(remembered: Remembered) -> Hub:
     options = CoordinatorOptions(2, Restart(), nodes=2, generation=remembered.generation, first_interruption=1 + len(remembered.interruptions), first_worker=3)
     hub = Hub(Coordinator(options=options), epoch=2, lease_s=LEASE_S)
     hub.coordinator.remember(replace(remembered, homes={0: "a", 1: "b"}))
-    hub.rebuild(now_s=10.0, nodes=("a", "b"))
+    hub.rebuild(now_s=10.0, nodes={"a": 1, "b": 1})
     return hub
 
 
@@ -91,7 +91,7 @@ def all_stand_still(hub: Hub) -> list[Output]:
 def test_a_fault_that_shows_while_the_picture_is_built_is_dealt_with_as_soon_as_it_is_whole() -> None:
     """Rank 0 on node a is killed after its node has enrolled, and before node b has."""
     hub = a_hub()
-    hub.rebuild(now_s=0.0, nodes=("a", "b"))
+    hub.rebuild(now_s=0.0, nodes={"a": 1, "b": 1})
     enrols(hub, "a", epoch=1, housed=(at_work(1, 0),))
     killed = WorkerExited(1, 101, None, 9, False, 0, (), (), "body", 1.0, 1.0, "")
     assert hub.on_line("a", FromNode(1, 0, 1.0, killed), now_s=1.0) == []

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from outlast.errors import CorruptError
 from outlast.model import messages
 from outlast.model.limits import MESSAGE_MAX_BYTES
-from outlast.model.messages import Committed, Message, Ping, ToWorkers, Warned
+from outlast.model.messages import Committed, Message, Ping, StoreUp, ToWorkers
 from outlast.model.wire import FrameReader, decode, encode
 
 st.register_type_strategy(float, st.floats(allow_nan=False))
@@ -114,7 +114,7 @@ def test_whole_numbers_are_good_seconds() -> None:
 
 def test_a_message_over_the_limit_is_refused_on_both_sides() -> None:
     with pytest.raises(CorruptError, match="over the limit"):
-        encode(Warned(1, "x" * MESSAGE_MAX_BYTES))
+        encode(StoreUp("x" * MESSAGE_MAX_BYTES, 1))
     reader = FrameReader()
     assert reader.feed((MESSAGE_MAX_BYTES + 1).to_bytes(4, "big")) == []
     assert "over the limit" in reader.error

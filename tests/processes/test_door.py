@@ -31,6 +31,7 @@ from outlast.model.messages import (
     StoreUp,
     ToNode,
     ToWorkers,
+    TurnedAway,
     Welcome,
     WorkerStarted,
 )
@@ -42,16 +43,20 @@ from outlast.runtime.coordinator.door import Door
 from outlast.runtime.loop import Loop, Timer
 
 BEAT_S = 0.02
+LEASE_S = limits.BEAT_S * limits.LEASE_BEATS
+TRIES_AGAIN_S = 0.05
 WITHIN_S = 20.0
 
 
 class Headquarters:
     """A coordinator for `nodes` nodes of two ranks each. `told`: what the door or the coordinator said."""
 
-    def __init__(self, loop: Loop, *, nodes: int, token: bytes | None = None) -> None:
+    def __init__(
+        self, loop: Loop, *, nodes: int, token: bytes | None = None, lease_s: float = LEASE_S
+    ) -> None:
         self.loop = loop
         self.coordinator = Coordinator(options=CoordinatorOptions(nodes * 2, Restart(), nodes=nodes))
-        self.hub = Hub(self.coordinator, epoch=1, lease_s=limits.BEAT_S * limits.LEASE_BEATS)
+        self.hub = Hub(self.coordinator, epoch=1, lease_s=lease_s)
         self.told: list[str] = []
         self.others: list[Output] = []
         self._timers: dict[str, Timer] = {}
@@ -85,6 +90,7 @@ class Node:
         self.delivered: list[tuple[int, ForWorker]] = []
         self.spawned: list[int] = []
         self.closed: list[str] = []
+        self.told: list[str] = []
         self._timers: dict[str, Timer] = {}
         self.connect()
 
@@ -100,8 +106,17 @@ class Node:
         self.channel.close()
         self._do(self.outpost.on_disconnected())
 
+    def end(self) -> None:
+        """The agent's process ends."""
+        self.channel.close()
+        for timer in self._timers.values():
+            timer.cancel()
+
     def _enrol(self) -> None:
-        self._do(self.outpost.on_connected(images=(), transfer=(), now_s=now_s()))
+        session = trust.session()
+        self._do(
+            self.outpost.on_connected(images=(), transfer=(), session=session, now_s=now_s())
+        )
 
     def _on_message(self, message: Message) -> None:
         self.heard.append(message)
@@ -110,7 +125,7 @@ class Node:
             self.channel.send(trust.prove(message, node=self.name, token=self._token))
             self._enrol()
         else:
-            assert isinstance(message, (Welcome, Grant, ToNode)), message
+            assert isinstance(message, (Welcome, TurnedAway, Grant, ToNode)), message
             self._do(self.outpost.on_line(message, now_s=now_s()))
 
     def _on_close(self, reason: str) -> None:
@@ -131,8 +146,11 @@ class Node:
                 self._do(self.outpost.on_event(StoreUp("127.0.0.1", 1), now_s=now_s()))
             elif isinstance(output, Deliver):
                 self.delivered.append((output.worker, output.message))
-            else:
-                assert not isinstance(output, HangUp), "no agent of these tests is fenced"
+            elif isinstance(output, Tell):
+                self.told.append(output.text)
+            elif isinstance(output, HangUp):
+                self.break_off()
+                self._loop.call_at(now_s() + TRIES_AGAIN_S, self.connect)
 
     def _set_timer(self, output: SetTimer) -> None:
         if (old := self._timers.pop(output.name, None)) is not None:
@@ -330,6 +348,44 @@ def test_the_hub_may_hang_up(loop: Loop, until: Until, stranger: MakeStranger) -
     until(lambda: bool(one.closed))
     assert [message.number for message in one.came if isinstance(message, Grant)] == [7]
     assert hq.coordinator.nodes.silent == {"a"}
+    hq.door.close()
+
+
+# --- two of one name ----------------------------------------------------------------------------
+
+
+def test_a_second_agent_of_a_name_does_not_touch_the_line_of_the_first(
+    loop: Loop, until: Until
+) -> None:
+    """Method: the second tries again and again. The first keeps its connection, and its ranks."""
+    hq = Headquarters(loop, nodes=1)
+    first = Node(loop, hq.address, "a")
+    until(lambda: len(first.plans()) == 2)
+    line = first.channel
+    second = Node(loop, hq.address, "a")
+    until(lambda: len(second.heard) >= 3)
+    assert {type(message) for message in second.heard} == {TurnedAway}
+    grants = first.grants()
+    until(lambda: first.grants() >= grants + 3)
+    assert first.channel is line
+    assert not first.closed
+    assert not second.spawned
+    assert hq.told == second.told
+    assert ["another agent has enrolled under this name" in text for text in hq.told] == [True]
+    hq.door.close()
+
+
+def test_a_second_agent_is_let_in_once_the_lease_of_the_first_is_over(
+    loop: Loop, until: Until
+) -> None:
+    hq = Headquarters(loop, nodes=1, lease_s=5 * BEAT_S)
+    first = Node(loop, hq.address, "a")
+    until(lambda: len(first.plans()) == 2)
+    second = Node(loop, hq.address, "a")
+    until(lambda: bool(second.heard))
+    first.end()
+    until(lambda: len(second.spawned) == 2)
+    assert not set(second.spawned) & set(first.spawned)
     hq.door.close()
 
 

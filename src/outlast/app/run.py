@@ -8,6 +8,7 @@ import platform
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from outlast.runtime.coordinator.launcher import Launcher, Surroundings
 from outlast.runtime.coordinator.saves import newest_start
 from outlast.runtime.coordinator.specs import Place, Script, Specs
 from outlast.runtime.ledger.store import Ledger
+from outlast.runtime.listener import meeting_address
 from outlast.runtime.loop import Loop
 from outlast.runtime.run_folder import RunFolder
 from outlast.runtime.tiers.vault import Vault, clean_stale, vault_folder
@@ -43,6 +45,7 @@ def main(argv: Sequence[str]) -> int:
             if isinstance(options, str):
                 print(options)
                 return 0
+            options = _with_meeting_address(options)
             folder, ledger = _open_folder(options, began_s, began_wall_s)
             end = _run(options, folder, ledger, zygote)
         except BaseException:
@@ -50,6 +53,13 @@ def main(argv: Sequence[str]) -> int:
             raise
     _say_end(end, folder)
     return end.exit_code
+
+
+def _with_meeting_address(options: RunOptions) -> RunOptions:
+    """Where workers meet, as an address that can be had: names are looked up here, once."""
+    meeting = options.meeting
+    address = meeting_address(meeting.master_addr or "127.0.0.1", meeting.master_port)
+    return replace(options, meeting=replace(meeting, master_addr=address))
 
 
 def _open_folder(options: RunOptions, began_s: float, began_wall_s: float) -> tuple[RunFolder, Ledger]:
@@ -126,7 +136,7 @@ def _prepare(
     specs = Specs(
         place=Place(folder.run, str(folder.path.resolve()), str(vault.folder)),
         script=Script(options.program.script, options.program.entry, options.program.args), workers=options.workers, role=options.meeting.role,
-        master=(options.meeting.master_addr or "127.0.0.1", options.meeting.master_port), max_restarts=options.meeting.max_restarts or 0, logs=logs,
+        master=(options.meeting.master_addr, options.meeting.master_port), max_restarts=options.meeting.max_restarts or 0, logs=logs,
         options={
             "checkpoint_every": options.checkpoints.every_steps or 0, "checkpoint_root": str(root.resolve()), "snapshot_every": options.snapshot_every,
         },

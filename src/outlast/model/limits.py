@@ -93,7 +93,7 @@ OOM_LOOK_S = 2.0  # the counters are read this often, and at each death
 
 # --- messages ----------------------------------------------------------------------------------------
 MESSAGE_MAX_BYTES = 1 << 20
-TRACEBACK_MAX_BYTES = 64 << 10
+TRACEBACK_MAX_BYTES = 64 << 10  # as it is written on the wire
 CHANNEL_BUFFER_MAX_BYTES = 8 << 20  # unsent to one peer
 CHANNEL_READ_BYTES = 64 << 10
 OBJECTS_PER_AGENT_COUNT = 16  # that a word to an agent and one from it leave behind, until they are acknowledged

@@ -11,6 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from operator import attrgetter
+from typing import Annotated
+
+# What may be cut where a message would be too long for the wire (model/shorten.py). All else stays.
+KEEP_END, KEEP_BEGINNING = "keep its end", "keep its beginning"
+Text = Annotated[str, KEEP_END]  # words for people; the end of a traceback says most
+Some = Annotated[tuple[int, ...], KEEP_BEGINNING]  # some of many, where one is enough to decide
 
 STORE, IMAGE = -1, -2  # among ranks that were not reached: the store that groups are built with, the transfer image
 
@@ -49,7 +55,7 @@ class Registered:
     way: str
     sharded: bool
     exact: bool
-    note: str
+    note: Text
     at_steps: bool = True
 
 
@@ -64,10 +70,10 @@ class Broke:
     generation: int
     step: int
     mechanism: str
-    error: str
-    traceback: str
+    error: Text
+    traceback: Text
     at_s: float
-    unreached: tuple[int, ...] = ()
+    unreached: Some = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +159,7 @@ class Checkpointed:
     file: str
     length: int
     checksum: str
-    error: str
+    error: Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +177,7 @@ class Refused:
     """The script or its input cannot work; the run stops with `error` and `exit_code`."""
 
     worker: int
-    error: str
+    error: Text
     exit_code: int
 
 
@@ -180,7 +186,7 @@ class Warned:
     """Something the user should know; shown once and kept in the ledger."""
 
     worker: int
-    text: str
+    text: Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +198,8 @@ class Pong:
     worker: int
     nonce: int
     collectives: int
-    where: str
-    cut_off: tuple[int, ...] = ()
+    where: Text
+    cut_off: Some = ()
 
 
 # --- coordinator to worker (through the agent) ---------------------------------------------------------
@@ -204,7 +210,7 @@ class Leave:
     """Generation `generation` is over: leave its collectives, stand still, send an Inventory."""
 
     generation: int
-    reason: str
+    reason: Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +270,7 @@ class Ping:
 class Stop:
     """Commit the step in flight, checkpoint if asked, leave run.steps everywhere at the same step, end."""
 
-    reason: str
+    reason: Text
     checkpoint: bool
 
 
@@ -286,7 +292,7 @@ class KillWorker:
     """SIGKILL to the worker's whole session. Its death is reported as any other."""
 
     worker: int
-    reason: str
+    reason: Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +300,7 @@ class TermWorker:
     """SIGTERM to a worker whose script makes no outlast call: it cannot be asked otherwise."""
 
     worker: int
-    reason: str
+    reason: Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +316,7 @@ class ToWorkers:
 class StartStore:
     """Start a store host; the agent answers StoreUp. `number` counts these orders: what is said of an older one is void."""
 
-    reason: str
+    reason: Text
     number: int
 
 
@@ -358,7 +364,7 @@ class WorkerExited:
     phase: str
     at_s: float
     fault_s: float | None
-    error: str
+    error: Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +376,7 @@ class WorkerHung:
     last_s: float
     deadline_s: float
     at_s: float
-    reason: str
+    reason: Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,8 +393,8 @@ class Stood:
     deadline_s: float | None
     stopped: bool
     collectives: int | None
-    where: str
-    cut_off: tuple[int, ...] = ()
+    where: Text
+    cut_off: Some = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,7 +426,7 @@ class Progress:
 @dataclass(frozen=True, slots=True)
 class WorkerFailedToStart:
     worker: int
-    error: str
+    error: Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,13 +440,13 @@ class StoreUp:
 
 @dataclass(frozen=True, slots=True)
 class StoreLost:
-    reason: str
+    reason: Text
     number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ZygoteLost:
-    reason: str
+    reason: Text
 
 
 # --- a line between an agent and the coordinator, where there are several nodes ------------------------------
@@ -473,8 +479,10 @@ class Images:
 
 @dataclass(frozen=True, slots=True)
 class Enrol:
-    """An agent at a new connection. `session` counts its beginnings: each has killed all that was there before.
+    """An agent at a new connection.
 
+    session   a random number that stands for this agent since it began; no other has the same
+    ended     the session that the same agent had before, if any: all that it housed then is dead
     capacity  ranks that the node has room for
     epoch     of the newest coordinator that it has obeyed, 0: none
     heard     newest number heard from that one
@@ -496,6 +504,17 @@ class Enrol:
     transfer: tuple[int, ...]
     script: str
     sent_s: float
+    ended: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TurnedAway:
+    """The coordinator's answer to an Enrol under a name that another session holds.
+
+    The agent may try again: it is let in once the lease of that session is over.
+    """
+
+    reason: Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -579,6 +598,6 @@ FromWorker = Hello | Parked | Registered | Broke | Inventory | Donated | Underwa
 ForWorker = Leave | Regroup | Ping | Stop
 ForAgent = StartWorker | KillWorker | TermWorker | ToWorkers | StartStore | AskStandings | Judged
 FromAgent = WorkerStarted | WorkerExited | WorkerHung | Standings | Progress | WorkerFailedToStart | StoreUp | StoreLost | ZygoteLost
-OnLine = Enrol | Welcome | Beat | Grant | FromNode | ToNode
+OnLine = Enrol | TurnedAway | Welcome | Beat | Grant | FromNode | ToNode
 BeforeLine = Challenge | Proof
 Message = FromWorker | ForWorker | ForAgent | FromAgent | OnLine | FromWorkers | Housed | Images | Stood | BeforeLine

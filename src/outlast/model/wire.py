@@ -12,13 +12,20 @@ from outlast.errors import CorruptError
 from outlast.model.codec import Codec
 from outlast.model.limits import MESSAGE_MAX_BYTES
 from outlast.model.messages import Message
+from outlast.model.shorten import shortened
 
 _CODEC = Codec(typing.get_args(Message))
 
 
 def encode(message: Message) -> bytes:
-    """One frame: length and JSON."""
+    """One frame: length and JSON. Texts are cut where it would be too long (model/shorten.py).
+
+    Raises CorruptError for a message that is too long even so.
+    """
     body = _CODEC.encode(message)
+    if len(body) > MESSAGE_MAX_BYTES:
+        fits = shortened(message, size_bytes=len(body), most_bytes=MESSAGE_MAX_BYTES)
+        body = _CODEC.encode(fits)
     if len(body) > MESSAGE_MAX_BYTES:
         raise CorruptError(f"a {type(message).__name__} of {len(body):,} bytes is over the limit of {MESSAGE_MAX_BYTES:,}")
     return len(body).to_bytes(4, "big") + body

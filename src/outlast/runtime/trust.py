@@ -1,4 +1,5 @@
-"""Who may speak on a connection: whoever knows the run's token, and proves it for a nonce that was never used before.
+"""Who speaks on a connection, and who may: those who know the run's token, and prove it for a nonce
+that was never used before.
 
 Stands against strangers, and against a proof that is said again. Not promised: secrecy (nothing is encrypted), or anything against somebody who can
 change what is on its way between two honest ends; the coordinator does not prove itself to the agent.
@@ -14,10 +15,16 @@ from outlast.model.messages import Challenge, Proof
 
 _PURPOSE = b"outlast: an agent enrols"
 _NONCE_BYTES = 32
+_SESSION_BITS = 62
 
 
 def challenge() -> Challenge:
     return Challenge(secrets.token_hex(_NONCE_BYTES))
+
+
+def session() -> int:
+    """Return what an agent is known by since it began: no two have the same, and none is 0."""
+    return secrets.randbits(_SESSION_BITS) + 1
 
 
 def prove(question: Challenge, *, node: str, token: bytes) -> Proof:

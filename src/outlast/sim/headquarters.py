@@ -11,7 +11,18 @@ from outlast.engine.hang import STEP_PHASES
 from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart
 from outlast.engine.protocol.hub import Hub
 from outlast.engine.protocol.lease import void_after_s
-from outlast.engine.protocol.outputs import End, FindCheckpoint, Line, Manifest, Output, Record, SetTimer, Tell, ToAgent
+from outlast.engine.protocol.outputs import (
+    End,
+    FindCheckpoint,
+    Line,
+    Manifest,
+    Output,
+    Record,
+    SetTimer,
+    Tell,
+    ToAgent,
+    TurnAway,
+)
 from outlast.engine.protocol.rebuild import Remembered
 from outlast.engine.protocol.state import Stage
 from outlast.engine.protocol.worker import State
@@ -172,6 +183,9 @@ class Headquarters:
         hub = self.hub
         if self.lives and hub is not None:
             self._heard(getattr(message, "message", message), told=node not in self._world.untold)
+            if isinstance(message, Enrol) and hub.turns_away(message, now_s=self._world.now_s):
+                self.led(lambda: hub.on_line(node, message, now_s=self._world.now_s))
+                return
             self._note_return(node, message)
             if isinstance(message, Enrol) and self.epoch == 1 and node not in self.coordinator.nodes:
                 self._only_enrolled.add(node)
@@ -429,6 +443,8 @@ class Headquarters:
                 self._see_store(order.message)
             world.verdicts.ordered(output.node, order)
             line.down(output.message)
+        elif isinstance(output, TurnAway):
+            world.line_to(output.node).down(output.message)
         elif isinstance(output, ToAgent):
             self._stores = output.message.number if isinstance(output.message, StartStore) else self._stores
             world.say(f"coordinator: {brief(output.message)}")
@@ -546,7 +562,7 @@ class Headquarters:
         self.hub = hub = self._hub()
         assert hub is not None, "a coordinator dies alone only where there are several nodes"
         world.say(f"a coordinator of epoch {self.epoch} comes")
-        self.led(lambda: hub.rebuild(now_s=world.now_s, nodes=tuple(remembered.nodes)))
+        self.led(lambda: hub.rebuild(now_s=world.now_s, nodes=remembered.nodes))
 
 
 def brief(message: object) -> str:

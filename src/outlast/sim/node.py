@@ -29,6 +29,7 @@ from outlast.engine.protocol.outputs import (
     Say,
     SetTimer,
     Spawn,
+    Tell,
     Terminate,
     ToCoordinator,
     Wake,
@@ -60,6 +61,7 @@ TYPICAL_S = {Phase.VOTE: 0.005, Phase.APPLY: 0.005, Phase.SNAPSHOT: 0.005, Phase
 BEAT, CHORUS = "beat", "chorus"  # the outpost's timers
 ROUNDING_S = 1e-9
 LOOKED_S, PINGS_KEPT = 2.0, 4
+SESSIONS = 1 << 53  # so many differ
 Script = Callable[["World", Process], Thread]
 
 
@@ -187,7 +189,12 @@ class Node:
             images = tuple(Images(rank, tuple(sorted(slots.values(), reverse=True))) for rank, slots in sorted(self.slots.items()) if slots)
             there = self._world.transfer
             transfer = there[:2] if there is not None and there[2] is self else ()
-            self.do(self.outpost.on_connected(images=images, transfer=transfer, now_s=self.now_s))
+            session = 1 + self._world.sessions.below(SESSIONS)
+            self.do(
+                self.outpost.on_connected(
+                    images=images, transfer=transfer, session=session, now_s=self.now_s
+                )
+            )
 
     def on_disconnected(self) -> None:
         self.still.agent.through(self._on_disconnected)
@@ -338,6 +345,8 @@ class Node:
             self._voices.spawns(output.worker)
             spawn = partial(self._spawn, output, self._boots)
             after(self._kernel.between(0.01, 0.03), lambda: self.still.kernel.through(spawn))
+        elif isinstance(output, Tell):
+            self._world.say(f"agent of {self.name}: {output.text}")
         elif isinstance(output, Terminate):
             self._terminate(self.processes.get(output.worker))
         else:

@@ -99,6 +99,7 @@ class World:
         self._links = Links(self.timeline, stream("links"), latency_s=options.latency_s)
         kernel, lines, clocks, standstills = stream("kernel"), stream("lines"), stream("clocks"), stream("standstills")
         self.store = Store(self, kernel)
+        self.sessions = Stream(seed, "sessions")
         self.paths = Paths(self.timeline, stream("paths"))
         self.collectives = Collectives(self.timeline, stream("collectives"), ranks=options.ranks, resume=_resume_if, paths=self.paths, turns=stream("turns"))
         self.disks = Disks(self, stream("disks"))

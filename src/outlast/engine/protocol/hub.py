@@ -3,20 +3,34 @@
 The `Coordinator` within knows nodes by name, and nothing of connections. `epoch` tells one coordinator of a run from the next: agents obey the highest.
 A node is counted out when its lease is void by the coordinator's clock, or when its agent says that it has begun anew.
 
+A name belongs to one session of an agent. Any other that enrols under it is turned away until the
+lease of that session is over, for nobody can know whether what it houses still runs.
+
 Sans-IO: methods take `now_s` of the coordinator's clock, seconds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from outlast.engine.protocol.coordinator import Coordinator
 from outlast.engine.protocol.lease import Alarm, LeaseBook, void_after_s
 from outlast.engine.protocol.lines import Inbox, Moved, Offset, Outbox, tells_time
-from outlast.engine.protocol.outputs import Line, Output, Record, ToAgent
+from outlast.engine.protocol.outputs import Line, Output, Record, Tell, ToAgent, TurnAway
 from outlast.engine.rare import rare
 from outlast.model import limits
-from outlast.model.messages import Beat, Enrol, ForAgent, FromNode, Grant, OnLine, ToNode, Welcome
+from outlast.model.messages import (
+    Beat,
+    Enrol,
+    ForAgent,
+    FromNode,
+    Grant,
+    OnLine,
+    ToNode,
+    TurnedAway,
+    Welcome,
+)
 
 
 @dataclass(slots=True)
@@ -43,14 +57,23 @@ class Hub:
         self._moved = Moved()
         self._alarm = Alarm("leases")  # one for all
         self._late = False  # it came so late that nobody was counted out
+        self._remembered: dict[str, int] = {}  # name -> the session that was in with the last one
+        self._remembered_until_s = 0.0  # their leases are over then
+        self._turned_away: dict[str, int] = {}  # name -> the newest session that people know of
 
     def start(self, *, now_s: float) -> list[Output]:
         """The first coordinator of a run."""
         return self.led(self.coordinator.start(now_s=now_s), now_s=now_s)
 
-    def rebuild(self, *, now_s: float, nodes: tuple[str, ...]) -> list[Output]:
-        """One after another that died: `nodes` had enrolled with that one, and may still go on."""
-        return self.led(self.coordinator.rebuild(now_s=now_s, nodes=nodes, patience_s=void_after_s(self._lease_s)), now_s=now_s)
+    def rebuild(self, *, now_s: float, nodes: Mapping[str, int]) -> list[Output]:
+        """Begin as the next coordinator after one that died.
+
+        `nodes` had enrolled with that one, and may still go on: their names, and their sessions.
+        """
+        patience_s = void_after_s(self._lease_s)
+        self._remembered, self._remembered_until_s = dict(nodes), now_s + patience_s
+        out = self.coordinator.rebuild(now_s=now_s, nodes=tuple(nodes), patience_s=patience_s)
+        return self.led(out, now_s=now_s)
 
     def on_disconnected(self, node: str) -> list[Output]:
         if node in self._seats:
@@ -107,6 +130,9 @@ class Hub:
             self._leases.heard(node, now_s=now_s)
             again = [Line(ToNode(number, seat.inbox.heard, now_s, order), node) for number, order in seat.outbox.kept()]
             return [Line(Welcome(self.epoch, seat.inbox.heard, self._lease_s, False, None), node), *again]
+        if self.turns_away(message, now_s=now_s):
+            return self._turn_away(message)
+        self._remembered.pop(node, None)
         out: list[Output] = []
         if seat is not None:
             rare("an agent has begun anew before its lease was void")
@@ -116,10 +142,37 @@ class Hub:
             return [*out, Line(Welcome(self.epoch, 0, self._lease_s, True, None), node)]
         seat = self._seats[node] = _Seat(message.session, message)
         self._leases.heard(node, now_s=now_s)
+        joined = {"node": node, "session": message.session}
         # Written down before the node may house anything: another coordinator has to know whom to wait for.
-        out.append(Record(self.coordinator.event(now_s, "node_joined", {"node": node}), at_once=True))
+        out.append(Record(self.coordinator.event(now_s, "node_joined", joined), at_once=True))
         out.append(Line(Welcome(self.epoch, 0, self._lease_s, False, self.coordinator.images_of(node)), node))
         return out + (self._take_in(seat, now_s - message.sent_s, now_s) if self.coordinator.adopts(node) else [])
+
+    def turns_away(self, enrol: Enrol, *, now_s: float) -> bool:
+        """Return whether another session holds the name, and may still have living processes."""
+        seat = self._seats.get(enrol.node)
+        if seat is not None:
+            holder: int | None = seat.session
+        elif now_s < self._remembered_until_s:
+            holder = self._remembered.get(enrol.node)
+        else:
+            holder = None
+        return holder is not None and holder not in (enrol.session, enrol.ended)
+
+    def _turn_away(self, enrol: Enrol) -> list[Output]:
+        rare("a second agent of a name is turned away")
+        reason = (
+            f"node {enrol.node}: another agent has enrolled under this name, and its lease is not"
+            " over. If that agent is gone, wait: this one is let in within"
+            f" {void_after_s(self._lease_s):.0f} s. If both are alive, give each agent a name of"
+            " its own"
+        )
+        answer: OnLine = TurnedAway(reason)
+        if enrol.housed:  # its ranks were given away: it has to kill them before anything else
+            answer = Welcome(self.epoch, 0, self._lease_s, True, None)
+        told = self._turned_away.get(enrol.node) == enrol.session
+        self._turned_away[enrol.node] = enrol.session
+        return [TurnAway(enrol.node, answer), *([] if told else [Tell(reason)])]
 
     def _take_in(self, seat: _Seat, by_s: float, now_s: float) -> list[Output]:
         """One that houses nothing is given nothing before it is heard again: its Enrol may be so old that its lease is over."""

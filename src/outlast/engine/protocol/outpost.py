@@ -1,7 +1,7 @@
 """An agent's end of its line: it enrols, asks for its lease, and kills what it houses when the lease is out.
 
     OUT ──connected──> ENROLLING ──Welcome──> IN ──lease out, or Welcome(afresh)──> FENCED ──all it housed is dead──> OUT
-                            └──────connection lost: the lease goes on──────┘
+     └─────TurnedAway──────┘└──────connection lost: the lease goes on──────┘
 
 A lost connection is a delay: what was not acknowledged is said again. A coordinator of a higher epoch is told what the agent houses (`Housed`),
 and obeyed from then on; one of a lower epoch is hung up on. Times are of the agent's own clock, seconds.
@@ -19,7 +19,16 @@ from outlast.engine.protocol.chorus import Chorus
 from outlast.engine.protocol.lease import Alarm, Lease
 from outlast.engine.protocol.lines import Inbox, Offset, Outbox, rebased
 from outlast.engine.protocol.members import said_before
-from outlast.engine.protocol.outputs import HangUp, Kill, Line, Output, SetTimer, ToCoordinator, Wipe
+from outlast.engine.protocol.outputs import (
+    HangUp,
+    Kill,
+    Line,
+    Output,
+    SetTimer,
+    Tell,
+    ToCoordinator,
+    Wipe,
+)
 from outlast.engine.rare import rare
 from outlast.model import limits
 from outlast.model.messages import (
@@ -51,6 +60,7 @@ from outlast.model.messages import (
     StoreUp,
     ToNode,
     ToWorkers,
+    TurnedAway,
     Underway,
     Welcome,
     WorkerExited,
@@ -109,7 +119,9 @@ class Outpost:
         self.epoch = 0
         self._capacity = capacity
         self._beat_s = beat_s
-        self._session = 1
+        self._session = 0  # it has not begun yet
+        self._ended = 0  # the session before
+        self._turned_away = ""  # why, as far as people know
         self._connected = False
         self._in = False  # welcomed over this connection
         self.fenced = False
@@ -129,27 +141,38 @@ class Outpost:
 
     # --- the line --------------------------------------------------------------------------------------------
 
-    def on_connected(self, *, images: tuple[Images, ...], transfer: tuple[int, ...], now_s: float) -> list[Output]:
-        """`images` and `transfer`: what lies sealed in the vault."""
+    def on_connected(
+        self, *, images: tuple[Images, ...], transfer: tuple[int, ...], session: int, now_s: float
+    ) -> list[Output]:
+        """Enrol over a new connection.
+
+        `images` and `transfer` say what lies sealed in the vault. `session` is a random number that
+        was never given before: the agent is known by it if it begins with this connection.
+        """
         self._connected, self._in = True, False
-        return [*self._look_at_lease(now_s), *self._enrol(images, transfer, now_s)]
+        return [*self._look_at_lease(now_s), *self._enrol(images, transfer, session, now_s)]
 
     def on_disconnected(self) -> list[Output]:
         self._connected = self._in = False
         return []
 
-    def _enrol(self, images: tuple[Images, ...], transfer: tuple[int, ...], now_s: float) -> list[Output]:
+    def _enrol(
+        self, images: tuple[Images, ...], transfer: tuple[int, ...], session: int, now_s: float
+    ) -> list[Output]:
         if not self._connected or self._in or (self.fenced and self._living()):
             return []
-        if self.fenced:
-            self._begin_anew()
+        if self.fenced or not self._session:
+            self._begin(session)
         out = self._sing(now_s)
         self._enrolled_s, self._enrolled_with = now_s, self._outbox.number
         housed = tuple(house.standing() for house in self._houses.values())
         heard = self._inbox.heard
         sealed = {one.rank: one.steps for one in images}
         told = tuple(Images(rank, sealed.get(rank, ()), self._committed.get(rank, 0)) for rank in sorted({*sealed, *self._committed}))
-        enrol = Enrol(self.node, self._session, self._capacity, self.epoch, heard, self._step, self._store, housed, told, transfer, self._script, now_s)
+        enrol = Enrol(
+            self.node, self._session, self._capacity, self.epoch, heard, self._step, self._store,
+            housed, told, transfer, self._script, now_s, self._ended,
+        )  # fmt: skip
         return [*out, Line(enrol)]
 
     def on_line(self, message: OnLine, *, now_s: float) -> list[Output]:
@@ -158,6 +181,8 @@ class Outpost:
     def _take(self, message: OnLine, now_s: float) -> list[Output]:
         if isinstance(message, Welcome):
             return self._on_welcome(message, now_s)
+        if isinstance(message, TurnedAway):
+            return self._on_turned_away(message)
         if not self._in or not isinstance(message, (Grant, ToNode)):
             rare("an order before the agent is let in")
             return []
@@ -205,13 +230,18 @@ class Outpost:
                 rare("something was said between enrolling and the welcome")
                 self._outbox.put(said)
             self.agent.reports_again()
-        self.epoch, self._in = message.epoch, True
+        self.epoch, self._in, self._turned_away = message.epoch, True, ""
         self._outbox.acknowledged(message.heard)
         self.lease.begins(asked_s=self._enrolled_s, lease_s=message.lease_s)
         again: list[Output] = [Line(FromNode(number, self._inbox.heard, now_s, said)) for number, said in self._outbox.kept()]
         if message.keep is not None:
             again = [Wipe(message.keep), *again]
         return [*again, *self._alarm.at(self.lease.until_s), *self.on_timer(now_s=now_s, name="beat")]
+
+    def _on_turned_away(self, message: TurnedAway) -> list[Output]:
+        """The driver connects again after a while. People are told once, not at each try."""
+        told, self._turned_away = self._turned_away, message.reason
+        return [*([] if told == message.reason else [Tell(message.reason)]), HangUp()]
 
     def on_timer(self, *, now_s: float, name: str) -> list[Output]:
         if name == "lease":
@@ -255,9 +285,10 @@ class Outpost:
     def _check_empty(self) -> list[Output]:
         return [HangUp()] if self.fenced and not self._living() else []  # the driver connects again, and the agent enrols as new
 
-    def _begin_anew(self) -> None:
+    def _begin(self, session: int) -> None:
+        """All that it housed before is dead, if it ever housed anything."""
         self.fenced = False
-        self._session += 1
+        self._ended, self._session = self._session, session
         self._step, self._store = 0, None
         self._houses.clear()
         self._chorus = Chorus()

@@ -32,6 +32,17 @@ class HangUp:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnAway:
+    """Send `message` over the connection that an Enrol came over, and close that connection.
+
+    The line of `node` stays that of the session that is in. This is the first of the outputs.
+    """
+
+    node: str
+    message: OnLine
+
+
+@dataclass(frozen=True, slots=True)
 class Wipe:
     """What lies in the vault counts no more, but for the images of `keep`."""
 
@@ -152,6 +163,7 @@ class Answer:
 
 
 Output = (
-    ToAgent | Line | HangUp | Wipe | ToCoordinator | Deliver | Spawn | Kill | Terminate | HostStore
-    | SetTimer | Record | Manifest | FindCheckpoint | Tell | End | Say | Wake | Plan | Answer
+    ToAgent | Line | HangUp | TurnAway | Wipe | ToCoordinator | Deliver | Spawn | Kill | Terminate
+    | HostStore | SetTimer | Record | Manifest | FindCheckpoint | Tell | End | Say | Wake | Plan
+    | Answer
 )  # fmt: skip

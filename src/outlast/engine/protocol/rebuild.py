@@ -44,7 +44,8 @@ from outlast.model.terms import Mechanism
 @dataclass(slots=True)
 class Remembered:
     """What the ledger tells a coordinator that comes after another. `outlast`, `sharded`: what is known of the script; `homes`: rank -> node;
-    `end`: what the run is to end with, at once or after the step in flight; `nodes`: those that were in; `interruptions`: by id;
+    `end`: what the run is to end with, at once or after the step in flight;
+    `nodes`: those that were in, each with its session; `interruptions`: by id;
     `checkpoint`: step and folder of the newest that was written; `lived`: where each rank did; `acted`: what came of the policy.
     """
 
@@ -56,7 +57,7 @@ class Remembered:
     end: End | None = None
     ends_at_once: bool = False
     ends_by_signal: bool = False
-    nodes: dict[str, None] = field(default_factory=dict)
+    nodes: dict[str, int] = field(default_factory=dict)
     interruptions: dict[int, Interruption] = field(default_factory=dict)
     checkpoint: tuple[int, str] = (0, "")
     lived: Whereabouts = field(default_factory=Whereabouts)
@@ -86,7 +87,7 @@ class Remembered:
         elif event.kind == "checkpoint":
             self.checkpoint = max(self.checkpoint, (typing.cast(int, event.data["step"]), str(event.data["folder"])))
         elif event.kind == "node_joined":
-            self.nodes[str(event.data["node"])] = None
+            self.nodes[str(event.data["node"])] = typing.cast(int, event.data["session"])
         elif event.kind == "node_lost":
             self.nodes.pop(str(event.data["node"]), None)
         else:

@@ -1,7 +1,8 @@
 """Where the lines of several nodes come in: a listening socket, and one `Channel` for each agent that has enrolled.
 
     accepted ──(Challenge ──Proof──>) Enrol──> on its line ──broken, replaced or hung up on──> gone
-        └──anything else, or nothing for DOOR_WAIT_S──> closed, and told why
+        ├──anything else, or nothing for DOOR_WAIT_S──> closed, and told why
+        └──Enrol under the name of another session that is in──> answered and closed
 
 It decides nothing: what arrives goes to the `Hub`, whose lines and hang-ups it carries out. All other outputs are its owner's, who hands in what his own
 calls of the hub (`start`, `rebuild`, `on_timer`, `led`) lead to through `carry_out`.
@@ -20,7 +21,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from outlast.engine.protocol.hub import Hub
-from outlast.engine.protocol.outputs import HangUp, Line, Output, Tell
+from outlast.engine.protocol.outputs import HangUp, Line, Output, Tell, TurnAway
 from outlast.errors import UsageError
 from outlast.model import limits
 from outlast.model.messages import Beat, Challenge, Enrol, FromNode, Message, Proof
@@ -29,6 +30,7 @@ from outlast.model.wire import encode
 from outlast.runtime import trust
 from outlast.runtime.channel import Channel
 from outlast.runtime.clock import now_s
+from outlast.runtime.listener import listen_at
 from outlast.runtime.loop import Loop, Timer
 
 
@@ -195,7 +197,19 @@ class Door:
             visitor.question, visitor.node = None, message.node
 
     def _on_enrol(self, visitor: _Visitor, message: Enrol) -> None:
-        """The older connection of the same node, if there is one, is dead, or about to be: the newer one takes its place."""
+        """The older connection of an agent, if there is one, is dead, or about to be: the newer one
+        takes its place.
+
+        That holds for connections of one agent. Another agent of the same name is turned away, and
+        the line stays as it is.
+        """
+        outputs = self._hub.on_line(message.node, message, now_s=now_s())
+        if outputs and isinstance(outputs[0], TurnAway):
+            visitor.channel.send(outputs[0].message)
+            visitor.channel.close()
+            self._gone(visitor)
+            self.carry_out(outputs[1:])
+            return
         visitor.patience.cancel()
         self._no_stranger(visitor)
         older = self._lines.get(message.node)
@@ -203,7 +217,7 @@ class Door:
             older.channel.close()
         visitor.node, visitor.enrolled = message.node, True
         self._lines[message.node] = visitor
-        self.carry_out(self._hub.on_line(message.node, message, now_s=now_s()))
+        self.carry_out(outputs)
 
     # --- who goes ------------------------------------------------------------------------------------------
 
@@ -263,17 +277,15 @@ def collect_seldom(peers: int) -> None:
 
 def _listening(host: str, port: int, peers: int) -> socket.socket:
     try:
-        family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
+        ipaddress.ip_address(host)
     except ValueError:
-        raise UsageError(f"{host!r} is no address to listen on", hint="give an IPv4 or IPv6 address of this machine, like 10.0.0.1 or ::1") from None
-    listener = socket.socket(family, socket.SOCK_STREAM)
+        hint = "give an IPv4 or IPv6 address of this machine, like 10.0.0.1 or ::1"
+        raise UsageError(f"{host!r} is no address to listen on", hint=hint) from None
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # another coordinator may come to this port at once
-        listener.bind((host, port))
-        listener.listen(max(peers, 128))
+        listener = listen_at(host, port, backlog=max(peers, 128))
     except (OSError, OverflowError) as error:
-        listener.close()
-        raise UsageError(f"cannot listen on {host} port {port}: {error}", hint="give another address or port; port 0 takes one that is free") from None
+        hint = "give another address or port; port 0 takes one that is free"
+        raise UsageError(f"cannot listen on {host} port {port}: {error}", hint=hint) from None
     listener.setblocking(False)
     return listener
 

@@ -87,8 +87,9 @@ class Specs:
         env = worker_environment(os.environ, identity, rank=rank, local_rank=rank, attempt=attempt, error_file=self._error_files[order.worker])
         if not {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"} & set(env):
             env["TORCH_FR_BUFFER_SIZE"] = str(limits.FLIGHT_RECORDER_ENTRIES)
-        if self._store[0] == "127.0.0.1":
-            env.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else gloo asks for this machine's name, at each group
+        # All ranks are on this node: nobody else has to reach gloo's sockets. Without this gloo
+        # looks this machine's name up for each group, and listens on the interface it finds.
+        env.setdefault("GLOO_SOCKET_IFNAME", "lo")
         return self._spec(order.worker, order.kind, order.rank, order.generation, attempt, env, self._options)
 
     def store(self, number: int) -> ChildSpec:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import functools
 import gc
 import io
 import os
@@ -30,6 +31,7 @@ from torch.distributed import HashStore, PrefixStore, Store, TCPStore, distribut
 
 from outlast.model.limits import GROUP_CONNECT_S, GROUP_LET_GO_S, GROUP_POLL_S
 from outlast.runtime.linux import flush_c_streams
+from outlast.runtime.listener import listen_at
 from outlast.runtime.worker.wake import SocketWatch, open_sockets
 
 _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
@@ -55,9 +57,26 @@ class Group:
 
 
 def serve(host: str = "127.0.0.1", port: int = 0) -> TCPStore:
-    """Host the store in this process; port 0: any free one (`.port`). Turns DNS off here: call it where nothing else needs it."""
+    """Host the store in this process, at `host` and nowhere else; port 0 takes any free one (`.port`).
+
+    A store obeys whoever reaches it: they can list, delete and write its keys. Left to itself torch
+    listens on every interface, whatever `host` says, so it is handed a socket that is bound already.
+
+    This turns DNS off in the whole process: call it where nothing else needs DNS.
+    Raises OSError if the address cannot be had.
+    """
     os.environ["RES_OPTIONS"] = "attempts:0"
-    return TCPStore(host, port, is_master=True, wait_for_workers=False)
+    listener = listen_at(host, port)
+    port = listener.getsockname()[1]
+    store = functools.partial(
+        TCPStore, host, port, is_master=True, wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+    )  # fmt: skip
+    try:
+        with _without_complaint(b"does not support initialization with an listen fd"):
+            return store()
+    except NotImplementedError:  # torch 2.6: only its older server takes a socket
+        return store(use_libuv=False)
 
 
 def connect(host: str, port: int, timeout_s: float, watch: SocketWatch | None = None) -> TCPStore:
@@ -73,19 +92,26 @@ def connect(host: str, port: int, timeout_s: float, watch: SocketWatch | None = 
 @contextlib.contextmanager
 def _no_dns() -> Iterator[None]:
     """Names are looked up in files only, on this thread. Nothing changes where libc is not glibc."""
-    read_options = getattr(ctypes.CDLL(None), "__res_init", None)
-    before = os.environ.get("RES_OPTIONS")
-    os.environ["RES_OPTIONS"] = "attempts:0"
+    read_options = getattr(ctypes.CDLL(None), "__res_init", lambda: None)
     try:
-        if read_options is not None:
+        with _environment("RES_OPTIONS", "attempts:0"):
             read_options()
+            yield
+    finally:
+        read_options()
+
+
+@contextlib.contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    """The variable has this value meanwhile."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
         yield
     finally:
-        os.environ.pop("RES_OPTIONS")
+        os.environ.pop(name)
         if before is not None:
-            os.environ["RES_OPTIONS"] = before
-        if read_options is not None:
-            read_options()
+            os.environ[name] = before
 
 
 @contextlib.contextmanager
@@ -135,7 +161,9 @@ def solo(*, backend: str = "gloo") -> Group:
     """A default group of this process alone, for spares: nothing done in it communicates."""
     assert not dist.is_initialized(), "destroy the old group first"
     group = Group(-1, 0, 1, backend, sys.excepthook, None)
-    _initialise(HashStore(), group, GROUP_CONNECT_S)
+    # Else gloo looks this machine's name up, and listens on the interface that it finds.
+    with _environment("GLOO_SOCKET_IFNAME", "lo"):
+        _initialise(HashStore(), group, GROUP_CONNECT_S)
     return group
 
 

@@ -24,6 +24,7 @@ from outlast.model import limits
 from outlast.model.beacon import Beacon, pack_into
 from outlast.model.booking import Book
 from outlast.model.messages import ForWorker, Hello, Message, Parked, Pong, Refused, Regroup, Warned
+from outlast.model.shorten import end_of
 from outlast.model.terms import Cause, Phase
 from outlast.model.texts import cut_at_word
 from outlast.runtime import clock
@@ -230,9 +231,8 @@ def one_line(error: BaseException) -> str:
 
 
 def cut(text: str) -> str:
-    """A traceback that fits a message: its end says most."""
-    data = text.encode("utf-8", "replace")
-    return text if len(data) <= limits.TRACEBACK_MAX_BYTES else "...\n" + data[-limits.TRACEBACK_MAX_BYTES :].decode("utf-8", "replace")
+    """Return as much of a traceback's end as a message may carry: its end says most."""
+    return end_of(text, limits.TRACEBACK_MAX_BYTES)
 
 
 def _nothing() -> None:

@@ -1,6 +1,8 @@
 """The process that holds the TCPStore: it outlives the ranks, and the launcher imports no torch.
 
-options: host (default 127.0.0.1), port (default 0: any free one). It says StoreUp and lives until its channel closes.
+options: host (default 127.0.0.1), port (default 0: any free one). It says StoreUp and lives until
+its channel closes. It listens at `host` alone: whoever can connect there can change every key.
+On 127.0.0.1 those are the processes of this machine, of other users too.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ def serve(spec: ChildSpec, channel_fd: int) -> int:
     channel = BlockingChannel(socket.socket(fileno=channel_fd))
     try:
         store = groups.serve(host, port)  # without DNS: a lost answer would stall every rank for 5 s
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         print(f"outlast: no store on {host}:{port}: {str(error).splitlines()[0]}", file=sys.stderr)
         return 1
     channel.send(StoreUp(host=host, port=store.port))

@@ -1,0 +1,47 @@
+"""Listening TCP sockets that are bound to one address of this machine."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+from outlast.errors import UsageError
+
+
+def listen_at(host: str, port: int, *, backlog: int = socket.SOMAXCONN) -> socket.socket:
+    """Return a socket that listens at `host` and nowhere else; port 0 takes any free one.
+
+    `host` is an address or a name. Of a name's addresses the first of IPv4 is taken, else the first.
+    Raises OSError or OverflowError where the address or the port cannot be had.
+    """
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    found.sort(key=lambda one: one[0] != socket.AF_INET)
+    family, kind, protocol, _, (address, _, *rest) = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        # Connections of whoever listened there before may linger for minutes after its end.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address, port, *rest))
+        listener.listen(backlog)
+    except (OSError, OverflowError):
+        listener.close()
+        raise
+    return listener
+
+
+def meeting_address(host: str, port: int) -> str:
+    """Return the numeric address of `host`, at which a run's workers can meet on `port`.
+
+    Raises UsageError where this machine cannot listen there, and for a wildcard: whoever reaches a
+    run's store can change it, and a wildcard lets every network reach it.
+    """
+    hint = "leave --master-addr and --master-port away, or give an address of this machine"
+    try:
+        with listen_at(host.strip("[]"), port) as listener:
+            address = str(listener.getsockname()[0])
+    except (OSError, OverflowError) as error:
+        said = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"workers cannot meet at {host} port {port}: {said}", hint=hint) from None
+    if ipaddress.ip_address(address.partition("%")[0]).is_unspecified:
+        raise UsageError(f"--master-addr {host}: every network could reach the run", hint=hint)
+    return address

@@ -1,0 +1,365 @@
+"""One name belongs to one session of one agent: two agents of a name never hold a lease at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlast.engine.protocol.agent import Agent
+from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart
+from outlast.engine.protocol.hub import Hub
+from outlast.engine.protocol.lease import void_after_s
+from outlast.engine.protocol.outpost import Outpost
+from outlast.engine.protocol.outputs import (
+    HangUp,
+    HostStore,
+    Kill,
+    Line,
+    Output,
+    Record,
+    SetTimer,
+    Spawn,
+    Tell,
+    TurnAway,
+)
+from outlast.engine.protocol.rebuild import Remembered
+from outlast.model.messages import (
+    Enrol,
+    Hello,
+    Housed,
+    OnLine,
+    StoreUp,
+    TurnedAway,
+    Welcome,
+    WorkerExited,
+    WorkerStarted,
+)
+
+LEASE_S = 6.0
+VOID_S = void_after_s(LEASE_S)
+TWO = (0, 1)
+
+
+@dataclass
+class Twin:
+    """An agent; another one may have its name. `running`: workers that it has started."""
+
+    outpost: Outpost
+    connected: bool = False
+    running: set[int] = field(default_factory=set)
+    ever_ran: set[int] = field(default_factory=set)
+    heard: list[OnLine] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+    timers: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def lent_until_s(self) -> float:
+        return self.outpost.lent_until_s
+
+    def turned_away(self) -> bool:
+        return bool(self.heard) and isinstance(self.heard[-1], TurnedAway)
+
+
+class Pair:
+    """Two agents of one name, "a", and the coordinator of a run of one rank that needs one node.
+
+    What is said arrives at once. As at the coordinator's door, the newest connection of the agent
+    that is let in is the line of its node.
+    """
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.sessions: Iterator[int] = count(1_000)
+        self.twins = tuple(
+            Twin(Outpost(Agent(now_s=100.0, alone=False), node="a", capacity=1, beat_s=1.0))
+            for _ in TWO
+        )
+        self.line: Twin | None = None
+        self.records: list[Any] = []
+        self.told: list[str] = []
+        self.epoch = 0
+        self.timers: dict[str, float] = {}
+        self.comes_anew()
+
+    # --- what may happen ---
+
+    def connects(self, which: int) -> Twin:
+        twin = self.twins[which]
+        if not twin.connected:
+            twin.connected = True
+            session = next(self.sessions)
+            told = {"images": (), "transfer": (), "session": session}
+            self._agent_does(twin, twin.outpost.on_connected(**told, now_s=self.now_s))
+        return twin
+
+    def is_cut(self, which: int) -> None:
+        twin = self.twins[which]
+        if twin.connected:
+            twin.connected = False
+            if self.line is twin:
+                self.line = None
+                self._hub_does(self.hub.on_disconnected("a"), twin)
+            self._agent_does(twin, twin.outpost.on_disconnected())
+
+    def ends(self, which: int) -> None:
+        """The agent's process is killed, its workers die with it, and a new one is started."""
+        self.is_cut(which)
+        twin = self.twins[which]
+        twin.outpost = Outpost(Agent(now_s=self.now_s), node="a", capacity=1, beat_s=1.0)
+        twin.running.clear()
+        twin.timers.clear()
+
+    def comes_anew(self) -> None:
+        """The coordinator, for the first time or after it died. It knows what was written down."""
+        for which in TWO:
+            self.is_cut(which)
+        remembered = Remembered()
+        for record in self.records:
+            remembered.take(record)
+        self.epoch += 1
+        self.timers.clear()
+        options = CoordinatorOptions(
+            1, Restart(), nodes=1, generation=remembered.generation, first_worker=100 * self.epoch
+        )
+        self.hub = Hub(Coordinator(options=options), epoch=self.epoch, lease_s=LEASE_S)
+        self.hub.coordinator.remember(remembered)
+        began = (
+            self.hub.start(now_s=self.now_s)
+            if self.epoch == 1
+            else self.hub.rebuild(now_s=self.now_s, nodes=remembered.nodes)
+        )
+        self._hub_does(began, None)
+
+    def waits(self, for_s: float) -> None:
+        """Timers ring in their order, a moment after they are due."""
+        until_s = self.now_s + for_s
+        while due := [
+            (at_s, name, owner)
+            for owner in (None, *TWO)
+            for name, at_s in self._timers_of(owner).items()
+            if at_s <= until_s
+        ]:
+            at_s, name, owner = min(due, key=lambda one: one[:2])
+            self.now_s = max(self.now_s, at_s)
+            del self._timers_of(owner)[name]
+            if owner is None:
+                self._hub_does(self.hub.on_timer(now_s=self.now_s, name=name), None)
+            else:
+                twin = self.twins[owner]
+                self._agent_does(twin, twin.outpost.on_timer(now_s=self.now_s, name=name))
+            self.holds()
+        self.now_s = until_s
+
+    def holds(self) -> None:
+        """The fence: no two agents have a lease, and no two run a worker that may act."""
+        lent = [twin for twin in self.twins if twin.lent_until_s > self.now_s]
+        assert len(lent) <= 1, f"both hold a lease at {self.now_s}"
+        assert sum(bool(twin.running) for twin in lent) <= 1
+        for twin in self.twins:
+            assert not twin.running or twin in lent, "processes outlive their lease"
+
+    # --- how it comes about ---
+
+    def _timers_of(self, owner: int | None) -> dict[str, float]:
+        return self.timers if owner is None else self.twins[owner].timers
+
+    def _agent_does(self, twin: Twin, outputs: list[Output]) -> None:
+        for output in outputs:
+            if isinstance(output, Line) and twin.connected:
+                self._hub_hears(twin, output.message)
+            elif isinstance(output, SetTimer):
+                _set(twin.timers, output)
+            elif isinstance(output, Spawn):
+                twin.running.add(output.worker)
+                twin.ever_ran.add(output.worker)
+                started = WorkerStarted(output.worker, 1, "a", self.now_s)
+                self._agent_does(twin, twin.outpost.on_event(started, now_s=self.now_s))
+                hello = Hello(output.worker, 1)
+                self._agent_does(twin, twin.outpost.on_worker(hello, now_s=self.now_s))
+            elif isinstance(output, Kill) and output.worker in twin.running:
+                twin.running.discard(output.worker)
+                at_s = self.now_s
+                gone = WorkerExited(
+                    output.worker, 1, None, 9, False, 0, (), (), "body", at_s, at_s, ""
+                )
+                self._agent_does(twin, twin.outpost.on_event(gone, now_s=at_s))
+            elif isinstance(output, HostStore):
+                up = StoreUp("127.0.0.1", 1)
+                self._agent_does(twin, twin.outpost.on_event(up, now_s=self.now_s))
+            elif isinstance(output, Tell):
+                twin.told.append(output.text)
+            elif isinstance(output, HangUp):
+                self.is_cut(self.twins.index(twin))
+
+    def _hub_hears(self, twin: Twin, message: OnLine) -> None:
+        outputs = self.hub.on_line("a", message, now_s=self.now_s)
+        if isinstance(message, Enrol) and not (outputs and isinstance(outputs[0], TurnAway)):
+            other, self.line = self.line, twin
+            if other is not None and other is not twin:
+                other.connected = False
+                self._agent_does(other, other.outpost.on_disconnected())
+        self._hub_does(outputs, twin)
+
+    def _hub_does(self, outputs: list[Output], visitor: Twin | None) -> None:
+        for output in outputs:
+            if isinstance(output, TurnAway) and visitor is not None:
+                self._agent_hears(visitor, output.message)
+                self.is_cut(self.twins.index(visitor))
+            elif isinstance(output, Line) and self.line is not None:
+                self._agent_hears(self.line, output.message)
+            elif isinstance(output, SetTimer):
+                _set(self.timers, output)
+            elif isinstance(output, Record):
+                self.records.append(output.record)
+            elif isinstance(output, Tell):
+                self.told.append(output.text)
+
+    def _agent_hears(self, twin: Twin, message: OnLine) -> None:
+        twin.heard.append(message)
+        self._agent_does(twin, twin.outpost.on_line(message, now_s=self.now_s))
+
+
+def _set(timers: dict[str, float], order: SetTimer) -> None:
+    timers.pop(order.name, None)
+    if order.at_s is not None:
+        timers[order.name] = order.at_s
+
+
+@pytest.fixture
+def pair() -> Pair:
+    """The first of the two is in, and houses the rank."""
+    one = Pair()
+    assert one.connects(0).running == {100}
+    return one
+
+
+# --- two that live ------------------------------------------------------------------------------
+
+
+def test_a_second_agent_of_a_name_is_turned_away_and_told_why(pair: Pair) -> None:
+    second = pair.connects(1)
+    assert second.turned_away()
+    assert not second.connected
+    assert pair.told == second.told
+    (said,) = second.told
+    for words in ("node a: another agent has enrolled under this name", "within 7 s", "of its own"):
+        assert words in said
+
+
+def test_it_may_try_again_and_people_are_told_once(pair: Pair) -> None:
+    for _ in range(3):
+        assert pair.connects(1).turned_away()
+        pair.waits(0.5)
+    assert len(pair.told) == len(pair.twins[1].told) == 1
+
+
+def test_the_first_agent_does_not_notice_the_second(pair: Pair) -> None:
+    """Method: its connection breaks, and the second tries to come in before the first is back."""
+    pair.is_cut(0)
+    assert pair.connects(1).turned_away()
+    first = pair.connects(0)
+    assert [one.afresh for one in first.heard if isinstance(one, Welcome)] == [False, False]
+    pair.waits(3 * VOID_S)
+    assert first.ever_ran == first.running == {100}
+    assert not pair.twins[1].ever_ran
+    pair.holds()
+
+
+def test_a_second_agent_that_houses_processes_is_told_to_kill_them(pair: Pair) -> None:
+    """It cannot have been in: whatever it houses is no part of the run."""
+    housed = Housed(7, 0, "rank", 77, None, (), False, None)
+    enrol = Enrol("a", 9, 1, 1, 0, 0, None, (housed,), (), (), "", pair.now_s)
+    away, *_ = pair.hub.on_line("a", enrol, now_s=pair.now_s)
+    assert away == TurnAway("a", Welcome(1, 0, LEASE_S, True, None))
+
+
+# --- who comes after one that is gone -----------------------------------------------------------
+
+
+def test_an_agent_that_was_started_again_waits_for_the_old_lease(pair: Pair) -> None:
+    pair.ends(0)
+    assert pair.connects(0).turned_away()
+    pair.waits(VOID_S - 0.5)
+    assert pair.connects(0).turned_away()
+    pair.waits(1.0)
+    again = pair.connects(0)
+    assert again.outpost.is_in
+    pair.waits(1.0)
+    assert len(again.running) == 1
+
+
+def test_an_agent_that_has_killed_all_need_not_wait(pair: Pair) -> None:
+    """Its lease is over by its own clock before it is by the coordinator's."""
+    pair.is_cut(0)
+    pair.waits(LEASE_S + 0.1)
+    first = pair.twins[0]
+    assert first.ever_ran == {100}
+    assert not first.running
+    assert pair.connects(0).outpost.is_in
+    assert pair.told == ["node a has begun anew"]
+    pair.waits(1.0)
+    assert len(first.running) == 1
+
+
+def test_the_first_is_turned_away_once_the_second_has_its_name(pair: Pair) -> None:
+    pair.is_cut(0)
+    pair.waits(VOID_S + 0.1)
+    assert pair.connects(1).running
+    assert pair.connects(0).turned_away()
+    pair.holds()
+
+
+def test_a_new_coordinator_knows_which_session_was_in(pair: Pair) -> None:
+    """The second agent is there before the first, which has the rank and goes on with it."""
+    pair.comes_anew()
+    assert pair.connects(1).turned_away()
+    first = pair.connects(0)
+    assert first.running == first.ever_ran == {100}
+    assert not pair.twins[1].ever_ran
+    pair.holds()
+
+
+def test_a_new_coordinator_lets_another_in_once_the_lease_is_over(pair: Pair) -> None:
+    pair.comes_anew()
+    pair.waits(VOID_S - 0.1)
+    assert pair.connects(1).turned_away()
+    pair.waits(0.2)
+    assert len(pair.connects(1).running) == 1
+    assert not pair.twins[0].running
+
+
+# --- whatever happens ---------------------------------------------------------------------------
+
+ACTS = st.one_of(
+    st.tuples(st.sampled_from(["connects", "is_cut", "ends"]), st.sampled_from(TWO)),
+    st.tuples(st.just("waits"), st.sampled_from([0.1, 1.0, LEASE_S - 0.1, LEASE_S + 0.1, VOID_S])),
+    st.tuples(st.just("comes_anew")),
+)
+
+
+@given(st.lists(ACTS, max_size=25))
+def test_two_agents_of_a_name_never_hold_a_lease_at_once(course: list[tuple[Any, ...]]) -> None:
+    """Connections break, agents and the coordinator end and come again, in a drawn order."""
+    pair = Pair()
+    for name, *arguments in course:
+        getattr(pair, name)(*arguments)
+        pair.holds()
+
+
+def test_sooner_or_later_one_of_two_is_in() -> None:
+    """Both try again and again, as their drivers do; the one that is in goes away for ever."""
+    pair = Pair()
+    for which in (0, 1):
+        for _ in range(20):
+            for other in range(which, 2):
+                pair.connects(other)
+            pair.waits(0.5)
+        assert pair.twins[which].running, "it is in"
+        assert sum("another agent has enrolled" in text for text in pair.told) == 1
+        pair.ends(which)
