@@ -132,6 +132,24 @@ def test_a_flipped_byte_in_slot_or_seal_is_refused_and_the_other_step_stays(vaul
     assert value(vault, 1) == 1
 
 
+def test_two_images_of_one_step_are_both_given_and_a_damaged_one_is_not(vault: Vault, folder: Path) -> None:
+    """One was sealed at the vote, one when the next step began."""
+    vault.reserve(0, SLOT, companions=1)
+    length = put(vault, 7, slot=0).length
+    put(vault, 7, slot=1)
+    assert sorted(slot for slot, _ in vault.images(0, 7)) == [0, 1]
+    vault.unseal(0, 0)
+    assert [slot for slot, _ in vault.images(0, 7)] == [1]
+    put(vault, 7, slot=0)
+    flip(folder / "rank-0" / "slot-0", length // 2)
+    assert [slot for slot, _ in vault.images(0, 7)] == [1]
+    vault.unseal(0, 1)
+    with pytest.raises(CorruptError):
+        vault.images(0, 7)
+    with pytest.raises(CorruptError, match="no sealed image of rank 0 at step 8"):
+        vault.images(0, 8)
+
+
 def test_a_seal_of_another_run_or_rank_does_not_count(vault: Vault, folder: Path) -> None:
     for rank in (0, 1):
         vault.reserve(rank, SLOT, companions=2)

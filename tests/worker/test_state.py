@@ -518,3 +518,39 @@ def test_a_module_that_runs_but_is_not_registered_is_named() -> None:
     with state.watch_modules() as found:
         known(torch.ones(1, 2))
     assert found == []
+
+
+def test_a_disabled_scaler_has_no_state_and_is_left_alone() -> None:
+    """Scripts make one for precisions that need none; torch gives it no scale at all."""
+    net = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    state = State(model=net, optimizer=optimizer, scaler=torch.amp.GradScaler("cpu", enabled=False))
+    state.begin()
+    state.roll_back()
+    saved = state.shared_tensors()
+    state.load_shared(*saved)
+    state.keep_undo()
+    state.undo()
+    assert not state.scalers["scaler"].is_enabled()
+
+
+def test_an_undo_copy_goes_to_the_host_where_the_device_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The allocator refuses a second copy once, as a device does on which training itself just fits."""
+    net = nn.Linear(2, 2)
+    state = State(model=net)
+    real, asked = torch.empty_like, []
+
+    def full(tensor: torch.Tensor, **options: object) -> torch.Tensor:
+        asked.append(options)
+        if not options:
+            raise torch.OutOfMemoryError("the device is full")
+        return real(tensor, **options)
+
+    monkeypatch.setattr(torch, "empty_like", full)
+    before = net.weight.detach().clone()
+    state.keep_undo()
+    with torch.no_grad():
+        net.weight.add_(1)
+    state.undo()
+    assert torch.equal(net.weight, before)
+    assert {"device": "cpu"} in asked
