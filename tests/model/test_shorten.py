@@ -14,21 +14,17 @@ from hypothesis import strategies as st
 
 from outlast.model import limits
 from outlast.model.messages import (
-    KEEP_BEGINNING,
-    KEEP_END,
     Broke,
     Enrol,
     FromNode,
     Housed,
     Message,
     Pong,
-    Some,
     Standings,
     Stood,
-    Text,
     Warned,
 )
-from outlast.model.shorten import end_of
+from outlast.model.shorten import KEEP_BEGINNING, KEEP_END, Some, Text, end_of
 from outlast.model.wire import decode, encode
 
 # Fields that are no words for people. They are never cut: whoever fills them keeps them short.

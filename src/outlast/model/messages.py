@@ -11,12 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from operator import attrgetter
-from typing import Annotated
 
-# What may be cut where a message would be too long for the wire (model/shorten.py). All else stays.
-KEEP_END, KEEP_BEGINNING = "keep its end", "keep its beginning"
-Text = Annotated[str, KEEP_END]  # words for people; the end of a traceback says most
-Some = Annotated[tuple[int, ...], KEEP_BEGINNING]  # some of many, where one is enough to decide
+from outlast.model.shorten import Some, Text
 
 STORE, IMAGE = -1, -2  # among ranks that were not reached: the store that groups are built with, the transfer image
 

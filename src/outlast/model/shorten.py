@@ -4,7 +4,7 @@ An agent that comes to a new coordinator tells in one message all that its worke
 traceback of each, say. Every text is bounded where it is made, but not how many there are. So the
 longest ones are cut, all to one length, until the whole fits. Short ones stay as they are.
 
-What may be cut is marked in model/messages.py (`Text`, `Some`). This module is pure.
+What may be cut is a field of type `Text` or `Some` (model/messages.py). This module is pure.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ import dataclasses
 import json
 import typing
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Annotated, Any
 
-from outlast.model.messages import KEEP_BEGINNING, KEEP_END
+KEEP_END, KEEP_BEGINNING = "keep its end", "keep its beginning"
+Text = Annotated[str, KEEP_END]  # words for people; the end of a traceback says most
+Some = Annotated[tuple[int, ...], KEEP_BEGINNING]  # some of many, where one is enough to decide
 
 _JSON = json.JSONEncoder(separators=(",", ":")).encode
 _LEFT_OUT = "...\n"  # stands where the beginning of a text was

@@ -134,9 +134,12 @@ def _without_complaint(words: bytes) -> Iterator[None]:
 
 def build(
     *, store: Store, generation: int, rank: int, world_size: int, backend: str, timeout_s: float,
-    watch: SocketWatch | None = None, cancelled: Callable[[], bool] = lambda: False,
+    device: torch.device | None = None, watch: SocketWatch | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
 ) -> Group:  # fmt: skip
     """Make the default group of `generation`, every pair connected. Collective over `world_size` ranks.
+
+    `device` is this rank's. If it is a GPU, NCCL connects on it now, not at the first collective.
 
     Waits for the other ranks up to `timeout_s`, leaving as soon as `cancelled()`; connecting itself is bounded by
     GROUP_CONNECT_S; collectives of the group time out after `timeout_s`.
@@ -149,7 +152,7 @@ def build(
         with watch.recording() if watch is not None else contextlib.nullcontext():
             if cancelled():
                 raise Cancelled(f"generation {generation} is over")
-            _initialise(prefix, group, min(timeout_s, GROUP_CONNECT_S))
+            _initialise(prefix, group, min(timeout_s, GROUP_CONNECT_S), device)
     except BaseException:
         destroy(group)
         raise
@@ -163,7 +166,7 @@ def solo(*, backend: str = "gloo") -> Group:
     group = Group(-1, 0, 1, backend, sys.excepthook, None)
     # Else gloo looks this machine's name up, and listens on the interface that it finds.
     with _environment("GLOO_SOCKET_IFNAME", "lo"):
-        _initialise(HashStore(), group, GROUP_CONNECT_S)
+        _initialise(HashStore(), group, GROUP_CONNECT_S, None)
     return group
 
 
@@ -234,19 +237,17 @@ def collectives() -> int:
         return -1
 
 
-def _initialise(store: Store, group: Group, timeout_s: float) -> None:
+def _initialise(
+    store: Store, group: Group, timeout_s: float, device: torch.device | None
+) -> None:
     dist.init_process_group(
         group.backend, store=store, rank=group.rank, world_size=group.world_size, timeout=timedelta(seconds=timeout_s),
-        device_id=_device() if "nccl" in group.backend else None,
+        device_id=device if "nccl" in group.backend else None,
     )  # fmt: skip
     world = dist.group.WORLD
     assert world is not None
     if group.watch is not None and not group.watch.covers(world):
         group.watch.note(world)
-
-
-def _device() -> torch.device | None:
-    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else None
 
 
 def _assemble(store: Store, generation: int, world_size: int, deadline_s: float, cancelled: Callable[[], bool]) -> None:

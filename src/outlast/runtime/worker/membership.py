@@ -25,7 +25,7 @@ from outlast.model import limits
 from outlast.model.messages import Regroup
 from outlast.model.terms import Cause, Phase
 from outlast.runtime import clock
-from outlast.runtime.worker import ballots, ddp, groups
+from outlast.runtime.worker import ballots, ddp, devices, groups
 from outlast.runtime.worker.guards import Guards
 from outlast.runtime.worker.peers import is_peer_failure
 from outlast.runtime.worker.session import Session, cut, one_line
@@ -94,6 +94,15 @@ class Membership:
                 raise StepInterrupted
         return self._rank
 
+    def local_rank(self) -> int:
+        """Parks a spare, as `rank` does."""
+        self.rank()
+        return self._local_rank
+
+    @property
+    def _local_rank(self) -> int:
+        return self._rank % self.local_world_size
+
     def park(self) -> None:
         """Wait for a rank, then do what its plan says as far as it can be done before run.steps."""
         assert self.session is not None
@@ -142,13 +151,17 @@ class Membership:
     def _join_alone(self) -> None:
         if "RANK" in os.environ and "MASTER_ADDR" in os.environ:
             if not dist.is_initialized():
-                dist.init_process_group(_backend())
+                device = devices.take(int(os.environ.get("LOCAL_RANK", "0")))
+                backend = _backend()
+                dist.init_process_group(backend, device_id=device if "nccl" in backend else None)
             self._rank, self.world_size = dist.get_rank(), dist.get_world_size()
             self.local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
     def _join(self, session: Session) -> None:
         self.world_size, self.local_world_size = session.spec.world_size, session.spec.local_world_size
         self.guards.install(on_rank_read=self.rank if self.is_spare else None)
+        if self.is_spare:
+            devices.before_first_use(self.rank)
         ddp.install()
         session.collectives = self._collectives
         session.wake = self._wake
@@ -177,6 +190,7 @@ class Membership:
         """The first plan of this process, or of its next life in main's function. False: it is not the newest any more."""
         assert self.session is not None
         self._rank, self.world_size = plan.rank, plan.world_size
+        devices.take(self._local_rank)  # before anything of the next group is made
         if plan.replicated == "donor":  # survivors stand in run.steps: meet them there
             self.session.do(lambda machine: machine.detach())
             self._connect(plan.store_host, plan.store_port)
@@ -201,11 +215,12 @@ class Membership:
         began_s = clock.now_s()
         self.session.do(lambda machine: machine.underway(place=2))
         self.destroy()
-        with self.guards.ours():
+        device = devices.of(self._local_rank)
+        with self.guards.ours(), devices.current(device):
             store = self._connect(plan.store_host, plan.store_port)
             self._group = groups.build(
                 store=store, generation=plan.generation, rank=plan.rank, world_size=plan.world_size, backend=_backend(), timeout_s=limits.GROUP_TIMEOUT_S,
-                watch=self.watch, cancelled=lambda: self.broken,
+                device=device, watch=self.watch, cancelled=lambda: self.broken,
             )  # fmt: skip
         self._open_ballots(plan)
         return clock.now_s() - began_s

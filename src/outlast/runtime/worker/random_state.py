@@ -1,4 +1,5 @@
-"""Random state of this process: Python's `random`, NumPy's legacy global generator, torch's CPU generator, and the current CUDA device's.
+"""Random state of this process: Python's `random`, NumPy's legacy global generator, torch's CPU
+generator, and that of this rank's GPU.
 
     capture(before)       a RandomState; `before` itself when nothing was drawn since (cheap: see below)
     restore(state)        put it back, bit for bit
@@ -9,7 +10,7 @@ Cost       Copying NumPy's state takes 45 us and Python's 25 us, putting them ba
            NumPy's words say nothing about a cached second Gaussian, so the raw comparison is trusted only when none was cached before
            (drawing one moves the words), and seeding, which forgets it, goes before raw words are written.
 Limits     Other generators (torch.Generator, numpy.random.Generator) belong to whoever made them: register them in run.state.
-           Of several CUDA devices only the current one is kept.
+           Of several GPUs only that of this rank is kept (devices.mine), whichever is current.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import numpy as np
 import torch
 
 from outlast.errors import CorruptError
-from outlast.runtime.worker import tree
+from outlast.runtime.worker import devices, tree
 
 _MT_WORDS = 624
 _MT_BYTES = _MT_WORDS * 4 + 4  # words and position, as NumPy's mt19937_state lays them out
@@ -98,7 +99,7 @@ def restore(state: RandomState) -> None:
         np.random.set_state(state.numpy)
     torch.set_rng_state(state.cpu)
     if state.cuda is not None and torch.cuda.is_initialized():
-        torch.cuda.set_rng_state(state.cuda)
+        torch.cuda.set_rng_state(state.cuda, devices.mine())
 
 
 def fresh(seed: int | None = None) -> None:
@@ -156,7 +157,7 @@ def decode(text: str, tensors: Mapping[str, torch.Tensor]) -> RandomState:
 
 
 def _cuda() -> torch.Tensor | None:
-    return torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
+    return torch.cuda.get_rng_state(devices.mine()) if torch.cuda.is_initialized() else None
 
 
 def _same(left: torch.Tensor | None, right: torch.Tensor | None) -> bool:

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from outlast.errors import OutlastError, Reenter, UsageError
 from outlast.runtime import linux
-from outlast.runtime.worker import ddp, session
+from outlast.runtime.worker import ddp, devices, session
 from outlast.runtime.worker.membership import Membership
 from outlast.runtime.worker.phase import Attempt, attempts
 from outlast.runtime.worker.state import State
@@ -44,7 +44,7 @@ class Run:
 
     @property
     def local_rank(self) -> int:
-        return self._membership.rank() % self._membership.local_world_size
+        return self._membership.local_rank()
 
     @property
     def world_size(self) -> int:
@@ -57,10 +57,12 @@ class Run:
 
     @property
     def device(self) -> torch.device:
-        """This rank's device: its GPU where there are any, else the CPU."""
-        if torch.cuda.is_available():
-            return torch.device("cuda", self.local_rank % torch.cuda.device_count())
-        return torch.device("cpu")
+        """This rank's device: its GPU where there are any, else the CPU.
+
+        It is the current device of this process from `join` on, and before any group is built.
+        Local ranks share GPUs in turn where there are fewer GPUs than ranks.
+        """
+        return devices.of(self.local_rank if torch.cuda.is_available() else 0)
 
     @property
     def mesh(self) -> DeviceMesh:

@@ -1,0 +1,93 @@
+"""Which device a rank computes on: the GPUs of a node are dealt out to its local ranks in turn.
+
+Local rank r has GPU r modulo their number, so with more ranks than GPUs several share one. (NCCL
+refuses two ranks on one GPU.) Without GPUs it is the CPU.
+
+A rank takes its device before its process group is built: NCCL, `.cuda()` and whatever else goes by
+the current device then mean this one. A script may make another one current later; a survivor that
+builds the next group in place does so on its own device all the same (`current`).
+
+A hot spare has no rank, and so no device. If it used CUDA it would make a context on GPU 0: some
+hundred megabytes, which stay there for as long as the process lives, whatever rank it is given
+later. So its main thread parks where it would first use CUDA (`before_first_use`). Asking how many
+GPUs there are makes no context. Not covered: CUDA that a script uses before outlast.join(), or
+first uses in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+
+def of(local_rank: int) -> torch.device:
+    """Return the device of this local rank."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", local_rank % torch.cuda.device_count())
+    return torch.device("cpu")
+
+
+def take(local_rank: int) -> torch.device:
+    """Make the device of this local rank the current one of this process, and return it."""
+    global _asked, _mine
+    _asked = None  # from here on CUDA may be used
+    device = of(local_rank)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        _mine = device
+    return device
+
+
+@contextlib.contextmanager
+def current(device: torch.device) -> Iterator[None]:
+    """Meanwhile `device` is the current one. Afterwards it is again what the script has made it."""
+    before = torch.cuda.current_device() if device.type == "cuda" else None
+    changed = before is not None and before != device.index
+    if changed:
+        torch.cuda.set_device(device)
+    try:
+        yield
+    finally:
+        if changed:
+            torch.cuda.set_device(before)
+
+
+def mine() -> torch.device:
+    """Return the GPU that this process has taken; else its current one, for which it needs one."""
+    return _mine or torch.device("cuda", torch.cuda.current_device())
+
+
+def before_first_use(ask: Callable[[], object]) -> None:
+    """Call `ask` once, in the main thread, just before that would first use CUDA.
+
+    `ask` may `take` a device, which uses CUDA. After a `take` it is not called any more.
+    """
+    global _asked
+    if not torch.cuda.is_available() or torch.cuda.is_initialized():
+        return
+    _asked = ask
+    original: Callable[[], Any] = torch.cuda._lazy_init
+    if getattr(original, "is_outlasts", False):
+        return
+
+    def asking() -> Any:
+        global _asked
+        if _asked is not None and threading.current_thread() is threading.main_thread():
+            asked, _asked = _asked, None
+            asked()
+        return original()
+
+    asking.is_outlasts = True  # type: ignore[attr-defined]
+    # torch's C++ looks this function up in torch.cuda; modules beside it have a name of their own.
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get("_lazy_init") is original:
+            module._lazy_init = asking  # type: ignore[attr-defined]
+
+
+_mine: torch.device | None = None
+_asked: Callable[[], object] | None = None

@@ -1,0 +1,157 @@
+"""Each rank computes on its own GPU: the first start, a hot spare, and a second entry into main.
+
+Method: no GPU is needed. Workers are forked from a process that has loaded `scripts/fake_cuda.py`,
+which stands for two GPUs and writes down, in order, who chooses a device and who builds a group.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.drills._run import SCRIPTS, Drill, Outcome
+
+pytestmark = pytest.mark.timeout(120)
+GPUS = 2
+RANKS = 4
+KILL = {"at": "forward", "rank": 3, "step": 6, "do": "SIGKILL"}
+STEPS = 150
+
+# FIRST is what the script does first of all. It draws on its GPU in each step, and waits after step
+# 3 until the test says that a spare stands ready.
+SCRIPT = f"""
+import os, time
+import torch
+import fake_cuda, outlast
+
+run = outlast.join()
+FIRST
+model = run.replicate(torch.nn.Linear(8, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.utils.data.TensorDataset(torch.ones(64, 8))
+sampler = outlast.StepSampler(data, batch_size=4)
+loader = torch.utils.data.DataLoader(data, batch_sampler=sampler)
+state = run.state(model=model, optimizer=optimizer, loader=loader)
+for step in run.steps(state, until={STEPS}):
+    with step:
+        drawn = fake_cuda.draw(run.device)
+        torch.cuda.set_device(0)  # a script may: what is kept is the state of the rank's own GPU
+        model(step.batch[0]).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        step.on_commit(
+            lambda number=step.number, drawn=drawn: fake_cuda.note(
+                "drew", rank=run.rank, step=number, number=drawn
+            )
+        )
+    with open(os.environ["DRILL_COMMITS"], "a") as file:
+        file.write(f"{{run.rank}} {{step.number}} {{os.getpid()}}\\n")
+    while step.number == 3 and not os.path.exists(os.environ["SPARE_IS_READY"]):
+        time.sleep(0.01)
+"""
+
+
+class Log:
+    """What the processes of one run have asked of the GPUs, in order."""
+
+    def __init__(self, path: Path) -> None:
+        self.calls: list[dict[str, Any]] = list(map(json.loads, path.read_text().splitlines()))
+
+    def of(self, pid: int) -> list[dict[str, Any]]:
+        return [call for call in self.calls if call["pid"] == pid]
+
+    def named(self, call: str) -> list[dict[str, Any]]:
+        return [one for one in self.calls if one["call"] == call]
+
+    def holders(self, rank: int) -> list[int]:
+        """The processes that built a group as this rank, in order."""
+        pids = [one["pid"] for one in self.named("init_process_group") if one["rank"] == rank]
+        return list(dict.fromkeys(pids))
+
+
+def run_on_gpus(
+    folder: Path, script: str, *arguments: str,
+    then: Callable[[Drill, Path], object] = lambda drill, ready: None, **options: Any,
+) -> tuple[Outcome, Log]:  # fmt: skip
+    path = folder / "cuda.log"
+    imports = os.pathsep.join([str(SCRIPTS), *filter(None, sys.path)])
+    ready = folder / "ready"
+    env = {"FAKE_CUDA": str(path), "PYTHONPATH": imports, "SPARE_IS_READY": str(ready)}
+    flags = ("--preload", "fake_cuda", *options.pop("flags", ()))
+    with Drill(folder, script, *arguments, workers=RANKS, flags=flags, env=env, **options) as drill:
+        then(drill, ready)
+        outcome = drill.finish()
+    assert outcome.code == 0, outcome
+    return outcome, Log(path)
+
+
+def kill_rank_3_once_a_spare_is_ready(drill: Drill, ready: Path) -> None:
+    drill.until(lambda: any(one["parked"] for one in drill.status.get("spares", ())), "a spare")
+    ready.touch()
+    drill.until(lambda: drill.oldest >= 5, "five steps")
+    os.kill(drill.pid_of(3), signal.SIGKILL)
+
+
+def each_group_is_on_the_ranks_gpu(log: Log) -> None:
+    """Before a process builds a group it has chosen its rank's GPU, and the group is told so."""
+    built = log.named("init_process_group")
+    assert {one["rank"] for one in built} == set(range(RANKS))
+    for one in built:
+        gpu = one["rank"] % GPUS
+        assert (one["device"], one["current"]) == (f"cuda:{gpu}", gpu), one
+        before = log.calls[: log.calls.index(one)]
+        mine = [call for call in before if call["pid"] == one["pid"]]
+        assert [call["device"] for call in mine if call["call"] == "set_device"][-1] == gpu, one
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param("torch.cuda.init()", id="it uses CUDA"),
+        pytest.param("run.device", id="it asks for its device", marks=pytest.mark.drill),
+        pytest.param("pass", id="it wraps its model", marks=pytest.mark.drill),
+    ],
+)
+def test_a_hot_spare_touches_no_gpu_before_it_has_a_rank(tmp_path: Path, first: str) -> None:
+    """Four ranks share two GPUs. Rank 3 is killed, and a hot spare takes it, and GPU 1.
+
+    The script leaves GPU 0 current in each step. Ranks 1 and 3 have GPUs of one seed, so they draw
+    alike, and so does the spare: what was sealed is the state of GPU 1, not of the current one.
+    """
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.replace("FIRST", first))
+    outcome, log = run_on_gpus(
+        tmp_path, str(script), flags=("--spares", 1), then=kill_rank_3_once_a_spare_is_ready
+    )
+    assert [one["rung"] for one in outcome.interruptions] == ["spare"], outcome
+    each_group_is_on_the_ranks_gpu(log)
+    pids = log.holders(3)
+    assert len(pids) == 2
+    for pid in pids:
+        assert log.of(pid)[0] == {"pid": pid, "call": "set_device", "device": 1}
+    drew = {
+        rank: {one["step"]: one["number"] for one in log.named("drew") if one["rank"] == rank}
+        for rank in (1, 3)
+    }
+    assert sorted(drew[3]) == list(range(1, STEPS + 1))
+    assert drew[3] == drew[1]
+    assert len(set(drew[3].values())) == STEPS
+
+
+def test_a_rank_that_enters_main_again_chooses_its_gpu_again(tmp_path: Path) -> None:
+    """The function may have left another device current. Each survivor builds two groups."""
+    arguments = ("--main", "--collectives")
+    outcome, log = run_on_gpus(tmp_path, "ddp.py", *arguments, strikes=[KILL])
+    assert len(outcome.interruptions) == 1, outcome
+    each_group_is_on_the_ranks_gpu(log)
+    for rank in (0, 1, 2):
+        (pid,) = log.holders(rank)
+        order = ["set_device", "init_process_group"]
+        assert [one["call"] for one in log.of(pid) if one["call"] in order] == order * 2
