@@ -39,7 +39,8 @@ class Turns:
     """A contestant that works when it is told to."""
 
     def __init__(
-        self, name: str, command: tuple[str, ...], steps: int, workers: int, batch: int, until: contextlib.ExitStack, more: Mapping[str, str] | None = None
+        self, name: str, command: tuple[str, ...], steps: int, workers: int, batch: int, until: contextlib.ExitStack, more: Mapping[str, str] | None = None,
+        source: Path | None = None,
     ) -> None:  # fmt: skip
         self.name = name
         self.steps = steps
@@ -52,7 +53,7 @@ class Turns:
         for pipe in (self._arrived, *self._go):
             until.callback(os.close, pipe)
         environment = {"TURNS": str(self._folder), "TURN_STEPS": str(steps), "BATCH": str(batch)} | dict(more or {})
-        self._trial = until.enter_context(Trial(Contestant(name, command, environment)))
+        self._trial = until.enter_context(Trial(Contestant(name, command, environment, source=source)))
         self._done = 0
         self.ranks_s: list[float] = []  # of each turn: processor seconds of all ranks, per step
 
@@ -110,7 +111,7 @@ def main() -> int:
         if args.against is None:
             theirs = Turns(other, torchrun("--standalone", script=script, workers=args.workers), args.turn, args.workers, args.batch, until)
         else:
-            theirs = Turns(other, command, args.turn, args.workers, args.batch, until, {"PYTHONPATH": str(args.against.resolve() / "src")})
+            theirs = Turns(other, command, args.turn, args.workers, args.batch, until, source=args.against.resolve() / "src")
         theirs.wait()
         pairs = []
         for number in range(args.pairs):

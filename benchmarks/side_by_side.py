@@ -46,6 +46,7 @@ class Contestant:
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     ready: Callable[[Path], bool] = lambda folder: True
+    source: Path | None = None  # where outlast is imported from, if not from this checkout
     most: int = 1_000  # strikes, where each takes minutes
     limit_s: float = 120.0
 
@@ -72,7 +73,8 @@ class Trial:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that __exit__ runs
 
     def __enter__(self) -> Trial:
-        paths = os.pathsep.join([str(HOME / "src"), str(HOME / "examples"), str(PEERS)])
+        source = self.contestant.source or HOME / "src"
+        paths = os.pathsep.join([str(source), str(HOME / "examples"), str(PEERS)])
         environment = os.environ | {"OMP_NUM_THREADS": "1", "COMMITS": str(self.folder / "commits"), "PYTHONPATH": paths} | self.contestant.environment
         command = [word.replace("{folder}", str(self.folder)) for word in self.contestant.command]
         with (self.folder / "output").open("wb") as output:
