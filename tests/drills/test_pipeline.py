@@ -1,0 +1,76 @@
+"""A pipeline of plain stages under fault: each rank has weights of its own, and its stage knows one generation's group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.drills._run import CalmRun, Fault, Outcome, drilled
+
+pytestmark = pytest.mark.timeout(150)
+SCRIPT = "pipeline.py"
+PLACES = ("forward", "backward", "before_optimizer", "tail")
+MARKS = ("prepared", "passed", "committed")
+KINDS = {
+    "mesh": ("--group", "mesh"),
+    "no group": ("--group", "none"),
+    "default group": ("--group", "world"),
+    "new group": ("--group", "new"),
+    "1f1b": ("--schedule", "1f1b"),
+}
+Struck = Callable[..., Outcome]
+
+
+def kill(place: str, rank: int, step: int) -> Fault:
+    return {"mark" if place in MARKS else "at": place, "rank": rank, "step": step, "do": "SIGKILL"}
+
+
+@pytest.fixture
+def struck(tmp_path: Path) -> Struck:
+    """A run whose ranks are killed at these places, one after another."""
+
+    def run(places: tuple[str, ...], *arguments: str | int, spares: int = 0) -> Outcome:
+        faults = [kill(place, (number + 1) % 4, 4 + 3 * number) for number, place in enumerate(places)]
+        strikes = [fault for fault in faults if "at" in fault]
+        marks = [fault for fault in faults if "mark" in fault]
+        outcome = drilled(tmp_path, SCRIPT, *arguments, flags=("--spares", spares), strikes=strikes, marks=marks)
+        assert outcome.code == 0, str(outcome)
+        assert sorted(outcome.digests) == [0, 1, 2, 3], str(outcome)
+        assert len(outcome.interruptions) == len(places), str(outcome)
+        outcome.ledger_is_sound(lossless=False)
+        return outcome
+
+    return run
+
+
+def all_entered_main_again(outcome: Outcome) -> None:
+    for one in outcome.interruptions:
+        assert "survivors enter main's function again" in one["reason"], str(outcome)
+        assert one["steps_lost"] == 0, str(outcome)
+
+
+@pytest.mark.parametrize("kind", ["mesh", *(pytest.param(kind, marks=pytest.mark.drill) for kind in KINDS if kind != "mesh")])
+def test_survivors_of_a_pipeline_enter_main_again(struck: Struck, kind: str) -> None:
+    outcome = struck(("forward",), *KINDS[kind])
+    all_entered_main_again(outcome)
+    assert len({pid for _, _, pid in outcome.commits}) == 5, str(outcome)
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("spares", [0, 1])
+def test_a_pipeline_goes_on_after_a_kill_at_any_place(struck: Struck, spares: int) -> None:
+    all_entered_main_again(struck(PLACES + MARKS, "--steps", 30, spares=spares))
+
+
+@pytest.mark.parametrize(
+    ("way", "places"), [("main", ("backward", "passed", "tail")), pytest.param("module", ("backward", "passed"), marks=pytest.mark.drill)]
+)
+def test_each_stage_has_its_own_weights_after_a_kill(
+    struck: Struck, calm_run: CalmRun, way: str, places: tuple[str, ...]
+) -> None:
+    """Outside main all ranks start anew."""
+    outcome = struck(places, "--steps", 30, "--way", way)
+    assert outcome.digests == calm_run(SCRIPT, "--steps", 30, "--way", way).digests, str(outcome)
+    outcome.ledger_is_sound()
