@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from outlast.errors import CorruptError
 from outlast.model.limits import MESSAGE_MAX_BYTES
-from outlast.model.messages import Beat, Enrol, FromNode, Grant, Message, ToNode, ToWorkers, Warned
+from outlast.model.messages import Beat, Enrol, FromNode, Grant, Message, StoreUp, ToNode, ToWorkers, Warned
 from outlast.model.messages import Leave as LeaveOrder
 from outlast.model.wire import FrameReader, encode
 from outlast.sim.cables import Cable
@@ -161,7 +161,7 @@ def test_what_was_on_its_way_when_it_broke_never_comes_on_the_next(make: Make) -
 def test_a_message_over_the_limit_is_refused_where_it_is_said() -> None:
     """The simulated cable does not look at sizes, which would cost every life: those that lives say are held against the wire below."""
     with pytest.raises(CorruptError, match="over the limit"):
-        encode(Warned(1, "x" * MESSAGE_MAX_BYTES))
+        encode(StoreUp("x" * MESSAGE_MAX_BYTES, 1))  # a name, which is never cut
 
 
 def test_all_that_simulated_lives_say_comes_through_the_wire_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
