@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from outlast.model.limits import WATCH_BYTES, WATCH_TENSORS_COUNT
+from outlast.model.limits import WATCH_BYTES, WATCH_EVERY_STEPS, WATCH_TENSORS_COUNT
 from outlast.runtime.worker.sameness import Difference, Watch, compare, difference
 from outlast.runtime.worker.state import State
 from tests.worker._ranks import Rank, run_ranks
@@ -46,7 +46,7 @@ def test_the_odd_ranks_are_those_outside_the_majority() -> None:
 def test_the_watch_comes_to_every_tensor_within_a_cycle() -> None:
     """Each tensor in turn is changed in its last element, in one of two equal states."""
     left, right = made(), made()
-    steps = range(1, 60)  # more than there are pieces
+    steps = range(1, 60 * WATCH_EVERY_STEPS)  # more than a cycle
     one, other = Watch(left), Watch(right)
     assert [one.key(step) for step in steps] == [other.key(step) for step in steps]
     for name, tensor in right.whole_tensors().items():
@@ -62,14 +62,14 @@ def test_the_watch_tells_of_a_flipped_bit() -> None:
     left, right = made(), made()
     bits = right.parameters["model.1.weight"].detach().view(torch.int32).view(-1)
     bits[40_000] ^= 1
-    keys = [(Watch(left).key(step), Watch(right).key(step)) for step in range(1, 60)]
+    keys = [(Watch(left).key(step), Watch(right).key(step)) for step in range(1, 60 * WATCH_EVERY_STEPS)]
     assert any(mine != theirs for mine, theirs in keys)
 
 
 def test_own_state_is_not_watched() -> None:
     state = made()
     state.own = True
-    assert Watch(state).key(3) == 0.0
+    assert Watch(state).key(WATCH_EVERY_STEPS) == 0.0
 
 
 def _compared(rank: Rank) -> list[Difference | None]:

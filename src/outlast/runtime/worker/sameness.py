@@ -5,12 +5,12 @@ replicated. A rank that is healed from a peer's copy of such state goes on with 
 
     compare   at the start and after the first step all ranks exchange a fingerprint of each tensor. What differs then is each
               rank's own state
-    Watch     from then on a small piece of the state is looked at in each step, and its checksum rides on the vote. State that
+    Watch     from then on a small piece of the state is looked at in each 8th step, and its checksum rides on the vote. State that
               was equal and differs later has diverged, which is a fault
 
 Cost       `compare` reads all parameters and optimizer tensors once, and exchanges about 100 bytes for each. `Watch` reads at most
-           `WATCH_BYTES` a step; on a device only in each 16th step, since reading waits for the device.
-Limits     `Watch` comes to each tensor once in a cycle of as many steps as the state has pieces. Divergence is found within that.
+           `WATCH_BYTES` in each of `WATCH_EVERY_STEPS` steps; on a device that waits for the device.
+Limits     `Watch` comes to each tensor once in a cycle of 8 steps for each piece that the state has. Divergence is found within that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 
 from outlast.errors import CorruptError
-from outlast.model.limits import WATCH_BYTES, WATCH_DEVICE_STEPS, WATCH_REFRESH_STEPS, WATCH_TENSORS_COUNT
+from outlast.model.limits import WATCH_BYTES, WATCH_EVERY_STEPS, WATCH_REFRESH_STEPS, WATCH_TENSORS_COUNT
 from outlast.runtime.worker import optim_state, tree
 from outlast.runtime.worker.fingerprint import fingerprint, word
 from outlast.runtime.worker.private import some
@@ -93,7 +93,7 @@ def _exchange(mine: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 class Watch:
-    """A small piece of the replicated state, another one in each step, so that all of it is looked at again and again."""
+    """A small piece of the replicated state, another one each time, so that all of it is looked at again and again."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -106,17 +106,15 @@ class Watch:
 
         Every rank calls it for the same step, and all of them before, or all of them after its optimizer.
         """
-        if self._state.sharded:
+        if self._state.sharded or step % WATCH_EVERY_STEPS:
             return 0.0
         if step // WATCH_REFRESH_STEPS != self._refreshed:
             self._refresh(step // WATCH_REFRESH_STEPS)
         if not self._ends:
             return 0.0
-        number = step % self._ends[-1]
+        number = step // WATCH_EVERY_STEPS % self._ends[-1]
         at = bisect.bisect_right(self._ends, number)
         group = self._groups[at]
-        if not group[0].is_cpu and step % WATCH_DEVICE_STEPS:
-            return 0.0
         if len(group) > 1:
             return float(word(group) or 1)
         length = _piece_length(group[0])
