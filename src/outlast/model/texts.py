@@ -5,7 +5,7 @@ This module is pure: no clock, no files, no torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 ELLIPSIS = "..."
@@ -22,6 +22,12 @@ def cut_at_word(text: str, most_count: int) -> str:
     room = max(0, most_count - len(ELLIPSIS))
     ends = [at for at in range(room // 2, room + 1) if text[at].isspace()]  # of words
     return text[: ends[-1] if ends else room].rstrip(" \t\r\n,;:(") + ELLIPSIS
+
+
+def some(names: Sequence[str], most_count: int = 3) -> str:
+    """Return the first names, and how many more there are."""
+    left = len(names) - most_count
+    return ", ".join(names[:most_count]) + (f" and {left} more" if left > 0 else "")
 
 
 def duration(seconds: float | None) -> str:

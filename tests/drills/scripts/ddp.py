@@ -8,13 +8,13 @@ Each rank prints `digest RANK HEX` at its end, and appends "RANK STEP PID" to $D
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 
 import strikes
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from commits import note_commit
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -144,18 +144,12 @@ def train(run: outlast.Run, args: argparse.Namespace) -> None:
             if not args.schedule_behind:
                 schedule.step()
             step.log(loss=loss, reduce="mean")
-            step.on_commit(lambda number=step.number: note_commit(number))
+            step.on_commit(lambda number=step.number: note_commit(now["rank"], number))
         if args.schedule_behind:
             schedule.step()
         if args.evaluate and step.number % args.evaluate == 0:
             evaluate(run, model, step.number)
     print(f"digest {run.rank} {outlast.digest(state)}", flush=True)
-
-
-def note_commit(number: int) -> None:
-    path = os.environ["DRILL_COMMITS"]
-    with open(path, "a") as file:
-        file.write(f"{now['rank']} {number} {os.getpid()}\n")
 
 
 def main() -> None:

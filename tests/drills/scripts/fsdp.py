@@ -16,6 +16,7 @@ import time
 
 import strikes
 import torch
+from commits import note_commit
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -97,13 +98,8 @@ def train(run: outlast.Run, args: argparse.Namespace) -> None:
             optimizer.zero_grad()
             strike("tail")
             schedule.step()
-            step.on_commit(lambda number=step.number: note_commit(number))
+            step.on_commit(lambda number=step.number: note_commit(now["rank"], number))
     print(f"digest {run.rank} {outlast.digest(model)}", flush=True)
-
-
-def note_commit(number: int) -> None:
-    with open(os.environ["DRILL_COMMITS"], "a") as file:
-        file.write(f"{now['rank']} {number} {os.getpid()}\n")
 
 
 def main() -> None:

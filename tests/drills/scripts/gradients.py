@@ -9,13 +9,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
-import os
 import sys
 
 import strikes
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from commits import note_commit
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
@@ -104,14 +104,9 @@ def train(run: outlast.Run, args: argparse.Namespace) -> None:
             clear("after")
             strike("tail")
             step.log(loss=loss, reduce="mean")
-            step.on_commit(lambda number=step.number: note_commit(number))
+            step.on_commit(lambda number=step.number: note_commit(now["rank"], number))
         clear("behind")
     print(f"digest {run.rank} {whole_digest(model.module, optimizer)}", flush=True)
-
-
-def note_commit(number: int) -> None:
-    with open(os.environ["DRILL_COMMITS"], "a") as file:
-        file.write(f"{now['rank']} {number} {os.getpid()}\n")
 
 
 def main() -> None:

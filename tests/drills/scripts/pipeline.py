@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import os
 import sys
 
 import strikes
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from commits import note_commit
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
@@ -97,13 +97,8 @@ def train(run: outlast.Run, args: argparse.Namespace) -> None:
             optimizer.step()
             optimizer.zero_grad()
             strike("tail")
-            step.on_commit(lambda number=step.number: note_commit(number))
+            step.on_commit(lambda number=step.number: note_commit(now["rank"], number))
     print(f"digest {run.rank} {whole_digest(block, optimizer)}", flush=True)
-
-
-def note_commit(number: int) -> None:
-    with open(os.environ["DRILL_COMMITS"], "a") as file:
-        file.write(f"{now['rank']} {number} {os.getpid()}\n")
 
 
 def main() -> None:

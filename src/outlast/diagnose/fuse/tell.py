@@ -17,7 +17,7 @@ from outlast.diagnose.fuse.words import NEXT_TEST, REFUTED, WORDS, healed_action
 from outlast.diagnose.interrupted import Interrupted
 from outlast.diagnose.stacks.reader import Stack, doing
 from outlast.model.terms import FailureClass, Mechanism
-from outlast.model.texts import cut_at_word
+from outlast.model.texts import cut_at_word, some
 from outlast.model.verdict import Evidence, Role
 
 EVIDENCE_MAX = 12
@@ -173,7 +173,7 @@ def _absent(told: Told) -> str:
 
 
 def _named(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:RANKS_SAID])) + (f" and {len(ranks) - RANKS_SAID} more" if len(ranks) > RANKS_SAID else "")
+    shown = some([str(rank) for rank in ranks], RANKS_SAID)
     return f"Rank {shown}" if len(ranks) == 1 else f"Ranks {shown}"
 
 

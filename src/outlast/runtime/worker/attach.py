@@ -154,10 +154,14 @@ class Attachment:
             load_shared(self.state, image)
             if _is_a_leg_ahead(image, plan.step):
                 self._again = (plan, Image(image.metadata, {name: (spec, memoryview(bytes(data))) for name, (spec, data) in image.tensors.items()}))
+        self._restore_own(plan, image)
+
+    def _restore_own(self, plan: Regroup, donated: Image | None) -> None:
+        """What this rank does not take from a peer: its own image, or a checkpoint."""
         if plan.checkpoint:
             load_checkpoint(plan.checkpoint, self.member.rank(), self.member.world_size, self._load_parts)
         elif plan.private == "slot":
-            self._load_slot(plan, image)
+            self._load_slot(plan, donated)
         for wrapped in self.replicas:
             ddp.restore_views(wrapped)
 
@@ -170,9 +174,7 @@ class Attachment:
         if self._again is not None and self._again[0].step == step:
             plan, image = self._again
             load_shared(self.state, image)
-            self._load_slot(plan, image)
-            for wrapped in self.replicas:
-                ddp.restore_views(wrapped)
+            self._restore_own(plan, image)
         self._again, self._leg_from = None, step
 
     def _load_slot(self, plan: Regroup, donated: Image | None) -> None:

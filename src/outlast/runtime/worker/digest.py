@@ -18,7 +18,7 @@ import xxhash
 from torch import nn
 
 from outlast.errors import StateError
-from outlast.runtime.worker import devices
+from outlast.runtime.worker.gather import gather_bytes
 from outlast.runtime.worker.modules import Modules, plain_name, unwrap
 from outlast.runtime.worker.sharding import is_distributed
 from outlast.runtime.worker.state import State
@@ -63,9 +63,5 @@ def _of_all_ranks(mine: bytes) -> bytes:
     """Hash of the ranks' hashes, in the order of ranks."""
     ranks = [mine]
     if dist.is_available() and dist.is_initialized():
-        device = devices.mine() if dist.get_backend() == "nccl" else torch.device("cpu")
-        words = torch.tensor(list(mine), dtype=torch.uint8, device=device)
-        gathered = [torch.empty_like(words) for _ in range(dist.get_world_size())]
-        dist.all_gather(gathered, words)
-        ranks = [bytes(part.tolist()) for part in gathered]
+        ranks = gather_bytes(mine)
     return xxhash.xxh3_128(b"".join(ranks)).digest()

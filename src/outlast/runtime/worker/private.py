@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from outlast.errors import CorruptError, StateError
+from outlast.model.texts import some
 from outlast.runtime.worker import random_state, tree
 from outlast.runtime.worker.fingerprint import fingerprint
 from outlast.runtime.worker.loaders import BatchSource
@@ -62,8 +63,9 @@ class PrivateState:
     def tensors(self) -> tuple[str, dict[str, torch.Tensor]]:
         """Return text and live tensors. It is called at every step, right before they are copied."""
         position = None if self._source is None else self._source.position()
-        parts = tree.encode([position, {name: part.get() for name, part in self._objects.items()}, self._modules.extra()], "private")
-        self._prints, self._marks = self._prints_now(), self._modules.marks()
+        objects, extra = {name: part.get() for name, part in self._objects.items()}, self._modules.extra()
+        parts = tree.encode([position, objects, extra], "private")
+        self._prints, self._marks = _prints(objects, extra), self._modules.marks()
         state = random_state.capture(None if self._random is None else self._random[0])
         if self._random is None or state is not self._random[0]:
             self._random = (state, random_state.encode(state, self._random))
@@ -97,7 +99,7 @@ class PrivateState:
         if (marks := self._modules.marks()) != self._marks:
             now |= {_BUFFER + name for name in self._modules.moved(self._marks, marks)}
         if self._objects or self._modules.has_extra:
-            prints = self._prints_now()
+            prints = _prints({name: part.get() for name, part in self._objects.items()}, self._modules.extra())
             now |= {name for name, value in prints.items() if self._prints.get(name) != value}
         self.movers |= now
         self._after_phases |= now if after_phase else set()
@@ -168,10 +170,6 @@ class PrivateState:
     def _named(self, kind: str) -> list[str]:
         return sorted(name[len(kind) :] for name in self.movers if name.startswith(kind))
 
-    def _prints_now(self) -> dict[str, str]:
-        found = {_OBJECT + name: _print(part.get()) for name, part in self._objects.items()}
-        return {**found, **{_EXTRA + name: _print(value) for name, value in self._modules.extra().items()}}
-
 
 def described(parts: Collection[str]) -> str:
     """Return the names of parts as a user would say them."""
@@ -179,14 +177,14 @@ def described(parts: Collection[str]) -> str:
     return some([next((word + name[len(kind) :] for kind, word in words.items() if name.startswith(kind)), "random state") for name in sorted(parts)])
 
 
-def some(names: Sequence[str]) -> str:
-    """Return the first three names, and how many more there are."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
 def own(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
     """Copy the tensors that a tree text refers to: what is decoded from them will be kept by whoever gets it."""
     return {name: tensor.detach().clone() for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _prints(objects: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, str]:
+    found = {_OBJECT + name: _print(value) for name, value in objects.items()}
+    return {**found, **{_EXTRA + name: _print(value) for name, value in extra.items()}}
 
 
 def _print(value: Any) -> str:

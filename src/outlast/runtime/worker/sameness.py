@@ -23,13 +23,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 
 from outlast.errors import CorruptError
 from outlast.model.limits import WATCH_BYTES, WATCH_EVERY_STEPS, WATCH_REFRESH_STEPS, WATCH_TENSORS_COUNT
+from outlast.model.texts import some
 from outlast.runtime.worker import optim_state, tree
 from outlast.runtime.worker.fingerprint import fingerprint, word
-from outlast.runtime.worker.private import some
+from outlast.runtime.worker.gather import gather_bytes
 from outlast.runtime.worker.sharding import is_distributed, local
 from outlast.runtime.worker.state import State
 
@@ -76,18 +76,8 @@ def difference(ranks: Sequence[Mapping[str, str]]) -> Difference | None:
 
 def _exchange(mine: Mapping[str, str]) -> list[dict[str, str]]:
     """Return what each rank gave, by rank. JSON, for nothing that comes from a peer is unpickled."""
-    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
-    data = torch.frombuffer(bytearray(json.dumps(mine).encode()), dtype=torch.uint8).to(device)
-    world = dist.get_world_size()
-    lengths = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(world)]
-    dist.all_gather(lengths, torch.tensor([data.numel()], dtype=torch.int64, device=device))
-    longest = max(int(length) for length in lengths)
-    padded = torch.zeros(longest, dtype=torch.uint8, device=device)
-    padded[: data.numel()] = data
-    texts = [torch.empty_like(padded) for _ in range(world)]
-    dist.all_gather(texts, padded)
     try:
-        return [json.loads(bytes(text[: int(length)].tolist())) for text, length in zip(texts, lengths, strict=True)]
+        return [json.loads(text) for text in gather_bytes(json.dumps(mine).encode())]
     except ValueError as error:
         raise CorruptError(f"the fingerprints of a rank cannot be read: {error}") from None
 
