@@ -92,6 +92,14 @@ def seen_at(books: Bookkeeping, vault: Vault, *, step: int) -> None:
     books.look(1, os.getpid(), now_s=clock.now_s())
 
 
+def flushed_at(books: Bookkeeping, vault: Vault, *, step: int) -> None:
+    """A run begins, and its newest snapshot is of `step`."""
+    books.started(Spawn(1, 0, "rank", 1))
+    seen_at(books, vault, step=0)
+    seen_at(books, vault, step=step)
+    books.flush(Coordinator(options=CoordinatorOptions(1, Restart())), now_s=clock.now_s())
+
+
 @pytest.mark.parametrize("state", ["ended", "stopped", "failed"])
 def test_a_run_that_is_over_says_its_last_committed_step(
     tmp_path: Path, vault: Vault, state: str
@@ -100,10 +108,7 @@ def test_a_run_that_is_over_says_its_last_committed_step(
     folder = RunFolder.create(tmp_path / "run", name="toy", version="0.1.0", options={})
     with closing(Ledger.create(folder.ledger, a_run.META, pid=1)) as ledger:
         books = a_books(ledger, vault)
-        books.started(Spawn(1, 0, "rank", 1))
-        seen_at(books, vault, step=0)
-        seen_at(books, vault, step=57)
-        books.flush(Coordinator(options=CoordinatorOptions(1, Restart())), now_s=clock.now_s())
+        flushed_at(books, vault, step=57)
         pack_into(vault.beacon(1, create=True), Beacon(1, os.getpid(), rank=0, step=60))
         books.ended(Exited(1, os.getpid(), 0, None, None, clock.now_s()))
         books.close(End(0, state, "", ""))
@@ -120,10 +125,7 @@ def test_a_lost_run_says_the_last_step_that_its_launcher_wrote_down(
     folder = RunFolder.create(tmp_path / "run", name="toy", version="0.1.0", options={})
     with closing(Ledger.create(folder.ledger, a_run.META, pid=1)) as ledger:
         books = a_books(ledger, vault)
-        books.started(Spawn(1, 0, "rank", 1))
-        seen_at(books, vault, step=0)
-        seen_at(books, vault, step=42)
-        books.flush(Coordinator(options=CoordinatorOptions(1, Restart())), now_s=clock.now_s())
+        flushed_at(books, vault, step=42)
     folder.close()
     assert steps_said(folder.path) == ("lost", 42, 42)
     with closing(Ledger.resume(folder.ledger, pid=1, started_s=1.0, started_wall_s=9.0)) as ledger:
