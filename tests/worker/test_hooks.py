@@ -52,7 +52,9 @@ def hook(asked: Asked) -> Iterator[Any]:
     made: list[OptimizerHooks] = []
 
     def build(*optimizers: Any) -> OptimizerHooks:
-        hooks = OptimizerHooks(optimizers, before_first=asked.vote, after_undo=asked.needs_undo)
+        scalers = [one for one in optimizers if isinstance(one, torch.amp.GradScaler)]
+        given = [one for one in optimizers if one not in scalers]
+        hooks = OptimizerHooks(given, scalers, before_first=asked.vote, after_undo=asked.needs_undo)
         made.append(hooks)
         hooks.begin()
         return hooks
@@ -253,3 +255,67 @@ def test_the_users_line_is_the_innermost_outside_of_torch() -> None:
     Module()(torch.ones(1))
     assert seen[0].startswith(f"{__file__}:")
     assert seen[0].endswith(" in forward")
+
+
+def scaled_step(model: nn.Module, scaler: torch.amp.GradScaler, *optimizers: Any, by: float = 1.0) -> None:
+    scaler.scale(model(torch.ones(2, 3)).sum() * by).backward()
+    for optimizer in optimizers:
+        scaler.step(optimizer)
+
+
+def test_a_scaler_that_skips_its_optimizers_asks_when_it_is_updated(hook: Any, asked: Asked) -> None:
+    model = nn.Linear(3, 1)
+    optimizer, scaler = KINDS["sgd"](model.parameters()), torch.amp.GradScaler("cpu")
+    hooks = hook(optimizer, scaler)
+    scaled_step(model, scaler, optimizer, by=float("inf"))
+    assert (hooks.called, asked.votes) == (0, 0)
+    scaler.update()
+    assert (hooks.called, asked.votes) == (0, 1)
+    assert __file__ in hooks.first_line
+    hooks.begin()
+    optimizer.zero_grad()
+    scaled_step(model, scaler, optimizer)
+    scaler.update()
+    assert (hooks.called, asked.votes) == (1, 2)
+
+
+def test_an_interrupted_vote_keeps_the_scaler_from_being_updated(hook: Any, asked: Asked) -> None:
+    model = nn.Linear(3, 1)
+    optimizer, scaler = KINDS["sgd"](model.parameters()), torch.amp.GradScaler("cpu")
+    hook(optimizer, scaler)
+    scaled_step(model, scaler, optimizer, by=float("inf"))
+    before, asked.repeat = scaler.get_scale(), True
+    with pytest.raises(StepInterrupted):
+        scaler.update()
+    assert scaler.get_scale() == before
+    scaler.update()
+    assert asked.votes == 2
+
+
+def test_a_scaler_that_is_not_registered_asks_for_nothing(hook: Any, asked: Asked) -> None:
+    model = nn.Linear(3, 1)
+    optimizer, scaler = KINDS["sgd"](model.parameters()), torch.amp.GradScaler("cpu")
+    hook(optimizer)
+    scaled_step(model, scaler, optimizer, by=float("inf"))
+    scaler.update()
+    assert asked.votes == 0
+
+
+def test_a_backward_behind_a_skipped_step_comes_after_the_vote(hook: Any, asked: Asked) -> None:
+    model = nn.Linear(3, 1)
+    optimizer, scaler = KINDS["sgd"](model.parameters()), torch.amp.GradScaler("cpu")
+    hook(optimizer, scaler)
+    scaled_step(model, scaler, optimizer, by=float("inf"))
+    scaler.update()
+    assert asked.undo == 0
+    a_step(model)
+    assert asked.undo == 1
+
+
+def test_a_removed_hook_leaves_the_scaler_as_torch_made_it(asked: Asked) -> None:
+    plain = torch.amp.GradScaler.update
+    hooks = OptimizerHooks([KINDS["sgd"](nn.Linear(3, 1).parameters())], before_first=asked.vote)
+    hooks.begin()
+    assert torch.amp.GradScaler.update is not plain
+    hooks.remove()
+    assert torch.amp.GradScaler.update is plain

@@ -75,6 +75,9 @@ class Features:
     evaluate: str = "none"
     evaluation_draws: bool = False
     logs: bool = False
+    average_at: str = "tail"
+    average_by_data: bool = False
+    swapped: bool = False
 
     @property
     def sharded(self) -> bool:
@@ -145,7 +148,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "assigned_buffer": (False, False, True),  # forward assigns a new tensor to a buffer
     "extra_state": (False, False, True),  # a module with get_extra_state()
     "dropout": (False, True),
-    "average": ("none", "none", "ema", "swa"),  # moved after the optimizer, inside the block
+    "average": ("none", "none", "ema", "swa"),
     "meter": ("plain", "tensor", "live"),  # numbers; a tensor; state_dict() gives its own dict
     "metered": ("before", "inside", "tail", "behind"),  # where meters move
     "draws": ("before", "inside", "tail", "behind", "legs"),  # where the script draws random numbers
@@ -167,6 +170,9 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "evaluate": ("none", "none", "plain", "phase"),
     "evaluation_draws": (False, True),
     "logs": (False, True),
+    "average_at": ("tail", "tail", "inside", "behind"),  # where the average moves
+    "average_by_data": (False, True),  # by hand, through `.data`
+    "swapped": (False, True),  # the average is swapped in for the evaluation
 }
 LISTED = ("hand_set", "metered", "draws")  # fields that hold several values
 
@@ -272,6 +278,31 @@ RULES = (
         " not done yet is not made up for, and with it the numbers that it would have drawn",
         lambda f: not f.stands and not f.sealed_whole and f.evaluation_draws,
         _set(evaluation_draws=False),
+    ),
+    Rule(
+        "an average to move",
+        "where and how an average moves is a question only if there is one; shards have none to swap",
+        lambda f: (
+            (f.average == "none" and (f.average_at != "tail" or f.average_by_data))
+            or ((f.sharded or f.average == "swa") and f.average_by_data)
+        ),
+        lambda f: {
+            "average_at": "tail" if f.average == "none" else f.average_at,
+            "average_by_data": False,
+        },
+    ),
+    Rule(
+        "weights swapped for a phase",
+        "assumptions.md: weights are swapped in a phase, from an average that has all of them",
+        lambda f: f.swapped and (f.evaluate != "phase" or f.sharded or f.average != "ema"),
+        _set(swapped=False),
+    ),
+    Rule(
+        "an average that begins to move",
+        "assumptions.md: a repeat of the very step in which the script first changes parameters"
+        " outside the block's tail, and not the run's first, is not bit-exact, which is said",
+        lambda f: f.average == "swa" and f.average_at != "tail",
+        _set(average_at="tail"),
     ),
     Rule(
         "nothing to evaluate with",

@@ -6,6 +6,7 @@ from tests.drills.features.draw import Features
 
 IMPORTS = """
 import contextlib
+import copy
 import hashlib
 import json
 import os
@@ -209,6 +210,19 @@ class LiveMeter:
 
     def load_state_dict(self, state):
         self.kept = state
+
+
+def swap_in(average, net):
+    """Put the averaged weights into the model for an evaluation; gives those that were there."""
+    held = [one.detach().clone() for one in net.parameters()]
+    put_in(net, [one.detach() for one in getattr(average, "module", average).parameters()])
+    return held
+
+
+def put_in(net, values):
+    with torch.no_grad():
+        for one, value in zip(net.parameters(), values):
+            one.copy_(value)
 
 
 class Shadow:

@@ -191,6 +191,8 @@ def _averages(f: Features, page: Page) -> None:
         return
     if f.sharded:  # a module under fully_shard cannot be copied: its average is kept by hand
         page.add("average = Shadow(weights)")
+    elif f.average_by_data:
+        page.add("average = copy.deepcopy(net)")
     elif f.average == "ema":
         page.add(
             "average = AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True)"
@@ -306,6 +308,7 @@ def _block(f: Features, page: Page) -> None:
     page.when(f.rank_asked == "inside", "first_rank = run.rank == 0")
     _draw(f, page, "inside")
     page.when("inside" in f.hand_set, *_hand_set(f, "inside"))
+    _move_average(f, page, "inside")
     _gradients(f, page)
     page.when(
         f.reduce_in_block, "dist.all_reduce(loss_seen)", f"loss_seen = loss_seen / {f.world}"
@@ -398,13 +401,7 @@ def _tail(f: Features, page: Page, to_none: str) -> None:
         page.add(f"schedule.step({metric})")
         page.when(f.second_optimizer, f"second_schedule.step({metric})")
     page.when("tail" in f.hand_set, *_hand_set(f, "tail"))
-    if f.average == "swa" and not f.sharded:
-        page.add("if step.number >= 4 and step.number % 2 == 0:")
-        page.add("    average.update_parameters(net)")
-    elif f.average != "none" and not f.sharded:
-        page.add("average.update_parameters(net)")
-    elif f.average != "none":
-        page.add("average.update(weights)")
+    _move_average(f, page, "tail")
     page.when("tail" in f.metered, "meter.add(2 * step.number)")
     _draw(f, page, "tail")
     page.when(f.rank_asked == "tail", "first_rank = run.rank == 0")
@@ -413,11 +410,27 @@ def _tail(f: Features, page: Page, to_none: str) -> None:
     page.add('strike("tail_end", step.number)')
 
 
+def _move_average(f: Features, page: Page, where: str) -> None:
+    if f.average == "none" or f.average_at != where:
+        return
+    if f.sharded:
+        page.add("average.update(weights)")
+    elif f.average == "swa":
+        page.add("if step.number >= 4 and step.number % 2 == 0:")
+        page.add("    average.update_parameters(net)")
+    elif f.average_by_data:
+        page.add("for mine, one in zip(average.parameters(), net.parameters()):")
+        page.add("    mine.data.mul_(0.9).add_(one.data, alpha=0.1)")
+    else:
+        page.add("average.update_parameters(net)")
+
+
 def _behind(f: Features, page: Page) -> None:
     page.add('strike("behind", step.number)')
     page.when(f.rank_asked == "behind", "first_rank = run.rank == 0")
     _draw(f, page, "behind")
     page.when("behind" in f.metered, "meter.add(3 * step.number)")
+    _move_average(f, page, "behind")
     page.when("behind" in f.hand_set, *_hand_set(f, "behind"))
     if f.evaluate != "none":
         page.add(f"if step.number % {EVALUATE_EVERY} == 0:")
@@ -433,6 +446,7 @@ def _evaluate(f: Features, page: Page) -> None:
         page.deeper()
         page.add("with attempt:")
         page.deeper()
+    page.when(f.swapped, "held = swap_in(average, net)")
     page.add("model.eval()", "with torch.no_grad():")
     page.deeper()
     page.add(("model" if f.sharded else "net") + "(torch.ones(4, 8))")
@@ -442,6 +456,7 @@ def _evaluate(f: Features, page: Page) -> None:
     page.when(f.evaluate == "phase" and f.kind == "ddp", "dist.all_reduce(torch.ones(1))")
     page.when(f.evaluation_draws, "torch.rand(3)")
     page.add("model.train()")
+    page.when(f.swapped, "put_in(net, held)")
     if f.evaluate == "phase":
         page.back(2)
     page.add('strike("evaluate_end", step.number)')

@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from outlast.errors import CorruptError, Reenter
 from outlast.model.messages import Regroup
 from outlast.model.terms import Cause, Phase
+from outlast.model.texts import some
 from outlast.runtime import clock
 from outlast.runtime.tiers.image import Image
 from outlast.runtime.worker import ddp
@@ -151,6 +152,7 @@ class Attachment:
             generation = plan.generation if plan.replicated == "donor" else None
             image = session.vault.read_transfer(generation, plan.step)
             self.undo.take_over(image.metadata)
+            self.state.edits.take_over(image.metadata)
             load_shared(self.state, image)
             if _is_a_leg_ahead(image, plan.step):
                 self._again = (plan, Image(image.metadata, {name: (spec, memoryview(bytes(data))) for name, (spec, data) in image.tensors.items()}))
@@ -262,8 +264,31 @@ class Attachment:
             self._write_transfer(self.member.generation, step)
 
     def _write_transfer(self, generation: int, step: int) -> None:
-        metadata = {**self.undo.metadata(), "leg_from": str(self._leg_from)}
+        metadata = {**self.undo.metadata(), **self.state.edits.metadata(), "leg_from": str(self._leg_from)}
         self.images.write_transfer(generation, step, agreed=self.agreement.movers, metadata=metadata)
+
+    # --- what the script changes itself ---------------------------------------------------------------------
+
+    def begin_edits(self) -> None:
+        """A step begins: copy what a repeat has to take back."""
+        self.state.edits.begin(bytewise=self.undo.unproven)
+        if self.undo.on:
+            self.undo.keep()
+
+    def watch_edits(self) -> None:
+        """The block of a step is over: what changes parameters from here on is the script."""
+        if self.member.session is not None:
+            self.state.edits.watch(bytewise=self.undo.unproven)
+
+    def look_for_edits(self, where: str) -> None:
+        """Say so, once, if the script has changed parameters itself since it was last watched."""
+        found, session = self.state.edits.look(), self.member.session
+        if found and session is not None:
+            mib = self.state.edits.copied_bytes / 2**20
+            session.warn(
+                f"the script changes parameters itself {where} ({some(found)}): each step and phase begins with a copy of them, "
+                f"{mib:.1f} MiB, so that a repeat can take that back"
+            )
 
     # --- the first step ----------------------------------------------------------------------------------
 

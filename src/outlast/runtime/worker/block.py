@@ -29,7 +29,10 @@ class Block:
         self._attachment = attachment
         self._poll = poll
         self._survivor = survivor
-        self._hooks = OptimizerHooks(attachment.state.optimizers.values(), before_first=self._before_optimizer, after_undo=self._backward_after_optimizer)
+        self._hooks = OptimizerHooks(
+            attachment.state.optimizers.values(), attachment.state.scalers.values(),
+            before_first=self._before_optimizer, after_undo=self._backward_after_optimizer,
+        )  # fmt: skip
         parameters = () if attachment.state.sharded else attachment.state.parameters.values()
         self._exits = BackwardExits(parameters, over=lambda: self._member.in_body and self._member.broken)
         self._watch = contextlib.ExitStack()
@@ -97,8 +100,8 @@ class Block:
         self._member.in_body = False
         if (swallowed := self._swallowed()) is not None:
             raise swallowed
+        self._attachment.look_for_edits("in front of the optimizer")
         if undo.on:
-            undo.keep()
             self._attachment.images.note_private()
         else:
             self.vote(self.current, Place(PREPARED, 0))

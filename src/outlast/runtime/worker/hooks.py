@@ -1,7 +1,8 @@
 """Hooks on the script's optimizers: the first call of a step asks for the vote; what cannot be repeated is refused.
 
 The hooks sit on the optimizer objects, so they fire under GradScaler, LR schedulers, fused and foreach alike.
-A GradScaler that skips the step calls no optimizer: `called` stays 0 and the caller votes at the block's end.
+A GradScaler that skips the step calls no optimizer: then its `update` asks for the vote, for what follows it (an average of
+the weights) must follow the vote in each step. A block without either votes at its end, by the caller.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ def line_of(frame: FrameType | None) -> str:
 
 
 _backward = torch.autograd.backward
+_update = torch.amp.GradScaler.update
 _watchers: set[OptimizerHooks] = set()
 
 
@@ -66,19 +68,36 @@ def _watched_backward(*args: Any, **kwargs: Any) -> None:
         raise
 
 
+@functools.wraps(_update)
+def _watched_update(scaler: torch.amp.GradScaler, *args: Any, **kwargs: Any) -> None:
+    for hooks in tuple(_watchers):
+        hooks._scaler_updates(scaler)
+    _update(scaler, *args, **kwargs)
+
+
 class OptimizerHooks:
     """Watches `step` of the registered optimizers, and backward, between `begin` and `end` of each step.
 
-    before_first  called in front of the step's first optimizer call; may raise to keep it from running
+    before_first  called in front of the step's first optimizer call, or of the `update` of a scaler that has skipped it;
+                  may raise to keep it from running
     after_undo    called in front of a backward that runs after an optimizer was applied in this step (GANs): what the
                   vote let pass can then only be taken back with an undo copy. At most once a step
     """
 
-    def __init__(self, optimizers: Iterable[Optimizer], *, before_first: Callable[[], None], after_undo: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        optimizers: Iterable[Optimizer],
+        scalers: Iterable[torch.amp.GradScaler] = (),
+        *,
+        before_first: Callable[[], None],
+        after_undo: Callable[[], None] = lambda: None,
+    ) -> None:
         self.optimizers = list(optimizers)
+        self._scalers = [scaler for scaler in scalers if scaler.is_enabled()]
         self._before_first = before_first
         self._after_undo = after_undo
         self._lines: dict[int, str] = {}
+        self._asked = ""  # the line that asked for this step's vote
         self._applied = False
         self._inside = False
         self._handles: list[Any] = []
@@ -92,13 +111,14 @@ class OptimizerHooks:
 
     @property
     def first_line(self) -> str:
-        """Where the first one was called, or ""."""
-        return next(iter(self._lines.values()), "")
+        """Where the first one was called, or the `update` that skipped them all; "" before that."""
+        return self._asked
 
     def begin(self) -> None:
         """A step begins (installs the hooks at the first)."""
         self._install()
         self._lines.clear()
+        self._asked = ""
         self._applied = False
         self._inside = True
         self.lost = self.refused = None
@@ -115,6 +135,7 @@ class OptimizerHooks:
         _watchers.discard(self)
         if not _watchers and torch.autograd.backward is _watched_backward:
             torch.autograd.backward = _backward
+            torch.amp.GradScaler.update = _update  # type: ignore[method-assign]
 
     def _install(self) -> None:
         if self._handles or not self.optimizers:
@@ -123,6 +144,7 @@ class OptimizerHooks:
             self._handles += [optimizer.register_step_pre_hook(self._pre), optimizer.register_step_post_hook(self._post)]
         _watchers.add(self)
         torch.autograd.backward = _watched_backward  # Tensor.backward calls it by this name
+        torch.amp.GradScaler.update = _watched_update  # type: ignore[assignment, method-assign]
 
     def _backward_begins(self) -> None:
         if self._inside and self._applied:
@@ -142,17 +164,29 @@ class OptimizerHooks:
         except TransactionError as error:
             self.refused = error
             raise
-        first = not self._lines
         self._lines[id(optimizer)] = line
-        if first:
-            try:
-                self._before_first()
-            except BaseException:
-                self._lines.clear()  # a script that swallows this does not get past it with its next optimizer either
-                raise
+        self._ask(line)
 
     def _post(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._applied = self._inside
+
+    def _scaler_updates(self, scaler: torch.amp.GradScaler) -> None:
+        """All optimizers of `scaler` have been stepped or skipped by now."""
+        if self._inside and any(scaler is one for one in self._scalers) and not self._asked:
+            self._ask(user_line())
+            self._applied = True  # a backward that follows comes after the vote, as it does behind an optimizer
+
+    def _ask(self, line: str) -> None:
+        """Ask for the vote, if this is the first in the step to do so."""
+        if self._asked:
+            return
+        self._asked = line or "the optimizer's step"
+        try:
+            self._before_first()
+        except BaseException:
+            self._asked = ""
+            self._lines.clear()  # a script that swallows this does not get past it with its next optimizer either
+            raise
 
     def _refuse(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any], line: str) -> None:
         name = type(optimizer).__name__

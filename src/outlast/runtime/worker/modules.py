@@ -243,3 +243,11 @@ def copy_all(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
     if targets:
         with torch.no_grad():  # one call for all: a loop in Python costs more than small copies
             torch._foreach_copy_(targets, sources)
+
+
+def room_like(tensor: torch.Tensor) -> torch.Tensor:
+    """Return memory for a copy of `tensor`: beside it, or on the host where the device has no room for one."""
+    try:
+        return torch.empty_like(tensor)
+    except torch.OutOfMemoryError:  # training fits, a second copy does not
+        return torch.empty_like(tensor, device="cpu")

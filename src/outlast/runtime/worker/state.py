@@ -33,6 +33,7 @@ from torch.utils.data import DataLoader
 from outlast.errors import StateError
 from outlast.model.limits import SHAPES_LOOK_STEPS, STATE_TEXT_BYTES, TENSOR_HEADER_BYTES
 from outlast.runtime.worker import modules, optim_state, random_state, tree
+from outlast.runtime.worker.edits import Edits
 from outlast.runtime.worker.hooks import scaler_reset
 from outlast.runtime.worker.loaders import BatchSource, open_source
 from outlast.runtime.worker.private import UNLIKE, Part, PrivateState, own
@@ -58,6 +59,7 @@ class State:
         self.private = PrivateState(self.modules, self._objects, self.source)
         self.distributed = any(is_sharded(parameter) for parameter in self.parameters.values())
         self.own = False  # tensors of the shared half differ between ranks: each rank keeps all of its own
+        self.edits = Edits(lambda: {} if self.sharded else self.parameters)  # sharded state is always restored from an image
         self._step = _StepKeeper(self)
         self._undo: tuple[str, dict[str, torch.Tensor]] | None = None
         self._undo_memory: dict[str, torch.Tensor] = {}
@@ -151,12 +153,16 @@ class State:
     # --- a step that may be repeated -----------------------------------------------------------------
 
     def begin(self, random_now: random_state.RandomState | None = None) -> None:
-        """Keep what `roll_back` needs. Cheap: called at every step. `random_now`: the random state, by whoever has just looked."""
+        """Keep what `roll_back` needs, but parameters (`edits`). Cheap: called at every step. `random_now`: the random state, by whoever has just looked."""
         self._step.keep(random_now)
 
     def roll_back(self) -> None:
-        """Buffers, random state, hyper-parameters, schedulers, scalers and objects as at `begin`; gradients cleared. Parameters are left alone."""
+        """Buffers, random state, hyper-parameters, schedulers, scalers and objects as at `begin`; gradients cleared.
+
+        Parameters are left alone, but for those that the script itself edits. Raises StateError where one of a phase was not copied.
+        """
         self._step.put_back()
+        self.edits.put_back()
 
     @property
     def undo_bytes(self) -> int:
@@ -172,7 +178,7 @@ class State:
         for name, tensor in live.items():
             mine = self._undo_memory.get(name)
             if mine is None or mine.shape != tensor.shape or mine.dtype != tensor.dtype:
-                self._undo_memory[name] = _room_like(tensor)
+                self._undo_memory[name] = modules.room_like(tensor)
         copies = {name: self._undo_memory[name] for name in live}
         modules.copy_all((copies[name], tensor) for name, tensor in live.items())
         self._undo = (text, copies)
@@ -325,13 +331,6 @@ def _enabled(scalers: Mapping[str, torch.amp.GradScaler]) -> list[tuple[str, tor
 def _put_scaler(scaler: torch.amp.GradScaler, scale: torch.Tensor | None, growth: torch.Tensor | None) -> None:
     """state_dict() would copy from the device and wait for it at each step; these two tensors are all it holds."""
     scaler._scale, scaler._growth_tracker = _clone(scale), _clone(growth)
-
-
-def _room_like(tensor: torch.Tensor) -> torch.Tensor:
-    try:
-        return torch.empty_like(tensor)
-    except torch.OutOfMemoryError:  # training fits, a second copy does not
-        return torch.empty_like(tensor, device="cpu")
 
 
 def _clone(tensor: torch.Tensor | None) -> torch.Tensor | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from outlast.errors import OutlastError, Reenter
 from outlast.model.messages import Regroup
 from outlast.model.terms import Cause
+from outlast.model.texts import some
 from outlast.runtime import clock
 from outlast.runtime.worker import ddp
 from outlast.runtime.worker.attach import Attachment
@@ -30,6 +31,7 @@ class Survivor:
     def take_back_what_followed(self, held: Step | None) -> None:
         """The loop's code behind an interrupted block runs, though the step is not committed: what it changed goes back before anything is given away."""
         if held is not None and held.left:
+            self._tell_what_was_not_copied()
             self._attachment.state.roll_back()
 
     def take_plan(self) -> Regroup | None:
@@ -82,6 +84,18 @@ class Survivor:
         self._poll.forget(step)
         for wrapped in self._attachment.replicas:
             ddp.leave_buckets(wrapped)
-        self._attachment.undo.take_back()
+        self._take_back_edits()
         self._attachment.state.roll_back()
         session.book.roll_back(now_s=now_s, fault_s=plan.fault_s, detected_s=plan.detected_s, then=Cause.REGROUP)
+
+    def _take_back_edits(self) -> None:
+        """Undo what the optimizers did, and look for what the script did before."""
+        self._attachment.look_for_edits("in front of the optimizer")
+        if not self._attachment.undo.take_back():
+            self._tell_what_was_not_copied()
+
+    def _tell_what_was_not_copied(self) -> None:
+        """Say so where the script has edited a parameter for the first time in the very step that is repeated."""
+        uncopied, session = self._attachment.state.edits.uncopied, self._member.session
+        if uncopied and session is not None:
+            session.warn(f"{some(uncopied)} had been changed in the step that is repeated, and no copy was kept: not bit-exact from here on")

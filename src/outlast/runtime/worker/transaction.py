@@ -152,6 +152,7 @@ class Transaction:
         step = self._batches.held
         if self.member.session is not None:
             self.state.begin(random_now)
+            self.attachment.begin_edits()
             self._survivor.in_flight = step
         return step
 
@@ -167,6 +168,9 @@ class Transaction:
     def leave(self, step: Step, error: BaseException | None) -> bool:
         """The block ended. True: the error is dealt with, and the step will be yielded again."""
         self._block.end(step)
+        if error is None:
+            self.attachment.look_for_edits("in a step that calls no optimizer")
+            self.attachment.watch_edits()
         if self._rehearsal.runs:
             return self._rehearsal.swallows(error)
         if self.member.session is None:
@@ -182,7 +186,9 @@ class Transaction:
             return False
         if isinstance(error, _PASS_ON):
             return False
-        return self._recover(error)
+        self._recover(error)
+        self.attachment.watch_edits()
+        return True
 
     def _leave_alone(self, step: Step, error: BaseException | None) -> bool:
         if error is None:
@@ -195,6 +201,7 @@ class Transaction:
         """The script has done all that it does behind the block, up to a place of this kind: vote if that is still due, and seal what has moved."""
         session = self.member.session
         assert session is not None
+        self.attachment.look_for_edits("behind the block of a step")
         if self._voteless is not None:
             self._vote_late(self._voteless, Place(kind, 0))
         place = Place(kind, session.machine.phases, legs=int(self.committed == self._leg_began))
@@ -305,6 +312,7 @@ class Transaction:
             self._arrive()
         attempt.number = session.machine.phases
         self.state.begin()
+        self.state.edits.begin_phase(attempt.name)
         session.enter(Phase.EVALUATION, cause=Cause.EVALUATION)
         self.member.in_body = True
 
@@ -315,10 +323,12 @@ class Transaction:
             attempt.done = True
             return self._rehearsal.swallows(error)
         if error is None:
+            self.attachment.look_for_edits(f"in the phase {attempt.name!r}")
             self.attachment.images.prepare_phase(self.committed, attempt.number + 1)
             voted = self._close(roll_back=True)
             attempt.done = voted or session.machine.phases > attempt.number  # a peer saw the vote pass
             if voted:
+                self.state.edits.end_phase(attempt.name)
                 session.do(lambda machine: machine.now_past_phase())
             elif not attempt.done:
                 self.attachment.images.forget_phase()

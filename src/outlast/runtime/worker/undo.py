@@ -66,7 +66,7 @@ class Undo:
             self._session.warn(f"{why}: each step keeps an undo copy of {mib:.0f} MiB, and votes at its end{advice}")
 
     def keep(self) -> None:
-        """Copy the shared state; called in front of the step's first optimizer."""
+        """Copy the shared state; called when a step that votes late begins."""
         self._state.keep_undo()
         self._kept = True
 
@@ -77,8 +77,9 @@ class Undo:
         if not self._lasting:
             self._state.drop_undo()
 
-    def take_back(self) -> None:
-        """The step is rolled back: undo what its optimizers did, if a copy was kept."""
-        if self._kept:
-            self._kept = False
+    def take_back(self) -> bool:
+        """The step is rolled back: undo what its optimizers did, if a copy was kept. Returns whether one was."""
+        kept, self._kept = self._kept, False
+        if kept:
             self._state.undo()
+        return kept

@@ -1,0 +1,134 @@
+"""Edits: parameters that the script changes itself, outside the optimizers' turn, and how a repeat takes that back.
+
+A step that is repeated leaves parameters alone, for it was cut short before its vote, and only optimizers change
+parameters, behind the vote. Real scripts do more: they move an average of the weights in front of the optimizer, in a
+step that a GradScaler skips, or behind the block; they project weights; they swap averaged weights in for an
+evaluation. Done twice, each of these is wrong without a word.
+
+So it is noticed which parameters have changed between the beginning of a step and its vote, behind its block, or inside
+a phase. Those are copied at each beginning from then on, and put back with all else. What is looked at:
+
+    first step            their bytes
+    later steps           the version that torch counts up with each change; it does not count writes through `.data`
+    first phase of a name all parameters are copied, for nobody knows yet what it changes
+    later phases          the version, and where one is cut short a sample of the bytes
+
+Not noticed: a parameter that the script first changes behind the first step, through `.data`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from operator import attrgetter
+
+import torch
+
+from outlast.errors import StateError
+from outlast.model.texts import some
+from outlast.runtime.worker.fingerprint import fingerprint
+from outlast.runtime.worker.modules import copy_all, room_like
+
+_SAMPLE_COUNT = 64  # elements of a parameter that stand for all of it
+_versions = attrgetter("_version")
+
+
+class Edits:
+    """What the script has edited so far (`names`), and the copies of it that a repeat puts back.
+
+    parameters   gives those that are looked at; an empty mapping where nothing has to be taken back
+    """
+
+    def __init__(self, parameters: Callable[[], Mapping[str, torch.Tensor]]) -> None:
+        self.names: set[str] = set()
+        self._parameters = parameters
+        self._copies: dict[str, torch.Tensor] = {}
+        self._marks: list[object] | None = None
+        self._mark: Callable[[torch.Tensor], object] = _versions
+        self._samples: dict[str, str] = {}
+        self._phases: set[str] = set()  # names of those that were done here
+
+    def begin(self, *, bytewise: bool = False) -> None:
+        """A step begins: copy what is edited, and remember how all parameters are."""
+        self._samples = {}
+        self._keep(self.names)
+        self.watch(bytewise=bytewise)
+
+    def begin_phase(self, phase: str) -> None:
+        """A phase begins: the same, and remember a sample of what is not copied. In the first of its name, copy everything."""
+        mine = self._parameters()
+        self._keep(self.names if phase in self._phases else mine.keys())
+        self._samples = {name: _sample(one) for name, one in mine.items() if name not in self._copies}
+        self.watch()
+
+    def end_phase(self, phase: str) -> None:
+        """A phase is done: what it had changed is known, and what it left changed stays."""
+        self._phases.add(phase)
+        self._copies = {name: copy for name, copy in self._copies.items() if name in self.names}
+        self._samples = {}
+        self.watch()
+
+    def watch(self, *, bytewise: bool = False) -> None:
+        """Remember how all parameters are, for the next `look`."""
+        self._mark = fingerprint if bytewise else _versions
+        self._marks = self._marked()
+
+    def look(self) -> list[str]:
+        """Return what was found to be edited: it has changed since `watch`, and will be copied from the next beginning on."""
+        marks, self._marks = self._marks, None
+        if marks is None:
+            return []
+        now = self._marked()
+        if now == marks or len(now) != len(marks):
+            return []
+        changed = {name for name, old, new in zip(self._parameters(), marks, now, strict=True) if old != new}
+        found = changed - self.names
+        self.names |= found
+        return sorted(found)
+
+    @property
+    def uncopied(self) -> list[str]:
+        """What is edited and was not copied when the step began, as it was not known by then."""
+        return sorted(self.names - self._copies.keys())
+
+    @property
+    def copied_bytes(self) -> int:
+        """How much is copied at each beginning."""
+        return sum(one.nbytes for name, one in self._parameters().items() if name in self.names)
+
+    def put_back(self) -> None:
+        """Put the copies of the newest beginning back. Raises StateError where a phase has changed what was not copied."""
+        self._marks = None
+        mine = self._parameters()
+        copy_all((mine[name], copy) for name, copy in self._copies.items() if name in mine)
+        samples, self._samples = self._samples, {}
+        torn = [name for name, sample in samples.items() if name in mine and _sample(mine[name]) != sample]
+        if torn:
+            raise StateError(
+                f"a phase was interrupted while the script had changed {some(torn)}, of which there is no copy",
+                hint="change parameters in place, under torch.no_grad() and not through .data: then they are noticed and copied",
+            )
+
+    def metadata(self) -> dict[str, str]:
+        """Return what a successor has to know."""
+        return {"edited": json.dumps(sorted(self.names))}
+
+    def take_over(self, metadata: Mapping[str, str]) -> None:
+        """Copy what the rank copies that wrote `metadata`."""
+        self.names |= set(json.loads(metadata.get("edited", "[]"))) & self._parameters().keys()
+
+    def _marked(self) -> list[object]:
+        return list(map(self._mark, self._parameters().values()))
+
+    def _keep(self, names: Collection[str]) -> None:
+        mine = self._parameters()
+        self._copies = {name: self._copies.get(name, torch.empty(0)) for name in names if name in mine}
+        for name, copy in self._copies.items():
+            if copy.shape != mine[name].shape or copy.dtype != mine[name].dtype:
+                self._copies[name] = room_like(mine[name])
+        copy_all((copy, mine[name]) for name, copy in self._copies.items())
+
+
+def _sample(tensor: torch.Tensor) -> str:
+    flat = tensor.detach().reshape(-1)
+    return fingerprint(flat[:: max(1, flat.numel() // _SAMPLE_COUNT)])

@@ -1,0 +1,142 @@
+"""Which parameters a script changes itself, and that a repeat puts them back."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from outlast.errors import StateError
+from outlast.runtime.worker.state import State
+
+Change = Callable[[nn.Parameter], object]
+
+
+def in_place(parameter: nn.Parameter) -> None:
+    with torch.no_grad():
+        parameter.mul_(0.5).add_(1.0)
+
+
+def through_data(parameter: nn.Parameter) -> None:
+    parameter.data.mul_(0.5).add_(1.0)
+
+
+class Trained:
+    """A model, its optimizer, and a copy of the model that no optimizer has."""
+
+    def __init__(self) -> None:
+        self.model = nn.Linear(3, 2)
+        self.average = copy.deepcopy(self.model)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.state = State(model=self.model, average=self.average, optimizer=self.optimizer)
+
+    def values(self) -> dict[str, torch.Tensor]:
+        return {name: one.detach().clone() for name, one in self.state.parameters.items()}
+
+    def begin(self, *, bytewise: bool = False) -> None:
+        self.state.begin()
+        self.state.edits.begin(bytewise=bytewise)
+
+
+@pytest.fixture
+def trained() -> Trained:
+    return Trained()
+
+
+def is_as(trained: Trained, before: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(value, before[name]) for name, value in trained.values().items())
+
+
+@pytest.mark.parametrize(("change", "bytewise"), [(in_place, False), (in_place, True), (through_data, True)])
+def test_what_the_script_changes_is_put_back_from_the_next_beginning_on(trained: Trained, change: Change, bytewise: bool) -> None:
+    edits = trained.state.edits
+    trained.begin(bytewise=bytewise)
+    change(trained.average.weight)
+    assert edits.look() == ["average.weight"]
+    assert edits.uncopied == ["average.weight"]
+    trained.begin()
+    before = trained.values()
+    change(trained.average.weight)
+    assert edits.uncopied == []
+    trained.state.roll_back()
+    assert is_as(trained, before)
+
+
+def test_what_optimizers_do_between_look_and_watch_is_no_edit(trained: Trained) -> None:
+    edits = trained.state.edits
+    trained.begin()
+    trained.model(torch.ones(4, 3)).sum().backward()
+    assert edits.look() == []
+    trained.optimizer.step()
+    assert edits.look() == []
+    edits.watch()
+    in_place(trained.model.bias)
+    assert edits.look() == ["model.bias"]
+
+
+def test_a_repeat_that_changes_the_same_again_puts_it_back_again(trained: Trained) -> None:
+    trained.state.edits.names = {"average.weight"}
+    trained.begin()
+    before = trained.values()
+    for _ in range(3):
+        in_place(trained.average.weight)
+        trained.state.roll_back()
+        assert is_as(trained, before)
+
+
+@pytest.mark.parametrize("change", [in_place, through_data])
+def test_weights_that_are_swapped_in_a_phase_are_put_back(trained: Trained, change: Change) -> None:
+    """The first phase of a name is copied as a whole."""
+    before = trained.values()
+    trained.state.begin()
+    trained.state.edits.begin_phase("evaluate")
+    change(trained.model.weight)
+    trained.state.roll_back()
+    assert is_as(trained, before)
+
+
+def test_a_later_phase_that_changes_what_was_not_copied_is_no_silent_error(trained: Trained) -> None:
+    edits = trained.state.edits
+    edits.begin_phase("evaluate")
+    edits.end_phase("evaluate")
+    trained.state.begin()
+    edits.begin_phase("evaluate")
+    through_data(trained.model.weight)
+    with pytest.raises(StateError, match=r"model\.weight"):
+        trained.state.roll_back()
+
+
+def test_what_a_phase_is_seen_to_change_is_copied_in_the_next_one(trained: Trained) -> None:
+    edits = trained.state.edits
+    for expected in (["model.weight"], []):
+        trained.state.begin()
+        edits.begin_phase("evaluate")
+        in_place(trained.model.weight)
+        assert edits.look() == expected
+        edits.end_phase("evaluate")
+    trained.state.begin()
+    edits.begin_phase("evaluate")
+    before = trained.values()
+    in_place(trained.model.weight)
+    trained.state.roll_back()
+    assert is_as(trained, before)
+
+
+def test_a_successor_knows_what_is_edited(trained: Trained) -> None:
+    trained.state.edits.names = {"average.bias"}
+    other = Trained()
+    other.state.edits.take_over(trained.state.edits.metadata())
+    assert other.state.edits.names == {"average.bias"}
+    other.state.edits.take_over({})  # an image of an older outlast
+    assert other.state.edits.names == {"average.bias"}
+
+
+def test_what_each_rank_has_of_its_own_is_not_looked_at(trained: Trained) -> None:
+    trained.begin()
+    trained.state.own = True
+    in_place(trained.model.weight)
+    assert trained.state.edits.look() == []
+    assert trained.state.edits.copied_bytes == 0
