@@ -7,8 +7,8 @@ generator, and that of this rank's GPU.
     isolated(seed)        a block whose draws depend on `seed` alone and leave no trace outside
 
 Cost       Copying NumPy's state takes 45 us and Python's 25 us, putting them back 70 us; comparing or writing their raw words 2 us.
-           NumPy's words say nothing about a cached second Gaussian, so the raw comparison is trusted only when none was cached before
-           (drawing one moves the words), and seeding, which forgets it, goes before raw words are written.
+           NumPy's words say nothing about a cached second Gaussian, so the raw comparison is trusted only where none was cached before
+           and nothing was put back since (drawing one moves the words); seeding, which forgets it, goes before raw words are written.
 Limits     Other generators (torch.Generator, numpy.random.Generator) belong to whoever made them: register them in run.state.
            Of several GPUs only that of this rank is kept (devices.mine), whichever is current.
 """
@@ -86,6 +86,9 @@ def key(state: RandomState) -> int:
 
 
 def restore(state: RandomState) -> None:
+    """Put `state` back, bit for bit."""
+    global _latest
+    _latest = state  # older captures may have the same words, and another cached Gaussian
     if state.python_raw:
         ctypes.memmove(_python_words(), state.python_raw, _MT_BYTES)
         _PYTHON.gauss_next = state.python[2]
@@ -194,7 +197,8 @@ def _numpy_bits() -> Any:
 
 
 def _numpy_still(before: RandomState, raw: bytes) -> bool:
-    if raw and raw == before.numpy_raw and not before.numpy["has_gauss"]:
+    nothing_put_back = _latest is not None and before.numpy is _latest.numpy
+    if raw and raw == before.numpy_raw and not before.numpy["has_gauss"] and nothing_put_back:
         return True
     now = _numpy_state()
     return bool(_plain(now) == _plain(before.numpy))
