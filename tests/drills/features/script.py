@@ -71,7 +71,7 @@ def _imports(f: Features) -> str:
         hooks = "torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
         lines.append(f"from {hooks} import allreduce_hook")
     if f.sharded:
-        lines.append("from torch.distributed.fsdp import fully_shard")
+        lines.append("from torch.distributed.fsdp import FSDPModule, fully_shard")
     if f.kind == "mesh2d":
         lines += [
             "from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel",
@@ -466,6 +466,12 @@ def _evaluate(f: Features, page: Page) -> None:
 
 
 def _end(f: Features, page: Page) -> None:
+    if f.sharded:  # an evaluation at the end leaves the weights gathered
+        page.add(
+            "for one in model.modules():",
+            "    if isinstance(one, FSDPModule):",
+            "        one.reshard()",
+        )
     page.add(
         "parts = random_parts()",
         'parts["steps"] = hashed(run._transaction.committed)',
