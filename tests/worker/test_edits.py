@@ -55,8 +55,9 @@ def test_what_the_script_changes_is_put_back_from_the_next_beginning_on(trained:
     edits = trained.state.edits
     trained.begin(bytewise=bytewise)
     change(trained.average.weight)
-    assert edits.look() == ["average.weight"]
-    assert edits.uncopied == ["average.weight"]
+    both = ["average.bias", "average.weight"]
+    assert edits.look() == both
+    assert edits.uncopied == both
     trained.begin()
     before = trained.values()
     change(trained.average.weight)
@@ -140,3 +141,33 @@ def test_what_each_rank_has_of_its_own_is_not_looked_at(trained: Trained) -> Non
     in_place(trained.model.weight)
     assert trained.state.edits.look() == []
     assert trained.state.edits.copied_bytes == 0
+
+
+def test_an_average_counts_as_a_whole_though_only_a_part_of_it_moved(trained: Trained) -> None:
+    """A bias that is still zero does not move with the rest."""
+    trained.begin(bytewise=True)
+    through_data(trained.average.weight)
+    assert trained.state.edits.look() == ["average.bias", "average.weight"]
+
+
+def test_an_average_that_begins_to_move_behind_the_first_step_is_noticed(trained: Trained) -> None:
+    """As one does that was made from the model itself: what the first step changes is nothing."""
+    edits = trained.state.edits
+    trained.begin(bytewise=True)
+    assert edits.look() == []
+    trained.begin()
+    through_data(trained.average.weight)
+    assert edits.look() == ["average.bias", "average.weight"]
+
+
+def test_an_average_that_begins_to_move_late_is_noticed_sooner_or_later(trained: Trained) -> None:
+    edits = trained.state.edits
+    for _ in range(10):
+        trained.begin()
+        assert edits.look() == []
+    found: list[str] = []
+    for _ in range(70):
+        trained.begin()
+        trained.average.weight.data.add_(1.0)
+        found += edits.look()
+    assert found == ["average.bias", "average.weight"]

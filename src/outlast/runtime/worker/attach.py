@@ -278,7 +278,7 @@ class Attachment:
     def watch_edits(self) -> None:
         """The block of a step is over: what changes parameters from here on is the script."""
         if self.member.session is not None:
-            self.state.edits.watch(bytewise=self.undo.unproven)
+            self.state.edits.watch()
 
     def look_for_edits(self, where: str) -> None:
         """Say so, once, if the script has changed parameters itself since it was last watched."""

@@ -9,17 +9,19 @@ So it is noticed which parameters have changed between the beginning of a step a
 a phase. Those are copied at each beginning from then on, and put back with all else. What is looked at:
 
     first step            their bytes
-    later steps           the version that torch counts up with each change; it does not count writes through `.data`
+    later steps           the version that torch counts up with each change; it does not count writes through `.data`. In the
+                          steps after the first, and in each 64th, a sample of the bytes of what no optimizer has
     first phase of a name all parameters are copied, for nobody knows yet what it changes
     later phases          the version, and where one is cut short a sample of the bytes
 
-Not noticed: a parameter that the script first changes behind the first step, through `.data`.
+Where one parameter is edited that no optimizer has, all such parameters of its module count as edited: an average of a bias
+that is still zero does not move. Not noticed in time: what the script begins to change through `.data` in a later step.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from operator import attrgetter
 
 import torch
@@ -30,35 +32,46 @@ from outlast.runtime.worker.fingerprint import fingerprint
 from outlast.runtime.worker.modules import copy_all, room_like
 
 _SAMPLE_COUNT = 64  # elements of a parameter that stand for all of it
-_versions = attrgetter("_version")
+_SAMPLED_FIRST_STEPS, _SAMPLED_EACH_STEPS = 4, 64
+
+_version_of = attrgetter("_version")
 
 
 class Edits:
     """What the script has edited so far (`names`), and the copies of it that a repeat puts back.
 
     parameters   gives those that are looked at; an empty mapping where nothing has to be taken back
+    optimized    gives those that an optimizer has
     """
 
-    def __init__(self, parameters: Callable[[], Mapping[str, torch.Tensor]]) -> None:
+    def __init__(
+        self, parameters: Callable[[], Mapping[str, torch.Tensor]], optimized: Callable[[], Iterable[torch.Tensor]]
+    ) -> None:
         self.names: set[str] = set()
         self._parameters = parameters
+        self._optimized = optimized
+        self._steps = 0  # that began in this process
         self._copies: dict[str, torch.Tensor] = {}
         self._marks: list[object] | None = None
-        self._mark: Callable[[torch.Tensor], object] = _versions
+        self._mark: Callable[[Iterable[torch.Tensor]], list[object]] = _versions
         self._samples: dict[str, str] = {}
         self._phases: set[str] = set()  # names of those that were done here
 
     def begin(self, *, bytewise: bool = False) -> None:
         """A step begins: copy what is edited, and remember how all parameters are."""
         self._samples = {}
+        self._steps += 1
+        sampled = self._steps <= _SAMPLED_FIRST_STEPS or self._steps % _SAMPLED_EACH_STEPS == 0
+        self._mark = _bytes if bytewise else self._sampled if sampled else _versions
         self._keep(self.names)
-        self.watch(bytewise=bytewise)
+        self.watch()
 
     def begin_phase(self, phase: str) -> None:
         """A phase begins: the same, and remember a sample of what is not copied. In the first of its name, copy everything."""
         mine = self._parameters()
         self._keep(self.names if phase in self._phases else mine.keys())
         self._samples = {name: _sample(one) for name, one in mine.items() if name not in self._copies}
+        self._mark = _versions
         self.watch()
 
     def end_phase(self, phase: str) -> None:
@@ -68,9 +81,8 @@ class Edits:
         self._samples = {}
         self.watch()
 
-    def watch(self, *, bytewise: bool = False) -> None:
+    def watch(self) -> None:
         """Remember how all parameters are, for the next `look`."""
-        self._mark = fingerprint if bytewise else _versions
         self._marks = self._marked()
 
     def look(self) -> list[str]:
@@ -82,7 +94,7 @@ class Edits:
         if now == marks or len(now) != len(marks):
             return []
         changed = {name for name, old, new in zip(self._parameters(), marks, now, strict=True) if old != new}
-        found = changed - self.names
+        found = self._with_kin(changed) - self.names
         self.names |= found
         return sorted(found)
 
@@ -118,7 +130,18 @@ class Edits:
         self.names |= set(json.loads(metadata.get("edited", "[]"))) & self._parameters().keys()
 
     def _marked(self) -> list[object]:
-        return list(map(self._mark, self._parameters().values()))
+        return self._mark(self._parameters().values())
+
+    def _sampled(self, parameters: Iterable[torch.Tensor]) -> list[object]:
+        optimized = set(map(id, self._optimized()))
+        return [one._version if id(one) in optimized else (one._version, _sample(one)) for one in parameters]
+
+    def _with_kin(self, changed: set[str]) -> set[str]:
+        """Return these and what belongs to the same module, where no optimizer has it."""
+        optimized = set(map(id, self._optimized()))
+        free = [name for name, one in self._parameters().items() if id(one) not in optimized]
+        moved = {_module(name) for name in changed.intersection(free)}
+        return changed | {name for name in free if _module(name) in moved}
 
     def _keep(self, names: Collection[str]) -> None:
         mine = self._parameters()
@@ -127,6 +150,19 @@ class Edits:
             if copy.shape != mine[name].shape or copy.dtype != mine[name].dtype:
                 self._copies[name] = room_like(mine[name])
         copy_all((copy, mine[name]) for name, copy in self._copies.items())
+
+
+def _versions(parameters: Iterable[torch.Tensor]) -> list[object]:
+    return list(map(_version_of, parameters))
+
+
+def _bytes(parameters: Iterable[torch.Tensor]) -> list[object]:
+    return list(map(fingerprint, parameters))
+
+
+def _module(name: str) -> str:
+    """Return the name under which the module of this parameter was given to run.state."""
+    return name.partition(".")[0]
 
 
 def _sample(tensor: torch.Tensor) -> str:

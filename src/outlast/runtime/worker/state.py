@@ -59,7 +59,7 @@ class State:
         self.private = PrivateState(self.modules, self._objects, self.source)
         self.distributed = any(is_sharded(parameter) for parameter in self.parameters.values())
         self.own = False  # tensors of the shared half differ between ranks: each rank keeps all of its own
-        self.edits = Edits(lambda: {} if self.sharded else self.parameters)  # sharded state is always restored from an image
+        self.edits = Edits(self._editable, self._optimized)
         self._step = _StepKeeper(self)
         self._undo: tuple[str, dict[str, torch.Tensor]] | None = None
         self._undo_memory: dict[str, torch.Tensor] = {}
@@ -223,6 +223,15 @@ class State:
             for values in optimizer.state.values():
                 yield from (value for value in values.values() if isinstance(value, torch.Tensor))
         yield from self.modules.live()
+
+    def _editable(self) -> dict[str, torch.Tensor]:
+        """Return the parameters that a repeat may have to put back: none where state is always restored from an image."""
+        return {} if self.sharded else self.parameters
+
+    def _optimized(self) -> Iterator[torch.Tensor]:
+        for optimizer in self.optimizers.values():
+            for group in optimizer.param_groups:
+                yield from group["params"]
 
     def _sort(self, name: str, value: object, nets: dict[str, nn.Module]) -> None:
         if not name.isidentifier() or name in ("private", "shared"):
