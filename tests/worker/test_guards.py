@@ -59,7 +59,7 @@ def test_a_collective_of_the_scripts_is_counted_and_refused_in_the_tail_with_its
     call = COLLECTIVES[name]
     call()
     assert guards.counted >= 1
-    assert __file__ in guards.first_line
+    assert __file__ in guards.first_need
     counted = guards.counted
     guards.local_only(True, since="train.py:7 in step")
     with pytest.raises(TransactionError) as caught:
