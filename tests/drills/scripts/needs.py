@@ -1,10 +1,11 @@
 """A training under DDP that makes a group, a mesh or a collective of its own, and uses it in each step.
 
---need      what it makes: collective, new_group, imported (new_group, imported before outlast.join), init_mesh,
+--need      what it makes: none (nothing at all), collective, new_group, imported (new_group, imported before outlast.join), init_mesh,
             run_mesh, run_device_mesh, lazy (a new group in step 2, or where it is missing later), behind (the same,
             behind the block of a step)
 --way       main: inside outlast.main; module: at module level
---rank      first: the rank is read before all else; unread: not before the first step
+--rank      first: the rank is read before all else; torch: the same, as torch.distributed says it, and
+            once more behind the model; unread: not before the first step
 --wrap      before, after: the model is wrapped before the group is made, or after it
 Its places: made (what it needs is there), forward, before_optimizer, tail.
 Each rank prints `digest RANK HEX` at its end, and appends "RANK STEP PID" to $DRILL_COMMITS at each commit.
@@ -28,7 +29,7 @@ from torch.distributed.device_mesh import init_device_mesh
 import outlast
 
 WIDTH = 16
-LAZY = ("lazy", "behind")
+LATER = ("none", "lazy", "behind")  # what makes nothing before run.steps
 now = {"rank": -1, "step": 0}
 
 
@@ -65,16 +66,19 @@ def make(run: outlast.Run, need: str) -> dist.ProcessGroup | None:
 
 
 def train(run: outlast.Run, args: argparse.Namespace) -> None:
-    if args.rank == "first":
-        now.update(rank=run.rank)
+    if args.rank != "unread":
+        now.update(rank=dist.get_rank() if args.rank == "torch" else run.rank)
     torch.manual_seed(args.seed)
     group: dist.ProcessGroup | None = None
-    if args.wrap == "after" and args.need not in LAZY:
+    if args.wrap == "after" and args.need not in LATER:
         group = make(run, args.need)
     model = run.replicate(Net())
-    if args.wrap == "before" and args.need not in LAZY:
+    if args.wrap == "before" and args.need not in LATER:
         group = make(run, args.need)
     strike("made")
+    if args.rank == "torch":
+        told, true = (now["rank"], dist.get_rank(), dist.get_world_size()), (run.rank, run.rank, run.world_size)
+        assert told == true, f"torch says {told}, outlast {true}"
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     state = run.state(model=model, optimizer=optimizer)
     for step in run.steps(state, until=args.steps, log_every=0):
@@ -108,7 +112,7 @@ def main() -> None:
     parser.add_argument("--step-s", type=float, default=0.0, help="each step sleeps this long")
     parser.add_argument("--need", default="new_group")
     parser.add_argument("--way", choices=["main", "module"], default="main")
-    parser.add_argument("--rank", choices=["first", "unread"], default="first")
+    parser.add_argument("--rank", choices=["first", "torch", "unread"], default="first")
     parser.add_argument("--wrap", choices=["before", "after"], default="before")
     args = parser.parse_args()
     if args.way == "main":
