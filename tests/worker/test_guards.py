@@ -1,4 +1,7 @@
-"""Guards: the script's collectives are counted and, after the optimizer, refused; a spare parks at its first read of rank."""
+"""Guards: the script's collectives are counted and, after the optimizer, refused; its groups and meshes are noted.
+
+A spare parks in front of them, and at its first read of rank.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,9 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 from torch.distributed import all_reduce as imported_before  # noqa: E402
 from torch.distributed import get_rank as rank_imported_before  # noqa: E402
+from torch.distributed import new_group as group_imported_before  # noqa: E402
+from torch.distributed.device_mesh import DeviceMesh  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh as mesh_imported_before  # noqa: E402
 from torch.distributed.optim import _apply_optimizer_in_backward  # type: ignore[attr-defined]  # noqa: E402
 
 from outlast.runtime.worker import ddp, groups  # noqa: E402
@@ -59,7 +65,7 @@ def test_a_collective_of_the_scripts_is_counted_and_refused_in_the_tail_with_its
     call = COLLECTIVES[name]
     call()
     assert guards.counted >= 1
-    assert __file__ in guards.first_line
+    assert __file__ in guards.first_need
     counted = guards.counted
     guards.local_only(True, since="train.py:7 in step")
     with pytest.raises(TransactionError) as caught:
@@ -95,8 +101,84 @@ def test_connecting_a_group_of_the_scripts_own_is_not_counted(guards: Guards) ->
     finally:
         watch.uninstall()
     assert guards.counted == 0
+    assert guards.held
     dist.all_reduce(ones(), group=sub)
     assert guards.counted == 1
+
+
+MAKERS = {
+    "new_group": lambda: dist.new_group([0]),
+    "new_group imported before": lambda: group_imported_before([0]),
+    "new_subgroups": lambda: dist.new_subgroups(1),
+    "init_device_mesh over the world": lambda: mesh_imported_before("cpu", (1,)),
+    "init_device_mesh in two dimensions": lambda: mesh_imported_before("cpu", (1, 1)),
+    "DeviceMesh": lambda: DeviceMesh("cpu", [0]),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_group_or_mesh_of_the_scripts_is_noted_with_its_line(guards: Guards, name: str) -> None:
+    """Method: the hooks tell in which order they were called, and what was known by then."""
+    told: list[tuple[str, str]] = []
+    guards.on_need = lambda group: told.append((f"need {group}", guards.held))
+    guards.on_held = lambda: told.append(("held", guards.held))
+    make = MAKERS[name]
+    make()
+    line = f"{__file__}:{make.__code__.co_firstlineno}"
+    assert line in guards.held
+    assert line in guards.first_need
+    assert guards.counted == 0
+    assert told[:2] == [("need True", ""), ("held", guards.held)]
+    held, told[:] = guards.held, []
+    make()
+    assert {what for what, _ in told} == {"need True"}, "the first one is told once"
+    assert guards.held == held
+
+
+def test_a_collective_needs_a_group_and_holds_none(guards: Guards) -> None:
+    needs: list[bool] = []
+    guards.on_need = needs.append
+    dist.all_reduce(ones())
+    assert needs == [False]
+    assert guards.held == ""
+    line = guards.first_need
+    assert __file__ in line
+    dist.new_group([0])
+    assert guards.first_need == line
+
+
+def test_groups_and_meshes_that_outlast_makes_are_not_the_scripts(guards: Guards) -> None:
+    guards.on_need = lambda group: pytest.fail("outlast itself needs nothing")
+    with guards.ours():
+        dist.new_group([0])
+        mesh = mesh_imported_before("cpu", (1, 1), mesh_dim_names=("rows", "columns"))
+    assert mesh["rows"].size() == 1, "a part of a mesh is no new one"
+    assert (guards.held, guards.first_need) == ("", "")
+
+
+def test_a_need_that_is_refused_makes_nothing(guards: Guards) -> None:
+    def refuse(group: bool) -> None:
+        raise TransactionError("not here")
+
+    guards.on_need = refuse
+    before = len(dist.distributed_c10d._world.pg_map)
+    for call in (*MAKERS.values(), *COLLECTIVES.values()):
+        with pytest.raises(TransactionError, match="not here"):
+            call()
+    assert len(dist.distributed_c10d._world.pg_map) == before
+    assert (guards.held, guards.first_need, guards.counted) == ("", "", 0)
+
+
+def test_a_stand_in_says_the_rank_that_the_process_has(guards: Guards) -> None:
+    """Method: the solo group stands for rank 2 of 3; outlast itself, and other groups, tell what is."""
+    sub = dist.new_group([0])
+    guards.stands_for = lambda: (2, 3)
+    assert (dist.get_rank(), rank_imported_before(), dist.get_world_size()) == (2, 2, 3)
+    assert (sub.rank(), sub.size()) == (0, 1)
+    with guards.ours():
+        assert (dist.get_rank(), dist.get_world_size()) == (0, 1)
+    guards.stands_for = lambda: None
+    assert (dist.get_rank(), dist.get_world_size()) == (0, 1)
 
 
 def test_a_functional_collective_in_the_tail_is_seen_at_its_end(guards: Guards) -> None:
@@ -168,14 +250,20 @@ def test_the_answer_after_parking_is_that_of_the_group_which_was_joined_meanwhil
 
 
 def test_install_and_uninstall_are_idempotent() -> None:
-    before = (dist.ProcessGroup.allreduce, dist.ProcessGroup.rank)
+    def guarded() -> tuple[Any, ...]:
+        new_group = dist.distributed_c10d._new_group_with_tag
+        return dist.ProcessGroup.allreduce, dist.ProcessGroup.rank, new_group, DeviceMesh.__init__
+
+    before = guarded()
     made = Guards()
     made.install()
+    once = guarded()
     made.install()
-    assert dist.ProcessGroup.allreduce is not before[0]
+    assert guarded() == once
+    assert all(one is not other for one, other in zip(before, once, strict=True))
     made.uninstall()
     made.uninstall()
-    assert (dist.ProcessGroup.allreduce, dist.ProcessGroup.rank) == before
+    assert guarded() == before
 
 
 def test_optimizers_whose_step_is_no_transaction_are_refused_with_the_line() -> None:

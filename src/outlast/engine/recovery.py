@@ -128,7 +128,8 @@ def _restart(situation: Situation, budgets: Budgets, *, left: int) -> RecoveryVe
     elif situation.way == "in_place":
         why = "the step fails again and again with every process alive: all ranks come anew"
     else:
-        why = "the script made collectives of its own before run.steps, outside outlast.main: all ranks come anew"
+        own = "made collectives of its own before run.steps, or a process group or mesh"
+        why = f"the script {own}, outside outlast.main: all ranks come anew"
     rung = Rung.RESPAWN if situation.state and situation.way == "respawn" else Rung.RESTART
     return RecoveryVerdict(rung, "exit", {}, why)
 

@@ -37,10 +37,11 @@ class Attachment:
         self.images = Images(membership, state)
         self.agreement = Agreement(membership, state, self.undo, self.images)
         self.checkpoints = Checkpoints(membership.session, self.images.pieces)
+        membership.in_steps = True
         self.accumulate = accumulate
         self.high_water = 0
         self.first_step = True
-        self._collectives_before = False  # the script made some before run.steps; those of its steps are another matter
+        self._need = ""  # the line that needed a group before run.steps; collectives of the steps are another matter
         self._strangers: list[str] = []
         self._leg_from = -1  # the step behind which the leg in hand began, as long as that is the newest
         self._again: tuple[Regroup, Image] | None = None  # what this process began with, if the others are in the next leg already
@@ -113,7 +114,7 @@ class Attachment:
         step = plan.step
         self.high_water = plan.high_water
         self.images.begin(step)
-        self._collectives_before = self.member.guards.counted > 0
+        self._need = self.member.guards.first_need
         self.register()
         session.do(lambda machine: machine.joined(plan, group_s=0.0, restore_s=restore_s))
         self.mark("joined")
@@ -121,19 +122,27 @@ class Attachment:
         return step
 
     def register(self) -> None:
-        """How survivors can go on from here (trap 14)."""
+        """How survivors can go on from here (trap 14). It is said again once the script makes a group of its own."""
         member = self.member
+        member.guards.on_held = self.register
         notes = [reason for wrapped in self.replicas if (reason := ddp.not_rebuildable(wrapped))]
-        if not self.state.sharded and not self._collectives_before and not notes:
+        own = self._own_groups()
+        if not self.state.sharded and not own and not notes:
             way, note = "in_place", ""
         elif member.reenters:
             way, note = "reenter", ""
         else:
             way = "respawn"
-            note = notes[0] if notes else "" if self.state.sharded else "the script makes collectives of its own before run.steps"
+            note = notes[0] if notes else "" if self.state.sharded else own
             note = "the ranks hold different parameters" if self.state.own else note
             note += "; put the training into a function and give it to outlast.main, so that survivors need not start anew"
         member.register(way=way, sharded=self.state.sharded, exact=True, note=note.lstrip("; ") if way == "respawn" else "")
+
+    def _own_groups(self) -> str:
+        """Say what of the script's own belongs to one generation's process group, and the line; "" if nothing does."""
+        if held := self.member.guards.held:
+            return f"the script holds a process group or device mesh of its own, made at {held}"
+        return f"the script makes collectives of its own before run.steps, at {self._need}" if self._need else ""
 
     def mark(self, name: str) -> None:
         session = self.member.session

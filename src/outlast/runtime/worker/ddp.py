@@ -83,6 +83,11 @@ def wrap(model: torch.nn.Module, **kwargs: Any) -> DistributedDataParallel:
     return DistributedDataParallel(model, **kwargs)
 
 
+def any_made() -> bool:
+    """Return whether a DDP that was made since `install` is still there."""
+    return len(_arguments) > 0
+
+
 def arguments(ddp: DistributedDataParallel) -> dict[str, Any]:
     """The arguments that `ddp` was made with, as far as given; empty where it was made before `install`."""
     return dict(_arguments.get(ddp, {}))

@@ -1,8 +1,11 @@
-"""Guards around the script's own collectives and its reads of rank: count them, refuse them, park at them.
+"""Guards around what the script does with process groups: its collectives, its groups and meshes, its reads of rank.
 
 They sit on ProcessGroup's methods, under all of torch.distributed's functions, so `from torch.distributed import
 all_reduce` is seen as well, and so are groups of the script's own. What DDP does in C++ does not pass here.
 Functional collectives (DTensor) do not either: for those `local_only` compares the group's own count.
+
+New groups are seen in the function below `new_group`, for the same reason, and meshes where they are constructed:
+a mesh in one dimension over all ranks makes no group, but it holds the names of one generation all the same.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
+from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import LBFGS, Optimizer
 
 from outlast.errors import TransactionError
@@ -36,44 +41,77 @@ _COLLECTIVES = {  # method of ProcessGroup -> the function that people call
     "send": "send", "recv": "recv", "recv_anysource": "recv",
 }  # fmt: skip
 _READS = ("rank", "size")
+_NEW_GROUP = "_new_group_with_tag"  # every function that makes groups comes to it, or to the method
+_SPLIT_GROUP = "split_group"  # of ProcessGroup, where this torch has it
 _DDP = os.path.join("nn", "parallel", "distributed.py")
 
 
 class Guards:
     """One per worker. `counted` is the number of collectives that the script itself called, on any group.
 
+    first_need    the line of the first thing for which the script needed its process group: a collective, a new group
+                  or a mesh; "" if there was none
+    held          the line that made the first group or mesh of the script's own. It belongs to one generation
+    on_need       called in front of each such thing, with True if it is a group or a mesh; it may change the default
+                  group (a spare parks there), or raise
+    on_held       called when the script has come to its first group or mesh, before that is made
     on_rank_read  called once, when the script first reads rank or world size, in front of the answer (a spare parks
                   there); it may change the default group: the answer is the new group's.
+    stands_for    rank and world size that the script is told where the default group is only a stand-in; None: its own
     """
 
     def __init__(self) -> None:
         self.counted = 0
-        self.first_line = ""
+        self.first_need = ""
+        self.held = ""
         self.refused: TransactionError | None = None  # in this tail, whoever swallows it
+        self.on_need: Callable[[bool], object] | None = None
+        self.on_held: Callable[[], object] | None = None
         self.on_rank_read: Callable[[], object] | None = None
+        self.stands_for: Callable[[], tuple[int, int] | None] | None = None
         self._local_since = ""
         self._mark = -1
         self._own = threading.local()
-        self._originals: dict[str, Any] = {}
+        self._originals: list[tuple[Any, str, Any]] = []
 
     def install(self, on_rank_read: Callable[[], object] | None = None) -> None:
         """Idempotent; `on_rank_read` is armed (again) at each call."""
         self.on_rank_read = on_rank_read
         if self._originals:
             return
-        for name in (*_COLLECTIVES, *_READS):
-            original = getattr(dist.ProcessGroup, name, None)
-            if original is not None:
-                self._originals[name] = dist.ProcessGroup.__dict__.get(name)  # as it lies in the class: read through it, it would no longer bind
-                setattr(dist.ProcessGroup, name, self._read(original) if name in _READS else self._called(original, _COLLECTIVES[name]))
+        for name in _COLLECTIVES:
+            self._guard(dist.ProcessGroup, name, self._called)
+        for name in _READS:
+            self._guard(dist.ProcessGroup, name, self._read)
+        self._guard(dist.ProcessGroup, _SPLIT_GROUP, self._made)
+        self._guard(distributed_c10d, _NEW_GROUP, self._made)
+        self._guard(DeviceMesh, "__init__", self._made)
+
+    def _guard(self, owner: Any, name: str, around: Callable[[Callable[..., Any], str], Any]) -> None:
+        original = getattr(owner, name, None)
+        if original is not None:
+            # As it lies in the class: read through it, it would no longer bind.
+            self._originals.append((owner, name, owner.__dict__.get(name)))
+            setattr(owner, name, around(original, name))
 
     def uninstall(self) -> None:
-        for name, original in self._originals.items():
+        for owner, name, original in self._originals:
             if original is None:
-                delattr(dist.ProcessGroup, name)
+                delattr(owner, name)
             else:
-                setattr(dist.ProcessGroup, name, original)
+                setattr(owner, name, original)
         self._originals.clear()
+
+    def need(self, *, group: bool) -> None:
+        """The script is about to communicate, or to make a group or a mesh: see `first_need` and `held`."""
+        if self.on_need is not None:
+            self.on_need(group)
+        if not self.first_need:
+            self.first_need = _line()
+        if group and not self.held:
+            self.held = _line()
+            if self.on_held is not None:
+                self.on_held()
 
     @contextlib.contextmanager
     def ours(self) -> Iterator[None]:
@@ -100,29 +138,61 @@ class Guards:
     def _mine(self) -> bool:
         return bool(getattr(self._own, "depth", 0))
 
-    def _called(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def _called(self, original: Callable[..., Any], method: str) -> Callable[..., Any]:
+        name = _COLLECTIVES[method]
+
         @functools.wraps(original)
         def guarded(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
             if not self._mine() and not sys._getframe(1).f_code.co_filename.startswith(OURS):
                 if self._local_since:
                     self.refused = _refused(f"torch.distributed.{name}", f"at {user_line()}, after {self._local_since}")
                     raise self.refused
+                was_default = group is dist.group.WORLD
+                self.need(group=False)
                 self.counted += 1
-                self.first_line = self.first_line or user_line()
+                group = _now(group, was_default=was_default)
             return original(group, *args, **kwargs)
 
         return guarded
 
-    def _read(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _made(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            # A mesh that is cut out of another, or only computed with, has no backend of its own.
+            if not self._mine() and kwargs.get("_init_backend", True):
+                parent = args[0] if name == _SPLIT_GROUP else None
+                was_default = parent is not None and parent is dist.group.WORLD
+                self.need(group=True)
+                if was_default:
+                    args = (_now(parent, was_default=True), *args[1:])
+            return original(*args, **kwargs)
+
+        return guarded
+
+    def _read(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
         @functools.wraps(original)
         def guarded(group: dist.ProcessGroup) -> Any:
-            if self.on_rank_read is not None and not self._mine() and not _innocent():
+            asks = self.on_rank_read is not None or self.stands_for is not None
+            if asks and not self._mine() and not _innocent():
                 was_default, asked, self.on_rank_read = group is dist.group.WORLD, self.on_rank_read, None
-                asked()
-                group = dist.group.WORLD if was_default and dist.group.WORLD is not None else group
+                if asked is not None:
+                    asked()
+                group = _now(group, was_default=was_default)
+                told = None if self.stands_for is None or not was_default else self.stands_for()
+                if told is not None:
+                    return told[_READS.index(name)]
             return original(group)
 
         return guarded
+
+
+def _line() -> str:
+    return user_line() or "an unknown line"
+
+
+def _now(group: Any, *, was_default: bool) -> Any:
+    """Return the group to go on with: the present default group, if `group` was the default one before."""
+    return dist.group.WORLD if was_default and dist.group.WORLD is not None else group
 
 
 def _innocent() -> bool:
@@ -130,7 +200,9 @@ def _innocent() -> bool:
     frame: FrameType | None = sys._getframe(2)
     user = user_frame()
     while frame is not user and frame is not None:
-        if frame.f_code.co_filename.startswith(OURS) or frame.f_code.co_filename.endswith(_DDP):
+        name = frame.f_code.co_filename
+        guard = name == __file__  # around a call of the script's own
+        if (name.startswith(OURS) and not guard) or name.endswith(_DDP):
             return True
         frame = frame.f_back
     return user is None

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # re-exported from C
 
-from outlast.errors import CorruptError, OutlastError, StepInterrupted, UsageError
+from outlast.errors import CorruptError, OutlastError, Reenter, StepInterrupted, UsageError
 from outlast.model import limits
 from outlast.model.messages import Regroup
 from outlast.model.terms import Cause, Phase
@@ -43,6 +43,9 @@ class Membership:
         self.guards = Guards()
         self.watch = SocketWatch()
         self.in_body = False  # the main thread runs the body of a step: it may be interrupted between two bytecodes
+        self.in_steps = False  # run.steps was called, in this life of main's function
+        self.rehearses = False  # a step is done for nothing, on the solo group (see rehearsal.py)
+        self._rehearsed = False  # by this life of main's function
         self.ballots: ballots.BallotBox | None = None  # where this generation's ranks vote, if they are all on this node
         self._group: groups.Group | None = None
         self._solo: groups.Group | None = None
@@ -111,20 +114,49 @@ class Membership:
         self._get_in()
 
     def ensure_group(self) -> None:
-        self.rank()
-        if self._group is None and self.session is not None:
-            raise UsageError(
-                "a process group is needed before run.steps by a process that replaces a rank in place",
-                hint="make the mesh and the model inside a function, and give it to outlast.main",
-            )
+        """The script wants a mesh: park a spare, and note that this mesh belongs to one generation."""
+        self.guards.need(group=True)
         if self.session is None:
             self.solo_group()  # alone; under torchrun its group stands already
+
+    def _needed(self, group: bool) -> None:
+        """The script comes to a collective, or with `group` to a group or mesh of its own: see Guards.on_need.
+
+        Once run.steps was called, a collective of a process that has no group yet is for nothing: that of
+        a rehearsed step, or between legs that it passes over. It runs on the solo group. A group cannot
+        be made there: a spare parks, and what it has done so far is done again on the run's group.
+        """
+        if self._group is not None or (self.in_steps and not group):
+            return
+        was_spare, in_body = self.is_spare, self.in_body
+        self.rank()
+        if self._group is not None:
+            return
+        if self.rehearses and in_body:
+            raise StepInterrupted
+        if self.rehearses and was_spare and self.reenters:
+            raise Reenter
+        raise UsageError(
+            "a process group is needed before run.steps by a process that replaces a rank in place",
+            hint="make the mesh and the model inside a function, and give it to outlast.main",
+        )
 
     def solo_group(self) -> None:
         """A group of one, so that DDP can be made where no peer is."""
         if not dist.is_initialized():
             with self.guards.ours():
                 self._solo = groups.solo()
+            if self.session is not None:
+                self.guards.stands_for = self._stands_for
+
+    def _stands_for(self) -> tuple[int, int] | None:
+        """Rank and world size of this process while it is in the solo group; a rehearsal goes by that group's own."""
+        return None if self.is_spare or self.rehearses else (self._rank, self.world_size)
+
+    def rehearse(self, on: bool) -> None:
+        """A step for nothing begins, or is over."""
+        self.rehearses = on
+        self._rehearsed = self._rehearsed or on
 
     @contextlib.contextmanager
     def refusing(self) -> Iterator[None]:
@@ -160,6 +192,7 @@ class Membership:
     def _join(self, session: Session) -> None:
         self.world_size, self.local_world_size = session.spec.world_size, session.spec.local_world_size
         self.guards.install(on_rank_read=self.rank if self.is_spare else None)
+        self.guards.on_need = self._needed
         if self.is_spare:
             devices.before_first_use(self.rank)
         ddp.install()
@@ -171,6 +204,7 @@ class Membership:
         session.enter(Phase.SETUP)
         if self.is_spare:
             self._connect(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+            self.solo_group()
         else:
             self._get_in()
         self.register(way="reenter" if self.reenters else "respawn", sharded=False, exact=True, note="", at_steps=False)
@@ -194,7 +228,10 @@ class Membership:
         if plan.replicated == "donor":  # survivors stand in run.steps: meet them there
             self.session.do(lambda machine: machine.detach())
             self._connect(plan.store_host, plan.store_port)
+            self.solo_group()
             return True
+        if self._solo is not None and self.reenters and (self._rehearsed or ddp.any_made()):
+            raise Reenter  # a spare whose replicas stand on the solo group: main's function makes them anew, on the run's
         if not self.session.take_plan(plan):
             return False
         self.session.enter(Phase.REGROUP)
@@ -237,6 +274,7 @@ class Membership:
             if group is not None:
                 groups.destroy(group)
         self._group = self._solo = self.ballots = None
+        self.guards.stands_for = None
 
     def _open_ballots(self, plan: Regroup) -> None:
         """Once the group stands: nobody is in an older generation any more."""
@@ -266,6 +304,10 @@ class Membership:
         """Main's function is about to be entered again: into the generation of the newest plan."""
         assert self.session is not None
         session = self.session
+        self.guards.on_held = None
+        self.in_steps = self.rehearses = self._rehearsed = False
+        if self._solo is not None:
+            self.destroy()  # of a spare; whatever still refers to it is not asked for again
         session.do(lambda machine: machine.forget_state())
         session.enter(Phase.REGROUP, cause=Cause.REGROUP)
         self._get_in()

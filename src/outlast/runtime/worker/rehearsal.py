@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from outlast.errors import Reenter
 from outlast.model.messages import Regroup
 from outlast.runtime.worker.attach import Attachment
 from outlast.runtime.worker.batches import Batches
@@ -24,7 +25,7 @@ class Rehearsal:
         self._batches = batches
         self._replaying = False
         self._phases_to_skip = 0  # of those behind the replayed step: done by the others
-        self._counted_before = 0
+        self._before = (0, "")  # collectives counted, and the first need of a group
 
     def of_spare(self) -> Iterator[Step]:
         """The first step, on a group of one; then wait for a rank, if the script did not come to do so inside it."""
@@ -50,13 +51,15 @@ class Rehearsal:
 
     def swallows(self, error: BaseException | None) -> bool:
         """What a rehearsed block or phase raises counts as little as what it computes."""
-        return self.runs and not isinstance(error, (KeyboardInterrupt, SystemExit))
+        return self.runs and not isinstance(error, (KeyboardInterrupt, SystemExit, Reenter))
 
     def _step(self, number: int) -> Iterator[Step]:
         self._member.solo_group()
         step = self._fetch(number)
         if step is not None:
-            self.runs, self._counted_before = True, self._member.guards.counted
+            guards = self._member.guards
+            self.runs, self._before = True, (guards.counted, guards.first_need)
+            self._member.rehearse(True)
             yield step
         self._end()
 
@@ -72,6 +75,8 @@ class Rehearsal:
         """Behind the block, or in front of a phase that follows it."""
         if self.runs:
             self.runs = self._member.in_body = False
-            self._member.guards.counted = self._counted_before  # the block's own collectives are no reason against going on in place
+            self._member.rehearse(False)
+            guards = self._member.guards
+            guards.counted, guards.first_need = self._before  # the block's own collectives are no reason against going on in place
             self._batches.let_go()
             self._attachment.after_rehearsal()

@@ -410,6 +410,7 @@ class Transaction:
         if session is None:
             return
         session.enter(Phase.EPILOGUE)
+        self.member.guards.on_held = None  # who registers now would be taken for one that trains again
         session.mark("finishing", self.committed)
         session.do(lambda machine: machine.finished(stopped=self._poll.stopping))
         session.enter(Phase.EPILOGUE, cause=Cause.SHUTDOWN)
