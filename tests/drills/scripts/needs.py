@@ -1,8 +1,8 @@
 """A training under DDP that makes a group, a mesh or a collective of its own, and uses it in each step.
 
---need      what it makes: none (nothing at all), collective, new_group, imported (new_group, imported before outlast.join), init_mesh,
-            run_mesh, run_device_mesh, lazy (a new group in step 2, or where it is missing later), behind (the same,
-            behind the block of a step)
+--need      what it makes: none (nothing at all), collective, new_group, imported (new_group, imported before
+            outlast.join), init_mesh, run_mesh, run_device_mesh, lazy (a new group in step 2, or where it is
+            missing later), behind (a new group behind the block of step 2, or in a later step where it is missing)
 --way       main: inside outlast.main; module: at module level
 --rank      first: the rank is read before all else; torch: the same, as torch.distributed says it, and
             once more behind the model; unread: not before the first step
@@ -84,7 +84,7 @@ def train(run: outlast.Run, args: argparse.Namespace) -> None:
     for step in run.steps(state, until=args.steps, log_every=0):
         with step:
             now.update(rank=-1 if run._membership.is_spare else run.rank, step=step.number)
-            if args.need == "lazy" and step.number >= 2 and group is None:
+            if group is None and step.number >= {"lazy": 2, "behind": 3}.get(args.need, args.steps + 1):
                 group = make(run, args.need)
             given = torch.Generator().manual_seed(step.number * 10 + now["rank"])
             inputs, targets = torch.randn(8, WIDTH, generator=given), torch.randn(8, 4, generator=given)
@@ -100,7 +100,7 @@ def train(run: outlast.Run, args: argparse.Namespace) -> None:
             optimizer.zero_grad()
             strike("tail")
             step.on_commit(lambda number=step.number: note_commit(now["rank"], number))
-        if args.need == "behind" and step.number >= 2 and group is None:
+        if args.need == "behind" and step.number == 2 and group is None:
             group = make(run, args.need)
     print(f"digest {run.rank} {outlast.digest(state)}", flush=True)
 

@@ -3,6 +3,10 @@
 Three kinds of process come here: a rank that starts (or enters main's function again) builds its group at once;
 one that replaces a rank while survivors wait in their steps builds it at run.steps, where they do; a hot spare
 has no rank at all until it is given one. `Alone` needs none of this.
+
+The latter two have a solo group until then, on which DDP can be made. Torch tells the script its true
+rank there, but nothing that needs peers may be done on it: a spare parks in front of a collective, a
+new group or a mesh (`_needed`). A rank is not replaced in place where the script holds such a thing.
 """
 
 from __future__ import annotations

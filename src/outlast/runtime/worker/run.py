@@ -31,7 +31,11 @@ T = TypeVar("T")
 
 
 class Run:
-    """One rank's view of the run. Reading `rank`, `local_rank`, `device` (where it depends on the rank) or `mesh` parks a hot spare until it has a rank."""
+    """One rank's view of the run.
+
+    A hot spare parks, until it has a rank, where the script reads `rank`, `local_rank`, `device` (where it
+    depends on the rank) or `mesh`, and in front of its collectives, process groups and meshes before `steps`.
+    """
 
     def __init__(self, membership: Membership) -> None:
         self._membership = membership
