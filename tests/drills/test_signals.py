@@ -1,8 +1,9 @@
-"""Ctrl-C and SIGTERM to the launcher: every rank ends at the same committed step, whatever the run was about."""
+"""Ctrl-C, SIGTERM, SIGHUP and SIGQUIT to the launcher: every rank ends at the same committed step, whatever the run was about."""
 
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from outlast.runtime.tiers import local
 from tests.drills._pids import alive, below, until
 from tests.drills._run import Drill, Outcome
 
-SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGQUIT, 131)]
 
 
 def ended_at_one_step(outcome: Outcome, code: int) -> int:
@@ -40,6 +41,34 @@ def test_ctrl_c_ends_sharded_training_at_a_committed_step_with_its_checkpoint(tm
     step = ended_at_one_step(outcome, 130)
     assert newest_checkpoint(tmp_path) == step, outcome
     assert not alive(pids)
+
+
+@pytest.mark.timeout(200)
+def test_a_terminal_that_is_closed_ends_training_with_its_checkpoint(tmp_path: Path) -> None:
+    with Drill(tmp_path, "ddp.py", "--steps", 100_000, flags=("--checkpoint-every", 100_000)) as drill:
+        drill.until(lambda: drill.step >= 5, "step 5")
+        pids = below(drill.process.pid)
+        vault = drill.vault()
+        drill.process.send_signal(signal.SIGHUP)
+        outcome = drill.finish()
+    step = ended_at_one_step(outcome, 129)
+    assert newest_checkpoint(tmp_path) == step, outcome
+    assert not alive(pids)
+    assert not vault.exists()
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT])
+def test_a_signal_that_was_ignored_from_the_start_stays_ignored(tmp_path: Path, number: signal.Signals) -> None:
+    """As under nohup."""
+    ignoring = (sys.executable, "-c", f"import os, signal, sys; signal.signal({int(number)}, signal.SIG_IGN); os.execvp(sys.argv[1], sys.argv[1:])")
+    with Drill(tmp_path, "ddp.py", "--steps", 60, before=ignoring) as drill:
+        drill.until(lambda: drill.step >= 5, "step 5")
+        drill.process.send_signal(number)
+        outcome = drill.finish()
+    assert outcome.code == 0, outcome
+    assert outcome.report["steps"] == 60, outcome
 
 
 @pytest.mark.drill

@@ -48,6 +48,29 @@ def test_flags_of_torchrun_and_ours_stand_before_the_script_and_the_scripts_own_
     assert (options.workers, options.spares.count, options.spares.kind, options.preload) == (4, 2, "hot", ("json", "csv"))
 
 
+@pytest.mark.parametrize(
+    "own",
+    [
+        ["--checkpoint", "X"],  # ours begin so, and more than one
+        ["--check=1"], ["--run", "3"], ["--n", "2"], ["--lo=DEBUG"], ["--hang"], ["-n", "4"],
+        ["--resume"], ["--checkpoint-every", "9"], ["--help"], ["--version"], ["--nnodes=abc"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_whatever_follows_the_script_is_the_scripts(reader: ZygoteClient, script: str, own: list[str]) -> None:
+    options = read(reader, "--spares=2", script, *own)
+    assert options.program.args == tuple(own)
+    assert options.spares.count == 2
+    assert not options.checkpoints.resume
+    assert options.checkpoints.every_steps is None
+
+
+@pytest.mark.parametrize("flag", ["--spare=2", "--checkpoint=5", "--nproc=2", "--res", "--standa"])
+def test_our_flags_are_not_abbreviated(reader: ZygoteClient, script: str, flag: str) -> None:
+    with pytest.raises(UsageError, match="unknown option " + flag.partition("=")[0]):
+        read(reader, flag, script)
+
+
 def test_ours_have_their_defaults_and_their_values(reader: ZygoteClient, script: str) -> None:
     plain = read(reader, script)
     assert (plain.workers, plain.spares.count, plain.checkpoints.every_steps, plain.hang_after_s, plain.zygote) == (1, 0, None, None, True)

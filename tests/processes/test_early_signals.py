@@ -38,7 +38,12 @@ sys.exit(cli.main(["run", "--nproc-per-node", "1", "--run-dir", *sys.argv[3:]]))
     [
         ("make", signal.SIGINT, 130),
         ("prepare", signal.SIGTERM, 143),
-        *(pytest.param(place, number, 128 + number, marks=pytest.mark.drill) for place, number in (("prepare", signal.SIGINT), ("listen", signal.SIGTERM))),
+        *(
+            pytest.param(place, number, 128 + number, marks=pytest.mark.drill)
+            for place, number in (
+                ("prepare", signal.SIGINT), ("listen", signal.SIGTERM), ("make", signal.SIGHUP), ("prepare", signal.SIGQUIT),
+            )
+        ),
     ],
 )
 def test_a_signal_before_the_loop_leaves_no_vault_and_a_run_that_was_stopped(tmp_path: Path, place: str, number: signal.Signals, code: int) -> None:

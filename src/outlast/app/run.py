@@ -12,6 +12,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
+from outlast.app.cli import SIGINT_EXIT, fail
 from outlast.app.live import LiveView
 from outlast.app.torchrun import RunOptions, read_command_line
 from outlast.app.words import console_for
@@ -19,7 +20,7 @@ from outlast.engine.protocol.coordinator import CoordinatorOptions, Restart
 from outlast.engine.protocol.outputs import End
 from outlast.errors import OutlastError, RunFolderError
 from outlast.model.records import Meta
-from outlast.runtime import clock, run_folder
+from outlast.runtime import clock, console, run_folder, stop_signals
 from outlast.runtime.agent.logs import WorkerLogs, make_log_folder
 from outlast.runtime.agent.zygote_client import ZygoteClient
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
@@ -32,13 +33,19 @@ from outlast.runtime.loop import Loop
 from outlast.runtime.run_folder import RunFolder
 from outlast.runtime.tiers.vault import Vault, clean_stale, vault_folder
 
-_STOPS = (signal.SIGINT, signal.SIGTERM)
-
 
 def main(argv: Sequence[str]) -> int:
-    """Run a script under outlast; the exit code."""
+    """Run a script under outlast; the exit code, which is the training's, whatever becomes of the console."""
+    with console.unblocked():
+        try:
+            return _supervise(argv)
+        except OutlastError as error:
+            return fail(error)
+
+
+def _supervise(argv: Sequence[str]) -> int:
     began_s, began_wall_s = clock.now_s(), clock.wall_s()
-    with _sigterm_raises():
+    with _stops_raise():
         zygote = ZygoteClient.start()
         try:
             options = read_command_line(list(argv), zygote)
@@ -167,7 +174,8 @@ def _prepare(
 def _end_unrun(ledger: Ledger, error: BaseException) -> None:
     state, code, reason = "failed", error.exit_code if isinstance(error, OutlastError) else 1, str(error)
     if isinstance(error, KeyboardInterrupt | SystemExit):
-        state, code, reason = "stopped", 130 if isinstance(error, KeyboardInterrupt) else 143, "the launcher was told to stop before anything ran"
+        code = SIGINT_EXIT if isinstance(error, KeyboardInterrupt) else int(error.code or 0)
+        state, reason = "stopped", "the launcher was told to stop before anything ran"
     with contextlib.suppress(OutlastError):
         ledger.end_session(ended_s=clock.now_s(), state=state, exit_code=code, reason=reason)
 
@@ -176,23 +184,24 @@ def _end_unrun(ledger: Ledger, error: BaseException) -> None:
 
 
 @contextlib.contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    """SystemExit(143), as SIGINT raises KeyboardInterrupt."""
+def _stops_raise() -> Iterator[None]:
+    """Each raises SystemExit with its exit code, but for SIGINT, which raises KeyboardInterrupt."""
 
-    def leave(_number: int, _frame: object) -> None:
-        sys.exit(143)
+    def leave(number: int, _frame: object) -> None:
+        sys.exit(stop_signals.exit_code(number))
 
-    before = signal.signal(signal.SIGTERM, leave)
+    before = {one: signal.signal(one, leave) for one in stop_signals.heeded() if one is not signal.SIGINT}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 @contextlib.contextmanager
 def _stops(how: int) -> Iterator[None]:
-    """SIGINT and SIGTERM blocked (signal.SIG_BLOCK) or let through (SIG_UNBLOCK) inside; afterwards as before."""
-    before = signal.pthread_sigmask(how, _STOPS)
+    """The signals that stop a run blocked (signal.SIG_BLOCK) or let through (SIG_UNBLOCK) inside; afterwards as before."""
+    before = signal.pthread_sigmask(how, stop_signals.heeded())
     try:
         yield
     finally:
@@ -212,5 +221,5 @@ def _sink(view: LiveView) -> Callable[[str, str], None]:
 def _say_end(end: End, folder: RunFolder) -> None:
     if end.traceback:
         print(end.traceback, file=sys.stderr, end="")
-    if end.exit_code not in (0, 130, 143):
+    if end.exit_code != 0 and end.exit_code not in stop_signals.EXIT_CODES:
         print(f"error: {end.reason}\n\nhint: `outlast report {folder.path}` shows what happened; logs lie in {folder.logs}", file=sys.stderr)

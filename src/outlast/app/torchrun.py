@@ -131,7 +131,7 @@ _REFUSED = {
     "duplicate_stdout_filters": "filter the files in --log-dir",
     "duplicate_stderr_filters": "filter the files in --log-dir",
     "virtual_local_rank": "choose the device by LOCAL_RANK in the script",
-    "signals_to_handle": "SIGINT and SIGTERM end the run cleanly; others cannot be chosen",
+    "signals_to_handle": "SIGINT, SIGTERM, SIGHUP and SIGQUIT end the run cleanly; others cannot be chosen",
 }
 
 

@@ -110,6 +110,10 @@ LOG_PARTIAL_S = 0.2  # the beginning of a line is shown after this long without 
 LOG_TAIL_LINES = 200  # of each worker's stderr, kept for the verdict
 LOG_DRAIN_MAX_BYTES = 4 << 20  # read at most this much of what a dead worker left in its pipes
 
+# --- console -----------------------------------------------------------------------------------------
+CONSOLE_BUFFER_BYTES = 1 << 20  # printed and not yet written; what comes on top is left out
+CONSOLE_LINGER_S = 2.0  # a console that takes nothing for this long does not hold up the end
+
 # --- vault -------------------------------------------------------------------------------------------
 CHECKSUM_BLOCK_BYTES = 256 << 10
 SLOTS_COUNT = 2

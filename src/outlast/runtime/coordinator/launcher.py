@@ -39,7 +39,7 @@ from outlast.model.recorded import read_verdict
 from outlast.model.records import Event, Interruption
 from outlast.model.terms import Mechanism
 from outlast.model.verdict import summary
-from outlast.runtime import clock
+from outlast.runtime import clock, stop_signals
 from outlast.runtime.agent.host import ProcessHost
 from outlast.runtime.agent.logs import WorkerLogs
 from outlast.runtime.agent.processes import Exited
@@ -95,9 +95,9 @@ class Launcher:
         )  # fmt: skip
 
     def listen(self) -> None:
-        """From now on SIGINT and SIGTERM raise nothing: they stop the run as soon as it runs."""
-        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
-            self._loop.add_signal(number, functools.partial(self._on_signal, number, code))
+        """From now on the signals that stop a run raise nothing: they stop it as soon as it runs."""
+        for number in stop_signals.heeded():
+            self._loop.add_signal(number, functools.partial(self._on_signal, number, stop_signals.exit_code(number)))
 
     def run(self) -> End:
         self._host.open()

@@ -45,6 +45,7 @@ def parse(argv: list[str]) -> dict[str, Any]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = get_args_parser()
+    parser.allow_abbrev = False  # else a flag of the script that begins like one of ours is taken for it, or is ambiguous
     parser.prog = "outlast run"
     parser.usage = "outlast run [options] training_script ..."
     parser.description = "Start a training script as torchrun does, and keep it going through dead, hung and slow processes."
@@ -87,7 +88,7 @@ def _flags(parser: argparse.ArgumentParser) -> list[str]:
 
 
 def _is_known(parser: argparse.ArgumentParser, word: str) -> bool:
-    return any(flag.startswith(_flag(word)) for flag in _flags(parser))
+    return _flag(word) in _flags(parser)
 
 
 def _meant(parser: argparse.ArgumentParser, word: str) -> str:

@@ -1,0 +1,165 @@
+"""A console that never holds its writer up: what is printed goes into a bounded buffer, and a thread writes it.
+
+A terminal can be stopped (Ctrl-S), a pager may not read on, a pipe can be closed (`| head`), a window can be shut.
+Whoever supervises a training must not wait for any of these, nor end because of them:
+
+    slow      what does not fit into the buffer is left out; how many lines, is said as soon as there is room again
+    gone      (EPIPE, EIO) everything after that is left out
+
+Cost       A write is an append under a lock.
+Order      Of both streams where they lead to the same file, as on a terminal; else of each by itself.
+Limits     What is left out here is not lost where it is in log files, too: see logs.py. At the end the console is given
+           CONSOLE_LINGER_S in which nothing moves, and then left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import TextIO
+
+from outlast.model.limits import CONSOLE_BUFFER_BYTES, CONSOLE_LINGER_S
+
+
+class Writer:
+    """Writes to descriptors that may block, in a thread of its own that nobody waits for."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: deque[tuple[int, bytes]] = deque()
+        self._bytes = 0
+        self._moves = 0  # how many pieces were written: who waits for the end sees by it that something still moves
+        self._left_out: dict[int, int] = {}  # lines, by descriptor, since the last that were written
+        self._gone: set[int] = set()
+        threading.Thread(target=self._run, name="outlast-console", daemon=True).start()
+
+    def put(self, fd: int, data: bytes) -> None:
+        """Write this some time, or leave it out. Never waits."""
+        with self._changed:
+            if fd in self._gone:
+                return
+            if self._bytes + len(data) > CONSOLE_BUFFER_BYTES:
+                self._left_out[fd] = self._left_out.get(fd, 0) + data.count(b"\n")
+                return
+            if fd in self._left_out:
+                self._append(fd, _left_out(self._left_out.pop(fd)))
+            self._append(fd, data)
+            self._changed.notify_all()
+
+    def close(self, *, idle_s: float) -> None:
+        """Wait until everything is written, but not longer than nothing moves for `idle_s`."""
+        with self._changed:
+            for fd, count in self._left_out.items():
+                self._append(fd, _left_out(count))
+            self._left_out.clear()
+            self._changed.notify_all()
+            while self._waiting:
+                seen = self._moves
+                self._changed.wait_for(functools.partial(self._moved_since, seen), idle_s)
+                if self._moves == seen:
+                    return
+
+    def _moved_since(self, seen: int) -> bool:
+        return self._moves != seen
+
+    def _append(self, fd: int, data: bytes) -> None:
+        self._waiting.append((fd, data))
+        self._bytes += len(data)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: bool(self._waiting))
+                fd, data = self._waiting[0]
+            self._write(fd, data)
+            with self._changed:
+                self._waiting.popleft()
+                self._bytes -= len(data)
+                self._moves += 1
+                self._changed.notify_all()
+
+    def _write(self, fd: int, data: bytes) -> None:
+        if fd in self._gone:
+            return
+        try:
+            while data:
+                data = data[os.write(fd, data) :]
+        except OSError:  # closed, hung up, or a full disk: nobody reads this any more
+            with self._changed:
+                self._gone.add(fd)
+
+
+class Stream(io.TextIOBase):
+    """What stands in for sys.stdout or sys.stderr."""
+
+    def __init__(self, replaced: TextIO, writer: Writer) -> None:
+        self._writer = writer
+        self._fd = replaced.fileno()
+        self._encoding = replaced.encoding
+        self._is_terminal = replaced.isatty()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # typeshed has an attribute here
+        return self._encoding
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def isatty(self) -> bool:
+        return self._is_terminal
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        """Whatever the encoding cannot show is escaped."""
+        self._writer.put(self._fd, text.encode(self._encoding, "backslashreplace"))
+        return len(text)
+
+
+@contextlib.contextmanager
+def unblocked() -> Iterator[None]:
+    """Meanwhile nothing that is printed in this process, on any thread, waits for the console or fails by it."""
+    before = sys.stdout, sys.stderr
+    try:
+        for stream in before:
+            if stream is not None:
+                stream.flush()
+        out, error = _streams(*before)
+    except (OSError, ValueError):  # closed, or no file at all (under pytest): nothing to wait for
+        yield
+        return
+    sys.stdout, sys.stderr = out, error
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+        for writer in {id(one): one for stream in (out, error) if isinstance(stream, Stream) for one in (stream._writer,)}.values():
+            writer.close(idle_s=CONSOLE_LINGER_S)
+
+
+def _streams(out: TextIO | None, error: TextIO | None) -> tuple[TextIO, TextIO]:
+    """`None` (closed when the process began) stays None."""
+    writer = Writer()
+    other = writer if out is None or error is None or _same_file(out.fileno(), error.fileno()) else Writer()
+    first = None if out is None else Stream(out, writer)
+    second = None if error is None else Stream(error, other)
+    return first, second  # type: ignore[return-value]  # a TextIOBase serves as a TextIO
+
+
+def _same_file(one: int, other: int) -> bool:
+    left, right = os.fstat(one), os.fstat(other)
+    return (left.st_dev, left.st_ino) == (right.st_dev, right.st_ino)
+
+
+def _left_out(count: int) -> bytes:
+    """Pieces of a long line count as that line."""
+    count = max(1, count)
+    lines = "line was" if count == 1 else "lines were"
+    return f"outlast: {count} {lines} left out here, for the console did not take them; log files have all that workers print\n".encode()

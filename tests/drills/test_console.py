@@ -1,0 +1,149 @@
+"""What becomes of the console is no matter for the training: it is closed, it stops, it hangs up."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import termios
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.drills._run import OUTLAST
+
+pytestmark = pytest.mark.timeout(150)
+STEPS = 40
+WITHIN_S = 90
+SCRIPT = """
+import os, sys, torch, outlast
+run = outlast.join()
+model = run.replicate(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+state = run.state(model=model, optimizer=optimizer)
+for step in run.steps(state, until=int(sys.argv[1]), log_every=0):
+    with step:
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    print(f"step {step.number} of {os.getpid()}", "." * int(sys.argv[2]), flush=True)
+print("digest", run.rank, outlast.digest(state), flush=True)
+"""
+
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start a training of two ranks; `width`: how many letters each of its lines has."""
+    begun: list[subprocess.Popen[bytes]] = []
+
+    def run(*, width: int = 10, steps: int = STEPS, before: tuple[str, ...] = (), **streams: Any) -> subprocess.Popen[bytes]:
+        script = tmp_path / "script.py"
+        script.write_text(SCRIPT)
+        command = [*before, OUTLAST, "run", "--nproc-per-node", "2", "--run-dir", str(tmp_path / "run"), str(script), str(steps), str(width)]
+        begun.append(subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, **{"stdin": subprocess.DEVNULL, **streams}))
+        return begun[-1]
+
+    yield run
+    for process in begun:
+        with suppress(ProcessLookupError):
+            process.kill()
+        process.wait(10)
+
+
+def reported(folder: Path) -> dict[str, Any]:
+    said = subprocess.run([OUTLAST, "report", str(folder / "run"), "--json"], capture_output=True, text=True, timeout=30, check=True)
+    facts: dict[str, Any] = json.loads(said.stdout)
+    return facts
+
+
+def logged(folder: Path, rank: int) -> list[str]:
+    (path,) = (folder / "run" / "logs").rglob(f"attempt_0/{rank}/stdout.log")
+    return path.read_text().splitlines()
+
+
+def test_a_reader_that_wants_three_lines_does_not_end_the_training(start: Start, tmp_path: Path) -> None:
+    """As in `outlast run ... | head -3`."""
+    process = start(stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout is not None
+    for _ in range(3):
+        assert process.stdout.readline().startswith(b"step ")
+    process.stdout.close()
+    assert process.wait(WITHIN_S) == 0
+    assert reported(tmp_path)["steps"] == STEPS
+    assert len(logged(tmp_path, 0)) == STEPS + 1
+
+
+@pytest.mark.drill
+def test_a_reader_that_stops_holds_up_neither_training_nor_recovery(start: Start, tmp_path: Path) -> None:
+    """A pager that is not scrolled: the pipe fills, a rank is killed, the run goes on and ends."""
+    steps = 600
+    process = start(stdout=subprocess.PIPE, stderr=subprocess.PIPE, width=10_000, steps=steps)
+    assert process.stdout is not None
+    os.kill(int(process.stdout.readline().split()[3]), signal.SIGKILL)
+    assert process.wait(WITHIN_S) == 0
+    facts = reported(tmp_path)
+    assert facts["steps"] == steps
+    assert [one["resumed_s"] is not None for one in facts["interruptions"]] == [True]
+
+
+@pytest.mark.drill
+def test_a_reader_that_goes_on_is_told_how_much_it_has_missed(start: Start, tmp_path: Path) -> None:
+    steps = 600
+    process = start(stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, width=2_000, steps=steps)
+    assert process.stdout is not None
+    rank_0 = tmp_path / "run" / "logs"
+    process.stdout.readline()
+    while process.poll() is None and not any("digest" in path.read_text()[-200:] for path in rank_0.rglob("stdout.log")):
+        os.sched_yield()
+    rest = process.stdout.read().decode()
+    assert process.wait(WITHIN_S) == 0
+    left_out = sum(int(line.split()[1]) for line in rest.splitlines() if "left out" in line)
+    shown = sum(line.startswith(("step ", "digest ")) for line in rest.splitlines())
+    assert left_out > 0
+    assert 1 + shown + left_out == 2 * (steps + 1)
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, int]]:
+    """Both ends of a terminal: who looks at it, and who writes to it."""
+    ours, theirs = pty.openpty()
+    yield ours, theirs
+    for end in (ours, theirs):
+        with suppress(OSError):
+            os.close(end)
+
+
+def test_a_terminal_that_is_gone_ends_nothing(start: Start, terminal: tuple[int, int], tmp_path: Path) -> None:
+    """It is not the run's controlling terminal, as under setsid, so nobody is told."""
+    ours, theirs = terminal
+    process = start(before=("setsid",), stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    assert b"step" in read_until(ours, b"step 3")
+    os.close(ours)
+    assert process.wait(WITHIN_S) == 0
+    assert reported(tmp_path)["steps"] == STEPS
+
+
+@pytest.mark.drill
+def test_a_terminal_that_is_stopped_holds_up_nothing(start: Start, terminal: tuple[int, int], tmp_path: Path) -> None:
+    """Ctrl-S, and never Ctrl-Q."""
+    ours, theirs = terminal
+    process = start(stdin=theirs, stdout=theirs, stderr=theirs)
+    assert b"step" in read_until(ours, b"step 3")
+    termios.tcflow(theirs, termios.TCOOFF)
+    assert process.wait(WITHIN_S) == 0
+    assert reported(tmp_path)["steps"] == STEPS
+
+
+def read_until(fd: int, word: bytes) -> bytes:
+    seen = b""
+    while word not in seen:
+        seen += os.read(fd, 65536)
+    return seen

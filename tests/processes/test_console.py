@@ -1,0 +1,108 @@
+"""The launcher's console: bounded, never waited for, and honest about what it left out."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from outlast.model.limits import CONSOLE_BUFFER_BYTES
+from outlast.runtime.console import Stream, Writer, unblocked
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    reader, writer = os.pipe()
+    yield reader, writer
+    for end in (reader, writer):
+        with suppress(OSError):
+            os.close(end)
+
+
+def read_all(fd: int) -> bytes:
+    out = io.BytesIO()
+    while data := os.read(fd, 1 << 16):
+        out.write(data)
+    return out.getvalue()
+
+
+def test_what_is_put_is_written_in_its_order(pipe: tuple[int, int]) -> None:
+    reader, end = pipe
+    writer = Writer()
+    lines = [f"line {number}\n".encode() for number in range(1000)]
+    for line in lines:
+        writer.put(end, line)
+    writer.close(idle_s=10.0)
+    os.close(end)
+    assert read_all(reader) == b"".join(lines)
+
+
+def test_a_reader_that_stops_is_not_waited_for_and_is_told_what_it_missed(pipe: tuple[int, int]) -> None:
+    reader, end = pipe
+    writer = Writer()
+    line = b"x" * 999 + b"\n"
+    put = 2 * CONSOLE_BUFFER_BYTES // len(line)
+    for _ in range(put):
+        writer.put(end, line)
+    writer.close(idle_s=0.01)  # nothing moves: it gives up
+    closing = threading.Thread(target=lambda: (writer.close(idle_s=10.0), os.close(end)))
+    closing.start()
+    shown = read_all(reader).splitlines()
+    closing.join(10)
+    notices = [text for text in shown if text.startswith(b"outlast: ")]
+    assert len(notices) == 1
+    assert len(shown) - 1 + int(notices[0].split()[1]) == put
+
+
+def test_a_reader_that_is_gone_is_no_error(pipe: tuple[int, int]) -> None:
+    reader, end = pipe
+    writer = Writer()
+    os.close(reader)
+    for _ in range(3):
+        writer.put(end, b"nobody reads this\n")
+        writer.close(idle_s=10.0)
+
+
+def test_one_stream_that_is_stuck_does_not_keep_the_other(pipe: tuple[int, int]) -> None:
+    stuck, (reader, end) = os.pipe(), pipe
+    first, second = Writer(), Writer()
+    first.put(stuck[1], b"x" * 200_000)
+    second.put(end, b"heard\n")
+    second.close(idle_s=10.0)
+    assert os.read(reader, 100) == b"heard\n"
+    os.close(stuck[0])  # wakes the other thread
+    first.close(idle_s=10.0)
+    os.close(stuck[1])
+
+
+def test_a_stream_stands_in_for_the_real_one(pipe: tuple[int, int]) -> None:
+    reader, end = pipe
+    writer = Writer()
+    with open(end, "w", encoding="ascii", closefd=False) as real:
+        stream = Stream(real, writer)
+        print("caf\u00e9", file=stream)
+        assert (stream.fileno(), stream.isatty(), stream.encoding) == (end, False, "ascii")
+    writer.close(idle_s=10.0)
+    assert os.read(reader, 100) == b"caf\\xe9\n"
+
+
+def test_streams_are_put_back(capfd: pytest.CaptureFixture[str]) -> None:
+    with capfd.disabled():
+        before = sys.stdout, sys.stderr
+        with unblocked():
+            assert sys.stdout is not before[0]
+        assert (sys.stdout, sys.stderr) == before
+
+
+def test_where_there_is_no_file_nothing_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", memory)
+    with unblocked():
+        print("seen")
+        assert sys.stdout is memory
+    assert memory.getvalue() == "seen\n"
