@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlast.diagnose.redact import TEXT_MAX, clean, cleaned, escaped, redacted
+from outlast.diagnose.redact import TEXT_MAX, clean, cleaned, escaped, redacted, redacted_words
 
 HEX40 = "0123456789abcdef" * 2 + "01234567"
 SECRETS = [
@@ -119,3 +119,18 @@ def test_the_time_is_linear_whatever_is_repeated(part: str) -> None:
         return time.process_time() - began_s
 
     assert seconds(TEXT_MAX) < max(0.4, 40 * seconds(TEXT_MAX // 10))
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["train.py", "--api-key", "abcdef123456", "--lr", "0.1"], ["train.py", "--api-key", "[redacted]", "--lr", "0.1"]),
+        (["--password=hunter2", "x"], ["--password=[redacted]", "x"]),
+        (["--max-tokens", "4096"], ["--max-tokens", "4096"]),
+        (["--token"], ["--token"]),
+        (["token", "abcdef123456"], ["token", "abcdef123456"]),  # no option, but two arguments
+        ([], []),
+    ],
+)
+def test_a_command_line_is_shown_without_its_secrets(words: list[str], shown: list[str]) -> None:
+    assert redacted_words(words) == shown

@@ -146,6 +146,16 @@ def test_two_ranks_at_once(tmp_path: Path, calm: Calm) -> None:
 
 
 @pytest.mark.drill
+def test_a_spare_that_took_a_rank_has_its_name(tmp_path: Path) -> None:
+    with Drill(tmp_path, "ddp.py", "--steps", 100_000, flags=("--spares", 1)) as drill:
+        drill.until(lambda: drill.step >= 8 and drill.status.get("spares"), "step 8, and a spare")
+        lost = drill.pid_of(2)
+        os.kill(lost, signal.SIGKILL)
+        drill.until(lambda: drill.pid_of(2) != lost, "rank 2 is back")
+        assert Path(f"/proc/{drill.pid_of(2)}/comm").read_text() == "outlast-rank2\n"
+
+
+@pytest.mark.drill
 @pytest.mark.parametrize("every", [0, 5])
 def test_all_ranks_at_once_start_from_the_newest_checkpoint_or_from_the_beginning(tmp_path: Path, calm: Calm, every: int) -> None:
     """No process that held the state is left. The ledger says how many committed steps that cost."""

@@ -53,6 +53,7 @@ def test_a_new_run_has_its_parts_and_its_card(tmp_path: Path) -> None:
         card = json.loads((folder.path / "run.json").read_text())
         assert (card["run"], card["version"], card["pid"], card["options"]) == (folder.run, "0.1.0", os.getpid(), {"steps": 3})
         assert folder.run.startswith(folder.path.name)
+        assert (folder.path / "run.json").stat().st_mode & 0o777 == 0o600  # it holds the script's arguments
 
 
 def test_two_runs_of_the_same_second_get_two_folders_and_two_ids(tmp_path: Path) -> None:

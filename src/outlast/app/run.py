@@ -16,6 +16,7 @@ from outlast.app.cli import SIGINT_EXIT, fail
 from outlast.app.live import LiveView
 from outlast.app.torchrun import RunOptions, read_command_line
 from outlast.app.words import console_for
+from outlast.diagnose.redact import redacted_words
 from outlast.engine.protocol.coordinator import CoordinatorOptions, Restart
 from outlast.engine.protocol.outputs import End
 from outlast.errors import OutlastError, RunFolderError
@@ -72,7 +73,7 @@ def _with_meeting_address(options: RunOptions) -> RunOptions:
 def _open_folder(options: RunOptions, began_s: float, began_wall_s: float) -> tuple[RunFolder, Ledger]:
     release = version("outlast")
     name = Path(options.program.script).stem
-    card = {"argv": sys.argv[1:], "workers": options.workers, "spares": options.spares.count}
+    card = {"argv": redacted_words(sys.argv[1:]), "workers": options.workers, "spares": options.spares.count}
     given = Path(options.run_dir) if options.run_dir else None
     if options.checkpoints.resume:
         path = given if given is not None else run_folder.newest()

@@ -13,7 +13,7 @@ This module is pure: no clock, no files, no torch.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from outlast.model.texts import cut_at_word
@@ -81,6 +81,16 @@ def redacted(text: str) -> str:
     for pattern in (_NETRC, _SSHPASS, _WANDB):
         text = pattern.sub(_keep_first, text)
     return text
+
+
+def redacted_words(words: Sequence[str]) -> list[str]:
+    """A command line without its secrets: what a word is may stand in the one before it (`--api-key X`)."""
+    out: list[str] = []
+    for before, word in zip(["", *words], words):  # noqa: B905 - the last word stands before nothing
+        alone = redacted(word)
+        named = before.startswith("-") and "=" not in before and redacted(f"{before}={word}") == f"{before}={GONE}"
+        out.append(GONE if named else alone)
+    return out
 
 
 def escaped(text: str, *, lines: bool = False) -> str:

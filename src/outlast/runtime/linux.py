@@ -107,9 +107,14 @@ def is_ending(pid: int) -> bool:
     return fields[0] in (b"Z", b"X") or bool(int(fields[6]) & _PF_EXITING)
 
 
-def set_title(arguments: list[str], name: str) -> None:
-    """What `ps` shows: `arguments` as the command line (cut to the room of the original one), `name` (15 bytes) as the command."""
+def set_name(name: str) -> None:
+    """Have `ps -o comm` show this (15 bytes of it) for the calling thread; for the process, if that is its main thread."""
     _prctl(_PR_SET_NAME, name.encode()[:15])
+
+
+def set_title(arguments: list[str], name: str) -> None:
+    """What `ps` shows: `arguments` as the command line (cut to the room of the original one), `name` as the command."""
+    set_name(name)
     with open("/proc/self/stat", "rb") as file:
         fields = stat_fields(file.read())
     start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end: fields 48 and 49 of proc(5)

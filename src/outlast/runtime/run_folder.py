@@ -101,6 +101,8 @@ class RunFolder:
         card: dict[str, object] = {"run": self.run, "name": self.name, "format": LEDGER_VERSION, "version": version}
         card |= {"pid": os.getpid(), "opened_wall_s": clock.wall_s(), "options": options}
         part = self.path / "run.json.part"
+        part.unlink(missing_ok=True)
+        part.touch(mode=0o600)  # it holds the script's arguments
         part.write_text(json.dumps(card, indent=2, default=str) + "\n")
         part.replace(self.path / "run.json")
 

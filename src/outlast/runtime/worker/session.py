@@ -27,7 +27,7 @@ from outlast.model.messages import ForWorker, Hello, Message, Parked, Pong, Refu
 from outlast.model.shorten import end_of
 from outlast.model.terms import Cause, Phase
 from outlast.model.texts import cut_at_word
-from outlast.runtime import clock
+from outlast.runtime import clock, linux
 from outlast.runtime.channel import BlockingChannel
 from outlast.runtime.child import ChildSpec
 from outlast.runtime.tiers.vault import Vault
@@ -84,6 +84,7 @@ class Session:
         now_s = clock.now_s()
         self.book = Book(now_s=now_s, cause=Cause.REGROUP)
         self.beacon.rank = plan.rank
+        linux.set_name(f"outlast-rank{plan.rank}")
         self.publish(now_s)
 
     def user_failed(self, error: BaseException) -> None:
