@@ -117,11 +117,19 @@ def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteC
         try:
             end = launcher.run()
             view.close()
-            books.close(end)
+            _close_books(books, end, view)
         finally:
             view.close()
             vault.remove()
     return end
+
+
+def _close_books(books: Bookkeeping, end: End, view: LiveView) -> None:
+    """Write the rest of the ledger. The exit code is the training's, whatever becomes of that."""
+    try:
+        books.close(end)
+    except OutlastError as error:
+        view.print_line(f"warning: the ledger lacks this run's end and what was queued before it: {error}")
 
 
 def _prepare(

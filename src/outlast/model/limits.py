@@ -136,6 +136,7 @@ CHECKPOINTS_KEPT_COUNT = 2  # in a run's folder; the last restorable one is neve
 
 # --- ledger ------------------------------------------------------------------------------------------
 LEDGER_FLUSH_S = 1.0
+LEDGER_TRIES_COUNT = 3  # flushes in a row that fail before anybody is told: a lock may be held for a moment
 
 EVIDENCE_BUDGET_S = 0.02  # what a recovery waits for the securing of evidence, in all
 STACKS_SIGNAL = 42  # a real-time signal in the middle of their range, which nobody uses by default

@@ -88,6 +88,7 @@ class Launcher:
         self._stores = FIRST_STORE_NUMBER
         self._unborn: set[int] = set()  # spawns that wait for a store
         self._renewing = False
+        self._unflushed = 0  # flushes of the ledger in a row that failed
         self._end: End | None = None
         self._evidence = Evidence(
             loop=around.loop, folder=around.evidence_folder, vault=around.vault.folder, standing=around.books.standing, logs=around.logs.paths,
@@ -250,12 +251,18 @@ class Launcher:
         self._do(self._agent.on_tick(readings, now_s=now_s, heard_s=heard_s))
 
     def _flush(self) -> None:
-        """Supervision boundary: a ledger that cannot be written is told, and stops nothing."""
+        """Supervision boundary: a ledger that cannot be written is told, once, and stops nothing."""
         self._loop.call_at(clock.now_s() + limits.LEDGER_FLUSH_S, self._flush)
         try:
             self._around.books.flush(self._coordinator, now_s=clock.now_s())
         except OutlastError as error:
-            self._around.tell(f"the ledger cannot be written: {error}")
+            self._unflushed += 1
+            if self._unflushed == limits.LEDGER_TRIES_COUNT:
+                self._around.tell(f"warning: the ledger cannot be written, and is tried again each second: {error}")
+        else:
+            if self._unflushed >= limits.LEDGER_TRIES_COUNT:
+                self._around.tell("the ledger can be written again; nothing that was to be written is missing")
+            self._unflushed = 0
 
     # --- the process host's news (HostEvents) ----------------------------------------------------------------
 

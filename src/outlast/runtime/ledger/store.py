@@ -28,6 +28,7 @@ from outlast.model.records import Event, Generation, Interruption, Life, Meta, R
 from outlast.runtime.ledger.rows import KEYS, PUT, TABLES, from_row, put_sql, schema, to_row
 
 _BUSY_S = 2.0
+_BUSY_FLUSH_S = 0.02  # what is not written now stays queued for the next flush: a recovery does not wait for a lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +98,14 @@ class Ledger:
         with self._queueing:
             self._snapshot = (now_s, text)
 
-    def flush(self) -> int:
+    def flush(self, *, patience_s: float = _BUSY_FLUSH_S) -> int:
         """Write all that is queued, in one transaction; the number of records.
 
-        Raises CapacityError or OutlastError when the disk refuses; what was queued then stays queued.
+        Another process that holds the file's lock is waited for, `patience_s` long. Raises CapacityError or OutlastError
+        when that was too short or the disk refuses; what was queued then stays queued.
         """
         with self._writing:
+            self._connection.execute(f"PRAGMA busy_timeout = {int(patience_s * 1000)}")
             with self._queueing:
                 queue, self._queue = self._queue, []
                 snapshot, self._snapshot = self._snapshot, None
@@ -119,7 +122,7 @@ class Ledger:
 
     def end_session(self, *, ended_s: float, state: str, exit_code: int, reason: str) -> None:
         """Flush, and say how this launcher ended: `state` is ended, failed or stopped."""
-        self.flush()
+        self.flush(patience_s=_BUSY_S)
         with self._writing, _as_our_errors(self.path), self._connection:
             self._connection.execute(
                 "UPDATE sessions SET seen_s = max(seen_s, ?), ended_s = ?, state = ?, exit_code = ?, reason = ? WHERE session = ?",

@@ -1,0 +1,72 @@
+"""A ledger that cannot be written costs the account, never the training or its exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.drills._run import Drill, Outcome
+
+pytestmark = pytest.mark.timeout(150)
+STEPS = 60
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Another program writes to the ledger, and does not come to its end."""
+    with closing(sqlite3.connect(folder / "run" / "ledger.db", timeout=30)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.rollback()
+
+
+def trained_to_the_end(outcome: Outcome, steps: int = STEPS) -> None:
+    assert outcome.code == 0, str(outcome)
+    assert max(step for _, step, _ in outcome.commits) == steps, str(outcome)
+    assert sorted(outcome.digests) == [0, 1, 2, 3], str(outcome)
+    assert "Traceback" not in outcome.stderr, str(outcome)
+
+
+def test_a_ledger_that_is_locked_until_the_end_is_a_warning(tmp_path: Path) -> None:
+    """A rank is killed meanwhile: its recovery does not wait for the lock."""
+    with Drill(tmp_path, "ddp.py", "--steps", STEPS) as drill:
+        drill.until(lambda: drill.step >= 5, "step 5")
+        with locked(tmp_path):
+            os.kill(drill.pid_of(1), signal.SIGKILL)
+            outcome = drill.finish()
+    trained_to_the_end(outcome)
+    assert "warning: the ledger lacks this run's end" in outcome.stderr, str(outcome)
+    assert "locked" in outcome.stderr, str(outcome)
+
+
+@pytest.mark.drill
+def test_a_ledger_that_was_locked_for_a_while_lacks_nothing(tmp_path: Path) -> None:
+    steps = 1_000
+    with Drill(tmp_path, "ddp.py", "--steps", steps) as drill:
+        drill.until(lambda: drill.step >= 5, "step 5")
+        with locked(tmp_path):
+            os.kill(drill.pid_of(1), signal.SIGKILL)
+            drill.until(lambda: "tried again each second" in (tmp_path / "stderr").read_text(), "it is told")
+        outcome = drill.finish()
+    trained_to_the_end(outcome, steps)
+    assert outcome.stderr.count("tried again each second") == 1, str(outcome)
+    assert "can be written again" in outcome.stderr, str(outcome)
+    assert outcome.report["state"] == "ended", str(outcome)
+    outcome.ledger_is_sound()
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("size", [0, 100, 5000])
+def test_a_ledger_that_was_cut_short_is_a_warning(tmp_path: Path, size: int) -> None:
+    with Drill(tmp_path, "ddp.py", "--steps", STEPS) as drill:
+        drill.until(lambda: drill.step >= 5, "step 5")
+        for name in ("ledger.db", "ledger.db-wal"):  # not ledger.db-shm: that is memory of SQLite's
+            os.truncate(tmp_path / "run" / name, size)
+        outcome = drill.finish()
+    trained_to_the_end(outcome)
