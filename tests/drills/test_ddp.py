@@ -146,6 +146,15 @@ def test_two_ranks_at_once(tmp_path: Path, calm: Calm) -> None:
 
 
 @pytest.mark.drill
+@pytest.mark.parametrize(("workers", "every", "said"), [(1, 0, "back to the beginning"), (1, 5, "back to the newest checkpoint"), (2, 0, "")])
+def test_one_rank_is_told_what_a_kill_costs(tmp_path: Path, workers: int, every: int, said: str) -> None:
+    outcome = drilled(tmp_path, "ddp.py", workers=workers, flags=("--checkpoint-every", every) if every else ())
+    assert outcome.code == 0, str(outcome)
+    assert outcome.stderr.count("nobody but this one rank") == bool(said), str(outcome)
+    assert said in outcome.stderr, str(outcome)
+
+
+@pytest.mark.drill
 def test_a_spare_that_took_a_rank_has_its_name(tmp_path: Path) -> None:
     with Drill(tmp_path, "ddp.py", "--steps", 100_000, flags=("--spares", 1)) as drill:
         drill.until(lambda: drill.step >= 8 and drill.status.get("spares"), "step 8, and a spare")

@@ -116,6 +116,7 @@ class Attachment:
         self.images.begin(step)
         self._need = self.member.guards.first_need
         self.register()
+        self._warn_if_alone()
         session.do(lambda machine: machine.joined(plan, group_s=0.0, restore_s=restore_s))
         self.mark("joined")
         session.enter(Phase.BETWEEN, cause=Cause.OTHER)
@@ -137,6 +138,13 @@ class Attachment:
             note = "the ranks hold different parameters" if self.state.own else note
             note += "; put the training into a function and give it to outlast.main, so that survivors need not start anew"
         member.register(way=way, sharded=self.state.sharded, exact=True, note=note.lstrip("; ") if way == "respawn" else "")
+
+    def _warn_if_alone(self) -> None:
+        """Say what a kill costs where nobody else holds the replicated state. Told once in a run, however often it is said."""
+        session = self.member.session
+        if session is not None and self.member.world_size == 1 and not self.state.sharded:
+            back = "to the newest checkpoint" if self.checkpoints.every else "to the beginning (--checkpoint-every STEPS keeps more)"
+            session.warn(f"nobody but this one rank holds the parameters: if its process is lost, training goes back {back}")
 
     def _own_groups(self) -> str:
         """Say what of the script's own belongs to one generation's process group, and the line; "" if nothing does."""
