@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -66,6 +68,40 @@ def test_a_reader_that_is_gone_is_no_error(pipe: tuple[int, int]) -> None:
     for _ in range(3):
         writer.put(end, b"nobody reads this\n")
         writer.close(idle_s=10.0)
+
+
+def test_a_full_disk_leaves_out_what_it_cannot_take_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, full = os.write, [True]
+
+    def write(fd: int, data: bytes) -> int:
+        if full[0]:
+            raise OSError(errno.ENOSPC, "no space")
+        return real(fd, data)
+
+    with (tmp_path / "out").open("wb") as out:
+        writer = Writer()
+        monkeypatch.setattr(os, "write", write)
+        writer.put(out.fileno(), b"one\ntwo\n")
+        writer.close(idle_s=10.0)
+        full[0] = False
+        writer.put(out.fileno(), b"three\n")
+        writer.close(idle_s=10.0)
+    told, three = (tmp_path / "out").read_text().splitlines()
+    assert told.startswith("outlast: 2 lines were left out")
+    assert three == "three"
+
+
+def test_a_terminal_that_does_not_block_is_waited_for_by_the_thread(pipe: tuple[int, int]) -> None:
+    reader, end = pipe
+    os.set_blocking(end, False)
+    writer = Writer()
+    data = b"x" * 300_000
+    writer.put(end, data)
+    seen = b""
+    while len(seen) < len(data):
+        seen += os.read(reader, 1 << 16)
+    writer.close(idle_s=10.0)
+    assert seen == data
 
 
 def test_one_stream_that_is_stuck_does_not_keep_the_other(pipe: tuple[int, int]) -> None:

@@ -4,6 +4,7 @@ A terminal can be stopped (Ctrl-S), a pager may not read on, a pipe can be close
 Whoever supervises a training must not wait for any of these, nor end because of them:
 
     slow      what does not fit into the buffer is left out; how many lines, is said as soon as there is room again
+    full      (the disk of a file) the same
     gone      (EPIPE, EIO) everything after that is left out
 
 Cost       A write is an append under a lock.
@@ -15,9 +16,11 @@ Limits     What is left out here is not lost where it is in log files, too: see 
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import io
 import os
+import select
 import sys
 import threading
 from collections import deque
@@ -25,6 +28,8 @@ from collections.abc import Iterator
 from typing import TextIO
 
 from outlast.model.limits import CONSOLE_BUFFER_BYTES, CONSOLE_LINGER_S
+
+_GONE = {errno.EPIPE, errno.EIO, errno.EBADF, errno.ECONNRESET}
 
 
 class Writer:
@@ -87,12 +92,18 @@ class Writer:
     def _write(self, fd: int, data: bytes) -> None:
         if fd in self._gone:
             return
-        try:
-            while data:
+        while data:
+            try:
                 data = data[os.write(fd, data) :]
-        except OSError:  # closed, hung up, or a full disk: nobody reads this any more
-            with self._changed:
-                self._gone.add(fd)
+            except BlockingIOError:  # another program has set the terminal so
+                select.select([], [fd], [])
+            except OSError as error:
+                with self._changed:
+                    if error.errno in _GONE:
+                        self._gone.add(fd)
+                    else:  # a full disk may have room again
+                        self._left_out[fd] = self._left_out.get(fd, 0) + data.count(b"\n")
+                return
 
 
 class Stream(io.TextIOBase):
