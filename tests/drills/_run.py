@@ -54,7 +54,7 @@ class Outcome:
 
     @property
     def interruptions(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.report["interruptions"]
+        found: list[dict[str, Any]] = self.report.get("interruptions", [])
         return found
 
     def ledger_is_sound(self, *, lossless: bool = True) -> None:

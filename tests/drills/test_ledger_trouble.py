@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 from collections.abc import Iterator
@@ -70,3 +71,22 @@ def test_a_ledger_that_was_cut_short_is_a_warning(tmp_path: Path, size: int) -> 
             os.truncate(tmp_path / "run" / name, size)
         outcome = drill.finish()
     trained_to_the_end(outcome)
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("what", ["removed", "moved", "ledger"])
+def test_a_run_folder_that_is_gone_is_a_warning_at_once(tmp_path: Path, what: str) -> None:
+    folder = tmp_path / "run"
+    with Drill(tmp_path, "ddp.py", "--steps", 400) as drill:
+        drill.until(lambda: drill.step >= 5, "step 5")
+        if what == "ledger":
+            (folder / "ledger.db").unlink()
+        elif what == "moved":
+            folder.rename(tmp_path / "elsewhere")
+        else:
+            shutil.rmtree(folder)
+        drill.until(lambda: "training goes on" in (tmp_path / "stderr").read_text(), "it is told")
+        os.kill(drill.pid_of(1), signal.SIGKILL)
+        outcome = drill.finish()
+    trained_to_the_end(outcome, 400)
+    assert outcome.stderr.count("training goes on, and what is written there is lost") == 1, str(outcome)

@@ -174,3 +174,23 @@ def test_a_name_that_is_not_there_gets_the_nearest_one(tmp_path: Path) -> None:
     assert "train_gpt" in caught.value.hint
     with pytest.raises(RunFolderError, match="there is no run under"):
         run_folder.find(None, root=tmp_path / "elsewhere")
+
+
+def test_a_folder_says_what_of_it_is_missing(tmp_path: Path) -> None:
+    path, elsewhere = tmp_path / "run", tmp_path / "moved"
+    with contextlib.closing(make(path, tmp_path)) as folder:
+        folder.ledger.touch()
+        assert folder.missing() == ""
+        folder.ledger.unlink()
+        assert folder.missing() == f"the ledger {folder.ledger} was removed"
+        path.rename(elsewhere)
+        assert folder.missing() == f"the run's folder {path} was moved or removed"
+        path.mkdir()
+        assert folder.missing() == f"the lock of {path} was removed"
+        (path / "lock").touch()
+        assert folder.missing() == f"another folder has taken the place of {path}"
+        (path / "lock").unlink()
+        path.rmdir()
+        elsewhere.rename(path)
+        folder.ledger.touch()
+        assert folder.missing() == ""

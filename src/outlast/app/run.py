@@ -160,7 +160,8 @@ def _prepare(
     around = Surroundings(
         loop=loop, logs=logs, vault=vault, books=books, specs=specs, checkpoint_root=root.resolve(), zygote=zygote if options.zygote else None,
         preload=options.preload, first_path=options.program.first_path, tell=view.print_line,
-        hang_after_s=options.hang_after_s, evidence_folder=folder.evidence, diagnose=(sys.executable, "-m", "outlast.app.cli", "diagnose", "--json"),
+        missing=folder.missing, hang_after_s=options.hang_after_s, evidence_folder=folder.evidence,
+        diagnose=(sys.executable, "-m", "outlast.app.cli", "diagnose", "--json"),
     )  # fmt: skip
     for note in (*options.notes, *(f"warning: a checkpoint was refused: {one}" for one in refused)):
         view.print_line(note)

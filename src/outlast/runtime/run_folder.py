@@ -93,6 +93,17 @@ class RunFolder:
                 raise
         return folder
 
+    def missing(self) -> str:
+        """Say what of the folder is not where it was when it was opened; "" if nothing is missing."""
+        held = os.fstat(self.lock_fd)
+        try:
+            there = os.stat(self.path / "lock")
+        except OSError:
+            return f"the lock of {self.path} was removed" if self.path.exists() else f"the run's folder {self.path} was moved or removed"
+        if (there.st_dev, there.st_ino) != (held.st_dev, held.st_ino):
+            return f"another folder has taken the place of {self.path}"
+        return "" if self.ledger.exists() else f"the ledger {self.ledger} was removed"
+
     def close(self) -> None:
         """Let go of the lock. Call once."""
         os.close(self.lock_fd)

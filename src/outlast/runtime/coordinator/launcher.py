@@ -71,6 +71,7 @@ class Surroundings:
     hang_after_s: float | None  # of silence, for a script without an outlast call; None: never
     evidence_folder: Path
     diagnose: tuple[str, ...]  # finds a verdict in a folder of evidence; () for none
+    missing: Callable[[], str] = lambda: ""  # what of the run's folder is not where it was
 
 
 class Launcher:
@@ -88,6 +89,7 @@ class Launcher:
         self._stores = FIRST_STORE_NUMBER
         self._unborn: set[int] = set()  # spawns that wait for a store
         self._renewing = False
+        self._missing = ""  # what was told of the run's folder
         self._unflushed = 0  # flushes of the ledger in a row that failed
         self._end: End | None = None
         self._evidence = Evidence(
@@ -253,6 +255,7 @@ class Launcher:
     def _flush(self) -> None:
         """Supervision boundary: a ledger that cannot be written is told, once, and stops nothing."""
         self._loop.call_at(clock.now_s() + limits.LEDGER_FLUSH_S, self._flush)
+        self._look_for_folder()
         try:
             self._around.books.flush(self._coordinator, now_s=clock.now_s())
         except OutlastError as error:
@@ -263,6 +266,14 @@ class Launcher:
             if self._unflushed >= limits.LEDGER_TRIES_COUNT:
                 self._around.tell("the ledger can be written again; nothing that was to be written is missing")
             self._unflushed = 0
+
+    def _look_for_folder(self) -> None:
+        """Say so, once, when the run's folder is not what was opened. What is open is written on, where nobody finds it."""
+        missing, before = self._around.missing(), self._missing
+        self._missing = missing
+        if missing and not before:
+            kept = "ranks and shared memory keep the newest state, and checkpoints go where --checkpoint-dir says"
+            self._around.tell(f"warning: {missing}: training goes on, and what is written there is lost for `outlast report`; {kept}")
 
     # --- the process host's news (HostEvents) ----------------------------------------------------------------
 
