@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -10,6 +11,11 @@ from hypothesis import HealthCheck, settings
 # Tests start many processes on few cores; each library would otherwise start a thread per core in each of them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
+
+# Under nohup, and in a background job of a shell, some signals are ignored. That would be inherited by all that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+for _number in (signal.SIGHUP, signal.SIGQUIT):
+    signal.signal(_number, signal.SIG_DFL)
 
 # A machine that is shared is slow at times: no deadline per example. A failing one is printed so that it can be pasted.
 # The same examples each time: who changes one line is not stopped by a case of another. `make fuzz` looks for new ones.
