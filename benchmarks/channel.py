@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
 from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart, Stage
-from outlast.engine.protocol.hub import Hub
 from outlast.engine.protocol.outputs import End, Output, SetTimer, Tell
 from outlast.model import limits
 from outlast.runtime.clock import now_s
@@ -87,7 +87,7 @@ class Headquarters:
         self.loop = Loop()
         world = args.peers * args.ranks_per_peer
         self.coordinator = Coordinator(options=CoordinatorOptions(world, Restart(), nodes=args.peers))
-        self.hub = Hub(self.coordinator, epoch=1, lease_s=args.beat_s * limits.LEASE_BEATS)
+        self.hub = CoordinatorSessions(self.coordinator, epoch=1, lease_s=args.beat_s * limits.LEASE_BEATS)
         self.seen = Seen()
         self._timers: dict[str, Timer] = {}
         self.door = Door(self.loop, self.hub, peers=args.peers, owner=self._own)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlast.engine.protocol.agent import Agent, each_its_own
-from outlast.engine.protocol.chorus import Chorus
+from outlast.engine.agent import Agent, each_its_own
+from outlast.engine.cluster.agent_session import AgentSession
+from outlast.engine.cluster.batching import MessageBatch
 from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart, Stage
-from outlast.engine.protocol.outpost import Outpost
 from outlast.engine.protocol.outputs import Kill, Line, Output, SetTimer
 from outlast.engine.protocol.plans import Plans, with_store
 from outlast.model import limits
@@ -43,9 +43,9 @@ WORKERS = (7, 8, 9)
 LEASE_S = 600.0
 
 
-def an_outpost() -> Outpost:
+def an_outpost() -> AgentSession:
     """It houses three workers, and is welcome."""
-    outpost = Outpost(Agent(now_s=0.0, alone=False), node="a", capacity=3, beat_s=100.0)
+    outpost = AgentSession(Agent(now_s=0.0, alone=False), node="a", capacity=3, beat_s=100.0)
     outpost.on_connected(images=(), transfer=(), session=1, now_s=0.0)
     outpost.on_line(Welcome(1, 0, LEASE_S, False, ()), now_s=0.0)
     for number, worker in enumerate(WORKERS, 1):
@@ -101,7 +101,7 @@ def test_whoever_says_another_thing_sends_what_waits_on_its_way_first() -> None:
 
 
 def test_of_what_each_has_measured_the_most_is_told() -> None:
-    chorus = Chorus()
+    chorus = MessageBatch()
     for worker, taken_s in ((7, 0.2), (8, 0.5), (9, 0.1)):
         chorus.add(Joined(worker, 2, 4, taken_s, 1.0 - taken_s))
     assert chorus.said() == [FromWorkers(WORKERS, Joined(0, 2, 4, 0.5, 0.9))]

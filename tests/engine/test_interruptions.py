@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outlast.engine.protocol.interruptions import InterruptionLog
+from outlast.engine.coordinator.interruptions import InterruptionLog
 from outlast.engine.protocol.outputs import End, Record, SetTimer, ToAgent
 from outlast.engine.protocol.state import Stage
 from outlast.model import limits

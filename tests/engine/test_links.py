@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from outlast.engine.budget import default_budgets
+from outlast.engine.coordinator.cut_links import CutLinks
 from outlast.engine.hang import Standing, find_culprits
 from outlast.engine.protocol.coordinator import Coordinator
 from outlast.engine.protocol.hearing import _Heard, _still_accused
-from outlast.engine.protocol.links import Links
 from outlast.engine.protocol.outputs import Deliver, Kill, SetTimer
 from outlast.engine.protocol.state import Stage
 from outlast.engine.protocol.worker import WorkerMachine
@@ -35,7 +35,7 @@ from tests.engine.test_nodes import LEASE_S, Site, a_hub, trains
 
 
 def test_pauses_between_attempts_grow_to_their_longest_and_begin_anew_once_all_were_in_a_group() -> None:
-    links, now_s, pauses = Links(), 0.0, []
+    links, now_s, pauses = CutLinks(), 0.0, []
     for generation in range(1, 9):
         links.cut("b", ["a"], generation=generation, now_s=now_s)
         links.cut("a", ["b"], generation=generation, now_s=now_s + 0.4)  # the other end's word, of the same attempt
@@ -51,7 +51,7 @@ def test_pauses_between_attempts_grow_to_their_longest_and_begin_anew_once_all_w
 
 
 def test_a_link_is_waited_for_so_long_and_no_longer() -> None:
-    links = Links()
+    links = CutLinks()
     links.cut("b", ["a"], generation=1, now_s=100.0)
     links.cut("b", ["a"], generation=2, now_s=1_800.0)
     assert not links.is_out(now_s=100.0 + limits.NODE_WAIT_S - 0.1)

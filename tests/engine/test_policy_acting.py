@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from outlast.engine.coordinator.rank_history import RankHistory
 from outlast.engine.protocol.acting import BARRED, DECIDED, DEPARTED, DRAINING, PAST_KEPT_COUNT
 from outlast.engine.protocol.outputs import End
-from outlast.engine.protocol.whereabouts import Whereabouts
 from outlast.engine.rare import reached
 from outlast.model import limits
 from outlast.model.fault_plan import PlannedFault
@@ -222,7 +222,7 @@ def test_a_node_is_found_by_its_name_with_or_without_its_domain(name: str, node:
 
 
 def test_homes_are_known_by_generation() -> None:
-    lived = Whereabouts()
+    lived = RankHistory()
     lived.note(1, {0: "a", 1: "a"})
     lived.note(4, {1: "b"})
     lived.note(6, {})

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
+from outlast.engine.coordinator.interruptions import InterruptionLog
 from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart, Stage
-from outlast.engine.protocol.hub import Hub
-from outlast.engine.protocol.interruptions import InterruptionLog
 from outlast.engine.protocol.outputs import End, Output, Record, SetTimer
 from outlast.engine.protocol.rebuild import Remembered
 from outlast.model import limits
@@ -53,16 +53,16 @@ def trains_in(generation: int, rank: int, *, sharded: bool = False, committed_s:
     return housed(rank, *said, *commits, generation=generation)
 
 
-def the_next(remembered: Remembered) -> Hub:
+def the_next(remembered: Remembered) -> CoordinatorSessions:
     """It awaits nodes a and b. Rank 0 lived on a, and rank 1 on b."""
     options = CoordinatorOptions(2, Restart(), nodes=2, generation=remembered.generation, first_interruption=1 + len(remembered.interruptions), first_worker=3)
-    hub = Hub(Coordinator(options=options), epoch=2, lease_s=LEASE_S)
+    hub = CoordinatorSessions(Coordinator(options=options), epoch=2, lease_s=LEASE_S)
     hub.coordinator.remember(replace(remembered, homes={0: "a", 1: "b"}))
     hub.rebuild(now_s=10.0, nodes={"a": 1, "b": 1})
     return hub
 
 
-def rebuilt(*found: Housed, remembered: Remembered | None = None) -> tuple[Hub, list[Output]]:
+def rebuilt(*found: Housed, remembered: Remembered | None = None) -> tuple[CoordinatorSessions, list[Output]]:
     """The picture is whole, at 10 s: rank 0 was found on node a, and rank 1 on node b. With what came of it once the last node had enrolled."""
     hub = the_next(remembered or Remembered())
     out: list[Output] = []
@@ -80,7 +80,7 @@ def booked(outputs: list[Output]) -> list[Interruption]:
     return [output.record for output in outputs if isinstance(output, Record) and isinstance(output.record, Interruption)]
 
 
-def all_stand_still(hub: Hub) -> list[Output]:
+def all_stand_still(hub: CoordinatorSessions) -> list[Output]:
     """In generation 2, at step 5: whoever lives. With what is made of it."""
     out = hub.on_timer(now_s=11.0, name="gather")
     for member in hub.coordinator.roster.live():

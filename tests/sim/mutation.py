@@ -69,10 +69,12 @@ class Fate:
 
 
 _COORDINATOR, _FAULTS, _LEAVING, _MOVING = (f"engine/protocol/{name}.py" for name in ("coordinator", "faults", "leaving", "moving"))
-_MEMBERS, _WORKER, _AGENT = (f"engine/protocol/{name}.py" for name in ("members", "worker", "agent"))
-_EXITS, _OUTPOST, _HUB, _LEASE, _LINES, _HOUSING, _REBUILD, _NODES, _STATE = (
-    f"engine/protocol/{name}.py" for name in ("exits", "outpost", "hub", "lease", "lines", "housing", "rebuild", "nodes", "state")
+_EXITS, _HOUSING, _REBUILD, _STATE = (f"engine/protocol/{name}.py" for name in ("exits", "housing", "rebuild", "state"))
+_MEMBERS, _NODES, _INTERRUPTIONS = (f"engine/coordinator/{name}.py" for name in ("members", "node_membership", "interruptions"))
+_SESSION, _SESSIONS, _LEASE, _LINK = (
+    f"engine/cluster/{name}.py" for name in ("agent_session", "coordinator_sessions", "lease", "reliable_link")
 )
+_AGENT, _WORKER = "engine/agent.py", "engine/protocol/worker.py"
 _HEARING, _ENDING, _ACTING = "engine/protocol/hearing.py", "engine/protocol/ending.py", "engine/protocol/acting.py"
 _RESTORE, _HANG, _RECOVERY, _BUDGET, _DURABLE = (f"engine/{name}.py" for name in ("restore", "hang", "recovery", "budget", "durable"))
 
@@ -157,9 +159,9 @@ NAMED = (
     Mutant("a_lost_store_is_a_ranks_fault", _FAULTS, "if self._store_lost[0] == self.generation:", "if False:"),
     Mutant("executed_steps_count_as_committed", _MOVING, "max(self.roster.done(rank), self.options.start.step)", "self.executed"),
     Mutant("a_late_tick_is_nobodys", _AGENT, "self._ticked_s = until_s", "pass"),
-    Mutant("an_agent_does_not_watch_its_lease", _OUTPOST, 'return self._fence("the lease of this node has run out")', "return []"),
+    Mutant("an_agent_does_not_watch_its_lease", _SESSION, 'return self._fence("the lease of this node has run out")', "return []"),
     Mutant("a_node_is_counted_out_while_its_lease_runs", _LEASE, "return lease_s * (1", "return 0.3 * lease_s * (1"),
-    Mutant("what_was_not_heard_is_not_said_again", _HUB, "for number, order in seat.outbox.kept()]", "for number, order in ()]"),
+    Mutant("what_was_not_heard_is_not_said_again", _SESSIONS, "for number, order in seat.outbox.kept()]", "for number, order in ()]"),
     Mutant("images_of_a_former_home_count", _HOUSING, "if images.steps and self.roster.homes.get(images.rank) == enrol.node and not", "if not"),
     Mutant(
         "the_images_of_a_lost_node_count", _MEMBERS,
@@ -183,8 +185,8 @@ NAMED = (
         "        if False:\n            self._question = None",
     ),
     Mutant("a_node_has_room_for_any_number", _NODES, " - taken[node] for", " for"),
-    Mutant("an_old_enrolment_is_taken_at_its_word", _HUB, "if self.coordinator.adopts(node) else [])", "if node else [])"),
-    Mutant("times_of_other_clocks_are_taken_as_they_are", _LINES, "values[place] += by_s", "pass"),
+    Mutant("an_old_enrolment_is_taken_at_its_word", _SESSIONS, "if self.coordinator.adopts(node) else [])", "if node else [])"),
+    Mutant("times_of_other_clocks_are_taken_as_they_are", _LINK, "values[place] += by_s", "pass"),
     Mutant("a_nodes_ranks_are_lost_one_by_one", _HOUSING, "self._several_end, self._node_faults = True, 0", "self._node_faults = 0"),
     Mutant("a_node_that_returns_is_not_waited_for", _HOUSING, "self.nodes.returning.add(node)", "pass"),
     Mutant("a_checkpoint_is_offered_without_its_manifest", _DURABLE, "if not one.has_manifest:", "if False:"),
@@ -215,7 +217,7 @@ NAMED = (
     Mutant("a_commit_between_two_coordinators_is_forgotten", _REBUILD, "out += self._resumed_meanwhile(now_s)", "pass"),
     Mutant("an_old_store_is_taken_for_the_newest", _REBUILD, "self._stores = remembered.stores", "pass"),
     Mutant("the_end_of_the_killed_is_awaited_for_ever", _REBUILD, "if m.condemned and m.worker not in gone]", "if False]"),
-    Mutant("what_is_said_before_the_welcome_is_lost", _OUTPOST, "for said in since:", "for said in []:"),
+    Mutant("what_is_said_before_the_welcome_is_lost", _SESSION, "for said in since:", "for said in []:"),
     Mutant("answers_are_taken_to_be_of_one_moment", _HEARING, "if self.roster.outlast and not heard.accused and len(heard.answers) > 1:", "if False:"),
     Mutant("a_node_that_is_in_again_stays_silent", _NODES, "        self.silent.discard(node)\n\n    def lose", "\n    def lose"),
     Mutant("who_cannot_be_reached_hangs", _HANG, "    if apart:\n", "    if False:\n"),
@@ -235,15 +237,15 @@ NAMED = (
     Mutant("a_verdict_on_what_the_policy_made_counts", _ACTING, "if known is None or interruption in self._acted.own:", "if known is None:"),
     Mutant("who_lost_contact_first_is_blamed", _LEAVING, "self.interruptions.acquit({m.rank: m.pid for m in self.roster.live()})", "pass"),
     Mutant(
-        "an_agent_that_wakes_follows_orders_first", _OUTPOST,
+        "an_agent_that_wakes_follows_orders_first", _SESSION,
         "return self._look_at_lease(now_s) or self._take(message, now_s)", "return self._take(message, now_s)",
     ),
     Mutant("a_worker_does_not_look_at_its_lease", _WORKER, "        if now_s < lent_until_s:\n", "        if True:\n"),
-    Mutant("a_lease_is_lent_for_ever", _OUTPOST, "return -math.inf if self.fenced or self.lease.until_s is None else self.lease.until_s", "return math.inf"),
+    Mutant("a_lease_is_lent_for_ever", _SESSION, "return -math.inf if self.fenced or self.lease.until_s is None else self.lease.until_s", "return math.inf"),
 )  # fmt: skip
 FLIPPED = (
     _RECOVERY, _RESTORE, _BUDGET, _HANG, _DURABLE, _COORDINATOR, _FAULTS, _LEAVING, _MOVING, _MEMBERS, _WORKER, _AGENT, _ENDING,
-    "engine/protocol/interruptions.py", _EXITS, _OUTPOST, _HUB, _LEASE, _LINES, _HOUSING, _REBUILD, _NODES, _HEARING, "engine/placement.py",
+    _INTERRUPTIONS, _EXITS, _SESSION, _SESSIONS, _LEASE, _LINK, _HOUSING, _REBUILD, _NODES, _HEARING, "engine/placement.py",
 )  # fmt: skip
 SURVIVORS: dict[str, str] = {  # name of a mutant that lives, and that no unit test notices -> why it may
     "hearing.py _judge: one.deadline_s": "Whom the coordinator judges is handed to `_on_hung` in the same call, and is neither sent nor written down; what "

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
+from outlast.engine.cluster.lease import void_after_s
 from outlast.engine.hang import STEP_PHASES
 from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart
-from outlast.engine.protocol.hub import Hub
-from outlast.engine.protocol.lease import void_after_s
 from outlast.engine.protocol.outputs import (
     End,
     FindCheckpoint,
@@ -158,13 +158,13 @@ class Headquarters:
             )
         )  # fmt: skip
 
-    def _hub(self) -> Hub | None:
+    def _hub(self) -> CoordinatorSessions | None:
         if self._world.options.nodes < 2:
             return None
-        return Hub(self.coordinator, epoch=self.epoch, lease_s=self._world.options.beat_s * limits.LEASE_BEATS)
+        return CoordinatorSessions(self.coordinator, epoch=self.epoch, lease_s=self._world.options.beat_s * limits.LEASE_BEATS)
 
     @property
-    def _lead(self) -> Hub | Coordinator:
+    def _lead(self) -> CoordinatorSessions | Coordinator:
         """Whom timers and the start are for."""
         return self.hub if self.hub is not None else self.coordinator
 

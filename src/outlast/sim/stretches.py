@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from outlast.engine.protocol.agent import Reading
+from outlast.engine.agent import Reading
 from outlast.engine.protocol.outputs import Line, SetTimer
 from outlast.engine.protocol.state import Stage
 from outlast.engine.protocol.worker import State

@@ -19,9 +19,9 @@ from __future__ import annotations
 import typing
 from dataclasses import dataclass, field, replace
 
+from outlast.engine.coordinator.members import Member
 from outlast.engine.policy import ActionVerdict, Past, blame, decide_action, past_from
 from outlast.engine.protocol.housing import Housing
-from outlast.engine.protocol.members import Member
 from outlast.engine.protocol.outputs import Output, Record, SetTimer, Tell, ToAgent
 from outlast.engine.protocol.state import CoordinatorOptions, Stage
 from outlast.engine.rare import rare

@@ -14,7 +14,7 @@ Sans-IO: every method takes `now_s` (the coordinator's monotonic clock) and retu
 
 from __future__ import annotations
 
-from outlast.engine.protocol.members import Member, said_before
+from outlast.engine.coordinator.members import Member, said_before
 from outlast.engine.protocol.outputs import End, Output, Record, SetTimer, Tell
 from outlast.engine.protocol.rebuild import Rebuilding
 from outlast.engine.protocol.state import CoordinatorOptions, Restart, Stage
@@ -53,7 +53,7 @@ __all__ = ["Coordinator", "CoordinatorOptions", "Restart", "Stage"]
 
 
 class Coordinator(Rebuilding):
-    """One per run. Drive it with `start`, `on_message`, `on_timer`, `on_verdict`, `ask_stop`, `on_manifest`; where there are several nodes, through a `Hub`."""
+    """One per run. Drive it with `start`, `on_message`, `on_timer`, `on_verdict`, `ask_stop`, `on_manifest`; with several nodes, `CoordinatorSessions`."""
 
     def __init__(self, *, options: CoordinatorOptions) -> None:
         super().__init__(options=options)

@@ -5,7 +5,7 @@ This module is pure.
 
 from __future__ import annotations
 
-from outlast.engine.protocol.members import Member
+from outlast.engine.coordinator.members import Member
 from outlast.engine.protocol.outputs import End, Manifest, Output, Record, SetTimer, Tell, ToAgent
 from outlast.engine.protocol.state import Course, Stage
 from outlast.engine.rare import rare

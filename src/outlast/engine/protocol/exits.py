@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from outlast.engine.coordinator.members import Member
 from outlast.engine.protocol.leaving import Leaving
-from outlast.engine.protocol.members import Member
 from outlast.engine.protocol.outputs import End, Output
 from outlast.engine.protocol.state import Stage
 from outlast.engine.rare import rare

@@ -5,7 +5,7 @@ This module is pure.
 
 from __future__ import annotations
 
-from outlast.engine.protocol.members import Member
+from outlast.engine.coordinator.members import Member
 from outlast.engine.protocol.moving import Moving
 from outlast.engine.protocol.outputs import Output, SetTimer, Tell
 from outlast.engine.protocol.state import Stage

@@ -5,9 +5,9 @@ This module is pure.
 
 from __future__ import annotations
 
+from outlast.engine.coordinator.members import Member
 from outlast.engine.placement import offers
 from outlast.engine.protocol.faults import Faults
-from outlast.engine.protocol.members import Member
 from outlast.engine.protocol.outputs import End, Output, SetTimer
 from outlast.engine.protocol.state import Restart, Stage
 from outlast.engine.rare import rare

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from outlast.engine.coordinator.members import Member
 from outlast.engine.placement import place
 from outlast.engine.protocol.ending import Ending
-from outlast.engine.protocol.members import Member
 from outlast.engine.protocol.outputs import FindCheckpoint, Output, Record, SetTimer, Tell, ToAgent
 from outlast.engine.protocol.plans import Plans, with_store
 from outlast.engine.protocol.state import Restart, Stage, Transfer

@@ -13,12 +13,12 @@ from __future__ import annotations
 import typing
 from dataclasses import dataclass, field
 
+from outlast.engine.cluster.reliable_link import rebased
+from outlast.engine.coordinator.members import Member
+from outlast.engine.coordinator.rank_history import RankHistory
 from outlast.engine.protocol.acting import Acted, Acting
-from outlast.engine.protocol.lines import rebased
-from outlast.engine.protocol.members import Member
 from outlast.engine.protocol.outputs import End, Output, SetTimer
 from outlast.engine.protocol.state import Restart, Stage, Transfer
-from outlast.engine.protocol.whereabouts import Whereabouts
 from outlast.engine.rare import rare
 from outlast.model import limits
 from outlast.model.messages import (
@@ -60,7 +60,7 @@ class Remembered:
     nodes: dict[str, int] = field(default_factory=dict)
     interruptions: dict[int, Interruption] = field(default_factory=dict)
     checkpoint: tuple[int, str] = (0, "")
-    lived: Whereabouts = field(default_factory=Whereabouts)
+    lived: RankHistory = field(default_factory=RankHistory)
     acted: Acted = field(default_factory=Acted)
 
     def take(self, record: Record) -> None:

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from outlast.engine.budget import Budgets, default_budgets
+from outlast.engine.coordinator.cut_links import CutLinks
+from outlast.engine.coordinator.interruptions import InterruptionLog
+from outlast.engine.coordinator.members import Member, Roster
+from outlast.engine.coordinator.node_membership import NodeMembership
+from outlast.engine.coordinator.rank_history import RankHistory
 from outlast.engine.default_policy import default_policy
 from outlast.engine.durable import Saves
-from outlast.engine.protocol.interruptions import InterruptionLog
-from outlast.engine.protocol.links import Links
-from outlast.engine.protocol.members import Member, Roster
-from outlast.engine.protocol.nodes import Nodes
 from outlast.engine.protocol.outputs import End, Output, Record, SetTimer, ToAgent
-from outlast.engine.protocol.whereabouts import Whereabouts
 from outlast.engine.recovery import RecoveryVerdict
 from outlast.model import limits
 from outlast.model.messages import ForWorker, KillWorker, Progress, Regroup, ToWorkers
@@ -107,8 +107,8 @@ class Course:
         self.stage = Stage.STARTING
         self.generation = options.generation
         self.roster = Roster(world_size=options.world_size, next_worker=options.first_worker)
-        self.nodes = Nodes(local=not options.nodes)
-        self.links = Links()
+        self.nodes = NodeMembership(local=not options.nodes)
+        self.links = CutLinks()
         self.interruptions = InterruptionLog(first_id=options.first_interruption)
         self.budgets: Budgets = default_budgets(options.max_restarts)
         self.step = options.start.step  # newest step known to be committed
@@ -118,7 +118,7 @@ class Course:
         self._store: tuple[str, int] | None = None
         self._store_home = ""
         self._stores = 0  # orders for one
-        self.lived = Whereabouts()
+        self.lived = RankHistory()
         self._drained: frozenset[int] = frozenset()  # ranks of a node that is being drained, until the rung is chosen
         self._oldest: dict[str, int] = {}  # node -> the step that all its ranks have come to
         self._store_lost = (-1, "")  # the generation in which it was lost last, and how

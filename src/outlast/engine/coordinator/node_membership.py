@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Container, Iterable
 from operator import attrgetter
 
-from outlast.engine.protocol.members import Member
+from outlast.engine.coordinator.members import Member
 
 UNBOUNDED = 1 << 30
 _HOME = attrgetter("home")
 
 
-class Nodes:
+class NodeMembership:
     """In the order in which they came. `local`: one, named "", in the coordinator's own process, with room for all."""
 
     def __init__(self, *, local: bool) -> None:

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from outlast.engine.cluster.lease import Alarm, LeaseBook, void_after_s
+from outlast.engine.cluster.reliable_link import Inbox, Moved, Offset, Outbox, tells_time
 from outlast.engine.protocol.coordinator import Coordinator
-from outlast.engine.protocol.lease import Alarm, LeaseBook, void_after_s
-from outlast.engine.protocol.lines import Inbox, Moved, Offset, Outbox, tells_time
 from outlast.engine.protocol.outputs import Line, Output, Record, Tell, ToAgent, TurnAway
 from outlast.engine.rare import rare
 from outlast.model import limits
@@ -45,7 +45,7 @@ class _Seat:
     offset: Offset = field(default_factory=Offset)
 
 
-class Hub:
+class CoordinatorSessions:
     """Drive it with `start` or `rebuild`, `on_line`, `on_disconnected`, `on_timer`; the rest of the coordinator's calls through `led`. Own timer: "leases"."""
 
     def __init__(self, coordinator: Coordinator, *, epoch: int, lease_s: float) -> None:

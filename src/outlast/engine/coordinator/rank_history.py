@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-class Whereabouts:
+class RankHistory:
     """Only what changes is kept."""
 
     def __init__(self) -> None:
