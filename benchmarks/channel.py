@@ -27,7 +27,10 @@ from pathlib import Path
 from typing import Any
 
 from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
-from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart, Stage
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.options import CoordinatorOptions
+from outlast.engine.coordinator.restore_sources import Restart
+from outlast.engine.coordinator.stages import Stage
 from outlast.engine.protocol.outputs import End, Output, SetTimer, Tell
 from outlast.model import limits
 from outlast.runtime.clock import now_s
@@ -186,7 +189,7 @@ def strike(hq: Headquarters, agents: Agents, patience_s: float) -> Regroup:
 
     def told() -> bool:
         member = hq.coordinator.roster.in_rank(struck["rank"])
-        return member is not None and member.told > generation and hq.door.unsent_bytes == 0
+        return member is not None and member.plan_generation > generation and hq.door.unsent_bytes == 0
 
     hq.until(told, patience_s, "the plan of the dead rank's successor")
     told_s = now_s()

@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 from outlast.engine.agent import Agent, each_its_own
 from outlast.engine.cluster.agent_session import AgentSession
 from outlast.engine.cluster.batching import MessageBatch
-from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart, Stage
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.options import CoordinatorOptions
+from outlast.engine.coordinator.restore_sources import Restart
+from outlast.engine.coordinator.shared_plans import SharedPlans, with_store
+from outlast.engine.coordinator.stages import Stage
 from outlast.engine.protocol.outputs import Kill, Line, Output, SetTimer
-from outlast.engine.protocol.plans import Plans, with_store
 from outlast.model import limits
 from outlast.model.messages import (
     Broke,
@@ -202,8 +205,9 @@ def test_what_a_worker_says_of_how_it_can_be_healed_is_not_undone_by_an_older_wo
 
 
 def test_ranks_that_go_the_same_way_share_a_plan_and_each_worker_is_given_its_own_rank() -> None:
-    plans = Plans("private", "high_water", generation=2, rank=-1, world_size=3, store_host="", store_port=0, settle="none", then="start", step=4, donor=-1,
-                  donate=False, replicated="none", checkpoint="", fault_s=None, detected_s=None)  # fmt: skip
+    plans = SharedPlans("private", "high_water", generation=2, rank=-1, world_size=3, store_host="",
+                  store_port=0, settle="none", then="start", step=4, donor=-1, donate=False,
+                  replicated="none", checkpoint="", fault_s=None, detected_s=None)  # fmt: skip
     first, second, third = plans.of("slot", 4), plans.of("slot", 4), plans.of("slot", 5)
     assert first is second
     assert third == replace(first, high_water=5)

@@ -6,11 +6,11 @@ import math
 
 from outlast.engine.budget import default_budgets
 from outlast.engine.coordinator.cut_links import CutLinks
+from outlast.engine.coordinator.hang_inquiry import Inquiry, judge_accused
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.stages import Stage
 from outlast.engine.hang import Standing, find_culprits
-from outlast.engine.protocol.coordinator import Coordinator
-from outlast.engine.protocol.hearing import _Heard, _still_accused
 from outlast.engine.protocol.outputs import Deliver, Kill, SetTimer
-from outlast.engine.protocol.state import Stage
 from outlast.engine.protocol.worker import WorkerMachine
 from outlast.engine.recovery import Situation, decide_rung
 from outlast.model import limits
@@ -75,9 +75,9 @@ def test_who_has_come_less_far_is_not_blamed_while_somebody_cannot_reach_a_peer(
 def test_who_was_accused_and_turns_out_to_be_cut_off_is_not_blamed() -> None:
     before = Stood(1, 0, "vote", 4, 2.0, 1.0, False, 8, "")
     now = Stood(1, 0, "vote", 4, 2.3, 1.0, False, 8, "", cut_off=(1,))
-    heard = _Heard(2, set(), accused={1: before}, reason="has come less far")
-    assert _still_accused(heard, [(before, 0.1)]).culprits == (1,)
-    assert (_still_accused(heard, [(now, 0.0)]).culprits, _still_accused(heard, [(now, 0.0)]).awaited) == ((), True)
+    heard = Inquiry(2, set(), accused={1: before}, reason="has come less far")
+    assert judge_accused(heard, [(before, 0.1)]).culprits == (1,)
+    assert (judge_accused(heard, [(now, 0.0)]).culprits, judge_accused(heard, [(now, 0.0)]).awaited) == ((), True)
 
 
 def test_who_does_not_answer_or_stands_alone_is_blamed_all_the_same() -> None:
@@ -92,7 +92,8 @@ def test_no_budget_pays_for_a_link() -> None:
     for way, rung in (("in_place", Rung.REPEAT), ("reenter", Rung.REENTER), ("respawn", Rung.RESPAWN)):
         for _ in range(20):
             situation = Situation(lost=(), raised=(), way=way, state=True, committed=3, reached=3, error="", trained=True, free=True)
-            assert decide_rung(situation=situation, spares=(), budgets=budgets, world_size=2).rung is rung
+            verdict = decide_rung(situation=situation, spares=(), budgets=budgets, world_size=2)
+            assert (verdict.rung, verdict.budgets) == (rung, budgets)
     assert (budgets.at_step, budgets.repeats, budgets.restarts.spent) == (0, 0, [])
 
 

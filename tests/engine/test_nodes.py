@@ -16,9 +16,12 @@ from outlast.engine.cluster.agent_session import AgentSession
 from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
 from outlast.engine.cluster.lease import Lease, LeaseBook, void_after_s
 from outlast.engine.cluster.reliable_link import Inbox, Offset, Outbox, rebased
+from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.members import Roster
+from outlast.engine.coordinator.options import CoordinatorOptions
+from outlast.engine.coordinator.restore_sources import Restart
+from outlast.engine.coordinator.stages import Stage
 from outlast.engine.placement import offers, place
-from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart, Stage
 from outlast.engine.protocol.outputs import HangUp, HostStore, Kill, Line, Output, SetTimer, Spawn, Wipe
 from outlast.engine.rare import reached
 from outlast.model import limits
@@ -497,11 +500,11 @@ def test_images_count_where_the_rank_lived_last_and_nowhere_else() -> None:
     trains(hub)
     roster = hub.coordinator.roster
     for node, found in (("a", False), ("b", True)):
-        roster.lose_rank(1)
+        roster.remains.lose_rank(1)
         rings_late(hub, now_s=void_after_s(LEASE_S))
         enrols(hub, node, session=2, images=(Images(1, (4, 3)),), now_s=void_after_s(LEASE_S))
         beats(hub, node, now_s=void_after_s(LEASE_S))
-        assert roster.has_images(1) is found
+        assert roster.remains.has_images(1) is found
 
 
 def test_a_coordinator_that_was_held_up_reads_what_waits_before_it_counts_anybody_out() -> None:
@@ -537,15 +540,15 @@ def test_an_agent_that_is_not_in_is_not_listened_to() -> None:
 def test_a_rank_does_not_begin_from_slots_that_are_known_to_hold_another_step() -> None:
     """All began anew from an older step, and then a node came back with the replicated state of a later one."""
     one = a_hub().coordinator
-    one.roster.find_images(0, (3,))
-    one.roster.find_images(1, (9, 8))
-    assert [one._of_rank(rank, "slot", 9)[0] for rank in (0, 1)] == ["none", "slot"]
+    one.roster.remains.find_images(0, (3,))
+    one.roster.remains.find_images(1, (9, 8))
+    assert [one.regroup.plans.of_rank(rank, "slot", 9)[0] for rank in (0, 1)] == ["none", "slot"]
 
 
 def test_who_stands_still_with_state_finds_it_in_its_slots_though_nobody_has_heard_that_it_joined() -> None:
     """All had begun anew elsewhere, and rank 0 had read what it begins from; then rank 1 dies before all are in."""
     run = Run()
-    run.coordinator.roster.lose_rank(0)
+    run.coordinator.roster.remains.lose_rank(0)
     run.dies(5)
     run.stands_still(5)
     plan = run.coordinator.roster.holder(0).plan

@@ -15,7 +15,10 @@ from outlast.engine.agent import Agent
 from outlast.engine.cluster.agent_session import AgentSession
 from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
 from outlast.engine.cluster.lease import void_after_s
-from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.options import CoordinatorOptions
+from outlast.engine.coordinator.restore_sources import Restart
+from outlast.engine.coordinator.takeover import RecoveredState
 from outlast.engine.protocol.outputs import (
     HangUp,
     HostStore,
@@ -28,7 +31,6 @@ from outlast.engine.protocol.outputs import (
     Tell,
     TurnAway,
 )
-from outlast.engine.protocol.rebuild import Remembered
 from outlast.model.messages import (
     Enrol,
     Hello,
@@ -119,7 +121,7 @@ class Pair:
         """The coordinator, for the first time or after it died. It knows what was written down."""
         for which in TWO:
             self.is_cut(which)
-        remembered = Remembered()
+        remembered = RecoveredState()
         for record in self.records:
             remembered.take(record)
         self.epoch += 1

@@ -16,7 +16,9 @@ import pytest
 from outlast.engine.agent import Agent
 from outlast.engine.cluster.agent_session import AgentSession
 from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
-from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.options import CoordinatorOptions
+from outlast.engine.coordinator.restore_sources import Restart
 from outlast.engine.protocol.outputs import Deliver, HangUp, HostStore, Line, Output, SetTimer, Spawn, Tell, ToAgent
 from outlast.errors import UsageError
 from outlast.model import limits

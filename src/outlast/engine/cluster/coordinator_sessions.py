@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from outlast.engine.cluster.lease import Alarm, LeaseBook, void_after_s
 from outlast.engine.cluster.reliable_link import Inbox, Moved, Offset, Outbox, tells_time
-from outlast.engine.protocol.coordinator import Coordinator
+from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.protocol.outputs import Line, Output, Record, Tell, ToAgent, TurnAway
 from outlast.engine.rare import rare
 from outlast.model import limits
@@ -31,6 +31,7 @@ from outlast.model.messages import (
     TurnedAway,
     Welcome,
 )
+from outlast.model.records import Event
 
 
 @dataclass(slots=True)
@@ -78,7 +79,7 @@ class CoordinatorSessions:
     def on_disconnected(self, node: str) -> list[Output]:
         if node in self._seats:
             self._seats[node].connected = False
-            self.coordinator.nodes.silent.add(node)
+            self.coordinator.nodes.loses_touch(node)
         return []
 
     def on_timer(self, *, now_s: float, name: str) -> list[Output]:
@@ -125,7 +126,7 @@ class CoordinatorSessions:
         seat, node = self._seats.get(message.node), message.node
         if seat is not None and message.epoch == self.epoch and message.session == seat.session:
             seat.connected = True
-            self.coordinator.nodes.silent.discard(node)
+            self.coordinator.nodes.is_heard(node)
             seat.outbox.acknowledged(message.heard)
             self._leases.heard(node, now_s=now_s)
             again = [Line(ToNode(number, seat.inbox.heard, now_s, order), node) for number, order in seat.outbox.kept()]
@@ -144,7 +145,7 @@ class CoordinatorSessions:
         self._leases.heard(node, now_s=now_s)
         joined = {"node": node, "session": message.session}
         # Written down before the node may house anything: another coordinator has to know whom to wait for.
-        out.append(Record(self.coordinator.event(now_s, "node_joined", joined), at_once=True))
+        out.append(Record(Event(now_s, 0.0, "node_joined", joined), at_once=True))
         out.append(Line(Welcome(self.epoch, 0, self._lease_s, False, self.coordinator.images_of(node)), node))
         return out + (self._take_in(seat, now_s - message.sent_s, now_s) if self.coordinator.adopts(node) else [])
 

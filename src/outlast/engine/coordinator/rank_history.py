@@ -19,3 +19,7 @@ class RankHistory:
     def at(self, rank: int, generation: int) -> str:
         """In that generation; "" where it is not known."""
         return next((homes[rank] for since, homes in reversed(self._moves) if since <= generation and rank in homes), "")
+
+    def recover(self, earlier: RankHistory) -> None:
+        """Go on from what the ledger says of the generations before this coordinator."""
+        self._moves = list(earlier._moves)

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outlast.engine.agent import Agent, Reading
-from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.options import CoordinatorOptions
 from outlast.engine.protocol.outputs import (
     Deliver,
     End,
