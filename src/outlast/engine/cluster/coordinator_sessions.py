@@ -46,6 +46,18 @@ class _Seat:
     offset: Offset = field(default_factory=Offset)
 
 
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """The agents that were in with the coordinator before this one, and may still hold a lease.
+
+    sessions   name -> the session that held it; those that have enrolled again are taken out
+    until_s    the leases of the others are over then
+    """
+
+    sessions: dict[str, int]
+    until_s: float
+
+
 class CoordinatorSessions:
     """Drive it with `start` or `rebuild`, `on_line`, `on_disconnected`, `on_timer`; the rest of the coordinator's calls through `led`. Own timer: "leases"."""
 
@@ -58,8 +70,7 @@ class CoordinatorSessions:
         self._moved = Moved()
         self._alarm = Alarm("leases")  # one for all
         self._late = False  # it came so late that nobody was counted out
-        self._remembered: dict[str, int] = {}  # name -> the session that was in with the last one
-        self._remembered_until_s = 0.0  # their leases are over then
+        self._before = _Before({}, 0.0)
         self._turned_away: dict[str, int] = {}  # name -> the newest session that people know of
 
     def start(self, *, now_s: float) -> list[Output]:
@@ -72,7 +83,7 @@ class CoordinatorSessions:
         `nodes` had enrolled with that one, and may still go on: their names, and their sessions.
         """
         patience_s = void_after_s(self._lease_s)
-        self._remembered, self._remembered_until_s = dict(nodes), now_s + patience_s
+        self._before = _Before(dict(nodes), now_s + patience_s)
         out = self.coordinator.rebuild(now_s=now_s, nodes=tuple(nodes), patience_s=patience_s)
         return self.led(out, now_s=now_s)
 
@@ -133,7 +144,7 @@ class CoordinatorSessions:
             return [Line(Welcome(self.epoch, seat.inbox.heard, self._lease_s, False, None), node), *again]
         if self.turns_away(message, now_s=now_s):
             return self._turn_away(message)
-        self._remembered.pop(node, None)
+        self._before.sessions.pop(node, None)
         out: list[Output] = []
         if seat is not None:
             rare("an agent has begun anew before its lease was void")
@@ -154,8 +165,8 @@ class CoordinatorSessions:
         seat = self._seats.get(enrol.node)
         if seat is not None:
             holder: int | None = seat.session
-        elif now_s < self._remembered_until_s:
-            holder = self._remembered.get(enrol.node)
+        elif now_s < self._before.until_s:
+            holder = self._before.sessions.get(enrol.node)
         else:
             holder = None
         return holder is not None and holder not in (enrol.session, enrol.ended)

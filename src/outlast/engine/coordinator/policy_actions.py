@@ -78,6 +78,13 @@ class Acted:
         elif event.kind == DEPARTED:
             self.departures.pop(str(event.data["node"]), None)
 
+    def forget(self, *, since_s: float) -> None:
+        """Forget decisions from before `since_s`, but for those that a budget counts for ever."""
+        self.past = [
+            one for one in self.past
+            if one.at_s > since_s or (one.action in DISRUPTIVE and not one.dry_run)
+        ]  # fmt: skip
+
     def _depart(self, past: Past, reason: str, step: int) -> None:
         until_s = past.at_s + limits.NODE_WAIT_S if past.action is Action.SHRINK else None
         self.departures |= {node: Departure(past.action, reason, step, until_s) for node in past.nodes}
@@ -143,13 +150,8 @@ class PolicyActions:
 
     def _forget(self, now_s: float) -> None:
         """Forget decisions that change no decision any more."""
-        past = self.acted.past
-        if len(past) > PAST_KEPT_COUNT:
-            since_s = now_s - self.rules.memory_s
-            self.acted.past = [
-                one for one in past
-                if one.at_s > since_s or (one.action in DISRUPTIVE and not one.dry_run)
-            ]  # fmt: skip
+        if len(self.acted.past) > PAST_KEPT_COUNT:
+            self.acted.forget(since_s=now_s - self.rules.memory_s)
 
     # --- acting --------------------------------------------------------------------------------
 
