@@ -26,8 +26,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart, Stage
-from outlast.engine.protocol.hub import Hub
+from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.options import CoordinatorOptions
+from outlast.engine.coordinator.restore_sources import Restart
+from outlast.engine.coordinator.stages import Stage
 from outlast.engine.protocol.outputs import End, Output, SetTimer, Tell
 from outlast.model import limits
 from outlast.runtime.clock import now_s
@@ -87,7 +90,7 @@ class Headquarters:
         self.loop = Loop()
         world = args.peers * args.ranks_per_peer
         self.coordinator = Coordinator(options=CoordinatorOptions(world, Restart(), nodes=args.peers))
-        self.hub = Hub(self.coordinator, epoch=1, lease_s=args.beat_s * limits.LEASE_BEATS)
+        self.hub = CoordinatorSessions(self.coordinator, epoch=1, lease_s=args.beat_s * limits.LEASE_BEATS)
         self.seen = Seen()
         self._timers: dict[str, Timer] = {}
         self.door = Door(self.loop, self.hub, peers=args.peers, owner=self._own)
@@ -186,7 +189,7 @@ def strike(hq: Headquarters, agents: Agents, patience_s: float) -> Regroup:
 
     def told() -> bool:
         member = hq.coordinator.roster.in_rank(struck["rank"])
-        return member is not None and member.told > generation and hq.door.unsent_bytes == 0
+        return member is not None and member.plan_generation > generation and hq.door.unsent_bytes == 0
 
     hq.until(told, patience_s, "the plan of the dead rank's successor")
     told_s = now_s()

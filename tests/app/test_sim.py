@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from outlast.app import sim
-from outlast.engine.protocol import moving
+from outlast.engine.coordinator import decisions
 from outlast.engine.restore import RestoreVerdict
 from outlast.errors import UsageError
 from outlast.sim.life import live
@@ -68,13 +68,13 @@ def test_what_cannot_be_simulated_is_an_error_of_usage(tmp_path: Path, arguments
 
 def test_a_broken_rule_is_said_with_the_command_that_replays_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The protocol is broken on purpose: everybody goes back to an older step than all have sealed."""
-    decide = moving.decide_sharded
+    decide = decisions.decide_sharded
 
     def older(*, holdings: object) -> RestoreVerdict:
         verdict = decide(holdings=holdings)  # type: ignore[arg-type]
         return RestoreVerdict(verdict.step - 1, {}, -1, (), "") if verdict.step else verdict
 
-    monkeypatch.setattr(moving, "decide_sharded", older)
+    monkeypatch.setattr(decisions, "decide_sharded", older)
     seed = next(seed for seed in range(100) if sim.main(["--seed", str(seed), "--way", "sharded", "--json"]) == 1)
     capsys.readouterr()
     assert sim.main(["--seed", str(seed), "--way", "sharded"]) == 1

@@ -9,9 +9,9 @@ import contextlib
 import socket
 from typing import Any, Protocol, cast
 
-from outlast.engine.protocol.agent import Agent
-from outlast.engine.protocol.hub import Hub
-from outlast.engine.protocol.outpost import Outpost
+from outlast.engine.agent import Agent
+from outlast.engine.cluster.agent_session import AgentSession
+from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
 from outlast.engine.protocol.outputs import Line, Output
 from outlast.model.messages import Enrol, Message
 from outlast.runtime.channel import Channel
@@ -28,7 +28,7 @@ Happening = Any
 
 
 def enrol() -> Enrol:
-    outpost = Outpost(Agent(now_s=0.0), node=NAME, capacity=1, beat_s=1.0)
+    outpost = AgentSession(Agent(now_s=0.0), node=NAME, capacity=1, beat_s=1.0)
     outputs = outpost.on_connected(images=(), transfer=(), session=1, now_s=0.0)
     (line,) = (one for one in outputs if isinstance(one, Line))
     return cast(Enrol, line.message)
@@ -118,7 +118,7 @@ class RealWire:
         self.agent: list[Happening] = []
         self.coordinator: list[Happening] = []
         self._loop = Loop()
-        self._door = Door(self._loop, cast(Hub, self), peers=1, owner=lambda output: None)
+        self._door = Door(self._loop, cast(CoordinatorSessions, self), peers=1, owner=lambda output: None)
         self._address = self._door.open()
         self._channel: Channel | None = None
         self._relay: tuple[socket.socket, socket.socket] | None = None

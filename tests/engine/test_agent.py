@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outlast.engine.protocol.agent import Reading
+from outlast.engine.agent import Reading
 from outlast.engine.protocol.outputs import Deliver, ToCoordinator
 from outlast.model import limits
 from outlast.model.beacon import Beacon

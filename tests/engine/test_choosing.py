@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart
-from outlast.engine.protocol.state import Stage
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.options import CoordinatorOptions
+from outlast.engine.coordinator.restore_sources import Restart
+from outlast.engine.coordinator.stages import Stage
 from outlast.model.messages import Donated, Hello, Inventory, Joined, Registered, StoreUp, WorkerExited
 from outlast.model.records import Interruption
 from outlast.model.terms import Rung

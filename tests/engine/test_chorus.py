@@ -9,12 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlast.engine.protocol.agent import Agent, each_its_own
-from outlast.engine.protocol.chorus import Chorus
-from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart, Stage
-from outlast.engine.protocol.outpost import Outpost
+from outlast.engine.agent import Agent, each_its_own
+from outlast.engine.cluster.agent_session import AgentSession
+from outlast.engine.cluster.batching import MessageBatch
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.options import CoordinatorOptions
+from outlast.engine.coordinator.restore_sources import Restart
+from outlast.engine.coordinator.shared_plans import SharedPlans, with_store
+from outlast.engine.coordinator.stages import Stage
 from outlast.engine.protocol.outputs import Kill, Line, Output, SetTimer
-from outlast.engine.protocol.plans import Plans, with_store
 from outlast.model import limits
 from outlast.model.messages import (
     Broke,
@@ -43,9 +46,9 @@ WORKERS = (7, 8, 9)
 LEASE_S = 600.0
 
 
-def an_outpost() -> Outpost:
+def an_outpost() -> AgentSession:
     """It houses three workers, and is welcome."""
-    outpost = Outpost(Agent(now_s=0.0, alone=False), node="a", capacity=3, beat_s=100.0)
+    outpost = AgentSession(Agent(now_s=0.0, alone=False), node="a", capacity=3, beat_s=100.0)
     outpost.on_connected(images=(), transfer=(), session=1, now_s=0.0)
     outpost.on_line(Welcome(1, 0, LEASE_S, False, ()), now_s=0.0)
     for number, worker in enumerate(WORKERS, 1):
@@ -101,7 +104,7 @@ def test_whoever_says_another_thing_sends_what_waits_on_its_way_first() -> None:
 
 
 def test_of_what_each_has_measured_the_most_is_told() -> None:
-    chorus = Chorus()
+    chorus = MessageBatch()
     for worker, taken_s in ((7, 0.2), (8, 0.5), (9, 0.1)):
         chorus.add(Joined(worker, 2, 4, taken_s, 1.0 - taken_s))
     assert chorus.said() == [FromWorkers(WORKERS, Joined(0, 2, 4, 0.5, 0.9))]
@@ -202,8 +205,9 @@ def test_what_a_worker_says_of_how_it_can_be_healed_is_not_undone_by_an_older_wo
 
 
 def test_ranks_that_go_the_same_way_share_a_plan_and_each_worker_is_given_its_own_rank() -> None:
-    plans = Plans("private", "high_water", generation=2, rank=-1, world_size=3, store_host="", store_port=0, settle="none", then="start", step=4, donor=-1,
-                  donate=False, replicated="none", checkpoint="", fault_s=None, detected_s=None)  # fmt: skip
+    plans = SharedPlans("private", "high_water", generation=2, rank=-1, world_size=3, store_host="",
+                  store_port=0, settle="none", then="start", step=4, donor=-1, donate=False,
+                  replicated="none", checkpoint="", fault_s=None, detected_s=None)  # fmt: skip
     first, second, third = plans.of("slot", 4), plans.of("slot", 4), plans.of("slot", 5)
     assert first is second
     assert third == replace(first, high_water=5)

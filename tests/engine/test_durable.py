@@ -8,10 +8,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.options import CoordinatorOptions
+from outlast.engine.coordinator.restore_sources import Restart
+from outlast.engine.coordinator.stages import Stage
+from outlast.engine.coordinator.takeover import RecoveredState
 from outlast.engine.durable import Saves, begins_from_images, newest_common, newest_good, superfluous
-from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart, Stage
 from outlast.engine.protocol.outputs import FindCheckpoint, Manifest, Record, Tell, ToAgent
-from outlast.engine.protocol.rebuild import Remembered
 from outlast.model.messages import Checkpointed, StartWorker
 from outlast.model.records import Event
 
@@ -138,14 +141,14 @@ def test_images_that_are_whole_and_newer_than_the_checkpoint_come_first() -> Non
 def coordinator(**more: Any) -> Coordinator:
     one = Coordinator(options=CoordinatorOptions(RANKS, Restart(), durable=True, **more))
     one.start(now_s=0.0)
-    one.roster.outlast = True
+    one.roster.script.outlast = True
     return one
 
 
 def clearing(**more: Any) -> Coordinator:
     """All ranks are gone, and all are to come anew."""
     one = coordinator(**more)
-    one.stage = Stage.CLEARING
+    one.run.course.enter(Stage.CLEARING)
     for member in one.roster.members():
         member.dead = True
     return one
@@ -157,10 +160,10 @@ def started(outputs: list[Any]) -> int:
 
 def test_a_failed_save_is_told_and_nothing_else() -> None:
     one = coordinator()
-    one.stage = Stage.TRAINING
+    one.run.course.enter(Stage.TRAINING)
     for outputs in (one.on_message(shard(0, 5, error="No space left"), now_s=1.0), one.on_manifest(now_s=1.0, step=5, folder="", error="No space left")):
         assert [type(output) for output in outputs] == [Record, Tell]
-    assert (one.stage, one._from_checkpoint()) == (Stage.TRAINING, Restart())
+    assert (one.stage, one.run.sources.checkpoint.restart()) == (Stage.TRAINING, Restart())
 
 
 def test_the_manifest_is_asked_for_when_the_last_shard_lies_there() -> None:
@@ -173,11 +176,11 @@ def test_the_manifest_is_asked_for_when_the_last_shard_lies_there() -> None:
 def test_nobody_is_started_from_a_checkpoint_before_somebody_has_read_it() -> None:
     one = clearing()
     one.on_manifest(now_s=1.0, step=5, folder="five", error="")
-    one._restart = one._from_checkpoint()
-    first = one._when_cleared(2.0)
+    one.run.sources.choose(one.run.sources.checkpoint.restart())
+    first = one.regroup.plans.when_cleared(2.0)
     assert [output for output in first if isinstance(output, FindCheckpoint)] == [FindCheckpoint()]
     assert started(first) == 0
-    assert one._when_cleared(2.1) == [], "it is asked once"
+    assert one.regroup.plans.when_cleared(2.1) == [], "it is asked once"
     assert started(one.on_checkpoint_found(now_s=3.0, step=5, folder="five", refused=())) == RANKS
     assert {member.plan.checkpoint for member in one.roster.members() if member.plan is not None} == {"five"}
 
@@ -185,8 +188,8 @@ def test_nobody_is_started_from_a_checkpoint_before_somebody_has_read_it() -> No
 def test_a_checkpoint_that_is_not_good_any_more_is_told_and_an_older_one_is_taken() -> None:
     one = clearing()
     one.on_manifest(now_s=1.0, step=5, folder="five", error="")
-    one._restart = one._from_checkpoint()
-    one._when_cleared(2.0)
+    one.run.sources.choose(one.run.sources.checkpoint.restart())
+    one.regroup.plans.when_cleared(2.0)
     outputs = one.on_checkpoint_found(now_s=3.0, step=4, folder="four", refused=("five: torn",))
     assert [output.text for output in outputs if isinstance(output, Tell)] == ["warning: a checkpoint was refused: five: torn"]
     assert {(member.plan.step, member.plan.checkpoint) for member in one.roster.members() if member.plan is not None} == {(4, "four")}
@@ -196,57 +199,57 @@ def test_a_rank_that_has_sealed_nothing_since_all_began_from_a_checkpoint_takes_
     """Its slots may hold other steps, from before. One whose image of that step lies sealed reads that."""
     one = clearing()
     one.on_manifest(now_s=1.0, step=5, folder="five", error="")
-    assert one._of_rank(0, "slot", 5)[:2] == ("slot", ""), "nobody has read it as a whole"
+    assert one.regroup.plans.of_rank(0, "slot", 5)[:2] == ("slot", ""), "nobody has read it as a whole"
     one.on_checkpoint_found(now_s=1.0, step=5, folder="five", refused=())
     one.roster.clear()
-    one.roster.find_images(0, (9, 8))
-    one.roster.find_images(1, (6, 5))
-    plans = [one._of_rank(rank, "slot", 5) for rank in range(RANKS)]
+    one.roster.remains.find_images(0, (9, 8))
+    one.roster.remains.find_images(1, (6, 5))
+    plans = [one.regroup.plans.of_rank(rank, "slot", 5) for rank in range(RANKS)]
     assert [plan[:2] for plan in plans] == [("checkpoint", "five"), ("slot", "")]
-    one.roster.sharded = True
-    assert one._of_rank(0, "slot", 5)[0] == "slot", "all have sealed what they go on from"
+    one.roster.script.sharded = True
+    assert one.regroup.plans.of_rank(0, "slot", 5)[0] == "slot", "all have sealed what they go on from"
 
 
 def test_a_run_that_was_stopped_while_checkpoints_were_read_starts_nobody() -> None:
     one = clearing()
-    one._restart = Restart()
-    one._when_cleared(2.0)
-    one.stage = Stage.STOPPING
+    one.run.sources.choose(Restart())
+    one.regroup.plans.when_cleared(2.0)
+    one.run.course.enter(Stage.STOPPING)
     assert one.on_checkpoint_found(now_s=3.0, step=4, folder="four", refused=()) == []
 
 
 def test_images_that_are_older_than_a_checkpoint_are_not_gone_on_from_unless_that_is_refused() -> None:
     """They lay on a node that was cut off; the others have come further, and saved."""
     one = clearing()
-    one.roster.sharded = True
+    one.roster.script.sharded = True
     one.on_manifest(now_s=1.0, step=5, folder="five", error="")
     for rank in range(RANKS):
-        one.roster.find_images(rank, (4, 3))
-    assert one._restore().step is None
-    assert one._start_anew(one._restore(), finished=False) == Restart(5, "checkpoint", "checkpoint", "five")
-    one._restart = one._from_checkpoint()
-    one._when_cleared(2.0)
+        one.roster.remains.find_images(rank, (4, 3))
+    assert one.regroup.plans.restore().step is None
+    assert one.regroup.plans.source(one.regroup.plans.restore(), finished=False).start == Restart(5, "checkpoint", "checkpoint", "five")
+    one.run.sources.choose(one.run.sources.checkpoint.restart())
+    one.regroup.plans.when_cleared(2.0)
     one.on_checkpoint_found(now_s=3.0, step=2, folder="two", refused=("five: torn",))
-    assert one._restart == Restart(4, "none", "slot")
+    assert one.run.sources.begin_from == Restart(4, "none", "slot")
 
 
 def test_images_that_are_lost_with_a_node_while_all_are_killed_are_not_begun_from() -> None:
     """Under sharded state each rank's image of step 7 was there when that was decided. The newest checkpoint is of step 5."""
     one = clearing()
-    one.roster.sharded = True
+    one.roster.script.sharded = True
     one.on_manifest(now_s=1.0, step=5, folder="five", error="")
-    one._restart = Restart(7, "none", "slot")
-    one.roster.lose_rank(1)
-    assert [output for output in one._when_cleared(2.0) if isinstance(output, FindCheckpoint)] == [FindCheckpoint()]
+    one.run.sources.choose(Restart(7, "none", "slot"))
+    one.roster.remains.lose_rank(1)
+    assert [output for output in one.regroup.plans.when_cleared(2.0) if isinstance(output, FindCheckpoint)] == [FindCheckpoint()]
     assert started(one.on_checkpoint_found(now_s=3.0, step=5, folder="five", refused=())) == RANKS
     plans = [member.plan for member in one.roster.members()]
     assert [(plan.step, plan.private, plan.checkpoint) for plan in plans if plan is not None] == [(5, "checkpoint", "five")] * RANKS
 
 
 def test_another_coordinator_knows_the_newest_checkpoint() -> None:
-    remembered = Remembered()
+    remembered = RecoveredState()
     for step in (5, 10):
         remembered.take(Event(1.0, 0.0, "checkpoint", {"step": step, "folder": f"step {step}"}))
     one = Coordinator(options=CoordinatorOptions(RANKS, Restart(), nodes=2, durable=True))
     one.remember(remembered)
-    assert one._from_checkpoint() == Restart(10, "checkpoint", "checkpoint", "step 10")
+    assert one.run.sources.checkpoint.restart() == Restart(10, "checkpoint", "checkpoint", "step 10")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from outlast.engine.protocol.coordinator import Coordinator
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.stages import Stage
+from outlast.engine.coordinator.takeover import RecoveredState
 from outlast.engine.protocol.outputs import End, Output, Record
-from outlast.engine.protocol.rebuild import Remembered
-from outlast.engine.protocol.state import Stage
 from outlast.model.messages import Committed, Joined, WorkerExited
 from outlast.model.records import Event
 from outlast.model.terms import Mechanism
@@ -25,10 +25,10 @@ def endings(outputs: list[Output]) -> list[Event]:
 
 def known_of_the_end(outputs: list[Output]) -> tuple[End | None, bool]:
     """By a coordinator that comes after this one: with what the run ends, and whether it does at once."""
-    remembered = Remembered()
+    remembered = RecoveredState()
     for event in endings(outputs):
         remembered.take(event)
-    return remembered.end, remembered.ends_at_once
+    return remembered.ending.end, remembered.ending.at_once
 
 
 STOPPED = End(143, "stopped", "signal 15", "")

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
+from outlast.engine.agent import Agent, Reading
 from outlast.engine.hang import Deadlines, Standing, find_culprits, find_longest, find_stopped
-from outlast.engine.protocol.agent import Agent, Reading
 from outlast.engine.protocol.outputs import Deliver, Output, ToCoordinator
 from outlast.model import limits
 from outlast.model.beacon import Beacon

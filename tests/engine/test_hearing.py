@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outlast.engine.protocol.coordinator import Coordinator
+from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.protocol.outputs import Output, ToAgent
 from outlast.model.messages import AskStandings, Joined, Judged, KillWorker, Standings, Stood
 from outlast.model.terms import Mechanism

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from outlast.engine.protocol.interruptions import InterruptionLog
+from outlast.engine.coordinator.interruptions import InterruptionLog
+from outlast.engine.coordinator.stages import Stage
 from outlast.engine.protocol.outputs import End, Record, SetTimer, ToAgent
-from outlast.engine.protocol.state import Stage
 from outlast.model import limits
 from outlast.model.messages import (
     Broke,
@@ -110,7 +110,7 @@ def test_who_raised_once_and_is_killed_before_it_hears_of_the_next_generation_wa
     run.stands_still(5)
     run.say(Inventory(second, 1, 5, 5, 5, False, (5, 10)))
     assert run.coordinator.generation == 2
-    assert run.coordinator.roster.holder(1).told == 1
+    assert run.coordinator.roster.holder(1).plan_generation == 1
     run.say(WorkerExited(second, 100 + second, None, 9, False, 5, (5,), (5,), "body", run.now_s, run.now_s, ""))
     assert run.interruption is not None
     assert (run.interruption.id, run.interruption.mechanism, run.interruption.error) == (2, Mechanism.SIGNAL, "signal 9")

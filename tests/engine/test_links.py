@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 from outlast.engine.budget import default_budgets
+from outlast.engine.coordinator.cut_links import CutLinks
+from outlast.engine.coordinator.hang_inquiry import Inquiry, judge_accused
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.stages import Stage
 from outlast.engine.hang import Standing, find_culprits
-from outlast.engine.protocol.coordinator import Coordinator
-from outlast.engine.protocol.hearing import _Heard, _still_accused
-from outlast.engine.protocol.links import Links
 from outlast.engine.protocol.outputs import Deliver, Kill, SetTimer
-from outlast.engine.protocol.state import Stage
 from outlast.engine.protocol.worker import WorkerMachine
 from outlast.engine.recovery import Situation, decide_rung
 from outlast.model import limits
@@ -35,7 +35,7 @@ from tests.engine.test_nodes import LEASE_S, Site, a_hub, trains
 
 
 def test_pauses_between_attempts_grow_to_their_longest_and_begin_anew_once_all_were_in_a_group() -> None:
-    links, now_s, pauses = Links(), 0.0, []
+    links, now_s, pauses = CutLinks(), 0.0, []
     for generation in range(1, 9):
         links.cut("b", ["a"], generation=generation, now_s=now_s)
         links.cut("a", ["b"], generation=generation, now_s=now_s + 0.4)  # the other end's word, of the same attempt
@@ -51,7 +51,7 @@ def test_pauses_between_attempts_grow_to_their_longest_and_begin_anew_once_all_w
 
 
 def test_a_link_is_waited_for_so_long_and_no_longer() -> None:
-    links = Links()
+    links = CutLinks()
     links.cut("b", ["a"], generation=1, now_s=100.0)
     links.cut("b", ["a"], generation=2, now_s=1_800.0)
     assert not links.is_out(now_s=100.0 + limits.NODE_WAIT_S - 0.1)
@@ -75,9 +75,9 @@ def test_who_has_come_less_far_is_not_blamed_while_somebody_cannot_reach_a_peer(
 def test_who_was_accused_and_turns_out_to_be_cut_off_is_not_blamed() -> None:
     before = Stood(1, 0, "vote", 4, 2.0, 1.0, False, 8, "")
     now = Stood(1, 0, "vote", 4, 2.3, 1.0, False, 8, "", cut_off=(1,))
-    heard = _Heard(2, set(), accused={1: before}, reason="has come less far")
-    assert _still_accused(heard, [(before, 0.1)]).culprits == (1,)
-    assert (_still_accused(heard, [(now, 0.0)]).culprits, _still_accused(heard, [(now, 0.0)]).awaited) == ((), True)
+    heard = Inquiry(2, set(), accused={1: before}, reason="has come less far")
+    assert judge_accused(heard, [(before, 0.1)]).culprits == (1,)
+    assert (judge_accused(heard, [(now, 0.0)]).culprits, judge_accused(heard, [(now, 0.0)]).awaited) == ((), True)
 
 
 def test_who_does_not_answer_or_stands_alone_is_blamed_all_the_same() -> None:
@@ -92,7 +92,8 @@ def test_no_budget_pays_for_a_link() -> None:
     for way, rung in (("in_place", Rung.REPEAT), ("reenter", Rung.REENTER), ("respawn", Rung.RESPAWN)):
         for _ in range(20):
             situation = Situation(lost=(), raised=(), way=way, state=True, committed=3, reached=3, error="", trained=True, free=True)
-            assert decide_rung(situation=situation, spares=(), budgets=budgets, world_size=2).rung is rung
+            verdict = decide_rung(situation=situation, spares=(), budgets=budgets, world_size=2)
+            assert (verdict.rung, verdict.budgets) == (rung, budgets)
     assert (budgets.at_step, budgets.repeats, budgets.restarts.spent) == (0, 0, [])
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.options import CoordinatorOptions
+from outlast.engine.coordinator.restore_sources import Restart
 from outlast.engine.protocol.outputs import Output, Record, SetTimer
 from outlast.model.messages import Broke, Committed, FromAgent, FromWorker, Hello, Inventory, Joined, Progress, Registered, StoreUp, WorkerExited, WorkerStarted
 from outlast.model.records import Interruption

@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.options import CoordinatorOptions
+from outlast.engine.coordinator.restore_sources import Restart
+from outlast.engine.coordinator.stages import Stage
 from outlast.engine.protocol.outputs import Output, ToAgent
-from outlast.engine.protocol.state import Stage
 from outlast.model import limits
 from outlast.model.messages import (
     Broke,

@@ -11,14 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outlast.engine.agent import Agent
+from outlast.engine.cluster.agent_session import AgentSession
+from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
+from outlast.engine.cluster.lease import Lease, LeaseBook, void_after_s
+from outlast.engine.cluster.reliable_link import Inbox, Offset, Outbox, rebased
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.members import Roster
+from outlast.engine.coordinator.options import CoordinatorOptions
+from outlast.engine.coordinator.restore_sources import Restart
+from outlast.engine.coordinator.stages import Stage
 from outlast.engine.placement import offers, place
-from outlast.engine.protocol.agent import Agent
-from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart, Stage
-from outlast.engine.protocol.hub import Hub
-from outlast.engine.protocol.lease import Lease, LeaseBook, void_after_s
-from outlast.engine.protocol.lines import Inbox, Offset, Outbox, rebased
-from outlast.engine.protocol.members import Roster
-from outlast.engine.protocol.outpost import Outpost
 from outlast.engine.protocol.outputs import HangUp, HostStore, Kill, Line, Output, SetTimer, Spawn, Wipe
 from outlast.engine.rare import reached
 from outlast.model import limits
@@ -211,14 +214,14 @@ def _plan(*, rank: int, generation: int, fault_s: float | None = None) -> Regrou
 class Site:
     """An outpost, and what it has asked for. Its clock is `now_s`."""
 
-    outpost: Outpost
+    outpost: AgentSession
     now_s: float = 10.0
     done: list[Output] = field(default_factory=list)
     sessions: Iterator[int] = field(default_factory=lambda: count(1))  # one for each connection
 
     @classmethod
     def make(cls, node: str = "a", capacity: int = 2) -> Site:
-        return cls(Outpost(Agent(now_s=10.0, alone=False), node=node, capacity=capacity, beat_s=1.0))
+        return cls(AgentSession(Agent(now_s=10.0, alone=False), node=node, capacity=capacity, beat_s=1.0))
 
     def hears(self, message: OnLine) -> list[Output]:
         self.done = self.outpost.on_line(message, now_s=self.now_s)
@@ -326,20 +329,20 @@ def test_images_that_do_not_count_are_wiped() -> None:
     assert Wipe((0,)) in site.hears(Welcome(1, 0, LEASE_S, False, (0,)))
 
 
-def a_hub(nodes: int = 2, ranks: int = 2) -> Hub:
-    return Hub(Coordinator(options=CoordinatorOptions(ranks, Restart(), nodes=nodes)), epoch=1, lease_s=LEASE_S)
+def a_hub(nodes: int = 2, ranks: int = 2) -> CoordinatorSessions:
+    return CoordinatorSessions(Coordinator(options=CoordinatorOptions(ranks, Restart(), nodes=nodes)), epoch=1, lease_s=LEASE_S)
 
 
-def enrols(hub: Hub, node: str, *, now_s: float = 0.0, **told: Any) -> list[Output]:
+def enrols(hub: CoordinatorSessions, node: str, *, now_s: float = 0.0, **told: Any) -> list[Output]:
     said = {"session": 1, "capacity": 1, "epoch": 0, "heard": 0, "step": 0, "store": None, "housed": (), "images": (), "transfer": (), "script": ""} | told
     return hub.on_line(node, Enrol(node=node, sent_s=now_s, **said), now_s=now_s)
 
 
-def beats(hub: Hub, node: str, number: int = 1, *, now_s: float = 0.0) -> list[Output]:
+def beats(hub: CoordinatorSessions, node: str, number: int = 1, *, now_s: float = 0.0) -> list[Output]:
     return hub.on_line(node, Beat(number, 0, now_s), now_s=now_s)
 
 
-def rings_late(hub: Hub, *, now_s: float) -> list[Output]:
+def rings_late(hub: CoordinatorSessions, *, now_s: float) -> list[Output]:
     """The timer of the leases, and if the hub takes it for its own lateness, once more."""
     out = hub.on_timer(now_s=now_s, name="leases")
     return hub.on_timer(now_s=now_s + limits.SILENT_LOOK_S, name="leases") if out == [SetTimer("leases", now_s + limits.SILENT_LOOK_S)] else out
@@ -415,7 +418,7 @@ def test_an_agent_that_houses_what_is_given_away_is_to_begin_anew() -> None:
     assert reached["counted out while the agent was away"] == 1
 
 
-def trains(hub: Hub) -> None:
+def trains(hub: CoordinatorSessions) -> None:
     """Rank 0 on node a, and rank 1 on node b, have come to run.steps."""
     hub.start(now_s=0.0)
     for node in "ab":
@@ -497,11 +500,11 @@ def test_images_count_where_the_rank_lived_last_and_nowhere_else() -> None:
     trains(hub)
     roster = hub.coordinator.roster
     for node, found in (("a", False), ("b", True)):
-        roster.lose_rank(1)
+        roster.remains.lose_rank(1)
         rings_late(hub, now_s=void_after_s(LEASE_S))
         enrols(hub, node, session=2, images=(Images(1, (4, 3)),), now_s=void_after_s(LEASE_S))
         beats(hub, node, now_s=void_after_s(LEASE_S))
-        assert roster.has_images(1) is found
+        assert roster.remains.has_images(1) is found
 
 
 def test_a_coordinator_that_was_held_up_reads_what_waits_before_it_counts_anybody_out() -> None:
@@ -537,15 +540,15 @@ def test_an_agent_that_is_not_in_is_not_listened_to() -> None:
 def test_a_rank_does_not_begin_from_slots_that_are_known_to_hold_another_step() -> None:
     """All began anew from an older step, and then a node came back with the replicated state of a later one."""
     one = a_hub().coordinator
-    one.roster.find_images(0, (3,))
-    one.roster.find_images(1, (9, 8))
-    assert [one._of_rank(rank, "slot", 9)[0] for rank in (0, 1)] == ["none", "slot"]
+    one.roster.remains.find_images(0, (3,))
+    one.roster.remains.find_images(1, (9, 8))
+    assert [one.regroup.plans.of_rank(rank, "slot", 9)[0] for rank in (0, 1)] == ["none", "slot"]
 
 
 def test_who_stands_still_with_state_finds_it_in_its_slots_though_nobody_has_heard_that_it_joined() -> None:
     """All had begun anew elsewhere, and rank 0 had read what it begins from; then rank 1 dies before all are in."""
     run = Run()
-    run.coordinator.roster.lose_rank(0)
+    run.coordinator.roster.remains.lose_rank(0)
     run.dies(5)
     run.stands_still(5)
     plan = run.coordinator.roster.holder(0).plan

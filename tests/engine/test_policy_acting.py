@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from outlast.engine.protocol.acting import BARRED, DECIDED, DEPARTED, DRAINING, PAST_KEPT_COUNT
+from outlast.engine.coordinator.policy_actions import BARRED, DECIDED, DEPARTED, DRAINING, PAST_KEPT_COUNT
+from outlast.engine.coordinator.rank_history import RankHistory
+from outlast.engine.coordinator.stages import Stage
 from outlast.engine.protocol.outputs import End
-from outlast.engine.protocol.whereabouts import Whereabouts
 from outlast.engine.rare import reached
 from outlast.model import limits
 from outlast.model.fault_plan import PlannedFault
@@ -36,7 +37,7 @@ def a_world(options: Options = FOUR, *faults: PlannedFault, rule: str = "", seed
     world = World(options=options, script=script_of(options.way), faults=faults or (KILL,), seed=seed, steady=True)
     if rule:
         coordinator = world.hq.coordinator
-        coordinator.options = replace(coordinator.options, policy=parse(f"schema = 1\n{rule}", source="test"))
+        coordinator.policy.rules = parse(f"schema = 1\n{rule}", source="test")
     return world
 
 
@@ -137,11 +138,11 @@ def test_a_drain_that_always_comes_at_a_bad_moment_is_given_up() -> None:
 def test_the_store_moves_off_a_node_that_is_drained() -> None:
     world = a_world()
     homes_of_store: list[str] = []
-    world.timeline.after(LATE_S - 0.01, lambda: homes_of_store.append(world.coordinator._store_home))
+    world.timeline.after(LATE_S - 0.01, lambda: homes_of_store.append(world.coordinator.run.store.home))
     diagnosed(world, verdict())
     ran(world)
     assert homes_of_store == ["node-0"]
-    assert world.coordinator._store_home != "node-0"
+    assert world.coordinator.run.store.home != "node-0"
 
 
 def test_state_with_one_owner_for_each_shard_is_not_moved() -> None:
@@ -222,7 +223,7 @@ def test_a_node_is_found_by_its_name_with_or_without_its_domain(name: str, node:
 
 
 def test_homes_are_known_by_generation() -> None:
-    lived = Whereabouts()
+    lived = RankHistory()
     lived.note(1, {0: "a", 1: "a"})
     lived.note(4, {1: "b"})
     lived.note(6, {})
@@ -314,12 +315,12 @@ def test_a_coordinator_that_comes_anew_does_what_was_decided() -> None:
 
 def test_a_coordinator_that_comes_anew_knows_what_was_spent_who_is_barred_and_what_the_policy_made_itself() -> None:
     world = a_world(replace(FOUR, steps=300), rule='[budget]\ndrain = { times = 1, within_s = 86400 }\n[[rule]]\naction = "drain"')
-    rules = world.hq.coordinator.options.policy
+    rules = world.hq.coordinator.policy.rules
     diagnosed(world, verdict())
     world.timeline.after(2.0, lambda: world.hq.die(for_s=0.3))
 
     def same_policy() -> None:
-        world.hq.coordinator.options = replace(world.hq.coordinator.options, policy=rules)
+        world.hq.coordinator.policy.rules = rules
 
     world.timeline.after(4.0, same_policy)
     diagnosed(world, verdict(rank=2), at_s=4.1, interruption=1)
@@ -344,7 +345,7 @@ def test_decisions_that_change_nothing_any_more_are_forgotten() -> None:
     world = a_world(replace(FOUR, steps=4))
     ran(world)
     coordinator = world.coordinator
-    coordinator.stage = type(coordinator.stage).TRAINING
+    coordinator.run.course.enter(Stage.TRAINING)
     for number in range(3 * PAST_KEPT_COUNT):
         coordinator.on_verdict(now_s=1e5 * number, interruption=1, verdict=verdict(FailureClass.NETWORK))
-    assert len(coordinator._acted.past) <= PAST_KEPT_COUNT + 1
+    assert len(coordinator.policy.acted.past) <= PAST_KEPT_COUNT + 1

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart, Stage
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.options import CoordinatorOptions
+from outlast.engine.coordinator.restore_sources import Restart
+from outlast.engine.coordinator.stages import Stage
 from outlast.engine.protocol.outputs import End, Output, Record, ToAgent
 from outlast.model.messages import KillWorker, Registered, StartWorker, StoreUp, TermWorker, ToWorkers, WorkerExited, WorkerFailedToStart, WorkerStarted
 from outlast.model.records import Interruption

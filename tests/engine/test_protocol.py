@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from outlast.engine.protocol import leaving
+from outlast.engine.coordinator import decisions
 from outlast.engine.protocol.outputs import End
 from outlast.engine.recovery import RecoveryVerdict, Situation, decide_rung
 from outlast.model.fault_plan import MARKS, PlannedFault
@@ -330,6 +330,6 @@ def test_an_interruption_counts_behind_the_newest_step_that_was_executed_and_one
         asked.append(situation.reached)
         return decide_rung(situation=situation, **rest)
 
-    monkeypatch.setattr(leaving, "decide_rung", noted)
+    monkeypatch.setattr(decisions, "decide_rung", noted)
     ended_well(a_world(way, fault("kill", 1, "body", 3), fault("kill", 0, "joined", 2)))
     assert asked == [2, 2]

@@ -6,11 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart, Stage
-from outlast.engine.protocol.hub import Hub
-from outlast.engine.protocol.interruptions import InterruptionLog
+from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
+from outlast.engine.coordinator.interruptions import InterruptionLog
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.options import CoordinatorOptions
+from outlast.engine.coordinator.remains import ScriptFacts
+from outlast.engine.coordinator.restore_sources import Restart
+from outlast.engine.coordinator.stages import Stage
+from outlast.engine.coordinator.takeover import RecoveredEnd, RecoveredState
 from outlast.engine.protocol.outputs import End, Output, Record, SetTimer
-from outlast.engine.protocol.rebuild import Remembered
 from outlast.model import limits
 from outlast.model.messages import (
     Broke,
@@ -53,34 +57,34 @@ def trains_in(generation: int, rank: int, *, sharded: bool = False, committed_s:
     return housed(rank, *said, *commits, generation=generation)
 
 
-def the_next(remembered: Remembered) -> Hub:
+def the_next(remembered: RecoveredState) -> CoordinatorSessions:
     """It awaits nodes a and b. Rank 0 lived on a, and rank 1 on b."""
     options = CoordinatorOptions(2, Restart(), nodes=2, generation=remembered.generation, first_interruption=1 + len(remembered.interruptions), first_worker=3)
-    hub = Hub(Coordinator(options=options), epoch=2, lease_s=LEASE_S)
+    hub = CoordinatorSessions(Coordinator(options=options), epoch=2, lease_s=LEASE_S)
     hub.coordinator.remember(replace(remembered, homes={0: "a", 1: "b"}))
     hub.rebuild(now_s=10.0, nodes={"a": 1, "b": 1})
     return hub
 
 
-def rebuilt(*found: Housed, remembered: Remembered | None = None) -> tuple[Hub, list[Output]]:
+def rebuilt(*found: Housed, remembered: RecoveredState | None = None) -> tuple[CoordinatorSessions, list[Output]]:
     """The picture is whole, at 10 s: rank 0 was found on node a, and rank 1 on node b. With what came of it once the last node had enrolled."""
-    hub = the_next(remembered or Remembered())
+    hub = the_next(remembered or RecoveredState())
     out: list[Output] = []
     for rank, node in enumerate("ab"):
         out = enrols(hub, node, now_s=10.0, epoch=1, housed=tuple(one for one in found if one.rank == rank))
     return hub, out
 
 
-def interrupted(**known: bool) -> Remembered:
+def interrupted(script: ScriptFacts | None = None) -> RecoveredState:
     """Rank 1 was lost in generation 1, at 1.0 s, which was seen at 1.1 s."""
-    return Remembered(generation=1, interruptions={1: newest(log_of())}, **known)
+    return RecoveredState(generation=1, interruptions={1: newest(log_of())}, script=script or ScriptFacts())
 
 
 def booked(outputs: list[Output]) -> list[Interruption]:
     return [output.record for output in outputs if isinstance(output, Record) and isinstance(output.record, Interruption)]
 
 
-def all_stand_still(hub: Hub) -> list[Output]:
+def all_stand_still(hub: CoordinatorSessions) -> list[Output]:
     """In generation 2, at step 5: whoever lives. With what is made of it."""
     out = hub.on_timer(now_s=11.0, name="gather")
     for member in hub.coordinator.roster.live():
@@ -118,7 +122,7 @@ def test_an_interruption_ends_with_the_first_step_that_was_committed_while_nobod
 ) -> None:
     """Both ranks are at work in generation 2. Replicated state is committed where one rank has it; sharded state where all have."""
     found = [trains_in(2, rank, sharded=sharded, committed_s=at_s) for rank, at_s in enumerate(commits)]
-    hub, out = rebuilt(*found, remembered=interrupted(outlast=True))
+    hub, out = rebuilt(*found, remembered=interrupted(ScriptFacts(outlast=True)))
     assert hub.coordinator.stage is Stage.TRAINING
     assert [one.resumed_s for one in booked(out)] == ([] if resumed_s is None else [resumed_s])
     assert bool(hub.coordinator.interruptions.open) == (resumed_s is None)
@@ -126,7 +130,7 @@ def test_an_interruption_ends_with_the_first_step_that_was_committed_while_nobod
 
 def test_of_sharded_state_no_step_is_known_to_be_committed_while_a_rank_has_no_process() -> None:
     """The process of rank 1 is gone; what it had committed nobody can tell."""
-    hub, _ = rebuilt(trains_in(2, 0, sharded=True, committed_s=7.0), remembered=interrupted(outlast=True, sharded=True))
+    hub, _ = rebuilt(trains_in(2, 0, sharded=True, committed_s=7.0), remembered=interrupted(ScriptFacts(outlast=True, sharded=True)))
     assert [one.id for one in hub.coordinator.interruptions.open] == [1]
     assert hub.coordinator.stage is Stage.GATHERING
 
@@ -134,7 +138,7 @@ def test_of_sharded_state_no_step_is_known_to_be_committed_while_a_rank_has_no_p
 @pytest.mark.parametrize(("committed_s", "resumed_s"), [(None, []), (7.0, [7.0])])
 def test_what_was_committed_in_an_older_generation_ends_no_interruption(committed_s: float | None, resumed_s: list[float]) -> None:
     """Rank 0 was told of generation 3, and rank 1 not yet: it had committed in generation 2, at 4.0 s."""
-    hub, out = rebuilt(trains_in(3, 0, committed_s=committed_s), trains_in(2, 1, committed_s=4.0), remembered=interrupted(outlast=True))
+    hub, out = rebuilt(trains_in(3, 0, committed_s=committed_s), trains_in(2, 1, committed_s=4.0), remembered=interrupted(ScriptFacts(outlast=True)))
     assert [one.resumed_s for one in booked(out) if one.resumed_s is not None] == resumed_s
     assert hub.coordinator.stage is Stage.GATHERING
 
@@ -172,9 +176,10 @@ def test_processes_that_are_not_all_at_work_come_to_a_new_generation(found: tupl
 
 def test_a_script_without_outlast_calls_that_was_asked_to_stop_is_asked_again_by_the_next_coordinator() -> None:
     """The last one may have died before it had sent SIGTERM to all."""
-    hub, out = rebuilt(*PLAIN, remembered=Remembered(generation=2, end=End(0, "stopped", "enough", ""), ends_by_signal=True))
+    asked = RecoveredEnd(End(0, "stopped", "enough", ""), by_signal=True)
+    hub, out = rebuilt(*PLAIN, remembered=RecoveredState(generation=2, ending=asked))
     assert [(node, order.worker) for node, order in orders(out) if isinstance(order, TermWorker)] == [("a", 1), ("b", 2)]
-    assert SetTimer("stop", 10.0 + hub.coordinator.options.term_grace_s) in out
+    assert SetTimer("stop", 10.0 + hub.coordinator.run.options.term_grace_s) in out
 
 
 # --- what the ranks had said -------------------------------------------------------------------------------
@@ -199,7 +204,7 @@ def test_what_ranks_raised_while_nobody_coordinated_is_written_down_as_soon_as_t
 def test_what_a_rank_raised_is_written_down_beside_what_was_dealt_with_before() -> None:
     """Rank 1 was lost in generation 1; in generation 2, while nobody coordinated, rank 0 raised."""
     raised = Broke(1, 2, 0, "exception", "boom", "", 9.0)
-    before = Remembered(generation=1, interruptions={1: replace(newest(log_of()), pids=(99,))})
+    before = RecoveredState(generation=1, interruptions={1: replace(newest(log_of()), pids=(99,))})
     hub, out = rebuilt(housed(0, Hello(1, 101), Registered(1, 2, 0, "in_place", False, True, ""), raised), trains_in(2, 1), remembered=before)
     assert [(one.id, one.parent, one.ranks, one.mechanism) for one in booked(out)][-1] == (2, 1, (0,), Mechanism.EXCEPTION)
     (_, last) = {one.id: one for one in booked(all_stand_still(hub))}.values()
@@ -216,7 +221,7 @@ def test_what_was_raised_and_is_written_down_already_is_not_written_down_again()
     raised = Broke(2, 2, 0, "exception", "boom", "", 9.0)
     _, out = rebuilt(
         trains_in(2, 0), housed(1, Hello(2, 102), Registered(2, 2, 0, "in_place", False, True, ""), raised),
-        remembered=Remembered(generation=2, interruptions={1: newest(log)}),
+        remembered=RecoveredState(generation=2, interruptions={1: newest(log)}),
     )  # fmt: skip
     assert {one.id for one in booked(out)} <= {1}
 
@@ -249,7 +254,7 @@ def test_all_have_longer_to_leave_if_one_that_stands_still_has_no_state_yet(comm
 def test_all_are_told_when_it_happened_that_the_last_coordinator_dealt_with(fault_s: float | None, told_s: float) -> None:
     """Rank 1 was lost, and nobody has come in its place yet. If it is not known when that happened, it is when it was seen."""
     one = replace(newest(log_of()), fault_s=fault_s)
-    hub, _ = rebuilt(trains_in(2, 0), remembered=Remembered(generation=2, outlast=True, interruptions={1: one}))
+    hub, _ = rebuilt(trains_in(2, 0), remembered=RecoveredState(generation=2, script=ScriptFacts(outlast=True), interruptions={1: one}))
     all_stand_still(hub)
     plans = [member.plan for member in hub.coordinator.roster.members()]
     assert [plan and (plan.generation, plan.fault_s, plan.detected_s) for plan in plans] == [(3, told_s, 1.1)] * 2
@@ -258,7 +263,7 @@ def test_all_are_told_when_it_happened_that_the_last_coordinator_dealt_with(faul
 @pytest.mark.parametrize("transfers", [{"a": (2, 5), "b": (1, 3)}, {"a": (1, 3), "b": (2, 5)}])
 def test_of_two_transfer_images_the_newest_counts_in_whatever_order_their_nodes_come(transfers: dict[str, tuple[int, int]]) -> None:
     """All ranks have ended since state was handed over: they begin from what was."""
-    hub = the_next(Remembered(generation=2, outlast=True))
+    hub = the_next(RecoveredState(generation=2, script=ScriptFacts(outlast=True)))
     for rank, node in enumerate("ab"):
         enrols(hub, node, now_s=10.0, epoch=1, step=5, transfer=transfers[node], housed=() if rank else (trains_in(2, 0),))
     killed = WorkerExited(1, 101, None, 9, False, 5, (), (), "body", 10.1, 10.1, "")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlast.engine.budget import Budget, default_budgets
+from outlast.engine.budget import Budget, Budgets, default_budgets
 from outlast.engine.recovery import WAYS, RecoveryVerdict, Situation, decide_rung, replacing
 from outlast.model import limits
 from outlast.model.terms import Rung
@@ -22,6 +22,27 @@ def decide(situation: Situation, *, spares: tuple[int, ...] = (), world: int = 4
     return decide_rung(situation=situation, spares=spares, budgets=default_budgets(None), world_size=world)
 
 
+def left_by(verdict: RecoveryVerdict) -> Budgets:
+    assert verdict.budgets is not None
+    return verdict.budgets
+
+
+def again_and_again(situation: Situation, budgets: Budgets, times: int) -> list[RecoveryVerdict]:
+    """The verdicts on so many interruptions, each with what the one before left of the budgets."""
+    out = []
+    for _ in range(times):
+        out.append(decide_rung(situation=situation, spares=(), budgets=budgets, world_size=4))
+        budgets = left_by(out[-1])
+    return out
+
+
+def test_a_decision_leaves_the_budgets_that_it_is_given_as_they_were() -> None:
+    budgets = default_budgets(None)
+    for situation in (CALM, replace(CALM, lost=(1,)), replace(CALM, way="respawn")):
+        verdict = decide_rung(situation=situation, spares=(), budgets=budgets, world_size=4)
+        assert budgets == default_budgets(None) != left_by(verdict)
+
+
 def test_with_every_process_alive_the_step_is_repeated_in_place() -> None:
     assert decide(CALM).rung is Rung.REPEAT
     assert decide(replace(CALM, raised=(2,))).rung is Rung.REPEAT
@@ -29,7 +50,7 @@ def test_with_every_process_alive_the_step_is_repeated_in_place() -> None:
 
 def test_a_rank_that_cannot_get_over_the_step_is_replaced() -> None:
     budgets = default_budgets(None)
-    rungs = [decide_rung(situation=replace(CALM, raised=(2,)), spares=(), budgets=budgets, world_size=4) for _ in range(limits.REPEATS_PER_STEP_COUNT + 1)]
+    rungs = again_and_again(replace(CALM, raised=(2,)), budgets, limits.REPEATS_PER_STEP_COUNT + 1)
     assert [verdict.rung for verdict in rungs[:-1]] == [Rung.REPEAT] * limits.REPEATS_PER_STEP_COUNT
     assert (rungs[-1].rung, rungs[-1].replace) == (Rung.RESPAWN, {2: -1})
 
@@ -37,7 +58,7 @@ def test_a_rank_that_cannot_get_over_the_step_is_replaced() -> None:
 def test_a_step_that_fails_again_and_again_with_nobody_to_blame_brings_all_anew() -> None:
     """A script without main cannot be entered again."""
     budgets = default_budgets(None)
-    verdicts = [decide_rung(situation=CALM, spares=(), budgets=budgets, world_size=4) for _ in range(limits.REPEATS_PER_STEP_COUNT + 1)]
+    verdicts = again_and_again(CALM, budgets, limits.REPEATS_PER_STEP_COUNT + 1)
     assert (verdicts[-1].rung, verdicts[-1].survivors) == (Rung.RESTART, "exit")
 
 
@@ -79,6 +100,7 @@ def test_a_crash_loop_ends_whatever_the_situation(lost: set[int], raised: set[in
     situation = Situation(tuple(sorted(lost)), tuple(sorted(raised - lost)), way, state, 3, 3, "KeyError: 'x'", trained)
     for _ in range(30):
         verdict = decide_rung(situation=situation, spares=spares, budgets=budgets, world_size=4)
+        budgets = left_by(verdict)
         if verdict.rung is Rung.STOP:
             assert "KeyError" in verdict.reason
             return
@@ -95,6 +117,7 @@ def _until_it_stops(reached: Iterable[int], *, committed: int) -> tuple[int, str
     for count, place in enumerate(reached):
         situation = replace(CALM, lost=(0,), way="reenter", committed=committed, reached=place)
         verdict = decide_rung(situation=situation, spares=(), budgets=budgets, world_size=4)
+        budgets = left_by(verdict)
         if verdict.rung is Rung.STOP:
             return count, verdict.reason
     raise AssertionError("it was never ended")
@@ -114,10 +137,8 @@ def test_a_run_that_is_struck_at_random_while_it_executes_old_steps_again_is_no_
 
 def test_before_the_first_step_little_is_borne() -> None:
     budgets = default_budgets(None)
-    rungs = [
-        decide_rung(situation=replace(CALM, committed=0, reached=0, trained=False), spares=(), budgets=budgets, world_size=4).rung
-        for _ in range(limits.SETUP_FAULTS_COUNT + 1)
-    ]
+    new = replace(CALM, committed=0, reached=0, trained=False)
+    rungs = [verdict.rung for verdict in again_and_again(new, budgets, limits.SETUP_FAULTS_COUNT + 1)]
     assert [rung is Rung.STOP for rung in rungs] == [False] * limits.SETUP_FAULTS_COUNT + [True]
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from outlast.engine.protocol.coordinator import Coordinator
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.stages import Stage
 from outlast.engine.protocol.outputs import Output, SetTimer, ToAgent
-from outlast.engine.protocol.state import Stage
 from outlast.model import limits
 from outlast.model.messages import Broke, Committed, Donated, Finished, Hello, Inventory, Joined, KillWorker, Registered, Underway, WorkerExited
 from outlast.model.terms import Rung

@@ -11,11 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlast.engine.protocol.agent import Agent
-from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart
-from outlast.engine.protocol.hub import Hub
-from outlast.engine.protocol.lease import void_after_s
-from outlast.engine.protocol.outpost import Outpost
+from outlast.engine.agent import Agent
+from outlast.engine.cluster.agent_session import AgentSession
+from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
+from outlast.engine.cluster.lease import void_after_s
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.options import CoordinatorOptions
+from outlast.engine.coordinator.restore_sources import Restart
+from outlast.engine.coordinator.takeover import RecoveredState
 from outlast.engine.protocol.outputs import (
     HangUp,
     HostStore,
@@ -28,7 +31,6 @@ from outlast.engine.protocol.outputs import (
     Tell,
     TurnAway,
 )
-from outlast.engine.protocol.rebuild import Remembered
 from outlast.model.messages import (
     Enrol,
     Hello,
@@ -50,7 +52,7 @@ TWO = (0, 1)
 class Twin:
     """An agent; another one may have its name. `running`: workers that it has started."""
 
-    outpost: Outpost
+    outpost: AgentSession
     connected: bool = False
     running: set[int] = field(default_factory=set)
     ever_ran: set[int] = field(default_factory=set)
@@ -77,7 +79,7 @@ class Pair:
         self.now_s = 100.0
         self.sessions: Iterator[int] = count(1_000)
         self.twins = tuple(
-            Twin(Outpost(Agent(now_s=100.0, alone=False), node="a", capacity=1, beat_s=1.0))
+            Twin(AgentSession(Agent(now_s=100.0, alone=False), node="a", capacity=1, beat_s=1.0))
             for _ in TWO
         )
         self.line: Twin | None = None
@@ -111,7 +113,7 @@ class Pair:
         """The agent's process is killed, its workers die with it, and a new one is started."""
         self.is_cut(which)
         twin = self.twins[which]
-        twin.outpost = Outpost(Agent(now_s=self.now_s), node="a", capacity=1, beat_s=1.0)
+        twin.outpost = AgentSession(Agent(now_s=self.now_s), node="a", capacity=1, beat_s=1.0)
         twin.running.clear()
         twin.timers.clear()
 
@@ -119,7 +121,7 @@ class Pair:
         """The coordinator, for the first time or after it died. It knows what was written down."""
         for which in TWO:
             self.is_cut(which)
-        remembered = Remembered()
+        remembered = RecoveredState()
         for record in self.records:
             remembered.take(record)
         self.epoch += 1
@@ -127,7 +129,7 @@ class Pair:
         options = CoordinatorOptions(
             1, Restart(), nodes=1, generation=remembered.generation, first_worker=100 * self.epoch
         )
-        self.hub = Hub(Coordinator(options=options), epoch=self.epoch, lease_s=LEASE_S)
+        self.hub = CoordinatorSessions(Coordinator(options=options), epoch=self.epoch, lease_s=LEASE_S)
         self.hub.coordinator.remember(remembered)
         began = (
             self.hub.start(now_s=self.now_s)

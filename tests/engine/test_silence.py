@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from outlast.engine.protocol.agent import Agent, Reading
+from outlast.engine.agent import Agent, Reading
 from outlast.engine.protocol.outputs import ToCoordinator
 from outlast.model import limits
 from outlast.model.beacon import Beacon

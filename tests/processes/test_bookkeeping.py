@@ -12,7 +12,9 @@ import pytest
 from outlast.app.report import report_facts
 from outlast.app.status import headline, status_facts
 from outlast.app.words import percent
-from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.options import CoordinatorOptions
+from outlast.engine.coordinator.restore_sources import Restart
 from outlast.engine.protocol.outputs import End, Spawn
 from outlast.model.beacon import Beacon, pack_into
 from outlast.model.goodput import account

@@ -1,4 +1,7 @@
-"""The coordinator's door: real sockets on loopback, real `Outpost` and `Agent` machines at the other end, real `Hub` and `Coordinator` behind it."""
+"""The coordinator's door: real sockets on loopback.
+
+At the other end are real `AgentSession` and `Agent` machines, behind it real `CoordinatorSessions` and `Coordinator`.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from outlast.engine.protocol.agent import Agent
-from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart
-from outlast.engine.protocol.hub import Hub
-from outlast.engine.protocol.outpost import Outpost
+from outlast.engine.agent import Agent
+from outlast.engine.cluster.agent_session import AgentSession
+from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.options import CoordinatorOptions
+from outlast.engine.coordinator.restore_sources import Restart
 from outlast.engine.protocol.outputs import Deliver, HangUp, HostStore, Line, Output, SetTimer, Spawn, Tell, ToAgent
 from outlast.errors import UsageError
 from outlast.model import limits
@@ -56,7 +61,7 @@ class Headquarters:
     ) -> None:
         self.loop = loop
         self.coordinator = Coordinator(options=CoordinatorOptions(nodes * 2, Restart(), nodes=nodes))
-        self.hub = Hub(self.coordinator, epoch=1, lease_s=lease_s)
+        self.hub = CoordinatorSessions(self.coordinator, epoch=1, lease_s=lease_s)
         self.told: list[str] = []
         self.others: list[Output] = []
         self._timers: dict[str, Timer] = {}
@@ -85,7 +90,7 @@ class Node:
         self._token = token
         self._family = family
         self.name = name
-        self.outpost = Outpost(Agent(now_s=now_s()), node=name, capacity=2, beat_s=BEAT_S)
+        self.outpost = AgentSession(Agent(now_s=now_s()), node=name, capacity=2, beat_s=BEAT_S)
         self.heard: list[Message] = []
         self.delivered: list[tuple[int, ForWorker]] = []
         self.spawned: list[int] = []
@@ -481,7 +486,7 @@ def test_a_hard_limit_that_is_too_low_is_named_with_what_to_do() -> None:
 
 @pytest.mark.parametrize(("host", "port"), [("localhost", 0), ("203.0.113.7", 0), ("127.0.0.1", 70_000)])
 def test_an_address_that_cannot_be_had_is_named(loop: Loop, host: str, port: int) -> None:
-    door = Door(loop, Hub(Coordinator(options=CoordinatorOptions(1, Restart(), nodes=1)), epoch=1, lease_s=1.0), peers=1, owner=lambda _: None)
+    door = Door(loop, CoordinatorSessions(Coordinator(options=CoordinatorOptions(1, Restart(), nodes=1)), epoch=1, lease_s=1.0), peers=1, owner=lambda _: None)
     with pytest.raises(UsageError, match=host):
         door.open(host=host, port=port)
     door.close()

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from outlast.engine.protocol.coordinator import CoordinatorOptions, Restart
+from outlast.engine.coordinator.options import CoordinatorOptions
+from outlast.engine.coordinator.restore_sources import Restart
 from outlast.engine.protocol.outputs import Kill, Spawn
 from outlast.model.beacon import Beacon, pack_into
 from outlast.model.messages import StoreUp

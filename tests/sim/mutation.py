@@ -68,12 +68,25 @@ class Fate:
         return not self.killed and "; fails " in self.how
 
 
-_COORDINATOR, _FAULTS, _LEAVING, _MOVING = (f"engine/protocol/{name}.py" for name in ("coordinator", "faults", "leaving", "moving"))
-_MEMBERS, _WORKER, _AGENT = (f"engine/protocol/{name}.py" for name in ("members", "worker", "agent"))
-_EXITS, _OUTPOST, _HUB, _LEASE, _LINES, _HOUSING, _REBUILD, _NODES, _STATE = (
-    f"engine/protocol/{name}.py" for name in ("exits", "outpost", "hub", "lease", "lines", "housing", "rebuild", "nodes", "state")
+_COORDINATOR = "engine/coordinator"
+_MACHINE, _REGROUP, _DECISIONS, _PLANS, _RUN, _ORDERS, _STAGES = (
+    f"{_COORDINATOR}/{name}.py" for name in ("machine", "regroup", "decisions", "plans", "run_parts", "orders", "stages")
 )
-_HEARING, _ENDING, _ACTING = "engine/protocol/hearing.py", "engine/protocol/ending.py", "engine/protocol/acting.py"
+_EXITS, _REPORTS, _INQUIRY, _CHANGES, _POLICY, _TAKEOVER, _STOP = (
+    f"{_COORDINATOR}/{name}.py"
+    for name in ("process_exit", "fault_reports", "hang_inquiry", "node_changes", "policy_actions", "takeover", "stop")
+)
+_PROGRESS, _STORE, _SOURCES, _CHECKPOINTS, _WORDS, _SPARES, _FAULTS = (
+    f"{_COORDINATOR}/{name}.py"
+    for name in ("progress", "group_store", "restore_sources", "checkpoints", "script_words", "spares", "open_faults")
+)
+_MEMBERS, _REMAINS, _NODES, _INTERRUPTIONS = (
+    f"{_COORDINATOR}/{name}.py" for name in ("members", "remains", "node_membership", "interruptions")
+)
+_SESSION, _SESSIONS, _LEASE, _LINK = (
+    f"engine/cluster/{name}.py" for name in ("agent_session", "coordinator_sessions", "lease", "reliable_link")
+)
+_AGENT, _WORKER = "engine/agent.py", "engine/protocol/worker.py"
 _RESTORE, _HANG, _RECOVERY, _BUDGET, _DURABLE = (f"engine/{name}.py" for name in ("restore", "hang", "recovery", "budget", "durable"))
 
 
@@ -85,19 +98,22 @@ def _unfenced(name: str, file: str, branch: str) -> Mutant:
 NAMED = (
     Mutant("stale_plan_is_taken", _WORKER, "if message.generation <= self.generation:", "if message.generation < self.generation - 9:"),
     _unfenced("stale_leave_is_obeyed", _WORKER, "told to leave a generation that it is not in"),
-    Mutant("stale_inventory_counts", _LEAVING, "if member.told == message.generation]", "if member.told]"),
-    _unfenced("stale_joined_counts", _COORDINATOR, "joined a generation that is over"),
-    Mutant("stale_fault_counts", _FAULTS, "message.generation != self.generation or member.rank < 0", "member.rank < 0"),
-    Mutant("a_condemned_member_is_blamed_again", _FAULTS, "return self._records()  # its fault was booked when it was condemned", "pass"),
-    Mutant("registered_that_comes_again_counts", _COORDINATOR, "if said >= member.said and not said_before(message, member.registration)]", "]"),
-    Mutant("who_waits_for_an_image_is_blamed", _COORDINATOR, "if (donor := self._donor()) is not None and not donor.condemned:", "if False:"),
-    Mutant("a_torn_one_stays_in_its_step", _MOVING, "if fresh and not (reenter and in_step)", "if fresh"),
+    Mutant("stale_inventory_counts", _REGROUP, "if member.plan_generation == message.generation]", "if member.plan_generation]"),
     Mutant(
-        "rank_is_given_away_before_its_holder_is_dead", _LEAVING,
-        'if self.roster.first("not dead", lambda m: m.condemned and not m.dead) is not None:', "if False:",
+        "stale_joined_counts", _REGROUP,
+        '        if message.generation != run.course.generation:\n            rare("joined a generation that is over")\n            return []\n', "",
     ),
-    Mutant("the_hung_are_not_killed", _FAULTS, "return [*out, *self._kill(now_s, [member], message.reason)]", "return out"),
-    Mutant("those_given_up_are_not_killed", _LEAVING, "return self._kill(now_s, given_up, verdict.reason)", "return []"),
+    Mutant("stale_fault_counts", _REPORTS, "if stale or member.rank < 0", "if member.rank < 0"),
+    Mutant("a_condemned_member_is_blamed_again", _EXITS, "return run.records()  # its fault was booked when it was condemned", "pass"),
+    Mutant("registered_that_comes_again_counts", _WORDS, "            if said >= member.said and not said_before(message, member.registration)\n", ""),
+    Mutant("who_waits_for_an_image_is_blamed", _REGROUP, "if (donor := self.plans.donor()) is not None and not donor.condemned:", "if False:"),
+    Mutant("a_torn_one_stays_in_its_step", _PLANS, "if fresh and not (reenter and in_step)", "if fresh"),
+    Mutant(
+        "rank_is_given_away_before_its_holder_is_dead", _REGROUP,
+        'if roster.first("not dead", lambda m: m.condemned and not m.dead) is not None:', "if False:",
+    ),
+    Mutant("the_hung_are_not_killed", _REPORTS, "return [*out, *self.run.kill(now_s, [member], message.reason)]", "return out"),
+    Mutant("those_given_up_are_not_killed", _REGROUP, "return run.kill(now_s, given_up, verdict.reason)", "return []"),
     Mutant("newest_instead_of_newest_common", _RESTORE, "set(holdings[0].sealed).intersection(", "set(holdings[0].sealed).union("),
     Mutant(
         "forward_though_one_had_not_prepared", _RESTORE,
@@ -116,20 +132,21 @@ NAMED = (
         'newest = max(held.committed for held in live)',
     ),
     Mutant("nobody_is_healed", _RESTORE, "tuple(sorted(left_out))", "()"),
-    Mutant("generation_is_not_raised", _STATE, "        self.generation += 1\n        self._planned,", "        self._planned,"),
+    Mutant("generation_is_not_raised", _STAGES, "self.generation += 1", "pass"),
     Mutant(
-        "plan_before_the_image", _MOVING,
-        'if plan.replicated == "transfer" and not plan.donate and (self._donating or self._donated is None):', "if False:",
+        "plan_before_the_image", _PLANS,
+        'if plan.replicated == "transfer" and not plan.donate and no_image:', "if False:",
     ),
     Mutant(
-        "started_from_an_image_that_was_never_written", _MOVING,
-        'return self._restart.replicated != "transfer" or self._restart.step == there',
-        'return True',
+        "started_from_an_image_that_was_never_written", _DECISIONS,
+        'if start.replicated == "transfer" and start.step != there:',
+        'if False:',
     ),
-    Mutant("nobody_is_told_to_leave", _LEAVING, "for member in live if member.answers_leave and member.still is None)", "for member in ())"),
-    Mutant("who_does_not_join_is_waited_for", _COORDINATOR, 'if name == "move" and', 'if name == "never" and'),
-    Mutant("who_does_not_hand_over_is_waited_for", _COORDINATOR, 'if name == "handover" and', 'if name == "never" and'),
-    Mutant("who_does_not_leave_is_waited_for", _COORDINATOR, 'if name == "leave" and', 'if name == "never" and'),
+    Mutant("nobody_is_told_to_leave", _REGROUP, "[member for member in live if member.answers_leave and member.inventory is None]", "list[Member]()"),
+    Mutant("who_does_not_join_is_waited_for", _REGROUP, "if not self.run.course.is_in(Stage.MOVING, Stage.STARTING):", "if True:"),
+    Mutant("who_does_not_hand_over_is_waited_for", _REGROUP, "if not self.run.course.is_in(Stage.HANDOVER):", "if True:"),
+    Mutant("who_does_not_leave_is_waited_for", _REGROUP,
+        "if not self.run.course.is_in(Stage.LEAVING):", "if True:"),
     Mutant("the_stopped_are_not_seen", _HANG, "culprits = tuple(m.worker for m in members if m.stopped and m.age_s > limits.STOPPED_FLOOR_S)", "culprits = ()"),
     Mutant(
         "those_that_wait_are_blamed", _HANG,
@@ -138,116 +155,118 @@ NAMED = (
     ),
     Mutant(
         "one_that_is_done_ends_the_run", _EXITS,
-        'if self.roster.first("not done", lambda m: not m.done) is None:', "if any(m.done for m in self.roster.members()):",
+        'if run.roster.first("not done", lambda m: not m.done) is not None:', "if not any(m.done for m in run.roster.members()):",
     ),
-    Mutant("a_lost_store_is_not_replaced", _FAULTS, "*self._ask_store(now_s, message.reason)]", "]"),
-    Mutant("torn_state_is_kept", _LEAVING, "torn = [] if sharded or restore.step is None or finished else self.roster.torn(restore)", "torn = []"),
+    Mutant("a_lost_store_is_not_replaced", _REPORTS, "[*noted, *run.order_store(now_s, message.reason)]", "noted"),
+    Mutant("torn_state_is_kept", _REGROUP, "torn = roster.torn(restore) if in_process else []", "torn = list[Member]()"),
     Mutant(
-        "what_the_dead_had_sealed_is_forgotten", _MEMBERS,
+        "what_the_dead_had_sealed_is_forgotten", _REMAINS,
         'committed, prepared, sealed = message.committed, message.prepared, message.sealed',
         'committed, prepared, sealed = message.committed, (), ()',
     ),
     Mutant("an_end_that_is_said_twice_counts", _EXITS, "if member is None or member.dead:", "if member is None:"),
-    Mutant("the_last_plan_is_forgotten", _MOVING, "planned=self._planned)", "planned=-1)"),
+    Mutant("the_last_plan_is_forgotten", _PLANS, "planned=run.progress.planned,", "planned=-1,"),
     Mutant("spares_are_never_taken", _MEMBERS, "if m.parked and not m.condemned]", "if False]"),
     Mutant("whoever_has_not_joined_is_blamed", _MEMBERS, "return [m for m in late if m.place == least]", "return late"),
     Mutant("a_rank_is_late_by_its_peers_deadline", _HANG, "late = [m for m in behind if m.worker in overdue]", "late = behind"),
     Mutant("who_stands_in_an_evaluation_is_blamed", _HANG, "Phase.SNAPSHOT, Phase.CHECKPOINT)", "Phase.SNAPSHOT, Phase.CHECKPOINT, Phase.EVALUATION)"),
-    Mutant("killed_ones_are_waited_for", _COORDINATOR, 'if name == "kill":', 'if name == "never":'),
-    Mutant("a_lost_store_is_a_ranks_fault", _FAULTS, "if self._store_lost[0] == self.generation:", "if False:"),
-    Mutant("executed_steps_count_as_committed", _MOVING, "max(self.roster.done(rank), self.options.start.step)", "self.executed"),
+    Mutant("killed_ones_are_waited_for", _MACHINE, "return self.regroup.stop.on_unkillable(now_s)", "return []"),
+    Mutant("a_lost_store_is_a_ranks_fault", _REPORTS, "if run.store.lost_in == run.course.generation:", "if False:"),
+    Mutant("executed_steps_count_as_committed", _PLANS, "max(remains.done(rank), run.options.start.step)", "run.progress.executed"),
     Mutant("a_late_tick_is_nobodys", _AGENT, "self._ticked_s = until_s", "pass"),
-    Mutant("an_agent_does_not_watch_its_lease", _OUTPOST, 'return self._fence("the lease of this node has run out")', "return []"),
+    Mutant("an_agent_does_not_watch_its_lease", _SESSION, 'return self._fence("the lease of this node has run out")', "return []"),
     Mutant("a_node_is_counted_out_while_its_lease_runs", _LEASE, "return lease_s * (1", "return 0.3 * lease_s * (1"),
-    Mutant("what_was_not_heard_is_not_said_again", _HUB, "for number, order in seat.outbox.kept()]", "for number, order in ()]"),
-    Mutant("images_of_a_former_home_count", _HOUSING, "if images.steps and self.roster.homes.get(images.rank) == enrol.node and not", "if not"),
+    Mutant("what_was_not_heard_is_not_said_again", _SESSIONS, "for number, order in seat.outbox.kept()]", "for number, order in ()]"),
+    Mutant("images_of_a_former_home_count", _CHANGES, "if images.steps and lived_here and not", "if not"),
     Mutant(
-        "the_images_of_a_lost_node_count", _MEMBERS,
-        "            if home == node:\n                self._remains.pop",
-        "            if False:\n                self._remains.pop",
+        "the_images_of_a_lost_node_count", _REMAINS,
+        "            if home == node:\n                self.lose_rank", "            if False:\n                self.lose_rank",
     ),
-    Mutant("what_a_node_comes_back_with_is_not_found", _HOUSING, "self.roster.find_images(images.rank, images.steps)", "pass"),
-    Mutant("what_agents_house_is_forgotten", _REBUILD, "for housed in enrol.housed:", "for housed in ():"),
-    Mutant("a_new_coordinator_waits_for_nobody", _REBUILD, "return [] if self._awaited else self._rebuilt(now_s)", "return self._rebuilt(now_s)"),
-    Mutant("two_in_one_rank_are_left_alone", _REBUILD, 'out += self._kill(now_s, [other], "another process was given its rank")', "pass"),
+    Mutant("what_a_node_comes_back_with_is_not_found", _CHANGES, "remains.find_images(images.rank, images.steps)", "pass"),
+    Mutant("what_agents_house_is_forgotten", _TAKEOVER, "for housed in enrol.housed:", "for housed in ():"),
+    Mutant("a_new_coordinator_waits_for_nobody", _TAKEOVER, "return [] if found.awaited else self._rebuilt(now_s)", "return self._rebuilt(now_s)"),
+    Mutant("two_in_one_rank_are_left_alone", _TAKEOVER, 'out += run.kill(now_s, [other], "another process was given its rank")', "pass"),
     Mutant(
-        "the_ranks_of_a_lost_node_are_not_missed", _HOUSING,
-        "            if member.home == node:\n                member.node_lost",
-        "            if False:\n                member.node_lost",
+        "the_ranks_of_a_lost_node_are_not_missed", _CHANGES,
+        "            if member.home == node:\n                if member.rank", "            if False:\n                if member.rank",
     ),
-    Mutant("early_news_are_dropped", _COORDINATOR, "self._early.append((message, node))", "pass"),
-    Mutant("generations_are_not_written_down_first", _STATE, "members), at_once=not self.nodes.local)", "members))"),
+    Mutant("early_news_are_dropped", _TAKEOVER, "self._found.early.append((message, node))", "pass"),
+    Mutant("generations_are_not_written_down_first", _RUN, "return Record(generation, at_once=self.at_once)", "return Record(generation)"),
     Mutant(
         "an_agent_judges_alone", _AGENT,
         "        if not self._alone:\n            self._question = None",
         "        if False:\n            self._question = None",
     ),
     Mutant("a_node_has_room_for_any_number", _NODES, " - taken[node] for", " for"),
-    Mutant("an_old_enrolment_is_taken_at_its_word", _HUB, "if self.coordinator.adopts(node) else [])", "if node else [])"),
-    Mutant("times_of_other_clocks_are_taken_as_they_are", _LINES, "values[place] += by_s", "pass"),
-    Mutant("a_nodes_ranks_are_lost_one_by_one", _HOUSING, "self._several_end, self._node_faults = True, 0", "self._node_faults = 0"),
-    Mutant("a_node_that_returns_is_not_waited_for", _HOUSING, "self.nodes.returning.add(node)", "pass"),
+    Mutant("an_old_enrolment_is_taken_at_its_word", _SESSIONS, "if self.coordinator.adopts(node) else [])", "if node else [])"),
+    Mutant("times_of_other_clocks_are_taken_as_they_are", _LINK, "values[place] += by_s", "pass"),
+    Mutant("a_nodes_ranks_are_lost_one_by_one", _FAULTS, "self.losing_node, self._node_losses = True, 0", "self._node_losses = 0"),
+    Mutant("a_node_that_returns_is_not_waited_for", _NODES, "self.returning.add(node)", "pass"),
     Mutant("a_checkpoint_is_offered_without_its_manifest", _DURABLE, "if not one.has_manifest:", "if False:"),
-    Mutant("a_checkpoint_is_offered_unread", _MOVING, "if not looked and self._has_to_look():", "if False:"),
+    Mutant("a_checkpoint_is_offered_unread", _PLANS, "if not looked and self._has_to_look():", "if False:"),
     Mutant("a_checkpoint_that_is_wrong_is_offered", _DURABLE, "if reason := why_not(one):", "if (reason := why_not(one)) and False:"),
     Mutant("the_only_good_checkpoint_is_pruned", _DURABLE, "oldest = min(good, committed[: max(keep, 1)][-1])", "oldest = committed[: max(keep, 1)][-1]"),
     Mutant("a_save_in_progress_is_pruned", _DURABLE, "(step < committed[0] and step in cut_short)", "step in cut_short"),
-    Mutant("a_shard_that_failed_counts", _ENDING, "if message.error:", "if False:"),
+    Mutant("a_shard_that_failed_counts", _CHECKPOINTS, "if message.error:", "if False:"),
     Mutant(
-        "a_failed_save_ends_the_run", _ENDING,
-        '        if error:\n            return [', '        if error:\n            return self._stop_now(now_s, End(1, "failed", error, "")) or [',
+        "a_failed_save_ends_the_run", _CHECKPOINTS,
+        'return [event(now_s, "checkpoint_failed", said), failed]',
+        'from outlast.engine.protocol.outputs import End; return [failed, End(1, "failed", error, "")]',
     ),
-    Mutant("a_failed_save_is_the_newest_checkpoint", _ENDING, "        if error:\n", "        if False:\n"),
-    Mutant("a_shard_of_a_past_that_was_rolled_back_counts", _ENDING, "if not self.saves.takes(message):", "if False:"),
+    Mutant("a_failed_save_is_the_newest_checkpoint", _CHECKPOINTS, "    if error:\n", "    if False:\n"),
+    Mutant("a_shard_of_a_past_that_was_rolled_back_counts", _CHECKPOINTS, "if not saves.takes(message):", "if False:"),
     Mutant("a_save_of_a_past_that_was_rolled_back_goes_on", _DURABLE, "del self._shards[later]", "pass"),
-    Mutant("a_checkpoint_is_forgotten", _MOVING, 'return Restart(step, "checkpoint", "checkpoint", folder) if folder else Restart()', "return Restart()"),
-    Mutant("what_all_began_from_is_kept_though_there_is_more", _MOVING, "if self._restart.step < self._newest_checkpoint[0] or", "if"),
+    Mutant("a_checkpoint_is_forgotten", _SOURCES, 'return Restart(self.step, "checkpoint", "checkpoint", self.folder)', "return Restart()"),
+    Mutant("what_all_began_from_is_kept_though_there_is_more", _DECISIONS, "    if start.step < newest.step:\n", "    if False:\n"),
     Mutant(
-        "slots_from_before_a_checkpoint_are_read", _MOVING, 'return "checkpoint", folder', "pass",
+        "slots_from_before_a_checkpoint_are_read", _DECISIONS,
+        'return OwnState("checkpoint", verified, "the rank has sealed nothing since the checkpoint")', "pass",
     ),
-    Mutant("a_donor_that_was_given_up_is_asked_to_leave", _REBUILD, 'out += self._kill(now_s, given_up, "it was given up by its plan")', "pass"),
-    Mutant("an_image_is_written_over_that_others_need", _MOVING, " and not (reenter and self._lies_there(step, restore.phases))", ""),
+    Mutant("a_donor_that_was_given_up_is_asked_to_leave", _TAKEOVER,
+        'return run.kill(now_s, given_up, "it was given up by its plan")', "return []"),
+    Mutant("an_image_is_written_over_that_others_need", _PLANS, "donates = donates and not (reenter and self._lies_there(step, restore.phases))", "pass"),
     Mutant(
-        "an_image_of_the_same_step_is_taken_to_be_written_over", _MOVING,
-        "if self._donated is not None and self._donated.step != step:", "if True:",
+        "an_image_of_the_same_step_is_taken_to_be_written_over", _SOURCES,
+        "if self.transfer is not None and self.transfer.step != step:", "if True:",
     ),
-    Mutant("what_is_lost_while_all_are_killed_is_begun_from", _MOVING, "if not self._source_lives():", "if False:"),
-    Mutant("a_commit_between_two_coordinators_is_forgotten", _REBUILD, "out += self._resumed_meanwhile(now_s)", "pass"),
-    Mutant("an_old_store_is_taken_for_the_newest", _REBUILD, "self._stores = remembered.stores", "pass"),
-    Mutant("the_end_of_the_killed_is_awaited_for_ever", _REBUILD, "if m.condemned and m.worker not in gone]", "if False]"),
-    Mutant("what_is_said_before_the_welcome_is_lost", _OUTPOST, "for said in since:", "for said in []:"),
-    Mutant("answers_are_taken_to_be_of_one_moment", _HEARING, "if self.roster.outlast and not heard.accused and len(heard.answers) > 1:", "if False:"),
-    Mutant("a_node_that_is_in_again_stays_silent", _NODES, "        self.silent.discard(node)\n\n    def lose", "\n    def lose"),
+    Mutant("what_is_lost_while_all_are_killed_is_begun_from", _PLANS, "if not check_source(self.source_facts()).is_there:", "if False:"),
+    Mutant("a_commit_between_two_coordinators_is_forgotten", _TAKEOVER, "out += self._resumed_meanwhile(now_s)", "pass"),
+    Mutant("an_old_store_is_taken_for_the_newest", _TAKEOVER, "run.store.recover(state.stores)", "pass"),
+    Mutant("the_end_of_the_killed_is_awaited_for_ever", _TAKEOVER, "if m.condemned and m.worker not in gone]", "if False]"),
+    Mutant("what_is_said_before_the_welcome_is_lost", _SESSION, "for said in since:", "for said in []:"),
+    Mutant("answers_are_taken_to_be_of_one_moment", _INQUIRY, "if run.roster.outlast and not inquiry.accused and len(inquiry.reports) > 1:", "if False:"),
+    Mutant("a_node_that_is_in_again_stays_silent", _NODES, "        self.silent.discard(node)\n\n    def lose(", "\n    def lose("),
     Mutant("who_cannot_be_reached_hangs", _HANG, "    if apart:\n", "    if False:\n"),
-    Mutant("it_is_not_heard_who_cannot_be_reached", _FAULTS, "        if message.unreached:\n", "        if False:\n"),
+    Mutant("it_is_not_heard_who_cannot_be_reached", _REPORTS, "        if message.unreached:\n", "        if False:\n"),
     Mutant("a_budget_pays_for_a_link", _RECOVERY, "    if situation.free:\n", "    if False:\n"),
-    Mutant("a_link_is_tried_once", _COORDINATOR, 'if name == "links" and', 'if name == "never" and'),
-    Mutant("a_link_that_fails_again_is_another_fault", _FAULTS, "        if self.links and self.interruptions.open:\n", "        if False:\n"),
+    Mutant("a_link_is_tried_once", _MACHINE, "return self.regroup.on_links_timer(now_s)", "return []"),
+    Mutant("a_link_that_fails_again_is_another_fault", _REPORTS, "        if run.links and run.interruptions.open:\n", "        if False:\n"),
     Mutant("a_barred_node_has_room", _NODES, "(0 if node in self.barred else capacity)", "capacity"),
     Mutant("any_confidence_drains", "engine/policy.py", "return self.blamed[node] >= self.policy.drain.confidence or", "return True or"),
     Mutant(
-        "a_drain_gives_up_whoever_holds_the_step", _LEAVING,
-        "if lost or self._raised or finished or drained.issuperset(restore.settle) or not self._fits_elsewhere(drained):", "if finished:",
+        "a_drain_gives_up_whoever_holds_the_step", _DECISIONS,
+        "    if why_not:\n", "    if seen.finished:\n",
     ),
-    Mutant("a_new_coordinator_forgets_what_the_policy_did", _ACTING, "self._acted = replace(acted)", "self._acted = Acted()"),
-    Mutant("ranks_are_looked_for_where_they_live_now", _ACTING, "self.lived.at(rank, known.generation)", "self.roster.homes.get(rank, '')"),
-    Mutant("state_that_lies_on_a_barred_node_is_left_there", _STATE, "if self.roster.sharded and self.nodes.barred:", "if False:"),
-    Mutant("a_verdict_on_what_the_policy_made_counts", _ACTING, "if known is None or interruption in self._acted.own:", "if known is None:"),
-    Mutant("who_lost_contact_first_is_blamed", _LEAVING, "self.interruptions.acquit({m.rank: m.pid for m in self.roster.live()})", "pass"),
+    Mutant("a_new_coordinator_forgets_what_the_policy_did", _POLICY, "self.acted = replace(acted)", "self.acted = Acted()"),
+    Mutant("ranks_are_looked_for_where_they_live_now", _POLICY, "run.history.at(rank, known.generation)", "run.roster.homes.get(rank, '')"),
+    Mutant("state_that_lies_on_a_barred_node_is_left_there", _RUN, "if self.roster.sharded and self.nodes.barred:", "if False:"),
+    Mutant("a_verdict_on_what_the_policy_made_counts", _POLICY, "if known is None or interruption in self.acted.own:", "if known is None:"),
+    Mutant("who_lost_contact_first_is_blamed", _REGROUP, "run.interruptions.acquit({m.rank: m.pid for m in roster.live()})", "pass"),
     Mutant(
-        "an_agent_that_wakes_follows_orders_first", _OUTPOST,
+        "an_agent_that_wakes_follows_orders_first", _SESSION,
         "return self._look_at_lease(now_s) or self._take(message, now_s)", "return self._take(message, now_s)",
     ),
     Mutant("a_worker_does_not_look_at_its_lease", _WORKER, "        if now_s < lent_until_s:\n", "        if True:\n"),
-    Mutant("a_lease_is_lent_for_ever", _OUTPOST, "return -math.inf if self.fenced or self.lease.until_s is None else self.lease.until_s", "return math.inf"),
+    Mutant("a_lease_is_lent_for_ever", _SESSION, "return -math.inf if self.fenced or self.lease.until_s is None else self.lease.until_s", "return math.inf"),
 )  # fmt: skip
 FLIPPED = (
-    _RECOVERY, _RESTORE, _BUDGET, _HANG, _DURABLE, _COORDINATOR, _FAULTS, _LEAVING, _MOVING, _MEMBERS, _WORKER, _AGENT, _ENDING,
-    "engine/protocol/interruptions.py", _EXITS, _OUTPOST, _HUB, _LEASE, _LINES, _HOUSING, _REBUILD, _NODES, _HEARING, "engine/placement.py",
+    _RECOVERY, _RESTORE, _BUDGET, _HANG, _DURABLE, _MACHINE, _REGROUP, _DECISIONS, _PLANS, _RUN, _ORDERS, _MEMBERS, _REMAINS, _WORKER, _AGENT,
+    _STOP, _CHECKPOINTS, _WORDS, _SPARES, _FAULTS, _PROGRESS, _STORE, _SOURCES, _INTERRUPTIONS, _EXITS, _REPORTS, _SESSION, _SESSIONS, _LEASE, _LINK,
+    _CHANGES, _TAKEOVER, _NODES, _INQUIRY, "engine/placement.py",
 )  # fmt: skip
 SURVIVORS: dict[str, str] = {  # name of a mutant that lives, and that no unit test notices -> why it may
-    "hearing.py _judge: one.deadline_s": "Whom the coordinator judges is handed to `_on_hung` in the same call, and is neither sent nor written down; what "
-    "is read there is since when, and why. Only an agent's own finding is a message with a deadline in it.",
+    "hang_inquiry.py _give_up: one.deadline_s": "Whom the coordinator judges is handed to `on_hung` in the same call, and is neither sent nor written down; "
+    "what is read there is since when, and why. Only an agent's own finding is a message with a deadline in it.",
 }
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from outlast.engine.protocol import moving
-from outlast.engine.protocol.moving import Moving
+from outlast.engine.coordinator import decisions
+from outlast.engine.coordinator.plans import Plans
 from outlast.engine.restore import RestoreVerdict
 from outlast.model.limits import RESPAWNS_COUNT
 from outlast.model.messages import Regroup
@@ -409,24 +409,24 @@ def test_ends_that_are_no_surprise_break_no_rule(end: list[Observation]) -> None
 
 
 def restores_a_step_too_early(patch: pytest.MonkeyPatch) -> None:
-    decide = moving.decide_sharded
+    decide = decisions.decide_sharded
 
     def older(*, holdings: object) -> RestoreVerdict:
         verdict = decide(holdings=holdings)  # type: ignore[arg-type]
         return RestoreVerdict(verdict.step - 1, {}, -1, (), "") if verdict.step else verdict
 
-    patch.setattr(moving, "decide_sharded", older)
+    patch.setattr(decisions, "decide_sharded", older)
 
 
 def skips_the_generation(patch: pytest.MonkeyPatch) -> None:
     """The next plan has the number of the last."""
-    move = Moving._move
+    move = Plans.move
 
-    def same(self: Moving, *args: object) -> object:
-        self.generation -= 1
+    def same(self: Plans, *args: object) -> object:
+        self.run.course.generation -= 1
         return move(self, *args)  # type: ignore[arg-type]
 
-    patch.setattr(Moving, "_move", same)
+    patch.setattr(Plans, "move", same)
 
 
 MUTANTS = [restores_a_step_too_early, skips_the_generation]

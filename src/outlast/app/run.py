@@ -17,7 +17,8 @@ from outlast.app.live import LiveView
 from outlast.app.torchrun import RunOptions, read_command_line
 from outlast.app.words import console_for
 from outlast.diagnose.redact import redacted_words
-from outlast.engine.protocol.coordinator import CoordinatorOptions, Restart
+from outlast.engine.coordinator.options import CoordinatorOptions
+from outlast.engine.coordinator.restore_sources import Restart
 from outlast.engine.protocol.outputs import End
 from outlast.errors import OutlastError, RunFolderError
 from outlast.model.records import Meta

@@ -5,7 +5,7 @@ Units: steps and counts. This module is pure.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from outlast.model import limits
 
@@ -29,6 +29,10 @@ class Budget:
             return False
         self.spent.append(step)
         return True
+
+    def copy(self) -> Budget:
+        """Return a budget that can be spent without this one."""
+        return Budget(self.capacity, self.refill_steps, list(self.spent))
 
     def _refill(self, step: int) -> None:
         while self.spent and step - self.spent[0] >= self.refill_steps:
@@ -55,6 +59,11 @@ class Budgets:
     since_step: int = 0
     repeats: int = 0
     _places: dict[int, int] = field(default_factory=dict)  # the step behind which interruptions came -> how many
+
+    def copy(self) -> Budgets:
+        """Return budgets that can be spent without these."""
+        places = dict(self._places)
+        return replace(self, respawns=self.respawns.copy(), restarts=self.restarts.copy(), _places=places)
 
     def note_fault(self, *, step: int, reached: int) -> int:
         """Count one more interruption while `step` is the newest committed step; how many there were behind `reached`, the newest that was executed

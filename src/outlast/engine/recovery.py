@@ -11,7 +11,8 @@ This module is pure: no clock, no files, no torch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from dataclasses import replace as changed
 
 from outlast.engine.budget import Budgets, default_budgets
 from outlast.engine.rare import rare
@@ -51,19 +52,37 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryVerdict:
-    """survivors: "in_place", "reenter" or "exit" (all ranks come anew). replace: rank -> spare's worker number, or -1 for a fork of the zygote."""
+    """What answers an interruption, and why.
+
+    survivors   "in_place", "reenter" or "exit" (all ranks come anew)
+    replace     rank -> spare's worker number, or -1 for a fork of the zygote
+    budgets     what this verdict leaves of the budgets; None: it changes nothing about them
+    """
 
     rung: Rung
     survivors: str
     replace: dict[int, int]
     reason: str
+    budgets: Budgets | None = field(default=None, compare=False, repr=False)
 
 
 def decide_rung(*, situation: Situation, spares: Sequence[int], budgets: Budgets, world_size: int) -> RecoveryVerdict:
-    """Pick the rung. Takes tokens from `budgets`. `spares`: for each rank to be replaced, in rising order, the parked one that may take it, or -1."""
+    """Pick the rung. What it costs is taken from a copy of `budgets`, which the verdict carries.
+
+    spares   for each rank to be replaced, in rising order, the parked one that may take it, or -1
+    """
+    left = budgets.copy()
     if situation.free:
         rare("an interruption that is nobody's fault is free")
-        budgets = default_budgets(None)
+        spent = default_budgets(None)
+    else:
+        spent = left
+    verdict = _pick(situation, spares, spent, world_size)
+    return changed(verdict, budgets=left)
+
+
+def _pick(situation: Situation, spares: Sequence[int], budgets: Budgets, world_size: int) -> RecoveryVerdict:
+    """Pick the rung, and take what it costs from `budgets`."""
     budgets.note_fault(step=situation.committed, reached=situation.reached)
     if situation.way != "plain" and (loop := _crash_loop(situation, budgets)):
         rare("a crash loop")

@@ -548,7 +548,7 @@ class Grant:
 @dataclass(frozen=True, slots=True)
 class FromWorkers:
     """Several workers of one node say the same. `message` is of worker 0, so that what nodes say alike is alike; of what each has measured, the most
-    (engine/protocol/chorus.py).
+    (engine/cluster/batching.py).
     """
 
     workers: tuple[int, ...]

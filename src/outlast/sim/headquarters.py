@@ -7,10 +7,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
+from outlast.engine.cluster.lease import void_after_s
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.options import CoordinatorOptions
+from outlast.engine.coordinator.restore_sources import Restart
+from outlast.engine.coordinator.stages import Stage
+from outlast.engine.coordinator.takeover import RecoveredState
 from outlast.engine.hang import STEP_PHASES
-from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions, Restart
-from outlast.engine.protocol.hub import Hub
-from outlast.engine.protocol.lease import void_after_s
 from outlast.engine.protocol.outputs import (
     End,
     FindCheckpoint,
@@ -23,8 +27,6 @@ from outlast.engine.protocol.outputs import (
     ToAgent,
     TurnAway,
 )
-from outlast.engine.protocol.rebuild import Remembered
-from outlast.engine.protocol.state import Stage
 from outlast.engine.protocol.worker import State
 from outlast.model import limits
 from outlast.model.messages import (
@@ -158,13 +160,13 @@ class Headquarters:
             )
         )  # fmt: skip
 
-    def _hub(self) -> Hub | None:
+    def _hub(self) -> CoordinatorSessions | None:
         if self._world.options.nodes < 2:
             return None
-        return Hub(self.coordinator, epoch=self.epoch, lease_s=self._world.options.beat_s * limits.LEASE_BEATS)
+        return CoordinatorSessions(self.coordinator, epoch=self.epoch, lease_s=self._world.options.beat_s * limits.LEASE_BEATS)
 
     @property
-    def _lead(self) -> Hub | Coordinator:
+    def _lead(self) -> CoordinatorSessions | Coordinator:
         """Whom timers and the start are for."""
         return self.hub if self.hub is not None else self.coordinator
 
@@ -554,7 +556,7 @@ class Headquarters:
         self.epoch += 1
         self._hearing = 0
         self.lives = True
-        remembered = Remembered()
+        remembered = RecoveredState()
         for _, record in self._ledger:
             remembered.take(record)
         self.coordinator = self._coordinator(generation=remembered.generation, interruption=max(remembered.interruptions, default=0) + 1)

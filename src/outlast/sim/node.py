@@ -14,9 +14,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from outlast.engine.protocol.agent import Agent
-from outlast.engine.protocol.lease import void_after_s
-from outlast.engine.protocol.outpost import Outpost
+from outlast.engine.agent import Agent
+from outlast.engine.cluster.agent_session import AgentSession
+from outlast.engine.cluster.lease import void_after_s
 from outlast.engine.protocol.outputs import (
     Answer,
     Deliver,
@@ -70,7 +70,7 @@ class Node:
     was here, slot -> step. `lives`: it has power. Its clock has an offset, and a rate of its own. `fleet`: the nodes that this one is simulated for, `count`
     of them; None: itself. `drawn_at`: where its ranks' draws begin, `luck`: draws of nodes that draw alike. `told`: the trace tells of it.
 
-    Where there are several nodes the agent stands behind an `Outpost`, whose line is `cable`.
+    Where there are several nodes the agent stands behind an `AgentSession`, whose line is `cable`.
     """
 
     def __init__(
@@ -113,8 +113,8 @@ class Node:
         self.watch = Watch(self._world.timeline, self.agent, look=self._look, rests=self._rests, clock=self, place=self.place)
         several = options.nodes > 1
         self._voices = Voices(self._world, self)
-        self.outpost = Outpost(self.agent, node=self.name, capacity=options.ranks_per_node, beat_s=options.beat_s) if several else None
-        self._ear: Agent | Outpost = self.outpost if self.outpost is not None else self.agent
+        self.outpost = AgentSession(self.agent, node=self.name, capacity=options.ranks_per_node, beat_s=options.beat_s) if several else None
+        self._ear: Agent | AgentSession = self.outpost if self.outpost is not None else self.agent
 
     def begin(self) -> None:
         self.watch.begin()

@@ -15,9 +15,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from outlast.engine.protocol.agent import Reading
+from outlast.engine.agent import Reading
+from outlast.engine.coordinator.stages import Stage
 from outlast.engine.protocol.outputs import Line, SetTimer
-from outlast.engine.protocol.state import Stage
 from outlast.engine.protocol.worker import State
 from outlast.model import limits
 from outlast.model.messages import Beat, Grant

@@ -6,7 +6,7 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING
 
-from outlast.engine.protocol.state import Stage
+from outlast.engine.coordinator.stages import Stage
 from outlast.model import limits
 from outlast.model.fault_plan import DISK_KINDS, NODE_KINDS, PlannedFault
 from outlast.sim.observations import WentOn

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from outlast.engine.coordinator.policy_actions import BARRED, DECIDED, DRAINING, FAILED_EXIT, STOPPED
 from outlast.engine.default_policy import TEXT
-from outlast.engine.protocol.acting import BARRED, DECIDED, DRAINING, FAILED_EXIT, STOPPED
 from outlast.model.messages import StartWorker
 from outlast.model.policy import Action, Policy, parse
 from outlast.model.records import Event, Interruption

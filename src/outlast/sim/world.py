@@ -9,9 +9,9 @@ import math
 from collections import deque
 from collections.abc import Iterable
 
-from outlast.engine.protocol.coordinator import Coordinator
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.stages import Stage
 from outlast.engine.protocol.outputs import End
-from outlast.engine.protocol.state import Stage
 from outlast.engine.protocol.worker import State
 from outlast.model import limits
 from outlast.model.fault_plan import PlannedFault

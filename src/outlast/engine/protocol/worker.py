@@ -124,7 +124,7 @@ class WorkerMachine:
         return self.plan if self.plan is not None and self.plan.generation > than else None
 
     def may_act(self, *, lent_until_s: float, now_s: float) -> bool:
-        """Whether it may vote, seal, restore or commit: by its node's lease (Outpost.lent_until_s). False: it ends by itself, for its agent may not
+        """Whether it may vote, seal, restore or commit: by its node's lease (AgentSession.lent_until_s). False: it ends by itself, for its agent may not
         be there to do it, and its rank is about to be given away.
         """
         if now_s < lent_until_s:

@@ -1,6 +1,7 @@
 """What a policy makes of the verdicts of a simulated run: `engine.policy` decides, and nodes are barred or drained as the coordinator would have it.
 
-Of each interruption somebody says some time later which nodes and which class it was. `engine/protocol/acting.py` is followed in what comes of a decision:
+Of each interruption somebody says some time later which nodes and which class it was. `engine/coordinator/policy_actions.py`
+is followed in what comes of a decision:
 a node is barred only while the others have room for all ranks; one that is drained is left after the next committed step, by a regroup that costs no budget and
 loses no work; sharded state is not moved; a node that was barred is never given work again, so one that is repaired does not come back as a spare.
 

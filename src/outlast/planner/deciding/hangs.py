@@ -70,11 +70,11 @@ class Hangs:
 
     @property
     def leaves_s(self) -> float:
-        """Who does not leave a generation with the others is given up after this: engine/protocol/leaving.py."""
+        """Who does not leave a generation with the others is given up after this: engine/coordinator/regroup.py."""
         return limits.LEAVE_DEADLINE_S + limits.LEAVE_STEPS * self.step_s + limits.RANK_HEARD_S * self.ranks
 
     def joins_s(self, alike: bool) -> float:
-        """Who does not join the next one: engine/protocol/moving.py. `alike`: no process had to be started for it."""
+        """Who does not join the next one: engine/coordinator/plans.py. `alike`: no process had to be started for it."""
         return limits.REGROUP_DEADLINE_S if alike else limits.BOOT_DEADLINE_S
 
     def _deadline_s(self, steps_done: int) -> float:

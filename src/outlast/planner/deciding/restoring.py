@@ -1,6 +1,6 @@
 """Where a simulated run goes on from after a failure: `engine.restore` and `engine.durable` decide, over what is left of all ranks and what lies on disks.
 
-As the coordinator asks them (`engine/protocol/moving.py`): who holds replicated state first; then the images that all owners sealed, unless a checkpoint is
+As the coordinator asks them (`engine/coordinator/plans.py`): who holds replicated state first; then the images that all owners sealed, unless a checkpoint is
 newer; then the newest good checkpoint; else the run begins anew. A scenario may have all three, where a real run's state is replicated or sharded.
 
 This module is pure: no clock, no files, no torch.

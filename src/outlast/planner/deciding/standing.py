@@ -116,6 +116,8 @@ class Ladder:
             reached=self.reached, error="", trained=self._trained, free=not recovery.answers,
         )  # fmt: skip
         verdict = decide_rung(situation=situation, spares=spares, budgets=self._budgets, world_size=self._world_size)
+        assert verdict.budgets is not None, "the ladder says what it leaves of the budgets"
+        self._budgets = verdict.budgets
         if verdict.survivors == "exit" and not point.state:
             self._step = point.step  # all begin from a checkpoint, or anew: what came after it is committed no more
         return verdict

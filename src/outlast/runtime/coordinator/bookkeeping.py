@@ -8,9 +8,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from outlast.engine.protocol.agent import Reading
-from outlast.engine.protocol.coordinator import Coordinator, Stage
-from outlast.engine.protocol.members import Member
+from outlast.engine.agent import Reading
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.members import Member
+from outlast.engine.coordinator.stages import Stage
 from outlast.engine.protocol.outputs import End, Spawn
 from outlast.model import limits
 from outlast.model.beacon import Beacon, unpack

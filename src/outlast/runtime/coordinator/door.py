@@ -4,8 +4,9 @@
         ├──anything else, or nothing for DOOR_WAIT_S──> closed, and told why
         └──Enrol under the name of another session that is in──> answered and closed
 
-It decides nothing: what arrives goes to the `Hub`, whose lines and hang-ups it carries out. All other outputs are its owner's, who hands in what his own
-calls of the hub (`start`, `rebuild`, `on_timer`, `led`) lead to through `carry_out`.
+It decides nothing: what arrives goes to the `CoordinatorSessions`, whose lines and hang-ups it
+carries out. All other outputs are its owner's, who hands in what his own calls of
+the sessions (`start`, `rebuild`, `on_timer`, `led`) lead to through `carry_out`.
 
 Not promised: that what was sent arrives; the hub says it again to a node that comes back. One thread: the loop's.
 """
@@ -20,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from outlast.engine.protocol.hub import Hub
+from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
 from outlast.engine.protocol.outputs import HangUp, Line, Output, Tell, TurnAway
 from outlast.errors import UsageError
 from outlast.model import limits
@@ -53,7 +54,7 @@ class Door:
     `token`: the run's; None: whoever can reach the address may enrol.
     """
 
-    def __init__(self, loop: Loop, hub: Hub, *, peers: int, owner: Callable[[Output], None], token: bytes | None = None) -> None:
+    def __init__(self, loop: Loop, hub: CoordinatorSessions, *, peers: int, owner: Callable[[Output], None], token: bytes | None = None) -> None:
         make_room_for(peers)
         collect_seldom(peers)
         self._loop = loop

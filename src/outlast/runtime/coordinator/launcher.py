@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from outlast.engine.protocol.agent import Agent, Reading
-from outlast.engine.protocol.coordinator import Coordinator, CoordinatorOptions
+from outlast.engine.agent import Agent, Reading
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.options import CoordinatorOptions
 from outlast.engine.protocol.outputs import (
     Deliver,
     End,

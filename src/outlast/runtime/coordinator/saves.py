@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from outlast.engine.coordinator.restore_sources import Restart
 from outlast.engine.durable import begins_from_images, newest_common
-from outlast.engine.protocol.coordinator import Restart
 from outlast.engine.protocol.outputs import Manifest as ManifestOrder
 from outlast.errors import CorruptError, OutlastError
 from outlast.model.limits import CHECKPOINTS_KEPT_COUNT

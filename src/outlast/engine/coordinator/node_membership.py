@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Container, Iterable
 from operator import attrgetter
 
-from outlast.engine.protocol.members import Member
+from outlast.engine.coordinator.members import Member
 
 UNBOUNDED = 1 << 30
 _HOME = attrgetter("home")
 
 
-class Nodes:
+class NodeMembership:
     """In the order in which they came. `local`: one, named "", in the coordinator's own process, with room for all."""
 
     def __init__(self, *, local: bool) -> None:
@@ -33,9 +33,28 @@ class Nodes:
         self.returning.discard(node)
         self.silent.discard(node)
 
-    def lose(self, node: str) -> None:
+    def lose(self, node: str, *, returns: bool = False) -> None:
+        """`node` is lost. `returns`: it has begun anew, and is about to be in again."""
+        if returns:
+            self.returning.add(node)
         self._capacity.pop(node, None)
         self.silent.discard(node)
+
+    def does_not_return(self, node: str) -> None:
+        """A node that was about to be in again is lost once more."""
+        self.returning.discard(node)
+
+    def loses_touch(self, node: str) -> None:
+        """The connection to `node` is lost: it may come back, or be counted out."""
+        self.silent.add(node)
+
+    def is_heard(self, node: str) -> None:
+        """`node` has a connection again."""
+        self.silent.discard(node)
+
+    def bar(self, node: str) -> None:
+        """`node` gets no more work from now on."""
+        self.barred.add(node)
 
     def first(self, avoided: Container[str] = ()) -> str:
         """One that is `avoided`, or barred, only where there is no other."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from outlast.model import limits
 
 
-class Links:
+class CutLinks:
     """False as long as no link is known to be cut."""
 
     def __init__(self) -> None:

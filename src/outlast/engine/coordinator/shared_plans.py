@@ -9,8 +9,8 @@ from typing import Any
 from outlast.model.messages import Regroup
 
 
-class Plans:
-    """Of one generation. `common`: what all of them say; `own`: the fields in which they differ."""
+class SharedPlans:
+    """The plans of one generation. `common`: what all of them say; `own`: the fields in which they differ."""
 
     def __init__(self, *own: str, **common: Any) -> None:
         self._own = own
@@ -18,7 +18,7 @@ class Plans:
         self._made: dict[tuple[object, ...], Regroup] = {}
 
     def of(self, *values: object) -> Regroup:
-        """With these values of its own fields."""
+        """Return the plan with these values of its own fields."""
         plan = self._made.get(values)
         if plan is None:
             own: dict[str, Any] = dict(zip(self._own, values, strict=True))

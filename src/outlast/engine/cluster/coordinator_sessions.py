@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from outlast.engine.protocol.coordinator import Coordinator
-from outlast.engine.protocol.lease import Alarm, LeaseBook, void_after_s
-from outlast.engine.protocol.lines import Inbox, Moved, Offset, Outbox, tells_time
+from outlast.engine.cluster.lease import Alarm, LeaseBook, void_after_s
+from outlast.engine.cluster.reliable_link import Inbox, Moved, Offset, Outbox, tells_time
+from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.protocol.outputs import Line, Output, Record, Tell, ToAgent, TurnAway
 from outlast.engine.rare import rare
 from outlast.model import limits
@@ -31,6 +31,7 @@ from outlast.model.messages import (
     TurnedAway,
     Welcome,
 )
+from outlast.model.records import Event
 
 
 @dataclass(slots=True)
@@ -45,7 +46,19 @@ class _Seat:
     offset: Offset = field(default_factory=Offset)
 
 
-class Hub:
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """The agents that were in with the coordinator before this one, and may still hold a lease.
+
+    sessions   name -> the session that held it; those that have enrolled again are taken out
+    until_s    the leases of the others are over then
+    """
+
+    sessions: dict[str, int]
+    until_s: float
+
+
+class CoordinatorSessions:
     """Drive it with `start` or `rebuild`, `on_line`, `on_disconnected`, `on_timer`; the rest of the coordinator's calls through `led`. Own timer: "leases"."""
 
     def __init__(self, coordinator: Coordinator, *, epoch: int, lease_s: float) -> None:
@@ -57,8 +70,7 @@ class Hub:
         self._moved = Moved()
         self._alarm = Alarm("leases")  # one for all
         self._late = False  # it came so late that nobody was counted out
-        self._remembered: dict[str, int] = {}  # name -> the session that was in with the last one
-        self._remembered_until_s = 0.0  # their leases are over then
+        self._before = _Before({}, 0.0)
         self._turned_away: dict[str, int] = {}  # name -> the newest session that people know of
 
     def start(self, *, now_s: float) -> list[Output]:
@@ -71,14 +83,14 @@ class Hub:
         `nodes` had enrolled with that one, and may still go on: their names, and their sessions.
         """
         patience_s = void_after_s(self._lease_s)
-        self._remembered, self._remembered_until_s = dict(nodes), now_s + patience_s
+        self._before = _Before(dict(nodes), now_s + patience_s)
         out = self.coordinator.rebuild(now_s=now_s, nodes=tuple(nodes), patience_s=patience_s)
         return self.led(out, now_s=now_s)
 
     def on_disconnected(self, node: str) -> list[Output]:
         if node in self._seats:
             self._seats[node].connected = False
-            self.coordinator.nodes.silent.add(node)
+            self.coordinator.nodes.loses_touch(node)
         return []
 
     def on_timer(self, *, now_s: float, name: str) -> list[Output]:
@@ -125,14 +137,14 @@ class Hub:
         seat, node = self._seats.get(message.node), message.node
         if seat is not None and message.epoch == self.epoch and message.session == seat.session:
             seat.connected = True
-            self.coordinator.nodes.silent.discard(node)
+            self.coordinator.nodes.is_heard(node)
             seat.outbox.acknowledged(message.heard)
             self._leases.heard(node, now_s=now_s)
             again = [Line(ToNode(number, seat.inbox.heard, now_s, order), node) for number, order in seat.outbox.kept()]
             return [Line(Welcome(self.epoch, seat.inbox.heard, self._lease_s, False, None), node), *again]
         if self.turns_away(message, now_s=now_s):
             return self._turn_away(message)
-        self._remembered.pop(node, None)
+        self._before.sessions.pop(node, None)
         out: list[Output] = []
         if seat is not None:
             rare("an agent has begun anew before its lease was void")
@@ -144,7 +156,7 @@ class Hub:
         self._leases.heard(node, now_s=now_s)
         joined = {"node": node, "session": message.session}
         # Written down before the node may house anything: another coordinator has to know whom to wait for.
-        out.append(Record(self.coordinator.event(now_s, "node_joined", joined), at_once=True))
+        out.append(Record(Event(now_s, 0.0, "node_joined", joined), at_once=True))
         out.append(Line(Welcome(self.epoch, 0, self._lease_s, False, self.coordinator.images_of(node)), node))
         return out + (self._take_in(seat, now_s - message.sent_s, now_s) if self.coordinator.adopts(node) else [])
 
@@ -153,8 +165,8 @@ class Hub:
         seat = self._seats.get(enrol.node)
         if seat is not None:
             holder: int | None = seat.session
-        elif now_s < self._remembered_until_s:
-            holder = self._remembered.get(enrol.node)
+        elif now_s < self._before.until_s:
+            holder = self._before.sessions.get(enrol.node)
         else:
             holder = None
         return holder is not None and holder not in (enrol.session, enrol.ended)

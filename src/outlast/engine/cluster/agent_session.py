@@ -14,11 +14,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from outlast.engine.protocol.agent import Agent
-from outlast.engine.protocol.chorus import Chorus
-from outlast.engine.protocol.lease import Alarm, Lease
-from outlast.engine.protocol.lines import Inbox, Offset, Outbox, rebased
-from outlast.engine.protocol.members import said_before
+from outlast.engine.agent import Agent
+from outlast.engine.cluster.batching import MessageBatch
+from outlast.engine.cluster.lease import Alarm, Lease
+from outlast.engine.cluster.reliable_link import Inbox, Offset, Outbox, rebased
+from outlast.engine.coordinator.members import said_before
 from outlast.engine.protocol.outputs import (
     HangUp,
     Kill,
@@ -109,7 +109,7 @@ class _House:
         return Housed(self.worker, self.rank, self.kind, self.pid, plan, said, self.killed, self.exited)  # type: ignore[arg-type]  # only those of _KEPT
 
 
-class Outpost:
+class AgentSession:
     """One for each of several nodes. `agent` is driven through this. Timers: "beat", "lease", "chorus"."""
 
     def __init__(self, agent: Agent, *, node: str, capacity: int, beat_s: float) -> None:
@@ -134,7 +134,7 @@ class Outpost:
         self._store: StoreUp | None = None
         self._committed: dict[int, int] = {}  # rank -> by holders that have ended here
         self._houses: dict[int, _House] = {}
-        self._chorus = Chorus()
+        self._chorus = MessageBatch()
         self._outbox: Outbox[FromWorker | FromWorkers | FromAgent] = Outbox()
         self._inbox = Inbox()
         self._offset = Offset()
@@ -291,7 +291,7 @@ class Outpost:
         self._ended, self._session = self._session, session
         self._step, self._store = 0, None
         self._houses.clear()
-        self._chorus = Chorus()
+        self._chorus = MessageBatch()
         self._outbox, self._inbox = Outbox(), Inbox()
 
     # --- what passes through -----------------------------------------------------------------------------------

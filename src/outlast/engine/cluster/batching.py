@@ -20,7 +20,7 @@ _MEASURED: dict[type, tuple[str, ...]] = {Joined: ("group_s", "restore_s"), Comm
 _FIELDS: dict[type, attrgetter[Any]] = {}  # what has to be the same
 
 
-class Chorus:
+class MessageBatch:
     """Of one node."""
 
     def __init__(self) -> None:

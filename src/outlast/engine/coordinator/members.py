@@ -5,13 +5,14 @@ This module is pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from itertools import chain
 
+from outlast.engine.coordinator.remains import Remains, ScriptFacts
 from outlast.engine.recovery import WAYS
 from outlast.engine.restore import Holding, RestoreVerdict
-from outlast.model.messages import Inventory, Registered, Regroup, WorkerExited
+from outlast.model.messages import Inventory, Registered, Regroup
 
 
 @dataclass(slots=True)
@@ -26,9 +27,9 @@ class Member:
     pid: int = 0
     node: str = ""  # that node's own name for itself
     plan: Regroup | None = None
-    way: str = "respawn"
+    recovery_mode: str = "respawn"
     sharded: bool = False
-    greeted: bool = False  # it listens
+    hello_seen: bool = False  # it listens
     running: bool = False  # its script is at work: it said Hello, or it is a program that was started
     parked: bool = False
     registered: bool = False  # it called outlast.join
@@ -40,9 +41,9 @@ class Member:
     condemned: bool = False  # to be killed: its fault is booked
     dead: bool = False
     node_lost: str = ""  # why, if it died with its node
-    victim: bool = False  # its own words: a collective failed under it
-    still: Inventory | None = None
-    told: int = 0  # generation of the newest plan that was sent to it
+    collateral: bool = False  # its own words: a collective failed under it
+    inventory: Inventory | None = None
+    plan_generation: int = 0  # generation of the newest plan that was sent to it
     said: tuple[int, int] = (0, -1)  # generation and step of the newest of its words: those that come again are older
     place: int = 0  # on its way into that generation: see Underway
     raised: tuple[str, str] | None = None
@@ -51,26 +52,41 @@ class Member:
     @property
     def answers_leave(self) -> bool:
         """It has been given a generation to leave. One that boots takes the newest plan when it says Hello."""
-        return self.told > 0 and not self.dead and not self.condemned and not self.done
+        return self.plan_generation > 0 and not self.dead and not self.condemned and not self.done
 
 
-@dataclass(slots=True)
 class Roster:
-    world_size: int
-    next_worker: int = 1
-    outlast: bool = False  # some worker called outlast.join
-    sharded: bool = False  # some worker registered sharded state: so it stays, whoever lives
-    step_s: float = 0.0  # learned step time
-    _ranks: dict[int, Member] = field(default_factory=dict)
-    _spares: dict[int, Member] = field(default_factory=dict)
-    _remains: dict[int, Holding] = field(default_factory=dict)
-    _done: dict[int, int] = field(default_factory=dict)
-    _homes: dict[int, str] = field(default_factory=dict)  # where each rank lives, or lived last
-    moved: dict[int, str] = field(default_factory=dict)  # homes that nobody has written down yet
-    _imageless: set[int] = field(default_factory=set)  # ranks whose slots are lost with their node
-    _by_worker: dict[int, Member] = field(default_factory=dict)
-    _cursors: dict[str, int] = field(default_factory=dict)  # what was looked for -> the rank of whom it was found last
-    strays: dict[int, Member] = field(default_factory=dict)  # that were found in ranks of others: killed, and waited for
+    """Who holds which rank, and who is parked as a spare.
+
+    What the dead left behind is in `remains`. `orphans` are processes that a new coordinator found
+    in the rank of another one: they are killed, and their ends awaited.
+    """
+
+    def __init__(self, *, world_size: int, next_worker: int = 1) -> None:
+        self.world_size = world_size
+        self.next_worker = next_worker
+        self.remains = Remains()
+        self.script = ScriptFacts()
+        self.orphans: dict[int, Member] = {}
+        self._ranks: dict[int, Member] = {}
+        self._spares: dict[int, Member] = {}
+        self._by_worker: dict[int, Member] = {}
+        self._cursors: dict[str, int] = {}  # question -> the rank of whom it was true last
+
+    @property
+    def outlast(self) -> bool:
+        """Return True once some worker has called outlast.join."""
+        return self.script.outlast
+
+    @property
+    def sharded(self) -> bool:
+        """Return True once some worker has registered sharded state, whoever lives."""
+        return self.script.sharded
+
+    @property
+    def homes(self) -> dict[int, str]:
+        """The node on which each rank lives, or lived last."""
+        return self.remains.homes
 
     def add(self, *, rank: int, kind: str, now_s: float, home: str = "") -> Member:
         member = Member(worker=self.next_worker, rank=rank, kind=kind, started_s=now_s, home=home)
@@ -81,13 +97,11 @@ class Roster:
     def seat(self, member: Member) -> None:
         """It holds its rank, or is a spare. What a rank had sealed stays behind where it moves to another node."""
         if member.rank >= 0:
-            if self._homes.get(member.rank, member.home) != member.home:
-                self.lose_rank(member.rank)
+            self.remains.leave_behind(member.rank, member.home)
             if (before := self._ranks.get(member.rank)) is not None:
                 self._by_worker.pop(before.worker, None)
             self._ranks[member.rank] = member
-            if self._homes.get(member.rank) != member.home:
-                self._homes[member.rank] = self.moved[member.rank] = member.home
+            self.remains.lives_on(member.rank, member.home)
         else:
             self._spares[member.worker] = member
         self._by_worker[member.worker] = member
@@ -101,13 +115,12 @@ class Roster:
     def in_rank(self, rank: int) -> Member | None:
         return self._ranks.get(rank)
 
-    def lose_rank(self, rank: int) -> None:
-        """Nobody knows what was left of it."""
-        self._remains.pop(rank, None)
-        self._imageless.add(rank)
-
     def spare(self, worker: int) -> Member:
         return self._spares[worker]
+
+    def adopt_orphan(self, member: Member) -> None:
+        """Another process holds its rank: `member` is killed, and its end awaited."""
+        self.orphans[member.worker] = member
 
     def is_done(self, rank: int) -> bool:
         return rank in self._ranks and self._ranks[rank].done
@@ -144,35 +157,6 @@ class Roster:
                 return member
         return None
 
-    @property
-    def homes(self) -> dict[int, str]:
-        """Where each rank lives, or lived last."""
-        return self._homes
-
-    def lose_images(self, node: str) -> None:
-        """What the ranks of `node` had sealed is gone with it."""
-        for rank, home in self._homes.items():
-            if home == node:
-                self._remains.pop(rank, None)
-                self._imageless.add(rank)
-
-    def remember(self, homes: Mapping[int, str]) -> None:
-        """Where each rank lived. What it had sealed there has to be found again."""
-        self._homes.update(homes)
-        self._imageless.update(homes)
-
-    def find_images(self, rank: int, steps: tuple[int, ...]) -> None:
-        """Of a rank that has no holder: they are there after all."""
-        self._imageless.discard(rank)
-        self._remains[rank] = Holding((rank,), False, -1, steps, -1, False, steps)
-
-    def has_images(self, rank: int) -> bool:
-        return rank not in self._imageless
-
-    def now_attached(self, rank: int) -> None:
-        """What its holder seals lies where it lives now."""
-        self._imageless.discard(rank)
-
     def holder(self, rank: int) -> Member:
         return self._ranks[rank]
 
@@ -183,9 +167,9 @@ class Roster:
         """Holders of ranks whose process has not ended."""
         return [m for m in self._ranks.values() if not m.dead]
 
-    def not_still(self) -> list[Member]:
+    def not_quiesced(self) -> list[Member]:
         """Those that were told to leave, and have not said that they stand still."""
-        return [m for m in self._ranks.values() if m.still is None and m.answers_leave]  # nearly all stand still, and this is asked again and again
+        return [m for m in self._ranks.values() if m.inventory is None and m.answers_leave]  # nearly all stand still, and this is asked again and again
 
     def any_live(self) -> bool:
         """Asked at each death: see `first`."""
@@ -206,42 +190,24 @@ class Roster:
         ready = [m for m in self._spares.values() if m.parked and not m.condemned]
         return [m.worker for m in sorted(ready, key=lambda m: (m.kind != "hot", m.worker))]
 
-    def bury(self, member: Member, message: WorkerExited) -> None:
-        """Keep what the agent found sealed in the dead rank's slots, until a successor has attached."""
-        before = self._remains.get(member.rank) or _nothing(member.rank)
-        if member.attached and not member.node_lost:
-            committed, prepared, sealed = message.committed, message.prepared, message.sealed
-        else:  # what lies there is its predecessor's, or was found when its node came back; the agent may not even have known which slots were to be its own
-            committed, prepared, sealed = before.committed, message.prepared or before.prepared, message.sealed or before.sealed
-        self._remains[member.rank] = Holding((member.rank,), False, committed, prepared, committed, False, sealed)
-
-    def note_done(self, rank: int, step: int) -> None:
-        """A holder of `rank` has committed `step`, and booked it."""
-        if step > self._done.get(rank, 0):
-            self._done[rank] = step
-
-    def done(self, rank: int) -> int:
-        """The newest step that a holder of `rank` has committed, as far as is known: executing it again is repeating it."""
-        return self._done.get(rank, 0)
-
     def lies_sealed(self, rank: int, step: int) -> bool:
         """The slots of `rank` hold `step`, as far as its last process's end or its present holder's state tells."""
-        remains, member = self._remains.get(rank), self._ranks.get(rank)
-        return (remains is not None and step in (*remains.prepared, *remains.sealed)) or (member is not None and member.attached)
+        member = self._ranks.get(rank)
+        return self.remains.hold(rank, step) or (member is not None and member.attached)
 
     def lacks(self, rank: int, step: int) -> bool:
         """Its last holder is gone, and what that left behind in the slots is known, and is not of `step`."""
-        remains, member = self._remains.get(rank), self._ranks.get(rank)
-        held = () if remains is None else (*remains.prepared, *remains.sealed)
-        return bool(held) and step not in held and (member is None or member.told == 0)
+        member = self._ranks.get(rank)
+        no_holder = member is None or member.plan_generation == 0
+        return no_holder and self.remains.hold_another(rank, step)
 
     @property
-    def way(self) -> str:
-        """The dearest way of the members that have said theirs at run.steps; one that is not there yet follows the others."""
+    def recovery_mode(self) -> str:
+        """The dearest recovery mode of the members that have said theirs at run.steps; one that is not there yet follows the others."""
         if not self.outlast:
             return "plain"
-        attached = {m.way for m in self._ranks.values() if m.attached}
-        ways = attached or {m.way for m in self._ranks.values() if m.registered and not m.dead}
+        attached = {m.recovery_mode for m in self._ranks.values() if m.attached}
+        ways = attached or {m.recovery_mode for m in self._ranks.values() if m.registered and not m.dead}
         return max(ways, key=WAYS.index, default="respawn")
 
     def holdings(self) -> list[Holding]:
@@ -252,11 +218,11 @@ class Roster:
         finished, ranks = False, []  # of the one before
         for rank in range(self.world_size):
             member = self._ranks[rank]
-            said = member.still
+            said = member.inventory
             if member.dead or said is None:
-                out.append(self._remains.get(rank) or _nothing(rank))
+                out.append(self.remains.of(rank))
             elif said.committed < 0:  # alive, state not built yet
-                remains = self._remains.get(rank) or _nothing(rank)
+                remains = self.remains.of(rank)
                 out.append(Holding((rank,), True, -1, remains.prepared, -1, False, said.sealed or remains.sealed, usable=False))
             else:
                 if (said, member.finished) != (before, finished):
@@ -271,7 +237,7 @@ class Roster:
 
     def torn(self, restore: RestoreVerdict) -> list[Member]:
         """Live members with attached state that cannot reach the restore point in their process."""
-        return [m for m in self.live() if m.rank not in restore.settle and m.still is not None and m.still.committed >= 0]
+        return [m for m in self.live() if m.rank not in restore.settle and m.inventory is not None and m.inventory.committed >= 0]
 
 
 def said_before(one: Registered, known: Registered | None) -> bool:
@@ -279,10 +245,6 @@ def said_before(one: Registered, known: Registered | None) -> bool:
     if known is None:
         return False
     return (one.generation, one.step, one.at_steps) < (known.generation, known.step, known.at_steps)
-
-
-def _nothing(rank: int) -> Holding:
-    return Holding((rank,), False, -1, (), -1, False, ())
 
 
 def _held(said: Inventory, ranks: tuple[int, ...], *, usable: bool) -> Holding:

@@ -6,7 +6,7 @@ This module is pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -148,6 +148,13 @@ class InterruptionLog:
         out = list(self._changed.values())
         self._changed.clear()
         return out
+
+    def recover(self, records: Iterable[Interruption]) -> None:
+        """Take in what the ledger says of all interruptions before this coordinator."""
+        known = list(records)
+        self.open = [one for one in known if one.resumed_s is None]
+        for one in known:
+            self.know(one)
 
     def know(self, record: Interruption) -> None:
         self.known[record.id] = Known(record.generation, record.parent or record.id, record.reason)

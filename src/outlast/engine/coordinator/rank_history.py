@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-class Whereabouts:
+class RankHistory:
     """Only what changes is kept."""
 
     def __init__(self) -> None:
@@ -19,3 +19,7 @@ class Whereabouts:
     def at(self, rank: int, generation: int) -> str:
         """In that generation; "" where it is not known."""
         return next((homes[rank] for since, homes in reversed(self._moves) if since <= generation and rank in homes), "")
+
+    def recover(self, earlier: RankHistory) -> None:
+        """Go on from what the ledger says of the generations before this coordinator."""
+        self._moves = list(earlier._moves)

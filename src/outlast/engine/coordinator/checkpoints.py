@@ -1,0 +1,42 @@
+"""Checkpoints as they are written: shards come in, and a manifest makes them one.
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+from outlast.engine.coordinator.orders import event
+from outlast.engine.coordinator.run_parts import Run
+from outlast.engine.protocol.outputs import Manifest, Output, Tell
+from outlast.engine.rare import rare
+from outlast.model.messages import Checkpointed
+
+
+def on_shard(run: Run, now_s: float, message: Checkpointed) -> list[Output]:
+    """A rank has written its shard of a checkpoint, or has failed to."""
+    saves = run.sources.saves
+    if not saves.takes(message):
+        rare("a shard is of a past that was rolled back")
+        return []
+    if message.error:
+        saves.fail(message.step)
+        error = f"rank {message.rank}: {message.error}"
+        return on_manifest(run, now_s, step=message.step, folder="", error=error)
+    shards = saves.put(message)
+    if not shards:
+        return []
+    files = tuple((shard.file, shard.length, shard.checksum) for shard in shards)
+    return [Manifest(message.step, run.roster.sharded, files)]
+
+
+def on_manifest(run: Run, now_s: float, *, step: int, folder: str, error: str) -> list[Output]:
+    """A checkpoint is complete, or has failed.
+
+    A save that failed is told and ends nothing: the checkpoints before it stand.
+    """
+    if error:
+        said = {"step": step, "error": error}
+        failed = Tell(f"the checkpoint of step {step} failed: {error}")
+        return [event(now_s, "checkpoint_failed", said), failed]
+    run.sources.written(step, folder)
+    return [run.noted(now_s, "checkpoint", {"step": step, "folder": folder})]

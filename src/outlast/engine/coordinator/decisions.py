@@ -1,0 +1,292 @@
+"""The decisions of a regroup: pure functions, each of which returns its reason.
+
+They are asked once every survivor stands still and every lost process is confirmed dead:
+
+    decide_restore    which step to go on from, by what lives and what lies sealed
+    decide_source     what all ranks begin from if they come anew
+    decide_drain      whether the ranks of a node that is drained are given up now
+    decide_recovery   the rung: who goes on in its process, who is replaced, by whom
+
+and, for each rank of the plan that follows, `decide_own_state`.
+
+This module is pure: no clock, no files, and no argument is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from outlast.engine.budget import Budgets
+from outlast.engine.coordinator.restore_sources import Checkpoint, Restart, SourceFacts
+from outlast.engine.rare import rare
+from outlast.engine.recovery import RecoveryVerdict, Situation, decide_rung, replacing
+from outlast.engine.restore import Holding, RestoreVerdict, decide_replicated, decide_sharded
+from outlast.model import limits
+
+
+def decide_restore(
+    *, holdings: list[Holding], sharded: bool, planned: int, checkpoint: Checkpoint
+) -> RestoreVerdict:
+    """Decide which step everybody goes on from. `planned`: the step of the newest plan."""
+    if not sharded:
+        return decide_replicated(holdings=holdings, planned=planned)
+    restore, durable = decide_sharded(holdings=holdings), checkpoint.step
+    if restore.step is not None and restore.step < durable:
+        rare("images that are older than a checkpoint")
+        why = f"the images of step {restore.step} are older than the checkpoint of step {durable}"
+        return RestoreVerdict(None, {}, -1, (), why)
+    return restore
+
+
+# --- what all begin from -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SourceVerdict:
+    """What all ranks begin from if they come anew. None: a survivor has to hand over first."""
+
+    start: Restart | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceCheck:
+    """Whether what all ranks were to begin from is still there."""
+
+    is_there: bool
+    reason: str
+
+
+def check_source(facts: SourceFacts) -> SourceCheck:
+    """Say whether what all ranks were to begin from is there.
+
+    It is not if the donor died before it had handed over, or if the node that held it is lost.
+    """
+    start, newest = facts.begin_from, facts.checkpoint
+    if facts.sharded and start.private == "slot" and facts.images_lost:
+        rare("what all began from is lost with a node")
+        return SourceCheck(False, "the images that all began from are lost with a node")
+    if start.step < newest.step:
+        return SourceCheck(False, f"by now there is a checkpoint of step {newest.step}")
+    if start.checkpoint not in ("", newest.folder):
+        return SourceCheck(False, "the checkpoint that all began from was refused since")
+    # A node that comes back may have found an older transfer image.
+    there = -1 if facts.transfer is None else facts.transfer.step
+    if start.replicated == "transfer" and start.step != there:
+        return SourceCheck(False, "the transfer image of that step is not there")
+    return SourceCheck(True, "what all began from is still there")
+
+
+def decide_source(
+    *, facts: SourceFacts, restore: RestoreVerdict, way: str, finished: bool, step: int, at_step: int
+) -> SourceVerdict:
+    """Decide what all ranks begin from if they come anew.
+
+    step      the newest step that was committed
+    at_step   interruptions at the place of the newest one: the source itself may be what fails
+    """
+    newest = facts.checkpoint.restart()
+    if way == "plain":
+        return SourceVerdict(newest, "a script without outlast calls begins from its beginning")
+    from_nothing = restore.step is None
+    there = check_source(facts).is_there
+    if there and from_nothing and facts.begin_from.step == step and at_step < limits.REPEATS_PER_STEP_COUNT:
+        rare("all begin again from what they began from")
+        return SourceVerdict(facts.begin_from, "nobody has got further than where all began")
+    if facts.sharded:
+        if restore.step is None:
+            return SourceVerdict(newest, restore.reason)
+        return SourceVerdict(Restart(restore.step, "none", "slot"), restore.reason)
+    transfer = facts.transfer
+    if (finished or from_nothing) and transfer is not None and transfer.step == step:
+        rare("all begin from a transfer image whose donor is gone")
+        return SourceVerdict(Restart(step, "transfer", "slot"), "the transfer image of the newest step lies sealed")
+    if from_nothing:
+        return SourceVerdict(newest, restore.reason)
+    return SourceVerdict(None, "a survivor hands its state over")
+
+
+# --- what one rank begins from -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SlotFacts:
+    """What is known of the slots in which one rank seals its private state.
+
+    lies_sealed   they hold the step in question
+    has_images    they were not lost with their node
+    lacks         their last holder is gone, and they are known not to hold the step
+    """
+
+    lies_sealed: bool
+    has_images: bool
+    lacks: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OwnState:
+    """Where a rank reads its private state: `private` and `checkpoint` of its plan."""
+
+    private: str
+    checkpoint: str
+    reason: str
+
+
+def decide_own_state(
+    *, slots: SlotFacts, step: int, sharded: bool, folder: str, checkpoint: Checkpoint, verified: str
+) -> OwnState:
+    """Decide where a rank finds its private state of `step`, if it is to read it.
+
+    folder     of the checkpoint that the plan names already, or ""
+    verified   the folder that was read as a whole last: no other checkpoint is trusted
+    """
+    if not sharded and not slots.lies_sealed:
+        if step == 0:
+            rare("a rank that nobody has begun")
+            return OwnState("none", folder, "the state before the first step is what the script makes")
+        if (checkpoint.step, checkpoint.folder) == (step, verified):
+            rare("a rank that has sealed nothing since all began from a checkpoint")
+            return OwnState("checkpoint", verified, "the rank has sealed nothing since the checkpoint")
+    if not slots.has_images:
+        rare("a rank's private state is lost with its node")
+        return OwnState("none", folder, "the rank's images are lost with their node")
+    if not sharded and slots.lacks:
+        # All began anew from an older step, and then a node came back with what they start from now.
+        rare("a rank's private state is of another step")
+        return OwnState("none", folder, "the rank's slots hold another step")
+    return OwnState("slot", folder, "the rank's slots hold the step")
+
+
+# --- the rung ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Quiesced:
+    """The picture once everybody stands still.
+
+    lost          ranks whose process is gone, in the order in which spares are offered for them
+    raised        ranks that live and raised in user code
+    drained       ranks of a node that is being drained
+    mode          the dearest recovery mode of the members
+    attached      a process lives whose state is known to run.steps
+    finished      a member is past the last step
+    links_cut     nodes cannot reach each other
+    committed     the newest step committed; `reached`: the newest executed since the newest plan
+    """
+
+    world_size: int
+    lost: tuple[int, ...]
+    raised: frozenset[int]
+    drained: frozenset[int]
+    mode: str
+    attached: bool
+    finished: bool
+    restore: RestoreVerdict
+    start: Restart | None
+    links_cut: bool
+    committed: int
+    reached: int
+    error: str
+    trained: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DrainVerdict:
+    """The ranks of a drained node that are given up now, and why these."""
+
+    ranks: tuple[int, ...]
+    reason: str
+
+
+def decide_drain(*, seen: Quiesced, fits_elsewhere: bool) -> DrainVerdict:
+    """Decide whether live ranks are given up for their node's sake.
+
+    They are if nothing else has happened and if somebody elsewhere holds all that is to be gone on
+    from. Otherwise the drain is called off, and is tried again later.
+    """
+    if not seen.drained:
+        return DrainVerdict((), "no node is drained")
+    why_not = (
+        "a rank is lost" if seen.lost
+        else "a rank raised" if seen.raised
+        else "a rank is past the last step" if seen.finished
+        else "only ranks of the node hold the step" if seen.drained.issuperset(seen.restore.settle)
+        else "the other nodes have too little room" if not fits_elsewhere
+        else ""
+    )  # fmt: skip
+    if why_not:
+        rare("a drain is called off")
+        return DrainVerdict((), f"the drain is called off: {why_not}")
+    return DrainVerdict(tuple(sorted(seen.drained)), "the ranks of the drained node move away")
+
+
+def decide_recovery(
+    *, seen: Quiesced, moving: Sequence[int], chosen: RecoveryVerdict | None, spares: Sequence[int],
+    parked: Collection[int], budgets: Budgets,
+) -> RecoveryVerdict:  # fmt: skip
+    """Decide the rung. One that was chosen already is kept, and extended to those lost since.
+
+    moving   ranks that `decide_drain` gives up
+    chosen   the verdict that waited for the ranks that it gave up to die
+    spares   for each rank to be replaced, the parked worker that may take it, or -1
+    parked   all workers that can take a rank now
+    """
+    lost = seen.lost
+    if chosen is not None and len(lost) < seen.world_size:
+        return _extended(chosen, lost, parked)
+    mode, restore, start = seen.mode, seen.restore, seen.start
+    # "respawn" is the mode of any script that is not at run.steps yet.
+    unattached = mode == "respawn" and not seen.attached
+    nobody = seen.finished or unattached or (restore.step is None and mode == "in_place")
+    stands = mode == "plain" or not nobody
+    if not stands:
+        rare("nobody stands in a step with the state of it")
+    handed_over = start is not None and start.replicated == "transfer"
+    to_blame = not seen.drained.issuperset(lost) if seen.drained else not seen.links_cut or bool(lost)
+    situation = Situation(
+        lost=(*lost, *moving), raised=tuple(sorted(seen.raised - set(lost))),
+        way=mode if stands else "respawn", state=restore.step is not None or handed_over,
+        committed=seen.committed, reached=seen.reached, error=seen.error, trained=seen.trained,
+        stands=stands, free=not seen.raised and not to_blame,
+    )  # fmt: skip
+    return decide_rung(situation=situation, spares=spares, budgets=budgets, world_size=seen.world_size)
+
+
+def _extended(
+    chosen: RecoveryVerdict, lost: tuple[int, ...], parked: Collection[int]
+) -> RecoveryVerdict:
+    """Extend a rung to ranks lost since; a spare that is not parked any more is not taken."""
+    if set(lost) - set(chosen.replace):
+        rare("another rank is lost once the rung is chosen")
+    sources = {rank: worker if worker in parked else -1 for rank, worker in chosen.replace.items()}
+    return replacing(dict.fromkeys(lost, -1) | sources, way=chosen.survivors)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a recovery costs: steps executed again, and committed steps that are not any more."""
+
+    step: int
+    repeated: int
+    lost: int
+
+
+def work_out_cost(
+    *, restore: RestoreVerdict, start: Restart | None, sharded: bool, committed: int, executed: int,
+    booked_before: int,
+) -> Cost:  # fmt: skip
+    """Work out what it costs to go back to the restore point.
+
+    booked_before   repeated steps that earlier open interruptions are booked with, where this one
+                    came before any step was executed again
+    """
+    if restore.step is not None and not sharded:
+        forward = "forward" in restore.settle.values()
+        cut = restore.begun and not restore.over and not forward
+        step, again = restore.step, max(0, int(cut) - booked_before)
+    else:
+        assert start is not None
+        step, again = start.step, max(0, executed - start.step)
+    return Cost(step, again, max(0, committed - step))
+

@@ -1,0 +1,118 @@
+"""How faults show themselves while their process lives: hangs, exceptions, broken collectives, a lost store.
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+from outlast.engine.coordinator.members import Member
+from outlast.engine.coordinator.orders import event
+from outlast.engine.coordinator.regroup import Regroup
+from outlast.engine.coordinator.run_parts import Run
+from outlast.engine.coordinator.stages import IN_A_GENERATION, Stage
+from outlast.engine.coordinator.stop import StopRequest
+from outlast.engine.protocol.outputs import Output
+from outlast.engine.rare import rare
+from outlast.model import limits
+from outlast.model.messages import IMAGE, STORE, Broke, StoreLost, WorkerHung
+from outlast.model.terms import Mechanism
+
+
+class FaultReports:
+    """Take in what workers and agents say of faults. It has no state of its own."""
+
+    def __init__(self, run: Run, stop: StopRequest, regroup: Regroup) -> None:
+        self.run = run
+        self.stop = stop
+        self.regroup = regroup
+
+    def on_hung(self, now_s: float, member: Member, message: WorkerHung) -> list[Output]:
+        """A process makes no progress: it is killed."""
+        if member.condemned or member.dead:
+            rare("hung, and condemned already")
+            return []
+        if self.stop.by_signal:
+            rare("one does not end whose peers were sent SIGTERM")
+            return []
+        member.condemned = True
+        if member.rank < 0:
+            rare("a spare hangs")
+            return self.run.kill(now_s, [member], message.reason)
+        kind = Mechanism.HANG
+        out = self.regroup.fault(now_s, member, kind, message.last_s, "", "", message.reason)
+        return [*out, *self.run.kill(now_s, [member], message.reason)]
+
+    def on_broke(self, now_s: float, member: Member, message: Broke) -> list[Output]:
+        """A worker says that its step is broken: it raised, its image is corrupt, or a collective failed."""
+        run = self.run
+        stale = message.generation != run.course.generation
+        if stale or member.rank < 0 or member.condemned:
+            rare("broke in a generation that is over, or condemned")
+            return []
+        if self.stop.by_signal:
+            rare("one breaks whose peers were sent SIGTERM")
+            return []
+        member.collateral = message.mechanism == "collective"
+        if message.unreached:
+            self.note_links(now_s, member, message)
+        rank, at_s, error = member.rank, message.at_s, message.error
+        if message.mechanism == "exception":
+            member.raised = (error, message.traceback)
+            run.faults.note_raised(rank, member.raised)
+            kind, why = Mechanism.EXCEPTION, f"rank {rank} raised"
+            return self.regroup.fault(now_s, member, kind, at_s, *member.raised, why)
+        if message.mechanism == "corrupt":
+            why = f"rank {rank}'s image is corrupt: it was refused"
+            return self.regroup.fault(now_s, member, Mechanism.CORRUPT, at_s, error, "", why)
+        return self._on_collective_failed(now_s, member, error)
+
+    def _on_collective_failed(self, now_s: float, member: Member, error: str) -> list[Output]:
+        """A collective failed under `member`, which is collateral of some other fault."""
+        run = self.run
+        if not run.course.is_in(*IN_A_GENERATION):
+            return run.records()  # collateral of what is being dealt with
+        if run.links and run.interruptions.open:
+            rare("a generation fails for a link that is known to be cut")
+            # It is the same interruption that goes on.
+            return [*run.records(), *self.regroup.gather(now_s, limits.VICTIM_WAIT_S)]
+        rare("a victim speaks before the culprit is known")
+        kind, why = Mechanism.LOST_CONTACT, f"rank {member.rank}'s collective failed"
+        out = self.regroup.fault(now_s, member, kind, None, error, "", why)
+        if run.store.lost_in == run.course.generation:
+            run.interruptions.excuse(reason=run.store.lost_reason)
+        if run.links:
+            run.interruptions.excuse(reason=run.links.reason)
+        return [*out, *run.records()]
+
+    def note_links(self, now_s: float, member: Member, message: Broke) -> None:
+        """A worker names what it could not reach: a link is cut, and no rank is to blame."""
+        run = self.run
+        homes = {self._home_of(one) for one in message.unreached}
+        others = [home for home in sorted(homes) if home in run.nodes and home != member.home]
+        if others and member.home in run.nodes:
+            rare("nodes that cannot reach each other")
+            run.links.cut(member.home, others, generation=message.generation, now_s=now_s)
+            run.interruptions.excuse(reason=run.links.reason)
+
+    def _home_of(self, unreached: int) -> str:
+        """Return the node of what could not be reached: the store, the transfer image, or a rank."""
+        run = self.run
+        if unreached == STORE:
+            return run.store.home
+        if unreached == IMAGE:
+            return run.sources.transfer_home()
+        return run.roster.homes.get(unreached, "")
+
+    def on_store_lost(self, now_s: float, message: StoreLost) -> list[Output]:
+        """The store is lost, and another one is ordered.
+
+        Whoever builds a group just now fails for it, and may say so before this is known.
+        """
+        run = self.run
+        if not run.course.is_in(Stage.TRAINING):
+            rare("the store is lost while a generation is built")
+        run.store.lose(run.course.generation, message.reason)
+        if run.course.is_in(Stage.GATHERING, Stage.LEAVING):
+            run.interruptions.excuse(reason=run.store.lost_reason)
+        noted = [*run.records(), event(now_s, "store_lost", {"reason": message.reason})]
+        return [*noted, *run.order_store(now_s, message.reason)]

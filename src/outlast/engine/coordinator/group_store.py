@@ -1,0 +1,63 @@
+"""The store that process groups are built with: who hosts it, and which order it belongs to.
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+from outlast.engine.coordinator.node_membership import NodeMembership
+from outlast.engine.protocol.outputs import Output, Record, ToAgent
+from outlast.model.messages import StartStore, StoreUp
+from outlast.model.records import Event
+
+
+class GroupStore:
+    """The rendezvous store of a run. Orders are numbered, so that news of an old store are known as such.
+
+    `address` is None from the order until the store's host has said where it listens, and again
+    once the store is lost.
+    """
+
+    def __init__(self) -> None:
+        self.address: tuple[str, int] | None = None
+        self.home = ""  # the node that hosts it
+        self.orders = 0
+        self.lost_in = -1  # the generation in which a store was lost last
+        self.lost_reason = ""
+
+    def order(
+        self, now_s: float, reason: str, *, nodes: NodeMembership, avoided: frozenset[str]
+    ) -> list[Output]:
+        """Order a store on the first node, one that is `avoided` only where there is no other.
+
+        The order is written down first: to a coordinator that comes after this one, stores of lower
+        numbers mean nothing.
+        """
+        self.orders += 1
+        self.home = nodes.first(avoided)
+        noted: list[Output] = []
+        if not nodes.local:
+            said = {"number": self.orders, "node": self.home}
+            noted.append(Record(Event(now_s, 0.0, "store", said), at_once=True))
+        return [*noted, ToAgent(StartStore(reason, self.orders), self.home)]
+
+    def is_up(self, message: StoreUp) -> None:
+        """The newest store listens."""
+        self.address = (message.host, message.port)
+
+    def forget(self) -> None:
+        """The store is not used any more; the next one has to be ordered."""
+        self.address = None
+
+    def lose(self, generation: int, reason: str) -> None:
+        """The store is lost while the run is in `generation`."""
+        self.address, self.lost_in = None, generation
+        self.lost_reason = f"the store that groups are built with was lost: {reason}"
+
+    def recover(self, orders: int) -> None:
+        """Remember how many orders the coordinator before this one had given."""
+        self.orders = orders
+
+    def found(self, store: StoreUp, node: str) -> None:
+        """A node that enrols with a new coordinator hosts this store."""
+        self.address, self.orders, self.home = (store.host, store.port), store.number, node

@@ -1,0 +1,377 @@
+"""The coordinator: it hands each message and each timer to the part whose business that is.
+
+    STARTING ──all joined──> TRAINING ──fault──> GATHERING ──a few ms──> LEAVING ──all quiesced──┐
+        ^                        ^                                                               │
+        │                        └────all joined──── MOVING <──in place, re-enter, spare, fork───┤
+        └─── CLEARING <── HANDOVER (a donor writes the transfer image) <──restart────────────────┘
+    any ──stop asked, verdict, all done──> STOPPING ──> ENDED
+
+A fault in MOVING or STARTING leads to GATHERING again, with the next generation. In CLEARING all are
+killed, and their deaths confirmed. Nothing here waits: a deadline is a timer, and each has an answer
+that needs nobody's help (kill, and count as dead).
+
+Sans-IO: every method takes `now_s` (the coordinator's monotonic clock) and returns outputs.
+"""
+
+from __future__ import annotations
+
+from outlast.engine.budget import Budgets
+from outlast.engine.coordinator import checkpoints
+from outlast.engine.coordinator.cut_links import CutLinks
+from outlast.engine.coordinator.fault_reports import FaultReports
+from outlast.engine.coordinator.hang_inquiry import HangInquiry
+from outlast.engine.coordinator.interruptions import InterruptionLog
+from outlast.engine.coordinator.members import Roster
+from outlast.engine.coordinator.node_changes import NodeChanges
+from outlast.engine.coordinator.node_membership import NodeMembership
+from outlast.engine.coordinator.options import CoordinatorOptions
+from outlast.engine.coordinator.orders import event
+from outlast.engine.coordinator.plans import Plans
+from outlast.engine.coordinator.policy_actions import PolicyActions
+from outlast.engine.coordinator.process_exit import ProcessExits
+from outlast.engine.coordinator.regroup import Regroup
+from outlast.engine.coordinator.run_parts import Run
+from outlast.engine.coordinator.script_words import ScriptWords
+from outlast.engine.coordinator.spares import SparePool
+from outlast.engine.coordinator.stages import Stage, Timer
+from outlast.engine.coordinator.stop import StopRequest
+from outlast.engine.coordinator.takeover import RecoveredState, Takeover
+from outlast.engine.exhaustive import assert_never
+from outlast.engine.protocol.outputs import End, Output
+from outlast.engine.rare import rare
+from outlast.model.messages import (
+    Broke,
+    Checkpointed,
+    Committed,
+    Donated,
+    Enrol,
+    Finished,
+    FromAgent,
+    FromWorker,
+    FromWorkers,
+    Hello,
+    Inventory,
+    Joined,
+    Parked,
+    Pong,
+    Progress,
+    Refused,
+    Registered,
+    Standings,
+    StoreLost,
+    StoreUp,
+    Underway,
+    Warned,
+    WorkerExited,
+    WorkerFailedToStart,
+    WorkerHung,
+    WorkerStarted,
+    ZygoteLost,
+)
+from outlast.model.verdict import Verdict
+
+OfWorker = FromWorker | WorkerStarted | WorkerHung | WorkerFailedToStart  # names one worker, at least
+
+
+class Coordinator:
+    """Lead one run: decide who is in, what is done about a fault, which generation comes next.
+
+    Make one for each run, call `start` once, then hand in whatever happens, and carry out the
+    outputs of each call in their order before the next call:
+
+        coordinator = Coordinator(options=CoordinatorOptions(world_size=4, start=Restart()))
+        carry_out(coordinator.start(now_s=clock.now_s()))
+        carry_out(coordinator.on_message(Hello(worker=1, pid=77), now_s=clock.now_s()))
+        carry_out(coordinator.on_timer(now_s=clock.now_s(), name="move"))  # of a SetTimer, when due
+
+    The other calls are `on_verdict` (an interruption was diagnosed), `ask_stop`, and the answers to
+    outputs: `on_manifest` to a Manifest, `on_checkpoint_found` to a FindCheckpoint. The output `End`
+    is the last. Where there are several nodes, `CoordinatorSessions` (engine/cluster/) stands
+    between the driver and the coordinator, and calls `node_joined` and `node_lost` as well; a
+    coordinator after another one that died begins with `remember` and `rebuild`.
+
+    How it is made. `run` holds the parts that know something: each owns its fields, and changes
+    them by its own methods only. The others carry out a piece of the story with these parts:
+
+        regroup      from a fault to the decision, and the return to training (regroup.py); it
+                     has the plans (plans.py: processes that train again) and the stop (stop.py)
+        _exits       processes that end               _reports    faults that are said
+        _inquiry     who hangs, of several nodes      _words      what workers say of themselves
+        _changes     nodes that come and go           _spares     processes that stand ready
+        policy       what a verdict leads to          _takeover   after another coordinator
+
+    What it does not promise. It trusts its driver: outputs that are not carried out, or not in
+    order, leave a run that waits. It trusts what agents say of the dead. It does not survive its
+    own death: what it knows then is in the ledger and with the agents, for the next one.
+    """
+
+    def __init__(self, *, options: CoordinatorOptions) -> None:
+        run = self.run = Run.begin(options)
+        stop = StopRequest(run)
+        plans = Plans(run)
+        self.regroup = Regroup(run, stop, plans)
+        self._words = ScriptWords(run, plans)
+        self._spares = SparePool(run)
+        self._exits = ProcessExits(run, stop, self.regroup, self._spares)
+        self._reports = FaultReports(run, stop, self.regroup)
+        self._inquiry = HangInquiry(run, self._reports)
+        self.policy = PolicyActions(run, stop, self.regroup)
+        self._changes = NodeChanges(run, stop, self.regroup, self._exits, self._reports)
+        self._takeover = Takeover(
+            run, stop, self.regroup, self._exits, self._reports, self._changes, self.policy
+        )
+
+    # --- what drivers look at ------------------------------------------------------------------
+
+    @property
+    def stage(self) -> Stage:
+        """What the run is doing now."""
+        return self.run.course.stage
+
+    @property
+    def generation(self) -> int:
+        """The number of the present membership."""
+        return self.run.course.generation
+
+    @property
+    def step(self) -> int:
+        """The newest step that is known to be committed."""
+        return self.run.progress.step
+
+    @property
+    def roster(self) -> Roster:
+        """Who holds which rank, and who is a spare."""
+        return self.run.roster
+
+    @property
+    def nodes(self) -> NodeMembership:
+        """The nodes that are in."""
+        return self.run.nodes
+
+    @property
+    def links(self) -> CutLinks:
+        """The nodes that cannot reach each other."""
+        return self.run.links
+
+    @property
+    def interruptions(self) -> InterruptionLog:
+        """The interruptions that are open, and what is known of all."""
+        return self.run.interruptions
+
+    @property
+    def budgets(self) -> Budgets:
+        """What may still fail before the run is ended."""
+        return self.run.faults.budgets
+
+    @property
+    def runs_plain(self) -> bool:
+        """Return True while all processes of a script without an outlast call are at work.
+
+        Of such a run nothing more is known.
+        """
+        members = self.roster.members()
+        plain = self.stage is Stage.STARTING and not self.roster.outlast
+        return plain and bool(members) and all(m.running for m in members)
+
+    @property
+    def departs_soon(self) -> bool:
+        """Return True if the policy takes a node out with the next step, or sooner."""
+        return self.policy.departs_soon
+
+    # --- the driver's calls --------------------------------------------------------------------
+
+    def start(self, *, now_s: float) -> list[Output]:
+        """Begin the run."""
+        return self._changes.start(now_s)
+
+    def ask_stop(self, *, now_s: float, reason: str, exit_code: int) -> list[Output]:
+        """A signal or a person asks the run to stop; see `StopRequest.ask`."""
+        return self.regroup.stop.ask(now_s=now_s, reason=reason, exit_code=exit_code)
+
+    def on_verdict(self, *, now_s: float, interruption: int, verdict: Verdict) -> list[Output]:
+        """An interruption was diagnosed: the policy says what is done about it."""
+        return self.policy.on_verdict(now_s=now_s, interruption=interruption, verdict=verdict)
+
+    def on_manifest(self, *, now_s: float, step: int, folder: str, error: str) -> list[Output]:
+        """The manifest of a checkpoint was written, or could not be."""
+        return checkpoints.on_manifest(self.run, now_s, step=step, folder=folder, error=error)
+
+    def on_checkpoint_found(
+        self, *, now_s: float, step: int, folder: str, refused: tuple[str, ...]
+    ) -> list[Output]:
+        """The checkpoints were read; see `Plans.on_checkpoint_found`."""
+        return self.regroup.plans.on_checkpoint_found(
+            now_s=now_s, step=step, folder=folder, refused=refused
+        )
+
+    def on_timer(self, *, now_s: float, name: str) -> list[Output]:
+        """The timer `name` that was set is due."""
+        timer = Timer(name)
+        match timer:
+            case Timer.GATHER:
+                return self.regroup.on_gather_timer(now_s)
+            case Timer.LEAVE:
+                return self.regroup.on_leave_timer(now_s)
+            case Timer.MOVE:
+                return self.regroup.on_move_timer(now_s)
+            case Timer.HANDOVER:
+                return self.regroup.on_handover_timer(now_s)
+            case Timer.LINKS:
+                return self.regroup.on_links_timer(now_s)
+            case Timer.KILL:
+                return self.regroup.stop.on_unkillable(now_s)
+            case Timer.STOP:
+                return self.regroup.stop.when_due(now_s)
+            case Timer.HEARING:
+                return self._inquiry.judge(now_s)
+            case Timer.NODES:
+                return self._changes.on_timer(now_s)
+            case Timer.SPARES:
+                return self._spares.refill(now_s)
+            case Timer.POLICY:
+                return self.policy.on_timer(now_s)
+            case Timer.REBUILD:
+                return [*self._takeover.on_timer(now_s), *self._catch_up(now_s)]
+            case _:
+                return assert_never(timer)
+
+    # --- messages ------------------------------------------------------------------------------
+
+    def on_message(
+        self, message: FromWorker | FromAgent | FromWorkers, *, now_s: float, node: str = ""
+    ) -> list[Output]:
+        """Take in a message. `node`: whose agent says it, or hands it on."""
+        if self.stage is Stage.ENDED:
+            return []
+        if self.stage is Stage.REBUILDING:
+            self._takeover.keep_for_later(message, node)
+            return []
+        match message:
+            case FromWorkers():
+                return self._from_workers(now_s, message.workers, message.message)
+            case WorkerExited():
+                return self._exits.on_exit(now_s, message)
+            case WorkerFailedToStart():
+                return self._from_workers(now_s, (message.worker,), message)
+            case Progress():
+                return self._on_progress(now_s, message, node)
+            case StoreUp() | StoreLost():
+                return self._on_store(now_s, message)
+            case Standings():
+                return self._inquiry.on_standings(now_s, node, message)
+            case ZygoteLost():
+                return [event(now_s, "zygote_lost", {"reason": message.reason})]
+            case _:
+                return self._from_workers(now_s, (message.worker,), message)
+
+    def _on_progress(self, now_s: float, message: Progress, node: str) -> list[Output]:
+        """An agent says how far its ranks have come. With a new step, a node may be left."""
+        run, roster = self.run, self.roster
+        training = self.stage is Stage.TRAINING
+        homes = {member.home for member in roster.members()} if training and roster.sharded else None
+        run.progress.note_report(message, node, sharded=roster.sharded, training_on=homes)
+        roster.script.learn_step(message.step_s)
+        return self.policy.look_at_departures(now_s, changed=False)
+
+    def _on_store(self, now_s: float, message: StoreUp | StoreLost) -> list[Output]:
+        if message.number != self.run.store.orders:
+            rare("news of a store that another one takes the place of")
+            return []
+        if isinstance(message, StoreUp):
+            return self.regroup.plans.on_store_up(message)
+        return self._reports.on_store_lost(now_s, message)
+
+    def _from_workers(
+        self, now_s: float, workers: tuple[int, ...], message: OfWorker
+    ) -> list[Output]:
+        """Take in what workers of one node say. Only some words are said by several at once."""
+        members = self.roster.those(workers)
+        if len(members) < len(workers):
+            rare("one that was given up says something")
+        if not members:
+            return []
+        match message:
+            case Hello():
+                return self._words.on_hello(now_s, members)
+            case Registered():
+                return self._words.on_registered(now_s, members, message)
+            case Underway():
+                return self._words.on_underway(members, message)
+            case Inventory():
+                return self.regroup.on_inventory(now_s, members, message)
+            case Joined():
+                return self.regroup.on_joined(now_s, members, message)
+            case Committed():
+                return self.regroup.on_committed(now_s, members, message)
+            case Finished():
+                return self.regroup.on_finished(now_s, members, message)
+            case Donated():
+                return self.regroup.plans.on_donated(now_s, message, members[0])
+            case Parked():
+                return self._spares.on_parked(members[0])
+            case Broke():
+                return self._reports.on_broke(now_s, members[0], message)
+            case WorkerHung():
+                return self._reports.on_hung(now_s, members[0], message)
+            case WorkerStarted():
+                return self._words.on_started(now_s, members[0], message)
+            case WorkerFailedToStart():
+                return self._exits.on_failed_to_start(now_s, message)
+            case Checkpointed():
+                return checkpoints.on_shard(self.run, now_s, message)
+            case Refused():
+                return self.regroup.stop.kill_all(now_s, End(message.exit_code, "failed", message.error, ""))
+            case Warned():
+                return self._words.warn(now_s, message.text)
+            case Pong():
+                return []  # answered to the agent, nothing for us
+            case _:
+                return assert_never(message)
+
+    # --- several nodes -------------------------------------------------------------------------
+
+    def node_joined(self, *, now_s: float, enrol: Enrol, by_s: float) -> list[Output]:
+        """A node has enrolled. It houses nothing, or what it houses is adopted.
+
+        by_s   from its clock to the coordinator's
+        """
+        if self.stage is Stage.REBUILDING:
+            out = self._takeover.node_joined(now_s, enrol, by_s)
+            waits = self.run.course.is_in(Stage.REBUILDING)
+            return out if waits else [*out, *self._catch_up(now_s)]
+        out = self._changes.joined(now_s, enrol)
+        return [*out, *self.policy.look_at_departures(now_s)]
+
+    def node_lost(
+        self, *, now_s: float, node: str, reason: str, returns: bool = False
+    ) -> list[Output]:
+        """A node is counted out. `returns`: it has begun anew, and is about to be in again."""
+        if self.stage is Stage.REBUILDING:
+            self._takeover.node_lost(now_s, node, reason)
+        return self._changes.lost(now_s, node, reason, returns=returns)
+
+    def images_of(self, node: str) -> tuple[int, ...]:
+        """Return the ranks whose images on `node` count, because they lived there last."""
+        return self._changes.images_of(node)
+
+    # --- after another coordinator -------------------------------------------------------------
+
+    def remember(self, state: RecoveredState) -> None:
+        """Take in what the ledger says, before `rebuild`."""
+        self._takeover.recover(state)
+
+    def rebuild(self, *, now_s: float, nodes: tuple[str, ...], patience_s: float) -> list[Output]:
+        """Begin as the next coordinator; see `Takeover.begin`."""
+        return self._takeover.begin(now_s, nodes=nodes, patience_s=patience_s)
+
+    def adopts(self, node: str) -> bool:
+        """Return True while what `node` houses belongs to the run."""
+        return self._takeover.adopts(node)
+
+    def _catch_up(self, now_s: float) -> list[Output]:
+        """Take in what was said while the picture was built."""
+        kept = self._takeover.take_kept()
+        return [
+            output for message, node in kept
+            for output in self.on_message(message, now_s=now_s, node=node)
+        ]  # fmt: skip

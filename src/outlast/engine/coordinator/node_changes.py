@@ -1,0 +1,167 @@
+"""Nodes that come and go, and what the run does then: begin, go on, or wait for another one.
+
+A node is lost when its lease is void: its processes are dead by then, or run no code any more, and
+what lay in its memory is gone. This module is pure.
+"""
+
+from __future__ import annotations
+
+from outlast.engine.coordinator.fault_reports import FaultReports
+from outlast.engine.coordinator.orders import event
+from outlast.engine.coordinator.process_exit import ProcessExits
+from outlast.engine.coordinator.regroup import Regroup
+from outlast.engine.coordinator.restore_sources import Transfer
+from outlast.engine.coordinator.run_parts import Run
+from outlast.engine.coordinator.stages import Stage, Timer, cancel, set_timer
+from outlast.engine.coordinator.stop import StopRequest
+from outlast.engine.protocol.outputs import End, Output, Tell
+from outlast.engine.rare import rare
+from outlast.model import limits
+from outlast.model.messages import Enrol, StoreLost
+
+
+class NodeChanges:
+    """Take in nodes and let go of them. Who is in is kept by `run.nodes`."""
+
+    def __init__(
+        self, run: Run, stop: StopRequest, regroup: Regroup, exits: ProcessExits,
+        reports: FaultReports,
+    ) -> None:  # fmt: skip
+        self.run = run
+        self.stop = stop
+        self.regroup = regroup
+        self.exits = exits
+        self.reports = reports
+
+    # --- the beginning -------------------------------------------------------------------------
+
+    def start(self, now_s: float) -> list[Output]:
+        """Begin the run: at once on one node, else when enough nodes have enrolled."""
+        if self.run.nodes.local:
+            return self._launch(now_s)
+        self.run.course.enter(Stage.ENROLLING)
+        return [set_timer(Timer.NODES, now_s + limits.ENROL_WAIT_S)]
+
+    def begin(self, now_s: float) -> list[Output]:
+        """Start all ranks on the nodes that are in, if these have room."""
+        if self.run.short_of_places():
+            rare("the nodes that are there have too little room")
+            return [set_timer(Timer.NODES, now_s + limits.NODE_WAIT_S)]
+        return [cancel(Timer.NODES), *self._launch(now_s)]
+
+    def begin_if_all_are_in(self, now_s: float) -> list[Output] | None:
+        """Begin the run if as many nodes are in as are waited for; None: they are not."""
+        enough = len(self.run.nodes) >= self.run.options.nodes
+        return self.begin(now_s) if enough else None
+
+    def _launch(self, now_s: float) -> list[Output]:
+        store = self.run.order_store(now_s, "the run starts")
+        return [*store, *self.regroup.plans.launch_all(now_s)]
+
+    # --- a node comes --------------------------------------------------------------------------
+
+    def joined(self, now_s: float, enrol: Enrol) -> list[Output]:
+        """A node comes that houses nothing but what had been sealed there."""
+        self.run.nodes.join(enrol.node, enrol.capacity)
+        self.find_images(enrol)
+        if self.run.course.is_in(Stage.ENROLLING):
+            return self.begin_if_all_are_in(now_s) or []
+        return self._room_again(now_s)
+
+    def find_images(self, enrol: Enrol) -> None:
+        """Take in what an agent found sealed on its node, and what it knows of the script."""
+        run, roster = self.run, self.run.roster
+        remains = roster.remains
+        roster.script.learn(outlast=bool(enrol.script), sharded=enrol.script == "sharded")
+        for images in enrol.images:
+            remains.note_done(images.rank, images.committed)
+            run.note_of_rank(images.committed, images.committed)
+            lived_here = remains.homes.get(images.rank) == enrol.node
+            if images.steps and lived_here and not remains.has_images(images.rank):
+                rare("a node comes back with what its ranks had sealed")
+                remains.find_images(images.rank, images.steps)
+        if enrol.transfer:
+            generation, step = enrol.transfer
+            run.sources.find_transfer(Transfer(generation, step, enrol.node))
+
+    def _room_again(self, now_s: float) -> list[Output]:
+        """A node has come: what waited for one goes on."""
+        run, plans = self.run, self.regroup.plans
+        out: list[Output] = []
+        if run.store.address is None and run.store.home not in run.nodes:
+            rare("the first node after none was left")
+            out += run.order_store(now_s, "no node was left to host the store")
+        if run.course.is_in(Stage.CLEARING):
+            start = plans.source(plans.restore(), finished=True).start
+            if start is not None and start.step > run.sources.begin_from.step:
+                rare("a node comes back with more than all were to begin from")
+                run.sources.choose(start)
+        return [*out, *self._look_again(now_s)]
+
+    def _look_again(self, now_s: float) -> list[Output]:
+        """Go on if what the run waits for is there now."""
+        match self.run.course.stage:
+            case Stage.LEAVING:
+                return self.regroup.check_quiesced(now_s)
+            case Stage.CLEARING:
+                return self.regroup.plans.when_cleared(now_s)
+            case Stage.STOPPING:
+                return self.stop.when_stopped()
+            case _:
+                return []
+
+    # --- a node goes ---------------------------------------------------------------------------
+
+    def lost(self, now_s: float, node: str, reason: str, *, returns: bool) -> list[Output]:
+        """A node is lost, and each of its ranks with it, in one event.
+
+        returns   it is about to be in again, or to be lost once more
+        """
+        run, nodes = self.run, self.run.nodes
+        if node in nodes.returning:
+            rare("a node that was about to return does not")
+            nodes.does_not_return(node)
+            return self._room_again(now_s)
+        if node not in nodes:
+            return []
+        nodes.lose(node, returns=returns)
+        run.links.lose(node)
+        said = {"node": node, "reason": reason}
+        out: list[Output] = [event(now_s, "node_lost", said), Tell(reason)]
+        run.sources.lose_node(node)
+        if run.store.home == node and not nodes.local:
+            out += self.reports.on_store_lost(now_s, StoreLost(reason, run.store.orders))
+        run.faults.begin_node_loss()
+        roster = run.roster
+        for member in (*roster.live(), *roster.spares(), *roster.orphans.values()):
+            if member.home == node:
+                if member.rank >= 0:
+                    # As far as is known: its own word is gone with it.
+                    roster.remains.note_done(member.rank, run.progress.executed)
+                out += self.exits.on_lost_with_node(now_s, member, reason)
+        roster.remains.lose_images(node)
+        run.faults.end_node_loss()
+        return [*out, *self._look_again(now_s)]
+
+    def on_timer(self, now_s: float) -> list[Output]:
+        """No node has come for so long: begin with those that are there, or end the run."""
+        run = self.run
+        enrolling = run.course.is_in(Stage.ENROLLING)
+        if enrolling and not run.short_of_places():
+            rare("fewer nodes than were asked for")
+            return self.begin(now_s)
+        waits = run.course.is_in(Stage.ENROLLING, Stage.LEAVING, Stage.CLEARING)
+        if waits and run.short_of_places():
+            rare("no node came in time")
+            waited_s = limits.ENROL_WAIT_S if enrolling else limits.NODE_WAIT_S
+            why = f"no node with room for ranks {run.placeless()} in {waited_s:g} s"
+            return self.stop.kill_all(now_s, End(1, "failed", why, ""))
+        return []
+
+    def images_of(self, node: str) -> tuple[int, ...]:
+        """Return the ranks that lived on `node` last.
+
+        What they had sealed counts as long as they live nowhere else.
+        """
+        homes = self.run.roster.homes
+        return tuple(sorted(rank for rank, home in homes.items() if home == node))

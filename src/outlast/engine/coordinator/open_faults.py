@@ -1,0 +1,88 @@
+"""The faults at hand: what all of them together mean for the generation that answers them.
+
+The records of single interruptions are in interruptions.py. This module is pure.
+"""
+
+from __future__ import annotations
+
+from outlast.engine.budget import Budgets
+from outlast.engine.coordinator.interruptions import InterruptionLog
+
+
+class OpenFaults:
+    """What a regroup knows of the faults that it answers, and the budgets that pay for it.
+
+    fault_s, detected_s   when the oldest open fault came, and when it was seen; the next plan
+                          carries both, and the first new commit clears them
+    raised                ranks that live and raised in user code, in this generation
+    user_error            error and traceback of the newest exception, for the end of the run
+    cut_short             the fault came while steps were executed
+    losing_node           the ends of a node's ranks are being taken in: nothing is decided before
+                          all of them are known to be dead
+    """
+
+    def __init__(self, *, budgets: Budgets) -> None:
+        self.budgets = budgets
+        self.fault_s: float | None = None
+        self.detected_s: float | None = None
+        self.raised: set[int] = set()
+        self.user_error = ("", "")
+        self.cut_short = False
+        self.losing_node = False
+        self.restore_s = 0.0  # the longest time that a member of this generation took to restore
+        self._node_losses = 0  # ranks of the node that is being lost, so far
+
+    def charge(self, budgets: Budgets) -> None:
+        """Keep what a decision left of the budgets."""
+        self.budgets = budgets
+
+    def note_times(self, *, first: bool, fault_s: float | None, now_s: float) -> None:
+        """Take in when a fault came, None where nobody knows. `first`: no other one is open."""
+        if first:
+            self.fault_s, self.detected_s = fault_s if fault_s is not None else now_s, now_s
+        elif fault_s is not None and self.fault_s is not None:
+            self.fault_s = min(self.fault_s, fault_s)
+
+    def set_times(self, *, fault_s: float, detected_s: float) -> None:
+        """Set when the oldest open fault came, and when it was seen."""
+        self.fault_s, self.detected_s = fault_s, detected_s
+
+    def over(self) -> None:
+        """No fault is open any more."""
+        self.fault_s = self.detected_s = None
+
+    def note_raised(self, rank: int, error: tuple[str, str]) -> None:
+        """A rank that lives raised in user code: `error` and its traceback."""
+        self.raised.add(rank)
+        self.user_error = error
+
+    def begin_generation(self) -> None:
+        """Forget who raised, for a rank that raises again says so, and how long members restored."""
+        self.raised.clear()
+        self.restore_s = 0.0
+
+    def note_restore(self, restore_s: float) -> None:
+        """A member of this generation took `restore_s` to restore its state."""
+        self.restore_s = max(self.restore_s, restore_s)
+
+    def note_cut_short(self, cut_short: bool) -> None:
+        """Set whether the fault at hand came while steps were executed."""
+        self.cut_short = cut_short
+
+    def begin_node_loss(self) -> None:
+        """The ends of a node's ranks are taken in from now on."""
+        self.losing_node, self._node_losses = True, 0
+
+    def end_node_loss(self) -> None:
+        """All ranks of the node that was lost are known to be dead."""
+        self.losing_node = False
+
+    def count_node_loss(self) -> bool:
+        """Count one more fault; return whether it is not the first of the node that is being lost."""
+        again = self._node_losses > 0
+        self._node_losses += self.losing_node
+        return again
+
+    def steps_repeated_before(self, interruptions: InterruptionLog) -> int:
+        """Return the repeated steps that the interruptions before the newest one are booked with."""
+        return sum(one.steps_repeated for one in interruptions.open[:-1])

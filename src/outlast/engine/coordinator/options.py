@@ -1,0 +1,40 @@
+"""What the launcher tells the coordinator of a run before it begins. This module is pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from outlast.engine.coordinator.restore_sources import Restart
+from outlast.engine.default_policy import default_policy
+from outlast.model import limits
+from outlast.model.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorOptions:
+    """The options of one run.
+
+    start              what the ranks begin from
+    checkpoint         folder and step of the newest good checkpoint, or ("", 0)
+    durable            checkpoints are written, or lie on the disk from before
+    term_grace_s       from a stop that was asked for to SIGKILL
+    nodes              agents that are waited for at the start; 0: one, in the same process
+    greets             workers say Hello; a program (--no-python) never does, and counts as at work
+                       once its process is started
+    """
+
+    world_size: int
+    start: Restart
+    spares: int = 0
+    spare_kind: str = "hot"
+    max_restarts: int | None = None
+    checkpoint: tuple[str, int] = ("", 0)
+    checkpoint_on_stop: bool = False
+    durable: bool = False
+    term_grace_s: float = limits.TERM_GRACE_S
+    generation: int = 0
+    first_interruption: int = 1
+    first_worker: int = 1
+    nodes: int = 0
+    greets: bool = True
+    policy: Policy = field(default_factory=default_policy)

@@ -1,0 +1,69 @@
+"""What agents are told: one order for each node, and events for the ledger. This module is pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from outlast.engine.coordinator.members import Member
+from outlast.engine.coordinator.stages import Timer, set_timer
+from outlast.engine.protocol.outputs import Output, Record, ToAgent
+from outlast.model import limits
+from outlast.model.messages import ForWorker, KillWorker, Regroup, ToWorkers
+from outlast.model.records import Event
+
+
+@dataclass(slots=True)
+class _Order:
+    """The same message to some workers of one node, while those are found."""
+
+    message: ForWorker
+    home: str
+    workers: list[int] = field(default_factory=list)
+    ranks: list[int] = field(default_factory=list)
+
+    def ready(self) -> ToAgent:
+        ranks = tuple(self.ranks) if isinstance(self.message, Regroup) else ()
+        return ToAgent(ToWorkers(tuple(self.workers), ranks, self.message), self.home)
+
+
+def tell_orders(told: Iterable[tuple[Member, ForWorker]], *, local: bool) -> list[Output]:
+    """Return one order for each node: workers there that are told the same object share it.
+
+    local   the agent lives in the coordinator's process: each worker gets an order of its own,
+            for there is nothing to be saved
+    """
+    orders: dict[tuple[object, int], _Order] = {}
+    order: _Order | None = None
+    for member, message in told:
+        shares = order is not None and order.message is message and order.home == member.home
+        if order is None or not shares or local:
+            place = member.worker if local else member.home
+            order = orders.get((place, id(message)))
+            if order is None:
+                order = orders[place, id(message)] = _Order(message, member.home)
+        order.workers.append(member.worker)
+        order.ranks.append(member.rank)
+    return [order.ready() for order in orders.values()]
+
+
+def kill_orders(now_s: float, members: Iterable[Member], why: str) -> list[Output]:
+    """Condemn `members`, order their deaths, and set the deadline by which they must have ended.
+
+    A rank is given away only after its holder's death, and the run ends if one cannot be killed.
+    """
+    out: list[Output] = []
+    for member in members:
+        out.append(kill_order(member, why))
+    return [*out, set_timer(Timer.KILL, now_s + limits.KILL_DEADLINE_S)] if out else []
+
+
+def kill_order(member: Member, why: str) -> ToAgent:
+    """Condemn `member` and order its death; nobody waits for it."""
+    member.condemned = True
+    return ToAgent(KillWorker(member.worker, why), member.home)
+
+
+def event(now_s: float, kind: str, data: Mapping[str, object]) -> Record:
+    """Return an event for the ledger that nothing depends on."""
+    return Record(Event(now_s, 0.0, kind, dict(data)))

@@ -1,0 +1,375 @@
+"""From the verdict to processes that train again: who goes where, and with which state.
+
+    move            survivors go on in their processes; lost ranks go to spares or forks
+    restart_all     all ranks come anew: at once, or after a survivor has handed its state over
+      hand_over       a donor writes the transfer image
+      clear           everybody is killed
+      when_cleared    all are dead, and what they begin from is good
+      launch_all      everybody is started
+
+This is the second half of the story that regroup.py begins. This module is pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from outlast.engine.coordinator.decisions import (
+    SlotFacts,
+    SourceVerdict,
+    check_source,
+    decide_own_state,
+    decide_restore,
+    decide_source,
+)
+from outlast.engine.coordinator.members import Member
+from outlast.engine.coordinator.orders import event
+from outlast.engine.coordinator.restore_sources import Restart, SourceFacts, Transfer
+from outlast.engine.coordinator.run_parts import Run
+from outlast.engine.coordinator.shared_plans import SharedPlans, with_store
+from outlast.engine.coordinator.stages import Stage, Timer, cancel, set_timer
+from outlast.engine.placement import place
+from outlast.engine.protocol.outputs import FindCheckpoint, Output, Tell, ToAgent
+from outlast.engine.rare import rare
+from outlast.engine.recovery import RecoveryVerdict
+from outlast.engine.restore import RestoreVerdict
+from outlast.model import limits
+from outlast.model.messages import Donated, Regroup, StartWorker, StoreUp
+from outlast.model.terms import Rung
+
+
+class Plans:
+    """Make the plan of each member, and give it out once there is a store.
+
+    It has no state of its own: plans lie with the members, sources with `run.sources`.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    # --- survivors go on -------------------------------------------------------------------------
+
+    def move(
+        self, now_s: float, verdict: RecoveryVerdict, restore: RestoreVerdict, start: Restart | None
+    ) -> list[Output]:
+        """Let survivors go on in their processes, and give lost ranks to spares or forks."""
+        run, reenter = self.run, verdict.survivors == "reenter"
+        step = restore.step if restore.step is not None else start.step if start is not None else 0
+        self._next_generation(step)
+        run.course.enter(Stage.MOVING)
+        out: list[Output] = []
+        homes = self._homes_for(verdict)
+        for rank, worker in verdict.replace.items():
+            out += self._replace(now_s, rank, worker, homes[rank])
+        donates = self._plan_survivors(verdict, restore, step)
+        if donates:
+            run.sources.await_image(step)
+        out += self.send(run.roster.members())
+        # Nobody can join before a donor has handed over: that wait has a deadline of its own.
+        in_process = verdict.rung in (Rung.REPEAT, Rung.SPARE) and not reenter
+        deadline = limits.REGROUP_DEADLINE_S if donates or in_process else limits.BOOT_DEADLINE_S
+        noted = [*run.record_places(now_s), run.record_generation(now_s)]
+        return [*noted, *out, set_timer(Timer.MOVE, now_s + deadline)]
+
+    def _plan_survivors(self, verdict: RecoveryVerdict, restore: RestoreVerdict, step: int) -> bool:
+        """Make the plan of each member. Return whether one of them donates its state first."""
+        roster = self.run.roster
+        sharded, reenter = roster.sharded, verdict.survivors == "reenter"
+        all_ranks = frozenset(range(self.run.options.world_size))
+        heal = frozenset() if sharded else all_ranks if reenter else frozenset(restore.heal)
+        donates = bool(heal) and restore.donor >= 0
+        donates = donates and not (reenter and self._lies_there(step, restore.phases))
+        replays = restore.replay and verdict.survivors == "in_place"
+        plans = self._shared(
+            Restart(step), "replicated", "settle", "then", "donate", "replay",
+            donor=restore.donor, phases=restore.phases, finish=restore.finish,
+        )  # fmt: skip
+        for member in roster.members():
+            rank, inventory = member.rank, member.inventory
+            settle = restore.settle.get(rank, "none")
+            fresh = settle == "none" and not (sharded and inventory is not None)
+            # Torn: a member in a step with state that cannot be gone on from has to leave that step.
+            in_step = inventory is not None and inventory.committed >= 0
+            healed = "none" if sharded else "transfer" if reenter else "donor" if rank in heal else "none"
+            then = "start" if fresh and not (reenter and in_step) else verdict.survivors
+            private = "slot" if fresh or reenter or sharded else "keep"
+            own = self.of_rank(rank, private, step)
+            gives = donates and rank == restore.donor
+            member.plan = plans.of(*own, healed, settle, then, gives, fresh and replays)
+            member.joined, member.finished, member.committed_s = False, False, None
+        return donates
+
+    def _homes_for(self, verdict: RecoveryVerdict) -> dict[int, str]:
+        """Return the node of each rank that is replaced: its spare's, or one with room."""
+        roster, replace = self.run.roster, verdict.replace
+        homes = {rank: roster.spare(worker).home for rank, worker in replace.items() if worker >= 0}
+        room = self.run.room_without(replace)
+        for home in homes.values():
+            room[home] -= 1
+        others = [rank for rank in replace if rank not in homes]
+        return homes | place(others, homes=roster.homes, room=room)
+
+    def _replace(self, now_s: float, rank: int, worker: int, home: str) -> list[Output]:
+        roster = self.run.roster
+        if worker >= 0:
+            roster.promote(worker, rank, now_s=now_s)
+            return []
+        member = roster.add(rank=rank, kind="rank", home=home, now_s=now_s)
+        return [ToAgent(StartWorker(member.worker, rank, "rank", self.run.course.generation), home)]
+
+    # --- all come anew: a survivor hands over ----------------------------------------------------
+
+    def restart_all(
+        self, now_s: float, reason: str, restore: RestoreVerdict, start: Restart | None
+    ) -> list[Output]:
+        """Let all ranks come anew from `start`; None: a survivor has to hand over its state first."""
+        if start is None:
+            return self._hand_over(now_s, restore)
+        self.run.sources.choose(start)
+        return self.clear(now_s, reason)
+
+    def _hand_over(self, now_s: float, restore: RestoreVerdict) -> list[Output]:
+        """Let one survivor write the replicated state where its successors find it."""
+        assert restore.step is not None
+        run, start = self.run, Restart(restore.step, "transfer", "slot")
+        run.course.enter(Stage.HANDOVER)
+        self._next_generation(restore.step)
+        run.sources.choose(start)
+        run.sources.await_image(restore.step)
+        donor = run.roster.holder(restore.donor)
+        settle = restore.settle[donor.rank]
+        plans = self._shared(start, settle=settle, then="exit", donor=donor.rank, donate=True)
+        donor.plan = plans.of(*self.of_rank(donor.rank, start.private, restore.step, start.checkpoint))
+        noted = [*run.record_places(now_s), run.record_generation(now_s)]
+        told = self.send([donor])
+        return [*noted, *told, set_timer(Timer.HANDOVER, now_s + limits.REGROUP_DEADLINE_S)]
+
+    def on_donated(self, now_s: float, message: Donated, donor: Member) -> list[Output]:
+        """A donor has sealed the transfer image: plans that waited for it are given out."""
+        run = self.run
+        if message.generation != run.course.generation:
+            rare("donated for a generation that is over")
+            return []
+        plan = donor.plan
+        phases = plan.phases if plan is not None and plan.step == message.step else -1
+        run.sources.is_sealed(Transfer(message.generation, message.step, donor.home, phases))
+        if run.course.is_in(Stage.HANDOVER):
+            return self.clear(now_s, "state is handed over")
+        told = self.send(run.roster.members())
+        return [*told, set_timer(Timer.MOVE, now_s + limits.BOOT_DEADLINE_S)]
+
+    def _lies_there(self, step: int, phases: int) -> bool:
+        """Return True if what a donor would write lies there already, and is not what fails."""
+        transfer = self.run.sources.transfer
+        there = transfer is not None and (transfer.step, transfer.phases) == (step, phases)
+        if there:
+            rare("the transfer image is there already")
+        return there and self.run.faults.budgets.at_step < limits.REPEATS_PER_STEP_COUNT
+
+    def donor(self) -> Member | None:
+        """Return the donor of the newest plan; None: there is none, or it has handed over."""
+        if not self.run.sources.donating:
+            return None
+        live = self.run.roster.live()
+        return next((m for m in live if m.plan is not None and m.plan.donate), None)
+
+    # --- all come anew: everybody is killed, then started ----------------------------------------
+
+    def clear(self, now_s: float, reason: str) -> list[Output]:
+        """Kill everybody. Once all are confirmed dead, all come anew from `sources.begin_from`."""
+        self.run.course.enter(Stage.CLEARING)
+        # The others are being killed already: only their ends are awaited.
+        living = [member for member in self.run.roster.live() if not member.condemned]
+        killed = self.run.kill(now_s, living, reason)
+        return [cancel(Timer.HANDOVER), *killed, *self.when_cleared(now_s)]
+
+    def when_cleared(self, now_s: float, *, looked: bool = False) -> list[Output]:
+        """Start everybody, if all are dead and what they begin from is good.
+
+        looked   that has just been read, and is good
+        """
+        run = self.run
+        if run.faults.losing_node or run.roster.any_live() or run.nodes.returning:
+            return []
+        if run.short_of_places():
+            rare("all come anew, and there is too little room")
+            return [cancel(Timer.KILL), set_timer(Timer.NODES, now_s + limits.NODE_WAIT_S)]
+        if not check_source(self.source_facts()).is_there:
+            rare("what all were to begin from is lost while they are killed")
+            self._begin_from(run.sources.checkpoint.restart())
+        if not looked and self._has_to_look():
+            return [FindCheckpoint()] if run.sources.begin_to_look() else []
+        plain = run.roster.recovery_mode == "plain"
+        run.roster.clear()
+        out: list[Output] = [cancel(Timer.KILL), cancel(Timer.NODES)]
+        if plain:
+            # Nothing in what a script's own init_process_group says to the store changes from one
+            # start to the next: only a new store forgets the dead.
+            run.store.forget()
+            out += run.order_store(now_s, "a new store for a new start")
+        run.progress.begin_again(run.sources.begin_from.step)
+        return [*out, *self.launch_all(now_s)]
+
+    def launch_all(self, now_s: float) -> list[Output]:
+        """Start all ranks anew, from `sources.begin_from`."""
+        run, start = self.run, self.run.sources.begin_from
+        ranks = range(run.options.world_size)
+        self._next_generation(start.step)
+        run.course.enter(Stage.STARTING)
+        out: list[Output] = []
+        plans = self._shared(start)
+        homes = place(ranks, homes=run.roster.homes, room=run.room(()))
+        for rank in ranks:
+            member = run.roster.add(rank=rank, kind="rank", home=homes[rank], now_s=now_s)
+            # Seated first: what its predecessor left stays behind if the rank has moved.
+            member.plan = plans.of(*self.of_rank(rank, start.private, start.step, start.checkpoint))
+            order = StartWorker(member.worker, rank, "rank", run.course.generation)
+            out.append(ToAgent(order, member.home))
+        out.append(set_timer(Timer.MOVE, now_s + limits.BOOT_DEADLINE_S))
+        noted = [*run.record_places(now_s), run.record_generation(now_s)]
+        return [*noted, *out, set_timer(Timer.SPARES, now_s + limits.SPARE_PLAIN_WAIT_S)]
+
+    def _begin_from(self, start: Restart) -> int:
+        """While all are killed it shows that they begin from `start`: so many steps further back."""
+        further = self.run.sources.choose(start)
+        self.run.interruptions.went_further_back(steps=further)
+        return further
+
+    def _has_to_look(self) -> bool:
+        """Return True if somebody has to read the checkpoints first.
+
+        What was good when it was written may not be so any more.
+        """
+        run, start = self.run, self.run.sources.begin_from
+        by_checkpoint = start.private != "slot" and start.replicated != "transfer"
+        return run.options.durable and run.roster.recovery_mode != "plain" and by_checkpoint
+
+    def on_checkpoint_found(
+        self, *, now_s: float, step: int, folder: str, refused: tuple[str, ...]
+    ) -> list[Output]:
+        """The checkpoints were read: the newest good one, and why newer ones were refused.
+
+        step, folder   of that checkpoint; step 0 and no folder: there is none
+        """
+        run = self.run
+        run.sources.found(step, folder)
+        out: list[Output] = []
+        for why in refused:
+            out.append(event(now_s, "checkpoint_refused", {"why": why}))
+            out.append(Tell(f"warning: a checkpoint was refused: {why}"))
+        if not run.course.is_in(Stage.CLEARING) or not self._has_to_look():
+            rare("what all begin from has changed while checkpoints were read")
+            return out
+        start = self.source(self.restore(), finished=True).start
+        if self._begin_from(start or run.sources.checkpoint.restart()) > 0:
+            rare("the newest checkpoint is not good any more")
+        out += run.records()
+        return [*out, *self.when_cleared(now_s, looked=True)]
+
+    # --- what there is to go on from -------------------------------------------------------------
+
+    def restore(self) -> RestoreVerdict:
+        """Decide what everybody goes on from, by what lives and what lies sealed."""
+        run = self.run
+        return decide_restore(
+            holdings=run.roster.holdings(), sharded=run.roster.sharded,
+            planned=run.progress.planned, checkpoint=run.sources.checkpoint,
+        )  # fmt: skip
+
+    def source_facts(self) -> SourceFacts:
+        """Return what is known of what all ranks could begin from."""
+        roster = self.run.roster
+        return self.run.sources.facts(sharded=roster.sharded, imageless=roster.remains.imageless)
+
+    def source(self, restore: RestoreVerdict, *, finished: bool) -> SourceVerdict:
+        """Decide what all ranks begin from if they come anew."""
+        run = self.run
+        return decide_source(
+            facts=self.source_facts(), restore=restore, way=run.roster.recovery_mode,
+            finished=finished, step=run.progress.step, at_step=run.faults.budgets.at_step,
+        )  # fmt: skip
+
+    # --- plans are made and given out ------------------------------------------------------------
+
+    def _next_generation(self, step: int) -> None:
+        """Begin the next generation, which goes on from `step`."""
+        run = self.run
+        run.course.next_generation()
+        run.progress.begin(step)
+        run.faults.begin_generation()
+        for member in run.roster.members():
+            # How a member ends from now on is another matter, even if it never gets this plan.
+            member.raised = None
+        run.sources.begin_generation(generation=run.course.generation, step=step)
+
+    def _shared(self, start: Restart, *own: str, **common: Any) -> SharedPlans:
+        """Return the plans of the generation that begins, from `start`.
+
+        own      the fields in which ranks differ, beside what each rank has of its own
+        common   the fields that all plans share
+        """
+        run = self.run
+        host, port = run.store.address or ("", 0)
+        plain = {"settle": "none", "then": "start", "donor": -1, "donate": False}
+        plain |= {"replicated": start.replicated} | common
+        return SharedPlans(
+            "private", "checkpoint", "high_water", *own, generation=run.course.generation, rank=-1,
+            world_size=run.options.world_size, store_host=host, store_port=port, step=start.step,
+            fault_s=run.faults.fault_s, detected_s=run.faults.detected_s,
+            **{name: value for name, value in plain.items() if name not in own},
+        )  # fmt: skip
+
+    def of_rank(self, rank: int, private: str, step: int, folder: str = "") -> tuple[str, str, int]:
+        """Return `private`, `checkpoint` and `high_water` of the plan of `rank`."""
+        run, remains = self.run, self.run.roster.remains
+        if private == "slot":
+            sealed, lacks = run.roster.lies_sealed(rank, step), run.roster.lacks(rank, step)
+            own = decide_own_state(
+                slots=SlotFacts(sealed, remains.has_images(rank), lacks), step=step,
+                sharded=run.roster.sharded, folder=folder, checkpoint=run.sources.checkpoint,
+                verified=run.sources.verified,
+            )  # fmt: skip
+            private, folder = own.private, own.checkpoint
+        return private, folder, max(remains.done(rank), run.options.start.step)
+
+    def send(self, members: Iterable[Member]) -> list[Output]:
+        """Send each member the plan that is due to it, once.
+
+        Plans wait for a store, and are sent only while their generation is still to be.
+        """
+        to_be = self.run.course.is_in(Stage.STARTING, Stage.MOVING, Stage.HANDOVER)
+        if self.run.store.address is None or not to_be:
+            return []
+        due = ((member, self._due(member)) for member in members)
+        return self.run.tell((member, plan) for member, plan in due if plan is not None)
+
+    def _due(self, member: Member) -> Regroup | None:
+        """Return the plan to send to this member now, or None to wait.
+
+        A worker that enters main's function again loses its state in memory, so its plan is held
+        back until a donor has sealed the transfer image.
+        """
+        plan, run = member.plan, self.run
+        if plan is None or not member.hello_seen or member.dead:
+            return None
+        if plan.generation != run.course.generation or member.plan_generation >= plan.generation:
+            return None
+        no_image = run.sources.donating or run.sources.transfer is None
+        if plan.replicated == "transfer" and not plan.donate and no_image:
+            rare("a plan waits for the donor's image")
+            return None
+        member.plan_generation, member.inventory, member.place = plan.generation, None, 0
+        member.collateral = False  # of the last generation: how this one ends is another matter
+        return plan
+
+    def on_store_up(self, message: StoreUp) -> list[Output]:
+        """The store listens: plans that were made without it, or with another one, are completed."""
+        run = self.run
+        run.store.is_up(message)
+        members = [member for member in run.roster.members() if member.plan is not None]
+        made = (member.plan for member in members if member.plan is not None)
+        plans = with_store(made, host=message.host, port=message.port)
+        for member in members:
+            member.plan = plans[id(member.plan)]
+        return self.send(members)

@@ -1,0 +1,343 @@
+"""What the policy makes of a verdict: the run has gone on by then, and nothing undoes a commit.
+
+    exclude   the node is barred: it is given no rank, spare or store any more; what lives there stays until it is lost
+    drain     it is barred, and once another step is committed all stand still, its ranks are given up and come up elsewhere, as if the node were lost: an
+              interruption that the run makes itself, which no budget of recovery pays for
+    shrink    not yet: a drain that waits for a node with room; if none comes the run stops
+    stop      as a signal does: the step in flight is committed first
+    page      a line for those who watch, and the event in the ledger
+
+A node is barred only while the others have room for all ranks; until then it waits for one. Ranks are not moved where that would undo something: state with
+one owner for each shard lies on its node, so such ranks come up again where they were as long as the node lives; a script without outlast calls begins again
+from the top. There a drain is an exclusion.
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+import typing
+from dataclasses import dataclass, field, replace
+
+from outlast.engine.coordinator.members import Member
+from outlast.engine.coordinator.orders import kill_order
+from outlast.engine.coordinator.regroup import Regroup
+from outlast.engine.coordinator.run_parts import Run
+from outlast.engine.coordinator.stages import Stage, Timer, cancel, set_timer
+from outlast.engine.coordinator.stop import StopRequest
+from outlast.engine.policy import ActionVerdict, Past, blame, decide_action, past_from
+from outlast.engine.protocol.outputs import Output, Record, Tell
+from outlast.engine.rare import rare
+from outlast.engine.symptoms import exit_codes
+from outlast.model import limits
+from outlast.model.policy import DISRUPTIVE, MOVING, OF_NODES, Action
+from outlast.model.records import Event
+from outlast.model.terms import Mechanism
+from outlast.model.verdict import Verdict
+
+DECIDED, BARRED, DRAINING, DEPARTED, STOPPED = "policy", "node_barred", "node_draining", "node_departed", "policy_stopped"  # events
+PAST_KEPT_COUNT = 256  # before those that change no decision any more are forgotten
+FAILED_EXIT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """A node that is to be taken out. `after_step`: the newest step that was committed when that was decided, or tried last. `until_s`: a shrink that finds no
+    room ends the run then; None: it has all the time. `tries`: so often it may still be tried to move its ranks.
+    """
+
+    action: Action
+    reason: str
+    after_step: int
+    until_s: float | None = None
+    tries: int = limits.DRAIN_TRIES_COUNT
+
+
+@dataclass(slots=True)
+class Acted:
+    """What the ledger tells a coordinator that comes after another: all decisions, the nodes that are barred, those that are to be emptied still, and
+    the interruptions that the policy made itself. Times are taken as readings of the same clock.
+    """
+
+    past: list[Past] = field(default_factory=list)
+    barred: set[str] = field(default_factory=set)
+    departures: dict[str, Departure] = field(default_factory=dict)
+    own: set[int] = field(default_factory=set)
+
+    def take(self, event: Event) -> None:
+        """In the order in which they were written."""
+        if event.kind == DECIDED:
+            past = past_from(event.data, at_s=event.at_s)
+            self.past.append(past)
+            if past.action in OF_NODES and not past.dry_run:
+                self._depart(past, str(event.data["reason"]), typing.cast(int, event.data["step"]))
+        elif event.kind == BARRED:
+            self.barred.add(str(event.data["node"]))
+        elif event.kind == DRAINING:
+            self.own.add(typing.cast(int, event.data["interruption"]))
+        elif event.kind == DEPARTED:
+            self.departures.pop(str(event.data["node"]), None)
+
+    def forget(self, *, since_s: float) -> None:
+        """Forget decisions from before `since_s`, but for those that a budget counts for ever."""
+        self.past = [
+            one for one in self.past
+            if one.at_s > since_s or (one.action in DISRUPTIVE and not one.dry_run)
+        ]  # fmt: skip
+
+    def _depart(self, past: Past, reason: str, step: int) -> None:
+        until_s = past.at_s + limits.NODE_WAIT_S if past.action is Action.SHRINK else None
+        self.departures |= {node: Departure(past.action, reason, step, until_s) for node in past.nodes}
+
+
+class PolicyActions:
+    """Ask the policy about each verdict, and carry out what it decides."""
+
+    def __init__(self, run: Run, stop: StopRequest, regroup: Regroup) -> None:
+        self.run = run
+        self.stop = stop
+        self.regroup = regroup
+        self.rules = run.options.policy
+        self.acted = Acted()
+        self._next_look_s = 0.0  # for room, unless something changes before
+
+    def on_verdict(self, *, now_s: float, interruption: int, verdict: Verdict) -> list[Output]:
+        """Decide what is done about an interruption that was diagnosed, and do it.
+
+        Nothing is made of one that the policy made itself. Of a run that is over, it is only said.
+        """
+        run = self.run
+        known = run.interruptions.known.get(interruption)
+        if known is None or interruption in self.acted.own:
+            rare("a verdict of nothing that the policy looks at")
+            return []
+        named = blame(
+            verdict, home_of=lambda rank: run.history.at(rank, known.generation),
+            node_of=self._node_named,
+        )  # fmt: skip
+        decided = decide_action(
+            now_s=now_s, verdict=verdict, history=self.acted.past, policy=self.rules,
+            outage=known.outage, blamed=named, codes=tuple(exit_codes((known.reason,))),
+        )  # fmt: skip
+        said = {
+            "interruption": interruption, "outage": known.outage, "step": run.progress.step,
+            "class": verdict.failure_class.value,
+        }  # fmt: skip
+        event = Event(now_s, 0.0, DECIDED, decided.facts() | said)
+        self.acted.take(event)
+        self._forget(now_s)
+        out: list[Output] = [Record(event, at_once=run.at_once)]
+        if decided.action is not Action.RETRY:
+            page = "page: " if decided.action is Action.PAGE else ""
+            out.append(Tell(f"{page}interruption {interruption}: {decided.reason}"))
+        goes_on = not run.course.is_in(Stage.STOPPING, Stage.ENDED)
+        return [*out, *self._act(now_s, decided)] if decided.acts and goes_on else out
+
+    def _node_named(self, name: str) -> str:
+        """Return the node that evidence calls `name`; "": no node, or several, may be meant.
+
+        Evidence calls a node by its agent's name, or by its own, with or without its domain.
+        """
+        roster = self.run.roster
+        nodes = (*roster.homes.values(), *self.run.nodes.room(()))
+        names = {node: node for node in nodes}
+        names |= {member.node: member.home for member in roster.members() if member.node}
+        if name in names:
+            return names[name]
+        host = name.partition(".")[0]
+        short = {home for known, home in names.items() if known.partition(".")[0] == host}
+        return short.pop() if len(short) == 1 else ""
+
+    def _forget(self, now_s: float) -> None:
+        """Forget decisions that change no decision any more."""
+        if len(self.acted.past) > PAST_KEPT_COUNT:
+            self.acted.forget(since_s=now_s - self.rules.memory_s)
+
+    # --- acting --------------------------------------------------------------------------------
+
+    def _act(self, now_s: float, decided: ActionVerdict) -> list[Output]:
+        if decided.action is Action.STOP:
+            return self._stop_for(now_s, decided.reason)
+        if decided.action is Action.SHRINK:
+            rare("a run is to shrink")
+            return [*self._wait_again(), *self.look_at_departures(now_s)]
+        return self.look_at_departures(now_s) if decided.action in OF_NODES else []
+
+    def _stop_for(self, now_s: float, reason: str) -> list[Output]:
+        if self.stop.end is not None:
+            rare("the policy stops a run that ends already")
+            return []
+        rare("the policy stops a run")
+        event = self.run.noted(now_s, STOPPED, {"reason": reason})
+        return [event, *self.stop.ask(now_s=now_s, reason=reason, exit_code=FAILED_EXIT)]
+
+    def _next_s(self) -> float | None:
+        """Return when the run ends next unless a node comes; None: it waits for none."""
+        waits = [
+            one.until_s for node, one in self.acted.departures.items()
+            if one.until_s is not None and node not in self.run.nodes.barred
+        ]  # fmt: skip
+        return min(waits, default=None)
+
+    def _wait_again(self) -> list[Output]:
+        next_s = self._next_s()
+        return [cancel(Timer.POLICY) if next_s is None else set_timer(Timer.POLICY, next_s)]
+
+    def on_timer(self, now_s: float) -> list[Output]:
+        """A run that was to shrink has waited for a node in place of the one that it gives up."""
+        for node, departure in self.acted.departures.items():
+            until_s = departure.until_s
+            if until_s is not None and until_s <= now_s and node not in self.run.nodes.barred:
+                waited = f"no node with room in place of {node} in {limits.NODE_WAIT_S:g} s"
+                return self._stop_for(now_s, f"{waited}; {departure.reason}")
+        return self.rearm()
+
+    def look_at_departures(self, now_s: float, *, changed: bool = True) -> list[Output]:
+        """Do what can be done now for nodes that are to be taken out.
+
+        This is asked after each step, when a node comes, and when something is decided. What was in
+        vain is not tried again at once, unless something has `changed`.
+        """
+        out: list[Output] = []
+        if self.run.course.is_in(Stage.STOPPING, Stage.ENDED, Stage.REBUILDING):
+            return out
+        if not changed and now_s < self._next_look_s:
+            return out
+        barred = self.run.nodes.barred
+        for node, departure in list(self.acted.departures.items()):
+            if node not in barred and self._is_room_without(node):
+                out += self._bar(now_s, node, departure)
+            if node not in barred:
+                self._next_look_s = now_s + limits.SILENT_LOOK_S
+            elif departure.action not in MOVING:
+                out += self._departed(now_s, node, self._who_live(node))
+            elif self._may_move(node, departure):
+                out += self._move_away(now_s, node, departure)
+        return out
+
+    @property
+    def departs_soon(self) -> bool:
+        """Return True if a node is left with the next step, or as soon as it is looked at again."""
+        moves = self.run.roster.outlast and not self.run.roster.sharded
+        barred = self.run.nodes.barred
+        return any(
+            moves if node in barred else self._is_room_without(node)
+            for node in self.acted.departures
+        )
+
+    def _who_live(self, node: str) -> list[Member]:
+        return [member for member in self.run.roster.live() if member.home == node]
+
+    def _departed(self, now_s: float, node: str, left: list[Member]) -> list[Output]:
+        """Write down that all is done for `node` that will be."""
+        del self.acted.departures[node]
+        said = {"node": node, "left": sorted(member.rank for member in left)}
+        return [self.run.noted(now_s, DEPARTED, said)]
+
+    def _is_room_without(self, node: str) -> bool:
+        """Return True if the other nodes that can be heard have room for all ranks.
+
+        The policy brings no run to a standstill.
+        """
+        nodes = self.run.nodes
+        others = [
+            room for other, room in nodes.room(()).items()
+            if other != node and other not in nodes.silent
+        ]  # fmt: skip
+        if sum(others) < self.run.options.world_size:
+            rare("a node that is to be taken out is needed")
+            return False
+        return True
+
+    def _bar(self, now_s: float, node: str, departure: Departure) -> list[Output]:
+        rare("a node is barred")
+        self.run.nodes.bar(node)
+        said: dict[str, object] = {"node": node, "reason": departure.reason}
+        out: list[Output] = [Record(Event(now_s, 0.0, BARRED, said), at_once=True)]
+        out.append(Tell(f"node {node} is given no more work{self._what_stays(departure)}"))
+        for spare in self.run.roster.spares():
+            if spare.home == node and not spare.condemned:
+                rare("a spare on a node that is barred")
+                out.append(kill_order(spare, f"node {node} is barred"))
+        return out
+
+    def _what_stays(self, departure: Departure) -> str:
+        roster = self.run.roster
+        if departure.action not in MOVING:
+            return "; what is there stays"
+        if roster.sharded:
+            return "; what is there stays until it is lost: its state has no other owner"
+        if roster.outlast:
+            return "; its ranks move away after the step in flight"
+        return "; a script without outlast calls is not begun again for it"
+
+    # --- moving away ---------------------------------------------------------------------------
+
+    def _may_move(self, node: str, departure: Departure) -> bool:
+        """Return True while training is under way, and another step is committed.
+
+        Whoever hears nobody cannot be moved.
+        """
+        run = self.run
+        busy = bool(run.interruptions.open) or self.stop.end is not None
+        if not run.course.is_in(Stage.TRAINING) or busy or run.progress.step <= departure.after_step:
+            return False
+        moves = run.roster.outlast and not run.roster.sharded
+        return moves and node not in run.nodes.silent and not run.nodes.returning
+
+    def _move_away(self, now_s: float, node: str, departure: Departure) -> list[Output]:
+        run, there = self.run, self._who_live(node)
+        if not there or not departure.tries:
+            return self._departed(now_s, node, there)
+        over = run.roster.first("finished", lambda m: m.finished or m.done) is not None
+        everybody = len(there) == run.options.world_size
+        if over or everybody or not run.fits_elsewhere(frozenset(m.rank for m in there)):
+            self._next_look_s = now_s + limits.SILENT_LOOK_S
+            return []
+        return self._empty(now_s, node, there, departure)
+
+    def _empty(
+        self, now_s: float, node: str, there: list[Member], departure: Departure
+    ) -> list[Output]:
+        """Begin a regroup in which the ranks of `node` are given up.
+
+        They are killed only once all others stand still and one of these has all that is to be gone
+        on from. If anything else has happened by then, that is dealt with first, and the drain is
+        tried again.
+        """
+        rare("a node is drained")
+        run, step = self.run, self.run.progress.step
+        again = replace(departure, after_step=step, tries=departure.tries - 1)
+        self.acted.departures[node] = again
+        reason = f"node {node} is drained: {departure.reason}"
+        for index, member in enumerate(there):
+            run.interruptions.fault(
+                rank=member.rank, pid=0, node=member.node, mechanism=Mechanism.LOST_NODE,
+                generation=run.course.generation, step=step, fault_s=now_s,
+                fault_not_before_s=None, detected_s=now_s, same_event=index > 0, error="",
+                traceback="", reason=reason,
+            )  # fmt: skip
+        own = run.interruptions.open[-1].id
+        self.acted.own.add(own)
+        ranks = frozenset(member.rank for member in there)
+        said = {"node": node, "ranks": sorted(ranks), "interruption": own}
+        begun = Record(Event(now_s, 0.0, DRAINING, said), at_once=True)
+        out: list[Output] = [begun, *run.records(), Tell(reason)]
+        if run.store.home == node:
+            rare("the store moves off a node that is drained")
+            run.store.forget()
+            out += run.order_store(now_s, reason)
+        return [*out, *self.regroup.drain(now_s, ranks)]
+
+    # --- after another coordinator -------------------------------------------------------------
+
+    def recover(self, acted: Acted) -> None:
+        """Take in what the ledger says, before `rebuild`. What waited for a step waits for another."""
+        self.acted = replace(acted)
+        for node in acted.barred:
+            self.run.nodes.bar(node)
+
+    def rearm(self) -> list[Output]:
+        """Set the timer for the node that a run waits for which was to shrink."""
+        next_s = self._next_s()
+        return [] if next_s is None else [set_timer(Timer.POLICY, next_s)]

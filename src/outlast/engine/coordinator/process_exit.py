@@ -1,0 +1,143 @@
+"""The end of a process: well, or a fault. The kernel said so, or its node is gone.
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+from outlast.engine.coordinator.members import Member
+from outlast.engine.coordinator.orders import event
+from outlast.engine.coordinator.regroup import Regroup
+from outlast.engine.coordinator.run_parts import Run
+from outlast.engine.coordinator.spares import SparePool
+from outlast.engine.coordinator.stages import Stage, Timer, set_timer
+from outlast.engine.coordinator.stop import StopRequest
+from outlast.engine.protocol.outputs import End, Output, Tell
+from outlast.engine.rare import rare
+from outlast.model import limits
+from outlast.model.messages import WorkerExited, WorkerFailedToStart
+from outlast.model.terms import FailureClass, Mechanism
+
+
+class ProcessExits:
+    """Take in the ends of processes. It has no state of its own."""
+
+    def __init__(self, run: Run, stop: StopRequest, regroup: Regroup, spares: SparePool) -> None:
+        self.run = run
+        self.stop = stop
+        self.regroup = regroup
+        self.spares = spares
+
+    def on_exit(self, now_s: float, message: WorkerExited) -> list[Output]:
+        """A process has ended. What it left in its slots is kept for its successor."""
+        run, roster = self.run, self.run.roster
+        if message.worker in roster.orphans:
+            return self._on_orphan_exit(now_s, message)
+        member = roster.of(message.worker)
+        if member is None or member.dead:
+            rare("an end is said twice, or too late")
+            return []
+        member.dead = True
+        if member.rank < 0:
+            return self._on_spare_exit(now_s, member, message)
+        run.note_of_rank(message.committed, max(message.committed, *message.prepared, 0))
+        roster.remains.note_done(member.rank, message.committed)
+        had_state = member.attached and not member.node_lost
+        roster.remains.bury(member.rank, message, had_state=had_state)
+        if run.course.is_in(Stage.STOPPING):
+            return self.stop.when_stopped()
+        if run.course.is_in(Stage.CLEARING):
+            return self.regroup.plans.when_cleared(now_s)
+        if self.stop.ended_well(member, message):
+            return self._on_done(now_s, member)
+        return [*self._fault_of(now_s, member, message), *self._go_on(now_s)]
+
+    def on_failed_to_start(self, now_s: float, message: WorkerFailedToStart) -> list[Output]:
+        """A process never came to be: that is an end like any other."""
+        said = WorkerExited(
+            message.worker, 0, 1, None, False, -1, (), (), "boot", now_s, now_s, message.error
+        )
+        return self.on_exit(now_s, said)
+
+    def on_lost_with_node(self, now_s: float, member: Member, reason: str) -> list[Output]:
+        """A process is gone with its node, and nobody says how it ended."""
+        return self.on_exit(now_s, lost_with_node(member, now_s, reason))
+
+    def _go_on(self, now_s: float) -> list[Output]:
+        """A regroup that waits for a death may go on now."""
+        leaving = self.run.course.is_in(Stage.LEAVING)
+        return self.regroup.check_quiesced(now_s) if leaving else []
+
+    def _on_orphan_exit(self, now_s: float, message: WorkerExited) -> list[Output]:
+        rare("one that had lost its rank before has ended")
+        del self.run.roster.orphans[message.worker]
+        if self.run.course.is_in(Stage.STOPPING):
+            return self.stop.when_stopped()
+        return self._go_on(now_s)
+
+    def _on_done(self, now_s: float, member: Member) -> list[Output]:
+        """A rank has come to its end; the run has, once all ranks have."""
+        run = self.run
+        member.done = True
+        if run.roster.first("not done", lambda m: not m.done) is not None:
+            return self._go_on(now_s)
+        if self.stop.end is None:
+            if run.interruptions.open:
+                rare("one that was taken for hung has come to its end after all")
+            run.interruptions.resumed(at_s=now_s, generation=run.course.generation + 1)
+        # Written down before anybody is killed: the next coordinator has to know that all is over.
+        end = self.stop.end or End(0, "ended", "all ranks ended well", "")
+        return [*run.records(), *self.stop.finish(now_s, end)]
+
+    def _fault_of(self, now_s: float, member: Member, message: WorkerExited) -> list[Output]:
+        """Book the fault that ended `member`, unless it was booked when the member was condemned."""
+        run, rank = self.run, member.rank
+        if member.condemned:
+            if member.node_lost:
+                run.interruptions.node_lost(reason=member.node_lost)
+            return run.records()  # its fault was booked when it was condemned
+        if member.node_lost:
+            why = f"rank {rank} is lost with its node: {member.node_lost}"
+            kind = Mechanism.LOST_NODE
+            return self.regroup.fault(now_s, member, kind, None, message.error, "", why)
+        mechanism = (
+            Mechanism.EXCEPTION if member.raised
+            else Mechanism.SIGNAL if message.signal is not None
+            else Mechanism.LOST_CONTACT if member.collateral
+            else Mechanism.EXIT
+        )  # fmt: skip
+        error, traceback = member.raised or (message.error or _how(message), "")
+        why = f"rank {rank} (pid {member.pid}) ended: {_how(message)}"
+        out = self.regroup.fault(now_s, member, mechanism, message.fault_s, error, traceback, why)
+        if message.oom:
+            why = f"rank {rank} was killed for memory by the kernel"
+            run.interruptions.classify(failure_class=FailureClass.HOST_MEMORY, reason=why)
+        return out
+
+    def _on_spare_exit(
+        self, now_s: float, spare: Member, message: WorkerExited
+    ) -> list[Output]:
+        run = self.run
+        run.roster.drop(spare)
+        if run.course.is_in(Stage.STOPPING):
+            return self.stop.when_stopped()
+        said = {"pid": spare.pid, "kind": spare.kind, "error": message.error}
+        out: list[Output] = [event(now_s, "spare_lost", said)]
+        if self.spares.ended(spare):
+            how = message.error or _how(message)
+            out.append(Tell(f"a {spare.kind} spare ended before it could park: {how}"))
+        return [*out, set_timer(Timer.SPARES, now_s + limits.SPARE_REFILL_DELAY_S)]
+
+
+def lost_with_node(member: Member, now_s: float, reason: str) -> WorkerExited:
+    """Return the end of a process of which nothing is known but that its node is gone."""
+    member.node_lost = reason
+    return WorkerExited(
+        member.worker, member.pid, None, None, False, -1, (), (), "", now_s, None, reason
+    )
+
+
+def _how(message: WorkerExited) -> str:
+    if message.signal is not None:
+        return f"signal {message.signal}"
+    return f"exit code {message.exit_code}"

@@ -1,0 +1,403 @@
+"""A regroup: the one story of every recovery, from the first sign of a fault to training.
+
+    detected    a fault is booked, and its companions are gathered for a few milliseconds
+    gathered    every survivor is told to leave its collective
+    quiesced    every survivor stands still and says what it holds; every lost process is
+                confirmed dead, so that its rank may be given away
+    decided     decisions.py chooses the rung and its reason
+    planned     plans.py gives each member its plan for the next generation
+    resumed     all members have joined, and a step is committed
+
+Read this file from top to bottom, and plans.py behind "decided". A fault in any stage leads back
+to "detected". Nothing here waits: each deadline is a timer whose answer needs nobody's help.
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+from outlast.engine.coordinator.decisions import (
+    Quiesced,
+    decide_drain,
+    decide_recovery,
+    work_out_cost,
+)
+from outlast.engine.coordinator.members import Member
+from outlast.engine.coordinator.plans import Plans
+from outlast.engine.coordinator.restore_sources import Restart
+from outlast.engine.coordinator.run_parts import Run
+from outlast.engine.coordinator.stages import IN_A_GENERATION, Stage, Timer, cancel, set_timer
+from outlast.engine.coordinator.stop import StopRequest
+from outlast.engine.placement import offers
+from outlast.engine.protocol.outputs import End, Output
+from outlast.engine.rare import rare
+from outlast.engine.recovery import RecoveryVerdict
+from outlast.engine.restore import RestoreVerdict
+from outlast.model import limits
+from outlast.model.messages import Committed, Finished, Inventory, Joined, Leave
+from outlast.model.terms import Mechanism, Rung
+
+
+class Regroup:
+    """Carry a run from a fault to the next generation.
+
+    `_chosen` is a verdict that waits until the ranks that it gives up are dead. `_drained` are the
+    ranks of a node that is being drained, until the rung is chosen.
+    """
+
+    def __init__(self, run: Run, stop: StopRequest, plans: Plans) -> None:
+        self.run = run
+        self.stop = stop
+        self.plans = plans
+        self._chosen: RecoveryVerdict | None = None
+        self._drained: frozenset[int] = frozenset()
+
+    # --- detected --------------------------------------------------------------------------------
+
+    def fault(
+        self, now_s: float, member: Member, mechanism: Mechanism, fault_s: float | None, error: str,
+        traceback: str, reason: str, *, joins: bool = False,
+    ) -> list[Output]:  # fmt: skip
+        """Book the fault of one rank, and begin a regroup if none is under way.
+
+        Each fault is booked once, when it is first seen: a process that is condemned adds nothing
+        by its death. Faults that come while a run gathers or leaves are one event.
+
+        fault_s   when it came; None: nobody knows
+        joins     it is one event with the newest open interruption
+        """
+        run, faults = self.run, self.run.faults
+        one_node = faults.count_node_loss() and mechanism is Mechanism.LOST_NODE
+        together = one_node or joins or run.course.is_in(Stage.GATHERING, Stage.LEAVING)
+        first = not run.interruptions.open
+        run.interruptions.fault(
+            rank=member.rank, pid=member.pid, node=member.node, mechanism=mechanism,
+            generation=run.course.generation, step=run.progress.step, fault_s=fault_s,
+            fault_not_before_s=None if fault_s is not None else run.progress.moved_s,
+            detected_s=now_s, same_event=together and not first, error=error, traceback=traceback,
+            reason=reason,
+        )  # fmt: skip
+        faults.note_times(first=first, fault_s=fault_s, now_s=now_s)
+        out = run.records()
+        if run.course.is_in(*IN_A_GENERATION):
+            collateral = mechanism is Mechanism.LOST_CONTACT
+            out += self.gather(now_s, limits.VICTIM_WAIT_S if collateral else limits.COMPANION_WAIT_S)
+        elif run.course.is_in(Stage.GATHERING) and mechanism is not Mechanism.LOST_CONTACT:
+            out.append(set_timer(Timer.GATHER, now_s + limits.COMPANION_WAIT_S))
+        elif run.course.is_in(Stage.HANDOVER) and member.plan is not None and member.plan.donate:
+            rare("who was to hand over is lost")
+            # All others stand still as before: another one hands over, once this one is dead.
+            run.course.enter(Stage.LEAVING)
+            faults.note_cut_short(False)
+            out.append(cancel(Timer.HANDOVER))
+            if not member.dead and not member.condemned:
+                out += run.kill(now_s, [member], reason)
+        return out
+
+    def gather(self, now_s: float, wait_s: float) -> list[Output]:
+        """Wait for the companions of a fault, which show themselves within `wait_s`."""
+        self.run.faults.note_cut_short(self.run.course.is_in(Stage.TRAINING))
+        self.run.course.enter(Stage.GATHERING)
+        return [set_timer(Timer.GATHER, now_s + wait_s)]
+
+    def drain(self, now_s: float, ranks: frozenset[int]) -> list[Output]:
+        """Begin a regroup in which the live `ranks` of a drained node are given up."""
+        self.run.faults.set_times(fault_s=now_s, detected_s=now_s)
+        self._drained = ranks
+        return self.gather(now_s, limits.COMPANION_WAIT_S)
+
+    def give_up(self, now_s: float, members: list[Member], why: str) -> list[Output]:
+        """Book a hang for each of `members` that lives, and kill it."""
+        out: list[Output] = []
+        for member in members:
+            if not member.condemned and not member.dead:
+                member.condemned = True
+                reason = f"rank {member.rank} (pid {member.pid}) {why}"
+                out += self.fault(now_s, member, Mechanism.HANG, None, "", "", reason)
+                out += self.run.kill(now_s, [member], why)
+        return out
+
+    # --- gathered --------------------------------------------------------------------------------
+
+    def gathered(self, now_s: float) -> list[Output]:
+        """Tell every survivor to leave its collective and to say what it holds."""
+        run = self.run
+        run.course.enter(Stage.LEAVING)
+        opened = run.interruptions.open
+        reason = opened[-1].reason if opened else "regroup"
+        live = run.roster.live()
+        for member in live:
+            member.joined = False
+        # One object for each generation that is left: workers told the same object share an order.
+        numbers = {member.plan_generation for member in live}
+        leaves = {number: Leave(number, reason) for number in numbers}
+        asked = [member for member in live if member.answers_leave and member.inventory is None]
+        out = run.tell((member, leaves[member.plan_generation]) for member in asked)
+        steps_s = limits.LEAVE_STEPS * run.roster.script.step_s
+        heard_s = limits.RANK_HEARD_S * run.options.world_size
+        deadline = limits.LEAVE_DEADLINE_S + steps_s + heard_s
+        if not all(member.attached for member in live):
+            deadline = limits.REGROUP_DEADLINE_S
+        return [*out, set_timer(Timer.LEAVE, now_s + deadline), *self.check_quiesced(now_s)]
+
+    def on_inventory(
+        self, now_s: float, members: list[Member], message: Inventory
+    ) -> list[Output]:
+        """Members stand still, and say what they hold."""
+        remains = self.run.roster.remains
+        quiet = [member for member in members if member.plan_generation == message.generation]
+        for member in quiet:
+            remains.note_done(member.rank, message.committed)
+            member.inventory = message
+            member.attached = member.attached or message.committed >= 0
+            if member.attached:  # though nobody has heard yet that it joined
+                remains.now_attached(member.rank)
+        if len(quiet) < len(members):
+            rare("an inventory of a generation that is over")
+        if not quiet:
+            return []
+        self.run.note_of_rank(message.committed, max(message.passed, message.committed))
+        return self.check_quiesced(now_s) if self.run.course.is_in(Stage.LEAVING) else []
+
+    # --- quiesced --------------------------------------------------------------------------------
+
+    def check_quiesced(self, now_s: float) -> list[Output]:
+        """Decide, once every survivor stands still and every lost process is confirmed dead."""
+        run, roster = self.run, self.run.roster
+        if roster.first("not still", lambda m: m.answers_leave and m.inventory is None) is not None:
+            return []
+        if roster.first("not dead", lambda m: m.condemned and not m.dead) is not None:
+            return []
+        if run.faults.losing_node or roster.orphans or run.nodes.returning:
+            return []
+        if run.short_of_places():
+            rare("a lost rank finds no place")
+            return [cancel(Timer.LEAVE), set_timer(Timer.NODES, now_s + limits.NODE_WAIT_S)]
+        waits = self._wait_for_links(now_s)
+        decided = self._decide(now_s) if waits is None else waits
+        return [cancel(Timer.LEAVE), cancel(Timer.NODES), *decided]
+
+    def _wait_for_links(self, now_s: float) -> list[Output] | None:
+        """Return what is done while a link is cut, or None if the next generation can be tried.
+
+        The members of the last generation could not form its group.
+        """
+        run, links = self.run, self.run.links
+        if not links:
+            return None
+        if links.is_out(now_s=now_s):
+            rare("a link stays cut for too long")
+            why = f"{links.reason}, for {limits.NODE_WAIT_S:g} s"
+            return self.stop.kill_all(now_s, End(1, "failed", why, run.faults.user_error[1]))
+        if now_s < links.retry_s:
+            rare("the next generation waits for a link")
+            return [set_timer(Timer.LINKS, links.retry_s)]
+        if run.store.home in links.ends and run.nodes.first(links.ends) not in links.ends:
+            rare("the store moves to where all can reach it")
+            run.store.forget()
+            return [*run.order_store(now_s, links.reason), *self._decide(now_s)]
+        return None
+
+    # --- decided ---------------------------------------------------------------------------------
+
+    def _decide(self, now_s: float) -> list[Output]:
+        """Choose the restore point and the rung, and begin to carry them out."""
+        run, roster = self.run, self.run.roster
+        restore = self.plans.restore()
+        # The beacons were read up to a tick ago, and a dead rank's counts only with its end.
+        run.progress.note(roster.committed_by_all(), 0)
+        finished = any(m.finished or m.done for m in roster.members())
+        in_process = not roster.sharded and restore.step is not None and not finished
+        torn = roster.torn(restore) if in_process else []
+        if torn:  # alive, but what it holds is neither step: it comes anew
+            rare("a live rank's state is torn")
+            return self.give_up(now_s, torn, "failed after the step was applied; its state is torn")
+        start = self.plans.source(restore, finished=finished).start
+        verdict = self._choose(self._look(restore, start, finished=finished))
+        given_up = [m for m in roster.live() if m.rank in verdict.replace]
+        if given_up:  # killed, and confirmed dead, before their ranks are given away
+            rare("a live rank cannot get over the step")
+            self._chosen = verdict
+            return run.kill(now_s, given_up, verdict.reason)
+        self._chosen = None
+        run.interruptions.acquit({m.rank: m.pid for m in roster.live()})
+        self._book(now_s, verdict, restore, start)
+        return [*run.records(), *self._carry_out(now_s, verdict, restore, start)]
+
+    def _look(self, restore: RestoreVerdict, start: Restart | None, *, finished: bool) -> Quiesced:
+        """Return the picture that the rung is chosen by."""
+        run, faults = self.run, self.run.faults
+        return Quiesced(
+            world_size=run.options.world_size,
+            lost=tuple(sorted(m.rank for m in run.roster.members() if m.dead)),
+            raised=frozenset(faults.raised), drained=self._drained, mode=run.roster.recovery_mode,
+            attached=any(m.attached for m in run.roster.live()), finished=finished,
+            restore=restore, start=start, links_cut=bool(run.links), committed=run.progress.step,
+            reached=run.progress.since_plan.executed, error=faults.user_error[0],
+            trained=run.progress.trained,
+        )  # fmt: skip
+
+    def _choose(self, seen: Quiesced) -> RecoveryVerdict:
+        """Choose the rung, and charge the budgets for it."""
+        run = self.run
+        fits_elsewhere = bool(seen.drained) and run.fits_elsewhere(seen.drained)
+        moving = decide_drain(seen=seen, fits_elsewhere=fits_elsewhere).ranks
+        self._drained = frozenset()  # whatever befalls these ranks from now on is paid for
+        verdict = decide_recovery(
+            seen=seen, moving=moving, chosen=self._chosen, parked=run.roster.parked(),
+            spares=self._offers((*seen.lost, *moving) or tuple(sorted(seen.raised))),
+            budgets=run.faults.budgets,
+        )  # fmt: skip
+        if verdict.budgets is not None:
+            run.faults.charge(verdict.budgets)
+        return verdict
+
+    def _offers(self, ranks: tuple[int, ...]) -> list[int]:
+        """Return, for each of `ranks`, the spare that may take it, or -1. Empty: there is none."""
+        roster = self.run.roster
+        ready = [(worker, roster.spare(worker).home) for worker in roster.parked()]
+        room = self.run.room_without(ranks)
+        found = offers(ranks, homes=roster.homes, spares=ready, room=room)
+        workers = [found.get(rank, (-1, ""))[0] for rank in ranks]
+        return workers if max(workers, default=-1) >= 0 else []
+
+    def _book(
+        self, now_s: float, verdict: RecoveryVerdict, restore: RestoreVerdict, start: Restart | None
+    ) -> None:
+        """Write into the open interruptions what was decided, why, and what it costs."""
+        run = self.run
+        before = run.faults.steps_repeated_before(run.interruptions)
+        cost = work_out_cost(
+            restore=restore, start=start, sharded=run.roster.sharded,
+            committed=run.progress.since_plan.committed,
+            executed=run.progress.since_plan.executed,
+            booked_before=0 if run.faults.cut_short else before,
+        )  # fmt: skip
+        links = [run.links.reason] if run.links else []
+        why = "; ".join([*links, verdict.reason, restore.reason])
+        run.interruptions.left(
+            now_s=now_s, rung=verdict.rung, reason=why, repeated=cost.repeated, lost=cost.lost
+        )
+
+    def _carry_out(
+        self, now_s: float, verdict: RecoveryVerdict, restore: RestoreVerdict, start: Restart | None
+    ) -> list[Output]:
+        """Plan the next generation, or end the run."""
+        if verdict.rung is Rung.STOP:
+            traceback = self.run.faults.user_error[1]
+            return self.stop.kill_all(now_s, End(1, "failed", verdict.reason, traceback))
+        if verdict.survivors != "exit":
+            return self.plans.move(now_s, verdict, restore, start)
+        if self.stop.end is not None:  # a stop was asked for: nobody is started anew for it
+            return self.stop.kill_all(now_s, self.stop.end)
+        return self.plans.restart_all(now_s, verdict.reason, restore, start)
+
+    # --- planned: plans.py -----------------------------------------------------------------------
+
+    # --- resumed ---------------------------------------------------------------------------------
+
+    def on_joined(self, now_s: float, members: list[Member], message: Joined) -> list[Output]:
+        """Members are in the generation. Once all are, the run trains."""
+        run = self.run
+        if message.generation != run.course.generation:
+            rare("joined a generation that is over")
+            return []
+        for member in members:
+            member.said = message.generation, message.step
+            member.joined = member.attached = True
+            run.roster.remains.now_attached(member.rank)
+        run.faults.note_restore(message.restore_s)
+        if not run.course.is_in(Stage.MOVING, Stage.STARTING):
+            return []
+        if run.roster.first("not joined", lambda m: not m.joined) is not None:
+            return []
+        run.course.enter(Stage.TRAINING)
+        run.progress.is_live(True)
+        run.links.forget()
+        run.interruptions.joined(now_s=now_s, restore_s=run.faults.restore_s)
+        spares = set_timer(Timer.SPARES, now_s)
+        return [*run.records(), cancel(Timer.MOVE), spares, *self.stop.spread()]
+
+    def on_committed(self, now_s: float, members: list[Member], message: Committed) -> list[Output]:
+        """Members have committed their first step of the generation: training goes on.
+
+        Of replicated state, one rank's commit is everybody's. Of sharded state, the step is
+        committed once the last owner has sealed it.
+        """
+        run = self.run
+        if message.generation != run.course.generation:
+            rare("committed in a generation that is over")
+            return []
+        for member in members:
+            member.committed_s = message.at_s
+            run.roster.remains.note_done(member.rank, message.step)
+        run.progress.note_commit(message.step, sharded=run.roster.sharded)
+        at_s = message.at_s
+        if run.roster.sharded:
+            if run.roster.first("not committed", lambda m: m.committed_s is None) is not None:
+                return []
+            at_s = max(m.committed_s or 0.0 for m in run.roster.members())
+        run.progress.has_trained()
+        return run.resumed(now_s, at_s)
+
+    def on_finished(self, now_s: float, members: list[Member], message: Finished) -> list[Output]:
+        """Members are past the last step."""
+        run = self.run
+        for member in members:
+            member.finished, member.said = True, (message.generation, message.step)
+        run.progress.note(message.step, message.step)
+        present = message.generation == run.course.generation
+        return run.resumed(now_s, now_s) if present and run.course.is_in(Stage.TRAINING) else []
+
+    # --- what is done when a stage takes too long ------------------------------------------------
+
+    def on_gather_timer(self, now_s: float) -> list[Output]:
+        """The companions of a fault have had time to show themselves."""
+        return self.gathered(now_s) if self.run.course.is_in(Stage.GATHERING) else []
+
+    def on_leave_timer(self, now_s: float) -> list[Output]:
+        """Give up whoever has not left its collective by now."""
+        if not self.run.course.is_in(Stage.LEAVING):
+            return []
+        rare("not all have left in time")
+        late = self.run.roster.not_quiesced()
+        return self._too_late(now_s, Timer.LEAVE, late, "did not leave its collective in time")
+
+    def on_move_timer(self, now_s: float) -> list[Output]:
+        """Give up whoever has not joined by now: first the donor that the others wait for."""
+        if not self.run.course.is_in(Stage.MOVING, Stage.STARTING):
+            return []
+        rare("not all have joined in time")
+        if (donor := self.plans.donor()) is not None and not donor.condemned:
+            why = "did not hand over its state in time"
+            return self._too_late(now_s, Timer.MOVE, [donor], why)
+        late = self.run.roster.holding_up()
+        return self._too_late(now_s, Timer.MOVE, late, "did not join the new generation in time")
+
+    def on_handover_timer(self, now_s: float) -> list[Output]:
+        """Give up the donor, which has not written the transfer image by now."""
+        if not self.run.course.is_in(Stage.HANDOVER):
+            return []
+        rare("state is not handed over in time")
+        live = self.run.roster.live()
+        donors = [m for m in live if m.plan is not None and m.plan.donate]
+        return self._too_late(now_s, Timer.HANDOVER, donors, "did not hand over in time")
+
+    def on_links_timer(self, now_s: float) -> list[Output]:
+        """The next generation may be tried although a link was cut."""
+        return self.check_quiesced(now_s) if self.run.course.is_in(Stage.LEAVING) else []
+
+    def _too_late(
+        self, now_s: float, timer: Timer, members: list[Member], why: str
+    ) -> list[Output]:
+        """A deadline has passed: give up `members`, who were waited for.
+
+        Of those on a node without a connection nobody can say anything yet. The node comes back, or
+        is counted out, and the timer is set again until then.
+        """
+        late = [member for member in members if member.home not in self.run.nodes.silent]
+        again: list[Output] = []
+        if len(late) < len(members):
+            rare("those that are waited for cannot be heard")
+            again = [set_timer(timer, now_s + limits.SILENT_LOOK_S)]
+        return [*again, *self.give_up(now_s, late, why)]

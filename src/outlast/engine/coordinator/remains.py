@@ -1,0 +1,138 @@
+"""What is left of the holders of ranks, and where each rank lives. This module is pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from outlast.engine.restore import Holding
+from outlast.model.messages import WorkerExited
+
+
+@dataclass(slots=True)
+class ScriptFacts:
+    """What is known of the script that runs.
+
+    outlast   some worker called outlast.join
+    sharded   some worker registered sharded state: so it stays, whoever lives
+    step_s    the step time that agents have learned
+    """
+
+    outlast: bool = False
+    sharded: bool = False
+    step_s: float = 0.0
+
+    def learn(self, *, outlast: bool, sharded: bool = False) -> None:
+        """Take in what somebody says of the script. What is known once stays known."""
+        self.outlast = self.outlast or outlast
+        self.sharded = self.sharded or sharded
+
+    def learn_step(self, step_s: float) -> None:
+        """Take in the step time that an agent has learned."""
+        self.step_s = step_s
+
+
+class Remains:
+    """What lies in the slots of each rank when its holder is gone, and on which node that is.
+
+    The images of a rank are lost when its node is lost, or when the rank moves to another node.
+    """
+
+    def __init__(self) -> None:
+        self.homes: dict[int, str] = {}  # the node on which each rank lives, or lived last
+        self.imageless: set[int] = set()  # ranks whose images are lost
+        self._left: dict[int, Holding] = {}
+        self._done: dict[int, int] = {}
+        self._moved: dict[int, str] = {}  # homes that nobody has written down yet
+
+    # --- where ranks live ----------------------------------------------------------------------
+
+    def leave_behind(self, rank: int, home: str) -> None:
+        """`rank` comes to live on `home`: what it had sealed on another node stays there."""
+        if self.homes.get(rank, home) != home:
+            self.lose_rank(rank)
+
+    def lives_on(self, rank: int, home: str) -> None:
+        """`rank` lives on `home` from now on."""
+        if self.homes.get(rank) != home:
+            self.homes[rank] = self._moved[rank] = home
+
+    def take_moved(self) -> dict[int, str]:
+        """Return the homes that nobody has written down yet; they are written down now."""
+        moved, self._moved = self._moved, {}
+        return moved
+
+    def remember(self, homes: Mapping[int, str]) -> None:
+        """Take in where each rank lived. What it had sealed there has to be found again."""
+        self.homes.update(homes)
+        self.imageless.update(homes)
+
+    # --- what lies there -------------------------------------------------------------------------
+
+    def of(self, rank: int) -> Holding:
+        """Return what the last holder of `rank` left, as far as it is known."""
+        return self._left.get(rank) or Holding((rank,), False, -1, (), -1, False, ())
+
+    def lose_rank(self, rank: int) -> None:
+        """Nobody knows any more what was left of `rank`."""
+        self._left.pop(rank, None)
+        self.imageless.add(rank)
+
+    def lose_images(self, node: str) -> None:
+        """What the ranks of `node` had sealed is gone with it."""
+        for rank, home in self.homes.items():
+            if home == node:
+                self.lose_rank(rank)
+
+    def find_images(self, rank: int, steps: tuple[int, ...]) -> None:
+        """The images of a rank without a holder are there after all."""
+        self.imageless.discard(rank)
+        self._left[rank] = Holding((rank,), False, -1, steps, -1, False, steps)
+
+    def has_images(self, rank: int) -> bool:
+        """Return True unless the images of `rank` were lost."""
+        return rank not in self.imageless
+
+    def now_attached(self, rank: int) -> None:
+        """What the holder of `rank` seals lies where it lives now."""
+        self.imageless.discard(rank)
+
+    def bury(self, rank: int, message: WorkerExited, *, had_state: bool) -> None:
+        """Keep what the agent found sealed in the dead rank's slots, until a successor has attached.
+
+        had_state   the holder had attached its state and its node lives. Without that, what lies
+                    there is its predecessor's, or was found when its node came back: the agent may
+                    not even have known which slots were to be its own.
+        """
+        if had_state:
+            committed, prepared, sealed = message.committed, message.prepared, message.sealed
+        else:
+            before = self.of(rank)
+            committed = before.committed
+            prepared, sealed = message.prepared or before.prepared, message.sealed or before.sealed
+        self._left[rank] = Holding((rank,), False, committed, prepared, committed, False, sealed)
+
+    def hold(self, rank: int, step: int) -> bool:
+        """Return True if `step` is known to lie in the slots of `rank`."""
+        left = self.of(rank)
+        return step in (*left.prepared, *left.sealed)
+
+    def hold_another(self, rank: int, step: int) -> bool:
+        """Return True if the slots of `rank` are known to hold something, and not `step`."""
+        left = self.of(rank)
+        held = (*left.prepared, *left.sealed)
+        return bool(held) and step not in held
+
+    # --- what was committed ----------------------------------------------------------------------
+
+    def note_done(self, rank: int, step: int) -> None:
+        """A holder of `rank` has committed `step`, and booked it."""
+        if step > self._done.get(rank, 0):
+            self._done[rank] = step
+
+    def done(self, rank: int) -> int:
+        """Return the newest step that a holder of `rank` is known to have committed.
+
+        To execute it again is to repeat it.
+        """
+        return self._done.get(rank, 0)

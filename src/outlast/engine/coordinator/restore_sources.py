@@ -1,0 +1,154 @@
+"""What a generation can begin from when nobody goes on in its process: images, a transfer image, a checkpoint.
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from outlast.engine.durable import Saves
+from outlast.engine.rare import rare
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """What all ranks start from when they come anew: the step, and the sources of `Regroup`."""
+
+    step: int = 0
+    replicated: str = "none"
+    private: str = "none"
+    checkpoint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """The transfer image that lies sealed on node `home`.
+
+    phases     how many phases after `step` are done in it; -1: nobody knows how many
+    """
+
+    generation: int
+    step: int
+    home: str
+    phases: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint on the disk. No folder: there is none, and the step is that of the beginning."""
+
+    step: int = 0
+    folder: str = ""
+
+    def restart(self) -> Restart:
+        """Return what all ranks start from if they begin from this checkpoint."""
+        if not self.folder:
+            return Restart()
+        return Restart(self.step, "checkpoint", "checkpoint", self.folder)
+
+
+class RestoreSources:
+    """The sources of one run, as far as the coordinator knows them.
+
+    begin_from   what all ranks begin from, or began from last
+    transfer     the transfer image that lies sealed; None: there is none
+    donating     a donor of the newest plans has not handed over its state yet
+    checkpoint   the newest that was written, or was found to be good
+    verified     the folder that was read as a whole last, and found good
+    """
+
+    def __init__(
+        self, *, start: Restart, checkpoint: tuple[str, int], generation: int, world_size: int
+    ) -> None:
+        self.begin_from = start
+        handed_over = start.replicated == "transfer"
+        self.transfer = Transfer(generation, start.step, "") if handed_over else None
+        self.donating = False
+        self.checkpoint = Checkpoint(checkpoint[1], checkpoint[0])
+        self.verified = start.checkpoint or checkpoint[0]
+        self.saves = Saves(world_size)
+        self._looking = False
+
+    # --- what all begin from -----------------------------------------------------------------
+
+    def choose(self, start: Restart) -> int:
+        """All ranks begin from `start`. Return by how many steps that is further back than before."""
+        further, self.begin_from = self.begin_from.step - start.step, start
+        return further
+
+    # --- the transfer image ------------------------------------------------------------------
+
+    def begin_generation(self, *, generation: int, step: int) -> None:
+        """The generation goes on from `step`: saves of later steps are of a past that is over."""
+        self.donating = False
+        self.saves.went_back(generation=generation, step=step)
+
+    def await_image(self, step: int) -> None:
+        """A donor is about to write a transfer image of `step`.
+
+        It writes over the image that is there, unless that is of the same step. Ranks that have
+        begun anew since may have nothing else to begin from.
+        """
+        self.donating = True
+        if self.transfer is not None and self.transfer.step != step:
+            self.transfer = None
+
+    def is_sealed(self, transfer: Transfer) -> None:
+        """The donor of the newest plans has handed over."""
+        self.donating, self.transfer = False, transfer
+
+    def find_transfer(self, found: Transfer) -> None:
+        """A node that enrols holds this transfer image. The newest one counts."""
+        if self.transfer is None or found.generation > self.transfer.generation:
+            self.transfer = found
+
+    def lose_node(self, node: str) -> None:
+        """Whatever lay in the memory of `node` is gone."""
+        if self.transfer is not None and self.transfer.home == node:
+            rare("a transfer image is lost with its node")
+            self.transfer = None
+
+    def transfer_home(self) -> str:
+        """Return the node that holds the transfer image; "": there is none."""
+        return self.transfer.home if self.transfer is not None else ""
+
+    # --- checkpoints ---------------------------------------------------------------------------
+
+    def written(self, step: int, folder: str) -> None:
+        """A checkpoint was written. It is the newest one unless a newer one is known."""
+        known = self.checkpoint
+        step, folder = max((known.step, known.folder), (step, folder))
+        self.checkpoint = Checkpoint(step, folder)
+
+    def found(self, step: int, folder: str) -> None:
+        """The checkpoints were read: this is the newest good one. No folder: there is none."""
+        self._looking = False
+        self.checkpoint, self.verified = Checkpoint(step, folder), folder
+
+    def begin_to_look(self) -> bool:
+        """Return True if somebody has to be asked to read the checkpoints; it is asked once."""
+        asked, self._looking = self._looking, True
+        return not asked
+
+    # --- what is known of them, for decisions --------------------------------------------------
+
+    def facts(self, *, sharded: bool, imageless: Collection[int]) -> SourceFacts:
+        """Return what decisions need. `imageless`: the ranks whose images are lost."""
+        lost = len(imageless) > 0
+        return SourceFacts(self.begin_from, self.transfer, self.checkpoint, sharded, lost)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFacts:
+    """What a decision about sources is made from.
+
+    images_lost   the images of some rank were lost with their node
+    """
+
+    begin_from: Restart
+    transfer: Transfer | None
+    checkpoint: Checkpoint
+    sharded: bool
+    images_lost: bool

@@ -1,0 +1,190 @@
+"""The parts of one run, side by side, and what follows from several of them at once.
+
+Each part owns its fields: nobody else writes them. `Run` only holds the parts together, and is
+handed to whoever carries out a piece of the story. This module is pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from outlast.engine.budget import default_budgets
+from outlast.engine.coordinator.cut_links import CutLinks
+from outlast.engine.coordinator.group_store import GroupStore
+from outlast.engine.coordinator.interruptions import InterruptionLog
+from outlast.engine.coordinator.members import Member, Roster
+from outlast.engine.coordinator.node_membership import NodeMembership
+from outlast.engine.coordinator.open_faults import OpenFaults
+from outlast.engine.coordinator.options import CoordinatorOptions
+from outlast.engine.coordinator.orders import kill_orders, tell_orders
+from outlast.engine.coordinator.progress import Progress
+from outlast.engine.coordinator.rank_history import RankHistory
+from outlast.engine.coordinator.restore_sources import RestoreSources
+from outlast.engine.coordinator.stages import Course, Stage, Timer, set_timer
+from outlast.engine.protocol.outputs import Output, Record
+from outlast.model import limits
+from outlast.model.messages import ForWorker
+from outlast.model.records import Event, Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The parts of one run.
+
+    course          stage and generation
+    roster          who holds which rank, who is a spare, and what is left of the dead
+    nodes           the nodes that processes can be started on
+    links           nodes that cannot reach each other
+    progress        steps committed and executed
+    store           the store that process groups are built with
+    sources         what a generation can begin from
+    interruptions   the records of the ledger
+    faults          the faults at hand, and the budgets that pay for them
+    history         where each rank lived, generation by generation
+    """
+
+    options: CoordinatorOptions
+    course: Course
+    roster: Roster
+    nodes: NodeMembership
+    links: CutLinks
+    progress: Progress
+    store: GroupStore
+    sources: RestoreSources
+    interruptions: InterruptionLog
+    faults: OpenFaults
+    history: RankHistory
+
+    @classmethod
+    def begin(cls, options: CoordinatorOptions) -> Run:
+        """Return the parts of a run that has not started anybody yet."""
+        return cls(
+            options,
+            Course(generation=options.generation),
+            Roster(world_size=options.world_size, next_worker=options.first_worker),
+            NodeMembership(local=not options.nodes),
+            CutLinks(),
+            Progress(step=options.start.step),
+            GroupStore(),
+            RestoreSources(
+                start=options.start, checkpoint=options.checkpoint, generation=options.generation,
+                world_size=options.world_size,
+            ),
+            InterruptionLog(first_id=options.first_interruption),
+            OpenFaults(budgets=default_budgets(options.max_restarts)),
+            RankHistory(),
+        )  # fmt: skip
+
+    # --- progress ------------------------------------------------------------------------------
+
+    def note_of_rank(self, committed: int, executed: int) -> None:
+        """Take in which steps one rank says it has committed and executed."""
+        self.progress.note_of_rank(committed, executed, sharded=self.roster.sharded)
+
+    def resumed(self, now_s: float, at_s: float) -> list[Output]:
+        """A step of this generation was committed at `at_s`: what was interrupted is over."""
+        if not self.interruptions.resumed(at_s=at_s, generation=self.course.generation):
+            return []
+        if not self.interruptions.open:
+            self.faults.over()
+        return [*self.records(), set_timer(Timer.SPARES, now_s + limits.SPARE_REFILL_DELAY_S)]
+
+    # --- orders --------------------------------------------------------------------------------
+
+    def tell(self, told: Iterable[tuple[Member, ForWorker]]) -> list[Output]:
+        """Tell each worker its message; workers of one node that are told the same share an order."""
+        return tell_orders(told, local=self.nodes.local)
+
+    def kill(self, now_s: float, members: Iterable[Member], why: str) -> list[Output]:
+        """Kill `members`. A rank is given away only once its holder's death is confirmed."""
+        return kill_orders(now_s, members, why)
+
+    def order_store(self, now_s: float, reason: str) -> list[Output]:
+        """Order a store on a node that all others can reach, if there is one."""
+        return self.store.order(now_s, reason, nodes=self.nodes, avoided=self.links.ends)
+
+    # --- records -------------------------------------------------------------------------------
+
+    @property
+    def at_once(self) -> bool:
+        """Return True if records have to be written before anything follows from them.
+
+        They have to where there are several nodes, because another coordinator may come after
+        this one. On one node the coordinator dies together with everything that it leads.
+        """
+        return not self.nodes.local
+
+    def records(self) -> list[Output]:
+        """Return the interruptions that have changed, for the ledger."""
+        return [Record(record, at_once=self.at_once) for record in self.interruptions.changed()]
+
+    def noted(self, now_s: float, kind: str, data: Mapping[str, object]) -> Record:
+        """Return an event that the next coordinator has to know."""
+        return Record(Event(now_s, 0.0, kind, dict(data)), at_once=self.at_once)
+
+    def record_places(self, now_s: float) -> list[Output]:
+        """Write down where each rank lives, as far as it has changed.
+
+        Another coordinator has to know whose images count.
+        """
+        moved = self.roster.remains.take_moved()
+        if self.nodes.local or not moved:
+            return []
+        self.history.note(self.course.generation, moved)
+        by_node: dict[str, list[int]] = {}
+        for rank, home in sorted(moved.items()):
+            by_node.setdefault(home, []).append(rank)
+        return [self.noted(now_s, "placed", {"node": home, "ranks": ranks}) for home, ranks in by_node.items()]
+
+    def record_generation(self, now_s: float) -> Record:
+        """Write down the generation and its members, before anybody is told.
+
+        A coordinator that comes after this one must not give the number again: of several nodes,
+        one may keep it to itself.
+        """
+        members = tuple(m.worker for m in sorted(self.roster.members(), key=lambda m: m.rank))
+        generation = Generation(self.course.generation, self.options.world_size, now_s, members)
+        return Record(generation, at_once=self.at_once)
+
+    # --- room ----------------------------------------------------------------------------------
+
+    def room(self, members: Iterable[Member]) -> dict[str, int]:
+        """Return how many ranks fit on each node beside `members`.
+
+        A barred node has room only for ranks of sharded state that live there: their state lies
+        there and nowhere else.
+        """
+        room = self.nodes.room(members)
+        if self.roster.sharded and self.nodes.barred:
+            for home in self.roster.homes.values():
+                if home in self.nodes.barred and home in room:
+                    room[home] += 1
+        return room
+
+    def room_without(self, ranks: Iterable[int]) -> dict[str, int]:
+        """Return how many ranks fit on each node once the holders of `ranks` have left."""
+        leaving = frozenset(ranks)
+        return self.room(member for member in self.roster.live() if member.rank not in leaving)
+
+    def fits_elsewhere(self, ranks: frozenset[int]) -> bool:
+        """Return True if `ranks` fit beside all others, on nodes that can be heard."""
+        room = self.room_without(ranks)
+        free = sum(max(0, count) for node, count in room.items() if node not in self.nodes.silent)
+        return free >= len(ranks)
+
+    def placeless(self) -> list[int]:
+        """Return the ranks without a holder for whom there is no room.
+
+        Ranks that have come to their end need no room, unless all ranks come anew.
+        """
+        live = self.roster.live()
+        anew = self.course.stage is not Stage.LEAVING
+        held = [member.rank for member in live]
+        without = sorted(set(range(self.options.world_size)).difference(held))
+        empty = [rank for rank in without if anew or not self.roster.is_done(rank)]
+        return empty[sum(max(room, 0) for room in self.room(live).values()) :]
+
+    def short_of_places(self) -> bool:
+        """Return True while the run has to wait for a node with room."""
+        return not self.nodes.local and bool(self.placeless())

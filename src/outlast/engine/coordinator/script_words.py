@@ -1,0 +1,90 @@
+"""What workers say of their script and of their way into a generation. This module is pure."""
+
+from __future__ import annotations
+
+from outlast.engine.coordinator.members import Member, said_before
+from outlast.engine.coordinator.orders import event
+from outlast.engine.coordinator.plans import Plans
+from outlast.engine.coordinator.run_parts import Run
+from outlast.engine.coordinator.stages import Timer, cancel
+from outlast.engine.protocol.outputs import Output, Tell
+from outlast.engine.rare import rare
+from outlast.model.messages import Registered, Underway, WorkerStarted
+
+
+class ScriptWords:
+    """Take in what is said of scripts. Each warning is handed on once."""
+
+    def __init__(self, run: Run, plans: Plans) -> None:
+        self.run = run
+        self.plans = plans
+        self._warned: set[str] = set()
+
+    def on_started(self, now_s: float, member: Member, message: WorkerStarted) -> list[Output]:
+        """A process was started. A program that never says Hello is at work from now on."""
+        member.pid, member.node = message.pid, message.node
+        return [] if self.run.options.greets else self._on_running(now_s, [member])
+
+    def on_hello(self, now_s: float, members: list[Member]) -> list[Output]:
+        """Workers listen: the plans that wait for them are sent."""
+        for member in members:
+            member.hello_seen = True
+        holders = [member for member in members if member.rank >= 0]
+        if not holders:
+            return []
+        return [*self.plans.send(holders), *self._on_running(now_s, holders)]
+
+    def _on_running(self, now_s: float, members: list[Member]) -> list[Output]:
+        """Scripts are at work. One without steps goes on when all its processes run again."""
+        run = self.run
+        for member in members:
+            member.running = True
+        if run.roster.outlast or run.links:
+            return []
+        if run.roster.first("not running", lambda m: not m.running) is not None:
+            return []
+        return run.resumed(now_s, now_s)
+
+    def on_registered(
+        self, now_s: float, members: list[Member], message: Registered
+    ) -> list[Output]:
+        """Workers have called outlast.join, or say anew how they can be healed."""
+        said = message.generation, message.step
+        newest = [
+            member for member in members
+            if said >= member.said and not said_before(message, member.registration)
+        ]  # fmt: skip
+        for member in newest:
+            member.said, member.registration = said, message
+            member.recovery_mode, member.sharded = message.way, message.sharded
+            member.registered, member.attached = True, message.step >= 0
+            member.finished = False  # the script may call run.steps again
+        if len(newest) < len(members):
+            rare("how it can be healed is said again, too late")
+        return self._learn_script(now_s, message) if newest else []
+
+    def _learn_script(self, now_s: float, message: Registered) -> list[Output]:
+        run, roster = self.run, self.run.roster
+        out: list[Output] = []
+        first = not roster.outlast
+        if first or (message.sharded and not roster.sharded):
+            out.append(run.noted(now_s, "script", {"sharded": message.sharded}))
+        roster.script.learn(outlast=True, sharded=message.sharded)
+        if first:
+            # Spares begin with the training: ranks that start need the processors.
+            out.append(cancel(Timer.SPARES))
+        return [*out, *self.warn(now_s, message.note)] if message.note else out
+
+    def warn(self, now_s: float, text: str) -> list[Output]:
+        """Hand a warning on to the people who watch, once."""
+        if text in self._warned:
+            return []
+        self._warned.add(text)
+        return [event(now_s, "warning", {"text": text}), Tell(f"warning: {text}")]
+
+    def on_underway(self, members: list[Member], message: Underway) -> list[Output]:
+        """Workers say how far they have come on their way into the generation."""
+        if message.generation == self.run.course.generation:
+            for member in members:
+                member.place = max(member.place, message.place)
+        return []

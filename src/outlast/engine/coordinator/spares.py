@@ -1,0 +1,59 @@
+"""The spares of a run: started while it trains, so that a lost rank need not wait for a process.
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+from outlast.engine.coordinator.members import Member
+from outlast.engine.coordinator.orders import kill_order
+from outlast.engine.coordinator.run_parts import Run
+from outlast.engine.coordinator.stages import Stage
+from outlast.engine.protocol.outputs import Output, ToAgent
+from outlast.engine.rare import rare
+from outlast.model import limits
+from outlast.model.messages import StartWorker
+
+
+class SparePool:
+    """Keep as many spares as were asked for, unless they fail before they can park."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._failures = 0  # spares that ended before they parked, since one did
+
+    def refill(self, now_s: float) -> list[Output]:
+        """Start the spares that are missing."""
+        run, roster = self.run, self.run.roster
+        over = run.course.is_in(Stage.STOPPING, Stage.ENDED)
+        if over or self._failures >= limits.SPARE_FAILURES_COUNT:
+            return []
+        kind = run.options.spare_kind if roster.outlast and not self._failures else "warm"
+        out: list[Output] = []
+        for spare in roster.spares():
+            # Made while nobody knew that the script can park.
+            if spare.kind == "warm" and kind == "hot" and not spare.condemned:
+                rare("a warm spare makes room for a hot one")
+                out.append(kill_order(spare, "a hot spare takes its place"))
+        for _ in range(run.options.spares - len(roster.spares())):
+            if (home := run.nodes.least_spares(roster.spares())) is None:
+                rare("all nodes that are left are barred")
+                break
+            spare = roster.add(rank=-1, kind=kind, home=home, now_s=now_s)
+            order = StartWorker(spare.worker, -1, kind, run.course.generation)
+            out.append(ToAgent(order, spare.home))
+        return out
+
+    def on_parked(self, spare: Member) -> list[Output]:
+        """`spare` stands ready."""
+        spare.parked = True
+        self._failures = 0
+        return []
+
+    def ended(self, spare: Member) -> bool:
+        """`spare` has ended. Return True if it failed before it could park."""
+        failed = not spare.parked and not spare.condemned
+        if failed:
+            rare("a spare ends before it could park")
+            self._failures += 1
+        return failed

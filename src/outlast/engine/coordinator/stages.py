@@ -1,0 +1,84 @@
+"""Where a run is: its stage, the number of its generation, and the timers that a stage waits with.
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from outlast.engine.protocol.outputs import SetTimer
+
+
+class Stage(Enum):
+    """What the run is doing now. The picture of how they follow each other is in machine.py."""
+
+    ENROLLING = "enrolling"
+    REBUILDING = "rebuilding"
+    STARTING = "starting"
+    TRAINING = "training"
+    GATHERING = "gathering"
+    LEAVING = "leaving"
+    MOVING = "moving"
+    HANDOVER = "handover"
+    CLEARING = "clearing"
+    STOPPING = "stopping"
+    ENDED = "ended"
+
+
+IN_A_GENERATION = (Stage.TRAINING, Stage.MOVING, Stage.STARTING)  # a fault here begins a regroup
+
+
+class Timer(Enum):
+    """A deadline of the coordinator. The value is the name that drivers know it by."""
+
+    GATHER = "gather"  # the companions of a fault have had time to show themselves
+    LEAVE = "leave"  # every survivor must have left its collective by now
+    MOVE = "move"  # every member must have joined the generation by now
+    HANDOVER = "handover"  # the donor must have written the transfer image by now
+    KILL = "kill"  # a killed process must have ended by now
+    HEARING = "hearing"  # every node must have answered the hang inquiry by now
+    LINKS = "links"  # the next generation may be tried although a link was cut
+    NODES = "nodes"  # a node with room must have come by now
+    SPARES = "spares"  # missing spares may be started now
+    POLICY = "policy"  # a run that is to shrink has waited long enough for a node
+    STOP = "stop"  # a run that was asked to stop has had time for its last step
+    REBUILD = "rebuild"  # every node that is still alive has enrolled with the new coordinator
+
+
+def set_timer(timer: Timer, at_s: float) -> SetTimer:
+    """Return the output that sets `timer`, in place of an earlier time."""
+    return SetTimer(timer.value, at_s)
+
+
+def cancel(timer: Timer) -> SetTimer:
+    """Return the output that cancels `timer`, whether it is set or not."""
+    return SetTimer(timer.value, None)
+
+
+class Course:
+    """The stage and the generation of a run.
+
+    The stage is left and entered by `enter` only, and the generation grows by one at a time, so
+    that a search for these two calls finds every transition there is.
+    """
+
+    def __init__(self, *, generation: int) -> None:
+        self.stage = Stage.STARTING
+        self.generation = generation
+
+    def enter(self, stage: Stage) -> None:
+        """Go to `stage`."""
+        self.stage = stage
+
+    def is_in(self, *stages: Stage) -> bool:
+        """Return True while the run is in one of `stages`."""
+        return self.stage in stages
+
+    def next_generation(self) -> None:
+        """Begin the next generation; whatever carries an older number is dropped from now on."""
+        self.generation += 1
+
+    def saw_generation(self, generation: int) -> None:
+        """Remember that a process was found in `generation`: no number is given twice."""
+        self.generation = max(self.generation, generation)

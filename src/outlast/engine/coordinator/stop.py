@@ -1,0 +1,162 @@
+"""How a run ends: because all ranks are done, because somebody asked, or because it cannot go on.
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+from outlast.engine.coordinator.members import Member
+from outlast.engine.coordinator.run_parts import Run
+from outlast.engine.coordinator.stages import Stage, Timer, cancel, set_timer
+from outlast.engine.protocol.outputs import End, Output, Record, Tell, ToAgent
+from outlast.engine.rare import rare
+from outlast.model import limits
+from outlast.model.messages import KillWorker, Stop, TermWorker, WorkerExited
+from outlast.model.records import Event
+
+_STOPPED = (Timer.GATHER, Timer.LEAVE, Timer.MOVE, Timer.HANDOVER, Timer.SPARES, Timer.NODES)
+
+
+class StopRequest:
+    """What the run is to end with, and how the stop is carried out.
+
+    A run that was asked to stop commits the step in flight first. Then, or at once where that makes
+    no sense, everybody is killed, and the run is over when all are dead.
+
+    end         what the run ends with; None while nobody has asked
+    at_once     a new coordinator ends the run as soon as it knows who lives
+    by_signal   no process could hear a Stop when it was asked for: they were sent SIGTERM
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.end: End | None = None
+        self.at_once = False
+        self.by_signal = False
+
+    def recover(self, end: End | None, *, at_once: bool, by_signal: bool) -> None:
+        """Remember the stop that the coordinator before this one was carrying out."""
+        self.end, self.at_once, self.by_signal = end, at_once, by_signal
+
+    # --- asking --------------------------------------------------------------------------------
+
+    def ask(self, *, now_s: float, reason: str, exit_code: int) -> list[Output]:
+        """A signal, a person or the policy asks the run to stop.
+
+        Asked twice, or before anything was trained, it stops at once. While the run regroups, it
+        stops once all are back.
+        """
+        run = self.run
+        if run.course.is_in(Stage.ENDED):
+            return []
+        plain = not run.roster.outlast
+        starting = run.course.is_in(Stage.STARTING) and not run.progress.trained
+        nothing_yet = run.course.is_in(Stage.CLEARING) if plain else starting
+        if self.end is not None or nothing_yet:
+            return self.kill_all(now_s, End(exit_code, "stopped", reason, ""))
+        self.end = End(exit_code, "stopped", reason, "")
+        self.by_signal = plain and bool(run.roster.live())
+        how = "workers are sent SIGTERM" if plain else "the step in flight is committed first"
+        return [*self._record(now_s), Tell(f"stopping: {reason}; {how}"), *self.softly(now_s)]
+
+    def softly(self, now_s: float) -> list[Output]:
+        """Tell all that the run stops, and give them time for the step in flight."""
+        return [*self.spread(), set_timer(Timer.STOP, now_s + self.run.options.term_grace_s)]
+
+    def spread(self) -> list[Output]:
+        """Tell all that hold a rank to stop; again in each generation, for those new in it."""
+        run = self.run
+        if self.end is None:
+            return []
+        stop = Stop(self.end.reason, run.options.checkpoint_on_stop)
+        if run.roster.outlast:
+            return run.tell((m, stop) for m in run.roster.live())
+        # A process that is not there yet cannot hear SIGTERM: it is not to begin.
+        reason = self.end.reason
+        return [ToAgent((TermWorker if m.pid else KillWorker)(m.worker, reason), m.home) for m in run.roster.live()]
+
+    def _record(self, now_s: float) -> list[Output]:
+        """Write the stop down: a coordinator that comes after this one is to end the run too."""
+        if self.run.nodes.local or self.end is None:
+            return []
+        end, at_once = self.end, self.run.course.is_in(Stage.STOPPING) or self.at_once
+        said = {
+            "exit_code": end.exit_code, "state": end.state, "reason": end.reason,
+            "at_once": at_once, "by_signal": self.by_signal,
+        }  # fmt: skip
+        return [Record(Event(now_s, 0.0, "ending", said), at_once=True)]
+
+    # --- stopping ------------------------------------------------------------------------------
+
+    def kill_all(self, now_s: float, end: End) -> list[Output]:
+        """Kill whoever lives, then end. The reason of a stop that was asked for earlier stays.
+
+        A new coordinator does not know yet who lives: it notes the end, and stops later.
+        """
+        run = self.run
+        if self.end is None or end.state == "failed":
+            self.end = end
+        if run.course.is_in(Stage.REBUILDING):
+            rare("a run is to end at once, and who lives is not known yet")
+            self.at_once = True
+            return self._record(now_s)
+        run.course.enter(Stage.STOPPING)
+        out: list[Output] = self._record(now_s)
+        out += [cancel(timer) for timer in _STOPPED]
+        out += run.kill(now_s, (*run.roster.live(), *run.roster.spares()), end.reason)
+        return [*out, *self.when_stopped()]
+
+    def when_due(self, now_s: float) -> list[Output]:
+        """The time for the last step is up."""
+        assert self.end is not None
+        return self.kill_all(now_s, self.end)
+
+    def when_stopped(self) -> list[Output]:
+        """End the run if everybody is dead."""
+        if self.run.faults.losing_node or self._somebody_lives():
+            return []
+        assert self.end is not None
+        return self._over(self.end)
+
+    def finish(self, now_s: float, end: End) -> list[Output]:
+        """All ranks are done: end the run with `end`, after killing whoever is left."""
+        self.end = end
+        return self.kill_all(now_s, end) if self._somebody_lives() else self._over(end)
+
+    def on_unkillable(self, now_s: float) -> list[Output]:
+        """Processes that were killed have not ended: a driver may keep one in the kernel for ever.
+
+        Its rank cannot be given away, because nobody can say that it will not go on.
+        """
+        run = self.run
+        everybody = (*run.roster.live(), *run.roster.spares(), *run.roster.orphans.values())
+        stuck = [m for m in everybody if m.condemned]
+        if run.course.is_in(Stage.STOPPING) and self.end is not None:
+            rare("the run ends with processes that cannot be killed")
+            return self._over(self.end)
+        if any(m.home in run.nodes.silent for m in stuck):
+            rare("those that were killed cannot be heard")
+            return [set_timer(Timer.KILL, now_s + limits.SILENT_LOOK_S)]
+        if not any(m.rank >= 0 for m in stuck):
+            return []
+        rare("killed ones did not end in time")
+        pids = [m.pid for m in stuck]
+        why = f"processes {pids} cannot be killed: they do not return from the kernel"
+        return self.kill_all(now_s, End(1, "failed", why, ""))
+
+    def _somebody_lives(self) -> bool:
+        roster = self.run.roster
+        return bool(roster.any_live() or roster.spares() or roster.orphans)
+
+    def _over(self, end: End) -> list[Output]:
+        self.run.course.enter(Stage.ENDED)
+        return [*self.run.records(), cancel(Timer.STOP), cancel(Timer.KILL), end]
+
+    # --- what a stop means for the end of a process ---------------------------------------------
+
+    def ended_well(self, member: Member, message: WorkerExited) -> bool:
+        """Return True if the end of this process is no fault."""
+        if self.end is not None and self.by_signal:
+            return True  # it was sent SIGTERM: however it ends, it has ended
+        may_end = member.finished or not member.attached or self.end is not None
+        return message.exit_code == 0 and may_end

@@ -1,0 +1,430 @@
+"""A coordinator after another one that died: its picture is built from what the agents house; training does not stop meanwhile.
+
+    REBUILDING ──all nodes have enrolled, or their leases are void──> TRAINING       all ranks are in one generation
+                                                                 ├──> STARTING       all processes of a script without outlast calls run
+                                                                 └──> GATHERING      anything else: the next generation
+
+What was interrupted, and went on meanwhile, is over since then. What the last coordinator had decided and nobody has carried out is lost, and decided again.
+This module is pure.
+"""
+
+from __future__ import annotations
+
+import typing
+from dataclasses import dataclass, field
+
+from outlast.engine.cluster.reliable_link import rebased
+from outlast.engine.coordinator.fault_reports import FaultReports
+from outlast.engine.coordinator.members import Member
+from outlast.engine.coordinator.node_changes import NodeChanges
+from outlast.engine.coordinator.orders import event
+from outlast.engine.coordinator.policy_actions import Acted, PolicyActions
+from outlast.engine.coordinator.process_exit import ProcessExits, lost_with_node
+from outlast.engine.coordinator.rank_history import RankHistory
+from outlast.engine.coordinator.regroup import Regroup
+from outlast.engine.coordinator.remains import ScriptFacts
+from outlast.engine.coordinator.restore_sources import Restart, Transfer
+from outlast.engine.coordinator.run_parts import Run
+from outlast.engine.coordinator.stages import Stage, Timer, cancel, set_timer
+from outlast.engine.coordinator.stop import StopRequest
+from outlast.engine.protocol.outputs import End, Output
+from outlast.engine.rare import rare
+from outlast.model import limits
+from outlast.model.messages import (
+    Broke,
+    Committed,
+    Donated,
+    Enrol,
+    Finished,
+    FromAgent,
+    FromWorker,
+    FromWorkers,
+    Hello,
+    Housed,
+    Inventory,
+    Joined,
+    Parked,
+    Registered,
+    Underway,
+    WorkerExited,
+)
+from outlast.model.records import Event, Generation, Interruption, Record
+from outlast.model.terms import Mechanism
+
+
+@dataclass(slots=True)
+class RecoveredEnd:
+    """What the run is to end with: at once, or after the step in flight, as SIGTERM asked or not."""
+
+    end: End | None = None
+    at_once: bool = False
+    by_signal: bool = False
+
+
+@dataclass(slots=True)
+class RecoveredState:
+    """What the ledger tells a coordinator that comes after another.
+
+    script          what is known of the script
+    homes           rank -> node
+    stores          how many orders for a store were given
+    ending          whether the run is to end
+    nodes           those that were in, each with its session
+    interruptions   by id
+    checkpoint      step and folder of the newest that was written
+    history         where each rank lived
+    acted           what came of the policy
+    """
+
+    generation: int = 0
+    script: ScriptFacts = field(default_factory=ScriptFacts)
+    homes: dict[int, str] = field(default_factory=dict)
+    stores: int = 0
+    ending: RecoveredEnd = field(default_factory=RecoveredEnd)
+    nodes: dict[str, int] = field(default_factory=dict)
+    interruptions: dict[int, Interruption] = field(default_factory=dict)
+    checkpoint: tuple[int, str] = (0, "")
+    history: RankHistory = field(default_factory=RankHistory)
+    acted: Acted = field(default_factory=Acted)
+
+    def take(self, record: Record) -> None:
+        """In the order in which they were written."""
+        if isinstance(record, Generation):
+            self.generation = max(self.generation, record.generation)
+        elif isinstance(record, Interruption):
+            self.interruptions[record.id] = record
+        elif isinstance(record, Event):
+            self._take_event(record)
+
+    def _take_event(self, event: Event) -> None:
+        if event.kind == "script":
+            self.script.learn(outlast=True, sharded=bool(event.data["sharded"]))
+        elif event.kind == "placed":
+            homes = dict.fromkeys(typing.cast("list[int]", event.data["ranks"]), str(event.data["node"]))
+            self.homes |= homes
+            self.history.note(self.generation + 1, homes)  # written down before the generation in which they live there
+        elif event.kind == "store":
+            self.stores = typing.cast(int, event.data["number"])
+        elif event.kind == "ending":
+            code, data = typing.cast(int, event.data["exit_code"]), event.data
+            end = End(code, str(data["state"]), str(data["reason"]), "")
+            self.ending = RecoveredEnd(end, bool(data["at_once"]), bool(data["by_signal"]))
+        elif event.kind == "checkpoint":
+            self.checkpoint = max(self.checkpoint, (typing.cast(int, event.data["step"]), str(event.data["folder"])))
+        elif event.kind == "node_joined":
+            self.nodes[str(event.data["node"])] = typing.cast(int, event.data["session"])
+        elif event.kind == "node_lost":
+            self.nodes.pop(str(event.data["node"]), None)
+        else:
+            self.acted.take(event)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What agents have said that they house, while the picture is built. The lists grow.
+
+    awaited     nodes that had enrolled with the last coordinator, and have not come yet
+    adopted     processes, as the last coordinator knew them
+    exits       ends that the last coordinator may not have heard of
+    broke       words of broken steps
+    early       what was said before the picture was whole, and by whose agent
+    """
+
+    awaited: set[str]
+    adopted: list[Member] = field(default_factory=list)
+    exits: list[WorkerExited] = field(default_factory=list)
+    broke: list[tuple[Member, Broke]] = field(default_factory=list)
+    early: list[tuple[FromWorker | FromAgent | FromWorkers, str]] = field(default_factory=list)
+
+    def ended(self) -> set[int]:
+        """Return the workers that are known to have ended."""
+        return {one.worker for one in self.exits}
+
+
+class Takeover:
+    """Build a new coordinator's picture, and go on from it."""
+
+    def __init__(
+        self, run: Run, stop: StopRequest, regroup: Regroup, exits: ProcessExits,
+        reports: FaultReports, changes: NodeChanges, policy: PolicyActions,
+    ) -> None:  # fmt: skip
+        self.run = run
+        self.stop = stop
+        self.regroup = regroup
+        self.exits = exits
+        self.reports = reports
+        self.changes = changes
+        self.policy = policy
+        self._found = Found(set())
+
+    # --- what the last coordinator knew ----------------------------------------------------------
+
+    def recover(self, state: RecoveredState) -> None:
+        """Take in what the ledger says, before `begin`."""
+        run = self.run
+        run.roster.script.learn(outlast=state.script.outlast, sharded=state.script.sharded)
+        run.roster.remains.remember(state.homes)
+        run.store.recover(state.stores)
+        ending = state.ending
+        self.stop.recover(ending.end, at_once=ending.at_once, by_signal=ending.by_signal)
+        run.sources.written(*state.checkpoint)
+        run.interruptions.recover(state.interruptions.values())
+        run.history.recover(state.history)
+        self.policy.recover(state.acted)
+        for one in run.interruptions.open:
+            fault_s = one.fault_s or one.detected_s
+            run.faults.set_times(fault_s=fault_s, detected_s=one.detected_s)
+
+    def begin(self, now_s: float, *, nodes: tuple[str, ...], patience_s: float) -> list[Output]:
+        """Wait for `nodes`, which had enrolled with the last coordinator.
+
+        Those that do not come within `patience_s` house nothing any more.
+        """
+        run = self.run
+        run.course.enter(Stage.REBUILDING)
+        run.progress.is_live(True)  # whatever anybody says now is of the newest plan
+        self._found = Found(set(nodes))
+        noted = event(now_s, "coordinator_rebuilt", {"nodes": list(nodes)})
+        return [noted, set_timer(Timer.REBUILD, now_s + patience_s), *self.policy.rearm()]
+
+    # --- the picture is built --------------------------------------------------------------------
+
+    def adopts(self, node: str) -> bool:
+        """Return True while what `node` houses belongs to the run."""
+        return self.run.course.is_in(Stage.REBUILDING) and node in self._found.awaited
+
+    def node_joined(self, now_s: float, enrol: Enrol, by_s: float) -> list[Output]:
+        """Adopt what a node houses. `by_s`: from its clock to the coordinator's."""
+        run, found = self.run, self._found
+        run.nodes.join(enrol.node, enrol.capacity)
+        run.note_of_rank(enrol.step, enrol.step)
+        if enrol.store is not None and enrol.store.number >= run.store.orders:
+            run.store.found(enrol.store, enrol.node)
+        elif enrol.store is not None:
+            rare("a node hosts a store that another one took the place of")
+        self.changes.find_images(enrol)
+        for housed in enrol.housed:
+            self._adopt(housed, enrol.node, by_s, now_s)
+        found.awaited.discard(enrol.node)
+        return [] if found.awaited else self._rebuilt(now_s)
+
+    def node_lost(self, now_s: float, node: str, reason: str) -> None:
+        """A node is lost while the picture is built, and what was found there with it."""
+        gone = self._found.ended()
+        for member in self._found.adopted:
+            if member.home == node and member.worker not in gone:
+                rare("what was found alive is gone before the picture is whole")
+                self._found.exits.append(lost_with_node(member, now_s, reason))
+
+    def keep_for_later(self, message: FromWorker | FromAgent | FromWorkers, node: str) -> None:
+        """Keep what is said before the picture is whole. `node`: whose agent says it."""
+        self._found.early.append((message, node))
+
+    def take_kept(self) -> list[tuple[FromWorker | FromAgent | FromWorkers, str]]:
+        """Return what was kept, once."""
+        kept = list(self._found.early)
+        self._found.early.clear()
+        return kept
+
+    def _adopt(self, housed: Housed, node: str, by_s: float, now_s: float) -> None:
+        member = Member(
+            housed.worker, housed.rank, housed.kind, now_s, home=node, pid=housed.pid,
+            plan=housed.plan, condemned=housed.killed,
+        )  # fmt: skip
+        member.plan_generation = 0 if housed.plan is None else housed.plan.generation
+        self.run.course.saw_generation(member.plan_generation)
+        for said in housed.said:
+            self._take_up(member, rebased(said, by_s))
+        self._found.adopted.append(member)
+        if housed.exited is not None:
+            self._found.exits.append(rebased(housed.exited, by_s))
+
+    def _take_up(self, member: Member, said: object) -> None:
+        """Take a word as the last coordinator took it, without acting on it."""
+        run = self.run
+        match said:
+            case Hello():
+                member.hello_seen = member.running = True
+            case Parked():
+                member.parked = member.rank < 0
+            case Registered():
+                member.recovery_mode, member.sharded = said.way, said.sharded
+                member.registered, member.attached = True, said.step >= 0
+                member.registration = said
+                run.roster.script.learn(outlast=True, sharded=said.sharded)
+            case Donated():
+                run.sources.find_transfer(Transfer(said.generation, said.step, member.home))
+            case Underway():
+                member.place = said.place
+            case Inventory():
+                member.inventory = said
+                member.attached = member.attached or said.committed >= 0
+                run.note_of_rank(said.committed, max(said.passed, said.committed))
+            case Joined():
+                member.joined = member.attached = True
+            case Committed():
+                member.committed_s = said.at_s
+                run.roster.remains.note_done(member.rank, said.step)
+                run.progress.has_trained()
+            case Finished():
+                member.finished = True
+            case Broke():
+                member.collateral = said.mechanism == "collective"
+                self._found.broke.append((member, said))
+                if said.mechanism == "exception":
+                    member.raised = (said.error, said.traceback)
+            case _:
+                pass  # says nothing that lasts
+
+    # --- the picture is whole --------------------------------------------------------------------
+
+    def on_timer(self, now_s: float) -> list[Output]:
+        """Nodes that were awaited house nothing any more."""
+        rare("a node did not come back to the new coordinator")
+        return self._rebuilt(now_s)
+
+    def _rebuilt(self, now_s: float) -> list[Output]:
+        """Seat everybody who was found, and go on: with training, or with a regroup."""
+        run = self.run
+        run.progress.is_live(False)
+        out: list[Output] = [cancel(Timer.REBUILD), *self._seat(now_s)]
+        out += self._resumed_meanwhile(now_s)
+        if self.stop.end is not None and self.stop.at_once:
+            return [*out, *self._end_at_once(now_s, self.stop.end)]
+        world = range(run.options.world_size)
+        lost = [rank for rank in world if run.roster.in_rank(rank) is None]
+        members = run.roster.members()
+        generation = run.course.generation
+        whole = not lost and not run.roster.orphans
+        whole = whole and all(m.plan_generation == generation for m in members)
+        if whole and all(map(_at_work, members)):
+            rare("a new coordinator finds all ranks at work")
+            run.course.enter(Stage.TRAINING)
+            run.progress.is_live(True)
+            plan = members[0].plan
+            assert plan is not None
+            run.progress.goes_on_from(plan.step)
+            out += self._goes_on(now_s)
+        elif whole and not run.roster.outlast and all(m.running and not m.condemned for m in members):
+            rare("a new coordinator finds a script without outlast calls at work")
+            # In which it stays: nothing more is known of it than that it runs.
+            run.course.enter(Stage.STARTING)
+            out += [*run.resumed(now_s, now_s), *self._goes_on(now_s)]
+        else:
+            out += self._not_whole(now_s, lost)
+        if run.store.address is None:
+            out += run.order_store(now_s, "the new coordinator knows of none")
+        for exited in self._found.exits:
+            out += self.exits.on_exit(now_s, exited)
+        return [*out, *run.records()]
+
+    def _seat(self, now_s: float) -> list[Output]:
+        """The newest in each rank holds it. Whoever else is found in it was to be killed, and is."""
+        run, roster = self.run, self.run.roster
+        out: list[Output] = []
+        gone = self._found.ended()
+        for member in sorted(self._found.adopted, key=lambda m: (m.plan_generation, m.worker)):
+            other = roster.in_rank(member.rank) if member.rank >= 0 else None
+            if other is not None and other.worker not in gone:
+                rare("two in one rank")
+                roster.adopt_orphan(other)
+                out += run.kill(now_s, [other], "another process was given its rank")
+            roster.seat(member)
+        for member, broke in self._found.broke:
+            if broke.generation == run.course.generation:
+                self.reports.note_links(now_s, member, broke)
+        # Their ends are not awaited for ever.
+        dying = [m for m in roster.live() if m.condemned and m.worker not in gone]
+        return [*out, *run.kill(now_s, dying, "its end is awaited")]
+
+    def _end_at_once(self, now_s: float, end: End) -> list[Output]:
+        """The run was to end at once, and now it is known who lives."""
+        rare("a new coordinator ends the run")
+        course = self.run.course
+        course.enter(Stage.STOPPING)
+        out: list[Output] = []
+        for exited in self._found.exits:
+            out += self.exits.on_exit(now_s, exited)
+        return out if course.is_in(Stage.ENDED) else [*out, *self.stop.kill_all(now_s, end)]
+
+    def _goes_on(self, now_s: float) -> list[Output]:
+        """All are at work and stay so, unless the run was to end after the step in flight."""
+        stop = self.stop.softly(now_s) if self.stop.end is not None else []
+        return [set_timer(Timer.SPARES, now_s + limits.SPARE_REFILL_DELAY_S), *stop]
+
+    def _resumed_meanwhile(self, now_s: float) -> list[Output]:
+        """The first new step may have been committed while nobody coordinated.
+
+        Nobody says so again. Of sharded state, all that hold a rank have to be there to tell.
+        """
+        run = self.run
+        present = [m for m in run.roster.members() if m.plan_generation == run.course.generation]
+        committed = [m.committed_s for m in present if m.committed_s is not None]
+        sharded = run.roster.sharded
+        if not committed or (sharded and len(committed) < run.options.world_size):
+            return []
+        rare("a new coordinator finds that the run has gone on")
+        return run.resumed(now_s, max(committed) if sharded else min(committed))
+
+    def _not_whole(self, now_s: float, lost: list[int]) -> list[Output]:
+        """The generation does not stand: begin the run, or the next generation."""
+        rare("a new coordinator finds a generation that does not stand")
+        run = self.run
+        if not run.course.generation:
+            return self._nothing_begun(now_s)
+        out = self._bury_unknown(now_s, lost)
+        if run.sources.transfer is not None:
+            run.sources.choose(Restart(run.sources.transfer.step, "transfer", "slot"))
+        plans = [m.plan for m in run.roster.members() if m.plan is not None]
+        newest = max(plans, key=lambda plan: plan.generation, default=None)
+        planned = newest.step if newest is not None else run.sources.begin_from.step
+        run.progress.goes_on_from(planned)
+        for member in run.roster.live():
+            if member.raised is not None:
+                out += self._take_up_error(now_s, member, member.raised)
+        if not run.interruptions.open:
+            first, kind = run.roster.holder(0), Mechanism.LOST_CONTACT
+            out += self.regroup.fault(now_s, first, kind, None, "", "", "")
+        found = f"ranks {lost} had no process" if lost else "a regroup was under way"
+        why = f"{found} when the coordinator was made anew, and why is lost with the one before"
+        run.interruptions.excuse(reason=why)
+        run.course.enter(Stage.GATHERING)
+        return [*out, set_timer(Timer.GATHER, now_s + limits.COMPANION_WAIT_S)]
+
+    def _nothing_begun(self, now_s: float) -> list[Output]:
+        rare("a new coordinator finds that nothing was begun")
+        self.run.course.enter(Stage.ENROLLING)
+        begun = self.changes.begin_if_all_are_in(now_s)
+        return [set_timer(Timer.NODES, now_s + limits.ENROL_WAIT_S)] if begun is None else begun
+
+    def _bury_unknown(self, now_s: float, lost: list[int]) -> list[Output]:
+        """Give dead holders to ranks without a process, and kill a donor that was to be killed."""
+        run, roster = self.run, self.run.roster
+        for rank in lost:  # nobody is there, and nobody says how it ended
+            home = roster.homes.get(rank, "")
+            member = roster.add(rank=rank, kind="rank", now_s=now_s, home=home)
+            member.dead = member.condemned = True
+        given_up = [m for m in roster.live() if m.plan is not None and m.plan.then == "exit"]
+        if not given_up:
+            return []
+        rare("a new coordinator finds a donor that was to be killed")
+        return run.kill(now_s, given_up, "it was given up by its plan")
+
+    def _take_up_error(
+        self, now_s: float, member: Member, error: tuple[str, str]
+    ) -> list[Output]:
+        """A member raised, and lives. The open interruptions tell whether that was booked."""
+        run = self.run
+        run.faults.note_raised(member.rank, error)
+        known = run.interruptions.open
+        if any(member.pid in one.pids for one in known):
+            return []
+        joins = bool(known) and known[-1].generation == run.course.generation
+        why, kind = f"rank {member.rank} raised", Mechanism.EXCEPTION
+        return self.regroup.fault(now_s, member, kind, None, *error, why, joins=joins)
+
+
+def _at_work(member: Member) -> bool:
+    """Return True if `member` trains: it has joined, and nothing has befallen it since."""
+    broken = member.raised is not None or member.collateral
+    return member.joined and member.inventory is None and not broken

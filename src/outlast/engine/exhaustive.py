@@ -1,0 +1,10 @@
+"""A dispatch that has to know every case: what the type checker proves, and a bug if it was wrong."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+
+def assert_never(value: NoReturn) -> NoReturn:
+    """Fail: `value` is of a case that nobody handles. The type checker reports it before."""
+    raise AssertionError(f"nobody handles {value!r}")

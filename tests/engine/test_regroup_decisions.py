@@ -1,0 +1,120 @@
+"""The pure decisions of a regroup: what each says, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from outlast.engine.coordinator.decisions import (
+    Quiesced,
+    SlotFacts,
+    check_source,
+    decide_drain,
+    decide_own_state,
+    decide_source,
+    work_out_cost,
+)
+from outlast.engine.coordinator.restore_sources import Checkpoint, Restart, SourceFacts, Transfer
+from outlast.engine.restore import RestoreVerdict
+from outlast.model import limits
+
+NOTHING = RestoreVerdict(None, {}, -1, (), "nothing is sealed")
+HANDED_OVER = SourceFacts(
+    Restart(5, "transfer", "slot"), Transfer(2, 5, "a"), Checkpoint(), sharded=False, images_lost=False
+)
+DRAINED = Quiesced(
+    world_size=4, lost=(), raised=frozenset(), drained=frozenset({1, 0}), mode="in_place",
+    attached=True, finished=False, start=None, links_cut=False, committed=7, reached=7, error="",
+    trained=True, restore=RestoreVerdict(7, dict.fromkeys(range(4), "keep"), 2, (), "all hold it"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        (replace(HANDED_OVER, transfer=None), "the transfer image of that step is not there"),
+        (replace(HANDED_OVER, transfer=Transfer(3, 4, "a")), "the transfer image of that step is not there"),
+        (replace(HANDED_OVER, checkpoint=Checkpoint(6, "six")), "by now there is a checkpoint of step 6"),
+        (
+            replace(HANDED_OVER, begin_from=Restart(5, "checkpoint", "checkpoint", "five")),
+            "the checkpoint that all began from was refused since",
+        ),
+        (
+            replace(HANDED_OVER, begin_from=Restart(5, "none", "slot"), sharded=True, images_lost=True),
+            "the images that all began from are lost with a node",
+        ),
+    ],
+)
+def test_a_source_that_is_gone_is_said_to_be_gone_and_why(facts: SourceFacts, reason: str) -> None:
+    """The same source is there as long as nothing befalls it."""
+    check = check_source(facts)
+    assert (check.is_there, check.reason) == (False, reason)
+    assert check_source(HANDED_OVER).is_there
+
+
+def test_all_begin_again_from_the_same_source_unless_that_may_be_the_fault() -> None:
+    """After so many interruptions at one place, a checkpoint is taken in its stead."""
+    facts = replace(HANDED_OVER, checkpoint=Checkpoint(4, "four"), transfer=Transfer(2, 5, "a"))
+    facts = replace(facts, begin_from=Restart(4, "checkpoint", "checkpoint", "four"), transfer=None)
+    for at_step, reason in (
+        (1, "nobody has got further than where all began"),
+        (limits.REPEATS_PER_STEP_COUNT, NOTHING.reason),
+    ):
+        verdict = decide_source(
+            facts=facts, restore=NOTHING, way="respawn", finished=False, step=4, at_step=at_step
+        )
+        assert (verdict.start, verdict.reason) == (facts.begin_from, reason)
+
+
+def test_a_survivor_hands_over_if_it_stands_in_a_step_with_the_state_of_it() -> None:
+    restore = RestoreVerdict(5, {0: "keep"}, 0, (), "rank 0 holds it")
+    told = decide_source(
+        facts=HANDED_OVER, restore=restore, way="respawn", finished=False, step=5, at_step=1
+    )
+    over = decide_source(
+        facts=HANDED_OVER, restore=restore, way="respawn", finished=True, step=5, at_step=1
+    )
+    assert (told.start, told.reason) == (None, "a survivor hands its state over")
+    assert over.start == Restart(5, "transfer", "slot")
+
+
+def test_a_rank_reads_its_slots_only_if_they_may_hold_the_step() -> None:
+    def source(step: int = 5, verified: str = "five", **facts: bool) -> str:
+        slots = SlotFacts(**{"lies_sealed": False, "has_images": True, "lacks": False} | facts)
+        return decide_own_state(
+            slots=slots, step=step, sharded=False, folder="", checkpoint=Checkpoint(5, "five"),
+            verified=verified,
+        ).private  # fmt: skip
+
+    assert source(lies_sealed=True) == "slot"
+    assert source(step=0) == "none"
+    assert source() == "checkpoint"
+    assert source(verified="") == "slot", "nobody has read that checkpoint as a whole"
+    assert source(lies_sealed=True, has_images=False) == "none"
+    assert source(verified="", lacks=True) == "none"
+
+
+@pytest.mark.parametrize(
+    ("seen", "fits", "why"),
+    [
+        (replace(DRAINED, lost=(3,)), True, "a rank is lost"),
+        (replace(DRAINED, raised=frozenset({3})), True, "a rank raised"),
+        (replace(DRAINED, finished=True), True, "a rank is past the last step"),
+        (replace(DRAINED, drained=frozenset(range(4))), True, "only ranks of the node hold the step"),
+        (DRAINED, False, "the other nodes have too little room"),
+    ],
+)
+def test_a_drain_is_called_off_for_a_reason(seen: Quiesced, fits: bool, why: str) -> None:
+    """With none of these the ranks move away."""
+    verdict = decide_drain(seen=seen, fits_elsewhere=fits)
+    assert (verdict.ranks, verdict.reason) == ((), f"the drain is called off: {why}")
+    assert decide_drain(seen=DRAINED, fits_elsewhere=True).ranks == (0, 1)
+
+
+def test_steps_that_were_committed_behind_the_restore_point_are_lost_and_executed_again() -> None:
+    cost = work_out_cost(
+        restore=NOTHING, start=Restart(4, "checkpoint"), sharded=False, committed=7, executed=8,
+        booked_before=0,
+    )  # fmt: skip
+    assert (cost.step, cost.repeated, cost.lost) == (4, 4, 3)
