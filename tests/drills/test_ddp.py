@@ -49,6 +49,7 @@ def nothing_shows(outcome: Outcome, digests: dict[int, str], *, faults: int, run
     assert outcome.digests == digests, str(outcome)
     assert len(outcome.interruptions) == faults, str(outcome)
     outcome.ledger_is_sound(lossless=lossless)
+    assert "the script changes parameters itself" not in outcome.stderr, str(outcome)  # it does not
     if rungs is not None:
         assert {one["rung"] for one in outcome.interruptions} <= rungs, str(outcome)
 

@@ -129,10 +129,20 @@ def test_what_a_phase_is_seen_to_change_is_copied_in_the_next_one(trained: Train
 def test_a_successor_knows_what_is_edited(trained: Trained) -> None:
     trained.state.edits.names = {"average.bias"}
     other = Trained()
-    other.state.edits.take_over(trained.state.edits.metadata())
+    other.state.edits.take_over(trained.state.edits.text())
     assert other.state.edits.names == {"average.bias"}
-    other.state.edits.take_over({})  # an image of an older outlast
+    other.state.edits.take_over("11")  # of a rank that has other parameters
     assert other.state.edits.names == {"average.bias"}
+
+
+def test_state_that_is_restored_is_not_taken_for_an_edit(trained: Trained) -> None:
+    """A replaced rank begins in the middle of a run: what its parameters become there, the script did not do."""
+    text, tensors = trained.state.shared_tensors()
+    there = {name: tensor.clone() for name, tensor in tensors.items()}
+    trained.begin()
+    trained.state.load_shared(text, there)
+    assert trained.state.edits.look() == []
+    assert not trained.state.edits.names
 
 
 def test_what_each_rank_has_of_its_own_is_not_looked_at(trained: Trained) -> None:

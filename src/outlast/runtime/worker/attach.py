@@ -18,7 +18,7 @@ from outlast.runtime.tiers.image import Image
 from outlast.runtime.worker import ddp
 from outlast.runtime.worker.agreement import Agreement
 from outlast.runtime.worker.checkpoints import Checkpoints, load_checkpoint
-from outlast.runtime.worker.images import Images, holds_shared, load_movers, load_private, load_shared
+from outlast.runtime.worker.images import Images, holds_shared, load_edited, load_movers, load_private, load_shared
 from outlast.runtime.worker.membership import Membership
 from outlast.runtime.worker.place import Place, best
 from outlast.runtime.worker.private import described
@@ -169,8 +169,8 @@ class Attachment:
             generation = plan.generation if plan.replicated == "donor" else None
             image = session.vault.read_transfer(generation, plan.step)
             self.undo.take_over(image.metadata)
-            self.state.edits.take_over(image.metadata)
             load_shared(self.state, image)
+            load_edited(self.state, image)
             if _is_a_leg_ahead(image, plan.step):
                 self._again = (plan, Image(image.metadata, {name: (spec, memoryview(bytes(data))) for name, (spec, data) in image.tensors.items()}))
         self._restore_own(plan, image)
@@ -281,7 +281,7 @@ class Attachment:
             self._write_transfer(self.member.generation, step)
 
     def _write_transfer(self, generation: int, step: int) -> None:
-        metadata = {**self.undo.metadata(), **self.state.edits.metadata(), "leg_from": str(self._leg_from)}
+        metadata = {**self.undo.metadata(), "leg_from": str(self._leg_from)}
         self.images.write_transfer(generation, step, agreed=self.agreement.movers, metadata=metadata)
 
     # --- what the script changes itself ---------------------------------------------------------------------

@@ -20,7 +20,6 @@ that is still zero does not move. Not noticed in time: what the script begins to
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from operator import attrgetter
 
@@ -121,13 +120,19 @@ class Edits:
                 hint="change parameters in place, under torch.no_grad() and not through .data: then they are noticed and copied",
             )
 
-    def metadata(self) -> dict[str, str]:
-        """Return what a successor has to know."""
-        return {"edited": json.dumps(sorted(self.names))}
+    def forget(self) -> None:
+        """Watch no more until the next `watch`: what changes parameters now is not the script."""
+        self._marks = None
 
-    def take_over(self, metadata: Mapping[str, str]) -> None:
-        """Copy what the rank copies that wrote `metadata`."""
-        self.names |= set(json.loads(metadata.get("edited", "[]"))) & self._parameters().keys()
+    def text(self) -> str:
+        """Return what a successor has to know: one character for each parameter, "1" if it is edited."""
+        return "".join("1" if name in self.names else "0" for name in self._parameters())
+
+    def take_over(self, text: str) -> None:
+        """Copy what the rank copies that wrote `text`; one that has other parameters says nothing."""
+        mine = self._parameters()
+        if len(text) == len(mine):
+            self.names |= {name for name, mark in zip(mine, text, strict=True) if mark == "1"}
 
     def _marked(self) -> list[object]:
         return self._mark(self._parameters().values())

@@ -20,7 +20,7 @@ from outlast.runtime.worker.session import Session
 from outlast.runtime.worker.state import State
 from outlast.runtime.worker.tensors import Pieces, to_tensor, view_of
 
-_PRIVATE, _SHARED, _MOVERS, _TEXT = "private/", "shared/", "movers/", "text"
+_PRIVATE, _SHARED, _MOVERS, _EDITED, _TEXT = "private/", "shared/", "movers/", "edited/", "text"
 _SLACK = 1.25  # loader positions and tree texts may grow
 _SLACK_BYTES = 256 << 10
 
@@ -33,7 +33,7 @@ class Images:
         self.due = -1
         self._member = membership
         self._state = state
-        self._views = {prefix: Pieces() for prefix in (_PRIVATE, _SHARED, _MOVERS)}
+        self._views = {prefix: Pieces() for prefix in (_PRIVATE, _SHARED, _MOVERS, _EDITED)}
         self._slot = -1  # the one that holds the newest private image; the next is sealed in the other
         self._place: tuple[int, Place] | None = None  # step and place of the newest private image that this process has sealed
         options = membership.session.spec.options if membership.session is not None else {}
@@ -122,10 +122,11 @@ class Images:
         return [*private, *self._named(_SHARED, *self._state.shared_tensors())] if with_shared else private
 
     def write_transfer(self, generation: int, step: int, *, agreed: Collection[str], metadata: Mapping[str, str]) -> None:
-        """Seal what a successor takes from a peer: shared state and movers. `agreed`: movers that are the same on all ranks."""
+        """Seal what a successor takes from a peer: shared state, movers and what is edited. `agreed`: movers that are the same on all ranks."""
         movers = self._named(_MOVERS, *self._state.private.movers_tensors(agreed))
         shared = self._named(_SHARED, *self._state.shared_tensors())
-        self._session.vault.write_transfer(generation, step, [*shared, *movers], metadata)
+        edited = self._named(_EDITED, self._state.edits.text(), {})
+        self._session.vault.write_transfer(generation, step, [*shared, *movers, *edited], metadata)
         self._session.do(lambda machine: machine.donated(step=step))
 
     def _named(self, prefix: str, text: str, tensors: dict[str, torch.Tensor]) -> list[Piece]:
@@ -170,6 +171,11 @@ def holds_shared(image: Image) -> bool:
 def load_shared(state: State, image: Image) -> None:
     """Put the shared state back; tensors are copied."""
     state.load_shared(*_part(image, _SHARED, view_of))
+
+
+def load_edited(state: State, image: Image) -> None:
+    """Take over which parameters the peer that wrote `image` has seen the script change."""
+    state.edits.take_over(_part(image, _EDITED, to_tensor)[0])
 
 
 def load_private(state: State, image: Image) -> None:

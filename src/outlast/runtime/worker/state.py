@@ -92,6 +92,7 @@ class State:
 
     def load_shared(self, text: str, tensors: Mapping[str, torch.Tensor]) -> None:
         """In place: parameters and optimizer tensors that fit keep their identity. Optimizer state that is missing is made, superfluous removed."""
+        self.edits.forget()
         described = tree.decode(text, own(tensors, "shared/"))
         for kind, mine in (("optimizers", self.optimizers), ("schedulers", self._schedulers), ("scalers", self.scalers)):
             if set(described[kind]) != set(mine):
