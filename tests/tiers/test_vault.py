@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -161,12 +162,42 @@ def test_a_seal_of_another_run_or_rank_does_not_count(vault: Vault, folder: Path
     stranger.close()
 
 
+def grown(step: int) -> list[Piece]:
+    """State that no slot of SLOT bytes holds."""
+    return [*state(step), *(state(step, f"v{i}")[0] for i in range(9))]
+
+
+def test_slots_grow_with_the_state(vault: Vault, folder: Path) -> None:
+    """The other slot keeps its image, and a process that had mapped the smaller slots reads the larger ones."""
+    vault.reserve(0, SLOT, companions=1)
+    vault.reserve_transfer(SLOT)
+    put(vault, 1)
+    put(vault, 2)
+    vault.write_transfer(1, 2, state(2), {})
+    other = Vault.open(folder)
+    assert value(other, 2) == 2
+    vault.write(0, generation=1, step=3, pieces=grown(3), metadata={"step": "3"})
+    vault.write_transfer(1, 3, grown(3), {})
+    assert (value(other, 2), value(other, 3)) == (2, 3)
+    assert set(other.read_transfer(1, 3).tensors) == {piece.spec.name for piece in grown(3)}
+    other.close()
+
+
+def test_a_state_that_has_outgrown_all_memory_is_told(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+    vault.reserve(0, SLOT, companions=1)
+    put(vault, 1)
+    monkeypatch.setattr("outlast.runtime.tiers.vault._room", lambda *_: SimpleNamespace(free=0, of="nothing", hint="get more"))
+    with pytest.raises(CapacityError, match="has outgrown its slot"):
+        vault.write(0, generation=1, step=2, pieces=grown(2), metadata={})
+    assert vault.steps(0) == (1,)
+
+
 def test_a_failed_write_takes_its_own_seal_only(vault: Vault) -> None:
     vault.reserve(0, SLOT, companions=1)
     put(vault, 1)
     put(vault, 2)
     with pytest.raises(CapacityError):
-        vault.write(0, generation=1, step=4, pieces=[*state(4), *(state(4, f"v{i}")[0] for i in range(9))], metadata={})
+        vault.write(0, generation=1, step=4, pieces=state(4), metadata={"long": "x" * 4096})
     with pytest.raises(StateError):
         vault.write(0, generation=1, step=4, pieces=[*state(4), *state(4)], metadata={})
     assert vault.steps(0) == (1,)

@@ -5,7 +5,8 @@ it) lives; workers open it. A rank has two slots, so that one whole image lies s
 other is being written. One more area per node, `transfer`, carries replicated state from a survivor to a newcomer.
 
 Units      Sizes are bytes, generations and steps are counted by the coordinator.
-Promises   A sealed image survives SIGKILL of every process. Memory is allocated in `reserve`, never in `write`.
+Promises   A sealed image survives SIGKILL of every process. Memory is allocated in `reserve`, and in a write only where
+           an image has outgrown its slot.
 Not        It does not survive the node. Two processes that write one rank's slots at once are not kept apart:
 promised   the coordinator gives a rank to one process at a time.
 """
@@ -30,12 +31,13 @@ from outlast.model.manifest import NO_RANK, Seal, run_hash
 from outlast.runtime import clock
 from outlast.runtime.cgroups import Hierarchy, memory_hierarchies, memory_room
 from outlast.runtime.tiers.area import Area, allocate, map_file
-from outlast.runtime.tiers.image import Image, Piece
+from outlast.runtime.tiers.image import Image, Piece, image_bytes
 
 SHARED_MEMORY = Path("/dev/shm")
 _OWNER = "owner"
 _OWNER_VERSION = 1
 _BALLOTS = "ballots"
+_GROWTH = 1.5  # how much more than an image that has outgrown its slot the new slots hold
 
 
 def vault_folder(run_id: str) -> Path:
@@ -113,10 +115,10 @@ class Vault:
 
         The slot is `step % SLOTS_COUNT` unless given: who writes every n-th step only passes `step // n % SLOTS_COUNT`,
         or even n would meet one slot again and again. Writing the same step again rewrites its slot in place.
-        Raises CapacityError where the image has outgrown its slot, StateError as `write_image`.
+        Slots that the image has outgrown are made larger. Raises CapacityError where there is no room for that, StateError as `write_image`.
         """
         slot = step % SLOTS_COUNT if slot is None else slot
-        return self._area(rank).write(slot, generation=generation, step=step, pieces=pieces, metadata=metadata)
+        return self._write(self._area(rank), slot, generation, step, pieces, metadata)
 
     def slot_beside_newest(self, rank: int, step: int) -> int:
         """The slot in which `step` can be sealed while the newest other image stays, whatever lies between their steps."""
@@ -194,7 +196,7 @@ class Vault:
         for area in self._transfers:
             if area is not kept and area.sealed():
                 area.unseal(0)
-        return target.write(0, generation=generation, step=step, pieces=pieces, metadata=metadata)
+        return self._write(target, 0, generation, step, pieces, metadata)
 
     def expect_transfer(self) -> None:
         """Map the transfer image, if room has been made for it: for a spare, which will have to read it in a hurry."""
@@ -212,6 +214,18 @@ class Vault:
             return area.read(0, seal)
         found = [f"step {seal.step}, generation {seal.generation}" for area in self._transfers for seal in area.sealed().values()]
         raise CorruptError(f"the transfer image is not of step {step}, generation {generation}, but of {' and '.join(found) or 'nothing'}")
+
+    def _write(self, area: Area, slot: int, generation: int, step: int, pieces: Sequence[Piece], metadata: Mapping[str, str]) -> Seal:
+        try:
+            return area.write(slot, generation=generation, step=step, pieces=pieces, metadata=metadata)
+        except CapacityError:
+            sizes, needed = area.allocated(), image_bytes([piece.spec for piece in pieces])
+            if needed <= sizes[slot]:
+                raise
+        larger = int(needed * _GROWTH)
+        self._require(sum(larger - size for size in sizes), f"an image of {needed:,} bytes, which has outgrown its slot of {sizes[slot]:,}")
+        area.reserve(larger)
+        return area.write(slot, generation=generation, step=step, pieces=pieces, metadata=metadata)
 
     def _transfers_of(self, generation: int | None, step: int) -> list[tuple[Seal, Area]]:
         """Newest first."""
