@@ -78,6 +78,8 @@ class Features:
     average_at: str = "tail"
     average_by_data: bool = False
     swapped: bool = False
+    history: bool = False
+    deep: bool = False
 
     @property
     def sharded(self) -> bool:
@@ -173,6 +175,8 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "average_at": ("tail", "tail", "inside", "behind"),  # where the average moves
     "average_by_data": (False, True),  # by hand, through `.data`
     "swapped": (False, True),  # the average is swapped in for the evaluation
+    "history": (False, False, True),  # an object whose state grows with each step
+    "deep": (False, False, True),  # many layers with long names
 }
 LISTED = ("hand_set", "metered", "draws")  # fields that hold several values
 

@@ -195,6 +195,22 @@ class TensorMeter:
         self.table = state["table"]
 
 
+class History:
+    """All that was ever seen, as a metric keeps it that needs every prediction at its end."""
+
+    def __init__(self):
+        self.seen = torch.empty(0)
+
+    def add(self, value):
+        self.seen = torch.cat([self.seen, torch.full((10_000,), float(value))])
+
+    def state_dict(self):
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state):
+        self.seen = state["seen"]
+
+
 class LiveMeter:
     """state_dict() gives the object's own dict, and load_state_dict() keeps what it is given."""
 
@@ -283,6 +299,12 @@ def net_of(f: Features) -> str:
     made += ["self.middle, self.back = nn.Linear(16, 16), nn.Linear(16, 16)"]
     made += ["self.back.weight = self.middle.weight"] if f.tied else []
     run += ["hidden = hidden + self.back(torch.tanh(self.middle(hidden)))"]
+    if f.deep:
+        made += ["self.layers_of_a_tower = nn.ModuleList(nn.Linear(16, 16) for _ in range(20))"]
+        run += [
+            "for layer in self.layers_of_a_tower:",
+            "    hidden = hidden + 0.1 * torch.tanh(layer(hidden))",
+        ]
     made += ["self.last = nn.Linear(16, 4)"]
     run += ["return self.last(hidden)"]
     return _COUNTER * f.extra_state + _class(made, run)

@@ -144,6 +144,8 @@ def _look_at_books(f: Features, name: str, outcome: Outcome, found: Found) -> No
             and "did not leave its collective" in one["reason"]
         )
     ]
+    if f.average == "none" and "changes parameters itself" in outcome.stderr:
+        found.blame("a false warning", f"{name}: the script was said to change parameters itself")
     if any(steps >= f.snapshot_every for steps in lost):
         found.blame("steps lost", f"{name}: committed steps were lost: {lost}")
     try:

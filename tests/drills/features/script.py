@@ -204,6 +204,7 @@ def _averages(f: Features, page: Page) -> None:
 def _others(f: Features, page: Page) -> None:
     kind = {"plain": "Meter", "tensor": "TensorMeter", "live": "LiveMeter"}[f.meter]
     page.when(f.metered, f"meter = {kind}()")
+    page.when(f.history, "history = History()")
     if f.scales:
         enabled = ", enabled=False" if f.precision == "disabled_scaler" else ""
         page.add(
@@ -245,6 +246,7 @@ def registered(f: Features) -> list[str]:
     names += ["second_schedule"] if f.schedule != "none" and f.second_optimizer else []
     names += ["average"] if f.average != "none" else []
     names += ["meter"] if f.metered else []
+    names += ["history"] if f.history else []
     names += ["scaler"] if f.scales else []
     names += ["torch_generator", "numpy_generator", "python_generator"] if f.generators else []
     return names + (["loader"] if f.loader != "none" else [])
@@ -403,6 +405,7 @@ def _tail(f: Features, page: Page, to_none: str) -> None:
     page.when("tail" in f.hand_set, *_hand_set(f, "tail"))
     _move_average(f, page, "tail")
     page.when("tail" in f.metered, "meter.add(2 * step.number)")
+    page.when(f.history, "history.add(step.number)")
     _draw(f, page, "tail")
     page.when(f.rank_asked == "tail", "first_rank = run.rank == 0")
     page.when(f.logs, 'step.log(loss=loss_seen, reduce="mean")')
@@ -483,7 +486,7 @@ def _end(f: Features, page: Page) -> None:
         if name == "average" and not f.sharded:
             page.add("found = module_parts(average).items()")
             page.add('parts |= {f"average.{name}": part for name, part in found}')
-        elif name in ("average", "meter", "scaler", "schedule", "second_schedule"):
+        elif name in ("average", "meter", "history", "scaler", "schedule", "second_schedule"):
             page.add(f'parts["{name}"] = hashed({name}.state_dict())')
     if f.generators:
         page.add(
