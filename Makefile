@@ -36,6 +36,7 @@ unit: $(STAMP)  ## of those the fast ones, that start no worker: decisions, arit
 
 lint: $(STAMP)  ## ruff
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 
 types: $(STAMP)  ## mypy, strict
 	$(BIN)/mypy

@@ -1,7 +1,9 @@
-"""Thousands of agents in one process, for `channel.py`: each speaks the protocol over its own connection, and does what agents and workers would do at once.
+"""Thousands of agents in one process, for `channel.py`: each speaks the protocol over its own
+connection, and does what agents and workers would do at once.
 
-Commands come on standard input, a word a line; news go to standard output, a JSON object a line. Times are of CLOCK_MONOTONIC, which both processes share.
-What this process sends it makes from templates: it should be no slower than it must, but one core stands for thousands of nodes.
+Commands come on standard input, a word a line; news go to standard output, a JSON object a line.
+Times are of CLOCK_MONOTONIC, which both processes share. What this process sends it makes from
+templates: it should be no slower than it must, but one core stands for thousands of nodes.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ from outlast.model.messages import (
 from outlast.model.wire import encode
 
 READ_BYTES = 1 << 18
-DIALLING = 1_000  # at once: the kernel's queue before the coordinator is shorter than there are agents
+# at once: the kernel's queue before the coordinator is shorter than there are agents
+DIALLING = 1_000
 
 
 def say(**news: Any) -> None:
@@ -72,7 +75,7 @@ class Agent:
         self.unsent = b""
         self.buffer = b""
 
-    # --- the socket ----------------------------------------------------------------------------------------
+    # --- the socket -------------------------------------------------------------------------------
 
     def dial(self) -> None:
         self.sock.connect_ex(self.address)
@@ -82,7 +85,24 @@ class Agent:
         if not self.connected:
             self.connected = True
             self.swarm.epoll.modify(self.sock.fileno(), select.EPOLLIN)
-            self.send(encode(Enrol(self.name, 1, self.swarm.ranks, 0, 0, 0, None, (), (), (), "", time.monotonic())))
+            self.send(
+                encode(
+                    Enrol(
+                        self.name,
+                        1,
+                        self.swarm.ranks,
+                        0,
+                        0,
+                        0,
+                        None,
+                        (),
+                        (),
+                        (),
+                        "",
+                        time.monotonic(),
+                    )
+                )
+            )
         elif self.unsent:
             frames, self.unsent = self.unsent, b""
             self.swarm.epoll.modify(self.sock.fileno(), select.EPOLLIN)
@@ -118,7 +138,7 @@ class Agent:
         if answers:
             self.news(answers)
 
-    # --- the protocol --------------------------------------------------------------------------------------
+    # --- the protocol -----------------------------------------------------------------------------
 
     def news(self, messages: list[Message]) -> None:
         """In one write, as a channel joins them that is still busy."""
@@ -167,7 +187,21 @@ class Agent:
         elif kind == "ToWorkers" and order[3][0] == "Leave":
             _, workers, _, (_, generation, _) = order
             self.swarm.leaves.append(time.monotonic())
-            answers.append(_same(workers, Inventory(workers[0], generation, self.step, self.step, self.step, False, (), begun=True)))
+            answers.append(
+                _same(
+                    workers,
+                    Inventory(
+                        workers[0],
+                        generation,
+                        self.step,
+                        self.step,
+                        self.step,
+                        False,
+                        (),
+                        begun=True,
+                    ),
+                )
+            )
         elif kind == "ToWorkers" and order[3][0] == "Regroup":
             _, workers, _, plan = order
             self.regroup(workers, Regroup(*plan[1:]), answers)
@@ -178,7 +212,11 @@ class Agent:
         """Nobody can join before all have their plans: a group is built by all of its ranks."""
         generation, step, swarm = plan.generation, plan.step, self.swarm
         if plan.then == "start":
-            answers.append(_same(workers, Registered(workers[0], generation, step, "in_place", False, True, "")))
+            answers.append(
+                _same(
+                    workers, Registered(workers[0], generation, step, "in_place", False, True, "")
+                )
+            )
         if plan.donate:
             answers.append(Donated(workers[0], generation, step))
         answers.append(_same(workers, Underway(workers[0], generation, 2)))
@@ -191,7 +229,11 @@ class Agent:
         self.step, now_s = step + 1, time.monotonic()
         workers = list(self.ranks)
         first = workers[0]
-        said = (Underway(first, generation, 3), Joined(first, generation, step, 0.01, 0.0), Committed(first, generation, step + 1, now_s))
+        said = (
+            Underway(first, generation, 3),
+            Joined(first, generation, step, 0.01, 0.0),
+            Committed(first, generation, step + 1, now_s),
+        )
         self.news([*(_same(workers, one) for one in said), self.progress()])
 
     def lose_one(self) -> None:
@@ -199,7 +241,24 @@ class Agent:
         rank = self.ranks.pop(worker)
         now_s = time.monotonic()
         say(event="struck", at_s=now_s, rank=rank)
-        self.news([WorkerExited(worker, 1, None, 9, False, self.step, (self.step,), (self.step,), "body", now_s, now_s, "")])
+        self.news(
+            [
+                WorkerExited(
+                    worker,
+                    1,
+                    None,
+                    9,
+                    False,
+                    self.step,
+                    (self.step,),
+                    (self.step,),
+                    "body",
+                    now_s,
+                    now_s,
+                    "",
+                )
+            ]
+        )
 
 
 class Swarm:
@@ -217,7 +276,9 @@ class Swarm:
         self.planned = 0  # ranks that have theirs
         self.at_strike = (0, 0, 0.0)
         self.struck = 0
-        self.agents = [Agent(self, f"node-{number:05}", (args.host, args.port)) for number in range(args.peers)]
+        self.agents = [
+            Agent(self, f"node-{number:05}", (args.host, args.port)) for number in range(args.peers)
+        ]
         self.by_fd = {agent.sock.fileno(): agent for agent in self.agents}
         self.dialled = 0
         self.epoll.register(0, select.EPOLLIN)
@@ -288,9 +349,13 @@ class Swarm:
             return
         sent, received, cpu_s = self.at_strike
         say(
-            event="planned", leaves=[min(self.leaves, default=0.0), max(self.leaves, default=0.0)], plans=[min(self.plans), max(self.plans)],
-            sent=self.sent_bytes - sent, received=self.received_bytes - received, cpu_s=_cpu_s() - cpu_s,
-        )  # fmt: skip
+            event="planned",
+            leaves=[min(self.leaves, default=0.0), max(self.leaves, default=0.0)],
+            plans=[min(self.plans), max(self.plans)],
+            sent=self.sent_bytes - sent,
+            received=self.received_bytes - received,
+            cpu_s=_cpu_s() - cpu_s,
+        )
         self.plans, self.planned = [], 0
         self.joining = True
 
@@ -307,7 +372,9 @@ def main() -> int:
     parser.add_argument("--peers", type=int, required=True)
     parser.add_argument("--ranks-per-peer", type=int, required=True)
     parser.add_argument("--beat-s", type=float, required=True)
-    parser.add_argument("--step-s", type=float, required=True, help="what the agents say that a step takes")
+    parser.add_argument(
+        "--step-s", type=float, required=True, help="what the agents say that a step takes"
+    )
     Swarm(parser.parse_args()).run()
     return 0
 

@@ -1,7 +1,8 @@
 """Medians, spreads and ratios of timings that were taken side by side.
 
-Intervals are percentile bootstraps of the median with a fixed seed: same samples, same interval. Ratios are of pairs
-taken in the same round, so that a slow minute of the machine weighs on both sides alike.
+Intervals are percentile bootstraps of the median with a fixed seed: same samples, same interval.
+Ratios are of pairs taken in the same round, so that a slow minute of the machine weighs on both
+sides alike.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """`low`..`high` holds the true median with 95 % confidence; `smallest`..`largest` is all that was seen."""
+    """`low`..`high` holds the true median with 95 % confidence; `smallest`..`largest` is all that
+    was seen.
+    """
 
     median: float
     low: float
@@ -30,15 +33,26 @@ class Summary:
         return asdict(self)
 
     def text(self, *, scale: float = 1.0, unit: str = "", digits: int = 2) -> str:
-        median, low, high = (f"{value * scale:,.{digits}f}" for value in (self.median, self.low, self.high))
+        median, low, high = (
+            f"{value * scale:,.{digits}f}" for value in (self.median, self.low, self.high)
+        )
         return f"{median}{unit} [{low}, {high}]"
 
 
 def summarise(samples: Sequence[float]) -> Summary:
     draw = random.Random(0)
-    medians = sorted(statistics.median(draw.choices(samples, k=len(samples))) for _ in range(RESAMPLES))
+    medians = sorted(
+        statistics.median(draw.choices(samples, k=len(samples))) for _ in range(RESAMPLES)
+    )
     tail = int(RESAMPLES * (1 - CONFIDENCE) / 2)
-    return Summary(statistics.median(samples), medians[tail], medians[-1 - tail], min(samples), max(samples), len(samples))
+    return Summary(
+        statistics.median(samples),
+        medians[tail],
+        medians[-1 - tail],
+        min(samples),
+        max(samples),
+        len(samples),
+    )
 
 
 def paired_ratio(above: Sequence[float], below: Sequence[float]) -> Summary:

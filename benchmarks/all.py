@@ -1,10 +1,12 @@
 """Run every benchmark beside its peers and write RESULTS.md.
 
-    make bench                                       about 40 minutes on two cores, which nothing else should use
+    make bench                                       about 40 minutes on two cores, which nothing
+                                                     else should use
     make bench ARGS="--torchft-python PATH"          with torchft, from an interpreter that has it
     make bench ARGS="--only overhead-4 stall"
 
-A benchmark that ends badly is named in RESULTS.md; figures of earlier runs are kept, with their own date.
+A benchmark that ends badly is named in RESULTS.md; figures of earlier runs are kept, with their own
+date.
 """
 
 from __future__ import annotations
@@ -37,12 +39,30 @@ def commands(args: argparse.Namespace) -> dict[str, list[str]]:
 
 
 def mttr_page(title: str, kept: dict) -> list[str]:
-    rows = [f"## {title}", "", condition(kept), "", "| | came back | median s | max s | one step s | outlast-hot is faster by |", "|---|---|---|---|---|---|"]
+    rows = [
+        f"## {title}",
+        "",
+        condition(kept),
+        "",
+        "| | came back | median s | max s | one step s | outlast-hot is faster by |",
+        "|---|---|---|---|---|---|",
+    ]
     best_s = kept["result"].get("outlast-hot", {}).get("median_s")
     for name, one in kept["result"].items():
-        figures = ["-" if one[key] is None else f"{one[key]:.3f}" for key in ("median_s", "max_s", "step_s")]
-        ratio = f"{one['median_s'] / best_s:.0f} x" if best_s and best_s > 0 and one["median_s"] and name != "outlast-hot" else ""
-        rows.append(f"| {name} | {one['came_back']} of {one['strikes']} | " + " | ".join([*figures, ratio]) + " |")
+        figures = [
+            "-" if one[key] is None else f"{one[key]:.3f}"
+            for key in ("median_s", "max_s", "step_s")
+        ]
+        ratio = (
+            f"{one['median_s'] / best_s:.0f} x"
+            if best_s and best_s > 0 and one["median_s"] and name != "outlast-hot"
+            else ""
+        )
+        rows.append(
+            f"| {name} | {one['came_back']} of {one['strikes']} | "
+            + " | ".join([*figures, ratio])
+            + " |"
+        )
     return rows
 
 
@@ -50,33 +70,67 @@ def overhead_page(kept: dict) -> list[str]:
     one = kept["result"]
     late = ", steps that vote late" if one["late"] else ""
     return [
-        f"## Step time without faults, {one['workers']} workers{late}, beside {one['other']}", "", condition(kept, workers=one["workers"]), "",
-        f"outlast takes **{one['overhead']:+.2%}** (95 % interval {one['low']:+.2%} to {one['high']:+.2%}), {one['outlast_step_s']:.4f} s beside "
-        f"{one['other']}'s {one['other_step_s']:.4f} s; {one['pairs']} pairs of turns of {one['steps']} steps, {one['batch']} sequences each. "
-        f"Goal of 2 %: {one['goal']}.",
-        "Processor seconds of the ranks for a step: {:+.2%} ({:+.2%} to {:+.2%}).".format(*one["ranks_cpu"]),
-    ]  # fmt: skip
+        f"## Step time without faults, {one['workers']} workers{late}, beside {one['other']}",
+        "",
+        condition(kept, workers=one["workers"]),
+        "",
+        (
+            f"outlast takes **{one['overhead']:+.2%}** (95 % interval {one['low']:+.2%} to"
+            f" {one['high']:+.2%}), {one['outlast_step_s']:.4f} s beside {one['other']}'s"
+            f" {one['other_step_s']:.4f} s; {one['pairs']} pairs of turns of {one['steps']} steps,"
+            f" {one['batch']} sequences each. Goal of 2 %: {one['goal']}."
+        ),
+        "Processor seconds of the ranks for a step: {:+.2%} ({:+.2%} to {:+.2%}).".format(
+            *one["ranks_cpu"]
+        ),
+    ]
 
 
 TOLD = {
-    "stall": "One snapshot each step", "channel": "One coordinator, 12,500 agents, 100,000 ranks", "simulator": "An hour of a large run in the simulated world",
+    "stall": "One snapshot each step",
+    "channel": "One coordinator, 12,500 agents, 100,000 ranks",
+    "simulator": "An hour of a large run in the simulated world",
     "planner_speed": "Lives of a run in a second, beside SimPy, NumPy and numba",
-    "flight_recorder": "From flight recorder dumps to the guilty rank", "titan": "Titan's boards: fitted before a date, held against what came",
-}  # fmt: skip
+    "flight_recorder": "From flight recorder dumps to the guilty rank",
+    "titan": "Titan's boards: fitted before a date, held against what came",
+}
 
 
 def told_page(name: str, text: str) -> list[str]:
     plot = ["", f"![{TOLD[name]}]({name}.svg)"] if (HERE / f"{name}.svg").exists() else []
-    return [f"## {TOLD[name]}", "", f"What `benchmarks/{name}.py` said:", "", "```", *text.strip().splitlines(), "```", *plot]
+    return [
+        f"## {TOLD[name]}",
+        "",
+        f"What `benchmarks/{name}.py` said:",
+        "",
+        "```",
+        *text.strip().splitlines(),
+        "```",
+        *plot,
+    ]
 
 
 def condition(kept: dict, *, workers: int = 4) -> str:
-    return f"{kept['at']}; {kept['machine']}; {workers} workers with one thread each; the model of `examples/train_gpt.py` (23 MB of state)."
+    return (
+        f"{kept['at']}; {kept['machine']}; {workers} workers with one thread each; the model of"
+        " `examples/train_gpt.py` (23 MB of state)."
+    )
 
 
 def page() -> str:
-    parts = ["# Results", "", "Written by `make bench`, from NOTES.md and from what each program measured. What is timed, and how, stands at its head.", ""]
-    titles = {"mttr-sigkill": "SIGKILL of one of four workers to the first new commit, less one step", "mttr-sigstop": "The same with SIGSTOP"}
+    parts = [
+        "# Results",
+        "",
+        (
+            "Written by `make bench`, from NOTES.md and from what each program measured. What is"
+            " timed, and how, stands at its head."
+        ),
+        "",
+    ]
+    titles = {
+        "mttr-sigkill": "SIGKILL of one of four workers to the first new commit, less one step",
+        "mttr-sigstop": "The same with SIGSTOP",
+    }
     for name, title in titles.items():
         if (RESULTS / f"{name}.json").exists():
             parts += [*mttr_page(title, json.loads((RESULTS / f"{name}.json").read_text())), ""]
@@ -92,7 +146,9 @@ def page() -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", nargs="*", help="these benchmarks; with no name: only write the page again")
+    parser.add_argument(
+        "--only", nargs="*", help="these benchmarks; with no name: only write the page again"
+    )
     parser.add_argument("--torchft-python", help="an interpreter that has torchft and this torch")
     args = parser.parse_args()
     RESULTS.mkdir(exist_ok=True)
@@ -101,7 +157,11 @@ def main() -> int:
         if args.only is not None and name not in args.only:
             continue
         print(f"\n== {name}", flush=True)
-        with subprocess.Popen([sys.executable, str(HERE / command[0]), *command[1:]], stdout=subprocess.PIPE, text=True) as running:
+        with subprocess.Popen(
+            [sys.executable, str(HERE / command[0]), *command[1:]],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as running:
             said = []
             for line in running.stdout or ():
                 print(line, end="", flush=True)

@@ -1,12 +1,19 @@
-"""What one coordinator's lines to thousands of agents cost: its share of a core for heartbeats, and how long a regroup takes to reach the last rank.
+"""What one coordinator's lines to thousands of agents cost: its share of a core for heartbeats, and
+how long a regroup takes to reach the last rank.
 
-    python benchmarks/channel.py                                              12,500 agents of 8 ranks, a beat each 5 s
+    python benchmarks/channel.py                                              12,500 agents of 8
+                                                                              ranks, a beat each 5 s
     python benchmarks/channel.py --peers 500 --ranks-per-peer 2 --seconds 10
-    python benchmarks/channel.py --profile 25                                 and where the coordinator's time goes during the last regroup
+    python benchmarks/channel.py --profile 25                                 and where the
+                                                                              coordinator's time
+                                                                              goes during the last
+                                                                              regroup
 
-The real door, hub and coordinator in this process; all agents in another one (`_agents.py`), over real sockets on loopback. A regroup is timed from the
-moment at which one agent says that a rank has died, until the last of all ranks has its plan. Not measured: the ledger (records are dropped), a network,
-and what workers do; agents answer at once. One process stands for all of them, so what it takes to answer is counted in, and said.
+The real door, hub and coordinator in this process; all agents in another one (`_agents.py`), over
+real sockets on loopback. A regroup is timed from the moment at which one agent says that a rank has
+died, until the last of all ranks has its plan. Not measured: the ledger (records are dropped), a
+network, and what workers do; agents answer at once. One process stands for all of them, so what it
+takes to answer is counted in, and said.
 """
 
 from __future__ import annotations
@@ -46,7 +53,10 @@ LAST_CAME = "the last rank has its plan, s"
 
 @dataclass(slots=True)
 class Regroup:
-    """Moments of one, seconds since the agent said that its rank had died. `told`: the last plan is with the kernel; `back`: all say that they have joined."""
+    """Moments of one, seconds since the agent said that its rank had died.
+
+    `told`: the last plan is with the kernel; `back`: all say that they have joined.
+    """
 
     heard: float = 0.0
     leave: float = 0.0
@@ -89,8 +99,12 @@ class Headquarters:
     def __init__(self, args: argparse.Namespace) -> None:
         self.loop = Loop()
         world = args.peers * args.ranks_per_peer
-        self.coordinator = Coordinator(options=CoordinatorOptions(world, Restart(), nodes=args.peers))
-        self.hub = CoordinatorSessions(self.coordinator, epoch=1, lease_s=args.beat_s * limits.LEASE_BEATS)
+        self.coordinator = Coordinator(
+            options=CoordinatorOptions(world, Restart(), nodes=args.peers)
+        )
+        self.hub = CoordinatorSessions(
+            self.coordinator, epoch=1, lease_s=args.beat_s * limits.LEASE_BEATS
+        )
         self.seen = Seen()
         self._timers: dict[str, Timer] = {}
         self.door = Door(self.loop, self.hub, peers=args.peers, owner=self._own)
@@ -113,19 +127,40 @@ class Headquarters:
             return
         self.seen.asked_s[output.name] = now_s()
         name = output.name
-        self._timers[name] = self.loop.call_at(output.at_s, lambda: self.door.carry_out(self.hub.on_timer(now_s=now_s(), name=name)))
+        self._timers[name] = self.loop.call_at(
+            output.at_s, lambda: self.door.carry_out(self.hub.on_timer(now_s=now_s(), name=name))
+        )
 
     def until(self, done: Callable[[], bool], within_s: float, what: str) -> None:
         if not self.loop.run_until(done, within_s=within_s):
-            raise Failed(f"not within {within_s:g} s: {what} (stage {self.coordinator.stage.value}, {self.door.nodes} agents connected)")
+            raise Failed(
+                f"not within {within_s:g} s: {what} (stage {self.coordinator.stage.value},"
+                f" {self.door.nodes} agents connected)"
+            )
 
 
 class Agents:
     """The other process. `news`: what it said, newest last, by event."""
 
     def __init__(self, hq: Headquarters, args: argparse.Namespace) -> None:
-        command = [sys.executable, str(Path(__file__).with_name("_agents.py")), "--host", hq.host, "--port", str(hq.port), "--peers", str(args.peers)]
-        command += ["--ranks-per-peer", str(args.ranks_per_peer), "--beat-s", str(args.beat_s), "--step-s", str(args.step_s)]
+        command = [
+            sys.executable,
+            str(Path(__file__).with_name("_agents.py")),
+            "--host",
+            hq.host,
+            "--port",
+            str(hq.port),
+            "--peers",
+            str(args.peers),
+        ]
+        command += [
+            "--ranks-per-peer",
+            str(args.ranks_per_peer),
+            "--beat-s",
+            str(args.beat_s),
+            "--step-s",
+            str(args.step_s),
+        ]
         self._hq = hq
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._child.stdout is not None
@@ -176,9 +211,12 @@ def window(hq: Headquarters, agents: Agents, seconds: float) -> Window:
     after = agents.ask("count", "count", 60)
     beats, agents_s = after["grants"] - before["grants"], after["at_s"] - before["at_s"]
     return Window(
-        spent / wall_s, beats / agents_s, (after["received"] - before["received"]) / beats, (after["sent"] - before["sent"]) / beats,
+        spent / wall_s,
+        beats / agents_s,
+        (after["received"] - before["received"]) / beats,
+        (after["sent"] - before["sent"]) / beats,
         (after["cpu_s"] - before["cpu_s"]) / agents_s,
-    )  # fmt: skip
+    )
 
 
 def strike(hq: Headquarters, agents: Agents, patience_s: float) -> Regroup:
@@ -189,7 +227,9 @@ def strike(hq: Headquarters, agents: Agents, patience_s: float) -> Regroup:
 
     def told() -> bool:
         member = hq.coordinator.roster.in_rank(struck["rank"])
-        return member is not None and member.plan_generation > generation and hq.door.unsent_bytes == 0
+        return (
+            member is not None and member.plan_generation > generation and hq.door.unsent_bytes == 0
+        )
 
     hq.until(told, patience_s, "the plan of the dead rank's successor")
     told_s = now_s()
@@ -198,14 +238,24 @@ def strike(hq: Headquarters, agents: Agents, patience_s: float) -> Regroup:
     hq.until(lambda: hq.coordinator.stage is Stage.TRAINING, patience_s, "training again")
     news, at_s, seen = agents.news["planned"][-1], struck["at_s"], hq.seen
     return Regroup(
-        heard=seen.asked_s["gather"] - at_s, leave=seen.asked_s["leave"] - at_s, still=seen.cancelled_s["leave"] - at_s, plans=seen.asked_s["move"] - at_s,
-        told=told_s - at_s, received=news["plans"][1] - at_s, back=now_s() - at_s, sent_bytes=news["received"], received_bytes=news["sent"],
-        own_cpu=own_cpu, agents_cpu=news["cpu_s"],
-    )  # fmt: skip
+        heard=seen.asked_s["gather"] - at_s,
+        leave=seen.asked_s["leave"] - at_s,
+        still=seen.cancelled_s["leave"] - at_s,
+        plans=seen.asked_s["move"] - at_s,
+        told=told_s - at_s,
+        received=news["plans"][1] - at_s,
+        back=now_s() - at_s,
+        sent_bytes=news["received"],
+        received_bytes=news["sent"],
+        own_cpu=own_cpu,
+        agents_cpu=news["cpu_s"],
+    )
 
 
 def median_and_spread(values: list[float], digits: int = 2) -> str:
-    return f"{statistics.median(values):.{digits}f}" + (f" [{min(values):.{digits}f}, {max(values):.{digits}f}]" if len(values) > 1 else "")
+    return f"{statistics.median(values):.{digits}f}" + (
+        f" [{min(values):.{digits}f}, {max(values):.{digits}f}]" if len(values) > 1 else ""
+    )
 
 
 def verdict(reached: bool) -> str:
@@ -216,20 +266,38 @@ def row(name: str, figure: str, goal: str = "") -> None:
     print(f"  {name:<50}{figure:>24}{'   ' + goal if goal else ''}")
 
 
-def show(args: argparse.Namespace, start: dict[str, float], windows: dict[str, Window], regroups: list[Regroup]) -> None:
+def show(
+    args: argparse.Namespace,
+    start: dict[str, float],
+    windows: dict[str, Window],
+    regroups: list[Regroup],
+) -> None:
     world = args.peers * args.ranks_per_peer
     python = f"Python {sys.version.split()[0]}"
-    print(f"\n{args.peers:,} agents of {args.ranks_per_peer} ranks ({world:,} in all), a beat each {args.beat_s:g} s; {os.cpu_count()} cores, {python}")
+    print(
+        f"\n{args.peers:,} agents of {args.ranks_per_peer} ranks ({world:,} in all), a beat each"
+        f" {args.beat_s:g} s; {os.cpu_count()} cores, {python}"
+    )
     row("all agents are in, s", f"{start['enrolled']:.2f}")
     row("all ranks train, s after that", f"{start['trains']:.2f}")
-    row("memory of the coordinator, at most, MB", f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f}")
+    row(
+        "memory of the coordinator, at most, MB",
+        f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f}",
+    )
     for name, one in windows.items():
         print(f"\n{name}, {args.seconds:g} s")
-        goal = f"{verdict(one.share <= SHARE_TARGET)} <= {SHARE_TARGET:.0%}" if name == HEARTBEATS else ""
+        goal = (
+            f"{verdict(one.share <= SHARE_TARGET)} <= {SHARE_TARGET:.0%}"
+            if name == HEARTBEATS
+            else ""
+        )
         row("share of one core, coordinator", f"{one.share:.1%}", goal)
         row("beats granted, per s", f"{one.beats_per_s:,.0f}")
         row("coordinator's time per beat, microseconds", f"{one.share / one.beats_per_s * 1e6:.0f}")
-        row("coordinator sends / receives per beat, bytes", f"{one.sent_per_beat:.0f} / {one.received_per_beat:.0f}")
+        row(
+            "coordinator sends / receives per beat, bytes",
+            f"{one.sent_per_beat:.0f} / {one.received_per_beat:.0f}",
+        )
         row("share of one core, all agents", f"{one.agents_share:.1%}")
     if regroups:
         show_regroups(regroups, world)
@@ -255,7 +323,11 @@ def show_regroups(regroups: list[Regroup], world: int) -> None:
     }
     for name, of in rows.items():
         values = [of(one) for one in regroups]
-        goal = f"{verdict(statistics.median(values) <= REGROUP_TARGET_S)} <= {REGROUP_TARGET_S:g} s" if name in (LAST_LEFT, LAST_CAME) else ""
+        goal = (
+            f"{verdict(statistics.median(values) <= REGROUP_TARGET_S)} <= {REGROUP_TARGET_S:g} s"
+            if name in (LAST_LEFT, LAST_CAME)
+            else ""
+        )
         row(name, median_and_spread(values, 0 if "bytes" in name else 2), goal)
 
 
@@ -264,11 +336,29 @@ def main() -> int:
     parser.add_argument("--peers", type=int, default=12_500)
     parser.add_argument("--ranks-per-peer", type=int, default=8)
     parser.add_argument("--beat-s", type=float, default=5.0)
-    parser.add_argument("--seconds", type=float, default=30.0, help="how long heartbeats are watched")
-    parser.add_argument("--strikes", type=int, default=3, help="ranks that die, one after the other")
-    parser.add_argument("--step-s", type=float, default=10.0, help="what the agents say that a step takes: survivors are given three of them to stand still")
+    parser.add_argument(
+        "--seconds", type=float, default=30.0, help="how long heartbeats are watched"
+    )
+    parser.add_argument(
+        "--strikes", type=int, default=3, help="ranks that die, one after the other"
+    )
+    parser.add_argument(
+        "--step-s",
+        type=float,
+        default=10.0,
+        help=(
+            "what the agents say that a step takes: survivors are given three of them to stand"
+            " still"
+        ),
+    )
     parser.add_argument("--patience-s", type=float, default=300.0, help="for each phase")
-    parser.add_argument("--profile", type=int, metavar="ROWS", default=0, help="of the last regroup; it slows that one down")
+    parser.add_argument(
+        "--profile",
+        type=int,
+        metavar="ROWS",
+        default=0,
+        help="of the last regroup; it slows that one down",
+    )
     args = parser.parse_args()
 
     hq = Headquarters(args)
@@ -281,7 +371,11 @@ def main() -> int:
     try:
         hq.until(lambda: "enrolled" in agents.news, args.patience_s, "all agents enrolled")
         start["enrolled"] = now_s() - begin_s
-        hq.until(lambda: "planned" in agents.news and hq.coordinator.stage is Stage.TRAINING, args.patience_s, "all ranks train")
+        hq.until(
+            lambda: "planned" in agents.news and hq.coordinator.stage is Stage.TRAINING,
+            args.patience_s,
+            "all ranks train",
+        )
         start["trains"] = now_s() - begin_s - start["enrolled"]
         hq.loop.run_until(lambda: False, within_s=2 * args.beat_s)  # late words of the start
         gc.collect()
@@ -296,7 +390,11 @@ def main() -> int:
                 profile.enable()
             regroups.append(strike(hq, agents, args.patience_s))
             profile.disable()
-            print(f"  strike {number + 1}: last plan left after {regroups[-1].told:.2f} s, arrived after {regroups[-1].received:.2f} s", flush=True)
+            print(
+                f"  strike {number + 1}: last plan left after {regroups[-1].told:.2f} s, arrived"
+                f" after {regroups[-1].received:.2f} s",
+                flush=True,
+            )
     except Failed as error:
         print(f"FAILED: {error.why}", file=sys.stderr)
     finally:

@@ -1,6 +1,9 @@
-"""Decision mode of the planner: processor time for a run of 16,384 GPUs and 54 days, in which the engine is asked at every interruption with all ranks.
+"""Decision mode of the planner: processor time for a run of 16,384 GPUs and 54 days, in which the
+engine is asked at every interruption with all ranks.
 
-    python benchmarks/planner_decisions.py                 five replicas each: replicated state, storage only, hangs found by the engine's deadlines
+    python benchmarks/planner_decisions.py                 five replicas each: replicated state,
+                                                           storage only, hangs found by the engine's
+                                                           deadlines
     python benchmarks/planner_decisions.py --gpus 1024 --replicas 20
 
 Target: a second for each replica. Times are of the process; on cores that others use they swell.
@@ -17,17 +20,32 @@ from outlast.model.terms import FailureClass
 from outlast.planner.deciding.decided import Rules
 from outlast.planner.decisions import live
 from outlast.planner.histories import draw
-from outlast.planner.scenario import DAY_S, Extent, FailureRate, Job, Recovery, Repair, Scenario, Tier, Unit
+from outlast.planner.scenario import (
+    DAY_S,
+    Extent,
+    FailureRate,
+    Job,
+    Recovery,
+    Repair,
+    Scenario,
+    Tier,
+    Unit,
+)
 from outlast.planner.spread import constant, exponential, lognormal
 
 TARGET_S = 1.0
-# Of 419 interruptions in 54 days on 16,384 GPUs, arXiv 2407.21783, table 5: rows of more than ten, and the rest.
+# Of 419 interruptions in 54 days on 16,384 GPUs, arXiv 2407.21783, table 5: rows of more than ten,
+# and the rest.
 ROWS = (
-    (FailureClass.GPU, Unit.GPU, Extent.NODE, 148), (FailureClass.HBM, Unit.GPU, Extent.NODE, 72), (FailureClass.SOFTWARE_BUG, Unit.RUN, Extent.PROCESS, 54),
-    (FailureClass.NETWORK, Unit.RACK, Extent.RACK, 35), (FailureClass.HOST_MAINTENANCE, Unit.NODE, Extent.NODE, 32),
-    (FailureClass.SRAM, Unit.GPU, Extent.NODE, 19), (FailureClass.GPU_SYSTEM_PROCESSOR, Unit.GPU, Extent.NODE, 17),
+    (FailureClass.GPU, Unit.GPU, Extent.NODE, 148),
+    (FailureClass.HBM, Unit.GPU, Extent.NODE, 72),
+    (FailureClass.SOFTWARE_BUG, Unit.RUN, Extent.PROCESS, 54),
+    (FailureClass.NETWORK, Unit.RACK, Extent.RACK, 35),
+    (FailureClass.HOST_MAINTENANCE, Unit.NODE, Extent.NODE, 32),
+    (FailureClass.SRAM, Unit.GPU, Extent.NODE, 19),
+    (FailureClass.GPU_SYSTEM_PROCESSOR, Unit.GPU, Extent.NODE, 17),
     (FailureClass.UNKNOWN, Unit.NODE, Extent.NODE, 42),
-)  # fmt: skip
+)
 STORAGE = Tier("storage", 240.0, 2.5, 30.0, Extent.RUN, lognormal(120.0, 300.0))
 REPLICAS = Tier("replicas", 6.2, 0.0, 0.0, Extent.RACK, constant(20.0))
 
@@ -35,10 +53,20 @@ REPLICAS = Tier("replicas", 6.2, 0.0, 0.0, Extent.RACK, constant(20.0))
 def scenario(gpus: int, tiers: tuple[Tier, ...]) -> Scenario:
     """Rates of each GPU, node and rack as there."""
     measured = Job(16_384, 54 * DAY_S, nodes_per_rack=2, step_s=6.2)
-    rates = tuple(FailureRate(kind, unit, extent, measured.units(unit) * measured.duration_s / count) for kind, unit, extent, count in ROWS)
+    rates = tuple(
+        FailureRate(kind, unit, extent, measured.units(unit) * measured.duration_s / count)
+        for kind, unit, extent, count in ROWS
+    )
     recovery = Recovery(lognormal(30.0, 120.0), lognormal(120.0, 600.0), constant(30.0))
     job = Job(gpus, measured.duration_s, nodes_per_rack=2, step_s=6.2)
-    return Scenario(f"{gpus} GPUs", job, rates, tiers, recovery, Repair(min(32, job.nodes), exponential(DAY_S), wrong=0.1))
+    return Scenario(
+        f"{gpus} GPUs",
+        job,
+        rates,
+        tiers,
+        recovery,
+        Repair(min(32, job.nodes), exponential(DAY_S), wrong=0.1),
+    )
 
 
 def main() -> int:
@@ -46,12 +74,19 @@ def main() -> int:
     parser.add_argument("--gpus", type=int, default=16_384)
     parser.add_argument("--replicas", type=int, default=5)
     given = parser.parse_args()
-    print(f"{given.gpus} GPUs, 54 days, {given.replicas} replicas: processor seconds of one, median [smallest, largest]")
+    print(
+        f"{given.gpus} GPUs, 54 days, {given.replicas} replicas: processor seconds of one, median"
+        " [smallest, largest]"
+    )
     late = False
     for name, tiers, rules in (
         ("replicated state, and storage", (REPLICAS, STORAGE), Rules()),
         ("storage only", (STORAGE,), Rules()),
-        ("replicated; software hangs", (REPLICAS, STORAGE), Rules(hangs=frozenset({FailureClass.SOFTWARE_BUG}))),
+        (
+            "replicated; software hangs",
+            (REPLICAS, STORAGE),
+            Rules(hangs=frozenset({FailureClass.SOFTWARE_BUG})),
+        ),
     ):
         planned = scenario(given.gpus, tiers)
         histories = draw(planned, seed=1, replicas=given.replicas)
@@ -66,8 +101,9 @@ def main() -> int:
         middle_s = statistics.median(took_s)
         late = late or middle_s > TARGET_S
         print(
-            f"{name:30} {middle_s:.2f} [{min(took_s):.2f}, {max(took_s):.2f}] s   {interruptions / given.replicas:.0f} interruptions,"
-            f" {decisions / interruptions:.2f} decisions of the engine for each, ETTR {statistics.fmean(ettr):.3f}"
+            f"{name:30} {middle_s:.2f} [{min(took_s):.2f}, {max(took_s):.2f}] s  "
+            f" {interruptions / given.replicas:.0f} interruptions, {decisions / interruptions:.2f}"
+            f" decisions of the engine for each, ETTR {statistics.fmean(ettr):.3f}"
         )
     print(f"target {TARGET_S:g} s: {'MISSED' if late else 'reached'}")
     return 0

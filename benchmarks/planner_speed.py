@@ -1,14 +1,23 @@
-"""How many runs of 16,384 GPUs and 54 days the planner lives through in a second of one core, beside SimPy, NumPy and numba doing the barest of it.
+"""How many runs of 16,384 GPUs and 54 days the planner lives through in a second of one core,
+beside SimPy, NumPy and numba doing the barest of it.
 
-    python benchmarks/planner_speed.py [--rounds N]        needs `pip install simpy numba`; without them it says so, and measures the rest
+    python benchmarks/planner_speed.py [--rounds N]        needs `pip install simpy numba`; without
+                                                           them it says so, and measures the rest
 
-Barest     One class of 419 failures, one tier, fixed durations (`peers/barest.py`): all contestants, who must agree on the mean within 4 standard errors.
-           outlast's time has the drawing of failures in it, as theirs has. numba's has not its compiling, which is said apart.
-Full       Preset llama3-405b (18 classes by their counts, rates drawn from what the counts leave open; network failures take a rack; maintenance), two tiers,
-           spares with repair and misdiagnosis, lemons, all durations lognormal. Drawing included. In NumPy, and as `outlast plan --numba` does it.
-Decision   The same, and the engine is asked at every interruption (`planner_decisions.py` has live replicas, and hangs, besides).
-Times      Processor seconds of this process; each round takes every contestant once. Median [95 % interval of the median] of the rounds; ratios are of pairs.
-Goals      3,000 replicas a second of the full model, 50,000 of the barest, 1 s for a replica in decision mode. Exit code 1 where one is missed.
+Barest     One class of 419 failures, one tier, fixed durations (`peers/barest.py`): all
+           contestants, who must agree on the mean within 4 standard errors. outlast's time has the
+           drawing of failures in it, as theirs has. numba's has not its compiling, which is said
+           apart.
+Full       Preset llama3-405b (18 classes by their counts, rates drawn from what the counts leave
+           open; network failures take a rack; maintenance), two tiers, spares with repair and
+           misdiagnosis, lemons, all durations lognormal. Drawing included. In NumPy, and as
+           `outlast plan --numba` does it.
+Decision   The same, and the engine is asked at every interruption (`planner_decisions.py` has live
+           replicas, and hangs, besides).
+Times      Processor seconds of this process; each round takes every contestant once. Median [95 %
+           interval of the median] of the rounds; ratios are of pairs.
+Goals      3,000 replicas a second of the full model, 50,000 of the barest, 1 s for a replica in
+           decision mode. Exit code 1 where one is missed.
 """
 
 from __future__ import annotations
@@ -34,14 +43,33 @@ from outlast.planner import decisions, histories, monte_carlo
 from outlast.planner.deciding.decided import Rules
 from outlast.planner.plain import is_plain
 from outlast.planner.resolve import resolve
-from outlast.planner.scenario import DAY_S, HOUR_S, Extent, FailureRate, Job, Lemons, Recovery, Scenario, Tier, Unit
+from outlast.planner.scenario import (
+    DAY_S,
+    HOUR_S,
+    Extent,
+    FailureRate,
+    Job,
+    Lemons,
+    Recovery,
+    Scenario,
+    Tier,
+    Unit,
+)
 from outlast.planner.spread import constant, lognormal
 
 GOAL_FULL_PER_S, GOAL_BAREST_PER_S, GOAL_DECISION_S = 3_000.0, 50_000.0, 1.0
 GPUS, DAYS, FAILURES = 16_384, 54, 419
 STEP_S = 6.2
-BAREST = Barest(GPUS, GPUS * DAYS * DAY_S / FAILURES, DAYS * DAY_S, interval_s=39 * STEP_S, stall_s=2.5, restart_s=390.0)
-RULES = Rules(node_wait_s=math.inf)  # a run that lacks a node waits, as the scenario does, and goes on to its end
+BAREST = Barest(
+    GPUS,
+    GPUS * DAYS * DAY_S / FAILURES,
+    DAYS * DAY_S,
+    interval_s=39 * STEP_S,
+    stall_s=2.5,
+    restart_s=390.0,
+)
+# a run that lacks a node waits, as the scenario does, and goes on to its end
+RULES = Rules(node_wait_s=math.inf)
 
 
 def barest() -> Scenario:
@@ -49,7 +77,9 @@ def barest() -> Scenario:
     rate = FailureRate(FailureClass.UNKNOWN, Unit.GPU, Extent.PROCESS, BAREST.gpu_mttf_s)
     storage = Tier("storage", BAREST.interval_s, BAREST.stall_s, 0.0, Extent.RUN, constant(60.0))
     recovery = Recovery(constant(30.0), constant(BAREST.restart_s - 90.0))
-    return Scenario("barest", Job(GPUS, BAREST.duration_s, step_s=STEP_S), (rate,), (storage,), recovery)
+    return Scenario(
+        "barest", Job(GPUS, BAREST.duration_s, step_s=STEP_S), (rate,), (storage,), recovery
+    )
 
 
 def full() -> Scenario:
@@ -58,7 +88,13 @@ def full() -> Scenario:
     storage = Tier("storage", 3_600.0, 2.5, 60.0, Extent.RUN, lognormal(120.0, 300.0))
     repair = replace(known.repair, time=lognormal(18 * HOUR_S, 72 * HOUR_S), wrong=0.1, missed=0.05)
     recovery = Recovery(lognormal(30.0, 120.0), known.recovery.regroup, lognormal(30.0, 90.0))
-    return replace(known, tiers=(peers, storage), repair=repair, recovery=recovery, lemons=Lemons(0.01, 10.0, 0.5))
+    return replace(
+        known,
+        tiers=(peers, storage),
+        repair=repair,
+        recovery=recovery,
+        lemons=Lemons(0.01, 10.0, 0.5),
+    )
 
 
 def by_monte_carlo(scenario: Scenario, replicas: int, seed: int) -> Floats:
@@ -93,13 +129,22 @@ class Contestant:
     def mean(self) -> tuple[float, float]:
         """And its standard error."""
         shares = np.concatenate(self.shares)
-        return float(shares.mean()), float(shares.std(ddof=1)) / math.sqrt(len(shares)) if len(shares) > 1 else math.inf
+        return float(shares.mean()), (
+            float(shares.std(ddof=1)) / math.sqrt(len(shares)) if len(shares) > 1 else math.inf
+        )
 
     def line(self, beside: Contestant | None) -> str:
         took, rates = summarise(self.each_s), summarise([1 / each_s for each_s in self.each_s])
         mean, error = self.mean
-        ratio = "" if beside is None or beside is self else f"   {paired_ratio(self.each_s, beside.each_s).text(digits=1)} x outlast's time"
-        speed, each = f"{rates.text(digits=1 if rates.median < 100 else 0)}/s", took.text(scale=1e3, unit=" ms", digits=3)
+        ratio = (
+            ""
+            if beside is None or beside is self
+            else f"   {paired_ratio(self.each_s, beside.each_s).text(digits=1)} x outlast's time"
+        )
+        speed, each = (
+            f"{rates.text(digits=1 if rates.median < 100 else 0)}/s",
+            took.text(scale=1e3, unit=" ms", digits=3),
+        )
         return f"{self.name:32}{speed:>32}{each:>32}   ETTR {mean:.4f} ± {error:.4f}{ratio}"
 
 
@@ -121,10 +166,18 @@ def on_the_barest() -> list[Contestant]:
     ]
     if find_spec("numba"):
         fast, took_s = compiled()
-        contestants.append(Contestant(f"numba ({took_s:.1f} s to compile)", partial(fast, BAREST), 4_096))
+        contestants.append(
+            Contestant(f"numba ({took_s:.1f} s to compile)", partial(fast, BAREST), 4_096)
+        )
     if find_spec("simpy"):
-        contestants.append(Contestant("SimPy, one process", partial(by_simpy, BAREST, processes=1), 10))
-        contestants.append(Contestant("SimPy, a process for each GPU", partial(by_simpy, BAREST, processes=GPUS), 1))
+        contestants.append(
+            Contestant("SimPy, one process", partial(by_simpy, BAREST, processes=1), 10)
+        )
+        contestants.append(
+            Contestant(
+                "SimPy, a process for each GPU", partial(by_simpy, BAREST, processes=GPUS), 1
+            )
+        )
     return contestants
 
 
@@ -135,7 +188,11 @@ def on_the_full() -> list[Contestant]:
         began_s = time.process_time()
         by_compiled(full(), 1, 1)
         took_s = time.process_time() - began_s
-        contestants.append(Contestant(f"outlast, numba ({took_s:.1f} s to load)", partial(by_compiled, full()), 4_096))
+        contestants.append(
+            Contestant(
+                f"outlast, numba ({took_s:.1f} s to load)", partial(by_compiled, full()), 4_096
+            )
+        )
     return contestants
 
 
@@ -148,11 +205,17 @@ def by_decisions(replicas: int, seed: int, *, scenario: Scenario) -> Floats:
 
 def disagreements(contestants: list[Contestant]) -> list[str]:
     mean, error = contestants[0].mean
-    return [one.name for one in contestants[1:] if abs(one.mean[0] - mean) > 4 * math.hypot(one.mean[1], error)]
+    return [
+        one.name
+        for one in contestants[1:]
+        if abs(one.mean[0] - mean) > 4 * math.hypot(one.mean[1], error)
+    ]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
     missing = [name for name in ("simpy", "numba") if not find_spec(name)]
@@ -161,23 +224,50 @@ def main() -> int:
     assert is_plain(barest())
     rivals = on_the_barest()
     whole = on_the_full()
-    decided = [Contestant("outlast, decision mode, full", partial(by_decisions, scenario=full()), 1)]
+    decided = [
+        Contestant("outlast, decision mode, full", partial(by_decisions, scenario=full()), 1)
+    ]
     alternate(rounds, [one.turn for one in (*rivals, *whole, *decided)])
-    machine = f"Python {platform.python_version()}, NumPy {np.__version__}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+    machine = (
+        f"Python {platform.python_version()}, NumPy {np.__version__}, {os.cpu_count()} cores, load"
+        f" {os.getloadavg()[0]:.1f}"
+    )
     print(f"{GPUS:,} GPUs, {DAYS} days; {machine}; {rounds} rounds")
-    print(f"replicas a second of one core, and what one takes\n-- the barest model\n{chr(10).join(one.line(rivals[0]) for one in rivals)}")
-    print(f"-- the full model\n{chr(10).join(one.line(whole[0]) for one in whole)}\n{decided[0].line(None)}")
+    print(
+        "replicas a second of one core, and what one takes\n-- the barest"
+        f" model\n{chr(10).join(one.line(rivals[0]) for one in rivals)}"
+    )
+    print(
+        "-- the full"
+        f" model\n{chr(10).join(one.line(whole[0]) for one in whole)}\n{decided[0].line(None)}"
+    )
     per_s = [1 / summarise(one.each_s).median for one in (whole[-1], rivals[0])]
     decision_s = summarise(decided[0].each_s).median
     goals = [
-        (per_s[0] >= GOAL_FULL_PER_S, f"full model, {whole[-1].name}: {per_s[0]:,.0f} replicas a second, goal {GOAL_FULL_PER_S:,.0f}"),
-        (per_s[1] >= GOAL_BAREST_PER_S, f"barest model {per_s[1]:,.0f} replicas a second, goal {GOAL_BAREST_PER_S:,.0f}"),
-        (decision_s <= GOAL_DECISION_S, f"decision mode {decision_s:.2f} s a replica, goal {GOAL_DECISION_S:g} s"),
+        (
+            per_s[0] >= GOAL_FULL_PER_S,
+            (
+                f"full model, {whole[-1].name}: {per_s[0]:,.0f} replicas a second, goal"
+                f" {GOAL_FULL_PER_S:,.0f}"
+            ),
+        ),
+        (
+            per_s[1] >= GOAL_BAREST_PER_S,
+            f"barest model {per_s[1]:,.0f} replicas a second, goal {GOAL_BAREST_PER_S:,.0f}",
+        ),
+        (
+            decision_s <= GOAL_DECISION_S,
+            f"decision mode {decision_s:.2f} s a replica, goal {GOAL_DECISION_S:g} s",
+        ),
     ]
     for reached, what in goals:
         print(f"{'reached' if reached else 'missed':8} {what}")
     wrong = disagreements(rivals) + disagreements(whole)
-    print(f"NOT the same model: {', '.join(wrong)}" if wrong else "all agree on the mean ETTR of each model")
+    print(
+        f"NOT the same model: {', '.join(wrong)}"
+        if wrong
+        else "all agree on the mean ETTR of each model"
+    )
     return int(bool(wrong) or not all(reached for reached, _ in goals))
 
 

@@ -1,7 +1,9 @@
-"""What the benchmarks share: start a contestant, follow its commits, strike one of its workers, time the way back.
+"""What the benchmarks share: start a contestant, follow its commits, strike one of its workers,
+time the way back.
 
-MTTR here is from the signal to the first step committed by the next membership, by whichever of its workers is first, less
-one undisturbed step (the median of the steps before the signal). The clock is CLOCK_MONOTONIC in all processes.
+MTTR here is from the signal to the first step committed by the next membership, by whichever of its
+workers is first, less one undisturbed step (the median of the steps before the signal). The clock
+is CLOCK_MONOTONIC in all processes.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ HERE = Path(__file__).resolve().parent
 HOME = HERE.parent
 PEERS = HERE / "peers"
 WORKERS = 4
-SETTLED_STEPS = 12  # steps of a membership before it is struck; the first two are not counted into the step time
+# steps of a membership before it is struck; the first two are not counted into the step time
+SETTLED_STEPS = 12
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,9 @@ class Commit:
 
 @dataclass(frozen=True)
 class Contestant:
-    """`command` starts it in a folder of its own ({folder} is replaced); `ready(folder)` says whether it may be struck again."""
+    """`command` starts it in a folder of its own ({folder} is replaced); `ready(folder)` says
+    whether it may be struck again.
+    """
 
     name: str
     command: tuple[str, ...]
@@ -66,7 +71,9 @@ class Trial:
 
     def __init__(self, contestant: Contestant) -> None:
         self.contestant = contestant
-        self._scratch = tempfile.TemporaryDirectory(prefix="outlast-bench-", ignore_cleanup_errors=True)
+        self._scratch = tempfile.TemporaryDirectory(
+            prefix="outlast-bench-", ignore_cleanup_errors=True
+        )
         self.folder = Path(self._scratch.name)
         self.commits: list[Commit] = []
         self._read_bytes = 0
@@ -75,13 +82,29 @@ class Trial:
     def __enter__(self) -> Trial:
         source = self.contestant.source or HOME / "src"
         paths = os.pathsep.join([str(source), str(HOME / "examples"), str(PEERS)])
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "COMMITS": str(self.folder / "commits"), "PYTHONPATH": paths} | self.contestant.environment
+        environment = (
+            os.environ
+            | {"OMP_NUM_THREADS": "1", "COMMITS": str(self.folder / "commits"), "PYTHONPATH": paths}
+            | self.contestant.environment
+        )
         command = [word.replace("{folder}", str(self.folder)) for word in self.contestant.command]
         with (self.folder / "output").open("wb") as output:
-            self._process = subprocess.Popen(command, env=environment, cwd=self.folder, stdout=output, stderr=output, start_new_session=True)
+            self._process = subprocess.Popen(
+                command,
+                env=environment,
+                cwd=self.folder,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
         self._process.terminate()
         try:
             self._process.wait(timeout=40)
@@ -129,12 +152,21 @@ class Trial:
     def latest(self) -> list[Commit]:
         """The commits of the newest membership, if all workers are in it."""
         newest = max((commit.generation for commit in self.commits), default=0)
-        latest = [commit for commit in self.commits if commit.generation == newest and commit.members == WORKERS]
+        latest = [
+            commit
+            for commit in self.commits
+            if commit.generation == newest and commit.members == WORKERS
+        ]
         return latest if len({commit.rank for commit in latest}) == WORKERS else []
 
     def is_settled(self) -> bool:
         latest = self.latest()
-        return bool(latest) and min(sum(one.rank == rank for one in latest) for rank in range(WORKERS)) >= SETTLED_STEPS and self.contestant.ready(self.folder)
+        return (
+            bool(latest)
+            and min(sum(one.rank == rank for one in latest) for rank in range(WORKERS))
+            >= SETTLED_STEPS
+            and self.contestant.ready(self.folder)
+        )
 
     def step_s(self) -> float:
         """Median of one rank's undisturbed steps in the newest membership."""
@@ -142,7 +174,10 @@ class Trial:
         return statistics.median(after - before for before, after in itertools.pairwise(at_s))
 
     def strike(self, rank: int, how: signal.Signals) -> Strike | None:
-        """Signal the worker that holds `rank` and wait for the next membership's first commit. None if it never settled."""
+        """Signal the worker that holds `rank` and wait for the next membership's first commit.
+
+        None if it never settled.
+        """
         if not self.wait_for(self.is_settled, self.contestant.limit_s):
             return None
         step_s, before = self.step_s(), self.latest()[-1].generation
@@ -155,9 +190,14 @@ class Trial:
 
         seconds = None
         if self.wait_for(back, self.contestant.limit_s):
-            seconds = min(commit.at_s for commit in self.commits if commit.generation > before) - at_s - step_s
+            seconds = (
+                min(commit.at_s for commit in self.commits if commit.generation > before)
+                - at_s
+                - step_s
+            )
         if how == signal.SIGSTOP and b"COMMITS=" in environment_of(victim):
-            os.kill(victim, signal.SIGKILL)  # who does not end it by himself has it ended, so that the next strike finds four
+            # who does not end it by himself has it ended, so that the next strike finds four
+            os.kill(victim, signal.SIGKILL)
         return Strike(self.contestant.name, rank, step_s, seconds)
 
 
@@ -169,23 +209,52 @@ def environment_of(pid: int) -> bytes:
 
 
 def torchrun(*flags: str, script: tuple[str, ...], workers: int = WORKERS) -> tuple[str, ...]:
-    return (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(workers), *flags, str(PEERS / "with_torchrun.py"), *script)
+    return (
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        str(workers),
+        *flags,
+        str(PEERS / "with_torchrun.py"),
+        *script,
+    )
 
 
 def outlast(*flags: str, script: tuple[str, ...], workers: int = WORKERS) -> tuple[str, ...]:
-    run = (str(Path(sys.executable).with_name("outlast")), "run", "--nproc-per-node", str(workers), "--run-dir", "{folder}/run")
+    run = (
+        str(Path(sys.executable).with_name("outlast")),
+        "run",
+        "--nproc-per-node",
+        str(workers),
+        "--run-dir",
+        "{folder}/run",
+    )
     return (*run, *flags, str(PEERS / "with_outlast.py"), *script)
 
 
 def machine() -> str:
     import torch
 
-    return f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, Python {platform.python_version()}, torch {torch.__version__}, gloo"
+    return (
+        f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, Python"
+        f" {platform.python_version()}, torch {torch.__version__}, gloo"
+    )
 
 
 def write_result(name: str, value: object) -> Path:
     """Keep the numbers of one benchmark for RESULTS.md (see all.py)."""
     path = HERE / "results" / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps({"machine": machine(), "at": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "result": value}, indent=1) + "\n")
+    path.write_text(
+        json.dumps(
+            {
+                "machine": machine(),
+                "at": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+                "result": value,
+            },
+            indent=1,
+        )
+        + "\n"
+    )
     return path

@@ -1,19 +1,29 @@
-"""What one snapshot per step costs training: the vault, a bare warm copy of the same bytes, and DCP's async_save.
+"""What one snapshot per step costs training: the vault, a bare warm copy of the same bytes, and
+DCP's async_save.
 
-    python benchmarks/stall.py [--bytes N] [--repeats N] [--steps N] [--step-s S] [--folder DIR] [--json FILE]
+    python benchmarks/stall.py [--bytes N] [--repeats N] [--steps N] [--step-s S] [--folder DIR]
+    [--json FILE]
 
-Workload   Training is stood in for by matrix products on all cores, in lockstep, as ranks are: whatever takes a core
-           from them costs a step. The state looks like a transformer's with its AdamW moments.
-Measured   stall  seconds the training thread stands still in one snapshot, the median of a row of steps
-           lost   (seconds of a row of steps with snapshots - of the same row without) / snapshots. For the two copies
-                  it is the stall and what they push out of the caches; for DCP it holds what its writer takes as well.
-Variants   vault  pieces made from tensors, image, checksum and seal, in shared memory; one thread; past the caches where that could be compiled
-           bare   one memcpy per tensor into memory of the same kind, touched before; one thread; no checksum, no header
-           dcp    async_save as documented; `dcp-cached` with a stager that keeps its buffers (torch >= 2.9). Both write to --folder, by
-                  default shared memory: no disk is waited for. A save begins when the one before is done.
-Method     All variants in one process, alternating, each round beginning with another one. Medians with 95 % intervals.
-Goals      The vault's stall is at most 1.25x the bare one; it loses at least 5x less than DCP, the kinder of the two.
-           Reached or missed when the whole interval says so, else undetermined. Exit code 0, 1 or 3.
+Workload   Training is stood in for by matrix products on all cores, in lockstep, as ranks are:
+           whatever takes a core from them costs a step. The state looks like a transformer's with
+           its AdamW moments.
+Measured   stall  seconds the training thread stands still in one snapshot, the median of a row of
+           steps
+           lost   (seconds of a row of steps with snapshots - of the same row without) / snapshots.
+                  For the two copies it is the stall and what they push out of the caches; for DCP
+                  it holds what its writer takes as well.
+Variants   vault  pieces made from tensors, image, checksum and seal, in shared memory; one thread;
+           past the caches where that could be compiled
+           bare   one memcpy per tensor into memory of the same kind, touched before; one thread; no
+                  checksum, no header
+           dcp    async_save as documented; `dcp-cached` with a stager that keeps its buffers (torch
+                  >= 2.9). Both write to --folder, by default shared memory: no disk is waited for.
+                  A save begins when the one before is done.
+Method     All variants in one process, alternating, each round beginning with another one. Medians
+           with 95 % intervals.
+Goals      The vault's stall is at most 1.25x the bare one; it loses at least 5x less than DCP, the
+           kinder of the two. Reached or missed when the whole interval says so, else undetermined.
+           Exit code 0, 1 or 3.
 """
 
 from __future__ import annotations
@@ -55,7 +65,14 @@ LAYERS = 12
 def make_state(nbytes: int) -> dict[str, torch.Tensor]:
     """About `nbytes` bytes: weights, two moments each, step counters."""
     width = max(8, int(math.sqrt(nbytes / (12 * 3 * 4 * LAYERS))))
-    shapes = {"qkv": (3 * width, width), "proj": (width, width), "up": (4 * width, width), "down": (width, 4 * width), "norm1": (width,), "norm2": (width,)}
+    shapes = {
+        "qkv": (3 * width, width),
+        "proj": (width, width),
+        "up": (4 * width, width),
+        "down": (width, 4 * width),
+        "norm1": (width,),
+        "norm2": (width,),
+    }
     state = {}
     for layer in range(LAYERS):
         for name, shape in shapes.items():
@@ -66,7 +83,9 @@ def make_state(nbytes: int) -> dict[str, torch.Tensor]:
 
 
 class Training:
-    """Steps of at least `step_s` seconds on all cores: the length is set by the fastest products seen."""
+    """Steps of at least `step_s` seconds on all cores: the length is set by the fastest products
+    seen.
+    """
 
     def __init__(self, step_s: float) -> None:
         self._left, self._right = torch.randn(768, 768), torch.randn(768, 768)
@@ -85,7 +104,9 @@ class Training:
 
 
 class Row:
-    """`steps` steps with a snapshot after each; keeps the row's median stall and its seconds per step."""
+    """`steps` steps with a snapshot after each; keeps the row's median stall and its seconds per
+    step.
+    """
 
     def __init__(self, training: Training, steps: int, save: Callable[[], None]) -> None:
         self.stalls: list[float] = []
@@ -93,7 +114,8 @@ class Row:
         self._training, self._steps, self._save = training, steps, save
 
     def __call__(self) -> None:
-        self._save()  # primes caches and, for DCP, the save that the first one of the row has to wait for
+        # primes caches and, for DCP, the save that the first one of the row has to wait for
+        self._save()
         stalls, began = [], time.perf_counter()
         for _ in range(self._steps):
             self._training.step()
@@ -113,7 +135,9 @@ class Dcp:
 
     def save(self) -> None:
         self.finish()
-        self._pending = async_save(self._state, checkpoint_id=self._folder, no_dist=True, **self._options)
+        self._pending = async_save(
+            self._state, checkpoint_id=self._folder, no_dist=True, **self._options
+        )
 
     def finish(self) -> None:
         if self._pending is not None:
@@ -122,13 +146,21 @@ class Dcp:
 
 
 def vault_saver(state: dict[str, torch.Tensor], vault: Vault) -> Callable[[], None]:
-    vault.reserve(0, image_bytes([spec_of(name, tensor) for name, tensor in state.items()]), companions=1)
+    vault.reserve(
+        0, image_bytes([spec_of(name, tensor) for name, tensor in state.items()]), companions=1
+    )
     step, pieces = 0, Pieces()
 
     def save() -> None:
         nonlocal step
         step += 1
-        vault.write(0, generation=1, step=step, pieces=pieces.of(state.items()), metadata={"step": str(step)})
+        vault.write(
+            0,
+            generation=1,
+            step=step,
+            pieces=pieces.of(state.items()),
+            metadata={"step": str(step)},
+        )
 
     save()
     save()
@@ -138,7 +170,8 @@ def vault_saver(state: dict[str, torch.Tensor], vault: Vault) -> Callable[[], No
 def bare_saver(state: dict[str, torch.Tensor], folder: Path) -> Callable[[], None]:
     sources = [tensor.reshape(-1).numpy() for tensor in state.values()]
     buffers = []
-    for slot in range(2):  # two, as in the vault, so that neither side finds its target in the cache
+    # two, as in the vault, so that neither side finds its target in the cache
+    for slot in range(2):
         allocate(folder / f"bare-{slot}", sum(source.nbytes for source in sources))
         at, targets, memory = 0, [], np.frombuffer(map_file(folder / f"bare-{slot}"), np.uint8)
         for source in sources:
@@ -174,9 +207,17 @@ def measure(options: argparse.Namespace, work: Path) -> tuple[dict[str, Row], in
     training = Training(options.step_s)
     vault = Vault.create(work / "vault", "stall")
     saves = {"dcp": Dcp(state, work / "dcp")}
-    if hasattr(staging, "DefaultStager"):  # torch >= 2.9; the older stager keeps its buffers in pinned memory only
-        plain = staging.StagingOptions(use_pinned_memory=False, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=False)
-        saves["dcp-cached"] = Dcp(state, work / "dcp-cached", async_stager=staging.DefaultStager(plain))
+    # torch >= 2.9; the older stager keeps its buffers in pinned memory only
+    if hasattr(staging, "DefaultStager"):
+        plain = staging.StagingOptions(
+            use_pinned_memory=False,
+            use_shared_memory=False,
+            use_async_staging=False,
+            use_non_blocking_copy=False,
+        )
+        saves["dcp-cached"] = Dcp(
+            state, work / "dcp-cached", async_stager=staging.DefaultStager(plain)
+        )
     rows = {
         "none": Row(training, options.steps, lambda: None),
         "bare": Row(training, options.steps, bare_saver(state, work)),
@@ -197,33 +238,60 @@ def measure(options: argparse.Namespace, work: Path) -> tuple[dict[str, Row], in
 def report(rows: dict[str, Row], nbytes: int, options: argparse.Namespace) -> dict[str, Any]:
     base = rows["none"].seconds
     names = [name for name in rows if name != "none"]
-    lost = {name: [one - other for one, other in zip(rows[name].seconds, base, strict=True)] for name in names}
+    lost = {
+        name: [one - other for one, other in zip(rows[name].seconds, base, strict=True)]
+        for name in names
+    }
     ratios = {"stall vault/bare": paired_ratio(rows["vault"].stalls, rows["bare"].stalls)}
     # A step's noise can make a loss come out below the stall that is part of it, or below nothing.
     vault = [max(pair) for pair in zip(lost["vault"], rows["vault"].stalls, strict=True)]
-    ratios |= {f"lost {name}/vault": paired_ratio(lost[name], vault) for name in names if name.startswith("dcp")}
-    print(f"{nbytes / 1e6:,.0f} MB, step {summarise(base).text(scale=1e3, unit=' ms')}, {options.repeats} rounds of {options.steps} steps, "
-          f"{os.cpu_count()} cores, torch {torch.__version__}, {'compiled copy' if streaming.PAST_CACHES else 'no compiled copy'}")  # fmt: skip
+    ratios |= {
+        f"lost {name}/vault": paired_ratio(lost[name], vault)
+        for name in names
+        if name.startswith("dcp")
+    }
+    print(
+        f"{nbytes / 1e6:,.0f} MB, step {summarise(base).text(scale=1e3, unit=' ms')},"
+        f" {options.repeats} rounds of {options.steps} steps, {os.cpu_count()} cores, torch"
+        f" {torch.__version__}, {'compiled copy' if streaming.PAST_CACHES else 'no compiled copy'}"
+    )
     print(f"{'per snapshot':<12} {'stall':>28} {'lost':>30}")
     for name in names:
-        print(f"{name:<12} {summarise(rows[name].stalls).text(scale=1e3, unit=' ms'):>28} {summarise(lost[name]).text(scale=1e3, unit=' ms'):>30}")
+        print(
+            f"{name:<12} {summarise(rows[name].stalls).text(scale=1e3, unit=' ms'):>28}"
+            f" {summarise(lost[name]).text(scale=1e3, unit=' ms'):>30}"
+        )
     for name, ratio in ratios.items():
         print(f"{name:<22} {ratio.text(unit='x')}")
     return {
-        "bytes": nbytes, "repeats": options.repeats, "steps": options.steps, "cores": os.cpu_count(), "torch": torch.__version__,
-        "python": platform.python_version(), "compiled_copy": streaming.PAST_CACHES,
-        "step_s": summarise(base).as_dict(), "stall_s": {name: summarise(rows[name].stalls).as_dict() for name in names},
-        "lost_s": {name: summarise(lost[name]).as_dict() for name in names}, "ratios": {name: ratio.as_dict() for name, ratio in ratios.items()},
+        "bytes": nbytes,
+        "repeats": options.repeats,
+        "steps": options.steps,
+        "cores": os.cpu_count(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "compiled_copy": streaming.PAST_CACHES,
+        "step_s": summarise(base).as_dict(),
+        "stall_s": {name: summarise(rows[name].stalls).as_dict() for name in names},
+        "lost_s": {name: summarise(lost[name]).as_dict() for name in names},
+        "ratios": {name: ratio.as_dict() for name, ratio in ratios.items()},
         "goals": goals(ratios),
-    }  # fmt: skip
+    }
 
 
 def goals(ratios: dict[str, Summary]) -> dict[str, str]:
     bare = ratios["stall vault/bare"]
-    kinder = min((ratio for name, ratio in ratios.items() if name.startswith("lost")), key=lambda ratio: ratio.median)
+    kinder = min(
+        (ratio for name, ratio in ratios.items() if name.startswith("lost")),
+        key=lambda ratio: ratio.median,
+    )
     return {
-        f"stall vault/bare <= {GOAL_BARE}": judged(reached=bare.high <= GOAL_BARE, missed=bare.low > GOAL_BARE),
-        f"lost dcp/vault >= {GOAL_DCP:g}": judged(reached=kinder.low >= GOAL_DCP, missed=kinder.high < GOAL_DCP),
+        f"stall vault/bare <= {GOAL_BARE}": judged(
+            reached=bare.high <= GOAL_BARE, missed=bare.low > GOAL_BARE
+        ),
+        f"lost dcp/vault >= {GOAL_DCP:g}": judged(
+            reached=kinder.low >= GOAL_DCP, missed=kinder.high < GOAL_DCP
+        ),
     }
 
 
@@ -233,11 +301,17 @@ def judged(*, reached: bool, missed: bool) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--bytes", type=int, default=256 << 20, help="size of the state (default 256 MiB)")
+    parser.add_argument(
+        "--bytes", type=int, default=256 << 20, help="size of the state (default 256 MiB)"
+    )
     parser.add_argument("--repeats", type=int, default=9, help="rounds")
     parser.add_argument("--steps", type=int, default=4, help="steps per row")
-    parser.add_argument("--step-s", type=float, default=0.2, help="seconds of a step without a snapshot")
-    parser.add_argument("--folder", type=Path, default=Path("/dev/shm"), help="where everything is written")
+    parser.add_argument(
+        "--step-s", type=float, default=0.2, help="seconds of a step without a snapshot"
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=Path("/dev/shm"), help="where everything is written"
+    )
     parser.add_argument("--json", type=Path, help="write the figures here too")
     options = parser.parse_args()
     warnings.filterwarnings("ignore", module="torch")

@@ -2,8 +2,9 @@
 
     python benchmarks/startup.py [--rounds N]
 
-Each round starts each of them once, one after the other; times are processor seconds of the process, so that others on the machine weigh less.
-Goal: 0.3 s each. Exit code 0, or 1 where the goal is missed.
+Each round starts each of them once, one after the other; times are processor seconds of the
+process, so that others on the machine weigh less. Goal: 0.3 s each. Exit code 0, or 1 where the
+goal is missed.
 """
 
 from __future__ import annotations
@@ -26,14 +27,20 @@ def processor_s(command: tuple[str, ...]) -> float:
     before = os.times()
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
     after = os.times()
-    return after.children_user + after.children_system - before.children_user - before.children_system
+    return (
+        after.children_user + after.children_system - before.children_user - before.children_system
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=15)
     rounds = parser.parse_args().rounds
-    contestants = {"python -c pass": BARE} | {" ".join(("outlast", *words, "--help")): (OUTLAST, *words, "--help") for words in COMMANDS}
+    contestants = {"python -c pass": BARE} | {
+        " ".join(("outlast", *words, "--help")): (OUTLAST, *words, "--help") for words in COMMANDS
+    }
     took_s: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(rounds):
         for name, command in contestants.items():
@@ -43,7 +50,10 @@ def main() -> int:
     for name, samples in took_s.items():
         found = summarise(samples)
         slowest_s = max(slowest_s, found.median)
-        print(f"{name:28} {found.text(scale=1e3, unit=' ms', digits=0):>22}   {found.median / bare_s:.1f} x a bare interpreter")
+        print(
+            f"{name:28} {found.text(scale=1e3, unit=' ms', digits=0):>22}  "
+            f" {found.median / bare_s:.1f} x a bare interpreter"
+        )
     return int(slowest_s > GOAL_S)
 
 

@@ -1,15 +1,21 @@
-"""What a worker does in normal running so that a hang can be told later, and what that costs: one run with it beside one without, in turns.
+"""What a worker does in normal running so that a hang can be told later, and what that costs: one
+run with it beside one without, in turns.
 
     python benchmarks/witness.py --pairs 40 [--workers N] [--batch N]
 
-With       as `outlast run` is: faulthandler's handler and its file are ready, and torch's flight recorder keeps the last 512 operations, for the copy that the
-           witness makes when it is asked (runtime/worker/witness.py)
-Without    the same run, its witness replaced by one that does nothing, and a recorder of no entries (torch's own default is 2,000)
-Beacon     cannot be left out, since hangs are found by it: how often a rank writes it for a step, times what one writing takes here
+With       as `outlast run` is: faulthandler's handler and its file are ready, and torch's flight
+           recorder keeps the last 512 operations, for the copy that the witness makes when it is
+           asked (runtime/worker/witness.py)
+Without    the same run, its witness replaced by one that does nothing, and a recorder of no entries
+           (torch's own default is 2,000)
+Beacon     cannot be left out, since hangs are found by it: how often a rank writes it for a step,
+           times what one writing takes here
 
-Turns and pairs as in overhead.py, whose head says why. The figure is the ratio of processor seconds of the ranks for a step, which hardly depends on
-what else the machine does; that of mean steps is printed too. Not measured: what a copy takes, since it is made only when a rank is asked.
-Exit code 0 if the whole interval of processor seconds keeps the goal of 1 %, 1 if none of it does, else 3: more pairs would tell.
+Turns and pairs as in overhead.py, whose head says why. The figure is the ratio of processor seconds
+of the ranks for a step, which hardly depends on what else the machine does; that of mean steps is
+printed too. Not measured: what a copy takes, since it is made only when a rank is asked. Exit code
+0 if the whole interval of processor seconds keeps the goal of 1 %, 1 if none of it does, else 3:
+more pairs would tell.
 """
 
 from __future__ import annotations
@@ -39,12 +45,19 @@ witness.Witness.begin = witness.Witness.testify = lambda self: None
 
 def beats_of(turns: Turns) -> int:
     """How often the ranks of that run have written their beacons so far."""
-    found = [unpack(memoryview(path.read_bytes())) for path in Path("/dev/shm").glob("outlast-*/beacon-*")]
-    return sum(one.beats for one in found if one is not None and one.rank >= 0 and one.pid in turns.pids())
+    found = [
+        unpack(memoryview(path.read_bytes()))
+        for path in Path("/dev/shm").glob("outlast-*/beacon-*")
+    ]
+    return sum(
+        one.beats for one in found if one is not None and one.rank >= 0 and one.pid in turns.pids()
+    )
 
 
 def writing_s() -> float:
-    """Processor seconds of one writing; its tables of seconds every third time, which is more often than in a step."""
+    """Processor seconds of one writing; its tables of seconds every third time, which is more often
+    than in a step.
+    """
     page, beacon = memoryview(bytearray(BEACON_BYTES)), Beacon()
     began_s = time.process_time()
     for number in range(WRITINGS):
@@ -55,39 +68,78 @@ def writing_s() -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--pairs", type=int, default=40)
-    parser.add_argument("--turn", type=int, default=8, help="steps of a turn; the first is not counted into its time")
+    parser.add_argument(
+        "--turn",
+        type=int,
+        default=8,
+        help="steps of a turn; the first is not counted into its time",
+    )
     parser.add_argument("--workers", type=int, default=WORKERS)
-    parser.add_argument("--batch", type=int, default=16, help="sequences per step, over all ranks together")
+    parser.add_argument(
+        "--batch", type=int, default=16, help="sequences per step, over all ranks together"
+    )
     args = parser.parse_args()
-    command = outlast("--spares", "0", script=("--steps", str(args.turn * (args.pairs + 2))), workers=args.workers)
+    command = outlast(
+        "--spares", "0", script=("--steps", str(args.turn * (args.pairs + 2))), workers=args.workers
+    )
     with contextlib.ExitStack() as until:
         folder = until.enter_context(tempfile.TemporaryDirectory(prefix="outlast-bench-"))
         (Path(folder) / "sitecustomize.py").write_text(NOBODY)
         paths = ":".join(map(str, (folder, HOME / "src", HOME / "examples", PEERS)))
-        blind = Turns("without", command, args.turn, args.workers, args.batch, until, {"PYTHONPATH": paths, "TORCH_FR_BUFFER_SIZE": "0"})
+        blind = Turns(
+            "without",
+            command,
+            args.turn,
+            args.workers,
+            args.batch,
+            until,
+            {"PYTHONPATH": paths, "TORCH_FR_BUFFER_SIZE": "0"},
+        )
         blind.wait()
         seeing = Turns("with", command, args.turn, args.workers, args.batch, until)
         seeing.wait()
         pairs = []
         for number in range(args.pairs):
-            took_s = {one.name: one.turn() for one in ((seeing, blind) if number % 2 else (blind, seeing))}
+            took_s = {
+                one.name: one.turn() for one in ((seeing, blind) if number % 2 else (blind, seeing))
+            }
             pairs.append((took_s["with"], took_s["without"]))
             if number == 0:
                 began = beats_of(seeing)
             worked_s = seeing.ranks_s[-1] / blind.ranks_s[-1] - 1
-            print(f"  pair {number + 1:>2}  with {pairs[-1][0]:.4f} s  without {pairs[-1][1]:.4f} s  processor seconds {worked_s:+.2%}", flush=True)
+            print(
+                f"  pair {number + 1:>2}  with {pairs[-1][0]:.4f} s  without {pairs[-1][1]:.4f} s "
+                f" processor seconds {worked_s:+.2%}",
+                flush=True,
+            )
         beats = (beats_of(seeing) - began) / ((args.pairs - 1) * args.turn * args.workers)
     worked = paired_ratio(seeing.ranks_s, blind.ranks_s)
     took = paired_ratio(*([pair[side] for pair in pairs] for side in (0, 1)))
     step_s, each_s = statistics.median(seeing.ranks_s) / args.workers, writing_s()
     code = 0 if worked.high - 1 <= GOAL else 1 if worked.low - 1 > GOAL else 3
-    print(f"\nprocessor seconds of the ranks for a step: {worked.median - 1:+.2%}, 95 % interval {worked.low - 1:+.2%} to {worked.high - 1:+.2%}")
-    print(f"mean step: {took.median - 1:+.2%}, 95 % interval {took.low - 1:+.2%} to {took.high - 1:+.2%}")
-    print(f"beacon: written {beats:.1f} times a step, {each_s * 1e6:.1f} us each, {beats * each_s / step_s:.3%} of the {step_s * 1e3:.0f} ms that a rank works")
+    print(
+        f"\nprocessor seconds of the ranks for a step: {worked.median - 1:+.2%}, 95 % interval"
+        f" {worked.low - 1:+.2%} to {worked.high - 1:+.2%}"
+    )
+    print(
+        f"mean step: {took.median - 1:+.2%}, 95 % interval {took.low - 1:+.2%} to"
+        f" {took.high - 1:+.2%}"
+    )
+    print(
+        f"beacon: written {beats:.1f} times a step, {each_s * 1e6:.1f} us each,"
+        f" {beats * each_s / step_s:.3%} of the {step_s * 1e3:.0f} ms that a rank works"
+    )
     result = {
-        "worked": worked.as_dict(), "took": took.as_dict(), "beats_per_step": beats, "writing_us": each_s * 1e6, "step_worked_s": step_s,
-        "pairs": len(pairs), "workers": args.workers, "batch": args.batch, "goal": {0: "kept", 1: "missed", 3: "undetermined"}[code],
-    }  # fmt: skip
+        "worked": worked.as_dict(),
+        "took": took.as_dict(),
+        "beats_per_step": beats,
+        "writing_us": each_s * 1e6,
+        "step_worked_s": step_s,
+        "pairs": len(pairs),
+        "workers": args.workers,
+        "batch": args.batch,
+        "goal": {0: "kept", 1: "missed", 3: "undetermined"}[code],
+    }
     print(f"written to {write_result(f'witness-{args.workers}', result)}")
     return code
 

@@ -1,10 +1,14 @@
-"""A small training job that breaks in one of five ways, to try `outlast diagnose` on. It knows nothing of outlast.
+"""A small training job that breaks in one of five ways, to try `outlast diagnose` on.
 
-    torchrun --standalone --nproc-per-node 4 --log-dir incident/logs --redirects 3 examples/broken.py sleep incident
-    outlast diagnose incident
+It knows nothing of outlast.
 
-sleep   rank 2 stands in its data while the others wait        shape   rank 1 reduces a tensor of another size
-kill    rank 3 is killed without a word                        disk    rank 0 saves to a disk that is full
+    torchrun --standalone --nproc-per-node 4 --log-dir incident/logs --redirects 3
+    examples/broken.py sleep incident outlast diagnose incident
+
+sleep   rank 2 stands in its data while the others wait        shape   rank 1 reduces a tensor of
+        another size
+kill    rank 3 is killed without a word                        disk    rank 0 saves to a disk that
+        is full
 index   rank 1 asks for a sample that does not exist
 """
 
@@ -27,7 +31,9 @@ STEPS, BREAKS_AT, RECORD_EVERY_S = 1_000, 40, 1.0
 
 
 def record(folder: Path, rank: int) -> None:
-    """What this rank did last, kept up to date by a thread: gloo's flight recorder writes nothing by itself. And its stack, should a step take 5 s."""
+    """What this rank did last, kept up to date by a thread: gloo's flight recorder writes nothing
+    by itself. And its stack, should a step take 5 s.
+    """
     folder.mkdir(parents=True, exist_ok=True)
 
     def keep() -> None:

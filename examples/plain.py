@@ -1,9 +1,11 @@
 """The same training without a line of outlast: what a script looks like that torchrun starts today.
 
     torchrun    --nproc-per-node 4 examples/plain.py
-    outlast run --nproc-per-node 4 examples/plain.py     supervised, and restarted as a whole from warm processes
+    outlast run --nproc-per-node 4 examples/plain.py     supervised, and restarted as a whole from
+                                                         warm processes
 
-It saves a checkpoint every few steps and begins from it when it is started again; the steps since then are lost.
+It saves a checkpoint every few steps and begins from it when it is started again; the steps since
+then are lost.
 """
 
 import argparse
@@ -19,8 +21,12 @@ from train_gpt import BATCH, GPT, Corpus
 
 
 def batch_of(corpus: Corpus, step: int, seed: int) -> list[torch.Tensor]:
-    """This rank's part of the batch of a step: it depends on seed and step, so that a restart goes on where the checkpoint was."""
-    chosen = torch.randint(len(corpus), (BATCH,), generator=torch.Generator().manual_seed(seed * 1_000_003 + step))
+    """This rank's part of the batch of a step: it depends on seed and step, so that a restart goes
+    on where the checkpoint was.
+    """
+    chosen = torch.randint(
+        len(corpus), (BATCH,), generator=torch.Generator().manual_seed(seed * 1_000_003 + step)
+    )
     mine = chosen[dist.get_rank() :: dist.get_world_size()].tolist()
     return [torch.stack(parts) for parts in zip(*(corpus[index] for index in mine), strict=True)]
 
@@ -48,7 +54,11 @@ def main() -> None:
     parser.add_argument("--checkpoint-every", type=int, default=10, metavar="STEPS")
     args = parser.parse_args()
 
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    device = (
+        torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        if torch.cuda.is_available()
+        else torch.device("cpu")
+    )
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     torch.manual_seed(args.seed)
     model = DistributedDataParallel(GPT().to(device))
@@ -77,7 +87,12 @@ def main() -> None:
             if dist.get_rank() == 0:
                 print(f"step {step} loss {mean.item():.4f}", flush=True)
         if args.checkpoint and step % args.checkpoint_every == 0:
-            save(args.checkpoint, step=step, random=torch.get_rng_state(), **{name: part.state_dict() for name, part in parts.items()})
+            save(
+                args.checkpoint,
+                step=step,
+                random=torch.get_rng_state(),
+                **{name: part.state_dict() for name, part in parts.items()},
+            )
 
     if dist.get_rank() == 0:
         print("digest", digest_of(model.module), flush=True)

@@ -1,9 +1,11 @@
 """Train a small GPT, byte by byte, on the source text of Python's own standard library.
 
     python examples/train_gpt.py                                        alone
-    outlast run --nproc-per-node 4 --spares 1 examples/train_gpt.py     four workers: kill any of them
+    outlast run --nproc-per-node 4 --spares 1 examples/train_gpt.py     four workers: kill any of
+                                                                        them
 
-The five lines marked with an arrow are all that outlast asks for. Whatever is killed, the digest at the end is the same.
+The five lines marked with an arrow are all that outlast asks for. Whatever is killed, the digest at
+the end is the same.
 """
 
 import argparse
@@ -17,7 +19,8 @@ from torch.utils.data import DataLoader, Dataset
 
 import outlast
 
-CONTEXT, WIDTH, HEADS, LAYERS = 64, 192, 6, 4  # 1.9 million parameters: with AdamW's moments, 23 MB of state
+# 1.9 million parameters: with AdamW's moments, 23 MB of state
+CONTEXT, WIDTH, HEADS, LAYERS = 64, 192, 6, 4
 BATCH = 8  # sequences per step, over all ranks together
 
 
@@ -44,10 +47,15 @@ class Block(nn.Module):
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
         self.attention_in, self.attention_out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.perceptron = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH), nn.Dropout(0.1))
+        self.perceptron = nn.Sequential(
+            nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH), nn.Dropout(0.1)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
-        query, key, value = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in self.attention_in(self.norm1(x)).chunk(3, dim=-1))
+        query, key, value = (
+            part.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+            for part in self.attention_in(self.norm1(x)).chunk(3, dim=-1)
+        )
         attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.attention_out(attended.transpose(1, 2).flatten(-2))
         return x + self.perceptron(self.norm2(x))
@@ -80,9 +88,12 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.steps)
     corpus = Corpus()
-    loader = DataLoader(corpus, batch_sampler=outlast.StepSampler(corpus, batch_size=BATCH, seed=args.seed))
+    loader = DataLoader(
+        corpus, batch_sampler=outlast.StepSampler(corpus, batch_size=BATCH, seed=args.seed)
+    )
 
-    state = run.state(model=model, optimizer=optimizer, schedule=schedule, loader=loader)  # <- what a repeated step needs back
+    # <- what a repeated step needs back
+    state = run.state(model=model, optimizer=optimizer, schedule=schedule, loader=loader)
     for step in run.steps(state, until=args.steps):  # <- the steps that are not committed yet
         with step:  # <- committed on every rank, or repeated
             inputs, targets = (part.to(run.device) for part in step.batch)

@@ -1,4 +1,6 @@
-"""What all tests share: one thread per process, a quiet Hypothesis, GPU tests that skip with a reason."""
+"""What all tests share: one thread per process, a quiet Hypothesis, GPU tests that skip with a
+reason.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +10,38 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Tests start many processes on few cores; each library would otherwise start a thread per core in each of them.
+# Tests start many processes on few cores; each library would otherwise start a thread per core in
+# each of them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 
-# Under nohup, and in a background job of a shell, some signals are ignored. That would be inherited by all that tests start.
+# Under nohup, and in a background job of a shell, some signals are ignored. That would be inherited
+# by all that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 for _number in (signal.SIGHUP, signal.SIGQUIT):
     signal.signal(_number, signal.SIG_DFL)
 
-# A machine that is shared is slow at times: no deadline per example. A failing one is printed so that it can be pasted.
-# The same examples each time: who changes one line is not stopped by a case of another. `make fuzz` looks for new ones.
-settings.register_profile("outlast", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+# A machine that is shared is slow at times: no deadline per example. A failing one is printed so
+# that it can be pasted. The same examples each time: who changes one line is not stopped by a case
+# of another. `make fuzz` looks for new ones.
+settings.register_profile(
+    "outlast",
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=True,
+)
 settings.register_profile("fuzz", settings.get_profile("outlast"), derandomize=False)
 settings.load_profile("outlast")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked `gpu` skip where there is no CUDA device; torch is imported only if one was asked for."""
-    if not any(item.get_closest_marker("gpu") for item in items) or "not gpu" in (config.getoption("-m") or ""):
+    """Tests marked `gpu` skip where there is no CUDA device; torch is imported only if one was
+    asked for.
+    """
+    if not any(item.get_closest_marker("gpu") for item in items) or "not gpu" in (
+        config.getoption("-m") or ""
+    ):
         return
     import torch
 

@@ -1,7 +1,10 @@
-"""`make test`: the tests in two halves at once. One half starts processes and waits for them, the other computes on one core.
+"""`make test`: the tests in two halves at once.
 
-What is said after `make test ARGS=` goes to pytest. If it narrows the tests (a path, `-k ...`, `-m ...`), there are no halves: one pytest runs them.
-The second half writes into a file; what it says comes once the first is over. The end code is the first that is not 0.
+One half starts processes and waits for them, the other computes on one core.
+
+What is said after `make test ARGS=` goes to pytest. If it narrows the tests (a path, `-k ...`, `-m
+...`), there are no halves: one pytest runs them. The second half writes into a file; what it says
+comes once the first is over. The end code is the first that is not 0.
 """
 
 from __future__ import annotations
@@ -15,9 +18,16 @@ import tempfile
 from collections.abc import Sequence
 
 STARTING_PROCESSES = (
-    "tests/conformance", "tests/diagnose/collectives/test_real_gloo.py", "tests/diagnose/incidents", "tests/drills", "tests/processes",
-    "tests/test_broken_example.py", "tests/test_examples.py", "tests/test_readme.py", "tests/worker",
-)  # fmt: skip
+    "tests/conformance",
+    "tests/diagnose/collectives/test_real_gloo.py",
+    "tests/diagnose/incidents",
+    "tests/drills",
+    "tests/processes",
+    "tests/test_broken_example.py",
+    "tests/test_examples.py",
+    "tests/test_readme.py",
+    "tests/worker",
+)
 
 
 def halves(arguments: Sequence[str]) -> list[list[str]]:
@@ -25,7 +35,10 @@ def halves(arguments: Sequence[str]) -> list[list[str]]:
     if not all(one.startswith("-") for one in arguments):
         return [list(arguments)]
     others = [f"--ignore={path}" for path in STARTING_PROCESSES]
-    return [[*arguments, *STARTING_PROCESSES], [*arguments, "-o", "cache_dir=.pytest_cache/second", *others, "tests"]]
+    return [
+        [*arguments, *STARTING_PROCESSES],
+        [*arguments, "-o", "cache_dir=.pytest_cache/second", *others, "tests"],
+    ]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -33,8 +46,14 @@ def main(arguments: Sequence[str]) -> int:
     if not rest:
         os.execv(first[0], first)
     with tempfile.TemporaryFile("w+") as said:
-        both = [subprocess.Popen(first), subprocess.Popen(rest[0], stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT)]
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # both hear it themselves, and end what they have started
+        both = [
+            subprocess.Popen(first),
+            subprocess.Popen(
+                rest[0], stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT
+            ),
+        ]
+        # both hear it themselves, and end what they have started
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         codes = [one.wait() for one in both]
         said.seek(0)
         shutil.copyfileobj(said, sys.stdout)

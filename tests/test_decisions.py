@@ -1,4 +1,6 @@
-"""runtime/ carries out and decides nothing: no file there branches on a generation, a rung, or who is a member."""
+"""runtime/ carries out and decides nothing: no file there branches on a generation, a rung, or who
+is a member.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ RUNTIME = Path(__file__).parents[1] / "src" / "outlast" / "runtime"
 SUBJECTS = {"generation", "rung", "Rung", "Stage", "roster", "survivors", "restarts", "budgets"}
 ALLOWED = {  # file -> why a branch there is no decision about the run
     "worker/marks.py": "a drill's order says in which generation it strikes",
-    "worker/ballots.py": "a vote in shared memory carries its generation, so that an older one is not counted: the fence itself",
+    "worker/ballots.py": (
+        "a vote in shared memory carries its generation, so that an older one is not counted: the"
+        " fence itself"
+    ),
     "tiers/vault.py": "a seal carries its generation, and is asked for by it",
 }
 
@@ -31,12 +36,20 @@ def branches_on(source: str) -> Iterator[tuple[int, str]]:
             tests = [node.subject]
         for test in tests:
             for part in ast.walk(test):
-                name = part.attr if isinstance(part, ast.Attribute) else part.id if isinstance(part, ast.Name) else ""
+                name = (
+                    part.attr
+                    if isinstance(part, ast.Attribute)
+                    else part.id
+                    if isinstance(part, ast.Name)
+                    else ""
+                )
                 if name in SUBJECTS:
                     yield test.lineno, name
 
 
-@pytest.mark.parametrize("path", sorted(RUNTIME.rglob("*.py")), ids=lambda path: str(path.relative_to(RUNTIME)))
+@pytest.mark.parametrize(
+    "path", sorted(RUNTIME.rglob("*.py")), ids=lambda path: str(path.relative_to(RUNTIME))
+)
 def test_no_file_of_the_runtime_decides_about_the_run(path: Path) -> None:
     found = sorted(set(branches_on(path.read_text())))
     if str(path.relative_to(RUNTIME)) in ALLOWED:
@@ -46,7 +59,13 @@ def test_no_file_of_the_runtime_decides_about_the_run(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["if plan.generation > seen: pass", "while machine.generation == 0: pass", "x = a if rung is Rung.SPARE else b", "f = lambda: g.generation != h"]
+    "source",
+    [
+        "if plan.generation > seen: pass",
+        "while machine.generation == 0: pass",
+        "x = a if rung is Rung.SPARE else b",
+        "f = lambda: g.generation != h",
+    ],
 )
 def test_a_decision_is_seen(source: str) -> None:
     assert list(branches_on(source))

@@ -1,4 +1,6 @@
-"""The examples train, with and without a launcher, and say the same digest in the end however they were started."""
+"""The examples train, with and without a launcher, and say the same digest in the end however they
+were started.
+"""
 
 from __future__ import annotations
 
@@ -29,27 +31,47 @@ def under_outlast(*words: str) -> list[str]:
 
 @pytest.mark.timeout(120)
 def test_the_gpt_trains_alone(tmp_path: Path) -> None:
-    line = last_line([sys.executable, str(HOME / "examples" / "train_gpt.py"), "--steps", "2", "--seed", "3"], tmp_path)
+    line = last_line(
+        [sys.executable, str(HOME / "examples" / "train_gpt.py"), "--steps", "2", "--seed", "3"],
+        tmp_path,
+    )
     assert line.startswith("digest ")
 
 
 @pytest.mark.timeout(120)
 def test_fsdp_trains_alone(tmp_path: Path) -> None:
-    line = last_line([sys.executable, str(HOME / "examples" / "train_fsdp.py"), "--steps", "2", "--seed", "3"], tmp_path)
+    line = last_line(
+        [sys.executable, str(HOME / "examples" / "train_fsdp.py"), "--steps", "2", "--seed", "3"],
+        tmp_path,
+    )
     assert line.startswith("digest ")
 
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("example", ["train_gpt.py", "train_fsdp.py"])
-def test_each_trains_with_two_workers_and_its_last_line_is_the_digest(example: str, tmp_path: Path) -> None:
-    is_a_digest(last_line(under_outlast(str(HOME / "examples" / example), "--steps", "3", "--seed", "3"), tmp_path))
+def test_each_trains_with_two_workers_and_its_last_line_is_the_digest(
+    example: str, tmp_path: Path
+) -> None:
+    is_a_digest(
+        last_line(
+            under_outlast(str(HOME / "examples" / example), "--steps", "3", "--seed", "3"), tmp_path
+        )
+    )
 
 
 @pytest.mark.timeout(200)
 def test_plain_training_gives_the_same_digest_under_both_launchers(tmp_path: Path) -> None:
     """outlast changes nothing of a script that does not know it."""
     script = [str(HOME / "examples" / "plain.py"), "--steps", "3", "--seed", "3"]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *script]
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        *script,
+    ]
     line = last_line(under_outlast(*script), tmp_path)
     is_a_digest(line)
     assert line == last_line(torchrun, tmp_path)

@@ -17,7 +17,8 @@ import pytest
 SRC = Path(__file__).parents[1] / "src"
 ROOT = SRC / "outlast"
 
-# layer -> what of outlast it may import besides itself; `errors` and the package's own `__version__` are open to all
+# layer -> what of outlast it may import besides itself; `errors` and the package's own
+# `__version__` are open to all
 MAY_IMPORT: dict[str, set[str]] = {
     "model": set(),
     "engine": {"model"},
@@ -27,7 +28,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "planner": {"sim", "engine", "diagnose", "model"},
     "app": {"planner", "sim", "runtime", "engine", "diagnose", "model"},
     "errors": set(),
-    "": {"runtime"},  # outlast/__init__.py: the public names, each loaded when it is first asked for
+    # outlast/__init__.py: the public names, each loaded when it is first asked for
+    "": {"runtime"},
     "__main__": {"app"},
 }
 
@@ -57,7 +59,9 @@ def layer_of(module: str) -> str:
 
 
 def imports_of(source: str, module: str, *, is_package: bool = False) -> list[tuple[int, str]]:
-    """Every module named by an import statement anywhere in the source, functions and TYPE_CHECKING included."""
+    """Every module named by an import statement anywhere in the source, functions and TYPE_CHECKING
+    included.
+    """
     found: list[tuple[int, str]] = []
     package = module if is_package else module.rpartition(".")[0]
     for node in ast.walk(ast.parse(source)):
@@ -68,8 +72,12 @@ def imports_of(source: str, module: str, *, is_package: bool = False) -> list[tu
             if node.level:
                 up = package.split(".")[: len(package.split(".")) - node.level + 1]
                 base = ".".join([*up, base] if base else up)
-            # `from outlast import engine` names a layer in its list; `from outlast.model.terms import Rung` names it in its base
-            found.extend((node.lineno, f"{base}.{alias.name}" if base == "outlast" else base) for alias in node.names)
+            # `from outlast import engine` names a layer in its list; `from outlast.model.terms
+            # import Rung` names it in its base
+            found.extend(
+                (node.lineno, f"{base}.{alias.name}" if base == "outlast" else base)
+                for alias in node.names
+            )
     return found
 
 
@@ -79,12 +87,20 @@ def fault_of(module: str, imported: str) -> str:
     if top == "outlast":
         target = layer_of(imported)
         free = {layer, "errors", "__version__"}
-        return "" if target in free | MAY_IMPORT.get(layer, set()) else f"the layer {layer or 'outlast'!r} may not import {imported}"
+        return (
+            ""
+            if target in free | MAY_IMPORT.get(layer, set())
+            else f"the layer {layer or 'outlast'!r} may not import {imported}"
+        )
     if top in sys.stdlib_module_names:
         return ""
     if top in TORCH:
         return "" if module.startswith(TORCH_HOME) else f"torch is imported only under {TORCH_HOME}"
-    return "" if top in MAY_USE.get(layer, set()) else f"the layer {layer or 'outlast'!r} may not use {top}"
+    return (
+        ""
+        if top in MAY_USE.get(layer, set())
+        else f"the layer {layer or 'outlast'!r} may not use {top}"
+    )
 
 
 @pytest.mark.parametrize("path", FILES, ids=module_of)
@@ -93,7 +109,9 @@ def test_imports_go_down_the_layers_only(path: Path) -> None:
     module = module_of(path)
     faults = [
         f"{path.relative_to(SRC)}:{line}: {fault}"
-        for line, imported in imports_of(path.read_text(), module, is_package=path.name == "__init__.py")
+        for line, imported in imports_of(
+            path.read_text(), module, is_package=path.name == "__init__.py"
+        )
         if (fault := fault_of(module, imported))
     ]
     assert not faults, "\n".join(faults)
@@ -133,39 +151,92 @@ def test_every_folder_has_a_place_in_the_table() -> None:
 )
 def test_a_forbidden_import_is_seen(module: str, source: str) -> None:
     """The check checks: a green table would mean nothing if it saw nothing."""
-    assert [fault for _, imported in imports_of(source, module) if (fault := fault_of(module, imported))]
+    assert [
+        fault for _, imported in imports_of(source, module) if (fault := fault_of(module, imported))
+    ]
 
 
 @pytest.mark.parametrize(
     ("module", "source"),
     [
         ("outlast.runtime.worker.vote", "import torch.distributed as dist"),
-        ("outlast.engine.restore", "from outlast.model.messages import Inventory\nfrom outlast.errors import CorruptError\nimport numpy"),
+        (
+            "outlast.engine.restore",
+            (
+                "from outlast.model.messages import Inventory\nfrom outlast.errors import"
+                " CorruptError\nimport numpy"
+            ),
+        ),
         ("outlast.app.report", "from outlast.runtime.ledger.read import Ledger\nimport rich.table"),
     ],
 )
 def test_an_allowed_import_is_not_blamed(module: str, source: str) -> None:
-    assert not [fault for _, imported in imports_of(source, module) if (fault := fault_of(module, imported))]
+    assert not [
+        fault for _, imported in imports_of(source, module) if (fault := fault_of(module, imported))
+    ]
 
 
 def test_tests_and_scripts_use_declared_packages_only() -> None:
-    """What happens to lie in one developer's environment is missing in a fresh one. torchft, simpy and numba are peers: imported where they are measured."""
-    declared = {"outlast", "numpy", "rich", "safetensors", "xxhash", "torch", "torchdata", "pytest", "hypothesis", "torchft", "simpy", "numba"}
+    """What happens to lie in one developer's environment is missing in a fresh one. torchft, simpy
+    and numba are peers: imported where they are measured.
+    """
+    declared = {
+        "outlast",
+        "numpy",
+        "rich",
+        "safetensors",
+        "xxhash",
+        "torch",
+        "torchdata",
+        "pytest",
+        "hypothesis",
+        "torchft",
+        "simpy",
+        "numba",
+    }
     folders = ("tests", "examples", "benchmarks")
     paths = [path for folder in folders for path in (SRC.parent / folder).rglob("*.py")]
-    known = declared | set(sys.stdlib_module_names) | set(folders) | {path.stem for path in paths} | {"peers"}
-    unknown = {(path.name, name) for path in paths for _, name in imports_of(path.read_text(), path.stem) if name.split(".")[0] not in known}
+    known = (
+        declared
+        | set(sys.stdlib_module_names)
+        | set(folders)
+        | {path.stem for path in paths}
+        | {"peers"}
+    )
+    unknown = {
+        (path.name, name)
+        for path in paths
+        for _, name in imports_of(path.read_text(), path.stem)
+        if name.split(".")[0] not in known
+    }
     assert not unknown
 
 
-OF_AN_EXTRA = {"outlast.planner.compiled": "numba"}  # imported by name, and only where its extra is installed
+# imported by name, and only where its extra is installed
+OF_AN_EXTRA = {"outlast.planner.compiled": "numba"}
 
 
 def test_everything_outside_the_worker_starts_without_torch() -> None:
-    """Method: a fresh process imports every such module and looks for torch. This also sees what is imported indirectly."""
-    missing = {module for module, package in OF_AN_EXTRA.items() if importlib.util.find_spec(package) is None}
-    modules = [module_of(path) for path in FILES if not module_of(path).startswith(TORCH_HOME) and path.name != "__main__.py"]
+    """Method: a fresh process imports every such module and looks for torch.
+
+    This also sees what is imported indirectly.
+    """
+    missing = {
+        module
+        for module, package in OF_AN_EXTRA.items()
+        if importlib.util.find_spec(package) is None
+    }
+    modules = [
+        module_of(path)
+        for path in FILES
+        if not module_of(path).startswith(TORCH_HOME) and path.name != "__main__.py"
+    ]
     modules = [module for module in modules if module not in missing]
-    program = f"import importlib, sys\nfor name in {modules!r}:\n    importlib.import_module(name)\nassert 'torch' not in sys.modules, 'torch was imported'"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50)
+    program = (
+        f"import importlib, sys\nfor name in {modules!r}:\n   "
+        " importlib.import_module(name)\nassert 'torch' not in sys.modules, 'torch was imported'"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=50
+    )
     assert done.returncode == 0, done.stderr

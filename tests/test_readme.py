@@ -1,4 +1,6 @@
-"""README is run, not believed: its script trains, its commands exist, its options are the parser's, its links lead somewhere."""
+"""README is run, not believed: its script trains, its commands exist, its options are the parser's,
+its links lead somewhere.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ import pytest
 
 HOME = Path(__file__).parents[1]
 README = (HOME / "README.md").read_text()
-PAGES = sorted([*HOME.glob("*.md"), *(HOME / "docs").rglob("*.md"), *(HOME / "benchmarks").glob("*.md")])
+PAGES = sorted(
+    [*HOME.glob("*.md"), *(HOME / "docs").rglob("*.md"), *(HOME / "benchmarks").glob("*.md")]
+)
 OUTLAST = str(Path(sys.executable).with_name("outlast"))
 OURS = [line.split("`")[1].split()[0] for line in README.splitlines() if line.startswith("| `--")]
 
@@ -36,7 +40,9 @@ def test_the_script_runs_alone(tmp_path: Path) -> None:
     """Method: the block as it stands, in a folder of its own, without `outlast run` around it."""
     [script] = blocks("python")
     (tmp_path / "train.py").write_text(script)
-    done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=50)
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=50
+    )
     assert done.returncode == 0, done.stderr
     assert "loss" in done.stdout, "a newcomer sees the loss go down"
 
@@ -47,7 +53,9 @@ def test_the_script_is_short() -> None:
 
 
 def test_every_command_exists() -> None:
-    """Method: first words of each line of the sh blocks: a target of the Makefile, or a command of `outlast --help`."""
+    """Method: first words of each line of the sh blocks: a target of the Makefile, or a command of
+    `outlast --help`.
+    """
     targets = set(re.findall(r"^([a-z-]+):", (HOME / "Makefile").read_text(), re.MULTILINE))
     commands = outlast("--help").stdout
     for line in "\n".join(blocks("sh")).splitlines():
@@ -64,7 +72,12 @@ def test_every_option_of_the_table_is_the_parsers(option: str, help_of_run: str)
 
 
 def test_the_table_has_every_option_that_torchrun_has_not(help_of_run: str) -> None:
-    torchrun = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--help"], capture_output=True, text=True, timeout=50).stdout
+    torchrun = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=50,
+    ).stdout
 
     def options(text: str) -> set[str]:
         return set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", text.replace("_", "-")))
@@ -76,7 +89,13 @@ def test_the_table_has_every_option_that_torchrun_has_not(help_of_run: str) -> N
 def test_links_lead_somewhere(page: Path) -> None:
     """Links to files, and files named in backticks that look like ours. The web is not asked."""
     text = page.read_text()
-    linked = [target.split("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
+    linked = [
+        target.split("#")[0]
+        for target in re.findall(r"\]\(([^)\s]+)\)", text)
+        if "://" not in target
+    ]
     named = re.findall(r"`((?:tests|docs|examples|benchmarks)/[\w./-]+\.\w+)`", text)
-    missing = [target for target in linked if target and not (page.parent / target).exists()] + [name for name in named if not (HOME / name).exists()]
+    missing = [target for target in linked if target and not (page.parent / target).exists()] + [
+        name for name in named if not (HOME / name).exists()
+    ]
     assert not missing

@@ -1,4 +1,6 @@
-"""The public names of outlast are a table; whoever adds or removes one changes it here and in CHANGELOG.md."""
+"""The public names of outlast are a table; whoever adds or removes one changes it here and in
+CHANGELOG.md.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,10 @@ def test_dir_shows_the_public_names_before_they_are_loaded() -> None:
 
 def test_importing_outlast_loads_no_torch() -> None:
     """The names that need torch load it when they are first asked for."""
-    program = "import sys, outlast; outlast.__version__; outlast.OutlastError; sys.exit('torch' in sys.modules)"
+    program = (
+        "import sys, outlast; outlast.__version__; outlast.OutlastError; sys.exit('torch' in"
+        " sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", program], timeout=50).returncode == 0
 
 
@@ -53,14 +58,24 @@ def test_a_wrong_name_is_an_attribute_error() -> None:
 
 @pytest.mark.parametrize("name", sorted(set(SURFACE) - {"__version__"}))
 def test_every_public_name_says_what_it_does(name: str) -> None:
-    """A docstring of its own on everything to use or annotate; the errors are explained at the head of errors.py."""
+    """A docstring of its own on everything to use or annotate; the errors are explained at the head
+    of errors.py.
+    """
     thing = getattr(outlast, name)
     if inspect.isclass(thing) and issubclass(thing, outlast.OutlastError):
         assert name in (inspect.getmodule(thing).__doc__ or "")
     else:
         assert thing.__doc__
-        public = [member for key, member in vars(thing).items() if not key.startswith("_")] if inspect.isclass(thing) else []
-        silent = [member.__qualname__ for member in public if inspect.isfunction(member) and not member.__doc__]
+        public = (
+            [member for key, member in vars(thing).items() if not key.startswith("_")]
+            if inspect.isclass(thing)
+            else []
+        )
+        silent = [
+            member.__qualname__
+            for member in public
+            if inspect.isfunction(member) and not member.__doc__
+        ]
         assert not silent, f"no docstring: {silent}"
 
 

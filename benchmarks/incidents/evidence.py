@@ -3,12 +3,15 @@
 torchrun.log                      what the launcher printed
 logs/<run>/attempt_0/<rank>/      torchrun's own: stdout.log, stderr.log, error.json
 fr/..., flight/..., traces/...    flight-recorder dumps, JSON or pickle, a file for each rank
-stacks/                           faulthandler's, of a step that took too long; or the same stacks as py-spy prints them
+stacks/                           faulthandler's, of a step that took too long; or the same stacks
+                                  as py-spy prints them
 progress/rank_<rank>.json         step and phase that the script wrote down
-processes.txt                     pid, state and wait channel of each rank, where the job was looked at while it hung
+processes.txt                     pid, state and wait channel of each rank, where the job was looked
+                                  at while it hung
 
-Times of files are kept as they were written. faulthandler's files may hold stacks of earlier steps that were slow; py-spy shows a rank as it stands when it is
-looked at: of one that has written no stack since the job stands still (it was stopped), there is none.
+Times of files are kept as they were written. faulthandler's files may hold stacks of earlier steps
+that were slow; py-spy shows a rank as it stands when it is looked at: of one that has written no
+stack since the job stands still (it was stopped), there is none.
 """
 
 from __future__ import annotations
@@ -47,8 +50,17 @@ def marks_of_life(kept: Path, plan: Plan) -> dict[int, float]:
     return found
 
 
-def gather(plan: Plan, kept: Path, places: Mapping[int, Mapping[str, Any]], to: Path, *, stands_since_s: float | None) -> None:
-    """stands_since_s: since when the job stands still, of one that is looked at while it hangs; None after its end."""
+def gather(
+    plan: Plan,
+    kept: Path,
+    places: Mapping[int, Mapping[str, Any]],
+    to: Path,
+    *,
+    stands_since_s: float | None,
+) -> None:
+    """stands_since_s: since when the job stands still, of one that is looked at while it hangs;
+    None after its end.
+    """
     running = stands_since_s is not None
     to.mkdir(parents=True)
     shutil.copy2(kept / "torchrun.log", to)
@@ -56,7 +68,12 @@ def gather(plan: Plan, kept: Path, places: Mapping[int, Mapping[str, Any]], to: 
     dumps = Path(plan.dump_name).parent
     shutil.copytree(kept / dumps, to / dumps, ignore=shutil.ignore_patterns(".*"))
     if plan.kept["stacks"] != "none":
-        _stacks(kept / "stacks", to / "stacks", places, spied_from_s=stands_since_s if plan.kept["stacks"] == "py-spy" else None)
+        _stacks(
+            kept / "stacks",
+            to / "stacks",
+            places,
+            spied_from_s=stands_since_s if plan.kept["stacks"] == "py-spy" else None,
+        )
     if plan.kept["places"]:
         (to / "progress").mkdir()
         for rank, place in places.items():
@@ -65,7 +82,9 @@ def gather(plan: Plan, kept: Path, places: Mapping[int, Mapping[str, Any]], to: 
         (to / "processes.txt").write_text(_processes(places))
 
 
-def _stacks(of: Path, to: Path, places: Mapping[int, Mapping[str, Any]], *, spied_from_s: float | None) -> None:
+def _stacks(
+    of: Path, to: Path, places: Mapping[int, Mapping[str, Any]], *, spied_from_s: float | None
+) -> None:
     """spied_from_s: as py-spy prints them, those written since then; None: as they are."""
     to.mkdir()
     for path in sorted(of.glob("rank_*.txt")):
@@ -73,20 +92,29 @@ def _stacks(of: Path, to: Path, places: Mapping[int, Mapping[str, Any]], *, spie
         if not text or (spied_from_s is not None and written.st_mtime < spied_from_s):
             continue
         rank = int(path.stem.rpartition("_")[2])
-        (to / path.name).write_text(text if spied_from_s is None else _py_spy(text, places[rank]["pid"]))
+        (to / path.name).write_text(
+            text if spied_from_s is None else _py_spy(text, places[rank]["pid"])
+        )
         os.utime(to / path.name, ns=(written.st_atime_ns, written.st_mtime_ns))
 
 
 def _py_spy(text: str, pid: int) -> str:
-    """faulthandler's newest stacks as `py-spy dump` prints them. faulthandler has no names of threads: the main one comes last."""
+    """faulthandler's newest stacks as `py-spy dump` prints them. faulthandler has no names of
+    threads: the main one comes last.
+    """
     blocks = [block.splitlines() for block in text.split("Timeout (")[-1].split("\n\n")]
     threads = [[FRAME.match(line) for line in block] for block in blocks]
     frames = [[found for found in block if found] for block in threads]
     frames = [block for block in frames if block]
     lines = [f"Process {pid}: python -u train.py", "Python v3.11.7 (python3.11)", ""]
     for number, block in enumerate(reversed(frames)):
-        lines.append(f"Thread {pid + number} ({_activity(pid)}): " + ('"MainThread"' if number == 0 else '"recorder"'))
-        lines += [f"    {frame['name']} ({_short(frame['file'])}:{frame['line']})" for frame in block]
+        lines.append(
+            f"Thread {pid + number} ({_activity(pid)}): "
+            + ('"MainThread"' if number == 0 else '"recorder"')
+        )
+        lines += [
+            f"    {frame['name']} ({_short(frame['file'])}:{frame['line']})" for frame in block
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -114,15 +142,22 @@ def _processes(places: Mapping[int, Mapping[str, Any]]) -> str:
             channel = Path(f"/proc/{place['pid']}/wchan").read_text()
         state = _stat(place["pid"])[0]
         if state != "?":
-            lines.append(f"{place['pid']:>7} {state + 'sl':4} {channel if channel not in ('', '0') else '-':24} python -u train.py")
+            lines.append(
+                f"{place['pid']:>7} {state + 'sl':4}"
+                f" {channel if channel not in ('', '0') else '-':24} python -u train.py"
+            )
     return "\n".join(lines) + "\n"
 
 
-# --- some of it lost ---------------------------------------------------------------------------------------
+# --- some of it lost ------------------------------------------------------------------------------
 
 
 def damage(plan: Plan, evidence: Path, to: Path) -> dict[str, str]:
-    """Copies it and loses some dumps. Returns, by rank, what became of them. `renamed` ones still say their rank; all others are as good as missing."""
+    """Copies it and loses some dumps.
+
+    Returns, by rank, what became of them. `renamed` ones still say their rank; all others are as
+    good as missing.
+    """
     chance = random.Random(f"damage {plan.seed}")
     shutil.copytree(evidence, to)
     innocent = [rank for rank in range(plan.world) if rank not in plan.ranks]
@@ -136,7 +171,10 @@ def damage(plan: Plan, evidence: Path, to: Path) -> dict[str, str]:
             _lose(path, way, rank, chance.uniform(0.05, 0.9), number)
         done[str(rank)] = way
         if way != "renamed" and chance.random() < ALL_OF_A_RANK:
-            for other in (to / "stacks" / f"rank_{rank}.txt", to / "progress" / f"rank_{rank}.json"):
+            for other in (
+                to / "stacks" / f"rank_{rank}.txt",
+                to / "progress" / f"rank_{rank}.json",
+            ):
                 other.unlink(missing_ok=True)
     return done
 

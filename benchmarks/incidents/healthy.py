@@ -1,11 +1,13 @@
-"""Is anybody blamed or killed in a healthy run? Trains under `outlast run` beside processes that keep the cores busy, and asks the ledger.
+"""Is anybody blamed or killed in a healthy run?
+
+Trains under `outlast run` beside processes that keep the cores busy, and asks the ledger.
 
     python benchmarks/incidents/healthy.py --seconds 7200
 
-`--busy` processes burn processor time in spells drawn from the seed: 0.2 to 5 s of work, as long of rest. After so many seconds the run is ended by SIGTERM.
-Healthy: no interruption in the ledger, exit code 0 or 143, and `outlast diagnose` over the run's folder names no rank, no
-suspect and no class. Else exit code 1.
-Steps are counted too: a run that makes none proves nothing.
+`--busy` processes burn processor time in spells drawn from the seed: 0.2 to 5 s of work, as long of
+rest. After so many seconds the run is ended by SIGTERM. Healthy: no interruption in the ledger,
+exit code 0 or 143, and `outlast diagnose` over the run's folder names no rank, no suspect and no
+class. Else exit code 1. Steps are counted too: a run that makes none proves nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +41,12 @@ EPILOGUE_S = 60.0
 
 @contextmanager
 def busy(count: int, seed: int) -> Iterator[None]:
-    burners = [subprocess.Popen([sys.executable, "-c", BURNER, str(seed + number)], stdin=subprocess.DEVNULL) for number in range(count)]
+    burners = [
+        subprocess.Popen(
+            [sys.executable, "-c", BURNER, str(seed + number)], stdin=subprocess.DEVNULL
+        )
+        for number in range(count)
+    ]
     try:
         yield
     finally:
@@ -50,11 +57,25 @@ def busy(count: int, seed: int) -> Iterator[None]:
 
 def train(folder: Path, args: argparse.Namespace) -> int:
     """Returns the exit code."""
-    command = [OUTLAST, "run", "--nproc-per-node", str(args.workers), "--run-dir", str(folder), "--checkpoint-every", "200"]
-    command += [str(HERE / "healthy_training.py"), *(["--compile", args.compile] if args.compile else [])]
+    command = [
+        OUTLAST,
+        "run",
+        "--nproc-per-node",
+        str(args.workers),
+        "--run-dir",
+        str(folder),
+        "--checkpoint-every",
+        "200",
+    ]
+    command += [
+        str(HERE / "healthy_training.py"),
+        *(["--compile", args.compile] if args.compile else []),
+    ]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     with (folder.parent / "output.txt").open("wb") as out:
-        run = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=env)
+        run = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=env
+        )
     try:
         return run.wait(args.seconds)
     except subprocess.TimeoutExpired:
@@ -79,23 +100,36 @@ def wrong_with(code: int, report: Mapping[str, Any], verdict: Mapping[str, Any])
     wrong = []
     if code not in (0, 128 + signal.SIGTERM):
         wrong.append(f"exit code {code}: {report['reason']}")
-    wrong += [f"an interruption: {one['mechanism']}, ranks {one['ranks']}, step {one['step']}: {one['reason']}" for one in report["interruptions"]]
+    wrong += [
+        f"an interruption: {one['mechanism']}, ranks {one['ranks']}, step {one['step']}:"
+        f" {one['reason']}"
+        for one in report["interruptions"]
+    ]
     if not report["steps"]:
         wrong.append("no step was made, so nothing is proven")
     if verdict["ranks"] or verdict["suspects"]:
-        wrong.append(f"blamed: ranks {verdict['ranks']}, suspects {verdict['suspects']}: {verdict['reason']}")
+        wrong.append(
+            f"blamed: ranks {verdict['ranks']}, suspects {verdict['suspects']}: {verdict['reason']}"
+        )
     if verdict["class"] != "unknown":
-        wrong.append(f"a cause for nothing: {verdict['class']} {verdict['confidence']:.2f}: {verdict['reason']}")
+        wrong.append(
+            f"a cause for nothing: {verdict['class']} {verdict['confidence']:.2f}:"
+            f" {verdict['reason']}"
+        )
     return wrong
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--busy", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--compile", default="aot_eager", help="a backend of torch.compile, or nothing")
+    parser.add_argument(
+        "--compile", default="aot_eager", help="a backend of torch.compile, or nothing"
+    )
     parser.add_argument("--run-dir", type=Path, help="keep the run's folder here")
     args = parser.parse_args()
     began_s = time.monotonic()
@@ -109,7 +143,10 @@ def main() -> int:
         if code not in (0, 143):
             print((folder.parent / "output.txt").read_text()[-4000:])
     spent = f"{time.monotonic() - began_s:.0f} s, {report['steps']} steps"
-    print(f"{spent}, exit code {code}, {len(report['interruptions'])} interruptions, verdict {verdict['class']}")
+    print(
+        f"{spent}, exit code {code}, {len(report['interruptions'])} interruptions, verdict"
+        f" {verdict['class']}"
+    )
     print("\n".join(wrong) or "nobody was blamed, nobody was killed")
     return 1 if wrong else 0
 

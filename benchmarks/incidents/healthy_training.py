@@ -1,7 +1,9 @@
-"""A healthy training with everything that looks like a hang: run by `healthy.py` under `outlast run`.
+"""A healthy training with everything that looks like a hang: run by `healthy.py` under `outlast
+run`.
 
-Sequences of uneven length (one in forty is twenty times as long), evaluation of which rank 0 has the larger part, checkpoints by outlast,
-a loss that is compiled again for new lengths, garbage collections over a large heap, a loader that now and then takes its time.
+Sequences of uneven length (one in forty is twenty times as long), evaluation of which rank 0 has
+the larger part, checkpoints by outlast, a loss that is compiled again for new lengths, garbage
+collections over a large heap, a loader that now and then takes its time.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ class Sequences(Dataset[tuple[Tensor, Tensor]]):
         if chance.random() < 1 / 200:
             time.sleep(chance.uniform(0.2, 1.5))  # a slow read
         noise = torch.Generator().manual_seed(index)
-        return torch.randn(length, WIDTH, generator=noise), torch.randint(CLASSES, (length,), generator=noise)
+        return torch.randn(length, WIDTH, generator=noise), torch.randint(
+            CLASSES, (length,), generator=noise
+        )
 
 
 class Model(nn.Module):
@@ -71,8 +75,14 @@ def main() -> None:
     model = run.replicate(Model())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     data = Sequences()
-    loader = DataLoader(data, batch_sampler=outlast.StepSampler(data, batch_size=run.world_size, seed=1), num_workers=1)
-    loss_in_use = torch.compile(loss_of, backend=args.compile, dynamic=False) if args.compile else loss_of
+    loader = DataLoader(
+        data,
+        batch_sampler=outlast.StepSampler(data, batch_size=run.world_size, seed=1),
+        num_workers=1,
+    )
+    loss_in_use = (
+        torch.compile(loss_of, backend=args.compile, dynamic=False) if args.compile else loss_of
+    )
     held = [Litter() for _ in range(500)]
     state = run.state(model=model, optimizer=optimizer, loader=loader)
     for step in run.steps(state, until=args.steps):

@@ -3,9 +3,11 @@
 A verdict is what `outlast diagnose --json` prints. Two questions are asked of it:
 
 all evidence kept      exact: `ranks` are the guilty ones, no more and no less
-some of it lost        sound: the guilty are in `ranks` or `suspects`; nobody innocent is in `ranks`; `suspects` are only ranks whose dump is missing
+some of it lost        sound: the guilty are in `ranks` or `suspects`; nobody innocent is in
+                       `ranks`; `suspects` are only ranks whose dump is missing
 
-A dump under another name that still ends in its rank is not missing; one that was removed, cut, or whose name says nothing, is.
+A dump under another name that still ends in its rank is not missing; one that was removed, cut, or
+whose name says nothing, is.
 """
 
 from __future__ import annotations
@@ -21,7 +23,11 @@ EXACT_WANTED, SOUND_WANTED = 0.98, 0.95
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Of one verdict. `strayed`: suspects whose evidence was there. `surely_wrong`: a class that does not count, with confidence SURE or more."""
+    """Of one verdict.
+
+    `strayed`: suspects whose evidence was there. `surely_wrong`: a class that does not count, with
+    confidence SURE or more.
+    """
 
     name: str
     kind: str
@@ -39,20 +45,32 @@ class Mark:
         return self.covered and not self.innocents and not self.strayed
 
 
-def judge(name: str, told: Mapping[str, Any], verdict: Mapping[str, Any], *, missing: Collection[int] = ()) -> Mark:
+def judge(
+    name: str, told: Mapping[str, Any], verdict: Mapping[str, Any], *, missing: Collection[int] = ()
+) -> Mark:
     """`told` is an incident's truth.json. `missing`: ranks whose dump the diagnosis could not have."""
     truth = told["truth"]
     guilty = set(truth["ranks"])
-    ranks, suspects = {one["rank"] for one in verdict["ranks"]}, {one["rank"] for one in verdict["suspects"]}
+    ranks, suspects = (
+        {one["rank"] for one in verdict["ranks"]},
+        {one["rank"] for one in verdict["suspects"]},
+    )
     says = f"{verdict['class']} {verdict['confidence']:.2f}, {verdict['mechanism']}"
-    counts = verdict["class"] in truth["classes"] or (verdict["class"] in truth["hedged"] and verdict["confidence"] < SURE)
+    counts = verdict["class"] in truth["classes"] or (
+        verdict["class"] in truth["hedged"] and verdict["confidence"] < SURE
+    )
     return Mark(
-        name=name, kind=told["plan"]["kind"], exact=ranks == guilty, covered=guilty <= ranks | suspects,
-        innocents=tuple(sorted(ranks - guilty)), strayed=tuple(sorted(suspects - set(missing))),
-        class_right=counts, mechanism_right=verdict["mechanism"] in truth["mechanisms"],
+        name=name,
+        kind=told["plan"]["kind"],
+        exact=ranks == guilty,
+        covered=guilty <= ranks | suspects,
+        innocents=tuple(sorted(ranks - guilty)),
+        strayed=tuple(sorted(suspects - set(missing))),
+        class_right=counts,
+        mechanism_right=verdict["mechanism"] in truth["mechanisms"],
         surely_wrong=not counts and verdict["confidence"] >= SURE,
         said=f"{says}, ranks {_named(ranks)}, suspects {_named(suspects)}; truth {_named(guilty)}",
-    )  # fmt: skip
+    )
 
 
 def _named(ranks: Collection[int]) -> str:
@@ -68,7 +86,9 @@ def table(marks: Iterable[Mark], *, damaged: bool) -> str:
     """A line for each kind, and one for all."""
     marks = list(marks)
     good = "sound" if damaged else "exact"
-    lines = [f"{'kind':18}{'count':>6}{good:>8}{'covered':>9}{'innocents':>11}{'suspects':>10}{'class':>8}{'mechanism':>11}{'surely wrong':>14}"]
+    lines = [
+        f"{'kind':18}{'count':>6}{good:>8}{'covered':>9}{'innocents':>11}{'suspects':>10}{'class':>8}{'mechanism':>11}{'surely wrong':>14}"
+    ]
     kinds = sorted({mark.kind for mark in marks})
     for kind in [*kinds, "all"]:
         of = [mark for mark in marks if kind in ("all", mark.kind)]
@@ -86,7 +106,10 @@ def _share(count: int, of: list[Mark]) -> str:
 
 
 def reached(kept: Collection[Mark], damaged: Collection[Mark]) -> bool:
-    return share(mark.exact for mark in kept) >= EXACT_WANTED and share(mark.sound for mark in damaged) >= SOUND_WANTED
+    return (
+        share(mark.exact for mark in kept) >= EXACT_WANTED
+        and share(mark.sound for mark in damaged) >= SOUND_WANTED
+    )
 
 
 def share(true: Iterable[bool]) -> float:

@@ -1,18 +1,26 @@
-"""Make incidents with truth: real gloo processes under a real torchrun, in which one or two ranks go wrong.
+"""Make incidents with truth: real gloo processes under a real torchrun, in which one or two ranks
+go wrong.
 
     python benchmarks/incidents/make.py OUT --count 200             development seeds
     python benchmarks/incidents/make.py OUT --count 200 --judging   seeds that nothing was tried on
 
-Each leaves `OUT/<seed>-<kind>/{evidence/, damaged/, truth.json}`: evidence as a user of torchrun would have it, the same with some of it lost, and
-beside both the truth, which a diagnosis never sees. A job's own folder, code and command lines say nothing of what was done to it (`tests/diagnose/incidents`).
+Each leaves `OUT/<seed>-<kind>/{evidence/, damaged/, truth.json}`: evidence as a user of torchrun
+would have it, the same with some of it lost, and beside both the truth, which a diagnosis never
+sees. A job's own folder, code and command lines say nothing of what was done to it
+(`tests/diagnose/incidents`).
 
-An incident counts only if what was meant did happen, by what its processes did and never by what a diagnosis says of them; else it is made again:
-    a hang      is looked at once every rank that nothing was done to stands still (its main thread sleeps, and has not run for REST_S), and all who can have
-                saved dump and stack after that. A machine with much to do keeps ranks for seconds on their way to where they will wait
-    who leaves  has ended before the launcher closed the others: one that was still on its way out when the launcher closed it has not left by itself
+An incident counts only if what was meant did happen, by what its processes did and never by what a
+diagnosis says of them; else it is made again:
+    a hang      is looked at once every rank that nothing was done to stands still (its main thread
+                sleeps, and has not run for REST_S), and all who can have saved dump and stack after
+                that. A machine with much to do keeps ranks for seconds on their way to where they
+                will wait
+    who leaves  has ended before the launcher closed the others: one that was still on its way out
+                when the launcher closed it has not left by itself
 
-Limits: Linux; torch with gloo; about a second and a half of processor time for each. Nothing is left running: the process that starts
-jobs kills and waits for everything below it after each incident, and dies with this one.
+Limits: Linux; torch with gloo; about a second and a half of processor time for each. Nothing is
+left running: the process that starts jobs kills and waits for everything below it after each
+incident, and dies with this one.
 """
 
 from __future__ import annotations
@@ -52,8 +60,11 @@ READY_WITHIN_S = 300.0  # torch's import, on a machine with much to do
 TRIES_COUNT = 4
 # What happens beside the fault, and takes away from the evidence what the truth needs
 ACCIDENTS = {
-    "SIGSEGV": "a rank crashed by itself",  # faulthandler walks stacks that are in use: seldom, it stumbles
-    "Failed to parse reply file": "torchrun fell over an error file that its own SIGTERM cut short, and names no exit code",
+    # faulthandler walks stacks that are in use: seldom, it stumbles
+    "SIGSEGV": "a rank crashed by itself",
+    "Failed to parse reply file": (
+        "torchrun fell over an error file that its own SIGTERM cut short, and names no exit code"
+    ),
 }
 HIDDEN = ("outlast", "pytest", "bench", "incident")
 
@@ -63,22 +74,43 @@ class NotMadeError(RuntimeError):
 
 
 class Stand:
-    """The process that starts jobs, and the folder that its jobs live in, which is named after nothing."""
+    """The process that starts jobs, and the folder that its jobs live in, which is named after
+    nothing.
+    """
 
     def __enter__(self) -> Stand:
         self.folder = Path(tempfile.mkdtemp(prefix="gpt-", dir=_neutral_temp()))
         for source in JOB.glob("*.py"):
             shutil.copy(source, self.folder)
-        env = {name: value for name, value in os.environ.items() if not any(word in f"{name}={value}".lower() for word in HIDDEN)}
-        env |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1", "PATH": os.environ["PATH"]}
+        env = {
+            name: value
+            for name, value in os.environ.items()
+            if not any(word in f"{name}={value}".lower() for word in HIDDEN)
+        }
+        env |= {
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PATH": os.environ["PATH"],
+        }
         self.process = subprocess.Popen(
-            [sys.executable, "launch.py"], cwd=self.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=env
+            [sys.executable, "launch.py"],
+            cwd=self.folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            env=env,
         )
         self.unread = b""
         self.expect("ready", READY_WITHIN_S)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         assert self.process.stdin
         with suppress(OSError):
             self.process.stdin.close()
@@ -131,7 +163,8 @@ class Incident:
         self.at = self.scratch / "at"
         self.struck_s: float | None = None
         self.code: int | None = None
-        self.stood: dict[int, tuple[str, float]] = {}  # by rank: how its main thread stood, and since when (Unix seconds)
+        # by rank: how its main thread stood, and since when (Unix seconds)
+        self.stood: dict[int, tuple[str, float]] = {}
 
     def prepare(self) -> list[str]:
         plan = self.plan
@@ -146,17 +179,38 @@ class Incident:
             if plan.kind == "disk" and plan.variant.startswith("full"):
                 (checkpoints[strike.rank] / f"step_{strike.step}.pt").symlink_to("/dev/full")
         settings = {
-            "layout": plan.layout, "mesh": plan.mesh, "timeout_s": plan.timeout_s or 600.0, "steps": STEPS_MAX, "workers": plan.workers, "ranks": ranks,
-            "recorder": {"folder": str(dumps), "name": Path(plan.dump_name).name, "json": plan.json_dumps, "every_s": EVERY_S},
-            "stacks": str(self.kept / "stacks"), "stacks_after_s": STACKS_AFTER_S, "at": str(self.at),
-            "checkpoints": str(self.scratch / "checkpoints"), **plan.settings,
-        }  # fmt: skip
+            "layout": plan.layout,
+            "mesh": plan.mesh,
+            "timeout_s": plan.timeout_s or 600.0,
+            "steps": STEPS_MAX,
+            "workers": plan.workers,
+            "ranks": ranks,
+            "recorder": {
+                "folder": str(dumps),
+                "name": Path(plan.dump_name).name,
+                "json": plan.json_dumps,
+                "every_s": EVERY_S,
+            },
+            "stacks": str(self.kept / "stacks"),
+            "stacks_after_s": STACKS_AFTER_S,
+            "at": str(self.at),
+            "checkpoints": str(self.scratch / "checkpoints"),
+            **plan.settings,
+        }
         (self.scratch / "settings.json").write_text(json.dumps(settings))
         tee = ["--tee", "3"] if plan.kept["tee"] else []
         return [
-            "--standalone", "--nproc-per-node", str(plan.world), "--log-dir", str(self.kept / "logs"), "--redirects", "3", *tee,
-            "train.py", str(self.scratch / "settings.json"),
-        ]  # fmt: skip
+            "--standalone",
+            "--nproc-per-node",
+            str(plan.world),
+            "--log-dir",
+            str(self.kept / "logs"),
+            "--redirects",
+            "3",
+            *tee,
+            "train.py",
+            str(self.scratch / "settings.json"),
+        ]
 
     def run(self) -> None:
         argv = self.prepare()
@@ -175,9 +229,15 @@ class Incident:
         for said, why in ACCIDENTS.items():
             if said in log:
                 raise NotMadeError(f"{self.plan.name}: {why}")
-        closed = [rank for rank, place in self.places().items() if rank in self.plan.ranks and f"Sending process {place['pid']} closing signal" in log]
+        closed = [
+            rank
+            for rank, place in self.places().items()
+            if rank in self.plan.ranks and f"Sending process {place['pid']} closing signal" in log
+        ]
         if closed and self.plan.kind == "uneven":
-            raise NotMadeError(f"{self.plan.name}: the launcher closed rank {closed[0]} before it had left")
+            raise NotMadeError(
+                f"{self.plan.name}: the launcher closed rank {closed[0]} before it had left"
+            )
 
     def places(self) -> dict[int, dict[str, Any]]:
         found = {}
@@ -191,11 +251,18 @@ class Incident:
         if all(strike.note is not None for strike in self.plan.strikes):
             met = [self.at / f"seen-{rank}" for rank in self.plan.ranks]
             ended = self.plan.kind == "uneven" and self.code is not None
-            if ended or all(path.exists() for path in met) or (self.plan.kind == "uneven" and self.left_early()):
+            if (
+                ended
+                or all(path.exists() for path in met)
+                or (self.plan.kind == "uneven" and self.left_early())
+            ):
                 self.struck_s = time.monotonic()
             return
         places = self.places()
-        if not all(places.get(strike.rank, {}).get("step", -1) >= strike.step for strike in self.plan.strikes):
+        if not all(
+            places.get(strike.rank, {}).get("step", -1) >= strike.step
+            for strike in self.plan.strikes
+        ):
             return
         number = signal.SIGSTOP if self.plan.kind == "stopped" else signal.SIGKILL
         for strike in self.plan.strikes:
@@ -215,14 +282,20 @@ class Incident:
         return int(children[0])
 
     def over(self) -> bool:
-        """The launcher has ended; or the job hangs and all who can have said so; or the launcher waits for a rank that cannot end."""
+        """The launcher has ended; or the job hangs and all who can have said so; or the launcher
+        waits for a rank that cannot end.
+        """
         if self.code is not None:
             return True
         plan, since_s = self.plan, self.since_s()
         if since_s < SETTLED_S:
             return False
         if plan.timeout_s is not None:
-            return plan.kind in ("stopped", "interpreter_lock") and "closing signal SIGTERM" in (self.kept / "torchrun.log").read_text() and self.quiet()
+            return (
+                plan.kind in ("stopped", "interpreter_lock")
+                and "closing signal SIGTERM" in (self.kept / "torchrun.log").read_text()
+                and self.quiet()
+            )
         if plan.kind == "shape":  # gloo ends most of these
             return since_s > SHAPE_SETTLED_S and self.settled()
         return (plan.kind in HANGS or plan.variant == "barrier") and self.settled()
@@ -231,17 +304,26 @@ class Incident:
         return -1.0 if self.struck_s is None else time.monotonic() - self.struck_s
 
     def settled(self) -> bool:
-        """Everybody stands still, and who can has saved its flight recorder and its stack after that, and well after the blow."""
-        silent = set(self.plan.ranks) if self.plan.kind in ("stopped", "interpreter_lock") else set()
+        """Everybody stands still, and who can has saved its flight recorder and its stack after
+        that, and well after the blow.
+        """
+        silent = (
+            set(self.plan.ranks) if self.plan.kind in ("stopped", "interpreter_lock") else set()
+        )
         awake = [rank for rank in range(self.plan.world) if rank not in silent]
         rested_s = self.rested_s()
         if rested_s is None:
             return False
         now_s, saved = time.time(), marks_of_life(self.kept, self.plan)
         from_s = max(now_s - self.since_s() + SETTLED_S, rested_s)
-        stacks = [self.kept / "stacks" / f"rank_{rank}.txt" for rank in (range(self.plan.world) if self.plan.kind != "stopped" else awake)]
+        stacks = [
+            self.kept / "stacks" / f"rank_{rank}.txt"
+            for rank in (range(self.plan.world) if self.plan.kind != "stopped" else awake)
+        ]
         written = [path.stat().st_mtime if path.exists() else 0.0 for path in stacks]
-        return all(saved.get(rank, 0.0) > from_s for rank in awake) and all(rested_s < at_s < now_s - WRITTEN_S for at_s in written)
+        return all(saved.get(rank, 0.0) > from_s for rank in awake) and all(
+            rested_s < at_s < now_s - WRITTEN_S for at_s in written
+        )
 
     def rested_s(self) -> float | None:
         """Since when all that nothing was done to stand still; None while one of them moves."""
@@ -257,16 +339,29 @@ class Incident:
 
     def quiet(self) -> bool:
         """Whoever could end has ended."""
-        alive = [place["pid"] for rank, place in self.places().items() if rank not in self.plan.ranks and Path(f"/proc/{place['pid']}/stat").exists()]
+        alive = [
+            place["pid"]
+            for rank, place in self.places().items()
+            if rank not in self.plan.ranks and Path(f"/proc/{place['pid']}/stat").exists()
+        ]
         return not any(_state(pid) not in ("Z", "") for pid in alive)
 
     def collect(self, folder: Path) -> None:
         plan = self.plan
         shutil.rmtree(folder, ignore_errors=True)
-        running_since_s = max((since_s for _, since_s in self.stood.values()), default=0.0) if self.code is None else None
+        running_since_s = (
+            max((since_s for _, since_s in self.stood.values()), default=0.0)
+            if self.code is None
+            else None
+        )
         gather(plan, self.kept, self.places(), folder / "evidence", stands_since_s=running_since_s)
         hidden = damage(plan, folder / "evidence", folder / "damaged")
-        said = {"plan": plan.public(), "truth": truth_of(plan).public(), "hidden": hidden, "exit_code": self.code}
+        said = {
+            "plan": plan.public(),
+            "truth": truth_of(plan).public(),
+            "hidden": hidden,
+            "exit_code": self.code,
+        }
         (folder / "truth.json").write_text(json.dumps(said, indent=1))
 
     def end(self) -> None:
@@ -282,11 +377,21 @@ def _state(pid: int) -> str:
 
 
 def _stands(pid: int) -> str:
-    """How a main thread that sleeps stands: the same words for as long as it does not run. Empty if it does not sleep."""
+    """How a main thread that sleeps stands: the same words for as long as it does not run.
+
+    Empty if it does not sleep.
+    """
     with suppress(OSError):
-        said = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/task/{pid}/status").read_text().splitlines() if ":" in line)
+        said = dict(
+            line.split(":", 1)
+            for line in Path(f"/proc/{pid}/task/{pid}/status").read_text().splitlines()
+            if ":" in line
+        )
         if said["State"].split()[0] == "S":
-            return f"{said['voluntary_ctxt_switches'].strip()} {said['nonvoluntary_ctxt_switches'].strip()}"
+            return (
+                f"{said['voluntary_ctxt_switches'].strip()}"
+                f" {said['nonvoluntary_ctxt_switches'].strip()}"
+            )
     return ""
 
 
@@ -302,7 +407,13 @@ def make(stand: Stand, plan: Plan, out: Path) -> Path:
     return folder
 
 
-def make_all(plans: Iterable[Plan], out: Path, *, at_once: int = 2, said: Callable[[str], None] = lambda _: None) -> dict[str, str]:
+def make_all(
+    plans: Iterable[Plan],
+    out: Path,
+    *,
+    at_once: int = 2,
+    said: Callable[[str], None] = lambda _: None,
+) -> dict[str, str]:
     """Returns those that were not made, with the reason. Each gets TRIES_COUNT tries."""
     todo: queue.SimpleQueue[Plan] = queue.SimpleQueue()
     failed: dict[str, str] = {}
@@ -325,7 +436,10 @@ def make_all(plans: Iterable[Plan], out: Path, *, at_once: int = 2, said: Callab
                         failed[plan.name] = str(error)
                         continue
                     failed.pop(plan.name, None)
-                    said(f"{plan.name:28} {plan.variant:12} {plan.layout} {plan.mesh} ranks {plan.ranks} {time.monotonic() - began_s:.1f} s")
+                    said(
+                        f"{plan.name:28} {plan.variant:12} {plan.layout} {plan.mesh} ranks"
+                        f" {plan.ranks} {time.monotonic() - began_s:.1f} s"
+                    )
                     break
 
     with _threads(work, at_once):
@@ -344,17 +458,27 @@ def _threads(work: Callable[[], None], count: int) -> Iterator[None]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=Path)
     parser.add_argument("--count", type=int, default=20)
-    parser.add_argument("--first", type=int, default=0, help="the first seed, counted from where the row begins")
-    parser.add_argument("--judging", action="store_true", help="the row of seeds that nothing was tried on")
+    parser.add_argument(
+        "--first", type=int, default=0, help="the first seed, counted from where the row begins"
+    )
+    parser.add_argument(
+        "--judging", action="store_true", help="the row of seeds that nothing was tried on"
+    )
     parser.add_argument("--kind", help="only this kind")
     parser.add_argument("--at-once", type=int, default=2)
     args = parser.parse_args()
-    plans = [draw(seed, args.kind) for seed in seeds(args.count, judging=args.judging, first=args.first)]
+    plans = [
+        draw(seed, args.kind) for seed in seeds(args.count, judging=args.judging, first=args.first)
+    ]
     began_s = time.monotonic()
-    failed = make_all(plans, args.out, at_once=args.at_once, said=lambda line: print(line, flush=True))
+    failed = make_all(
+        plans, args.out, at_once=args.at_once, said=lambda line: print(line, flush=True)
+    )
     print(f"{len(plans) - len(failed)} incidents in {time.monotonic() - began_s:.0f} s")
     for name, why in failed.items():
         print(f"not made: {name}: {why}")

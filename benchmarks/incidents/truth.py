@@ -1,4 +1,6 @@
-"""What a made incident's evidence supports: the classes that count as right, how it ended, and which ranks. README.md has it as a table, with the reasons."""
+"""What a made incident's evidence supports: the classes that count as right, how it ended, and
+which ranks. README.md has it as a table, with the reasons.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,12 @@ class Truth:
     hedged: frozenset[str] = frozenset()
 
     def public(self) -> dict[str, object]:
-        return {"ranks": list(self.ranks), "classes": sorted(self.classes), "mechanisms": sorted(self.mechanisms), "hedged": sorted(self.hedged)}
+        return {
+            "ranks": list(self.ranks),
+            "classes": sorted(self.classes),
+            "mechanisms": sorted(self.mechanisms),
+            "hedged": sorted(self.hedged),
+        }
 
 
 CLASSES: dict[str, set[str]] = {
@@ -60,4 +67,9 @@ MECHANISMS: dict[str, set[str]] = {
 def truth_of(plan: Plan) -> Truth:
     mechanisms = MECHANISMS[plan.kind] | ({"exception"} if plan.timeout_s is not None else set())
     classes = CLASSES[plan.kind] | MORE_CLASSES.get((plan.kind, plan.variant), set())
-    return Truth(plan.ranks, frozenset(classes), frozenset(mechanisms), frozenset(HEDGED.get(plan.kind, set())))
+    return Truth(
+        plan.ranks,
+        frozenset(classes),
+        frozenset(mechanisms),
+        frozenset(HEDGED.get(plan.kind, set())),
+    )

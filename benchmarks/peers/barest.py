@@ -1,7 +1,10 @@
-"""The barest model of a run, as one would write it with NumPy, numba and SimPy: for `planner_speed.py`, which has outlast do the same.
+"""The barest model of a run, as one would write it with NumPy, numba and SimPy: for
+`planner_speed.py`, which has outlast do the same.
 
-The model    One class of failures, exponential. Training saves each `interval_s`, which stalls it for `stall_s`. A failure costs what was trained since the
-             last save, and `restart_s`; one that strikes during a restart begins it anew. What was trained at the very end counts.
+The model    One class of failures, exponential. Training saves each `interval_s`, which stalls it
+             for `stall_s`. A failure costs what was trained since the last save, and `restart_s`;
+             one that strikes during a restart begins it anew. What was trained at the very end
+             counts.
 All return   productive seconds of each replica, over the duration: (replicas,).
 """
 
@@ -33,7 +36,9 @@ def by_numpy(model: Barest, replicas: int, seed: int) -> Floats:
     """All failures of all replicas at once."""
     mttf_s = model.gpu_mttf_s / model.gpus
     most = model.duration_s / mttf_s
-    gaps_s = np.random.default_rng(seed).exponential(mttf_s, (replicas, int(most + 8 * math.sqrt(most) + 8)))
+    gaps_s = np.random.default_rng(seed).exponential(
+        mttf_s, (replicas, int(most + 8 * math.sqrt(most) + 8))
+    )
     at_s = np.minimum(np.cumsum(gaps_s, axis=1), model.duration_s)
     assert bool((at_s[:, -1] == model.duration_s).all()), "too few failures were drawn"
     spans_s = np.diff(at_s, axis=1, prepend=0.0)
@@ -42,7 +47,9 @@ def by_numpy(model: Barest, replicas: int, seed: int) -> Floats:
     round_s = model.interval_s + model.stall_s
     saves = np.floor(trained_s / round_s)
     last = np.argmax(at_s == model.duration_s, axis=1)[:, None]  # spans after it are empty
-    since_s = np.take_along_axis(np.minimum(trained_s - saves * round_s, model.interval_s), last, axis=1)[:, 0]
+    since_s = np.take_along_axis(
+        np.minimum(trained_s - saves * round_s, model.interval_s), last, axis=1
+    )[:, 0]
     productive: Floats = (saves.sum(axis=1) * model.interval_s + since_s) / model.duration_s
     return productive
 
@@ -61,7 +68,9 @@ def in_a_loop(model: Barest, replicas: int, seed: int) -> Floats:
             saves = math.floor(trained_s / round_s)
             kept_s += saves * model.interval_s
             if over:
-                productive[replica] = (kept_s + min(trained_s - saves * round_s, model.interval_s)) / model.duration_s
+                productive[replica] = (
+                    kept_s + min(trained_s - saves * round_s, model.interval_s)
+                ) / model.duration_s
                 break
             now_s, restart_s = fails_s, model.restart_s
     return productive
@@ -74,7 +83,10 @@ class _Run:
         self._model, self._since_s, self._restart_s, self.kept_s = model, 0.0, 0.0, 0.0
 
     def _trained(self, now_s: float) -> tuple[int, float]:
-        trained_s, round_s = max(now_s - self._since_s - self._restart_s, 0.0), self._model.interval_s + self._model.stall_s
+        trained_s, round_s = (
+            max(now_s - self._since_s - self._restart_s, 0.0),
+            self._model.interval_s + self._model.stall_s,
+        )
         saves = math.floor(trained_s / round_s)
         return saves, min(trained_s - saves * round_s, self._model.interval_s)
 

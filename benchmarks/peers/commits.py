@@ -1,11 +1,13 @@
 """What every contestant shares: the batch of a step, and how it says that a step is committed.
 
-A contestant appends one line of JSON for each step that it has committed to the file named by COMMITS; times are
-CLOCK_MONOTONIC seconds. `generation` grows whenever the contestant's membership changes, however it counts that.
-The model and the corpus are those of examples/train_gpt.py; BATCH takes the place of its batch size.
+A contestant appends one line of JSON for each step that it has committed to the file named by
+COMMITS; times are CLOCK_MONOTONIC seconds. `generation` grows whenever the contestant's membership
+changes, however it counts that. The model and the corpus are those of examples/train_gpt.py; BATCH
+takes the place of its batch size.
 
-Two contestants may be measured in turns, both alive (overhead.py): TURNS names a folder with the pipe `arrived`, into which a rank says that
-it waits, and `go-<rank>`, from which it reads that it may go on; TURN_STEPS is how many steps a turn has.
+Two contestants may be measured in turns, both alive (overhead.py): TURNS names a folder with the
+pipe `arrived`, into which a rank says that it waits, and `go-<rank>`, from which it reads that it
+may go on; TURN_STEPS is how many steps a turn has.
 """
 
 import json
@@ -19,13 +21,24 @@ from train_gpt import Corpus
 
 BATCH = int(os.environ.get("BATCH", EXAMPLES_BATCH))  # sequences per step, over all ranks together
 
-_file = os.open(os.environ["COMMITS"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600) if "COMMITS" in os.environ else -1
+_file = (
+    os.open(os.environ["COMMITS"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    if "COMMITS" in os.environ
+    else -1
+)
 
 
 def committed(*, rank: int, step: int, generation: int, members: int) -> None:
     """One line, written at once: it outlives the writer."""
     at_s = time.clock_gettime(time.CLOCK_MONOTONIC)
-    line = {"rank": rank, "pid": os.getpid(), "step": step, "generation": generation, "members": members, "at_s": at_s}
+    line = {
+        "rank": rank,
+        "pid": os.getpid(),
+        "step": step,
+        "generation": generation,
+        "members": members,
+        "at_s": at_s,
+    }
     os.write(_file, json.dumps(line).encode() + b"\n")
 
 
@@ -36,7 +49,10 @@ def a_turn_ends(step: int) -> bool:
 
 def wait_for_turn(rank: int) -> None:
     turns = Path(os.environ["TURNS"])
-    with (turns / "arrived").open("wb", buffering=0) as arrived, (turns / f"go-{rank}").open("rb", buffering=0) as go:
+    with (
+        (turns / "arrived").open("wb", buffering=0) as arrived,
+        (turns / f"go-{rank}").open("rb", buffering=0) as go,
+    ):
         arrived.write(b".")
         go.read(1)
 

@@ -1,6 +1,7 @@
 """The same training with outlast: its random part is the batch, chosen by step as for the others.
 
-With METER=1 in the environment a meter of the rank's own loss is kept as well, and changes after the optimizer.
+With METER=1 in the environment a meter of the rank's own loss is kept as well, and changes after
+the optimizer.
 """
 
 import argparse
@@ -51,7 +52,11 @@ def main() -> None:
             optimizer.zero_grad()
             if meter is not None:
                 meter.add(loss.item())
-            step.on_commit(lambda number=step.number: committed(rank=run.rank, step=number, generation=run.generation, members=run.world_size))
+            step.on_commit(
+                lambda number=step.number: committed(
+                    rank=run.rank, step=number, generation=run.generation, members=run.world_size
+                )
+            )
         if a_turn_ends(step.number):
             for attempt in run.phase("turn"):
                 with attempt:

@@ -1,6 +1,8 @@
-"""Plain DDP under torchrun: with --checkpoint, one each step, which is what losing no step costs there; without, the bare training.
+"""Plain DDP under torchrun: with --checkpoint, one each step, which is what losing no step costs
+there; without, the bare training.
 
-A step counts as committed when its checkpoint is in place. torchrun counts restarts; that is the generation.
+A step counts as committed when its checkpoint is in place. torchrun counts restarts; that is the
+generation.
 """
 
 import argparse
@@ -21,17 +23,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train the example's model under torchrun.")
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--checkpoint", type=Path, help="save here each step, and begin from it")
-    parser.add_argument("--timeout", type=float, help="the process group's, in seconds (torch's default: 30 minutes)")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        help="the process group's, in seconds (torch's default: 30 minutes)",
+    )
     args = parser.parse_args()
 
-    dist.init_process_group("gloo", timeout=timedelta(seconds=args.timeout) if args.timeout else None)
-    rank, world_size, restarts = dist.get_rank(), dist.get_world_size(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    dist.init_process_group(
+        "gloo", timeout=timedelta(seconds=args.timeout) if args.timeout else None
+    )
+    rank, world_size, restarts = (
+        dist.get_rank(),
+        dist.get_world_size(),
+        int(os.environ["TORCHELASTIC_RESTART_COUNT"]),
+    )
     torch.manual_seed(0)
     model = DistributedDataParallel(GPT())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    done = load(args.checkpoint, model, optimizer) if args.checkpoint and args.checkpoint.exists() else 0
+    done = (
+        load(args.checkpoint, model, optimizer)
+        if args.checkpoint and args.checkpoint.exists()
+        else 0
+    )
     corpus = Corpus()
-    loader = DataLoader(corpus, BATCH // world_size, sampler=DistributedSampler(corpus, world_size, rank))
+    loader = DataLoader(
+        corpus, BATCH // world_size, sampler=DistributedSampler(corpus, world_size, rank)
+    )
     endless = itertools.chain.from_iterable(itertools.repeat(loader))
     for step, batch in zip(range(done + 1, args.steps + 1), endless, strict=False):
         model(*batch).backward()
@@ -47,7 +65,9 @@ def main() -> None:
 
 def save(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
     new = path.with_suffix(".new")
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, new)
+    torch.save(
+        {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, new
+    )
     new.replace(path)
 
 

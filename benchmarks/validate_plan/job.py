@@ -1,7 +1,9 @@
-"""The training that `live.py` strikes: a small model under FSDP2, in steps of a chosen length, until it is told to stop.
+"""The training that `live.py` strikes: a small model under FSDP2, in steps of a chosen length,
+until it is told to stop.
 
-The model is trained in earnest; then the step waits until it has lasted `--step-s`, as one waits for an accelerator. So a step lasts as long on a busy
-machine as on a quiet one, and what is measured is the recovery.
+The model is trained in earnest; then the step waits until it has lasted `--step-s`, as one waits
+for an accelerator. So a step lasts as long on a busy machine as on a quiet one, and what is
+measured is the recovery.
 """
 
 from __future__ import annotations
@@ -18,13 +20,18 @@ import outlast
 
 ENDLESS = 1 << 30
 WIDTH, LAYERS = 64, 2
-GLANCE_S = 0.002  # a rank that waits can be woken this often: outlast interrupts Python, and cannot interrupt a long sleep
+# a rank that waits can be woken this often: outlast interrupts Python, and cannot interrupt a long
+# sleep
+GLANCE_S = 0.002
 
 
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.Tanh(), nn.Linear(2 * WIDTH, WIDTH)) for _ in range(LAYERS))
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.Tanh(), nn.Linear(2 * WIDTH, WIDTH))
+            for _ in range(LAYERS)
+        )
 
     def forward(self, inputs: Tensor) -> Tensor:
         for block in self.blocks:
@@ -43,7 +50,9 @@ def train(run: outlast.Run, args: argparse.Namespace) -> None:
     fully_shard(model, mesh=run.mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     data = TensorDataset(torch.randn(4096, WIDTH, generator=torch.Generator().manual_seed(0)))
-    loader = DataLoader(data, batch_sampler=outlast.StepSampler(data, batch_size=2 * run.world_size, seed=0))
+    loader = DataLoader(
+        data, batch_sampler=outlast.StepSampler(data, batch_size=2 * run.world_size, seed=0)
+    )
     state = run.state(model=model, optimizer=optimizer, loader=loader)
     for step in run.steps(state, until=ENDLESS, log_every=0):
         with step:
@@ -57,7 +66,9 @@ def train(run: outlast.Run, args: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train in steps of a chosen length.")
-    parser.add_argument("--step-s", type=float, default=0.05, help="seconds until the backward begins")
+    parser.add_argument(
+        "--step-s", type=float, default=0.05, help="seconds until the backward begins"
+    )
     args = parser.parse_args()
     outlast.main(lambda run: train(run, args))
 

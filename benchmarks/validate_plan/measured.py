@@ -1,8 +1,9 @@
 """What a ledger says of a run that was struck: ETTR, seconds by cause, MTTR.
 
-Units      seconds of the run: rank-seconds over its ranks. Startup and shutdown are left out, as in `ettr_training`.
-Families   An interruption that begins while another is open is its child; both are over together. MTTR is of families: from the first fault to the first
-           new commit.
+Units      seconds of the run: rank-seconds over its ranks. Startup and shutdown are left out, as in
+           `ettr_training`.
+Families   An interruption that begins while another is open is its child; both are over together.
+           MTTR is of families: from the first fault to the first new commit.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -24,7 +25,9 @@ OUTSIDE = (Cause.STARTUP, Cause.SHUTDOWN)
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """standing_s: of all families that are over, from the first fault to state in place, by the clock. interruptions: children too."""
+    """standing_s: of all families that are over, from the first fault to state in place, by the
+    clock. interruptions: children too.
+    """
 
     world_size: int
     ettr: float
@@ -56,12 +59,18 @@ def measured(records: Records) -> Measured:
     families = families_of(everything)
     over = [(family, times) for family in families if (times := _times(family)) is not None]
     return Measured(
-        world_size=size, ettr=books.ettr_training, training_s=math.fsum(value for cause, value in seconds.items() if cause not in OUTSIDE),
-        seconds={cause.value: value for cause, value in seconds.items()}, steps=records.newest_step, steps_lost=sum(one.steps_lost for one in everything),
-        interruptions=len(everything), families=len(families), mttr_s=tuple(mttr_s for _, (mttr_s, _) in over),
+        world_size=size,
+        ettr=books.ettr_training,
+        training_s=math.fsum(value for cause, value in seconds.items() if cause not in OUTSIDE),
+        seconds={cause.value: value for cause, value in seconds.items()},
+        steps=records.newest_step,
+        steps_lost=sum(one.steps_lost for one in everything),
+        interruptions=len(everything),
+        families=len(families),
+        mttr_s=tuple(mttr_s for _, (mttr_s, _) in over),
         standing_s=math.fsum(standing_s for _, (_, standing_s) in over),
         rungs=dict(Counter("none" if one.rung is None else one.rung.value for one in everything)),
-    )  # fmt: skip
+    )
 
 
 def families_of(interruptions: list[Interruption]) -> list[list[Interruption]]:
@@ -77,7 +86,10 @@ def families_of(interruptions: list[Interruption]) -> list[list[Interruption]]:
 
 
 def _times(family: list[Interruption]) -> tuple[float, float] | None:
-    """Fault to first new commit, and to state in place. None: it is not over, or nobody knows when it began."""
+    """Fault to first new commit, and to state in place.
+
+    None: it is not over, or nobody knows when it began.
+    """
     began_s = family[0].fault_s
     resumed_s = [one.resumed_s for one in family if one.resumed_s is not None]
     restored_s = [one.restored_s for one in family if one.restored_s is not None]

@@ -1,12 +1,17 @@
-"""From a fit to a prediction of a run that was never run: a Scenario, and what the planner says of it.
+"""From a fit to a prediction of a run that was never run: a Scenario, and what the planner says of
+it.
 
 Units      seconds; ETTR in [0, 1].
-Method     Two scenarios of the same run. By the books: phases as the ledger counts them, for ETTR. By the clock: fault to first new commit, for MTTR.
-           The interval is that of one run: over strikes, over the luck of each recovery, over what another fit might have said (the fit's recoveries
-           drawn again, RESAMPLES times), and over how far two runs on one machine lie apart: all phases of a run are longer or shorter together
-           (log-normal, APART; RANKS_APART more where the ranks are others, for that model is coarse). The rate of strikes is given, not estimated.
-           `ended`: the share of such runs that outlast itself ends, for a crash loop or a spent budget, by the engine's own decisions.
-           `told`: the same with the strikes at the times that were drawn for the run. What is left of its error is the model's own, luck of the strikes apart.
+Method     Two scenarios of the same run. By the books: phases as the ledger counts them, for ETTR.
+           By the clock: fault to first new commit, for MTTR. The interval is that of one run: over
+           strikes, over the luck of each recovery, over what another fit might have said (the fit's
+           recoveries drawn again, RESAMPLES times), and over how far two runs on one machine lie
+           apart: all phases of a run are longer or shorter together (log-normal, APART; RANKS_APART
+           more where the ranks are others, for that model is coarse). The rate of strikes is given,
+           not estimated. `ended`: the share of such runs that outlast itself ends, for a crash loop
+           or a spent budget, by the engine's own decisions. `told`: the same with the strikes at
+           the times that were drawn for the run. What is left of its error is the model's own, luck
+           of the strikes apart.
 """
 
 from __future__ import annotations
@@ -20,7 +25,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.validate_plan.fit import Fit, Sampled, Samples, elsewhere, longer, lost_share, resampled
+from benchmarks.validate_plan.fit import (
+    Fit,
+    Sampled,
+    Samples,
+    elsewhere,
+    longer,
+    lost_share,
+    resampled,
+)
 from outlast.model.terms import FailureClass, Rung
 from outlast.planner import decisions
 from outlast.planner.course import Course, live
@@ -51,7 +64,9 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Lost time is 1 - ETTR. luck: standard deviation of one run's lost time, as a share of its mean. told_ettr: with the strikes of this run."""
+    """Lost time is 1 - ETTR. luck: standard deviation of one run's lost time, as a share of its
+    mean. told_ettr: with the strikes of this run.
+    """
 
     ettr: float
     low: float
@@ -63,7 +78,9 @@ class Prediction:
     ended: float
 
 
-def predict(known: Fit, variant: Variant, *, cores: int, strikes_s: Sequence[float], seed: int) -> Prediction:
+def predict(
+    known: Fit, variant: Variant, *, cores: int, strikes_s: Sequence[float], seed: int
+) -> Prediction:
     """`strikes_s`: when the run will be struck; only `told_ettr` knows."""
 
     def there(one: Fit) -> Fit:
@@ -71,14 +88,25 @@ def predict(known: Fit, variant: Variant, *, cores: int, strikes_s: Sequence[flo
 
     here, chance = there(known), random.Random(seed)
     apart = APART if variant.world_size == known.world_size else math.hypot(APART, RANKS_APART)
-    again = [longer(there(resampled(known, chance)), math.exp(chance.gauss(0.0, apart))) for _ in range(RESAMPLES)]
-    ettrs = np.concatenate([_ettrs(one, variant, seed=seed + number) for number, one in enumerate(again)])
+    again = [
+        longer(there(resampled(known, chance)), math.exp(chance.gauss(0.0, apart)))
+        for _ in range(RESAMPLES)
+    ]
+    ettrs = np.concatenate(
+        [_ettrs(one, variant, seed=seed + number) for number, one in enumerate(again)]
+    )
     low, high = np.percentile(ettrs, [LOW, HIGH])
     mean = float(_ettrs(here, variant, seed=seed).mean())
     return Prediction(
-        ettr=mean, low=float(low), high=float(high), luck=float(ettrs.std() / (1 - mean)), mttr_median_s=_mttr_median_s(here, variant, seed=seed),
-        told_ettr=_told(here, variant, strikes_s, seed=seed), spare_share=1 - without_spare(here, variant), ended=_ended(here, variant, seed=seed),
-    )  # fmt: skip
+        ettr=mean,
+        low=float(low),
+        high=float(high),
+        luck=float(ettrs.std() / (1 - mean)),
+        mttr_median_s=_mttr_median_s(here, variant, seed=seed),
+        told_ettr=_told(here, variant, strikes_s, seed=seed),
+        spare_share=1 - without_spare(here, variant),
+        ended=_ended(here, variant, seed=seed),
+    )
 
 
 def _ettrs(known: Fit, variant: Variant, *, seed: int) -> NDArray[np.float64]:
@@ -91,14 +119,25 @@ def _told(known: Fit, variant: Variant, strikes_s: Sequence[float], *, seed: int
     """The strikes at these times, over many lucks of their recoveries."""
     scenario = by_the_books(known, variant)
     at_s = np.tile(np.array(strikes_s, dtype=np.float64), (REPLICAS, 1))
-    histories = replace(draw(scenario, seed=seed, replicas=REPLICAS), at_s=at_s, stream=np.zeros(at_s.shape, dtype=np.int16))
+    histories = replace(
+        draw(scenario, seed=seed, replicas=REPLICAS),
+        at_s=at_s,
+        stream=np.zeros(at_s.shape, dtype=np.int16),
+    )
     return known.share * float(run(scenario, histories).position_s.mean()) / variant.duration_s
 
 
 def _mttr_median_s(known: Fit, variant: Variant, *, seed: int) -> float:
     scenario = by_the_clock(known, variant)
     histories = draw(scenario, seed=seed, replicas=CLOCKED)
-    return statistics.median([mttr_s for replica in range(CLOCKED) for mttr_s in mttrs_s(live(scenario, histories.one(replica)))] or [0.0])
+    return statistics.median(
+        [
+            mttr_s
+            for replica in range(CLOCKED)
+            for mttr_s in mttrs_s(live(scenario, histories.one(replica)))
+        ]
+        or [0.0]
+    )
 
 
 def _ended(known: Fit, variant: Variant, *, seed: int) -> float:
@@ -108,7 +147,9 @@ def _ended(known: Fit, variant: Variant, *, seed: int) -> float:
 
 
 def mttrs_s(course: Course) -> list[float]:
-    """Of families: an interruption that training did not come out of before the next struck is over when that one is."""
+    """Of families: an interruption that training did not come out of before the next struck is over
+    when that one is.
+    """
     out: list[float] = []
     began_s: float | None = None
     for one in course.interruptions:
@@ -119,14 +160,21 @@ def mttrs_s(course: Course) -> list[float]:
     return out
 
 
-# --- scenarios -------------------------------------------------------------------------------------------
+# --- scenarios ------------------------------------------------------------------------------------
 
 
 def by_the_books(known: Fit, variant: Variant) -> Scenario:
-    """As the ledger books. Where committed steps are done again, the slow start of the first of them is lost as well: always where images are rare.
-    A step less of it than the clock says: ranks that are in place early have begun by then, and others still fetch their batch.
+    """As the ledger books.
+
+    Where committed steps are done again, the slow start of the first of them is lost as well:
+    always where images are rare. A step less of it than the clock says: ranks that are in place
+    early have begun by then, and others still fetch their batch.
     """
-    slow_s = known.again_s if variant.snapshot_every == 1 else max(known.again_s, known.first_mean_s - 2 * known.step_s - known.stall_s)
+    slow_s = (
+        known.again_s
+        if variant.snapshot_every == 1
+        else max(known.again_s, known.first_mean_s - 2 * known.step_s - known.stall_s)
+    )
 
     def booked(one: Sampled) -> Sampled:
         return replace(
@@ -137,13 +185,27 @@ def by_the_books(known: Fit, variant: Variant) -> Scenario:
         )
 
     phases = {rung: booked(one) for rung, one in known.phases.items()}
-    return _scenario(replace(known, phases=phases), variant, stall_s=known.stall_s, interval_s=variant.snapshot_every * known.step_s)
+    return _scenario(
+        replace(known, phases=phases),
+        variant,
+        stall_s=known.stall_s,
+        interval_s=variant.snapshot_every * known.step_s,
+    )
 
 
 def by_the_clock(known: Fit, variant: Variant) -> Scenario:
-    """An interruption is over with the first new commit: so is its restore here. What is kept where does not matter for that."""
+    """An interruption is over with the first new commit: so is its restore here.
+
+    What is kept where does not matter for that.
+    """
     phases = {
-        rung: replace(one, restore_s=tuple(restore_s + first_s for restore_s, first_s in zip(one.restore_s, one.first_s, strict=True)))
+        rung: replace(
+            one,
+            restore_s=tuple(
+                restore_s + first_s
+                for restore_s, first_s in zip(one.restore_s, one.first_s, strict=True)
+            ),
+        )
         for rung, one in known.phases.items()
     }
     return _scenario(replace(known, phases=phases), variant, stall_s=0.0, interval_s=known.step_s)
@@ -151,14 +213,36 @@ def by_the_clock(known: Fit, variant: Variant) -> Scenario:
 
 def _scenario(known: Fit, variant: Variant, *, stall_s: float, interval_s: float) -> Scenario:
     def phase(name: str) -> Spread:
-        return mixed({rung: getattr(one, name) for rung, one in known.phases.items()}, without_spare(known, variant))
+        return mixed(
+            {rung: getattr(one, name) for rung, one in known.phases.items()},
+            without_spare(known, variant),
+        )
 
     source = f"a run of {known.world_size} ranks, struck each {known.mttf_s:g} s"
     return Scenario(
         name=variant.name,
-        job=Job(gpus=variant.world_size, gpus_per_node=variant.world_size, duration_s=variant.duration_s, step_s=known.step_s),
-        failures=(FailureRate(FailureClass.UNKNOWN, Unit.RUN, Extent.PROCESS, variant.mttf_s, source="drawn"),),
-        tiers=(Tier("images", interval_s, stall_s, 0.0, Extent.PROCESS, phase("restore_s"), source=source),),
+        job=Job(
+            gpus=variant.world_size,
+            gpus_per_node=variant.world_size,
+            duration_s=variant.duration_s,
+            step_s=known.step_s,
+        ),
+        failures=(
+            FailureRate(
+                FailureClass.UNKNOWN, Unit.RUN, Extent.PROCESS, variant.mttf_s, source="drawn"
+            ),
+        ),
+        tiers=(
+            Tier(
+                "images",
+                interval_s,
+                stall_s,
+                0.0,
+                Extent.PROCESS,
+                phase("restore_s"),
+                source=source,
+            ),
+        ),
         recovery=Recovery(phase("detect_s"), phase("regroup_s"), constant(0.0), source=source),
     )
 
@@ -169,9 +253,18 @@ def without_spare(known: Fit, variant: Variant) -> float:
 
 
 def mixed(samples_s: Mapping[Rung, Samples], respawned: float) -> Spread:
-    """Where this share of recoveries respawns: so many quantiles of the one rung, the rest of the other."""
+    """Where this share of recoveries respawns: so many quantiles of the one rung, the rest of the
+    other.
+    """
     many = round(respawned * QUANTILES)
-    return measured(np.concatenate([_quantiles(samples_s[Rung.RESPAWN], many), _quantiles(samples_s[Rung.SPARE], QUANTILES - many)]))
+    return measured(
+        np.concatenate(
+            [
+                _quantiles(samples_s[Rung.RESPAWN], many),
+                _quantiles(samples_s[Rung.SPARE], QUANTILES - many),
+            ]
+        )
+    )
 
 
 def _quantiles(samples_s: Samples, count: int) -> NDArray[np.float64]:

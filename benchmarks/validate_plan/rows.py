@@ -49,41 +49,99 @@ def off(value: float, published: float) -> str:
     return f"{value / published - 1:+.1%}"
 
 
-def equal(what: str, published: str, unit: str, value: float, why: str, *, recomputed: float | None = None, remembered: bool = False) -> Row:
-    """Must come out equal after rounding to the digits published; and near what was recomputed from the same inputs, where that is known."""
-    same = printed(value, published) == published and (recomputed is None or math.isclose(value, recomputed, rel_tol=RECOMPUTED_WITHIN))
+def equal(
+    what: str,
+    published: str,
+    unit: str,
+    value: float,
+    why: str,
+    *,
+    recomputed: float | None = None,
+    remembered: bool = False,
+) -> Row:
+    """Must come out equal after rounding to the digits published; and near what was recomputed from
+    the same inputs, where that is known.
+    """
+    same = printed(value, published) == published and (
+        recomputed is None or math.isclose(value, recomputed, rel_tol=RECOMPUTED_WITHIN)
+    )
     beside = "" if recomputed is None else f" Recomputed elsewhere: {recomputed:g}."
     verdict = Verdict.WRONG if not same else Verdict.UNVERIFIED if remembered else Verdict.EQUAL
-    return Row(what, f"{published} {unit}".strip(), f"{value:.4g} {unit}".strip(), off(value, float(published)), verdict, why + beside)
+    return Row(
+        what,
+        f"{published} {unit}".strip(),
+        f"{value:.4g} {unit}".strip(),
+        off(value, float(published)),
+        verdict,
+        why + beside,
+    )
 
 
 def within(what: str, published: float, unit: str, value: float, share: float, why: str) -> Row:
     verdict = Verdict.WITHIN if abs(value / published - 1) <= share else Verdict.WRONG
-    return Row(what, f"{published:g} {unit}".strip(), f"{value:.3g} {unit}".strip(), off(value, published), verdict, why, limit=f"{share:.0%}")
+    return Row(
+        what,
+        f"{published:g} {unit}".strip(),
+        f"{value:.3g} {unit}".strip(),
+        off(value, published),
+        verdict,
+        why,
+        limit=f"{share:.0%}",
+    )
 
 
 def unfit(what: str, published: str, unit: str, value: float, why: str) -> Row:
-    """Known not to fit. Should it come to fit, that is wrong too: the reason that is given is not true then."""
+    """Known not to fit.
+
+    Should it come to fit, that is wrong too: the reason that is given is not true then.
+    """
     verdict = Verdict.UNFIT if printed(value, published) != published else Verdict.WRONG
-    return Row(what, f"{published} {unit}".strip(), f"{value:.4g} {unit}".strip(), off(value, float(published)), verdict, why)
+    return Row(
+        what,
+        f"{published} {unit}".strip(),
+        f"{value:.4g} {unit}".strip(),
+        off(value, float(published)),
+        verdict,
+        why,
+    )
 
 
 def nothing_published(what: str, unit: str, value: float, recomputed: float, why: str) -> Row:
-    verdict = Verdict.NO_FIGURE if math.isclose(value, recomputed, rel_tol=RECOMPUTED_WITHIN) else Verdict.WRONG
+    verdict = (
+        Verdict.NO_FIGURE
+        if math.isclose(value, recomputed, rel_tol=RECOMPUTED_WITHIN)
+        else Verdict.WRONG
+    )
     return Row(
-        what, "-", f"{value:.4g} {unit}".strip(), off(value, recomputed), verdict, f"{why} The difference is to what was recomputed elsewhere: {recomputed:g}."
+        what,
+        "-",
+        f"{value:.4g} {unit}".strip(),
+        off(value, recomputed),
+        verdict,
+        f"{why} The difference is to what was recomputed elsewhere: {recomputed:g}.",
     )
 
 
 def table(rows: Sequence[Row]) -> str:
     """A line for each row, and under it why."""
-    widths = [max(len(getattr(row, name)) for row in rows) for name in ("what", "published", "computed", "difference")]
+    widths = [
+        max(len(getattr(row, name)) for row in rows)
+        for name in ("what", "published", "computed", "difference")
+    ]
     heads = ("figure", "published", "computed", "difference")
     widths = [max(width, len(head)) for width, head in zip(widths, heads, strict=True)]
-    lines = ["  ".join([*(head.ljust(width) for head, width in zip(heads, widths, strict=True)), "verdict"])]
+    lines = [
+        "  ".join(
+            [*(head.ljust(width) for head, width in zip(heads, widths, strict=True)), "verdict"]
+        )
+    ]
     for row in rows:
         cells = (row.what, row.published, row.computed, row.difference)
         verdict = f"{row.verdict.value} {row.limit}".strip()
-        lines.append("  ".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)), verdict]))
+        lines.append(
+            "  ".join(
+                [*(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)), verdict]
+            )
+        )
         lines += textwrap.wrap(row.why, WIDTH, initial_indent="    ", subsequent_indent="    ")
     return "\n".join(lines)

@@ -1,6 +1,7 @@
 """One real run under `outlast run`: started, struck, stopped, its ledger read.
 
-Units      seconds. A run begins with its first step, committed by all ranks; strikes and duration count from there. Then SIGTERM ends it.
+Units      seconds. A run begins with its first step, committed by all ranks; strikes and duration
+           count from there. Then SIGTERM ends it.
 """
 
 from __future__ import annotations
@@ -34,9 +35,13 @@ STOPPED = (0, 128 + signal.SIGTERM)
 
 @dataclass(frozen=True)
 class Ran:
-    """`wrong`: why the run tells nothing; "" if it does. `busy_cores`: cores of this machine that were not idle meanwhile, those that the run used included.
+    """`wrong`: why the run tells nothing; "" if it does.
 
-    others: programs besides the run that wanted a core at its end: the load average of the last minute, less a core's worth for each rank.
+    `busy_cores`: cores of this machine that were not idle meanwhile, those that the run used
+    included.
+
+    others: programs besides the run that wanted a core at its end: the load average of the last
+    minute, less a core's worth for each rank.
     """
 
     records: Records | None
@@ -47,14 +52,32 @@ class Ran:
     wrong: str
 
 
-def carry_out_run(variant: Variant, strikes: Sequence[Strike], folder: Path, *, pause_s: float) -> Ran:
+def carry_out_run(
+    variant: Variant, strikes: Sequence[Strike], folder: Path, *, pause_s: float
+) -> Ran:
     """Blocks for its duration and what starting and ending take."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    flags = ["--nproc-per-node", variant.world_size, "--spares", variant.spares, "--snapshot-every", variant.snapshot_every, "--run-dir", folder]
+    flags = [
+        "--nproc-per-node",
+        variant.world_size,
+        "--spares",
+        variant.spares,
+        "--snapshot-every",
+        variant.snapshot_every,
+        "--run-dir",
+        folder,
+    ]
     command = [str(word) for word in (OUTLAST, "run", *flags, JOB, "--step-s", pause_s)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with folder.with_suffix(".log").open("wb") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
+        )
     try:
         return _struck(process, variant, strikes, folder)
     finally:
@@ -63,11 +86,25 @@ def carry_out_run(variant: Variant, strikes: Sequence[Strike], folder: Path, *, 
         process.wait(10)
 
 
-def _struck(process: subprocess.Popen[bytes], variant: Variant, strikes: Sequence[Strike], folder: Path) -> Ran:
+def _struck(
+    process: subprocess.Popen[bytes], variant: Variant, strikes: Sequence[Strike], folder: Path
+) -> Ran:
     if not _until(lambda: _first_step_is_done(folder, variant.world_size), process):
-        return Ran(None, None, (), 0.0, 0.0, f"no first step within {START_S:g} s; see {folder.with_suffix('.log')}")
+        return Ran(
+            None,
+            None,
+            (),
+            0.0,
+            0.0,
+            f"no first step within {START_S:g} s; see {folder.with_suffix('.log')}",
+        )
     began_s, busy_s = time.monotonic(), _busy_s()
-    struck = carry_out(strikes, vault_folder(str(read_card(folder)["run"])), began_s=began_s, world_size=variant.world_size)
+    struck = carry_out(
+        strikes,
+        vault_folder(str(read_card(folder)["run"])),
+        began_s=began_s,
+        world_size=variant.world_size,
+    )
     time.sleep(max(0.0, began_s + variant.duration_s - time.monotonic()))
     busy_cores = (_busy_s() - busy_s) / (time.monotonic() - began_s)
     others = max(0.0, os.getloadavg()[0] - variant.world_size)
@@ -77,12 +114,33 @@ def _struck(process: subprocess.Popen[bytes], variant: Variant, strikes: Sequenc
     try:
         code = process.wait(END_S)
     except subprocess.TimeoutExpired:
-        return Ran(None, None, tuple(struck), busy_cores, others, f"did not end within {END_S:g} s of SIGTERM")
+        return Ran(
+            None,
+            None,
+            tuple(struck),
+            busy_cores,
+            others,
+            f"did not end within {END_S:g} s of SIGTERM",
+        )
     if early is not None or code not in STOPPED:
-        return Ran(None, None, tuple(struck), busy_cores, others, f"ended by itself with {code}: {look(str(folder)).records.sessions[-1].session.reason}")
+        return Ran(
+            None,
+            None,
+            tuple(struck),
+            busy_cores,
+            others,
+            f"ended by itself with {code}: {look(str(folder)).records.sessions[-1].session.reason}",
+        )
     missed = sum(one.pid == 0 for one in struck)
     records = look(str(folder)).records
-    return Ran(records, measured(records), tuple(struck), busy_cores, others, f"{missed} strikes found nobody alive" if missed else "")
+    return Ran(
+        records,
+        measured(records),
+        tuple(struck),
+        busy_cores,
+        others,
+        f"{missed} strikes found nobody alive" if missed else "",
+    )
 
 
 def _until(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> bool:

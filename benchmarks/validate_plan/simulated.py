@@ -1,11 +1,16 @@
-"""The published figures that take a simulation: what it says, and what would have to hold for the figure. None of them is predicted but FT-HSDP's.
+"""The published figures that take a simulation: what it says, and what would have to hold for the
+figure. None of them is predicted but FT-HSDP's.
 
-Llama 3 405B   > 90 % effective time over 54 days at 16,384 GPUs, 419 unexpected and 47 planned interruptions (arXiv 2407.21783). The recovery time is
-               not published: by bisection, through the same failures each time, the mean recovery that leaves 90 %, for three ways to save. Planned
-               interruptions come evenly, lose no work, and take as long as the mean recovery. Recoveries are exponential.
-FT-HSDP        44 -> 80 % at 100,000 GPUs, a failure each 18 min, stalls of 10 -> 3 min (arXiv 2602.00277): predicted, with the error, for both readings
-               of what a failure during a stall costs.
-ByteRobust     97 % at 9,600 GPUs (SOSP 2025): the time that each interruption may cost, for MTTFs from 4,800 to 82,000 hours of one GPU.
+Llama 3 405B   > 90 % effective time over 54 days at 16,384 GPUs, 419 unexpected and 47 planned
+               interruptions (arXiv 2407.21783). The recovery time is not published: by bisection,
+               through the same failures each time, the mean recovery that leaves 90 %, for three
+               ways to save. Planned interruptions come evenly, lose no work, and take as long as
+               the mean recovery. Recoveries are exponential.
+FT-HSDP        44 -> 80 % at 100,000 GPUs, a failure each 18 min, stalls of 10 -> 3 min (arXiv
+               2602.00277): predicted, with the error, for both readings of what a failure during a
+               stall costs.
+ByteRobust     97 % at 9,600 GPUs (SOSP 2025): the time that each interruption may cost, for MTTFs
+               from 4,800 to 82,000 hours of one GPU.
 """
 
 from __future__ import annotations
@@ -21,7 +26,16 @@ from outlast.model.quantities import Kind, echo
 from outlast.model.reliability import mttf_s
 from outlast.model.terms import FailureClass
 from outlast.planner.histories import draw
-from outlast.planner.scenario import Extent, FailureRate, Job, Maintenance, Recovery, Scenario, Tier, Unit
+from outlast.planner.scenario import (
+    Extent,
+    FailureRate,
+    Job,
+    Maintenance,
+    Recovery,
+    Scenario,
+    Tier,
+    Unit,
+)
 from outlast.planner.spread import constant, exponential
 
 MIN_S, HOUR_S, DAY_S = 60.0, 3600.0, 86_400.0
@@ -42,7 +56,7 @@ class Estimated(Protocol):
 Estimate = Callable[[Scenario, int, int], Estimated]  # scenario, seed, replicas
 
 
-# --- Llama 3 -----------------------------------------------------------------------------------------------
+# --- Llama 3 --------------------------------------------------------------------------------------
 
 LLAMA = Job(gpus=16_384, duration_s=54 * DAY_S, nodes_per_rack=2, step_s=6.2)
 UNEXPECTED_COUNT, PLANNED_COUNT = 419, 47
@@ -55,35 +69,62 @@ RECOVERY_MAX_S = 2 * HOUR_S
 
 
 def llama(recovery_s: float, stall_s: float, interval_s: float) -> Scenario:
-    """Every interruption loses the work since the last save and takes `recovery_s` on average; nodes are replaced at once."""
-    strikes = FailureRate(FailureClass.UNKNOWN, Unit.GPU, Extent.PROCESS, LLAMA.duration_s * LLAMA.gpus / UNEXPECTED_COUNT, count=UNEXPECTED_COUNT)
+    """Every interruption loses the work since the last save and takes `recovery_s` on average;
+    nodes are replaced at once.
+    """
+    strikes = FailureRate(
+        FailureClass.UNKNOWN,
+        Unit.GPU,
+        Extent.PROCESS,
+        LLAMA.duration_s * LLAMA.gpus / UNEXPECTED_COUNT,
+        count=UNEXPECTED_COUNT,
+    )
     storage = Tier("storage", interval_s, stall_s, 0.0, Extent.RUN, constant(0.0))
     recovery = Recovery(detect=constant(0.0), regroup=exponential(recovery_s))
-    stops = Maintenance(every_s=LLAMA.duration_s / PLANNED_COUNT, lasts_s=recovery_s) if recovery_s else Maintenance()
+    stops = (
+        Maintenance(every_s=LLAMA.duration_s / PLANNED_COUNT, lasts_s=recovery_s)
+        if recovery_s
+        else Maintenance()
+    )
     return Scenario("Llama 3 405B", LLAMA, (strikes,), (storage,), recovery, maintenance=stops)
 
 
 def llama_rows(estimate: Estimate) -> Iterator[Row]:
     for stall_s, interval_s, why in SAVES:
 
-        def at(recovery_s: float, stall_s: float = stall_s, interval_s: float = interval_s) -> Estimated:
+        def at(
+            recovery_s: float, stall_s: float = stall_s, interval_s: float = interval_s
+        ) -> Estimated:
             return estimate(llama(recovery_s, stall_s, interval_s), SEED, LLAMA_REPLICAS)
 
         recovery_s = recovery_that_leaves(0.9, at)
         found = at(recovery_s or 0.0)
         if recovery_s is None:
-            computed, where = "none is short enough", "even where recoveries take no time: their saves must have cost less"
+            computed, where = (
+                "none is short enough",
+                "even where recoveries take no time: their saves must have cost less",
+            )
         else:
-            computed, where = f"recovery <= {recovery_s / MIN_S:.1f} min", "where the mean recovery takes that long"
+            computed, where = (
+                f"recovery <= {recovery_s / MIN_S:.1f} min",
+                "where the mean recovery takes that long",
+            )
         yield Row(
-            f"Llama 3, saves of {echo(stall_s, Kind.DURATION)} each {echo(interval_s, Kind.DURATION)}", "> 90 %", computed, "-", Verdict.IMPLIED,
-            f"{why}: ETTR {found.ettr_mean:.2%} (error of the simulation {found.ettr_mean_se:.2%}; nine of ten such runs from {found.ettr_low:.1%} to "
-            f"{found.ettr_high:.1%}) {where}.",
-        )  # fmt: skip
+            f"Llama 3, saves of {echo(stall_s, Kind.DURATION)} each"
+            f" {echo(interval_s, Kind.DURATION)}",
+            "> 90 %",
+            computed,
+            "-",
+            Verdict.IMPLIED,
+            f"{why}: ETTR {found.ettr_mean:.2%} (error of the simulation {found.ettr_mean_se:.2%};"
+            f" nine of ten such runs from {found.ettr_low:.1%} to {found.ettr_high:.1%}) {where}.",
+        )
 
 
 def recovery_that_leaves(ettr: float, at: Callable[[float], Estimated]) -> float | None:
-    """The mean recovery time at which the mean ETTR is so much; None if it is not reached even with 0. To a second."""
+    """The mean recovery time at which the mean ETTR is so much; None if it is not reached even with
+    0. To a second.
+    """
     low_s, high_s = 0.0, RECOVERY_MAX_S
     if at(low_s).ettr_mean < ettr:
         return None
@@ -93,17 +134,25 @@ def recovery_that_leaves(ettr: float, at: Callable[[float], Estimated]) -> float
     return low_s
 
 
-# --- FT-HSDP -----------------------------------------------------------------------------------------------
+# --- FT-HSDP --------------------------------------------------------------------------------------
 
 HSDP_MTTF_S = 18 * MIN_S
 
 
 def hsdp(stall_s: float) -> Scenario:
-    """Replicas that are alive: nothing is repeated but the step; the stall is all that an interruption takes, and one that is struck begins anew."""
+    """Replicas that are alive: nothing is repeated but the step; the stall is all that an
+    interruption takes, and one that is struck begins anew.
+    """
     job = Job(gpus=100_000, duration_s=30 * DAY_S)
     strikes = FailureRate(FailureClass.UNKNOWN, Unit.RUN, Extent.PROCESS, HSDP_MTTF_S)
     alive = Tier("replicas", job.step_s, 0.0, 0.0, Extent.RUN, constant(0.0))
-    return Scenario("FT-HSDP", job, (strikes,), (alive,), Recovery(detect=constant(0.0), regroup=constant(stall_s)))
+    return Scenario(
+        "FT-HSDP",
+        job,
+        (strikes,),
+        (alive,),
+        Recovery(detect=constant(0.0), regroup=constant(stall_s)),
+    )
 
 
 def hsdp_rows(estimate: Estimate) -> Iterator[Row]:
@@ -112,31 +161,49 @@ def hsdp_rows(estimate: Estimate) -> Iterator[Row]:
         plain, exact = 1 - load, math.exp(-load)
         what = f"FT-HSDP, stalls of {stall_s / MIN_S:.0f} min"
         yield Row(
-            f"{what}, by hand", f"{published:.0%}", f"{plain:.1%}", _points(plain - published), Verdict.STATED,
-            f"(18 - {stall_s / MIN_S:.0f}) / 18: each failure costs its whole stall, also one that strikes during another's.",
-        )  # fmt: skip
+            f"{what}, by hand",
+            f"{published:.0%}",
+            f"{plain:.1%}",
+            _points(plain - published),
+            Verdict.STATED,
+            f"(18 - {stall_s / MIN_S:.0f}) / 18: each failure costs its whole stall, also one that"
+            " strikes during another's.",
+        )
         mean, error = one_after_another(stall_s)
         yield Row(
-            f"{what}, simulated, one after another", f"{published:.0%}", f"{mean:.1%}", _points(mean - published),
+            f"{what}, simulated, one after another",
+            f"{published:.0%}",
+            f"{mean:.1%}",
+            _points(mean - published),
             Verdict.WRONG if abs(mean - plain) > ERRORS * error + 1e-3 else Verdict.STATED,
-            "The reading of the inputs that the figure by hand has: failures at any time, each 18 min on average, and a stall that another failure strikes is "
-            f"first finished. Equal to that figure within {ERRORS} standard errors of the simulation ({error:.2%}) and 0.1 %, whatever the times of failures.",
-        )  # fmt: skip
+            "The reading of the inputs that the figure by hand has: failures at any time, each 18"
+            " min on average, and a stall that another failure strikes is first finished. Equal to"
+            f" that figure within {ERRORS} standard errors of the simulation ({error:.2%}) and 0.1"
+            " %, whatever the times of failures.",
+        )
         found = estimate(hsdp(stall_s), SEED, HSDP_REPLICAS)
         missed = abs(found.ettr_mean - exact) > ERRORS * found.ettr_mean_se + 1e-3
         yield Row(
-            f"{what}, simulated, begun anew", f"{published:.0%}", f"{found.ettr_mean:.1%}", _points(found.ettr_mean - published),
+            f"{what}, simulated, begun anew",
+            f"{published:.0%}",
+            f"{found.ettr_mean:.1%}",
+            _points(found.ettr_mean - published),
             Verdict.WRONG if missed else Verdict.STATED,
-            "The same failures as outlast's engine answers them: one that strikes during a stall begins it anew, and the rest of the first one's is not stood "
-            f"through. Exact, but for the step that is repeated: e^(-{stall_s / MIN_S:.0f}/18) = {exact:.1%}. The {100 * (exact - plain):.1f} points to the "
-            f"figure by hand are these overlaps: {1 - exact:.0%} of all failures strike during a stall. What the published figures count besides (repeated "
-            "work, catching up) is not among the inputs. Their other input, 2.3 interruptions per 1,000 servers and day, does not agree with 18 min at 100,000 "
-            "GPUs: by 1/N it gives 50 min.",
-        )  # fmt: skip
+            "The same failures as outlast's engine answers them: one that strikes during a stall"
+            " begins it anew, and the rest of the first one's is not stood through. Exact, but for"
+            f" the step that is repeated: e^(-{stall_s / MIN_S:.0f}/18) = {exact:.1%}. The"
+            f" {100 * (exact - plain):.1f} points to the figure by hand are these overlaps:"
+            f" {1 - exact:.0%} of all failures strike during a stall. What the published figures"
+            " count besides (repeated work, catching up) is not among the inputs. Their other"
+            " input, 2.3 interruptions per 1,000 servers and day, does not agree with 18 min at"
+            " 100,000 GPUs: by 1/N it gives 50 min.",
+        )
 
 
 def one_after_another(stall_s: float) -> tuple[float, float]:
-    """Mean ETTR and its standard error where each failure's stall takes its whole time: a queue whose only server is the run, standing still."""
+    """Mean ETTR and its standard error where each failure's stall takes its whole time: a queue
+    whose only server is the run, standing still.
+    """
     scenario = hsdp(stall_s)
     over_s = scenario.job.duration_s
     free_s, stood_s = np.zeros((2, HSDP_REPLICAS))
@@ -152,7 +219,7 @@ def _points(difference: float) -> str:
     return f"{100 * difference:+.1f} points"
 
 
-# --- ByteRobust --------------------------------------------------------------------------------------------
+# --- ByteRobust -----------------------------------------------------------------------------------
 
 GPU_MTTF_H = {"Llama 3": 50_677, "RSC-1": 29_538, "RSC-2": 82_051, "Aegis, H100": 4_800}
 
@@ -161,9 +228,14 @@ def byterobust_rows() -> Iterator[Row]:
     for source, hours in GPU_MTTF_H.items():
         run_mttf_s = mttf_s(9600, hours * HOUR_S)
         yield Row(
-            f"ByteRobust, 9,600 GPUs that fail as {source}'s", "97 %", f"{0.03 * run_mttf_s / MIN_S:.1f} min each", "-", Verdict.IMPLIED,
-            f"{hours:,} h for one GPU, an interruption each {run_mttf_s / HOUR_S:.2f} h: 3 % of it is what one may cost in all, repeated work included.",
-        )  # fmt: skip
+            f"ByteRobust, 9,600 GPUs that fail as {source}'s",
+            "97 %",
+            f"{0.03 * run_mttf_s / MIN_S:.1f} min each",
+            "-",
+            Verdict.IMPLIED,
+            f"{hours:,} h for one GPU, an interruption each {run_mttf_s / HOUR_S:.2f} h: 3 % of it"
+            " is what one may cost in all, repeated work included.",
+        )
 
 
 def simulated(estimate: Estimate) -> list[Row]:

@@ -1,9 +1,10 @@
 """Who is killed when: a Poisson process drawn ahead from a seed, and the hand that strikes.
 
 Units      seconds since the run's first step.
-Method     Gaps are exponential, ranks uniform; both are inverse transforms of uniforms, one stream each. A strike finds the rank's process by the beacons in
-           shared memory, the successor in boot included. Where a rank has no living process at that moment, the next rank in order that has one is struck:
-           the failures of a run do not wait for its recovery.
+Method     Gaps are exponential, ranks uniform; both are inverse transforms of uniforms, one stream
+           each. A strike finds the rank's process by the beacons in shared memory, the successor in
+           boot included. Where a rank has no living process at that moment, the next rank in order
+           that has one is struck: the failures of a run do not wait for its recovery.
 """
 
 from __future__ import annotations
@@ -41,8 +42,13 @@ class Struck:
 
 
 def draw(*, seed: int, mttf_s: float, duration_s: float, world_size: int) -> list[Strike]:
-    """All strikes of a run, in order. `mttf_s` is of the whole run; a longer run begins like a shorter one."""
-    gaps, ranks = (Generator(PCG64(SeedSequence(seed, spawn_key=(purpose,)))) for purpose in (_GAPS, _RANKS))
+    """All strikes of a run, in order.
+
+    `mttf_s` is of the whole run; a longer run begins like a shorter one.
+    """
+    gaps, ranks = (
+        Generator(PCG64(SeedSequence(seed, spawn_key=(purpose,)))) for purpose in (_GAPS, _RANKS)
+    )
     strikes: list[Strike] = []
     at_s = 0.0
     while True:
@@ -59,19 +65,27 @@ def holders(vault: Path) -> dict[int, tuple[int, str]]:
         with contextlib.suppress(OSError):
             beacon = unpack(memoryview(path.read_bytes()))
             if beacon is not None and beacon.rank >= 0 and is_alive(beacon.pid):
-                found[beacon.rank] = max((beacon.worker, beacon.pid, beacon.phase.value), found.get(beacon.rank, (-1, 0, "")))
+                found[beacon.rank] = max(
+                    (beacon.worker, beacon.pid, beacon.phase.value),
+                    found.get(beacon.rank, (-1, 0, "")),
+                )
     return {rank: (pid, phase) for rank, (_, pid, phase) in found.items()}
 
 
 def is_alive(pid: int) -> bool:
     """Zombies are not."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
+        return (
+            Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+            not in "ZX"
+        )
     except (OSError, IndexError):
         return False
 
 
-def carry_out(strikes: Sequence[Strike], vault: Path, *, began_s: float, world_size: int) -> list[Struck]:
+def carry_out(
+    strikes: Sequence[Strike], vault: Path, *, began_s: float, world_size: int
+) -> list[Struck]:
     """Strike at the drawn times, on the monotonic clock from `began_s`."""
     done = []
     for strike in strikes:

@@ -20,7 +20,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from outlast.errors import CapacityError, CorruptError, OutlastError, RunFailed, StateError, TransactionError, UsageError
+    from outlast.errors import (
+        CapacityError,
+        CorruptError,
+        OutlastError,
+        RunFailed,
+        StateError,
+        TransactionError,
+        UsageError,
+    )
     from outlast.runtime.worker.digest import digest
     from outlast.runtime.worker.run import Run, join, main
     from outlast.runtime.worker.sampler import StepSampler
@@ -35,13 +43,37 @@ _HOMES = {
     "State": "outlast.runtime.worker.state",
     "StepSampler": "outlast.runtime.worker.sampler",
     "digest": "outlast.runtime.worker.digest",
-    **dict.fromkeys(("OutlastError", "UsageError", "TransactionError", "StateError", "CapacityError", "CorruptError", "RunFailed"), "outlast.errors"),
+    **dict.fromkeys(
+        (
+            "OutlastError",
+            "UsageError",
+            "TransactionError",
+            "StateError",
+            "CapacityError",
+            "CorruptError",
+            "RunFailed",
+        ),
+        "outlast.errors",
+    ),
 }
 
 __all__ = [
-    "CapacityError", "CorruptError", "OutlastError", "Run", "RunFailed", "State", "StateError", "Step", "StepSampler", "TransactionError",
-    "UsageError", "__version__", "digest", "join", "main",
-]  # fmt: skip
+    "CapacityError",
+    "CorruptError",
+    "OutlastError",
+    "Run",
+    "RunFailed",
+    "State",
+    "StateError",
+    "Step",
+    "StepSampler",
+    "TransactionError",
+    "UsageError",
+    "__version__",
+    "digest",
+    "join",
+    "main",
+]
 
 
 def __getattr__(name: str) -> Any:

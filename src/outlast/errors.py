@@ -10,7 +10,8 @@
     ├── RunFolderError          2: the run folder is in use, missing, or of another version
     └── RunFailed               1: the run ended with a verdict
 
-    StepInterrupted             BaseException: unwinds a step that has to be repeated; never shown to a user
+    StepInterrupted             BaseException: unwinds a step that has to be repeated; never shown
+                                to a user
     Reenter                     BaseException: unwinds the function given to outlast.main
 
 Errors are about input and the world. A bug in outlast is an AssertionError.

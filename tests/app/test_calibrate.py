@@ -18,7 +18,21 @@ from tests.app.command import outlast, same_as_golden
 from tests.ledger import a_run
 
 TABLE = "node,time,class,start,end,installed\nn1,50,gpu,0,100,0\nn2,,,0,100,0\n"
-KEYS = {"sources", "failures", "exposure_s", "rates", "bounds", "shapes", "clumps", "scale", "phases", "booked", "cannot_tell", "assumptions", "out"}
+KEYS = {
+    "sources",
+    "failures",
+    "exposure_s",
+    "rates",
+    "bounds",
+    "shapes",
+    "clumps",
+    "scale",
+    "phases",
+    "booked",
+    "cannot_tell",
+    "assumptions",
+    "out",
+}
 
 
 def quiet_run(root: Path) -> Path:
@@ -44,7 +58,9 @@ Facts = Callable[..., dict]
 
 @pytest.fixture
 def here(capsys: pytest.CaptureFixture[str]) -> Run:
-    """`outlast calibrate` in this process, which takes a hundredth of a new one's time; what matters of a new one is tried in one."""
+    """`outlast calibrate` in this process, which takes a hundredth of a new one's time; what
+    matters of a new one is tried in one.
+    """
 
     def run(*arguments: str | Path) -> Done:
         capsys.readouterr()
@@ -65,7 +81,7 @@ def calibrated(here: Run) -> Facts:
     return run
 
 
-# --- ledgers -----------------------------------------------------------------------------------------------
+# --- ledgers --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("columns", [120, 80])
@@ -76,7 +92,9 @@ def test_the_page_of_a_run(tmp_path: Path, columns: int) -> None:
     same_as_golden(f"calibrate-{columns}.txt", done.stdout)
 
 
-def test_the_json_has_rates_phases_and_what_cannot_be_told(tmp_path: Path, calibrated: Facts) -> None:
+def test_the_json_has_rates_phases_and_what_cannot_be_told(
+    tmp_path: Path, calibrated: Facts
+) -> None:
     facts = calibrated(a_run.ended_run(tmp_path))
     assert set(facts) == KEYS
     assert facts["failures"] == 3
@@ -91,23 +109,37 @@ def test_the_json_has_rates_phases_and_what_cannot_be_told(tmp_path: Path, calib
     assert any("one world size only" in text for text in facts["cannot_tell"])
 
 
-def test_a_run_that_never_failed_has_a_bound_and_is_no_error(tmp_path: Path, here: Run, calibrated: Facts) -> None:
+def test_a_run_that_never_failed_has_a_bound_and_is_no_error(
+    tmp_path: Path, here: Run, calibrated: Facts
+) -> None:
     path = quiet_run(tmp_path)
     page = here(path)
     assert page.returncode == 0
-    assert "Nothing has failed yet. That is no rate of zero, but an upper bound (95 %)" in page.stdout
+    assert (
+        "Nothing has failed yet. That is no rate of zero, but an upper bound (95 %)" in page.stdout
+    )
     facts = calibrated(path)
     assert facts["rates"] == []
-    assert {one["what"]: (one["count"], one["rate_per_s"]) for one in facts["bounds"]} == {"anything fails": (0, None), "a node is lost": (0, None)}
-    assert facts["bounds"][0]["high_per_s"] * facts["bounds"][0]["exposure_s"] == pytest.approx(1.9207, rel=1e-4)
+    assert {one["what"]: (one["count"], one["rate_per_s"]) for one in facts["bounds"]} == {
+        "anything fails": (0, None),
+        "a node is lost": (0, None),
+    }
+    assert facts["bounds"][0]["high_per_s"] * facts["bounds"][0]["exposure_s"] == pytest.approx(
+        1.9207, rel=1e-4
+    )
 
 
-def test_a_ledger_without_a_step_is_an_error_that_says_what_to_do(tmp_path: Path, here: Run) -> None:
+def test_a_ledger_without_a_step_is_an_error_that_says_what_to_do(
+    tmp_path: Path, here: Run
+) -> None:
     folder, ledger = a_run.live_run(tmp_path)
     with contextlib.closing(folder), contextlib.closing(ledger):
         done = here(folder.path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "has no committed step: there was no training in which a failure could be seen" in done.stderr
+    assert (
+        "has no committed step: there was no training in which a failure could be seen"
+        in done.stderr
+    )
     assert "hint: calibrate from a run that has trained" in done.stderr
 
 
@@ -135,7 +167,9 @@ def test_without_a_name_it_is_the_newest_run(tmp_path: Path) -> None:
     assert done.stdout.startswith("toy: 3 failures in ")
 
 
-def test_a_cluster_file_is_written_once_and_can_be_read(tmp_path: Path, here: Run, calibrated: Facts) -> None:
+def test_a_cluster_file_is_written_once_and_can_be_read(
+    tmp_path: Path, here: Run, calibrated: Facts
+) -> None:
     run, out = a_run.ended_run(tmp_path), tmp_path / "cluster.toml"
     assert calibrated(run, "--out", out)["out"] == str(out)
     text = out.read_text()
@@ -169,29 +203,51 @@ def test_text_from_the_run_is_never_obeyed(tmp_path: Path) -> None:
     assert done.stdout.startswith("a\\x1b[31m[red]b: 3 failures")
 
 
-# --- tables ------------------------------------------------------------------------------------------------
+# --- tables ---------------------------------------------------------------------------------------
 
 
 def test_a_table_of_failures_is_calibrated(tmp_path: Path, calibrated: Facts) -> None:
     (tmp_path / "f.csv").write_text(TABLE)
     facts = calibrated("--csv", tmp_path / "f.csv")
     [rate] = facts["rates"]
-    assert (rate["class"], rate["unit"], rate["extent"], rate["count"], rate["exposure_s"]) == ("gpu", "node", "node", 1, 200.0)
+    assert (rate["class"], rate["unit"], rate["extent"], rate["count"], rate["exposure_s"]) == (
+        "gpu",
+        "node",
+        "node",
+        1,
+        200.0,
+    )
     assert facts["shapes"]["gpu"]["varies"] is False
     assert any("a table of failures does not say" in text for text in facts["cannot_tell"])
 
 
-def test_a_table_without_a_failure_has_bounds_too(tmp_path: Path, here: Run, calibrated: Facts) -> None:
+def test_a_table_without_a_failure_has_bounds_too(
+    tmp_path: Path, here: Run, calibrated: Facts
+) -> None:
     (tmp_path / "f.csv").write_text("node,time,class,start,end\nn1,,,0,100\nn2,,,0,100\n")
-    assert "anything fails: never seen in 3 m 20 s of nodes; at most once in 1 m 44 s of a node" in here("--csv", tmp_path / "f.csv").stdout
+    assert (
+        "anything fails: never seen in 3 m 20 s of nodes; at most once in 1 m 44 s of a node"
+        in here("--csv", tmp_path / "f.csv").stdout
+    )
     facts = calibrated("--csv", tmp_path / "f.csv", "--out", tmp_path / "c.toml")
     assert [one["what"] for one in facts["bounds"]] == ["anything fails", "a node is lost"]
     cluster = cluster_file.parse((tmp_path / "c.toml").read_text(), source="c.toml")
-    assert (cluster.value("failure.unknown.count"), cluster.value("failure.unknown.unit")) == (0.0, "node")
+    assert (cluster.value("failure.unknown.count"), cluster.value("failure.unknown.unit")) == (
+        0.0,
+        "node",
+    )
 
 
-@pytest.mark.parametrize(("out", "error"), [("no-folder/c.toml", "no-folder is no folder"), ("/proc/c.toml", "/proc/c.toml cannot be written")])
-def test_a_place_that_cannot_be_written_to_is_an_error(tmp_path: Path, here: Run, monkeypatch: pytest.MonkeyPatch, out: str, error: str) -> None:
+@pytest.mark.parametrize(
+    ("out", "error"),
+    [
+        ("no-folder/c.toml", "no-folder is no folder"),
+        ("/proc/c.toml", "/proc/c.toml cannot be written"),
+    ],
+)
+def test_a_place_that_cannot_be_written_to_is_an_error(
+    tmp_path: Path, here: Run, monkeypatch: pytest.MonkeyPatch, out: str, error: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "f.csv").write_text(TABLE)
     done = here("--csv", "f.csv", "--out", out)
@@ -212,8 +268,16 @@ def test_a_fleet_is_said_on_the_command_line(tmp_path: Path, calibrated: Facts) 
         (TABLE + "n3,x,gpu,0,100,0\n", (), "f.csv, line 4: time is 'x', which is no time"),
         ("", (), "f.csv is empty"),
         (TABLE, ("--units", "3"), "--from, --to missing"),
-        (TABLE, ("--units", "3", "--from", "0", "--to", "2025-01-01"), "--from and --to are not alike"),
-        (TABLE, ("--units", "3", "--from", "0", "--to", "100"), "line 2: the table says who was watched when"),
+        (
+            TABLE,
+            ("--units", "3", "--from", "0", "--to", "2025-01-01"),
+            "--from and --to are not alike",
+        ),
+        (
+            TABLE,
+            ("--units", "3", "--from", "0", "--to", "100"),
+            "line 2: the table says who was watched when",
+        ),
         (TABLE, ("--class", "gpu"), "--class gpu: 'gpu' is no class"),
         (TABLE, ("--class", "a=gpu", "--class", "a=hbm"), "--class says a twice"),
         (TABLE, ("--class", "DBE=hbn"), "--class DBE=hbn: 'hbn' is no class"),
@@ -222,7 +286,12 @@ def test_a_fleet_is_said_on_the_command_line(tmp_path: Path, calibrated: Facts) 
     ],
 )
 def test_a_wrong_table_or_option_is_an_error_with_exit_code_2(
-    tmp_path: Path, text: str, arguments: tuple[str, ...], error: str, here: Run, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    text: str,
+    arguments: tuple[str, ...],
+    error: str,
+    here: Run,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "f.csv").write_text(text)
     monkeypatch.chdir(tmp_path)
@@ -238,7 +307,14 @@ def test_a_wrong_table_or_option_is_an_error_with_exit_code_2(
     [("none.csv", None, "none.csv cannot be read: No such file"), ("b.csv", b"node,time,class\n\xff\n", "b.csv, line 2 is not text in UTF-8"),
      ("long.csv", b"a" * 70_000, "long.csv, line 1 is longer than")],
 )  # fmt: skip
-def test_a_file_that_is_no_table_is_an_error(tmp_path: Path, name: str, content: bytes | None, error: str, here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_no_table_is_an_error(
+    tmp_path: Path,
+    name: str,
+    content: bytes | None,
+    error: str,
+    here: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
     monkeypatch.chdir(tmp_path)
@@ -247,7 +323,9 @@ def test_a_file_that_is_no_table_is_an_error(tmp_path: Path, name: str, content:
     assert error in done.stderr
 
 
-def test_options_of_tables_are_refused_for_ledgers(tmp_path: Path, here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_of_tables_are_refused_for_ledgers(
+    tmp_path: Path, here: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     done = here("--units", "3")
     assert done.returncode == 2
@@ -265,4 +343,7 @@ def test_the_help_names_every_option() -> None:
     """`outlast --help` lists it; its own help names every option."""
     assert "calibrate" in outlast("--help").stdout
     page = outlast("calibrate", "--help").stdout
-    assert all(option in page for option in ("--csv", "--units", "--from", "--to", "--class", "--out", "--json"))
+    assert all(
+        option in page
+        for option in ("--csv", "--units", "--from", "--to", "--class", "--out", "--json")
+    )

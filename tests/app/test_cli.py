@@ -16,11 +16,13 @@ from tests.ledger import a_run
 
 def test_help_names_every_command_and_loads_neither_torch_nor_rich() -> None:
     program = (
-        "import sys; from outlast.app.cli import main\n"
-        "try: main(['--help'])\nexcept SystemExit as end: assert end.code == 0\n"
-        "sys.exit(', '.join(name for name in ('torch', 'rich', 'numpy', 'sqlite3') if name in sys.modules) or 0)"
+        "import sys; from outlast.app.cli import main\ntry: main(['--help'])\nexcept SystemExit as"
+        " end: assert end.code == 0\nsys.exit(', '.join(name for name in ('torch', 'rich', 'numpy',"
+        " 'sqlite3') if name in sys.modules) or 0)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     assert all(name in done.stdout for name in cli.COMMANDS)
 
@@ -34,14 +36,32 @@ def test_version_is_the_packages() -> None:
     [
         (["reprot"], "there is no command 'reprot'", "did you mean `outlast report`?"),
         (["frobnicate"], "there is no command 'frobnicate'", "`outlast --help` lists the commands"),
-        (["report", "--jsn"], "unrecognized arguments: --jsn", "`outlast --help` lists what there is"),
+        (
+            ["report", "--jsn"],
+            "unrecognized arguments: --jsn",
+            "`outlast --help` lists what there is",
+        ),
         (["status", "a", "b"], "unrecognized arguments: b", "`outlast --help` lists what there is"),
-        (["report", "--js"], "unrecognized arguments: --js", "`outlast --help` lists what there is"),
-        (["report", "no-such-run"], "there is no run no-such-run", "name a run folder, or leave RUN out for the newest one under runs/"),
-        (["report"], "there is no run under runs/", "start one with `outlast run script.py`, or name its folder"),
+        (
+            ["report", "--js"],
+            "unrecognized arguments: --js",
+            "`outlast --help` lists what there is",
+        ),
+        (
+            ["report", "no-such-run"],
+            "there is no run no-such-run",
+            "name a run folder, or leave RUN out for the newest one under runs/",
+        ),
+        (
+            ["report"],
+            "there is no run under runs/",
+            "start one with `outlast run script.py`, or name its folder",
+        ),
     ],
 )
-def test_a_wrong_command_line_is_an_error_with_a_hint_and_exit_code_2(tmp_path: Path, arguments: list[str], error: str, hint: str) -> None:
+def test_a_wrong_command_line_is_an_error_with_a_hint_and_exit_code_2(
+    tmp_path: Path, arguments: list[str], error: str, hint: str
+) -> None:
     done = outlast(*arguments, cwd=tmp_path)
     assert done.stderr == f"error: {error}\n\nhint: {hint}\n"
     assert (done.returncode, done.stdout) == (2, "")
@@ -56,7 +76,12 @@ def test_a_bare_outlast_shows_its_help_and_is_a_usage_error() -> None:
 def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
     """As in `outlast report | head -0`. Method: the other end of the pipe is closed before a word is written."""
     path = a_run.ended_run(tmp_path)
-    command = subprocess.Popen([sys.executable, "-m", "outlast.app.cli", "report", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = subprocess.Popen(
+        [sys.executable, "-m", "outlast.app.cli", "report", str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert command.stdout is not None
     assert command.stderr is not None
     command.stdout.close()

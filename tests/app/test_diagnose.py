@@ -1,4 +1,6 @@
-"""`outlast diagnose`: the contract of its JSON, its screen, its page, its exit codes, and what it stands of bad input."""
+"""`outlast diagnose`: the contract of its JSON, its screen, its page, its exit codes, and what it
+stands of bad input.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,25 @@ from tests.app.command import outlast, same_as_golden
 from tests.evidence import made
 from tests.ledger import a_run
 
-KEYS = ["class", "mechanism", "confidence", "ranks", "suspects", "nodes", "devices", "evidence", "refuted_by", "next_test", "action", "reason", "others"]
-XID = "[Fri Oct 14 14:56:49 2022] NVRM: Xid (PCI:0000:3b:00): 48, pid=3234, name=python, An uncorrectable double bit error (DBE) on GPU in the framebuffer\n"
+KEYS = [
+    "class",
+    "mechanism",
+    "confidence",
+    "ranks",
+    "suspects",
+    "nodes",
+    "devices",
+    "evidence",
+    "refuted_by",
+    "next_test",
+    "action",
+    "reason",
+    "others",
+]
+XID = (
+    "[Fri Oct 14 14:56:49 2022] NVRM: Xid (PCI:0000:3b:00): 48, pid=3234, name=python, An"
+    " uncorrectable double bit error (DBE) on GPU in the framebuffer\n"
+)
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
 SECRET = "hf_abcdefghijABCDEFGHIJ0123456789"
 
@@ -62,7 +81,7 @@ def node(tmp_path: Path) -> Path:
     return folder
 
 
-# --- the contract ----------------------------------------------------------------------------------------
+# --- the contract ---------------------------------------------------------------------------------
 
 
 def test_the_json_has_exactly_the_keys_of_the_contract_and_their_types(node: Path) -> None:
@@ -72,13 +91,24 @@ def test_the_json_has_exactly_the_keys_of_the_contract_and_their_types(node: Pat
     assert facts["mechanism"] is None or facts["mechanism"] in {one.value for one in Mechanism}
     assert 0.5 < facts["confidence"] <= 1.0  # type: ignore[operator]
     first = facts["evidence"][0]  # type: ignore[index]
-    assert (list(first), first["file"], first["line"], first["role"]) == (["file", "line", "text", "role"], "dmesg.txt", 2, "root")
+    assert (list(first), first["file"], first["line"], first["role"]) == (
+        ["file", "line", "text", "role"],
+        "dmesg.txt",
+        2,
+        "root",
+    )
     assert "Xid (PCI:0000:3b:00): 48" in first["text"]
 
 
-def test_a_hang_that_dumps_explain_and_nothing_else_is_unknown_exit_3_with_its_rank(tmp_path: Path) -> None:
+def test_a_hang_that_dumps_explain_and_nothing_else_is_unknown_exit_3_with_its_rank(
+    tmp_path: Path,
+) -> None:
     facts = verdict(made.hung_job(tmp_path / "dumps"), code=3)
-    assert (facts["class"], facts["mechanism"], [one["rank"] for one in facts["ranks"]]) == ("unknown", "hang", [2])  # type: ignore[attr-defined]
+    assert (facts["class"], facts["mechanism"], [one["rank"] for one in facts["ranks"]]) == (
+        "unknown",
+        "hang",
+        [2],
+    )  # type: ignore[attr-defined]
     assert 0 <= facts["confidence"] <= 0.5  # type: ignore[operator]
 
 
@@ -91,30 +121,63 @@ def test_a_missing_dump_makes_a_suspect_and_nobody_guilty(tmp_path: Path) -> Non
 def test_text_json_and_page_end_with_the_same_exit_code(node: Path, tmp_path: Path) -> None:
     dumps = made.hung_job(tmp_path / "dumps")
     for place, code in ((node, 0), (dumps, 3)):
-        assert [diagnose(place, *more).returncode for more in ([], ["--json"], ["--explain"], ["--html", tmp_path / f"{code}.html"])] == [code] * 4
+        assert [
+            diagnose(place, *more).returncode
+            for more in ([], ["--json"], ["--explain"], ["--html", tmp_path / f"{code}.html"])
+        ] == [code] * 4
 
 
-# --- for people ------------------------------------------------------------------------------------------
+# --- for people -----------------------------------------------------------------------------------
 
 
 MADE = Diagnosis(
     Verdict(
-        FailureClass.HBM, Mechanism.EXCEPTION, 0.93, "Memory of a GPU failed 41 s before the first time-out.", "drain gpu-12 and reset the GPU",
-        ranks=(Blamed(3, 0.93),), suspects=(Suspect(7, "no dump, and 2 ranks wait for it"),), nodes=("gpu-12",), devices=("0000:3b:00.0",),
+        FailureClass.HBM,
+        Mechanism.EXCEPTION,
+        0.93,
+        "Memory of a GPU failed 41 s before the first time-out.",
+        "drain gpu-12 and reset the GPU",
+        ranks=(Blamed(3, 0.93),),
+        suspects=(Suspect(7, "no dump, and 2 ranks wait for it"),),
+        nodes=("gpu-12",),
+        devices=("0000:3b:00.0",),
         evidence=(
-            Evidence("node3/kern.log", 812, "NVRM: Xid (PCI:0000:3b:00): 48, " + "x" * 200, Role.ROOT),
-            Evidence("rank0.log", 14_022, "[bold]Watchdog[/bold] caught\tcollective\x1b[31m timeout", Role.MESSENGER),
+            Evidence(
+                "node3/kern.log", 812, "NVRM: Xid (PCI:0000:3b:00): 48, " + "x" * 200, Role.ROOT
+            ),
+            Evidence(
+                "rank0.log",
+                14_022,
+                "[bold]Watchdog[/bold] caught\tcollective\x1b[31m timeout",
+                Role.MESSENGER,
+            ),
             Evidence("dumps/rank_1", None, "waits for rank 3", Role.EFFECT),
         ),
-        refuted_by="no uncorrectable error in nvidia-smi -q -d ECC", next_test="dcgmi diag -r 2", others=((FailureClass.GPU, 0.04),),
+        refuted_by="no uncorrectable error in nvidia-smi -q -d ECC",
+        next_test="dcgmi diag -r 2",
+        others=((FailureClass.GPU, 0.04),),
     ),
-    Blame(edges=((1, 3, "all_reduce 7 of group 0"), (2, 3, "all_reduce 7 of group 0"), (0, 7, "all_gather 9 of group 1"))),
-    ("this may be evidence of more than one job: world size 8 in a, 16 in b", "not read, a FIFO: rank0.pipe"), 4, 70, 1_234_567_890,
-)  # fmt: skip
+    Blame(
+        edges=(
+            (1, 3, "all_reduce 7 of group 0"),
+            (2, 3, "all_reduce 7 of group 0"),
+            (0, 7, "all_gather 9 of group 1"),
+        )
+    ),
+    (
+        "this may be evidence of more than one job: world size 8 in a, 16 in b",
+        "not read, a FIFO: rank0.pipe",
+    ),
+    4,
+    70,
+    1_234_567_890,
+)
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_the_screen_is_as_kept(columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_screen_is_as_kept(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Text that looks like rich's markup, escapes, and what is too long included."""
     monkeypatch.setenv("COLUMNS", str(columns))
     show(facts_of(MADE, cleaned(MADE.verdict.public())), explain=True)
@@ -122,8 +185,14 @@ def test_the_screen_is_as_kept(columns: int, monkeypatch: pytest.MonkeyPatch, ca
 
 
 def test_the_screen_is_one_screen_and_has_every_part(node: Path) -> None:
-    """Forty kinds of lines, long ones, and notes: at most as many lines as fit; the rest is counted."""
-    lines = [f"[Fri Oct 14 14:57:{at:02d} 2022] NVRM: Xid (PCI:0000:3b:{at:02x}): 79, pid=1, GPU has fallen off the bus. {'x' * 300}\n" for at in range(40)]
+    """Forty kinds of lines, long ones, and notes: at most as many lines as fit; the rest is
+    counted.
+    """
+    lines = [
+        f"[Fri Oct 14 14:57:{at:02d} 2022] NVRM: Xid (PCI:0000:3b:{at:02x}): 79, pid=1, GPU has"
+        f" fallen off the bus. {'x' * 300}\n"
+        for at in range(40)
+    ]
     (node / "more.log").write_text("".join(lines))
     for number in range(30):
         (node / f"blob-{number}").write_bytes(os.urandom(300))
@@ -131,7 +200,15 @@ def test_the_screen_is_one_screen_and_has_every_part(node: Path) -> None:
     screen = done.stdout.splitlines()
     assert len(screen) <= 40
     assert all(len(line) <= 120 for line in screen[3:-1])
-    for part in ("outlast diagnose: ", "Evidence", "Do  ", "How sure", "Next test", "binary: blob-0, blob-1, blob-10 and 27 more", "end of outlast diagnose"):
+    for part in (
+        "outlast diagnose: ",
+        "Evidence",
+        "Do  ",
+        "How sure",
+        "Next test",
+        "binary: blob-0, blob-1, blob-10 and 27 more",
+        "end of outlast diagnose",
+    ):
         assert part in done.stdout
 
 
@@ -142,36 +219,64 @@ def test_ranks_are_said_in_spans() -> None:
 def test_the_graph_puts_each_rank_as_near_to_the_blame_as_it_waits() -> None:
     edges = [(0, 2, "dp #3"), (1, 3, "dp #4"), (3, 2, "tp #3"), (0, 3, "late")]
     assert graph(edges, blamed=[2], suspects=[9], boxes=False) == [
-        "rank 2  (shown guilty)", "|- rank 0 waits: dp #3", "`- rank 3 waits: tp #3", "   `- rank 1 waits: dp #4", "rank 9  (suspect)"
-    ]  # fmt: skip
+        "rank 2  (shown guilty)",
+        "|- rank 0 waits: dp #3",
+        "`- rank 3 waits: tp #3",
+        "   `- rank 1 waits: dp #4",
+        "rank 9  (suspect)",
+    ]
 
 
 def test_a_circle_and_a_crowd_are_drawn_too() -> None:
     circle = graph([(0, 1, "a"), (1, 0, "b")], blamed=[], suspects=[], boxes=False)
-    assert circle == ["in a circle: ranks 0, 1", "  rank 0 waits for rank 1: a", "  rank 1 waits for rank 0: b"]
-    crowd = graph([(rank, 5, "world #7") for rank in range(20_000) if rank != 5], blamed=[5], suspects=[], boxes=True)
+    assert circle == [
+        "in a circle: ranks 0, 1",
+        "  rank 0 waits for rank 1: a",
+        "  rank 1 waits for rank 0: b",
+    ]
+    crowd = graph(
+        [(rank, 5, "world #7") for rank in range(20_000) if rank != 5],
+        blamed=[5],
+        suspects=[],
+        boxes=True,
+    )
     assert crowd == ["rank 5  (shown guilty)", "└─ ranks 0-4, 6-19999 wait: world #7"]
-    chain = graph([(rank + 1, rank, f"stage {rank}") for rank in range(5_000)], blamed=[0], suspects=[], boxes=True)
+    chain = graph(
+        [(rank + 1, rank, f"stage {rank}") for rank in range(5_000)],
+        blamed=[0],
+        suspects=[],
+        boxes=True,
+    )
     assert chain[-1] == "... and 4,601 more lines"
-    assert graph([], blamed=[], suspects=[], boxes=True) == ["nobody waits for anybody, as far as the dumps show"]
+    assert graph([], blamed=[], suspects=[], boxes=True) == [
+        "nobody waits for anybody, as far as the dumps show"
+    ]
 
 
 def test_the_help_loads_nothing_heavy() -> None:
     program = (
-        "import sys; from outlast.app.cli import main\n"
-        "try: main(['diagnose', '--help'])\nexcept SystemExit as end: assert end.code == 0\n"
-        "sys.exit(', '.join(name for name in ('torch', 'rich', 'numpy', 'sqlite3') if name in sys.modules) or 0)"
+        "import sys; from outlast.app.cli import main\ntry: main(['diagnose', '--help'])\nexcept"
+        " SystemExit as end: assert end.code == 0\nsys.exit(', '.join(name for name in ('torch',"
+        " 'rich', 'numpy', 'sqlite3') if name in sys.modules) or 0)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30
+    )
     assert done.returncode == 0, done.stderr
 
 
 def test_a_diagnosis_imports_no_torch(node: Path) -> None:
-    program = f"import sys; from outlast.app.cli import main; main(['diagnose', {str(node)!r}]); sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=50).returncode == 0
+    program = (
+        f"import sys; from outlast.app.cli import main; main(['diagnose', {str(node)!r}]);"
+        " sys.exit('torch' in sys.modules)"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=50).returncode
+        == 0
+    )
 
 
-# --- the page --------------------------------------------------------------------------------------------
+# --- the page -------------------------------------------------------------------------------------
 
 
 class Page(HTMLParser):
@@ -191,14 +296,24 @@ class Page(HTMLParser):
 
 
 def test_the_page_stands_alone_and_marks_in_evidence_are_text(node: Path, tmp_path: Path) -> None:
-    """Method: a log line and a file name that are HTML; the page's tags are then those it always has, and no attribute names another place."""
+    """Method: a log line and a file name that are HTML; the page's tags are then those it always
+    has, and no attribute names another place.
+    """
     evil = "<img src=http://evil.example onerror=alert(1)></pre></td><script>alert(2)</script>"
     (node / "<script>alert(3)<.log").write_text(XID.replace("python", evil) + XID)
     done = diagnose(node, "--html", tmp_path / "page.html")
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "page.html").read_text()
     page = Page(text)
-    assert not {tag for tag, _ in page.tags} & {"script", "img", "link", "iframe", "object", "base", "a"}
+    assert not {tag for tag, _ in page.tags} & {
+        "script",
+        "img",
+        "link",
+        "iframe",
+        "object",
+        "base",
+        "a",
+    }
     assert not any(
         name in ("src", "href", "onerror", "onload") or "http" in (value or "")
         for tag, attributes in page.tags
@@ -228,12 +343,16 @@ def test_the_page_never_overwrites_evidence_but_its_own_like(node: Path) -> None
     assert diagnose(node, "--html", node / "no" / "page.html").returncode == 2
 
 
-# --- secrets, escapes, ourselves -------------------------------------------------------------------------
+# --- secrets, escapes, ourselves ------------------------------------------------------------------
 
 
 def test_no_secret_and_no_escape_reaches_screen_json_or_page(node: Path, tmp_path: Path) -> None:
-    """Method: the line that the verdict rests on carries a token, a terminal escape and a mark that turns text around."""
-    (node / "dmesg.txt").write_text(XID.replace("name=python", f"name=\x1b]0;owned\x07\u202e --hf-token {SECRET}"))
+    """Method: the line that the verdict rests on carries a token, a terminal escape and a mark that
+    turns text around.
+    """
+    (node / "dmesg.txt").write_text(
+        XID.replace("name=python", f"name=\x1b]0;owned\x07\u202e --hf-token {SECRET}")
+    )
     done = [diagnose(node, *more) for more in ([], ["--json"], ["--html", tmp_path / "page.html"])]
     for text in [one.stdout + one.stderr for one in done] + [(tmp_path / "page.html").read_text()]:
         assert SECRET not in text
@@ -244,31 +363,44 @@ def test_no_secret_and_no_escape_reaches_screen_json_or_page(node: Path, tmp_pat
 def test_an_escape_in_a_file_name_is_not_obeyed(tmp_path: Path) -> None:
     (tmp_path / "\x1b[2Jx\x07").write_bytes(os.urandom(400))
     (tmp_path / "\x1b[31mred.log").write_text(XID)
-    for done in (diagnose(tmp_path), diagnose(tmp_path / "\x1b[2Jx\x07"), diagnose(tmp_path / "\x1b[2Jnowhere")):
+    for done in (
+        diagnose(tmp_path),
+        diagnose(tmp_path / "\x1b[2Jx\x07"),
+        diagnose(tmp_path / "\x1b[2Jnowhere"),
+    ):
         assert "\x1b" not in done.stdout + done.stderr
 
 
 def test_our_own_output_is_no_evidence(node: Path, tmp_path: Path) -> None:
-    """Method: a verdict of a real fault, kept in a folder in all forms, within a log too; that folder then shows no fault."""
+    """Method: a verdict of a real fault, kept in a folder in all forms, within a log too; that
+    folder then shows no fault.
+    """
     again = tmp_path / "again"
     again.mkdir()
     screen = diagnose(node, "--html", again / "page.html").stdout
     (again / "verdict.json").write_text(diagnose(node, "--json").stdout)
-    (again / "session.log").write_text("$ outlast diagnose node1\n" + screen + "$ exit\n" + diagnose(node, "--json").stdout)
+    (again / "session.log").write_text(
+        "$ outlast diagnose node1\n" + screen + "$ exit\n" + diagnose(node, "--json").stdout
+    )
     facts = verdict(again, code=3)
     assert (facts["class"], facts["evidence"], facts["others"]) == ("unknown", [], [])
 
 
-# --- bad input -------------------------------------------------------------------------------------------
+# --- bad input ------------------------------------------------------------------------------------
 
 
 def test_an_empty_folder_is_exit_2_with_a_hint(tmp_path: Path) -> None:
     done = diagnose(tmp_path, "--json")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"error: nothing in {tmp_path} can be read as evidence: there are no files\n\nhint: name a folder with logs")
+    assert done.stderr.startswith(
+        f"error: nothing in {tmp_path} can be read as evidence: there are no files\n\nhint: name a"
+        " folder with logs"
+    )
 
 
-@pytest.mark.parametrize("arguments", [[], ["nowhere"], ["--jsn", "."], [".", "--json", "--explain"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["nowhere"], ["--jsn", "."], [".", "--json", "--explain"]]
+)
 def test_a_wrong_command_line_is_exit_2(tmp_path: Path, arguments: list[str]) -> None:
     done = outlast("diagnose", *arguments, cwd=tmp_path)
     assert done.returncode == 2
@@ -288,9 +420,16 @@ class Harm:
 
 @pytest.mark.parametrize("protocol", [0, 1, 2, 4, 5])
 def test_a_hostile_pickle_is_refused_said_and_runs_nothing(tmp_path: Path, protocol: int) -> None:
-    """Among good dumps under a dump's name, in every protocol: the others are read, and its rank is at most a suspect."""
+    """Among good dumps under a dump's name, in every protocol: the others are read, and its rank is
+    at most a suspect.
+    """
     folder = made.hung_job(tmp_path / "dumps")
-    (folder / "nccl_trace_rank_1").write_bytes(pickle.dumps({"version": "2.9", "pg_config": Harm(tmp_path / "ran"), "entries": []}, protocol=protocol))
+    (folder / "nccl_trace_rank_1").write_bytes(
+        pickle.dumps(
+            {"version": "2.9", "pg_config": Harm(tmp_path / "ran"), "entries": []},
+            protocol=protocol,
+        )
+    )
     done = diagnose(folder, "--json")
     assert done.returncode == 3, done.stderr
     assert not (tmp_path / "ran").exists()
@@ -308,8 +447,17 @@ def test_nothing_but_a_hostile_pickle_is_no_crash(tmp_path: Path) -> None:
 
 def test_pickle_bombs_end_in_bounded_time(tmp_path: Path) -> None:
     """A memo index of two thousand million, and lists in lists a hundred thousand deep."""
-    (tmp_path / "dump_0").write_bytes(b"\x80\x02}X\x07\x00\x00\x00versionX\x09\x00\x00\x00pg_config" + b"r\xff\xff\xff\x7f" + b"s.")
-    (tmp_path / "dump_1").write_bytes(b"\x80\x02}X\x07\x00\x00\x00entriesX\x09\x00\x00\x00pg_config" + b"]" * 100_000 + b"a" * 99_999 + b"s.")
+    (tmp_path / "dump_0").write_bytes(
+        b"\x80\x02}X\x07\x00\x00\x00versionX\x09\x00\x00\x00pg_config"
+        + b"r\xff\xff\xff\x7f"
+        + b"s."
+    )
+    (tmp_path / "dump_1").write_bytes(
+        b"\x80\x02}X\x07\x00\x00\x00entriesX\x09\x00\x00\x00pg_config"
+        + b"]" * 100_000
+        + b"a" * 99_999
+        + b"s."
+    )
     done = diagnose(tmp_path, "--json")  # which has a time limit
     assert done.returncode == 3, done.stderr
 
@@ -322,13 +470,16 @@ def test_latin_1_is_read(tmp_path: Path) -> None:
 def test_two_jobs_in_one_folder_are_noticed(tmp_path: Path) -> None:
     for job, size in (("a", 8), ("b", 16)):
         (tmp_path / f"{job}.log").write_text(f"WORLD_SIZE={size} MASTER_PORT=295{size}\n" + XID)
-    assert "more than one job: world size 8 in a.log, 16 in b.log" in str(verdict(tmp_path, code=0)["reason"])
+    assert "more than one job: world size 8 in a.log, 16 in b.log" in str(
+        verdict(tmp_path, code=0)["reason"]
+    )
 
 
 def test_clocks_hours_apart_are_said(tmp_path: Path) -> None:
     for name, hour in (("a", "03"), ("b", "10")):
         (tmp_path / f"{name}.log").write_text(
-            f"2026-01-02 {hour}:00:00 start\n2026-01-02 {hour}:10:00 RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+            f"2026-01-02 {hour}:00:00 start\n2026-01-02 {hour}:10:00 RuntimeError: CUDA error:"
+            " uncorrectable ECC error encountered\n"
         )
     assert "begin 6.8 hours after" in str(verdict(tmp_path, code=0)["reason"])
 
@@ -347,7 +498,9 @@ def test_evidence_in_an_archive_gives_the_same_verdict(node: Path, tmp_path: Pat
     subprocess.run(["tar", "czf", "node1.tgz", "node1"], cwd=tmp_path, check=True, timeout=30)
     packed, plain = verdict(tmp_path / "node1.tgz", code=0), verdict(node, code=0)
     assert packed["evidence"][0]["file"] == "node1.tgz/node1/dmesg.txt"  # type: ignore[index]
-    assert {key: packed[key] for key in ("class", "confidence", "devices")} == {key: plain[key] for key in ("class", "confidence", "devices")}
+    assert {key: packed[key] for key in ("class", "confidence", "devices")} == {
+        key: plain[key] for key in ("class", "confidence", "devices")
+    }
 
 
 def test_nothing_is_left_in_the_temporary_folder(node: Path, tmp_path: Path) -> None:
@@ -357,18 +510,22 @@ def test_nothing_is_left_in_the_temporary_folder(node: Path, tmp_path: Path) -> 
     assert not list((tmp_path / "tmp").iterdir())
 
 
-# --- what outlast and torchelastic recorded --------------------------------------------------------------
+# --- what outlast and torchelastic recorded -------------------------------------------------------
 
 
 def test_a_run_folder_of_ours_is_evidence(tmp_path: Path) -> None:
     path = a_run.ended_run(tmp_path)
     before = sorted((one.name, one.stat().st_mtime_ns) for one in path.rglob("*"))
     facts = verdict(path, code=3)
-    assert facts["class"] == "unknown", "a hang that the ledger lays to the program says no more than that"
+    assert facts["class"] == "unknown", (
+        "a hang that the ledger lays to the program says no more than that"
+    )
     assert facts["others"][0]["class"] == "user_code"  # type: ignore[index]
     assert facts["ranks"] == [{"rank": 0, "confidence": 0.95}]
     assert "ledger.db" in {one["file"] for one in facts["evidence"]}  # type: ignore[attr-defined]
-    assert sorted((one.name, one.stat().st_mtime_ns) for one in path.rglob("*")) == before, "evidence is not written to"
+    assert sorted((one.name, one.stat().st_mtime_ns) for one in path.rglob("*")) == before, (
+        "evidence is not written to"
+    )
 
 
 def test_a_sqlite_file_of_others_is_said_and_not_read(tmp_path: Path, node: Path) -> None:
@@ -376,8 +533,20 @@ def test_a_sqlite_file_of_others_is_said_and_not_read(tmp_path: Path, node: Path
     import sqlite3
 
     database = sqlite3.connect(node / "ledger.db")
-    for name in ("meta", "sessions", "snapshot", "generations", "lives", "interruptions", "steps", "events"):
-        database.execute(f"CREATE VIEW {name} AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x FROM n")
+    for name in (
+        "meta",
+        "sessions",
+        "snapshot",
+        "generations",
+        "lives",
+        "interruptions",
+        "steps",
+        "events",
+    ):
+        database.execute(
+            f"CREATE VIEW {name} AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)"
+            " SELECT x FROM n"
+        )
     database.commit()
     database.close()
     done = diagnose(node)
@@ -388,7 +557,8 @@ def test_a_sqlite_file_of_others_is_said_and_not_read(tmp_path: Path, node: Path
 def test_an_error_file_of_torchelastic_is_read_line_by_line(tmp_path: Path) -> None:
     (tmp_path / "error.json").write_bytes(
         made.error_file(
-            'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\nRuntimeError: CUDA error: uncorrectable ECC error encountered'
+            'Traceback (most recent call last):\n  File "train.py", line 3, in'
+            " <module>\nRuntimeError: CUDA error: uncorrectable ECC error encountered"
         )
     )
     facts = verdict(tmp_path, code=0)

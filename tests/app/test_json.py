@@ -159,8 +159,10 @@ OTHERS: Mapping[str, tuple[Case, ...]] = {
         of("default", "{given}/ended", alone=True, code=2),
         of("default", "{given}/nan.json", alone=True, code=2),
     ),
-    "diagnose": (of("{given}/evidence", alone=True, code=UNKNOWN),
-        of("{given}/missing", alone=True, code=2)),
+    "diagnose": (
+        of("{given}/evidence", alone=True, code=UNKNOWN),
+        of("{given}/missing", alone=True, code=2),
+    ),
 }
 
 

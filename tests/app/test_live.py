@@ -1,4 +1,6 @@
-"""app/live.py: lines that stay in place on a terminal, plain lines elsewhere; stdout is nobody's but the workers'."""
+"""app/live.py: lines that stay in place on a terminal, plain lines elsewhere; stdout is nobody's
+but the workers'.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,20 @@ CUP = "\x1b[1A"  # one line up: what a view does to draw itself again
 
 
 def snapshot(wall_s: float, *some: dict[str, object], **more: object) -> dict[str, typing.Any]:
-    return {**a_run.SNAPSHOT, "run": "toy", "ettr": 0.9712, "wall_s": wall_s, "interruptions": list(some), **more}
+    return {
+        **a_run.SNAPSHOT,
+        "run": "toy",
+        "ettr": 0.9712,
+        "wall_s": wall_s,
+        "interruptions": list(some),
+        **more,
+    }
 
 
 def interruption(*, resumed: bool) -> dict[str, object]:
-    return a_run.KILL.public(began_s=a_run.ZERO_S) | ({} if resumed else {"resumed_s": None, "mttr_s": None, "rung": None})
+    return a_run.KILL.public(began_s=a_run.ZERO_S) | (
+        {} if resumed else {"resumed_s": None, "mttr_s": None, "rung": None}
+    )
 
 
 @pytest.fixture
@@ -32,10 +43,24 @@ def plain() -> tuple[LiveView, io.StringIO]:
 @pytest.fixture
 def terminal() -> tuple[LiveView, io.StringIO]:
     out = io.StringIO()
-    return LiveView(Console(file=out, width=100, highlight=False, force_terminal=True, color_system=None, _environ={"TERM": "xterm"})), out
+    return (
+        LiveView(
+            Console(
+                file=out,
+                width=100,
+                highlight=False,
+                force_terminal=True,
+                color_system=None,
+                _environ={"TERM": "xterm"},
+            )
+        ),
+        out,
+    )
 
 
-def test_plain_lines_come_at_the_start_at_each_interruption_and_every_ten_seconds(plain: tuple[LiveView, io.StringIO]) -> None:
+def test_plain_lines_come_at_the_start_at_each_interruption_and_every_ten_seconds(
+    plain: tuple[LiveView, io.StringIO],
+) -> None:
     view, out = plain
     for tenth in range(1, 210):
         at_s = tenth / 10
@@ -43,11 +68,20 @@ def test_plain_lines_come_at_the_start_at_each_interruption_and_every_ten_second
         view.update(snapshot(at_s, *some))
     view.close()
     assert out.getvalue().splitlines() == [
-        "outlast toy  training  step 200 of 300   10 steps/s   ETTR 97.1 %   100 ms   generation 2   workers: 2 training; spares: 1 hot",
+        (
+            "outlast toy  training  step 200 of 300   10 steps/s   ETTR 97.1 %   100 ms  "
+            " generation 2   workers: 2 training; spares: 1 hot"
+        ),
         "outlast interruption 1: rank 1, signal, at step 131, detected after 2 ms",
         "outlast interruption 1: back after 100 ms by spare, 1 step repeated, 0 lost",
-        "outlast toy  training  step 200 of 300   10 steps/s   ETTR 97.1 %   10.1 s   generation 2   workers: 2 training; spares: 1 hot",
-        "outlast toy  training  step 200 of 300   10 steps/s   ETTR 97.1 %   20.1 s   generation 2   workers: 2 training; spares: 1 hot",
+        (
+            "outlast toy  training  step 200 of 300   10 steps/s   ETTR 97.1 %   10.1 s  "
+            " generation 2   workers: 2 training; spares: 1 hot"
+        ),
+        (
+            "outlast toy  training  step 200 of 300   10 steps/s   ETTR 97.1 %   20.1 s  "
+            " generation 2   workers: 2 training; spares: 1 hot"
+        ),
     ]
 
 
@@ -61,11 +95,26 @@ def test_a_long_line_is_one_line_off_a_terminal() -> None:
 
 def test_a_snapshot_with_the_bare_contract_is_enough(plain: tuple[LiveView, io.StringIO]) -> None:
     view, out = plain
-    view.update({"run": "r", "state": "starting", "generation": 0, "step": 0, "steps_per_s": 0.0, "workers": [], "spares": []})
-    assert out.getvalue() == "outlast r  starting  step 0   ETTR 0.0 %   0 ms   generation 0   workers: none\n"
+    view.update(
+        {
+            "run": "r",
+            "state": "starting",
+            "generation": 0,
+            "step": 0,
+            "steps_per_s": 0.0,
+            "workers": [],
+            "spares": [],
+        }
+    )
+    assert (
+        out.getvalue()
+        == "outlast r  starting  step 0   ETTR 0.0 %   0 ms   generation 0   workers: none\n"
+    )
 
 
-def test_on_a_terminal_the_view_stays_in_place_and_goes_away_at_the_end(terminal: tuple[LiveView, io.StringIO]) -> None:
+def test_on_a_terminal_the_view_stays_in_place_and_goes_away_at_the_end(
+    terminal: tuple[LiveView, io.StringIO],
+) -> None:
     view, out = terminal
     with view:
         view.update(snapshot(1.0))
@@ -73,20 +122,26 @@ def test_on_a_terminal_the_view_stays_in_place_and_goes_away_at_the_end(terminal
         before = len(out.getvalue())
         view.update(snapshot(2.0, interruption(resumed=True)))
         assert CUP in out.getvalue()[before:]
-        assert "#1  at 10.0 s  rank 1, signal: back after 100 ms by spare" in out.getvalue()[before:]
+        assert (
+            "#1  at 10.0 s  rank 1, signal: back after 100 ms by spare" in out.getvalue()[before:]
+        )
         before = len(out.getvalue())
         view.print_line("a word")
         assert "a word" in out.getvalue()[before:]
     assert "\x1b[?25h" in out.getvalue(), "the cursor is back"
 
 
-def test_what_a_worker_writes_goes_between_two_drawings(terminal: tuple[LiveView, io.StringIO]) -> None:
+def test_what_a_worker_writes_goes_between_two_drawings(
+    terminal: tuple[LiveView, io.StringIO],
+) -> None:
     view, out = terminal
     view.update(snapshot(1.0))
     before = len(out.getvalue())
     view.pass_through(lambda: out.write("loss 0.5\n"))
     erased, _, drawn = out.getvalue()[before:].partition("loss 0.5\n")
-    assert erased.rfind("\x1b[2K") > erased.rfind("training"), "the view is gone when the worker writes"
+    assert erased.rfind("\x1b[2K") > erased.rfind("training"), (
+        "the view is gone when the worker writes"
+    )
     assert "training" in drawn
     view.close()
 
@@ -100,7 +155,14 @@ def test_without_a_view_output_passes_untouched(plain: tuple[LiveView, io.String
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [
-        *[(None, "-"), (0, "0 ms"), (1e-9, "1 us"), (0.00036, "360 us"), (0.0004999, "500 us"), (0.0005001, "1 ms")],
+        *[
+            (None, "-"),
+            (0, "0 ms"),
+            (1e-9, "1 us"),
+            (0.00036, "360 us"),
+            (0.0004999, "500 us"),
+            (0.0005001, "1 ms"),
+        ],
         *[(0.0123, "12 ms"), (0.9996, "1.00 s"), (9.99, "9.99 s"), (59.94, "59.9 s")],
         *[(59.96, "1 m 00 s"), (3599.6, "1 h 00 m"), (11_220, "3 h 07 m")],
     ],
@@ -109,7 +171,9 @@ def test_durations_in_words(seconds: float | None, said: str) -> None:
     assert words.duration(seconds) == said
 
 
-@pytest.mark.parametrize(("share", "said"), [(0, "0.0 %"), (0.9999, "99.9 %"), (1, "100.0 %"), (0.8137, "81.4 %")])
+@pytest.mark.parametrize(
+    ("share", "said"), [(0, "0.0 %"), (0.9999, "99.9 %"), (1, "100.0 %"), (0.8137, "81.4 %")]
+)
 def test_only_all_is_100_percent(share: float, said: str) -> None:
     assert words.percent(share) == said
 

@@ -1,4 +1,6 @@
-"""`outlast plan` through the real command: the contract's JSON, the screen as golden files, what cannot be read, and the page about it."""
+"""`outlast plan` through the real command: the contract's JSON, the screen as golden files, what
+cannot be read, and the page about it.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,28 @@ from tests.ledger import a_run
 
 HOME = Path(__file__).parents[2]
 PAGE = HOME / "docs" / "planning.md"
-CONTRACT = {"inputs", "ettr", "mttf_s", "interval_s", "save_s", "overhead", "spares", "redundancy", "binding", "sensitivity"}
+CONTRACT = {
+    "inputs",
+    "ettr",
+    "mttf_s",
+    "interval_s",
+    "save_s",
+    "overhead",
+    "spares",
+    "redundancy",
+    "binding",
+    "sensitivity",
+}
 LAB = ("--preset", "lab-8")  # few failures: quickly simulated
-needs_matplotlib = pytest.mark.skipif(not can_draw(), reason="matplotlib is not installed: pip install 'outlast[plot]'")
+needs_matplotlib = pytest.mark.skipif(
+    not can_draw(), reason="matplotlib is not installed: pip install 'outlast[plot]'"
+)
 
 
 def called(*arguments: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr, in this process: the interpreter's start is most of what a command takes."""
+    """Exit code, stdout and stderr, in this process: the interpreter's start is most of what a
+    command takes.
+    """
     out, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
         code = cli.main(["plan", *arguments])
@@ -40,7 +57,9 @@ def called(*arguments: str) -> tuple[int, str, str]:
 def plan(*arguments: str) -> dict[str, Any]:
     code, out, errors = called(*arguments, "--json")
     assert (code, errors) == (0, "")
-    found: dict[str, Any] = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} in the JSON"))
+    found: dict[str, Any] = json.loads(
+        out, parse_constant=lambda name: pytest.fail(f"{name} in the JSON")
+    )
     return found
 
 
@@ -50,7 +69,7 @@ def screen(*arguments: str) -> str:
     return done.stdout
 
 
-# --- the contract ----------------------------------------------------------------------------------------------
+# --- the contract ---------------------------------------------------------------------------------
 
 
 def test_the_json_has_the_names_of_the_contract_and_each_input_its_source() -> None:
@@ -59,13 +78,27 @@ def test_the_json_has_the_names_of_the_contract_and_each_input_its_source() -> N
     assert set(facts["ettr"]) == {"mean", "mean_se", "low", "high"}
     assert facts["ettr"]["low"] < facts["ettr"]["mean"] < facts["ettr"]["high"]
     assert all(one["source"] and one["said"] for one in facts["inputs"].values())
-    assert (facts["inputs"]["job.gpus"]["source"], facts["inputs"]["job.gpus"]["origin"]) == ("--gpus", "flag")
+    assert (facts["inputs"]["job.gpus"]["source"], facts["inputs"]["job.gpus"]["origin"]) == (
+        "--gpus",
+        "flag",
+    )
     assert facts["inputs"]["recovery.regroup"]["origin"] == "default"
 
 
 def test_epoch_ais_example_comes_out_as_published() -> None:
     """A failure each 3.05 h, a save of 2.43 s, every 3.9 min, overhead 2.1 %."""
-    facts = plan("--gpus", "16384", "--days", "54", "--params", "405e9", "--mttf", "50000h", "--replicas", "256")
+    facts = plan(
+        "--gpus",
+        "16384",
+        "--days",
+        "54",
+        "--params",
+        "405e9",
+        "--mttf",
+        "50000h",
+        "--replicas",
+        "256",
+    )
     assert facts["mttf_s"] / 3600 == pytest.approx(3.05, abs=0.005)
     assert facts["save_s"] == pytest.approx(2.43)
     assert facts["interval_s"]["storage"] / 60 == pytest.approx(3.9, abs=0.1)
@@ -82,33 +115,88 @@ def test_scale_adds_rows_and_the_most_gpus_of_each_assumption() -> None:
 
 
 def test_the_same_seed_is_the_same_answer_on_one_core_and_on_two() -> None:
-    one, two, other = (plan(*LAB, "--cores", cores, "--seed", seed) for cores, seed in (("1", "3"), ("2", "3"), ("2", "4")))
+    one, two, other = (
+        plan(*LAB, "--cores", cores, "--seed", seed)
+        for cores, seed in (("1", "3"), ("2", "3"), ("2", "4"))
+    )
     assert one == two
     assert one["ettr"] != other["ettr"]
 
 
 def test_two_units_of_a_bandwidth_are_told_apart_and_echoed() -> None:
     si, binary = (plan(*LAB, "--bandwidth", text) for text in ("2TB/s", "2TiB/s"))
-    assert (si["inputs"]["tier.disk.bandwidth"]["said"], binary["inputs"]["tier.disk.bandwidth"]["said"]) == ("2TB/s", "2TiB/s")
-    assert si["inputs"]["tier.disk.bandwidth"]["value"] / binary["inputs"]["tier.disk.bandwidth"]["value"] == pytest.approx(1e12 / 2**40)
+    assert (
+        si["inputs"]["tier.disk.bandwidth"]["said"],
+        binary["inputs"]["tier.disk.bandwidth"]["said"],
+    ) == ("2TB/s", "2TiB/s")
+    assert si["inputs"]["tier.disk.bandwidth"]["value"] / binary["inputs"]["tier.disk.bandwidth"][
+        "value"
+    ] == pytest.approx(1e12 / 2**40)
 
 
 def test_flags_are_short_for_inputs() -> None:
-    flags = ("--gpus", "64", "--days", "5h", "--params", "1B", "--gpus-per-node", "4", "--nodes-per-rack", "3", "--step", "2s", "--mttf", "100h",
-             "--save", "3s", "--interval", "10min", "--detect", "mean=5s", "--restart", "median=1min,p95=2min", "--take", "7s", "--spares", "2",
-             "--repair", "8h", "--price", "2.5/h", "--set", "repair.wrong=10%")  # fmt: skip
+    flags = (
+        "--gpus",
+        "64",
+        "--days",
+        "5h",
+        "--params",
+        "1B",
+        "--gpus-per-node",
+        "4",
+        "--nodes-per-rack",
+        "3",
+        "--step",
+        "2s",
+        "--mttf",
+        "100h",
+        "--save",
+        "3s",
+        "--interval",
+        "10min",
+        "--detect",
+        "mean=5s",
+        "--restart",
+        "median=1min,p95=2min",
+        "--take",
+        "7s",
+        "--spares",
+        "2",
+        "--repair",
+        "8h",
+        "--price",
+        "2.5/h",
+        "--set",
+        "repair.wrong=10%",
+    )
     inputs = plan(*LAB, *flags)["inputs"]
-    said = {path: one["said"] for path, one in inputs.items() if one["origin"] == "flag" and not path.endswith(".mttf")}
+    said = {
+        path: one["said"]
+        for path, one in inputs.items()
+        if one["origin"] == "flag" and not path.endswith(".mttf")
+    }
     assert said == {
-        "job.gpus": "64", "job.duration": "5h", "job.parameters": "1B", "job.gpus_per_node": "4", "job.nodes_per_rack": "3", "job.step": "2s",
-        "tier.disk.stall": "3s", "tier.disk.interval": "10min",
-        "recovery.detect": '{ mean = "5s" }', "recovery.regroup": '{ median = "1min", p95 = "2min" }', "recovery.take": "7s", "repair.spares": "2",
-        "repair.time": "8h", "money.gpu_hour": "2.5/h", "repair.wrong": "10%",
-    }  # fmt: skip
-    assert inputs["failure.hardware.mttf"]["value"] == pytest.approx(100 * 3600 / 4)  # of a node of four GPUs
+        "job.gpus": "64",
+        "job.duration": "5h",
+        "job.parameters": "1B",
+        "job.gpus_per_node": "4",
+        "job.nodes_per_rack": "3",
+        "job.step": "2s",
+        "tier.disk.stall": "3s",
+        "tier.disk.interval": "10min",
+        "recovery.detect": '{ mean = "5s" }',
+        "recovery.regroup": '{ median = "1min", p95 = "2min" }',
+        "recovery.take": "7s",
+        "repair.spares": "2",
+        "repair.time": "8h",
+        "money.gpu_hour": "2.5/h",
+        "repair.wrong": "10%",
+    }
+    # of a node of four GPUs
+    assert inputs["failure.hardware.mttf"]["value"] == pytest.approx(100 * 3600 / 4)
 
 
-# --- the screen ------------------------------------------------------------------------------------------------
+# --- the screen -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -116,7 +204,10 @@ def test_flags_are_short_for_inputs() -> None:
     [
         ("plan-lab.txt", LAB),
         ("plan-scale.txt", ("--preset", "epoch", "--scale", "1e4:1e6", "--replicas", "256")),
-        ("plan-searched.txt", (*LAB, "--optimise", "interval", "--sensitivity", "--power", "--price", "2/h")),
+        (
+            "plan-searched.txt",
+            (*LAB, "--optimise", "interval", "--sensitivity", "--power", "--price", "2/h"),
+        ),
     ],
 )
 def test_what_is_shown(name: str, arguments: tuple[str, ...]) -> None:
@@ -133,10 +224,12 @@ def test_every_input_is_listed_with_its_source() -> None:
     text = screen(*LAB, "--inputs")
     facts = plan(*LAB)
     listed = text[text.index("Inputs:") :]
-    assert all(f"  {path} " in listed and one["source"] in listed for path, one in facts["inputs"].items())
+    assert all(
+        f"  {path} " in listed and one["source"] in listed for path, one in facts["inputs"].items()
+    )
 
 
-# --- files -----------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 def test_a_plan_is_written_as_a_cluster_file_that_plans_the_same(tmp_path: Path) -> None:
@@ -160,11 +253,21 @@ def test_a_ledger_is_planned_with_as_calibrate_reads_it(tmp_path: Path) -> None:
 
 
 def test_a_page_is_one_file_that_refers_to_nothing_and_obeys_nobody(tmp_path: Path) -> None:
-    """Method: a cluster whose name and sources are markup; and a page that exists but is not ours is left alone."""
+    """Method: a cluster whose name and sources are markup; and a page that exists but is not ours
+    is left alone.
+    """
     evil = '<script>alert("x")</script><img src=https://example.com>'
-    text = (HOME / "src/outlast/planner/presets/lab-8.toml").read_text().replace('name = "a box of 8 GPUs"', f"name = '{evil}'")
-    (tmp_path / "evil.toml").write_text(text.replace("assumption: a part is ordered", evil.replace('"', "'")))
-    done = outlast("plan", "--cluster", "evil.toml", "--sensitivity", "--html", "page.html", cwd=tmp_path)
+    text = (
+        (HOME / "src/outlast/planner/presets/lab-8.toml")
+        .read_text()
+        .replace('name = "a box of 8 GPUs"', f"name = '{evil}'")
+    )
+    (tmp_path / "evil.toml").write_text(
+        text.replace("assumption: a part is ordered", evil.replace('"', "'"))
+    )
+    done = outlast(
+        "plan", "--cluster", "evil.toml", "--sensitivity", "--html", "page.html", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "page.html").read_text()
     assert "<script" not in page
@@ -183,7 +286,12 @@ def _references(page: str) -> list[str]:
 
     class Reader(HTMLParser):
         def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-            found.extend(value or "" for name, value in attrs if name.split(":")[-1] in ("src", "href", "data", "action") and not (value or "").startswith("#"))
+            found.extend(
+                value or ""
+                for name, value in attrs
+                if name.split(":")[-1] in ("src", "href", "data", "action")
+                and not (value or "").startswith("#")
+            )
 
     Reader().feed(page)
     return found
@@ -203,7 +311,7 @@ def test_a_terminal_is_told_nothing_that_it_obeys() -> None:
     assert "\x1b" not in errors
 
 
-# --- bad input -------------------------------------------------------------------------------------------------
+# --- bad input ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -213,8 +321,16 @@ def test_a_terminal_is_told_nothing_that_it_obeys() -> None:
         (["--gpus", "-8"], "--gpus is '-8', which is not above 0", ""),
         (["--gpus", "nan"], "--gpus is 'nan', which is not a finite number", ""),
         (["--days", "inf"], "--days is 'inf', which is not a finite number", ""),
-        (["--params", "405GB"], "--params is '405GB', which is a number of bytes", "did you mean 405B?"),
-        (["--bandwidth", "2TB"], "--bandwidth is '2TB', which is a number of bytes", "did you mean 2TB/s?"),
+        (
+            ["--params", "405GB"],
+            "--params is '405GB', which is a number of bytes",
+            "did you mean 405B?",
+        ),
+        (
+            ["--bandwidth", "2TB"],
+            "--bandwidth is '2TB', which is a number of bytes",
+            "did you mean 2TB/s?",
+        ),
         (["--restart", "3"], "--restart is '3', which has no unit", "3s, 3min or 3h"),
         (["--spares", "9999"], "more spares than nodes", ""),
         (["--preset", "llama"], "there is no preset 'llama'", "did you mean 'llama3-405b'?"),
@@ -228,13 +344,19 @@ def test_a_terminal_is_told_nothing_that_it_obeys() -> None:
         (["--scale", "1e3:1e12"], "the largest is 1,000,000,000 GPUs", ""),
         (["--optimise", "speed"], "'speed' is none of interval, tiers, spares, redundancy", ""),
         (["--budget", "2%"], "--budget is a limit for --optimise", ""),
-        (["--optimise", "spares", "--budget", "2M"], "needs the price of a GPU-hour", "--price 2.5/h"),
+        (
+            ["--optimise", "spares", "--budget", "2M"],
+            "needs the price of a GPU-hour",
+            "--price 2.5/h",
+        ),
         (["--chart", "chart.pdf"], "charts are drawn as svg or png", ""),
         (["--replicas", "1"], "--replicas is 1", ""),
         (["--nope"], "unrecognized arguments: --nope", "`outlast plan --help`"),
     ],
 )
-def test_what_cannot_be_read_is_an_error_with_a_hint_and_exit_code_2(arguments: list[str], error: str, hint: str) -> None:
+def test_what_cannot_be_read_is_an_error_with_a_hint_and_exit_code_2(
+    arguments: list[str], error: str, hint: str
+) -> None:
     code, out, errors = called(*arguments)
     said, _, hinted = errors.partition("\n\nhint: ")
     assert (code, out) == (2, "")
@@ -265,26 +387,36 @@ def test_a_run_without_progress_is_an_answer_with_exit_code_0() -> None:
     assert all(math.isfinite(value) for value in facts["ettr"].values())
 
 
-# --- start -----------------------------------------------------------------------------------------------------
+# --- start ----------------------------------------------------------------------------------------
 
 
 def test_help_comes_without_numpy() -> None:
-    """What takes long to import is imported once it is needed; how long it all takes is a benchmark (benchmarks/startup.py)."""
+    """What takes long to import is imported once it is needed; how long it all takes is a benchmark
+    (benchmarks/startup.py).
+    """
     program = (
-        "import sys; from outlast.app.plan import main\n"
-        "try: main(['--help'])\nexcept SystemExit: pass\n"
-        "sys.exit(', '.join(name for name in ('torch', 'rich', 'numpy', 'matplotlib') if name in sys.modules) or 0)"
+        "import sys; from outlast.app.plan import main\ntry: main(['--help'])\nexcept SystemExit:"
+        " pass\nsys.exit(', '.join(name for name in ('torch', 'rich', 'numpy', 'matplotlib') if"
+        " name in sys.modules) or 0)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30
+    )
     assert done.returncode == 0, done.stderr
 
 
-# --- the page --------------------------------------------------------------------------------------------------
+# --- the page -------------------------------------------------------------------------------------
 
 
 def test_every_command_of_the_page_is_read() -> None:
-    """Method: each line of the page's shell blocks that begins with `outlast plan`, with all that would take time or files left out of it."""
-    commands = [line.split("#")[0].strip() for line in PAGE.read_text().splitlines() if line.startswith("outlast plan ")]
+    """Method: each line of the page's shell blocks that begins with `outlast plan`, with all that
+    would take time or files left out of it.
+    """
+    commands = [
+        line.split("#")[0].strip()
+        for line in PAGE.read_text().splitlines()
+        if line.startswith("outlast plan ")
+    ]
     assert len(commands) >= 6
     from outlast.app.plan import parser
 

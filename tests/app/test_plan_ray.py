@@ -1,4 +1,7 @@
-"""`outlast plan --ray`: a real Ray cluster, started for the test, works out what one core does. Needs `outlast[ray]`."""
+"""`outlast plan --ray`: a real Ray cluster, started for the test, works out what one core does.
+
+Needs `outlast[ray]`.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,12 @@ from importlib.util import find_spec
 import pytest
 
 pytestmark = [
-    pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed: pip install 'outlast[ray]'"),
-]  # fmt: skip
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(
+        find_spec("ray") is None, reason="ray is not installed: pip install 'outlast[ray]'"
+    ),
+]
 ASK = ("--preset", "lab-8", "--sensitivity", "--optimise", "interval", "--json")
 
 
@@ -21,7 +28,9 @@ def plan(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_ray_cluster_gives_the_same_digits_as_one_core() -> None:
-    """Method: `--ray local` starts a cluster that ends with the command; its JSON is compared byte by byte."""
+    """Method: `--ray local` starts a cluster that ends with the command; its JSON is compared byte
+    by byte.
+    """
     on_ray, here = plan("--ray", "local"), plan("--cores", "1")
     assert (on_ray.returncode, here.returncode) == (0, 0), on_ray.stderr
     assert on_ray.stdout == here.stdout

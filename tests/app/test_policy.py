@@ -19,7 +19,14 @@ from tests.app.command import outlast
 from tests.ledger.a_run import META, fill
 
 PAGE = Path(__file__).parents[2] / "docs" / "policy.md"
-GPU: dict[str, Any] = {"class": "gpu", "mechanism": "signal", "confidence": 0.6, "ranks": [{"rank": 3, "confidence": 0.9}], "nodes": ["gpu-07"], "evidence": []}
+GPU: dict[str, Any] = {
+    "class": "gpu",
+    "mechanism": "signal",
+    "confidence": 0.6,
+    "ranks": [{"rank": 3, "confidence": 0.9}],
+    "nodes": ["gpu-07"],
+    "evidence": [],
+}
 
 
 def write(path: Path, *verdicts: dict[str, Any]) -> str:
@@ -43,7 +50,10 @@ def test_what_is_shown_is_what_is_in_force(tmp_path: Path) -> None:
 
 
 def test_a_policy_that_can_be_read_is_said_rule_by_rule(tmp_path: Path) -> None:
-    (tmp_path / "mine.toml").write_text('schema = 1\n[[rule]]\nid = "it"\naction = "shrink"\notherwise = "exclude"\ndry_run = true\n')
+    (tmp_path / "mine.toml").write_text(
+        'schema = 1\n[[rule]]\nid = "it"\naction = "shrink"\notherwise = "exclude"\ndry_run ='
+        " true\n"
+    )
     done = outlast("policy", "check", "mine.toml", cwd=tmp_path)
     assert done.stdout.splitlines() == [
         "mine.toml: 1 rule",
@@ -58,7 +68,10 @@ def test_incidents_are_replayed_one_after_the_other(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == [
         "1. both.jsonl, line 1, at 0 s: gpu, confidence 0.60, on gpu-07",
         "   page",
-        "   because rule broken-node would drain: confidence 0.60 is below 0.8, and there were fewer than 2 such incidents on one node; rule broken-node: page",
+        (
+            "   because rule broken-node would drain: confidence 0.60 is below 0.8, and there were"
+            " fewer than 2 such incidents on one node; rule broken-node: page"
+        ),
         "2. both.jsonl, line 2, at 3,600 s: gpu, confidence 0.70, on gpu-07",
         "   drain gpu-07",
         "   because rule broken-node: drain gpu-07 (confidence 0.70, incident 2 there)",
@@ -68,8 +81,18 @@ def test_incidents_are_replayed_one_after_the_other(tmp_path: Path) -> None:
 def test_programs_get_the_same(tmp_path: Path) -> None:
     files = [write(tmp_path / f"{number}.json", GPU) for number in range(2)]
     first, second = replayed(tmp_path, *files)
-    assert (first["action"], first["held"], first["wanted"], first["rule"]) == ("page", "confidence", "drain", "broken-node")
-    assert (second["action"], second["nodes"], second["at_s"], second["dry_run"]) == ("drain", ["gpu-07"], 3600.0, False)
+    assert (first["action"], first["held"], first["wanted"], first["rule"]) == (
+        "page",
+        "confidence",
+        "drain",
+        "broken-node",
+    )
+    assert (second["action"], second["nodes"], second["at_s"], second["dry_run"]) == (
+        "drain",
+        ["gpu-07"],
+        3600.0,
+        False,
+    )
     assert replayed(tmp_path, *files) == [first, second]
 
 
@@ -81,23 +104,39 @@ def test_a_folder_is_read_in_the_order_of_its_names(tmp_path: Path) -> None:
 
 
 def test_without_a_node_the_rank_has_one_of_its_own(tmp_path: Path) -> None:
-    [one] = replayed(tmp_path, write(tmp_path / "one.json", {"class": "gpu", "confidence": 0.9, "ranks": [{"rank": 3, "confidence": 0.9}]}))
+    [one] = replayed(
+        tmp_path,
+        write(
+            tmp_path / "one.json",
+            {"class": "gpu", "confidence": 0.9, "ranks": [{"rank": 3, "confidence": 0.9}]},
+        ),
+    )
     assert one["nodes"] == ["the node of rank 3"]
 
 
 def test_a_runs_ledger_holds_its_verdicts_at_their_times(tmp_path: Path) -> None:
-    """The second interruption was over with the first: their verdicts are of one outage, and do not count twice."""
+    """The second interruption was over with the first: their verdicts are of one outage, and do not
+    count twice.
+    """
     folder = RunFolder.create(tmp_path / META.name, name=META.name, version="0.1.0", options={})
     ledger = Ledger.create(folder.ledger, META, pid=os.getpid())
     fill(ledger)
     for at_s, interruption in ((111.0, 1), (112.0, 2), (117.0, 3)):
-        ledger.add(Event(at_s, META.started_wall_s, "verdict", {"interruption": interruption, "verdict": GPU}))
+        ledger.add(
+            Event(
+                at_s, META.started_wall_s, "verdict", {"interruption": interruption, "verdict": GPU}
+            )
+        )
     ledger.end_session(ended_s=120.0, state="ended", exit_code=0, reason="")
     ledger.close()
     folder.close()
     for place in (META.name, f"{META.name}/ledger.db"):
         said = replayed(tmp_path, place)
-        assert [(one["at_s"], one["action"]) for one in said] == [(11.0, "page"), (12.0, "page"), (17.0, "drain")]
+        assert [(one["at_s"], one["action"]) for one in said] == [
+            (11.0, "page"),
+            (12.0, "page"),
+            (17.0, "drain"),
+        ]
 
 
 def test_a_dry_run_is_said_to_be_one(tmp_path: Path) -> None:
@@ -119,15 +158,41 @@ def test_names_that_a_terminal_would_obey_are_made_visible(tmp_path: Path) -> No
     [
         (["policy"], "the following arguments are required: DOING", "--help"),
         (["policy", "tset"], "invalid choice: 'tset'", ""),
-        (["policy", "check", "none.toml"], "none.toml cannot be read: No such file or directory", ""),
-        (["policy", "check", "wrong.toml"], "wrong.toml, rule broken: there is no key 'acton'", "did you mean 'action'?"),
-        (["policy", "test", "default", "empty"], "empty holds no incidents", "a verdict is what `outlast diagnose --json` prints"),
-        (["policy", "test", "default", "wrong.toml"], "wrong.toml, line 1 is not JSON", "what `outlast diagnose --json` prints"),
-        (["policy", "test", "default", "times.jsonl"], "some incidents have times, and some have none", "give each an at_s"),
-        (["policy", "test", "default", "one.json", "--apart", "soon"], "'soon' is no number of seconds", ""),
+        (
+            ["policy", "check", "none.toml"],
+            "none.toml cannot be read: No such file or directory",
+            "",
+        ),
+        (
+            ["policy", "check", "wrong.toml"],
+            "wrong.toml, rule broken: there is no key 'acton'",
+            "did you mean 'action'?",
+        ),
+        (
+            ["policy", "test", "default", "empty"],
+            "empty holds no incidents",
+            "a verdict is what `outlast diagnose --json` prints",
+        ),
+        (
+            ["policy", "test", "default", "wrong.toml"],
+            "wrong.toml, line 1 is not JSON",
+            "what `outlast diagnose --json` prints",
+        ),
+        (
+            ["policy", "test", "default", "times.jsonl"],
+            "some incidents have times, and some have none",
+            "give each an at_s",
+        ),
+        (
+            ["policy", "test", "default", "one.json", "--apart", "soon"],
+            "'soon' is no number of seconds",
+            "",
+        ),
     ],
 )
-def test_what_cannot_be_read_is_an_error_of_usage(tmp_path: Path, arguments: list[str], error: str, hint: str) -> None:
+def test_what_cannot_be_read_is_an_error_of_usage(
+    tmp_path: Path, arguments: list[str], error: str, hint: str
+) -> None:
     (tmp_path / "wrong.toml").write_text('schema = 1\n[[rule]]\nid = "broken"\nacton = "page"\n')
     (tmp_path / "empty").mkdir()
     write(tmp_path / "one.json", GPU)
@@ -138,7 +203,7 @@ def test_what_cannot_be_read_is_an_error_of_usage(tmp_path: Path, arguments: lis
     assert hint in done.stderr
 
 
-# --- the page ------------------------------------------------------------------------------------------
+# --- the page -------------------------------------------------------------------------------------
 
 
 def test_the_policies_on_the_page_can_be_read() -> None:

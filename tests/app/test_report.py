@@ -1,4 +1,6 @@
-"""`outlast report` through the real command: the contract's JSON, and the page for people as golden files."""
+"""`outlast report` through the real command: the contract's JSON, and the page for people as golden
+files.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,29 @@ from outlast.runtime.ledger.store import Ledger
 from tests.app.command import outlast, same_as_golden
 from tests.ledger import a_run
 
-CONTRACT = {"run", "ettr", "ettr_training", "wall_s", "world_size", "steps", "rank_seconds", "spare_seconds", "interruptions"}
+CONTRACT = {
+    "run",
+    "ettr",
+    "ettr_training",
+    "wall_s",
+    "world_size",
+    "steps",
+    "rank_seconds",
+    "spare_seconds",
+    "interruptions",
+}
 INTERRUPTION = {
-    *("id", "parent", "class", "mechanism", "ranks", "nodes", "rung", "fault_s", "fault_not_before_s"),
+    *(
+        "id",
+        "parent",
+        "class",
+        "mechanism",
+        "ranks",
+        "nodes",
+        "rung",
+        "fault_s",
+        "fault_not_before_s",
+    ),
     *("detected_s", "resumed_s", "mttr_s", "steps_repeated", "steps_lost"),
 }
 
@@ -30,15 +52,26 @@ def report(path: Path) -> dict:
     return json.loads(done.stdout)
 
 
-def test_the_json_has_the_names_of_the_contract_and_the_causes_sum_to_wall_time(tmp_path: Path) -> None:
+def test_the_json_has_the_names_of_the_contract_and_the_causes_sum_to_wall_time(
+    tmp_path: Path,
+) -> None:
     facts = report(a_run.ended_run(tmp_path))
     assert set(facts) >= CONTRACT
     assert set(facts["rank_seconds"]) == {cause.value for cause in CAUSES}
-    assert math.isclose(sum(facts["rank_seconds"].values()), facts["world_size"] * facts["wall_s"], abs_tol=1e-6)
-    assert (facts["run"], facts["state"], facts["wall_s"], facts["world_size"], facts["steps"]) == (a_run.META.run, "ended", 20.0, 2, 200)
+    assert math.isclose(
+        sum(facts["rank_seconds"].values()), facts["world_size"] * facts["wall_s"], abs_tol=1e-6
+    )
+    assert (facts["run"], facts["state"], facts["wall_s"], facts["world_size"], facts["steps"]) == (
+        a_run.META.run,
+        "ended",
+        20.0,
+        2,
+        200,
+    )
     assert facts["ettr"] == pytest.approx(facts["rank_seconds"]["productive"] / 40.0)
     assert facts["ettr_training"] == pytest.approx(
-        facts["rank_seconds"]["productive"] / (40.0 - facts["rank_seconds"]["startup"] - facts["rank_seconds"]["shutdown"])
+        facts["rank_seconds"]["productive"]
+        / (40.0 - facts["rank_seconds"]["startup"] - facts["rank_seconds"]["shutdown"])
     )
     assert facts["spare_seconds"] == pytest.approx(8.51)
 
@@ -46,10 +79,26 @@ def test_the_json_has_the_names_of_the_contract_and_the_causes_sum_to_wall_time(
 def test_interruptions_are_in_seconds_since_the_run_began(tmp_path: Path) -> None:
     kill, child, hang = report(a_run.ended_run(tmp_path))["interruptions"]
     assert set(kill) >= INTERRUPTION
-    assert (kill["class"], kill["mechanism"], kill["ranks"], kill["nodes"], kill["rung"]) == ("unknown", "signal", [1], ["here"], "spare")
-    assert (kill["fault_s"], kill["detected_s"], kill["resumed_s"], kill["mttr_s"]) == (10.0, 10.002, 10.1, 0.1)
+    assert (kill["class"], kill["mechanism"], kill["ranks"], kill["nodes"], kill["rung"]) == (
+        "unknown",
+        "signal",
+        [1],
+        ["here"],
+        "spare",
+    )
+    assert (kill["fault_s"], kill["detected_s"], kill["resumed_s"], kill["mttr_s"]) == (
+        10.0,
+        10.002,
+        10.1,
+        0.1,
+    )
     assert (child["parent"], child["resumed_s"]) == (kill["id"], kill["resumed_s"])
-    assert (hang["fault_s"], hang["fault_not_before_s"], hang["mttr_s"], hang["class"]) == (None, 15.0, None, "user_code")
+    assert (hang["fault_s"], hang["fault_not_before_s"], hang["mttr_s"], hang["class"]) == (
+        None,
+        15.0,
+        None,
+        "user_code",
+    )
 
 
 def test_mttr_takes_an_unknown_fault_as_an_interval(tmp_path: Path) -> None:
@@ -76,15 +125,24 @@ def test_a_lost_run_counts_up_to_its_last_sign_of_life(tmp_path: Path) -> None:
 
 def test_the_time_between_two_launchers_is_apart(tmp_path: Path) -> None:
     path = a_run.lost_run(tmp_path)
-    with contextlib.closing(Ledger.resume(path / "ledger.db", pid=7, started_s=3.0, started_wall_s=a_run.META.started_wall_s + 60)) as ledger:
+    with contextlib.closing(
+        Ledger.resume(
+            path / "ledger.db", pid=7, started_s=3.0, started_wall_s=a_run.META.started_wall_s + 60
+        )
+    ) as ledger:
         ledger.end_session(ended_s=8.0, state="ended", exit_code=0, reason="")
     facts = report(path)
-    assert (facts["wall_s"], facts["elapsed_s"], facts["downtime_s"]) == pytest.approx((24.0, 65.0, 41.0))
-    assert [(one["from_s"], one["to_s"]) for one in facts["sessions"]] == [(0.0, 19.0), (60.0, 65.0)]
+    assert (facts["wall_s"], facts["elapsed_s"], facts["downtime_s"]) == pytest.approx(
+        (24.0, 65.0, 41.0)
+    )
+    assert [(one["from_s"], one["to_s"]) for one in facts["sessions"]] == [
+        (0.0, 19.0),
+        (60.0, 65.0),
+    ]
     assert "between 2 launcher sessions" in outlast("report", path).stdout
 
 
-# --- for people ----------------------------------------------------------------------------------------
+# --- for people -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("columns", [120, 80])
@@ -95,9 +153,14 @@ def test_the_page_of_an_ended_run(tmp_path: Path, columns: int) -> None:
 
 
 def test_a_failed_run_says_why_first_with_the_users_traceback(tmp_path: Path) -> None:
-    path = a_run.ended_run(tmp_path, state="failed", exit_code=1, reason="step 170 failed on every attempt")
+    path = a_run.ended_run(
+        tmp_path, state="failed", exit_code=1, reason="step 170 failed on every attempt"
+    )
     with contextlib.closing(sqlite3.connect(path / "ledger.db")) as connection, connection:
-        connection.execute("UPDATE interruptions SET traceback = ?, resumed_s = NULL WHERE id = 3", ("Traceback:\n  train.py:12\nValueError: nan\n",))
+        connection.execute(
+            "UPDATE interruptions SET traceback = ?, resumed_s = NULL WHERE id = 3",
+            ("Traceback:\n  train.py:12\nValueError: nan\n",),
+        )
     same_as_golden("report-failed.txt", outlast("report", path).stdout)
 
 
@@ -105,7 +168,14 @@ def test_an_undisturbed_run_has_a_short_page(tmp_path: Path) -> None:
     folder, ledger = a_run.live_run(tmp_path)
     began_s = ledger.read().meta.started_s
     life = ledger.read().sessions[0].lives[0]
-    ledger.add(dataclasses.replace(life, ended_s=began_s + 9.5, seconds={a_run.S: 4.0, a_run.P: 5.0}, cause=a_run.Cause.SHUTDOWN))
+    ledger.add(
+        dataclasses.replace(
+            life,
+            ended_s=began_s + 9.5,
+            seconds={a_run.S: 4.0, a_run.P: 5.0},
+            cause=a_run.Cause.SHUTDOWN,
+        )
+    )
     ledger.add(a_run.StepsBucket(began_s + 4, began_s + 9, 0, 50, 0.09, 0.1, 0.2))
     ledger.end_session(ended_s=began_s + 10, state="ended", exit_code=0, reason="")
     ledger.close()
@@ -135,7 +205,14 @@ def test_many_interruptions_show_the_last_twenty(tmp_path: Path) -> None:
     folder, ledger = a_run.live_run(tmp_path)
     with contextlib.closing(folder), contextlib.closing(ledger):
         for number in range(1, 26):
-            ledger.add(a_run.Interruption(id=number, mechanism=a_run.Mechanism.SIGNAL, detected_s=a_run.clock.now_s() - 1, ranks=(0,)))
+            ledger.add(
+                a_run.Interruption(
+                    id=number,
+                    mechanism=a_run.Mechanism.SIGNAL,
+                    detected_s=a_run.clock.now_s() - 1,
+                    ranks=(0,),
+                )
+            )
         ledger.flush()
         page = outlast("report", folder.path).stdout
     assert "Interruptions (the last 20; 5 before them are in --json)" in page
@@ -154,10 +231,16 @@ def test_without_a_unicode_output_the_page_is_ascii(tmp_path: Path) -> None:
 
 
 def test_text_from_the_run_is_never_taken_for_markup(tmp_path: Path) -> None:
-    path = a_run.ended_run(tmp_path, state="failed", exit_code=1, reason="index [/red] of [bold]x[/bold]")
-    with contextlib.closing(Ledger.resume(path / "ledger.db", pid=1, started_s=0.0, started_wall_s=0.0)) as ledger:
+    path = a_run.ended_run(
+        tmp_path, state="failed", exit_code=1, reason="index [/red] of [bold]x[/bold]"
+    )
+    with contextlib.closing(
+        Ledger.resume(path / "ledger.db", pid=1, started_s=0.0, started_wall_s=0.0)
+    ) as ledger:
         ledger.add(Event(1.0, 0.0, "warning", {"text": "[/x] in a warning"}))
-        ledger.end_session(ended_s=1.0, state="failed", exit_code=1, reason="index [/red] of [bold]x[/bold]")
+        ledger.end_session(
+            ended_s=1.0, state="failed", exit_code=1, reason="index [/red] of [bold]x[/bold]"
+        )
     page = outlast("report", path).stdout
     assert "index [/red] of [bold]x[/bold]" in page
     assert "[/x] in a warning" in page

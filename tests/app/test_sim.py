@@ -14,13 +14,41 @@ from outlast.errors import UsageError
 from outlast.sim.life import live
 from tests.app.command import outlast
 
-PLAN = 'schema = 1\n[[fault]]\nid = "mine"\nkind = "kill"\ntarget = { rank = 1 }\nwhen = { on_mark = "voting", nth = 2 }\n'
-KEYS = {"seed", "options", "result", "violations", "faults", "marks", "events", "sim_s", "wall_s", "trace_digest"}
+PLAN = (
+    'schema = 1\n[[fault]]\nid = "mine"\nkind = "kill"\ntarget = { rank = 1 }\nwhen = { on_mark ='
+    ' "voting", nth = 2 }\n'
+)
+KEYS = {
+    "seed",
+    "options",
+    "result",
+    "violations",
+    "faults",
+    "marks",
+    "events",
+    "sim_s",
+    "wall_s",
+    "trace_digest",
+}
 
 
 def test_a_life_is_said_with_what_was_drawn_and_what_struck(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(PLAN)
-    done = outlast("sim", "--seed", "5", "--way", "in_place", "--ranks", "3", "--faults", "plan.toml", "--for-s", "0", "--trace", cwd=tmp_path)
+    done = outlast(
+        "sim",
+        "--seed",
+        "5",
+        "--way",
+        "in_place",
+        "--ranks",
+        "3",
+        "--faults",
+        "plan.toml",
+        "--for-s",
+        "0",
+        "--trace",
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     assert "seed 5: way in_place, ranks 3" in done.stdout
     assert "fault mine kill       rank 1    on_mark voting, nth 2        fired" in done.stdout
@@ -29,7 +57,9 @@ def test_a_life_is_said_with_what_was_drawn_and_what_struck(tmp_path: Path) -> N
 
 
 def test_the_json_has_the_fields_of_the_contract_and_is_the_same_twice(tmp_path: Path) -> None:
-    first, second = (json.loads(outlast("sim", "--seed", "5", "--json", cwd=tmp_path).stdout) for _ in range(2))
+    first, second = (
+        json.loads(outlast("sim", "--seed", "5", "--json", cwd=tmp_path).stdout) for _ in range(2)
+    )
     assert set(first) >= KEYS
     assert first | {"wall_s": 0} == second | {"wall_s": 0}
 
@@ -50,15 +80,33 @@ def test_a_swarm_ends_when_its_time_is_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "hint"),
     [
-        (["sim"], "one of --seed, --seeds, --swarm, --shrink and --replay", "`outlast sim --seed 1` is a beginning"),
-        (["sim", "--seed", "1", "--swarm", "3"], "one of --seed, --seeds, --swarm, --shrink and --replay", "is a beginning"),
+        (
+            ["sim"],
+            "one of --seed, --seeds, --swarm, --shrink and --replay",
+            "`outlast sim --seed 1` is a beginning",
+        ),
+        (
+            ["sim", "--seed", "1", "--swarm", "3"],
+            "one of --seed, --seeds, --swarm, --shrink and --replay",
+            "is a beginning",
+        ),
         (["sim", "--seed", "x"], "argument --seed: 'x' is not a whole number from 0", "--help"),
         (["sim", "--seed", "1", "--ranks", "0"], "ranks is 0", "from 1 to 100000"),
-        (["sim", "--seed", "1", "--faults", "none.toml"], "none.toml cannot be read: No such file or directory", ""),
-        (["sim", "--seed", "1", "--ranks", "2", "--faults", "plan.toml"], "fault mine strikes rank 2, and there are 2", "ranks are 0 to 1"),
+        (
+            ["sim", "--seed", "1", "--faults", "none.toml"],
+            "none.toml cannot be read: No such file or directory",
+            "",
+        ),
+        (
+            ["sim", "--seed", "1", "--ranks", "2", "--faults", "plan.toml"],
+            "fault mine strikes rank 2, and there are 2",
+            "ranks are 0 to 1",
+        ),
     ],
 )
-def test_what_cannot_be_simulated_is_an_error_of_usage(tmp_path: Path, arguments: list[str], error: str, hint: str) -> None:
+def test_what_cannot_be_simulated_is_an_error_of_usage(
+    tmp_path: Path, arguments: list[str], error: str, hint: str
+) -> None:
     (tmp_path / "plan.toml").write_text(PLAN.replace("rank = 1", "rank = 2"))
     done = outlast(*arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
@@ -66,7 +114,9 @@ def test_what_cannot_be_simulated_is_an_error_of_usage(tmp_path: Path, arguments
     assert hint in done.stderr
 
 
-def test_a_broken_rule_is_said_with_the_command_that_replays_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_rule_is_said_with_the_command_that_replays_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The protocol is broken on purpose: everybody goes back to an older step than all have sealed."""
     decide = decisions.decide_sharded
 
@@ -75,7 +125,11 @@ def test_a_broken_rule_is_said_with_the_command_that_replays_it(monkeypatch: pyt
         return RestoreVerdict(verdict.step - 1, {}, -1, (), "") if verdict.step else verdict
 
     monkeypatch.setattr(decisions, "decide_sharded", older)
-    seed = next(seed for seed in range(100) if sim.main(["--seed", str(seed), "--way", "sharded", "--json"]) == 1)
+    seed = next(
+        seed
+        for seed in range(100)
+        if sim.main(["--seed", str(seed), "--way", "sharded", "--json"]) == 1
+    )
     capsys.readouterr()
     assert sim.main(["--seed", str(seed), "--way", "sharded"]) == 1
     page = capsys.readouterr().out
@@ -88,7 +142,9 @@ def test_a_broken_rule_is_said_with_the_command_that_replays_it(monkeypatch: pyt
 
 
 def test_the_command_that_replays_a_life_says_all_that_was_drawn() -> None:
-    """Of the first seeds, among them larger runs, some that are asked to stop twice, and some that warn."""
+    """Of the first seeds, among them larger runs, some that are asked to stop twice, and some that
+    warn.
+    """
     for seed in range(60):
         life = live(seed=seed, given={})
         args = sim.parser().parse_args(sim.replay_command(life).split()[2:])
@@ -103,7 +159,9 @@ def test_what_is_given_is_not_drawn_with_something_else() -> None:
 
 
 def test_a_life_is_lived_again_from_its_json(tmp_path: Path) -> None:
-    (tmp_path / "life.json").write_text(outlast("sim", "--seed", "7", "--json", cwd=tmp_path).stdout)
+    (tmp_path / "life.json").write_text(
+        outlast("sim", "--seed", "7", "--json", cwd=tmp_path).stdout
+    )
     again = outlast("sim", "--replay", "life.json", cwd=tmp_path)
     assert (again.returncode, again.stderr) == (0, "")
     changed = json.loads((tmp_path / "life.json").read_text()) | {"trace_digest": "0"}

@@ -27,7 +27,13 @@ def test_a_live_run_shows_what_the_launcher_said_last(tmp_path: Path) -> None:
         ledger.flush()
         facts = status(folder.path)
     assert set(facts) >= CONTRACT
-    assert (facts["run"], facts["state"], facts["generation"], facts["step"], facts["steps_per_s"]) == ("live", "training", 2, 200, 10.0)
+    assert (
+        facts["run"],
+        facts["state"],
+        facts["generation"],
+        facts["step"],
+        facts["steps_per_s"],
+    ) == ("live", "training", 2, 200, 10.0)
     assert facts["workers"] == a_run.SNAPSHOT["workers"]
     assert facts["spares"] == a_run.SNAPSHOT["spares"]
     assert set(facts["workers"][0]) >= {"rank", "pid", "node", "state"}
@@ -44,7 +50,12 @@ def test_before_the_first_snapshot_a_run_is_starting(tmp_path: Path) -> None:
 @pytest.mark.parametrize("state", ["ended", "failed", "stopped"])
 def test_a_run_that_is_over_has_nobody_training(tmp_path: Path, state: str) -> None:
     facts = status(a_run.ended_run(tmp_path, state=state, exit_code=1, reason="because"))
-    assert (facts["state"], facts["reason"], facts["steps_per_s"], facts["spares"]) == (state, "because", 0.0, [])
+    assert (facts["state"], facts["reason"], facts["steps_per_s"], facts["spares"]) == (
+        state,
+        "because",
+        0.0,
+        [],
+    )
     assert {worker["state"] for worker in facts["workers"]} == {"gone"}
 
 
@@ -66,4 +77,10 @@ def test_the_page_of_a_lost_run(tmp_path: Path) -> None:
 
 
 def test_the_page_of_a_failed_run(tmp_path: Path) -> None:
-    same_as_golden("status-failed.txt", outlast("status", a_run.ended_run(tmp_path, state="failed", exit_code=1, reason="crash loop at step 170")).stdout)
+    same_as_golden(
+        "status-failed.txt",
+        outlast(
+            "status",
+            a_run.ended_run(tmp_path, state="failed", exit_code=1, reason="crash loop at step 170"),
+        ).stdout,
+    )

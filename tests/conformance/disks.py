@@ -1,4 +1,7 @@
-"""Two places for checkpoints under one handle: the simulated disks, and a real folder. One save at a time, by ranks that each write a shard."""
+"""Two places for checkpoints under one handle: the simulated disks, and a real folder.
+
+One save at a time, by ranks that each write a shard.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,9 @@ class Disk(Protocol):
         """Whether that made it a checkpoint. Older ones beyond those that are kept are removed."""
 
     def find(self) -> tuple[int, int]:
-        """Step of the newest good checkpoint, 0: none; and how many newer ones were refused, which are set aside."""
+        """Step of the newest good checkpoint, 0: none; and how many newer ones were refused, which
+        are set aside.
+        """
 
     def reads(self, step: int, rank: int) -> bool:
         """Whether the shard of `rank` can be restored from."""
@@ -56,7 +61,9 @@ class Disk(Protocol):
 
 class SimulatedDisk:
     def __init__(self) -> None:
-        self._world = World(options=Options(way="sharded", ranks=RANKS, checkpoint_every=1), script=self._script)
+        self._world = World(
+            options=Options(way="sharded", ranks=RANKS, checkpoint_every=1), script=self._script
+        )
         self._node = self._world.nodes[0]
         self._node._ear = self  # type: ignore[assignment]
         self._disks = self._world.disks
@@ -105,7 +112,9 @@ class SimulatedDisk:
 
     def manifest(self, step: int, shards: list[Shard]) -> bool:
         came: list[str] = []
-        self._disks.write_manifest(Order(step, True, tuple(shards)), lambda folder, error: came.append(error))
+        self._disks.write_manifest(
+            Order(step, True, tuple(shards)), lambda folder, error: came.append(error)
+        )
         self._run()
         (error,) = came
         return not error
@@ -122,7 +131,10 @@ class SimulatedDisk:
         return not self._disks.why_not(self._disks.folders.get(step))
 
     def steps(self) -> list[int]:
-        return sorted((step for step, folder in self._disks.folders.items() if folder.has_manifest), reverse=True)
+        return sorted(
+            (step for step, folder in self._disks.folders.items() if folder.has_manifest),
+            reverse=True,
+        )
 
     def fill(self, *, full: bool) -> None:
         self._disks._full_until_s.clear()
@@ -148,12 +160,23 @@ class RealDisk:
         self._flips = 0
 
     def _pieces(self, step: int, rank: int) -> list[Piece]:
-        return [Piece(TensorSpec("w", "F32", (700,)), np.full(700, step * 10 + rank, np.float32).view(np.uint8).data)]
+        return [
+            Piece(
+                TensorSpec("w", "F32", (700,)),
+                np.full(700, step * 10 + rank, np.float32).view(np.uint8).data,
+            )
+        ]
 
     def shard(self, step: int, rank: int) -> Shard:
         disk = _FullDisk() if self._full else local.DISK
         try:
-            entry = local.write_shard(local.checkpoint_folder(self._root, step), rank, pieces=self._pieces(step, rank), metadata={}, disk=disk)
+            entry = local.write_shard(
+                local.checkpoint_folder(self._root, step),
+                rank,
+                pieces=self._pieces(step, rank),
+                metadata={},
+                disk=disk,
+            )
         except OutlastError as error:
             if "No space" in str(error):
                 raise FullError from error
@@ -163,7 +186,8 @@ class RealDisk:
     def shard_cut_short(self, step: int, rank: int) -> None:
         folder = local.checkpoint_folder(self._root, step)
         folder.mkdir(exist_ok=True)
-        (folder / f"{local.shard_name(rank)}.tmp").write_bytes(b"half")  # what tests/tiers/test_local.py finds after SIGKILL in a write
+        # what tests/tiers/test_local.py finds after SIGKILL in a write
+        (folder / f"{local.shard_name(rank)}.tmp").write_bytes(b"half")
 
     def manifest(self, step: int, shards: list[Shard]) -> bool:
         with patch.object(local.DISK, "write", (_FullDisk() if self._full else local.DISK).write):
@@ -175,21 +199,32 @@ class RealDisk:
         return step, len(refused)
 
     def reads(self, step: int, rank: int) -> bool:
-        found = next((one for one in local.checkpoints(self._root) if one.manifest.step == step), None)
+        found = next(
+            (one for one in local.checkpoints(self._root) if one.manifest.step == step), None
+        )
         try:
             return found is not None and bool(local.read_shard(found, rank).tensors)
         except CorruptError:
             return False
 
     def steps(self) -> list[int]:
-        return sorted((int(path.parent.name.removeprefix("step-")) for path in self._root.glob(f"step-*/{local.MANIFEST_NAME}")), reverse=True)
+        return sorted(
+            (
+                int(path.parent.name.removeprefix("step-"))
+                for path in self._root.glob(f"step-*/{local.MANIFEST_NAME}")
+            ),
+            reverse=True,
+        )
 
     def fill(self, *, full: bool) -> None:
         self._full = full
 
     def spoil(self, step: int, what: str, how: str) -> None:
-        path = local.checkpoint_folder(self._root, step) / (local.MANIFEST_NAME if what == "manifest" else local.shard_name(int(what)))
+        path = local.checkpoint_folder(self._root, step) / (
+            local.MANIFEST_NAME if what == "manifest" else local.shard_name(int(what))
+        )
         data = bytearray(path.read_bytes())
         self._flips += 1
-        data[self._flips % len(data)] ^= 1  # another one each time: a bit that flips twice is as it was
+        # another one each time: a bit that flips twice is as it was
+        data[self._flips % len(data)] ^= 1
         path.write_bytes(data if how == "corrupt" else data[: len(data) // 2])

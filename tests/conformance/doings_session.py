@@ -1,4 +1,6 @@
-"""Preloaded into the zygote by tests: a session whose listener answers pings, and a script that does what its argument lists."""
+"""Preloaded into the zygote by tests: a session whose listener answers pings, and a script that
+does what its argument lists.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Two process hosts under one handle: the simulated node, and the launcher's with real processes.
 
-What a process is to do is a list: ("say", text), ("sleep", s), ("exit", code), ("die", None): SIGKILL to itself.
-What is reported is a list of tuples: ("started", worker), ("said", worker, text), ("answered", worker, nonce), ("exited", worker, exit code, signal).
+What a process is to do is a list: ("say", text), ("sleep", s), ("exit", code), ("die", None):
+SIGKILL to itself. What is reported is a list of tuples: ("started", worker), ("said", worker,
+text), ("answered", worker, nonce), ("exited", worker, exit code, signal).
 """
 
 from __future__ import annotations
@@ -57,16 +58,24 @@ class Host(Protocol):
 
 
 def said_as(worker: int, message: Message) -> Report:
-    return ("answered", worker, message.nonce) if isinstance(message, Pong) else ("said", worker, message.text if isinstance(message, Warned) else message)
+    return (
+        ("answered", worker, message.nonce)
+        if isinstance(message, Pong)
+        else ("said", worker, message.text if isinstance(message, Warned) else message)
+    )
 
 
 class SimulatedHost:
-    """A node of a world in which nothing else happens; in the place of its agent somebody who writes down."""
+    """A node of a world in which nothing else happens; in the place of its agent somebody who
+    writes down.
+    """
 
     def __init__(self, seed: int = 0) -> None:
         self.reports: list[Report] = []
         self._doings: dict[int, tuple[Doing, ...]] = {}
-        self._world = World(options=Options(ranks=64, latency_s=0.01), script=self._script, seed=seed)
+        self._world = World(
+            options=Options(ranks=64, latency_s=0.01), script=self._script, seed=seed
+        )
         self._node = self._world.nodes[0]
         self._node._ear = self  # type: ignore[assignment]
         self._started = 0
@@ -113,13 +122,17 @@ class SimulatedHost:
         self._node.do([Deliver(worker, Ping(nonce))])
 
     def stop(self, worker: int) -> None:
-        self._world.strikes._strike(self._node.processes[worker], PlannedFault("stop", "stop", worker, for_s=1e9))
+        self._world.strikes._strike(
+            self._node.processes[worker], PlannedFault("stop", "stop", worker, for_s=1e9)
+        )
 
     def go_on(self, worker: int) -> None:
         self._world.strikes._go_on(self._node.processes[worker])
 
     def strike(self, worker: int) -> None:
-        self._world.strikes._strike(self._node.processes[worker], PlannedFault("kill", "kill", worker))
+        self._world.strikes._strike(
+            self._node.processes[worker], PlannedFault("kill", "kill", worker)
+        )
 
     def until(self, done: Callable[[], bool]) -> None:
         bound_s = self._world.now_s + 60.0
@@ -158,7 +171,10 @@ class _Reports(Record):
 
 
 class RealHost:
-    """The launcher's, with a zygote that serves many tests. Numbers go on from one test to the next; what is reported begins anew."""
+    """The launcher's, with a zygote that serves many tests.
+
+    Numbers go on from one test to the next; what is reported begins anew.
+    """
 
     def __init__(self, folder: Path, preload: str = "doings_session") -> None:
         self.house = self._house = House(folder)
@@ -173,7 +189,9 @@ class RealHost:
         return self._record.all
 
     def start(self, *doings: Doing) -> int:
-        return self._house.script("import sys, doings_session; doings_session.do_all(sys.argv[1])", json.dumps(doings))
+        return self._house.script(
+            "import sys, doings_session; doings_session.do_all(sys.argv[1])", json.dumps(doings)
+        )
 
     def kill(self, worker: int) -> None:
         self._house.host.kill(worker)

@@ -1,6 +1,8 @@
-"""Two connections between an agent and the coordinator under one handle: the simulated cable, and sockets with the coordinator's door at one end.
+"""Two connections between an agent and the coordinator under one handle: the simulated cable, and
+sockets with the coordinator's door at one end.
 
-Both ends write down what happens there: ("connected",), ("broken",), or a message. The agent's first word on each connection is its Enrol.
+Both ends write down what happens there: ("connected",), ("broken",), or a message. The agent's
+first word on each connection is its Enrol.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ class SimulatedWire:
         self.agent: list[Happening] = []
         self.coordinator: list[Happening] = []
         self.lives = True  # as the headquarters: there is somebody to connect to
-        self._world = World(options=Options(ranks=2, nodes=2, latency_s=0.01), script=script_of("in_place"))
+        self._world = World(
+            options=Options(ranks=2, nodes=2, latency_s=0.01), script=script_of("in_place")
+        )
         self._world.hq = cast(Headquarters, self)
         self._node = node = self._world.nodes[0]
         node.on_connected = self._connected  # type: ignore[method-assign]
@@ -94,7 +98,10 @@ class SimulatedWire:
         self._run(0.004)
 
     def cut(self, share: float) -> None:
-        """All that is on its way is lost: the least that may arrive. Until `dial` there is no way to connect."""
+        """All that is on its way is lost: the least that may arrive.
+
+        Until `dial` there is no way to connect.
+        """
         self._node.cable.cut(for_s=1e6)
 
     def settle(self) -> None:
@@ -112,13 +119,17 @@ class SimulatedWire:
 
 
 class RealWire:
-    """Between the agent's channel and the door stands a relay, which can stop in the middle of a frame."""
+    """Between the agent's channel and the door stands a relay, which can stop in the middle of a
+    frame.
+    """
 
     def __init__(self) -> None:
         self.agent: list[Happening] = []
         self.coordinator: list[Happening] = []
         self._loop = Loop()
-        self._door = Door(self._loop, cast(CoordinatorSessions, self), peers=1, owner=lambda output: None)
+        self._door = Door(
+            self._loop, cast(CoordinatorSessions, self), peers=1, owner=lambda output: None
+        )
         self._address = self._door.open()
         self._channel: Channel | None = None
         self._relay: tuple[socket.socket, socket.socket] | None = None
@@ -141,7 +152,9 @@ class RealWire:
         for one in (theirs, beyond):
             one.setblocking(False)
         self._relay = (theirs, beyond)
-        self._channel = Channel(self._loop, ours, on_message=self.agent.append, on_close=self._closed)
+        self._channel = Channel(
+            self._loop, ours, on_message=self.agent.append, on_close=self._closed
+        )
         self.agent.append(CONNECTED)
         self._channel.send(enrol())
 

@@ -1,4 +1,6 @@
-"""Two stores under one handle: the simulated one, and a real host's process with clients that meet in it as ranks do before they connect."""
+"""Two stores under one handle: the simulated one, and a real host's process with clients that meet
+in it as ranks do before they connect.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,15 @@ RANKS = 3
 WAITS, MET, FAILED = "waits", "met", "failed"
 
 
-_connecting = threading.Lock()  # a process connects once, from one thread: it turns DNS and stderr off meanwhile
+# a process connects once, from one thread: it turns DNS and stderr off meanwhile
+_connecting = threading.Lock()
 
 
 class Meeting(Protocol):
-    """`came[visitor]`: what has become of one that came. `news`: ("up", port) and ("lost",), as the agent hears them."""
+    """`came[visitor]`: what has become of one that came.
+
+    `news`: ("up", port) and ("lost",), as the agent hears them.
+    """
 
     came: list[str]
     news: list[tuple[Any, ...]]
@@ -84,7 +90,27 @@ class SimulatedMeeting:
 
     def come(self, rank: int, *, generation: int, port: int) -> int:
         self.came.append(WAITS)
-        self._plans.append(Regroup(generation, rank, RANKS, "here", port, "none", "start", 0, -1, False, (), "none", "none", "", 0, None, None))
+        self._plans.append(
+            Regroup(
+                generation,
+                rank,
+                RANKS,
+                "here",
+                port,
+                "none",
+                "start",
+                0,
+                -1,
+                False,
+                (),
+                "none",
+                "none",
+                "",
+                0,
+                None,
+                None,
+            )
+        )
         self._node.do([Spawn(len(self.came) - 1, rank, "rank", generation)])
         return len(self.came) - 1
 
@@ -122,7 +148,9 @@ class RealMeeting:
 
     def host(self) -> int:
         self.end_quietly()
-        number = self._house.start(replace(self._house.spec(), worker=self._house.workers, kind="store", rank=-1))
+        number = self._house.start(
+            replace(self._house.spec(), worker=self._house.workers, kind="store", rank=-1)
+        )
         self._hosts.append(number)
         record = self._house.record
         self._house.until(lambda: any(worker == number for worker, _ in record.messages), "StoreUp")
@@ -146,7 +174,9 @@ class RealMeeting:
     def come(self, rank: int, *, generation: int, port: int) -> int:
         visitor = len(self.came)
         self.came.append(WAITS)
-        self._threads.append(threading.Thread(target=self._meet, args=(visitor, generation, port), daemon=True))
+        self._threads.append(
+            threading.Thread(target=self._meet, args=(visitor, generation, port), daemon=True)
+        )
         self._threads[-1].start()
         return visitor
 
@@ -159,7 +189,9 @@ class RealMeeting:
             with _connecting:
                 client = groups.connect("127.0.0.1", port, 0.5)
             store = PrefixStore(f"outlast/{generation}", client)
-            groups._assemble(store, generation, RANKS, time.monotonic() + 20.0, lambda: visitor in self._left)
+            groups._assemble(
+                store, generation, RANKS, time.monotonic() + 20.0, lambda: visitor in self._left
+            )
             self.came[visitor] = MET
         except RuntimeError:
             self.came[visitor] = FAILED

@@ -1,4 +1,6 @@
-"""What a disk keeps of checkpoints, simulated as in a folder: shards first, manifest last, and what is wrong is seen."""
+"""What a disk keeps of checkpoints, simulated as in a folder: shards first, manifest last, and what
+is wrong is seen.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ def test_a_full_disk_costs_the_save_and_no_checkpoint_before(disk: Disk, at: str
 
 @pytest.mark.parametrize("what", ["manifest", "0", "1"])
 @pytest.mark.parametrize("how", ["corrupt", "torn"])
-def test_what_is_not_as_written_is_refused_and_the_one_before_is_found(disk: Disk, what: str, how: str) -> None:
+def test_what_is_not_as_written_is_refused_and_the_one_before_is_found(
+    disk: Disk, what: str, how: str
+) -> None:
     save(disk, 1)
     save(disk, 2)
     disk.spoil(2, what, how)
@@ -101,7 +105,9 @@ def test_the_newest_are_kept_and_older_leftovers_go(disk: Disk) -> None:
 
 
 def test_the_only_good_one_outlives_any_number_of_bad_ones(disk: Disk) -> None:
-    """Each has a shard that is spoilt before its manifest is written, which is also when older ones are removed."""
+    """Each has a shard that is spoilt before its manifest is written, which is also when older ones
+    are removed.
+    """
     save(disk, 1)
     for step in range(2, 6):
         written = shards(disk, step)
@@ -124,8 +130,12 @@ ACTS = st.lists(
 
 @settings(max_examples=30)
 @given(acts=ACTS)
-def test_any_course_of_saves_and_faults_leaves_the_same_in_both(tmp_path_factory: pytest.TempPathFactory, acts: list[tuple[str, Any]]) -> None:
-    """Method: the same acts on both, steps growing as in a run; what is found, refused and kept is the same after each."""
+def test_any_course_of_saves_and_faults_leaves_the_same_in_both(
+    tmp_path_factory: pytest.TempPathFactory, acts: list[tuple[str, Any]]
+) -> None:
+    """Method: the same acts on both, steps growing as in a run; what is found, refused and kept is
+    the same after each.
+    """
     pair: tuple[Disk, Disk] = (SimulatedDisk(), RealDisk(tmp_path_factory.mktemp("disk")))
     step = 0
     for what, value in acts:

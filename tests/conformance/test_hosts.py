@@ -50,7 +50,11 @@ def up(host: Host, *doings: tuple[str, object]) -> int:
 @pytest.mark.parametrize("code", [0, 1, 3, 113])
 def test_a_life_is_a_start_then_what_it_says_in_order_then_one_end(host: Host, code: int) -> None:
     worker = host.start(*(("say", str(number)) for number in range(20)), ("exit", code))
-    assert ended(host, worker) == [("started", worker), *(("said", worker, str(number)) for number in range(20)), ("exited", worker, code, None)]
+    assert ended(host, worker) == [
+        ("started", worker),
+        *(("said", worker, str(number)) for number in range(20)),
+        ("exited", worker, code, None),
+    ]
 
 
 def test_one_that_comes_to_its_end_ends_with_0(host: Host) -> None:
@@ -68,10 +72,16 @@ def test_one_that_is_killed_has_no_exit_code(host: Host, by: str) -> None:
 def test_what_it_said_before_it_killed_itself_is_heard_before_its_end(host: Host) -> None:
     worker = host.start(*(("say", str(number)) for number in range(50)), ("die", None))
     reports = ended(host, worker)
-    assert reports == [("started", worker), *(("said", worker, str(number)) for number in range(50)), ("exited", worker, None, 9)]
+    assert reports == [
+        ("started", worker),
+        *(("said", worker, str(number)) for number in range(50)),
+        ("exited", worker, None, 9),
+    ]
 
 
-def test_one_that_is_killed_before_it_was_forked_is_started_and_ends_and_never_runs(host: Host) -> None:
+def test_one_that_is_killed_before_it_was_forked_is_started_and_ends_and_never_runs(
+    host: Host,
+) -> None:
     worker = host.start(("say", "ran"), FOR_EVER)
     host.kill(worker)
     assert ended(host, worker) == [("started", worker), ("exited", worker, None, 9)]
@@ -118,7 +128,11 @@ def test_one_that_is_terminated_ends_by_that_signal(host: Host) -> None:
 def test_one_that_is_not_there_yet_cannot_be_terminated(host: Host) -> None:
     worker = host.start(("say", "up"), ("exit", 0))
     host.terminate(worker)
-    assert ended(host, worker) == [("started", worker), ("said", worker, "up"), ("exited", worker, 0, None)]
+    assert ended(host, worker) == [
+        ("started", worker),
+        ("said", worker, "up"),
+        ("exited", worker, 0, None),
+    ]
 
 
 def test_a_stopped_one_is_killed_all_the_same(host: Host) -> None:
@@ -173,7 +187,9 @@ def test_an_end_touches_no_other(host: Host) -> None:
     for worker in (workers[0], workers[2]):
         host.ping(worker, 1)
         host.until(lambda worker=worker: ("answered", worker, 1) in host.reports)  # type: ignore[misc]
-    assert [report for report in host.reports if report[0] == "exited"] == [("exited", workers[1], None, 9)]
+    assert [report for report in host.reports if report[0] == "exited"] == [
+        ("exited", workers[1], None, 9)
+    ]
 
 
 def test_several_that_are_killed_at_once_all_end(host: Host) -> None:

@@ -1,4 +1,6 @@
-"""What a line between an agent and the coordinator does, simulated as with sockets: in order, nothing made up, and a cut loses an end and no middle."""
+"""What a line between an agent and the coordinator does, simulated as with sockets: in order,
+nothing made up, and a cut loses an end and no middle.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,17 @@ from hypothesis import strategies as st
 
 from outlast.errors import CorruptError
 from outlast.model.limits import MESSAGE_MAX_BYTES
-from outlast.model.messages import Beat, Enrol, FromNode, Grant, Message, StoreUp, ToNode, ToWorkers, Warned
+from outlast.model.messages import (
+    Beat,
+    Enrol,
+    FromNode,
+    Grant,
+    Message,
+    StoreUp,
+    ToNode,
+    ToWorkers,
+    Warned,
+)
 from outlast.model.messages import Leave as LeaveOrder
 from outlast.model.wire import FrameReader, encode
 from outlast.sim.cables import Cable
@@ -35,7 +47,11 @@ def saying(number: int, *, large: bool) -> FromNode | Beat:
 
 
 def telling(number: int, *, large: bool) -> ToNode | Grant:
-    return ToNode(number, 0, 0.0, ToWorkers((number,), (), LeaveOrder(1, "y" * LARGE))) if large else Grant(number, 0, 0.0)
+    return (
+        ToNode(number, 0, 0.0, ToWorkers((number,), (), LeaveOrder(1, "y" * LARGE)))
+        if large
+        else Grant(number, 0, 0.0)
+    )
 
 
 def per_connection(happenings: list[Any], begins: Callable[[Any], bool]) -> list[list[Any]]:
@@ -61,8 +77,13 @@ ACTS = st.lists(
 @pytest.mark.parametrize("make", [SimulatedWire, RealWire], ids=["simulated", "real"])
 @settings(max_examples=40)
 @given(acts=ACTS)
-def test_what_arrives_of_a_connection_is_the_beginning_of_what_was_said_on_it(make: Make, acts: list[tuple[str, Any]]) -> None:
-    """Of one that still stands at the end, all of it. Method: any course of words both ways, cuts and new connections."""
+def test_what_arrives_of_a_connection_is_the_beginning_of_what_was_said_on_it(
+    make: Make, acts: list[tuple[str, Any]]
+) -> None:
+    """Of one that still stands at the end, all of it.
+
+    Method: any course of words both ways, cuts and new connections.
+    """
     with closing(make()) as wire:
         wire.dial()
         wire.settle()
@@ -81,7 +102,8 @@ def test_what_arrives_of_a_connection_is_the_beginning_of_what_was_said_on_it(ma
             elif what == "cut":
                 wire.cut(value)
                 stands = False
-                wire.settle()  # both ends have learnt of it: what is said from here on is of no connection
+                # both ends have learnt of it: what is said from here on is of no connection
+                wire.settle()
             elif what == "dial":
                 wire.dial()
                 wire.settle()
@@ -127,7 +149,10 @@ def test_words_for_a_connection_that_is_broken_are_dropped_and_hurt_nobody(make:
         wire.up(saying(5, large=False))
         wire.settle()
         assert wire.agent == [CONNECTED, BROKEN, CONNECTED]
-        assert [one for one in wire.coordinator if not isinstance(one, Enrol)] == [BROKEN, saying(5, large=False)]
+        assert [one for one in wire.coordinator if not isinstance(one, Enrol)] == [
+            BROKEN,
+            saying(5, large=False),
+        ]
 
 
 def test_one_that_is_connected_does_not_connect_again(make: Make) -> None:
@@ -155,17 +180,23 @@ def test_what_was_on_its_way_when_it_broke_never_comes_on_the_next(make: Make) -
         assert [type(one) for one in wire.coordinator[before[1] :]] == [Enrol]
 
 
-# --- what is said in simulated lives, the wire can carry --------------------------------------------------
+# --- what is said in simulated lives, the wire can carry ------------------------------------------
 
 
 def test_a_message_over_the_limit_is_refused_where_it_is_said() -> None:
-    """The simulated cable does not look at sizes, which would cost every life: those that lives say are held against the wire below."""
+    """The simulated cable does not look at sizes, which would cost every life: those that lives say
+    are held against the wire below.
+    """
     with pytest.raises(CorruptError, match="over the limit"):
         encode(StoreUp("x" * MESSAGE_MAX_BYTES, 1))  # a name, which is never cut
 
 
-def test_all_that_simulated_lives_say_comes_through_the_wire_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Method: lives of every kind, in which each message is made into bytes and back; they keep their course."""
+def test_all_that_simulated_lives_say_comes_through_the_wire_unchanged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Method: lives of every kind, in which each message is made into bytes and back; they keep
+    their course.
+    """
     carried = 0
 
     def through(message: Any) -> Any:
@@ -180,9 +211,15 @@ def test_all_that_simulated_lives_say_comes_through_the_wire_unchanged(monkeypat
     up, down, tell, deliver = Cable.up, Cable.down, Node.tell, Node._deliver
     monkeypatch.setattr(Cable, "up", lambda self, message: up(self, through(message)))
     monkeypatch.setattr(Cable, "down", lambda self, message: down(self, through(message)))
-    monkeypatch.setattr(Node, "tell", lambda self, process, message: tell(self, process, through(message)))
     monkeypatch.setattr(
-        Node, "_deliver", lambda self, process, *orders: deliver(self, process, *(replace(order, message=through(order.message)) for order in orders))
+        Node, "tell", lambda self, process, message: tell(self, process, through(message))
+    )
+    monkeypatch.setattr(
+        Node,
+        "_deliver",
+        lambda self, process, *orders: deliver(
+            self, process, *(replace(order, message=through(order.message)) for order in orders)
+        ),
     )
     assert [live(seed=seed, given={}).trace_digest for seed in seeds] == before
     assert carried > 1_000

@@ -1,4 +1,6 @@
-"""What ranks may rely on where they meet before a group is built: in the simulated store as in a real one."""
+"""What ranks may rely on where they meet before a group is built: in the simulated store as in a
+real one.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,15 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conformance.hosts import RealHost
-from tests.conformance.stores import FAILED, MET, RANKS, WAITS, Meeting, RealMeeting, SimulatedMeeting
+from tests.conformance.stores import (
+    FAILED,
+    MET,
+    RANKS,
+    WAITS,
+    Meeting,
+    RealMeeting,
+    SimulatedMeeting,
+)
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +112,9 @@ def test_a_new_host_knows_nothing_of_what_was_said_in_the_old_one(meeting: Meeti
     meeting.until(lambda: meeting.came == [FAILED] + [MET] * RANKS)
 
 
-def test_who_is_told_that_its_generation_is_over_waits_no_longer_and_its_peers_do(meeting: Meeting) -> None:
+def test_who_is_told_that_its_generation_is_over_waits_no_longer_and_its_peers_do(
+    meeting: Meeting,
+) -> None:
     port = meeting.host()
     gone, stays = meeting.come(0, generation=1, port=port), meeting.come(1, generation=1, port=port)
     meeting.settle()

@@ -26,7 +26,9 @@ def test_the_two_newest_lie_there_newest_first_and_outlive_who_sealed_them(image
         assert images.steps(0) == tuple(range(step, max(0, step - 2), -1))
 
 
-def test_one_that_is_killed_while_it_seals_loses_the_slot_it_wrote_over_and_no_other(images: Images) -> None:
+def test_one_that_is_killed_while_it_seals_loses_the_slot_it_wrote_over_and_no_other(
+    images: Images,
+) -> None:
     for step in (1, 2):
         images.seal(0, step)
     images.seal_cut_short(0, 3)
@@ -91,8 +93,15 @@ def test_an_image_of_the_same_step_outlives_a_donor_that_is_killed(images: Image
 
 
 @settings(max_examples=15)
-@given(acts=st.lists(st.tuples(st.sampled_from(["seal", "seal_cut_short", "roll_back"]), st.integers(0, 3)), max_size=8))
-def test_any_course_of_seals_leaves_the_same_in_both(tmp_path_factory: pytest.TempPathFactory, acts: list[tuple[str, int]]) -> None:
+@given(
+    acts=st.lists(
+        st.tuples(st.sampled_from(["seal", "seal_cut_short", "roll_back"]), st.integers(0, 3)),
+        max_size=8,
+    )
+)
+def test_any_course_of_seals_leaves_the_same_in_both(
+    tmp_path_factory: pytest.TempPathFactory, acts: list[tuple[str, int]]
+) -> None:
     """Method: the same acts in both vaults, compared after each."""
     fake, real = SimulatedImages(), RealImages(tmp_path_factory.mktemp("vault"))
     try:

@@ -1,4 +1,6 @@
-"""Two vaults under one handle: what a simulated node keeps of its ranks, and the real one in a folder. Each act is a process's own."""
+"""Two vaults under one handle: what a simulated node keeps of its ranks, and the real one in a
+folder. Each act is a process's own.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,25 @@ class SimulatedImages:
         return tuple(sorted(self._node.slots.get(rank, {}).values(), reverse=True))
 
     def _plan(self, generation: int, step: int) -> Regroup:
-        return Regroup(generation, 0, RANKS, "here", 1, "none", "exit", step, 0, True, (), "none", "none", "", 0, None, None)
+        return Regroup(
+            generation,
+            0,
+            RANKS,
+            "here",
+            1,
+            "none",
+            "exit",
+            step,
+            0,
+            True,
+            (),
+            "none",
+            "none",
+            "",
+            0,
+            None,
+            None,
+        )
 
     def donate(self, generation: int, step: int) -> None:
         self._run(0, lambda main: main.donate(self._plan(generation, step)))
@@ -111,7 +131,11 @@ class RealImages:
         self._vault.reserve_transfer(image_bytes([self._pieces(0)[0].spec]))
 
     def _pieces(self, step: int) -> list[Piece]:
-        return [Piece(TensorSpec("w", "F32", (1000,)), np.full(1000, step, np.float32).view(np.uint8).data)]
+        return [
+            Piece(
+                TensorSpec("w", "F32", (1000,)), np.full(1000, step, np.float32).view(np.uint8).data
+            )
+        ]
 
     def _in_a_process(self, act: Callable[[], object], *, dies: bool = False) -> None:
         pid = os.fork()
@@ -126,24 +150,40 @@ class RealImages:
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == (-signal.SIGKILL if dies else 0)
 
     def seal(self, rank: int, step: int) -> None:
-        self._in_a_process(lambda: self._vault.write(rank, generation=1, step=step, pieces=self._pieces(step), metadata={}))
+        self._in_a_process(
+            lambda: self._vault.write(
+                rank, generation=1, step=step, pieces=self._pieces(step), metadata={}
+            )
+        )
 
     def seal_cut_short(self, rank: int, step: int) -> None:
-        self._in_a_process(lambda: self._vault.write(rank, generation=1, step=step, pieces=self._pieces(step), metadata={}), dies=True)
+        self._in_a_process(
+            lambda: self._vault.write(
+                rank, generation=1, step=step, pieces=self._pieces(step), metadata={}
+            ),
+            dies=True,
+        )
 
     def roll_back(self, rank: int, step: int) -> None:
         self._in_a_process(lambda: self._vault.forget_after(rank, step))
 
     def steps(self, rank: int) -> tuple[int, ...]:
         for step in self._vault.steps(rank):
-            assert float(np.frombuffer(self._vault.read(rank, step).tensors["w"][1], np.float32).min()) == step
+            assert (
+                float(np.frombuffer(self._vault.read(rank, step).tensors["w"][1], np.float32).min())
+                == step
+            )
         return self._vault.steps(rank)
 
     def donate(self, generation: int, step: int) -> None:
-        self._in_a_process(lambda: self._vault.write_transfer(generation, step, self._pieces(step), {}))
+        self._in_a_process(
+            lambda: self._vault.write_transfer(generation, step, self._pieces(step), {})
+        )
 
     def donate_cut_short(self, generation: int, step: int) -> None:
-        self._in_a_process(lambda: self._vault.write_transfer(generation, step, self._pieces(step), {}), dies=True)
+        self._in_a_process(
+            lambda: self._vault.write_transfer(generation, step, self._pieces(step), {}), dies=True
+        )
 
     def takes(self, generation: int | None, step: int) -> bool:
         try:

@@ -21,11 +21,16 @@ from outlast.runtime.evidence.reading import diagnose
 BEGAN = datetime(2026, 11, 22, 21, 0, 0, tzinfo=timezone.utc)
 HOUR = timedelta(hours=1)
 OOM = "Out of memory: Killed process 4242 (python) total-vm:1kB"
-WAIT = "[rank{rank}]:[E ProcessGroupNCCL.cpp:1537] [PG 0 Rank {rank}] Timeout at NCCL work: 19, last enqueued NCCL work: 19, last completed NCCL work: 18."
+WAIT = (
+    "[rank{rank}]:[E ProcessGroupNCCL.cpp:1537] [PG 0 Rank {rank}] Timeout at NCCL work: 19, last"
+    " enqueued NCCL work: 19, last completed NCCL work: 18."
+)
 
 
 def kernel(*told: tuple[timedelta, str], host: str = "n1") -> str:
-    return "".join(f"{BEGAN + after:%Y-%m-%dT%H:%M:%S}+00:00 {host} kernel: {text}\n" for after, text in told)
+    return "".join(
+        f"{BEGAN + after:%Y-%m-%dT%H:%M:%S}+00:00 {host} kernel: {text}\n" for after, text in told
+    )
 
 
 def job(form: str, *, ends: str = WAIT) -> str:
@@ -51,8 +56,13 @@ FORMS = [
 
 
 @pytest.mark.parametrize("form", FORMS, ids=["ISO", "torch", "torchrun"])
-@pytest.mark.parametrize(("ago", "failure_class"), [(8 * HOUR, "unknown"), (HOUR, "host_memory"), (-HOUR, "host_memory"), (72 * HOUR, "unknown")])
-def test_what_killed_something_hours_before_the_job_began_did_not_end_it(tmp_path: Path, form: str, ago: timedelta, failure_class: str) -> None:
+@pytest.mark.parametrize(
+    ("ago", "failure_class"),
+    [(8 * HOUR, "unknown"), (HOUR, "host_memory"), (-HOUR, "host_memory"), (72 * HOUR, "unknown")],
+)
+def test_what_killed_something_hours_before_the_job_began_did_not_end_it(
+    tmp_path: Path, form: str, ago: timedelta, failure_class: str
+) -> None:
     (tmp_path / "dmesg.txt").write_text(kernel((-ago, OOM)))
     (tmp_path / "rank_0.log").write_text(job(form))
     got = diagnose([str(tmp_path)])
@@ -60,9 +70,14 @@ def test_what_killed_something_hours_before_the_job_began_did_not_end_it(tmp_pat
     assert any("older than the job's own logs" in note for note in got.notes) is (ago > 3 * HOUR)
 
 
-def test_an_old_line_is_the_nearest_guess_where_clocks_may_be_in_two_zones_and_none_where_they_cannot() -> None:
+def test_an_old_line_is_the_nearest_guess_where_clocks_may_be_in_two_zones_and_none_where_they_cannot() -> (
+    None
+):
     """Method: an OOM kill eight hours before the job, and one three days before it."""
-    near, far = (decide(read(dmesg=kernel((-ago, OOM)), job=job(FORMS[0]))[0], blame=None) for ago in (8 * HOUR, 72 * HOUR))
+    near, far = (
+        decide(read(dmesg=kernel((-ago, OOM)), job=job(FORMS[0]))[0], blame=None)
+        for ago in (8 * HOUR, 72 * HOUR)
+    )
     assert [one for one, _ in near.others] == [FailureClass.HOST_MEMORY]
     assert far.others == ()
 
@@ -71,20 +86,34 @@ def test_how_an_older_job_ended_is_not_how_this_one_did() -> None:
     """Method: an OOM kill ends by a signal; this job hangs."""
     new, _ = read(dmesg=kernel((HOUR, OOM)), job=job(FORMS[0]))
     old, _ = read(dmesg=kernel((-8 * HOUR, OOM)), job=job(FORMS[0]))
-    assert [decide(found, blame=None).mechanism for found in (new, old)] == [Mechanism.SIGNAL, Mechanism.HANG]
+    assert [decide(found, blame=None).mechanism for found in (new, old)] == [
+        Mechanism.SIGNAL,
+        Mechanism.HANG,
+    ]
 
 
 def test_many_old_lines_make_one_another_no_surer() -> None:
     """Method: three voices for a GPU, any two of which would name it."""
-    gone = [(-8 * HOUR, f"NVRM: Xid (PCI:0000:3b:00): {code}, pid=1, name=python, x") for code in (79, 62, 122)]
+    gone = [
+        (-8 * HOUR, f"NVRM: Xid (PCI:0000:3b:00): {code}, pid=1, name=python, x")
+        for code in (79, 62, 122)
+    ]
     got = decide(read(dmesg=kernel(*gone), job=job(FORMS[0]))[0], blame=None)
     assert (got.failure_class, got.confidence <= 0.5) == (FailureClass.UNKNOWN, True)
 
 
 def test_where_a_new_line_says_the_same_no_old_one_adds_a_node() -> None:
-    gone = "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
-    found, note = read(a=kernel((-9 * HOUR, gone), host="n1"), b=kernel((HOUR, gone), host="n2"), job=job(FORMS[0]))
-    assert (decide(found, blame=None).nodes, "1 line of a is 9.0 hours or more older" in note) == (("n2",), True)
+    gone = (
+        "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the"
+        " bus."
+    )
+    found, note = read(
+        a=kernel((-9 * HOUR, gone), host="n1"), b=kernel((HOUR, gone), host="n2"), job=job(FORMS[0])
+    )
+    assert (decide(found, blame=None).nodes, "1 line of a is 9.0 hours or more older" in note) == (
+        ("n2",),
+        True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,7 +138,9 @@ def test_a_log_of_a_host_says_nothing_of_when_the_job_began() -> None:
 def test_a_year_that_is_not_said_is_the_nearest(tmp_path: Path) -> None:
     """Method: the kernel speaks on New Year's Eve, the job, without a year, on the morning after."""
     (tmp_path / "dmesg.txt").write_text(f"2025-12-31T23:00:00+00:00 n1 kernel: {OOM}\n")
-    (tmp_path / "rank_0.log").write_text("[rank0]:[W0101 07:30:00.718204215 Utils.hpp:137] x\n" + WAIT.format(rank=0))
+    (tmp_path / "rank_0.log").write_text(
+        "[rank0]:[W0101 07:30:00.718204215 Utils.hpp:137] x\n" + WAIT.format(rank=0)
+    )
     assert "8.5 hours or more older" in "".join(diagnose([str(tmp_path)]).notes)
 
 
@@ -118,17 +149,27 @@ def test_what_a_log_repeats_for_weeks_is_still_read_today() -> None:
     before = [(timedelta(seconds=at), OOM) for at in range(10 * SAME_MAX)]
     today = [(24 * HOUR + timedelta(seconds=at), OOM) for at in range(10)]
     found = list(read_lines(kernel(*before, *today).encode().splitlines(), name="dmesg"))
-    assert [(one.at_s or 0.0) > BEGAN.timestamp() + 80_000 for one in found] == [False] * SAME_MAX + [True] * SAME_LATER
+    assert [(one.at_s or 0.0) > BEGAN.timestamp() + 80_000 for one in found] == [
+        False
+    ] * SAME_MAX + [True] * SAME_LATER
 
 
-SPY = 'Process {pid}: python job.py\nThread {pid} (idle): "MainThread"\n    {frame}\n    main (job.py:9)\n'
+SPY = (
+    'Process {pid}: python job.py\nThread {pid} (idle): "MainThread"\n    {frame}\n    main'
+    " (job.py:9)\n"
+)
 WAITS, WORKS = "all_reduce (torch/distributed/distributed_c10d.py:2501)", "fetch (job.py:4)"
 
 
 def hang(**more: str) -> list[Finding]:
     """Four ranks of which one works, an OOM kill before their eyes, and `more`."""
-    logs = {f"stack_rank_{rank}.txt": SPY.format(pid=rank + 70, frame=WORKS if rank == 2 else WAITS) for rank in range(4)}
-    return read(**logs | {"job": job(FORMS[0], ends="step 3"), "dmesg": kernel((HOUR, OOM))} | more)[0]
+    logs = {
+        f"stack_rank_{rank}.txt": SPY.format(pid=rank + 70, frame=WORKS if rank == 2 else WAITS)
+        for rank in range(4)
+    }
+    return read(
+        **logs | {"job": job(FORMS[0], ends="step 3"), "dmesg": kernel((HOUR, OOM))} | more
+    )[0]
 
 
 def test_who_waits_for_its_loader_may_have_lost_a_worker_of_it() -> None:
@@ -138,7 +179,11 @@ def test_who_waits_for_its_loader_may_have_lost_a_worker_of_it() -> None:
 
 def test_where_all_ranks_live_a_kernel_has_killed_something_else() -> None:
     got = decide(marked_strangers(hang()), blame=None)
-    assert (got.failure_class, got.mechanism, [one.rank for one in got.ranks]) == (FailureClass.USER_CODE, Mechanism.HANG, [2])
+    assert (got.failure_class, got.mechanism, [one.rank for one in got.ranks]) == (
+        FailureClass.USER_CODE,
+        Mechanism.HANG,
+        [2],
+    )
     assert FailureClass.HOST_MEMORY in dict(got.others)
 
 
@@ -155,27 +200,64 @@ def test_where_not_all_are_seen_to_live_it_may_have_been_one_of_them(more: dict[
     assert not any(one.doubt for one in marked_strangers(hang(**more)))
 
 
-START = "W{0:%m%d %H:%M:%S}.412000 139 torch/distributed/run.py:766] Setting OMP_NUM_THREADS environment variable\n"
+START = (
+    "W{0:%m%d %H:%M:%S}.412000 139 torch/distributed/run.py:766] Setting OMP_NUM_THREADS"
+    " environment variable\n"
+)
 
 
-@pytest.mark.parametrize(("line", "doubt"), [(OOM, "older"), ("NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=x, GPU has fallen off the bus.", "")])
-def test_a_kill_before_the_start_is_of_another_job_and_a_broken_gpu_is_still_broken(line: str, doubt: str) -> None:
-    """Method: twenty minutes before the start of the job, of which the launcher's log has the first words."""
-    logs = {"dmesg": kernel((-HOUR / 3, line)), "rank_0.log": "IndexError: list index out of range\n"}
-    started, _ = read(**logs, console=START.format(BEGAN) + "x torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: 1) local_rank: 0\n")
+@pytest.mark.parametrize(
+    ("line", "doubt"),
+    [
+        (OOM, "older"),
+        ("NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=x, GPU has fallen off the bus.", ""),
+    ],
+)
+def test_a_kill_before_the_start_is_of_another_job_and_a_broken_gpu_is_still_broken(
+    line: str, doubt: str
+) -> None:
+    """Method: twenty minutes before the start of the job, of which the launcher's log has the first
+    words.
+    """
+    logs = {
+        "dmesg": kernel((-HOUR / 3, line)),
+        "rank_0.log": "IndexError: list index out of range\n",
+    }
+    started, _ = read(
+        **logs,
+        console=START.format(BEGAN)
+        + "x torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: 1)"
+        " local_rank: 0\n",
+    )
     unsure, _ = read(**logs, job=job(FORMS[0]))
-    assert [{one.doubt for one in found if one.evidence.file == "dmesg"} for found in (started, unsure)] == [{doubt}, {""}]
+    assert [
+        {one.doubt for one in found if one.evidence.file == "dmesg"} for found in (started, unsure)
+    ] == [{doubt}, {""}]
 
 
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(-40, 40), st.booleans()), max_size=8))
 def test_only_lines_of_hosts_that_are_hours_older_are_touched(told: list[tuple[int, bool]]) -> None:
     """Method: lines at any hour before and after the job began, of hosts and of the job itself."""
-    logs = {f"f{at}": kernel((hours * HOUR, OOM)) if host else kernel((hours * HOUR, WAIT.format(rank=1))) for at, (hours, host) in enumerate(told)}
-    began_s = min([BEGAN.timestamp(), *(BEGAN.timestamp() + hours * 3_600 for hours, host in told if not host)])
+    logs = {
+        f"f{at}": (
+            kernel((hours * HOUR, OOM)) if host else kernel((hours * HOUR, WAIT.format(rank=1)))
+        )
+        for at, (hours, host) in enumerate(told)
+    }
+    began_s = min(
+        [
+            BEGAN.timestamp(),
+            *(BEGAN.timestamp() + hours * 3_600 for hours, host in told if not host),
+        ]
+    )
     found, note = read(job=job(FORMS[0]), **logs)
     kept = {one.evidence.file: one for one in found}
-    ages_s = {f"f{at}": began_s - BEGAN.timestamp() - hours * 3_600 for at, (hours, host) in enumerate(told) if host}
+    ages_s = {
+        f"f{at}": began_s - BEGAN.timestamp() - hours * 3_600
+        for at, (hours, host) in enumerate(told)
+        if host
+    }
     new = any(age_s <= OLD_S for age_s in ages_s.values())
     for name, age_s in ages_s.items():
         assert (name in kept) is (age_s <= OLD_S or (age_s <= ZONES_S and not new))

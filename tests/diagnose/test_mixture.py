@@ -19,10 +19,22 @@ def sample(name: str, *lines: str) -> Sample:
     ("one", "other", "said"),
     [
         ("WORLD_SIZE=8", "WORLD_SIZE=16", "world size 8 in a, 16 in b"),
-        ("torchrun --rdzv-id=llama --nnodes 2", "torchrun --rdzv_id mixtral --nnodes 2", "run id llama in a, mixtral in b"),
+        (
+            "torchrun --rdzv-id=llama --nnodes 2",
+            "torchrun --rdzv_id mixtral --nnodes 2",
+            "run id llama in a, mixtral in b",
+        ),
         ("  run_id           : 17", "  run_id           : 18", "run id 17 in a, 18 in b"),
-        ("slurmstepd: error: *** STEP 4711.0 ON n1 CANCELLED", "SLURM_JOB_ID=4712", "Slurm job 4711 in a, 4712 in b"),
-        ("{'world_size': 8, 'master_port': '29500'}", "world_size = 4, --master-port 29501", "world size 8 in a, 4 in b; master port 29501 in b"),
+        (
+            "slurmstepd: error: *** STEP 4711.0 ON n1 CANCELLED",
+            "SLURM_JOB_ID=4712",
+            "Slurm job 4711 in a, 4712 in b",
+        ),
+        (
+            "{'world_size': 8, 'master_port': '29500'}",
+            "world_size = 4, --master-port 29501",
+            "world size 8 in a, 4 in b; master port 29501 in b",
+        ),
     ],
 )
 def test_two_jobs_are_noticed(one: str, other: str, said: str) -> None:
@@ -34,7 +46,8 @@ def test_two_jobs_are_noticed(one: str, other: str, said: str) -> None:
 @pytest.mark.parametrize(
     "logs",
     [
-        (["MASTER_PORT=29500 WORLD_SIZE=8"], ["MASTER_PORT=31234 WORLD_SIZE=8"]),  # torchrun started its workers again
+        # torchrun started its workers again
+        (["MASTER_PORT=29500 WORLD_SIZE=8"], ["MASTER_PORT=31234 WORLD_SIZE=8"]),
         (["world size: 8", "world size: 4"], ["world size: 4"]),  # a job that shrank
         (["run_id : none"], ["run_id : 17"]),
         (["loss 0.1"], ["step 3"]),
@@ -48,16 +61,21 @@ def test_clocks_hours_apart_are_said_with_what_it_may_be() -> None:
     here = sample("n1.log", "2026-01-02 10:00:00 start", "2026-01-02 10:30:00 hang")
     zone = sample("n2.log", "2026-01-02 17:00:20 start", "2026-01-02 17:30:10 hang")
     wrong = sample("n3.log", "2031-05-06 01:02:03 start")
-    assert "the times in n2.log begin 6.5 hours after those in n1.log end: clocks that differ by a time zone, or two jobs" in notes_of([here, zone])[0]
+    assert (
+        "the times in n2.log begin 6.5 hours after those in n1.log end: clocks that differ by a"
+        " time zone, or two jobs" in notes_of([here, zone])[0]
+    )
     assert "a clock that is wrong" in notes_of([here, wrong])[0]
 
 
 def test_logs_of_one_clock_are_not_said_to_differ() -> None:
     """Ranks whose logs follow one another within the hour, and one in another zone that says so."""
     logs = [
-        sample("a", "2026-01-02 10:00:00,1 x", "2026-01-02 10:30:00 x"), sample("b", "2026-01-02T11:20:00Z x"),
-        sample("c", "2026-01-02T03:10:00-08:00 x"), sample("d", "no time"),
-    ]  # fmt: skip
+        sample("a", "2026-01-02 10:00:00,1 x", "2026-01-02 10:30:00 x"),
+        sample("b", "2026-01-02T11:20:00Z x"),
+        sample("c", "2026-01-02T03:10:00-08:00 x"),
+        sample("d", "no time"),
+    ]
     assert notes_of(logs) == ()
 
 

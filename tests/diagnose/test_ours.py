@@ -14,8 +14,16 @@ from outlast.model.terms import FailureClass
 from outlast.model.verdict import Evidence, Role, Verdict
 
 XID = "NVRM: Xid (PCI:0000:3b:00): 48, pid=1"
-VERDICT = Verdict(FailureClass.HBM, None, 0.9, "why", "do", evidence=(Evidence("kern.log", 3, XID, Role.ROOT),))
-SCREEN = ["outlast diagnose: hbm (0.90), rank 3", "", "why", f"  kern.log:3  root  {XID}", "end of outlast diagnose 0.1.0: 1 file read"]
+VERDICT = Verdict(
+    FailureClass.HBM, None, 0.9, "why", "do", evidence=(Evidence("kern.log", 3, XID, Role.ROOT),)
+)
+SCREEN = [
+    "outlast diagnose: hbm (0.90), rank 3",
+    "",
+    "why",
+    f"  kern.log:3  root  {XID}",
+    "end of outlast diagnose 0.1.0: 1 file read",
+]
 
 
 def read(lines: list[str]) -> list[str]:
@@ -44,7 +52,13 @@ def test_a_first_line_alone_hides_nothing() -> None:
 
 
 def test_a_log_that_speaks_of_outlast_or_of_classes_is_read() -> None:
-    log = ["$ outlast diagnose runs/x", '{"class": "Linear", "name": "head"}', "outlast diagnose: command not found", '  "class": "x",', "}"]
+    log = [
+        "$ outlast diagnose runs/x",
+        '{"class": "Linear", "name": "head"}',
+        "outlast diagnose: command not found",
+        '  "class": "x",',
+        "}",
+    ]
     assert read(log) == log
 
 
@@ -60,12 +74,31 @@ def test_a_file_of_ours_is_known_by_its_beginning(head: str) -> None:
     assert ours.is_ours(head.encode())
 
 
-@pytest.mark.parametrize("head", ["{}", '{"class": "Linear"}', "<!doctype html><p>outlast diagnose", "rank 0 ended  ", '{"version": "2.9", "pg_config": {}}'])
+@pytest.mark.parametrize(
+    "head",
+    [
+        "{}",
+        '{"class": "Linear"}',
+        "<!doctype html><p>outlast diagnose",
+        "rank 0 ended  ",
+        '{"version": "2.9", "pg_config": {}}',
+    ],
+)
 def test_a_file_of_others_is_not_ours(head: str) -> None:
     assert not ours.is_ours(head.encode())
 
 
-@given(st.lists(st.one_of(st.binary(max_size=30), st.sampled_from([line.encode() for line in SCREEN] + [b'  "class": "hbm",', b"}", b"{"])), max_size=40))
+@given(
+    st.lists(
+        st.one_of(
+            st.binary(max_size=30),
+            st.sampled_from(
+                [line.encode() for line in SCREEN] + [b'  "class": "hbm",', b"}", b"{"]
+            ),
+        ),
+        max_size=40,
+    )
+)
 def test_lines_are_never_lost_or_changed_but_emptied(lines: list[bytes]) -> None:
     out = list(ours.without(lines))
     assert len(out) == len(lines)

@@ -1,4 +1,6 @@
-"""What may be mailed: no secrets of known forms, no characters that a terminal obeys, and the words of a diagnosis left as they are."""
+"""What may be mailed: no secrets of known forms, no characters that a terminal obeys, and the words
+of a diagnosis left as they are.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,10 @@ WORDS_OF_A_DIAGNOSIS = [
     "KeyError: 'token'",
     "commit " + HEX40,
     "TCPStore tcp://10.0.0.1:29500 waiting for key: default_pg/0//cuda",
-    "[rank3]:[E ProcessGroupNCCL.cpp:563] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=19, OpType=ALLREDUCE)",
+    (
+        "[rank3]:[E ProcessGroupNCCL.cpp:563] [Rank 3] Watchdog caught collective operation"
+        " timeout: WorkNCCL(SeqNum=19, OpType=ALLREDUCE)"
+    ),
     "NVRM: Xid (PCI:0000:3b:00): 48, pid=1234, name=python, DBE (double bit error)",
     "mlx5_core 0000:c1:00.0: device's health compromised",
     'File "/srv/train.py", line 12, in <module>',
@@ -96,12 +101,28 @@ def test_control_characters_are_shown_and_not_obeyed(text: str, shown: str) -> N
 
 @given(st.text())
 def test_nothing_that_a_terminal_obeys_is_left_of_anything(text: str) -> None:
-    assert not any(ord(char) < 32 or 0x7F <= ord(char) < 0xA0 or 0xD800 <= ord(char) < 0xE000 or 0x202A <= ord(char) < 0x202F for char in clean(text))
+    assert not any(
+        ord(char) < 32
+        or 0x7F <= ord(char) < 0xA0
+        or 0xD800 <= ord(char) < 0xE000
+        or 0x202A <= ord(char) < 0x202F
+        for char in clean(text)
+    )
 
 
 def test_every_text_of_a_json_value_is_cleaned_and_nothing_else_changes() -> None:
-    value = {"class": "gpu", "line": 3, "none": None, "evidence": [{"text": "HF_TOKEN=abcdef \x1b[2J", "p": 0.5}]}
-    assert cleaned(value) == {"class": "gpu", "line": 3, "none": None, "evidence": [{"text": "HF_TOKEN=[redacted] \\x1b[2J", "p": 0.5}]}
+    value = {
+        "class": "gpu",
+        "line": 3,
+        "none": None,
+        "evidence": [{"text": "HF_TOKEN=abcdef \x1b[2J", "p": 0.5}],
+    }
+    assert cleaned(value) == {
+        "class": "gpu",
+        "line": 3,
+        "none": None,
+        "evidence": [{"text": "HF_TOKEN=[redacted] \\x1b[2J", "p": 0.5}],
+    }
 
 
 @pytest.mark.parametrize(
@@ -110,7 +131,9 @@ def test_every_text_of_a_json_value_is_cleaned_and_nothing_else_changes() -> Non
      "cookie:", "\\", "'token' ", "https://", "sk-", "password  ", "A"],
 )  # fmt: skip
 def test_the_time_is_linear_whatever_is_repeated(part: str) -> None:
-    """Method: ten times as much may take at most forty times as long, by the processor's clock, once it takes long enough to be measured."""
+    """Method: ten times as much may take at most forty times as long, by the processor's clock,
+    once it takes long enough to be measured.
+    """
 
     def seconds(count: int) -> float:
         text = (part * (count // len(part) + 1))[:count]
@@ -124,7 +147,10 @@ def test_the_time_is_linear_whatever_is_repeated(part: str) -> None:
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
-        (["train.py", "--api-key", "abcdef123456", "--lr", "0.1"], ["train.py", "--api-key", "[redacted]", "--lr", "0.1"]),
+        (
+            ["train.py", "--api-key", "abcdef123456", "--lr", "0.1"],
+            ["train.py", "--api-key", "[redacted]", "--lr", "0.1"],
+        ),
         (["--password=hunter2", "x"], ["--password=[redacted]", "x"]),
         (["--max-tokens", "4096"], ["--max-tokens", "4096"]),
         (["--token"], ["--token"]),

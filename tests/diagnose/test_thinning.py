@@ -25,9 +25,16 @@ def test_of_a_line_said_a_hundred_thousand_times_the_first_and_the_last_are_kept
 
 def test_what_says_something_else_is_kept_beside_it() -> None:
     thinned = Thinned()
-    thinned.add(finding(order, rank=order % 3, rule="ab"[order % 2], file="xy"[order // 3_000]) for order in range(6_000))
-    assert {(one.evidence.file, one.rule, one.rank) for one in thinned.all()} == {(file, rule, rank) for file in "xy" for rule in "ab" for rank in range(3)}
-    assert [one.evidence.file for one in thinned.all()] == sorted(one.evidence.file for one in thinned.all())
+    thinned.add(
+        finding(order, rank=order % 3, rule="ab"[order % 2], file="xy"[order // 3_000])
+        for order in range(6_000)
+    )
+    assert {(one.evidence.file, one.rule, one.rank) for one in thinned.all()} == {
+        (file, rule, rank) for file in "xy" for rule in "ab" for rank in range(3)
+    }
+    assert [one.evidence.file for one in thinned.all()] == sorted(
+        one.evidence.file for one in thinned.all()
+    )
 
 
 def test_there_is_an_end_to_it_whatever_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,12 @@ def table() -> dict[int, tuple[int, str, int]]:
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError, IndexError, ValueError):
-                fields = Path(f"/proc/{name}/stat").read_text(errors="replace").rpartition(")")[2].split()
+                fields = (
+                    Path(f"/proc/{name}/stat")
+                    .read_text(errors="replace")
+                    .rpartition(")")[2]
+                    .split()
+                )
                 found[int(name)] = (int(fields[1]), fields[0], int(fields[3]))
     return found
 

@@ -1,7 +1,8 @@
-"""One `outlast run` under a drill: start it in a folder of its own, strike, wait for its end, ask what the ledger says.
+"""One `outlast run` under a drill: start it in a folder of its own, strike, wait for its end, ask
+what the ledger says.
 
-    drill = Drill(tmp_path, "ddp.py", "--steps", "12", flags=("--spares", "1"), marks=[...], strikes=[...])
-    with drill:
+    drill = Drill(tmp_path, "ddp.py", "--steps", "12", flags=("--spares", "1"), marks=[...],
+    strikes=[...]) with drill:
         drill.until(lambda: drill.step >= 5, "step 5"); os.kill(drill.pid_of(2), signal.SIGSTOP)
         outcome = drill.finish()
 
@@ -58,48 +59,95 @@ class Outcome:
         return found
 
     def ledger_is_sound(self, *, lossless: bool = True) -> None:
-        """Seconds by cause sum to ranks x wall; every interruption is over; no committed step was lost, and none was committed twice on a rank (lossless).
+        """Seconds by cause sum to ranks x wall; every interruption is over; no committed step was
+        lost, and none was committed twice on a rank (lossless).
 
         The report counts every step that was committed, the last ones included.
         """
         report = self.report
         total_s = report["world_size"] * report["wall_s"]
-        assert abs(sum(report["rank_seconds"].values()) - total_s) < 1e-6, (report["rank_seconds"], total_s)
+        assert abs(sum(report["rank_seconds"].values()) - total_s) < 1e-6, (
+            report["rank_seconds"],
+            total_s,
+        )
         assert all(value >= 0 for value in report["rank_seconds"].values()), report["rank_seconds"]
         for one in self.interruptions:
             assert one["steps_lost"] == 0 or not lossless, one
             assert one["resumed_s"] is not None, one
             assert one["rung"] is not None, one
-        twice = [key for key, count in Counter((rank, step) for rank, step, _ in self.commits).items() if count > 1]
+        twice = [
+            key
+            for key, count in Counter((rank, step) for rank, step, _ in self.commits).items()
+            if count > 1
+        ]
         assert not twice or not lossless, f"committed twice: {twice}"
         noted = max((step for _, step, _ in self.commits), default=0)
-        assert report["steps"] >= noted, f"step {noted} is committed, reported are {report['steps']}"
+        assert report["steps"] >= noted, (
+            f"step {noted} is committed, reported are {report['steps']}"
+        )
 
     def __str__(self) -> str:
-        keys = ("mechanism", "class", "ranks", "rung", "mttr_s", "step", "reason", "error", "parent")
+        keys = (
+            "mechanism",
+            "class",
+            "ranks",
+            "rung",
+            "mttr_s",
+            "step",
+            "reason",
+            "error",
+            "parent",
+        )
         brief = [{key: one[key] for key in keys} for one in self.interruptions]
         lines = "\n".join(json.dumps(one) for one in brief)
-        return f"exit code {self.code}\n--- interruptions\n{lines}\n--- stderr\n{self.stderr[-6000:]}\n--- stdout\n{self.stdout[-2000:]}"
+        return (
+            f"exit code {self.code}\n--- interruptions\n{lines}\n---"
+            f" stderr\n{self.stderr[-6000:]}\n--- stdout\n{self.stdout[-2000:]}"
+        )
 
 
-CalmRun = Callable[..., Outcome]  # of the fixture `calm_run`: script and arguments in, a run out that nothing happens to
+# of the fixture `calm_run`: script and arguments in, a run out that nothing happens to
+CalmRun = Callable[..., Outcome]
 
 
 class Drill:
     """A run as its operator sees it."""
 
     def __init__(
-        self, folder: Path, script: str, *arguments: str | int, workers: int = 4, flags: Sequence[str | int] = (),
-        marks: Sequence[Fault] = (), strikes: Sequence[Fault] = (), env: Mapping[str, str] | None = None, within_s: float = 90.0,
+        self,
+        folder: Path,
+        script: str,
+        *arguments: str | int,
+        workers: int = 4,
+        flags: Sequence[str | int] = (),
+        marks: Sequence[Fault] = (),
+        strikes: Sequence[Fault] = (),
+        env: Mapping[str, str] | None = None,
+        within_s: float = 90.0,
         before: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.folder = folder / "run"
         self._scratch = folder
         self._end_s = time.monotonic() + within_s
-        command = [*before, OUTLAST, "run", "--nproc-per-node", workers, "--run-dir", self.folder, *flags, SCRIPTS / script, *arguments]
+        command = [
+            *before,
+            OUTLAST,
+            "run",
+            "--nproc-per-node",
+            workers,
+            "--run-dir",
+            self.folder,
+            *flags,
+            SCRIPTS / script,
+            *arguments,
+        ]
         self._commits = folder / "commits"
         self._commits.touch()
-        given = {name: value for name, value in os.environ.items() if not name.startswith(("OUTLAST_", "DRILL_"))}
+        given = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("OUTLAST_", "DRILL_"))
+        }
         given |= {"OMP_NUM_THREADS": "1", "DRILL_COMMITS": str(self._commits), **(env or {})}
         if marks:
             given["OUTLAST_DRILL"] = json.dumps(self._named("mark", marks))
@@ -107,12 +155,22 @@ class Drill:
             given["DRILL_STRIKES"] = json.dumps(self._named("strike", strikes))
         self._stdout, self._stderr = folder / "stdout", folder / "stderr"
         with self._stdout.open("wb") as out, self._stderr.open("wb") as errors:
-            self.process = subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=out, stderr=errors, env=given, cwd=folder)
+            self.process = subprocess.Popen(
+                list(map(str, command)),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=errors,
+                env=given,
+                cwd=folder,
+            )
 
     def _named(self, kind: str, faults: Sequence[Fault]) -> list[Fault]:
-        return [{"once": str(self._scratch / f"once-{kind}-{number}"), **fault} for number, fault in enumerate(faults)]
+        return [
+            {"once": str(self._scratch / f"once-{kind}-{number}"), **fault}
+            for number, fault in enumerate(faults)
+        ]
 
-    # --- looking -----------------------------------------------------------------------------------------
+    # --- looking ----------------------------------------------------------------------------------
 
     @property
     def status(self) -> dict[str, Any]:
@@ -163,15 +221,21 @@ class Drill:
         for path in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):
                 text = path.read_text()
-                name, parent = text[text.index("(") + 1 : text.rindex(")")], int(text.rpartition(")")[2].split()[1])
+                name, parent = (
+                    text[text.index("(") + 1 : text.rindex(")")],
+                    int(text.rpartition(")")[2].split()[1]),
+                )
                 if parent == self.process.pid and name == title[:15]:
                     return int(path.parent.name)
         raise AssertionError(f"the launcher has no child {title}\n{self}")
 
-    # --- waiting -----------------------------------------------------------------------------------------
+    # --- waiting ----------------------------------------------------------------------------------
 
     def until(self, condition: Callable[[], object], what: str) -> None:
-        """Poll until the condition holds; the drill's own bound is the bound. Fails if the run ends before."""
+        """Poll until the condition holds; the drill's own bound is the bound.
+
+        Fails if the run ends before.
+        """
         while not condition():
             if time.monotonic() > self._end_s:
                 raise AssertionError(f"not in time: {what}\n{self}")
@@ -185,16 +249,30 @@ class Drill:
             code = self.process.wait(max(0.1, self._end_s - time.monotonic()))
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the run did not end in time\n{self}") from None
-        said = subprocess.run([OUTLAST, "report", str(self.folder), "--json"], capture_output=True, text=True, timeout=30)
+        said = subprocess.run(
+            [OUTLAST, "report", str(self.folder), "--json"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
         report = json.loads(said.stdout) if said.returncode == 0 else {}
-        return Outcome(code, self._stdout.read_text(), self._stderr.read_text(), report, self.commits)
+        return Outcome(
+            code, self._stdout.read_text(), self._stderr.read_text(), report, self.commits
+        )
 
     def __str__(self) -> str:
         status = self.status
-        shown = {key: status.get(key) for key in ("state", "step", "generation", "workers", "spares", "interruptions")}
-        return f"{json.dumps(shown)}\ncommits {self.step}\n--- stderr\n{self._stderr.read_text()[-4000:]}\n--- stdout\n{self._stdout.read_text()[-1000:]}"
+        shown = {
+            key: status.get(key)
+            for key in ("state", "step", "generation", "workers", "spares", "interruptions")
+        }
+        return (
+            f"{json.dumps(shown)}\ncommits {self.step}\n---"
+            f" stderr\n{self._stderr.read_text()[-4000:]}\n---"
+            f" stdout\n{self._stdout.read_text()[-1000:]}"
+        )
 
-    # --- ending ------------------------------------------------------------------------------------------
+    # --- ending -----------------------------------------------------------------------------------
 
     def __enter__(self) -> Drill:
         return self

@@ -1,4 +1,6 @@
-"""Scripts written by a test: a small model, data and optimizer in front, then what the test is about; and what a run of them leaves."""
+"""Scripts written by a test: a small model, data and optimizer in front, then what the test is
+about; and what a run of them leaves.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,10 @@ def end():
 
 @dataclass(frozen=True)
 class Ran:
-    """`left`: processes and folders in shared memory that should be gone. `script`: its path; `line(text)`: where it says that."""
+    """`left`: processes and folders in shared memory that should be gone.
+
+    `script`: its path; `line(text)`: where it says that.
+    """
 
     outcome: Outcome
     left: list[str]
@@ -84,20 +89,42 @@ def write(folder: Path, body: str, *, head: str = HEAD) -> Path:
     return script
 
 
-def go(folder: Path, body: str, *flags: str, workers: int = 2, marks: Sequence[dict[str, Any]] = (), head: str = HEAD, within_s: float = 50.0) -> Ran:
-    """Write the script, run it, and look what it leaves: all it starts carries a word in its environment."""
+def go(
+    folder: Path,
+    body: str,
+    *flags: str,
+    workers: int = 2,
+    marks: Sequence[dict[str, Any]] = (),
+    head: str = HEAD,
+    within_s: float = 50.0,
+) -> Ran:
+    """Write the script, run it, and look what it leaves: all it starts carries a word in its
+    environment.
+    """
     word = uuid.uuid4().hex
     script = write(folder, body, head=head)
-    with Drill(folder, str(script), workers=workers, flags=flags, marks=marks, env={"DRILL_WORD": word}, within_s=within_s) as drill:
+    with Drill(
+        folder,
+        str(script),
+        workers=workers,
+        flags=flags,
+        marks=marks,
+        env={"DRILL_WORD": word},
+        within_s=within_s,
+    ) as drill:
         outcome = drill.finish()
         deadline_s = time.monotonic() + 3.0
-        while (left := _left(word, str(outcome.report.get("run", "-")))) and time.monotonic() < deadline_s:
+        while (
+            left := _left(word, str(outcome.report.get("run", "-")))
+        ) and time.monotonic() < deadline_s:
             time.sleep(0.05)
     return Ran(outcome, left, script)
 
 
 def _left(word: str, run: str) -> list[str]:
-    left = [str(path) for path in Path("/dev/shm").glob(f"outlast-{os.getuid()}-*") if run in path.name]
+    left = [
+        str(path) for path in Path("/dev/shm").glob(f"outlast-{os.getuid()}-*") if run in path.name
+    ]
     for path in Path("/proc").glob("[0-9]*"):
         try:
             if word in (path / "environ").read_bytes().decode(errors="replace"):

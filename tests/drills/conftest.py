@@ -9,7 +9,8 @@ from tests.drills._run import CalmRun, Outcome, drilled
 
 @pytest.fixture(scope="session")
 def calm_run(tmp_path_factory: pytest.TempPathFactory) -> CalmRun:
-    """`calm_run(script, *arguments)` runs to its end, by four ranks if `workers` does not say otherwise.
+    """`calm_run(script, *arguments)` runs to its end, by four ranks if `workers` does not say
+    otherwise.
 
     Its books are sound, and it tells of no interruption.
     """

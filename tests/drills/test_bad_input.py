@@ -1,6 +1,8 @@
-"""Scripts that cannot be made safe are refused: exit code 2, what it is and where, a hint, and nothing left behind.
+"""Scripts that cannot be made safe are refused: exit code 2, what it is and where, a hint, and
+nothing left behind.
 
-Each runs on two real ranks. The few that stand for their kind run in `make test`; the rest are drills.
+Each runs on two real ranks. The few that stand for their kind run in `make test`; the rest are
+drills.
 """
 
 from __future__ import annotations
@@ -16,73 +18,158 @@ LOOP = """
 state = named()
 for step in run.steps(state, until=4):
 """
-REFUSED = {  # name: body, the text of the line that the message names ("": none), words of the message, words of the hint
+# name: body, the text of the line that the message names ("": none), words of the message, words of
+# the hint
+REFUSED = {
     "closure": (
-        "def closure(): return loss_of(step)\n" + LOOP + "    with step:\n        opt.step(closure)  # here\n",
-        "# here", "given a closure", "step() without arguments",
+        "def closure(): return loss_of(step)\n"
+        + LOOP
+        + "    with step:\n        opt.step(closure)  # here\n",
+        "# here",
+        "given a closure",
+        "step() without arguments",
     ),
     "lbfgs": (
-        "opt = torch.optim.LBFGS(model.parameters())\n" + LOOP + "    with step:\n        opt.step(lambda: loss_of(step))\n",
-        "for step in", "LBFGS evaluates the model inside its step", "AdamW",
+        "opt = torch.optim.LBFGS(model.parameters())\n"
+        + LOOP
+        + "    with step:\n        opt.step(lambda: loss_of(step))\n",
+        "for step in",
+        "LBFGS evaluates the model inside its step",
+        "AdamW",
     ),
-    "stepped twice": (LOOP + "    with step:\n        update(step)\n        opt.step()  # here\n", "# here", "a second time", "accumulate=n"),
+    "stepped twice": (
+        LOOP + "    with step:\n        update(step)\n        opt.step()  # here\n",
+        "# here",
+        "a second time",
+        "accumulate=n",
+    ),
     "collective after the optimizer": (
-        LOOP + "    with step:\n        loss = update(step)\n        dist.all_reduce(loss)  # here\n", "# here", "torch.distributed.all_reduce", "step.log",
+        LOOP
+        + "    with step:\n        loss = update(step)\n        dist.all_reduce(loss)  # here\n",
+        "# here",
+        "torch.distributed.all_reduce",
+        "step.log",
     ),
     "functional collective after the optimizer": (
-        "import torch.distributed._functional_collectives as functional\n" + LOOP
-        + '    with step:\n        loss = update(step)\n        float(functional.all_reduce(loss, "sum", dist.group.WORLD))\n',
-        "loss.backward(); opt.step()", "collectives ran after", "nothing that communicates",
+        "import torch.distributed._functional_collectives as functional\n"
+        + LOOP
+        + "    with step:\n        loss = update(step)\n        float(functional.all_reduce(loss,"
+        ' "sum", dist.group.WORLD))\n',
+        "loss.backward(); opt.step()",
+        "collectives ran after",
+        "nothing that communicates",
     ),
     "optimizer in backward": (
         "from torch.distributed.optim import _apply_optimizer_in_backward\n"
-        '_apply_optimizer_in_backward(torch.optim.SGD, model.parameters(), {"lr": 0.1})\n' + LOOP + "    with step:\n        loss_of(step).backward()\n",
-        "for step in", "stepped during backward", "after loss.backward()",
+        '_apply_optimizer_in_backward(torch.optim.SGD, model.parameters(), {"lr": 0.1})\n'
+        + LOOP
+        + "    with step:\n        loss_of(step).backward()\n",
+        "for step in",
+        "stepped during backward",
+        "after loss.backward()",
     ),
     "optimizer in a gradient hook": (
-        LOOP.replace("for step", "next(model.parameters()).register_post_accumulate_grad_hook(lambda _: opt.step())  # here\nfor step")
+        LOOP.replace(
+            "for step",
+            "next(model.parameters()).register_post_accumulate_grad_hook(lambda _: opt.step())  #"
+            " here\nfor step",
+        )
         + "    with step:\n        loss_of(step).backward()\n",
-        "# here", "while a backward is running", "after loss.backward()",
+        "# here",
+        "while a backward is running",
+        "after loss.backward()",
     ),
     "ZeroRedundancyOptimizer": (
-        "from torch.distributed.optim import ZeroRedundancyOptimizer\nopt = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)\n"
-        + LOOP + "    with step:\n        update(step)\n",
-        "for step in", "ZeroRedundancyOptimizer communicates", "fully_shard",
+        "from torch.distributed.optim import ZeroRedundancyOptimizer\nopt ="
+        " ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)\n"
+        + LOOP
+        + "    with step:\n        update(step)\n",
+        "for step in",
+        "ZeroRedundancyOptimizer communicates",
+        "fully_shard",
     ),
     "another shape": (
-        'model.module.register_buffer("seen", torch.zeros(2))\n' + LOOP
-        + "    with step:\n        update(step)\n        if step.number == 2: model.module.seen = torch.zeros(3)\n",
-        "", "model.seen was torch.float32 [2] and is now torch.float32 [3]", "final size",
+        'model.module.register_buffer("seen", torch.zeros(2))\n'
+        + LOOP
+        + "    with step:\n        update(step)\n        if step.number == 2: model.module.seen ="
+        " torch.zeros(3)\n",
+        "",
+        "model.seen was torch.float32 [2] and is now torch.float32 [3]",
+        "final size",
     ),
-    "nested": (LOOP + "    with step:\n        with step:  # here\n            update(step)\n", "# here", "inside another step", "enter each step once"),
+    "nested": (
+        LOOP + "    with step:\n        with step:  # here\n            update(step)\n",
+        "# here",
+        "inside another step",
+        "enter each step once",
+    ),
     "skipped": (
-        LOOP.replace("4):", "4):  # here") + "    if step.number == 2: continue\n    with step:\n        update(step)\n",
-        "# here", "step 2 was skipped", "once",
+        LOOP.replace("4):", "4):  # here")
+        + "    if step.number == 2: continue\n    with step:\n        update(step)\n",
+        "# here",
+        "step 2 was skipped",
+        "once",
     ),
-    "entered twice": (LOOP + "    with step:\n        update(step)\n    with step:  # here\n        pass\n", "# here", "is entered twice", "once"),
+    "entered twice": (
+        LOOP + "    with step:\n        update(step)\n    with step:  # here\n        pass\n",
+        "# here",
+        "is entered twice",
+        "once",
+    ),
     "step.batch of an accumulated step": (
-        LOOP.replace("until=4", "until=4, accumulate=2") + "    with step:\n        update(step)\n", "", "step.batch with 2 micro-batches", "step.batches",
+        LOOP.replace("until=4", "until=4, accumulate=2") + "    with step:\n        update(step)\n",
+        "",
+        "step.batch with 2 micro-batches",
+        "step.batches",
     ),
     "step.batch without a loader": (
-        LOOP.replace("named()", "named(loader=None)") + "    with step:\n        update(step)\n", "", "step.batch without a loader", "loader=loader",
+        LOOP.replace("named()", "named(loader=None)") + "    with step:\n        update(step)\n",
+        "",
+        "step.batch without a loader",
+        "loader=loader",
     ),
-    "something that cannot be saved": ("named(thing=[1])\n", "", "run.state(thing=...) is a list", "these two methods"),
-    "a foreign sampler": ("named(loader=DataLoader(Points(), batch_size=8, shuffle=True))\n", "", "loader is a DataLoader over RandomSampler", "StepSampler"),
+    "something that cannot be saved": (
+        "named(thing=[1])\n",
+        "",
+        "run.state(thing=...) is a list",
+        "these two methods",
+    ),
+    "a foreign sampler": (
+        "named(loader=DataLoader(Points(), batch_size=8, shuffle=True))\n",
+        "",
+        "loader is a DataLoader over RandomSampler",
+        "StepSampler",
+    ),
     "another state in the second leg": (
-        "for state in (named(), named()):\n    for step in run.steps(state, until=2):\n        with step:\n            update(step)\n",
-        "", "called again with another state", "one run.state",
+        (
+            "for state in (named(), named()):\n    for step in run.steps(state, until=2):\n       "
+            " with step:\n            update(step)\n"
+        ),
+        "",
+        "called again with another state",
+        "one run.state",
     ),
     "a refusal that the body swallows": (
-        LOOP + "    with step:\n        loss = update(step)\n        try: dist.all_reduce(loss)  # here\n        except Exception: pass\n",
-        "# here", "torch.distributed.all_reduce", "step.log",
+        LOOP + "    with step:\n        loss = update(step)\n        try: dist.all_reduce(loss)  #"
+        " here\n        except Exception: pass\n",
+        "# here",
+        "torch.distributed.all_reduce",
+        "step.log",
     ),
-}  # fmt: skip
+}
 CORE = ("collective after the optimizer", "another shape")
 
 
-@pytest.mark.parametrize("name", [name if name in CORE else pytest.param(name, marks=pytest.mark.drill) for name in REFUSED])
-def test_a_script_that_cannot_be_made_safe_is_refused_with_what_and_where_and_a_hint(tmp_path: Path, name: str) -> None:
-    """Method: two ranks run it. stderr of `outlast run` has the message, the line where there is one, and the hint; nothing is left."""
+@pytest.mark.parametrize(
+    "name",
+    [name if name in CORE else pytest.param(name, marks=pytest.mark.drill) for name in REFUSED],
+)
+def test_a_script_that_cannot_be_made_safe_is_refused_with_what_and_where_and_a_hint(
+    tmp_path: Path, name: str
+) -> None:
+    """Method: two ranks run it. stderr of `outlast run` has the message, the line where there is
+    one, and the hint; nothing is left.
+    """
     body, at, what, hint = REFUSED[name]
     ran = go(tmp_path, body)
     assert ran.code == 2, ran.outcome
@@ -97,8 +184,15 @@ def test_a_script_that_cannot_be_made_safe_is_refused_with_what_and_where_and_a_
 @pytest.mark.drill
 def test_a_module_outside_the_state_is_warned_of_once_and_the_run_goes_on(tmp_path: Path) -> None:
     """Method: the model's output passes through a layer that nobody registered."""
-    body = "head = torch.nn.Linear(2, 2)\nstate = named()\nfor step in run.steps(state, until=4):\n    with step:\n"
-    ran = go(tmp_path, body + "        head(model(step.batch[0])).sum().backward(); opt.step(); opt.zero_grad()\nend()\n")
+    body = (
+        "head = torch.nn.Linear(2, 2)\nstate = named()\nfor step in run.steps(state, until=4):\n   "
+        " with step:\n"
+    )
+    ran = go(
+        tmp_path,
+        body + "        head(model(step.batch[0])).sum().backward(); opt.step();"
+        " opt.zero_grad()\nend()\n",
+    )
     assert ran.code == 0, ran.outcome
     assert ran.err.count("is not in run.state(...)") == 1, ran.err
     assert "Linear" in ran.err

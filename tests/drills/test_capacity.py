@@ -15,18 +15,33 @@ from tests.drills._run import OUTLAST, SCRIPTS, Drill, drilled
 
 def in_small_memory(mib: int) -> tuple[str, ...]:
     """What runs a command with a /dev/shm of its own, this large. Skips where that cannot be had."""
-    if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
+    if (
+        os.geteuid() != 0
+        or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode
+    ):
         pytest.skip("needs the right to mount a small /dev/shm (root)")
-    return ("unshare", "-m", "sh", "-c", f'mount -t tmpfs -o size={mib}m tmpfs /dev/shm && exec "$@"', "sh")
+    return (
+        "unshare",
+        "-m",
+        "sh",
+        "-c",
+        f'mount -t tmpfs -o size={mib}m tmpfs /dev/shm && exec "$@"',
+        "sh",
+    )
 
 
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("script", ["fsdp.py"])
-def test_too_little_shared_memory_is_refused_before_training_starts(tmp_path: Path, script: str) -> None:
+def test_too_little_shared_memory_is_refused_before_training_starts(
+    tmp_path: Path, script: str
+) -> None:
     outcome = drilled(tmp_path, script, "--width", 512, before=in_small_memory(48))
     assert outcome.code == 1, outcome
     assert outcome.commits == [], outcome
-    said = r"the vault needs [\d,]+ more bytes in /dev/shm/\S+ for 4 ranks with 2 slots of [\d,]+ bytes each; [\d,]+ are available"
+    said = (
+        r"the vault needs [\d,]+ more bytes in /dev/shm/\S+ for 4 ranks with 2 slots of [\d,]+"
+        r" bytes each; [\d,]+ are available"
+    )
     assert re.search(said, outcome.stderr), outcome
     assert "hint: make /dev/shm larger" in outcome.stderr, outcome
     assert outcome.interruptions == [], outcome
@@ -37,7 +52,10 @@ def test_too_little_shared_memory_is_refused_before_training_starts(tmp_path: Pa
 def test_no_room_for_a_vault_at_all_is_refused(tmp_path: Path) -> None:
     """A /dev/shm that is full before the run begins."""
     before = list(in_small_memory(1))
-    before[4] = before[4].replace("exec", "{ head -c 2000000 /dev/zero > /dev/shm/full 2>/dev/null; exec") + "; }"
+    before[4] = (
+        before[4].replace("exec", "{ head -c 2000000 /dev/zero > /dev/shm/full 2>/dev/null; exec")
+        + "; }"
+    )
     outcome = drilled(tmp_path, "ddp.py", before=before)
     assert outcome.code == 1, outcome
     assert "/dev/shm" in outcome.stderr, outcome
@@ -48,13 +66,17 @@ def test_no_room_for_a_vault_at_all_is_refused(tmp_path: Path) -> None:
 @pytest.mark.drill
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("script", ["ddp.py", "fsdp.py"])
-def test_training_goes_on_while_shared_memory_is_full_and_replaces_a_rank_even_then(tmp_path: Path, script: str) -> None:
+def test_training_goes_on_while_shared_memory_is_full_and_replaces_a_rank_even_then(
+    tmp_path: Path, script: str
+) -> None:
     """Somebody else takes all that is left of /dev/shm at step 5; a rank dies at step 10."""
     (tmp_path / "calm").mkdir()
     calm = drilled(tmp_path / "calm", script, "--steps", 20)
     hold = {"at": "forward", "rank": 0, "step": 5, "do": "sleep", "for_s": 0.8}
     strikes = [hold, {"at": "forward", "rank": 1, "step": 10, "do": "SIGKILL"}]
-    with Drill(tmp_path, script, "--steps", 20, before=in_small_memory(64), strikes=strikes) as drill:
+    with Drill(
+        tmp_path, script, "--steps", 20, before=in_small_memory(64), strikes=strikes
+    ) as drill:
         drill.until(lambda: drill.fired(0, kind="strike"), "step 5")
         fill(Path(f"/proc/{drill.process.pid}/root/dev/shm/somebody-else"))
         outcome = drill.finish()
@@ -75,11 +97,13 @@ def fill(path: Path) -> None:
                 continue
 
 
-# --- run folders ---------------------------------------------------------------------------------------
+# --- run folders ----------------------------------------------------------------------------------
 
 
 def refused(*arguments: str | Path, cwd: Path) -> str:
-    done = subprocess.run([OUTLAST, "run", *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=50)
+    done = subprocess.run(
+        [OUTLAST, "run", *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=50
+    )
     assert done.returncode == 2, (done.returncode, done.stderr)
     assert done.stderr.startswith("error: "), done.stderr
     assert "\nhint: " in done.stderr, done.stderr
@@ -94,7 +118,15 @@ def test_a_run_folder_in_use_is_refused_with_its_holder(tmp_path: Path) -> None:
     with Drill(tmp_path, "ddp.py", "--steps", 100_000) as drill:
         drill.until(lambda: drill.step >= 2, "step 2")
         for flags in ([], ["--resume"]):
-            said = refused("--nproc-per-node", "2", "--run-dir", drill.folder, *flags, SCRIPTS / "ddp.py", cwd=tmp_path)
+            said = refused(
+                "--nproc-per-node",
+                "2",
+                "--run-dir",
+                drill.folder,
+                *flags,
+                SCRIPTS / "ddp.py",
+                cwd=tmp_path,
+            )
             assert f"is in use by process {drill.process.pid}" in said, said
         at = drill.step
         drill.until(lambda: drill.step > at + 2, "further steps")
@@ -111,7 +143,9 @@ def test_a_run_folder_that_is_done_or_of_another_version_is_refused(tmp_path: Pa
     (folder / "run.json").write_text(json.dumps(card | {"format": 99, "version": "9.9"}))
     said = refused("--run-dir", folder, "--resume", SCRIPTS / "plain.py", tmp_path, cwd=tmp_path)
     assert "was written by outlast 9.9 (format 99)" in said, said
-    said = refused("--run-dir", tmp_path / "nowhere", "--resume", SCRIPTS / "plain.py", tmp_path, cwd=tmp_path)
+    said = refused(
+        "--run-dir", tmp_path / "nowhere", "--resume", SCRIPTS / "plain.py", tmp_path, cwd=tmp_path
+    )
     assert "is not a run folder" in said, said
 
 

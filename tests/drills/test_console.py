@@ -43,11 +43,31 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Start a training of two ranks; `width`: how many letters each of its lines has."""
     begun: list[subprocess.Popen[bytes]] = []
 
-    def run(*, width: int = 10, steps: int = STEPS, before: tuple[str, ...] = (), **streams: Any) -> subprocess.Popen[bytes]:
+    def run(
+        *, width: int = 10, steps: int = STEPS, before: tuple[str, ...] = (), **streams: Any
+    ) -> subprocess.Popen[bytes]:
         script = tmp_path / "script.py"
         script.write_text(SCRIPT)
-        command = [*before, OUTLAST, "run", "--nproc-per-node", "2", "--run-dir", str(tmp_path / "run"), str(script), str(steps), str(width)]
-        begun.append(subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, **{"stdin": subprocess.DEVNULL, **streams}))
+        command = [
+            *before,
+            OUTLAST,
+            "run",
+            "--nproc-per-node",
+            "2",
+            "--run-dir",
+            str(tmp_path / "run"),
+            str(script),
+            str(steps),
+            str(width),
+        ]
+        begun.append(
+            subprocess.Popen(
+                command,
+                cwd=tmp_path,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                **{"stdin": subprocess.DEVNULL, **streams},
+            )
+        )
         return begun[-1]
 
     yield run
@@ -58,7 +78,13 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def reported(folder: Path) -> dict[str, Any]:
-    said = subprocess.run([OUTLAST, "report", str(folder / "run"), "--json"], capture_output=True, text=True, timeout=30, check=True)
+    said = subprocess.run(
+        [OUTLAST, "report", str(folder / "run"), "--json"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
     facts: dict[str, Any] = json.loads(said.stdout)
     return facts
 
@@ -68,7 +94,9 @@ def logged(folder: Path, rank: int) -> list[str]:
     return path.read_text().splitlines()
 
 
-def test_a_reader_that_wants_three_lines_does_not_end_the_training(start: Start, tmp_path: Path) -> None:
+def test_a_reader_that_wants_three_lines_does_not_end_the_training(
+    start: Start, tmp_path: Path
+) -> None:
     """As in `outlast run ... | head -3`."""
     process = start(stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert process.stdout is not None
@@ -81,7 +109,9 @@ def test_a_reader_that_wants_three_lines_does_not_end_the_training(start: Start,
 
 
 @pytest.mark.drill
-def test_a_reader_that_stops_holds_up_neither_training_nor_recovery(start: Start, tmp_path: Path) -> None:
+def test_a_reader_that_stops_holds_up_neither_training_nor_recovery(
+    start: Start, tmp_path: Path
+) -> None:
     """A pager that is not scrolled: the pipe fills, a rank is killed, the run goes on and ends."""
     steps = 600
     process = start(stdout=subprocess.PIPE, stderr=subprocess.PIPE, width=10_000, steps=steps)
@@ -100,7 +130,9 @@ def test_a_reader_that_goes_on_is_told_how_much_it_has_missed(start: Start, tmp_
     assert process.stdout is not None
     rank_0 = tmp_path / "run" / "logs"
     process.stdout.readline()
-    while process.poll() is None and not any("digest" in path.read_text()[-200:] for path in rank_0.rglob("stdout.log")):
+    while process.poll() is None and not any(
+        "digest" in path.read_text()[-200:] for path in rank_0.rglob("stdout.log")
+    ):
         os.sched_yield()
     rest = process.stdout.read().decode()
     assert process.wait(WITHIN_S) == 0
@@ -120,7 +152,9 @@ def terminal() -> Iterator[tuple[int, int]]:
             os.close(end)
 
 
-def test_a_terminal_that_is_gone_ends_nothing(start: Start, terminal: tuple[int, int], tmp_path: Path) -> None:
+def test_a_terminal_that_is_gone_ends_nothing(
+    start: Start, terminal: tuple[int, int], tmp_path: Path
+) -> None:
     """It is not the run's controlling terminal, as under setsid, so nobody is told."""
     ours, theirs = terminal
     process = start(before=("setsid",), stdin=theirs, stdout=theirs, stderr=theirs)
@@ -132,7 +166,9 @@ def test_a_terminal_that_is_gone_ends_nothing(start: Start, terminal: tuple[int,
 
 
 @pytest.mark.drill
-def test_a_terminal_that_is_stopped_holds_up_nothing(start: Start, terminal: tuple[int, int], tmp_path: Path) -> None:
+def test_a_terminal_that_is_stopped_holds_up_nothing(
+    start: Start, terminal: tuple[int, int], tmp_path: Path
+) -> None:
     """Ctrl-S, and never Ctrl-Q."""
     ours, theirs = terminal
     process = start(stdin=theirs, stdout=theirs, stderr=theirs)

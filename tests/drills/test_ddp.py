@@ -1,4 +1,6 @@
-"""Replicated state under fault: every survivor holds it, so whatever is struck, not one committed step is lost and not one bit differs."""
+"""Replicated state under fault: every survivor holds it, so whatever is struck, not one committed
+step is lost and not one bit differs.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from tests.drills._run import CalmRun, Drill, Fault, Outcome, drilled
 
 pytestmark = pytest.mark.timeout(150)
 INSIDE = ("forward", "backward", "before_optimizer", "apply", "tail")  # places of scripts/ddp.py
-MARKS = ("sealing", "prepared", "voting", "passed", "applied", "committed")  # places of the transaction
+# places of the transaction
+MARKS = ("sealing", "prepared", "voting", "passed", "applied", "committed")
 Calm = Callable[..., dict[int, str]]
 
 
@@ -27,14 +30,21 @@ def calm(calm_run: CalmRun) -> Calm:
 
 @pytest.fixture
 def small_group() -> Iterator[Path]:
-    """A control group with room for half a gibibyte, under either hierarchy. Only root can make one."""
+    """A control group with room for half a gibibyte, under either hierarchy.
+
+    Only root can make one.
+    """
     v1 = Path("/sys/fs/cgroup/memory/memory.limit_in_bytes").exists()
-    group = Path("/sys/fs/cgroup/memory" if v1 else "/sys/fs/cgroup") / f"outlast-drill-{os.getpid()}"
+    group = (
+        Path("/sys/fs/cgroup/memory" if v1 else "/sys/fs/cgroup") / f"outlast-drill-{os.getpid()}"
+    )
     try:
         group.mkdir()
         (group / ("memory.limit_in_bytes" if v1 else "memory.max")).write_text(str(512 << 20))
         with contextlib.suppress(OSError):  # no swap account
-            (group / ("memory.memsw.limit_in_bytes" if v1 else "memory.swap.max")).write_text(str(512 << 20 if v1 else 0))
+            (group / ("memory.memsw.limit_in_bytes" if v1 else "memory.swap.max")).write_text(
+                str(512 << 20 if v1 else 0)
+            )
     except OSError as error:
         if group.exists():
             group.rmdir()
@@ -43,8 +53,17 @@ def small_group() -> Iterator[Path]:
     group.rmdir()
 
 
-def nothing_shows(outcome: Outcome, digests: dict[int, str], *, faults: int, rungs: set[str] | None = None, lossless: bool = True) -> None:
-    """The run ended well with the digests of the undisturbed one, and the ledger tells of `faults` interruptions."""
+def nothing_shows(
+    outcome: Outcome,
+    digests: dict[int, str],
+    *,
+    faults: int,
+    rungs: set[str] | None = None,
+    lossless: bool = True,
+) -> None:
+    """The run ended well with the digests of the undisturbed one, and the ledger tells of `faults`
+    interruptions.
+    """
     assert outcome.code == 0, str(outcome)
     assert outcome.digests == digests, str(outcome)
     assert len(outcome.interruptions) == faults, str(outcome)
@@ -55,7 +74,13 @@ def nothing_shows(outcome: Outcome, digests: dict[int, str], *, faults: int, run
 
 
 def kill_at(place: str, rank: int, step: int, **more: Any) -> Fault:
-    return {"at" if place not in MARKS else "mark": place, "rank": rank, "step": step, "do": "SIGKILL", **more}
+    return {
+        "at" if place not in MARKS else "mark": place,
+        "rank": rank,
+        "step": step,
+        "do": "SIGKILL",
+        **more,
+    }
 
 
 def one_each(places: tuple[str, ...], *, first: int, every: int) -> Iterator[Fault]:
@@ -63,24 +88,51 @@ def one_each(places: tuple[str, ...], *, first: int, every: int) -> Iterator[Fau
         yield kill_at(place, (number + 1) % 4, first + every * number)
 
 
-# --- one rank, at every place of a step ----------------------------------------------------------------
+# --- one rank, at every place of a step -----------------------------------------------------------
 
 
 @pytest.mark.parametrize("loaders", [0, pytest.param(2, marks=pytest.mark.drill)])
-def test_a_kill_at_any_place_of_a_step_costs_no_step(tmp_path: Path, calm: Calm, loaders: int) -> None:
-    """One run of 60 steps; every four steps another rank is killed at another place, once with two DataLoader workers alive in each rank."""
-    strikes, marks = list(one_each(INSIDE, first=4, every=4)), list(one_each(MARKS, first=26, every=4))
-    outcome = drilled(tmp_path, "ddp.py", "--steps", 60, "--loaders", loaders, flags=("--spares", 1), strikes=strikes, marks=marks, within_s=120)
-    nothing_shows(outcome, calm("--steps", 60), faults=len(strikes) + len(marks), rungs={"spare", "respawn"})
+def test_a_kill_at_any_place_of_a_step_costs_no_step(
+    tmp_path: Path, calm: Calm, loaders: int
+) -> None:
+    """One run of 60 steps; every four steps another rank is killed at another place, once with two
+    DataLoader workers alive in each rank.
+    """
+    strikes, marks = (
+        list(one_each(INSIDE, first=4, every=4)),
+        list(one_each(MARKS, first=26, every=4)),
+    )
+    outcome = drilled(
+        tmp_path,
+        "ddp.py",
+        "--steps",
+        60,
+        "--loaders",
+        loaders,
+        flags=("--spares", 1),
+        strikes=strikes,
+        marks=marks,
+        within_s=120,
+    )
+    nothing_shows(
+        outcome, calm("--steps", 60), faults=len(strikes) + len(marks), rungs={"spare", "respawn"}
+    )
     for one, fault in zip(outcome.interruptions, strikes + marks, strict=True):
         assert one["ranks"] == [fault["rank"]], str(outcome)
-        assert (one["mechanism"], one["class"], one["parent"]) == ("signal", "unknown", None), str(outcome)
-        assert one["steps_repeated"] == (0 if fault.get("mark") in ("prepared", "voting") else 1), (fault, outcome)
+        assert (one["mechanism"], one["class"], one["parent"]) == ("signal", "unknown", None), str(
+            outcome
+        )
+        assert one["steps_repeated"] == (0 if fault.get("mark") in ("prepared", "voting") else 1), (
+            fault,
+            outcome,
+        )
 
 
 @pytest.mark.drill
 def test_a_kill_inside_the_all_reduce(tmp_path: Path, calm: Calm) -> None:
-    """Rank 1 comes to its backward 0.4 s late; rank 2 waits for it in the all-reduce, and is killed there after 0.2 s."""
+    """Rank 1 comes to its backward 0.4 s late; rank 2 waits for it in the all-reduce, and is killed
+    there after 0.2 s.
+    """
     strikes = [
         {"at": "backward", "rank": 1, "step": 5, "do": "sleep", "for_s": 0.4},
         {"at": "backward", "rank": 2, "step": 5, "do": "SIGKILL", "after_s": 0.2},
@@ -91,22 +143,34 @@ def test_a_kill_inside_the_all_reduce(tmp_path: Path, calm: Calm) -> None:
     assert outcome.interruptions[0]["steps_repeated"] == 1
 
 
-# --- more than one ---------------------------------------------------------------------------------------
+# --- more than one --------------------------------------------------------------------------------
 
 SECOND = [
-    *((name, 1, 0) for name in ("still", "settled", "grouping", "grouped", "joined")), ("donating", 0, 0),
+    *((name, 1, 0) for name in ("still", "settled", "grouping", "grouped", "joined")),
+    ("donating", 0, 0),
     *((name, 2, spares) for name in ("grouping", "restoring", "joined") for spares in (0, 1)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.drill
 @pytest.mark.parametrize(("mark", "rank", "spares"), SECOND)
-def test_a_second_fault_while_the_first_is_mended(tmp_path: Path, calm: Calm, mark: str, rank: int, spares: int) -> None:
-    """Rank 2 is killed in step 6. While its rank is given to another process, a survivor (1, or 0 as donor) or that process (2) is killed too."""
+def test_a_second_fault_while_the_first_is_mended(
+    tmp_path: Path, calm: Calm, mark: str, rank: int, spares: int
+) -> None:
+    """Rank 2 is killed in step 6.
+
+    While its rank is given to another process, a survivor (1, or 0 as donor) or that process (2) is
+    killed too.
+    """
     drill = Drill(
-        tmp_path, "ddp.py", flags=("--spares", spares), strikes=[kill_at("forward", 2, 6)],
-        marks=[{"mark": mark, "rank": rank, "generation": 1 if mark == "still" else 2, "do": "SIGKILL"}],
-    )  # fmt: skip
+        tmp_path,
+        "ddp.py",
+        flags=("--spares", spares),
+        strikes=[kill_at("forward", 2, 6)],
+        marks=[
+            {"mark": mark, "rank": rank, "generation": 1 if mark == "still" else 2, "do": "SIGKILL"}
+        ],
+    )
     with drill:
         outcome = drill.finish()
     assert drill.fired(0), str(outcome)
@@ -116,15 +180,20 @@ def test_a_second_fault_while_the_first_is_mended(tmp_path: Path, calm: Calm, ma
         return
     nothing_shows(outcome, calm(), faults=2, rungs={"spare", "respawn"})
     first, second = outcome.interruptions
-    assert (first["ranks"], second["ranks"], second["parent"]) == ([2], [rank], first["id"]), str(outcome)
+    assert (first["ranks"], second["ranks"], second["parent"]) == ([2], [rank], first["id"]), str(
+        outcome
+    )
     assert first["resumed_s"] == second["resumed_s"], str(outcome)
 
 
 @pytest.mark.drill
 @pytest.mark.parametrize("mark", ["settled", "grouping", "joined"])
-def test_a_second_fault_while_a_step_is_finished_on_the_word_of_a_plan(tmp_path: Path, calm: Calm, mark: str) -> None:
-    """Rank 2 dies once all had prepared step 6: the others apply it, and stand in its block when rank 1 dies. What stands behind the block moves the
-    schedule: whoever is healed then has to move it too, and once.
+def test_a_second_fault_while_a_step_is_finished_on_the_word_of_a_plan(
+    tmp_path: Path, calm: Calm, mark: str
+) -> None:
+    """Rank 2 dies once all had prepared step 6: the others apply it, and stand in its block when
+    rank 1 dies. What stands behind the block moves the schedule: whoever is healed then has to move
+    it too, and once.
     """
     marks = [kill_at("prepared", 2, 6), {"mark": mark, "rank": 1, "generation": 2, "do": "SIGKILL"}]
     outcome = drilled(tmp_path, "ddp.py", "--schedule-behind", marks=marks)
@@ -143,13 +212,22 @@ def test_two_ranks_at_once(tmp_path: Path, calm: Calm) -> None:
     one = outcome.interruptions[0]
     others = set(one["ranks"]) - {1, 3}
     assert {1, 3} <= set(one["ranks"]), str(outcome)
-    assert not others or (len(others) == 1 and "did not leave its collective" in one["reason"]), "a send that gloo has forgotten keeps one, at most"
+    assert not others or (len(others) == 1 and "did not leave its collective" in one["reason"]), (
+        "a send that gloo has forgotten keeps one, at most"
+    )
 
 
 @pytest.mark.drill
-@pytest.mark.parametrize(("workers", "every", "said"), [(1, 0, "back to the beginning"), (1, 5, "back to the newest checkpoint"), (2, 0, "")])
-def test_one_rank_is_told_what_a_kill_costs(tmp_path: Path, workers: int, every: int, said: str) -> None:
-    outcome = drilled(tmp_path, "ddp.py", workers=workers, flags=("--checkpoint-every", every) if every else ())
+@pytest.mark.parametrize(
+    ("workers", "every", "said"),
+    [(1, 0, "back to the beginning"), (1, 5, "back to the newest checkpoint"), (2, 0, "")],
+)
+def test_one_rank_is_told_what_a_kill_costs(
+    tmp_path: Path, workers: int, every: int, said: str
+) -> None:
+    outcome = drilled(
+        tmp_path, "ddp.py", workers=workers, flags=("--checkpoint-every", every) if every else ()
+    )
     assert outcome.code == 0, str(outcome)
     assert outcome.stderr.count("nobody but this one rank") == bool(said), str(outcome)
     assert said in outcome.stderr, str(outcome)
@@ -167,7 +245,9 @@ def test_a_spare_that_took_a_rank_has_its_name(tmp_path: Path) -> None:
 
 @pytest.mark.drill
 @pytest.mark.parametrize("every", [0, 5])
-def test_all_ranks_at_once_start_from_the_newest_checkpoint_or_from_the_beginning(tmp_path: Path, calm: Calm, every: int) -> None:
+def test_all_ranks_at_once_start_from_the_newest_checkpoint_or_from_the_beginning(
+    tmp_path: Path, calm: Calm, every: int
+) -> None:
     """No process that held the state is left. The ledger says how many committed steps that cost."""
     flags = ("--checkpoint-every", every) if every else ()
     with Drill(tmp_path, "ddp.py", "--steps", 60, flags=flags) as drill:
@@ -180,20 +260,28 @@ def test_all_ranks_at_once_start_from_the_newest_checkpoint_or_from_the_beginnin
     nothing_shows(outcome, calm("--steps", 60), faults=1, rungs={"restart"}, lossless=False)
     one = outcome.interruptions[0]
     assert sorted(one["ranks"]) == [0, 1, 2, 3]
-    assert one["steps_lost"] >= 18 if not every else 0 <= one["steps_lost"] <= 3 * every, str(outcome)
+    assert one["steps_lost"] >= 18 if not every else 0 <= one["steps_lost"] <= 3 * every, str(
+        outcome
+    )
     assert outcome.report["rank_seconds"]["repeated"] > 0
 
 
-# --- what is not a rank -----------------------------------------------------------------------------------
+# --- what is not a rank ---------------------------------------------------------------------------
 
 
 @pytest.mark.drill
 def test_a_lost_spare_is_replaced_and_interrupts_nobody(tmp_path: Path, calm: Calm) -> None:
     with Drill(tmp_path, "ddp.py", "--steps", 150, flags=("--spares", 1)) as drill:
-        drill.until(lambda: any(spare.get("parked") for spare in drill.status.get("spares", [])), "a parked spare")
+        drill.until(
+            lambda: any(spare.get("parked") for spare in drill.status.get("spares", [])),
+            "a parked spare",
+        )
         first = drill.status["spares"][0]["pid"]
         os.kill(first, signal.SIGKILL)
-        drill.until(lambda: any(spare["pid"] not in (0, first) for spare in drill.status.get("spares", [])), "another spare")
+        drill.until(
+            lambda: any(spare["pid"] not in (0, first) for spare in drill.status.get("spares", [])),
+            "another spare",
+        )
         outcome = drill.finish()
     nothing_shows(outcome, calm("--steps", 150), faults=0)
 
@@ -211,7 +299,9 @@ def test_without_its_zygote_a_run_still_replaces_ranks(tmp_path: Path, calm: Cal
 
 
 @pytest.mark.drill
-def test_a_lost_store_interrupts_nobody_and_the_next_regroup_finds_another(tmp_path: Path, calm: Calm) -> None:
+def test_a_lost_store_interrupts_nobody_and_the_next_regroup_finds_another(
+    tmp_path: Path, calm: Calm
+) -> None:
     with Drill(tmp_path, "ddp.py", "--steps", 60, flags=("--spares", 1)) as drill:
         drill.until(lambda: drill.step >= 5, "step 5")
         os.kill(drill.store(), signal.SIGKILL)
@@ -230,94 +320,175 @@ def test_the_store_and_a_rank_at_once(tmp_path: Path, calm: Calm) -> None:
             os.kill(pid, signal.SIGKILL)
         outcome = drill.finish()
     blamed = [one["ranks"] for one in outcome.interruptions]
-    assert blamed in ([[2]], [[2], []]), "a group that was begun with the store fails with it, and that is no rank's fault"
+    assert blamed in (
+        [[2]],
+        [[2], []],
+    ), "a group that was begun with the store fails with it, and that is no rank's fault"
     nothing_shows(outcome, calm("--steps", 60), faults=len(blamed), rungs={"respawn", "repeat"})
 
 
-# --- the rank's own doing ---------------------------------------------------------------------------------
+# --- the rank's own doing -------------------------------------------------------------------------
 
 
 def test_an_exception_that_comes_once_is_repeated_in_place(tmp_path: Path, calm: Calm) -> None:
-    outcome = drilled(tmp_path, "ddp.py", "--steps", 60, strikes=[{"at": "forward", "rank": 1, "step": 5, "do": "raise"}])
+    outcome = drilled(
+        tmp_path,
+        "ddp.py",
+        "--steps",
+        60,
+        strikes=[{"at": "forward", "rank": 1, "step": 5, "do": "raise"}],
+    )
     nothing_shows(outcome, calm("--steps", 60), faults=1, rungs={"repeat"})
     one = outcome.interruptions[0]
-    assert (one["mechanism"], one["class"], one["ranks"], one["steps_repeated"]) == ("exception", "user_code", [1], 1)
+    assert (one["mechanism"], one["class"], one["ranks"], one["steps_repeated"]) == (
+        "exception",
+        "user_code",
+        [1],
+        1,
+    )
     assert "Struck: struck at forward" in one["traceback"]
     assert len({pid for _, _, pid in outcome.commits}) == 4, "the same four processes"
 
 
 @pytest.mark.drill
-def test_an_exception_behind_an_update_that_a_plan_carried_forward(tmp_path: Path, calm: Calm) -> None:
-    """Rank 2 dies once all had prepared step 6: the others apply it on the word of the plan, and rank 1 raises in the same block. Its state is torn."""
-    outcome = drilled(tmp_path, "ddp.py", marks=[kill_at("prepared", 2, 6)], strikes=[{"at": "tail", "rank": 1, "step": 6, "do": "raise"}])
+def test_an_exception_behind_an_update_that_a_plan_carried_forward(
+    tmp_path: Path, calm: Calm
+) -> None:
+    """Rank 2 dies once all had prepared step 6: the others apply it on the word of the plan, and
+    rank 1 raises in the same block. Its state is torn.
+    """
+    outcome = drilled(
+        tmp_path,
+        "ddp.py",
+        marks=[kill_at("prepared", 2, 6)],
+        strikes=[{"at": "tail", "rank": 1, "step": 6, "do": "raise"}],
+    )
     nothing_shows(outcome, calm(), faults=2)
-    assert [one["mechanism"] for one in outcome.interruptions] == ["signal", "exception"], str(outcome)
+    assert [one["mechanism"] for one in outcome.interruptions] == ["signal", "exception"], str(
+        outcome
+    )
     assert outcome.interruptions[1]["ranks"] == [1], str(outcome)
 
 
 @pytest.mark.drill
-def test_an_exception_that_always_comes_ends_the_run_with_its_traceback_first(tmp_path: Path) -> None:
-    outcome = drilled(tmp_path, "ddp.py", flags=("--spares", 1), strikes=[{"at": "forward", "rank": 1, "step": 5, "do": "raise", "always": True}])
+def test_an_exception_that_always_comes_ends_the_run_with_its_traceback_first(
+    tmp_path: Path,
+) -> None:
+    outcome = drilled(
+        tmp_path,
+        "ddp.py",
+        flags=("--spares", 1),
+        strikes=[{"at": "forward", "rank": 1, "step": 5, "do": "raise", "always": True}],
+    )
     assert outcome.code == 1, str(outcome)
     assert outcome.report["state"] == "failed"
     said = [line for line in outcome.stderr.splitlines() if line.strip()]
-    first = next(number for number, line in enumerate(said) if line.startswith("Traceback (most recent call last)"))
+    first = next(
+        number
+        for number, line in enumerate(said)
+        if line.startswith("Traceback (most recent call last)")
+    )
     assert any("Struck: struck at forward" in line for line in said[first:]), str(outcome)
-    assert next(number for number, line in enumerate(said) if line.startswith("error: ")) > first, str(outcome)
+    assert next(number for number, line in enumerate(said) if line.startswith("error: ")) > first, (
+        str(outcome)
+    )
     assert "ddp.py" in outcome.stderr
-    assert max(step for _, step, _ in outcome.commits) == 4, "no rank went past the step that failed"
+    assert max(step for _, step, _ in outcome.commits) == 4, (
+        "no rank went past the step that failed"
+    )
 
 
 @pytest.mark.drill
 @pytest.mark.parametrize("code", [0, 7])
 def test_a_rank_that_leaves_by_os_exit_is_replaced(tmp_path: Path, calm: Calm, code: int) -> None:
     """Code 0 too: within its steps no rank has ended well."""
-    outcome = drilled(tmp_path, "ddp.py", strikes=[{"at": "before_optimizer", "rank": 2, "step": 5, "do": "exit", "code": code}])
+    outcome = drilled(
+        tmp_path,
+        "ddp.py",
+        strikes=[{"at": "before_optimizer", "rank": 2, "step": 5, "do": "exit", "code": code}],
+    )
     nothing_shows(outcome, calm(), faults=1, rungs={"respawn"})
-    assert (outcome.interruptions[0]["mechanism"], outcome.interruptions[0]["ranks"]) == ("exit", [2])
+    assert (outcome.interruptions[0]["mechanism"], outcome.interruptions[0]["ranks"]) == (
+        "exit",
+        [2],
+    )
 
 
 @pytest.mark.drill
-def test_a_rank_that_the_kernel_kills_for_memory(tmp_path: Path, calm: Calm, small_group: Path) -> None:
-    strikes = [{"at": "forward", "rank": 2, "step": 5, "do": "eat", "group": str(small_group / "cgroup.procs")}]
+def test_a_rank_that_the_kernel_kills_for_memory(
+    tmp_path: Path, calm: Calm, small_group: Path
+) -> None:
+    strikes = [
+        {
+            "at": "forward",
+            "rank": 2,
+            "step": 5,
+            "do": "eat",
+            "group": str(small_group / "cgroup.procs"),
+        }
+    ]
     outcome = drilled(tmp_path, "ddp.py", strikes=strikes)
     nothing_shows(outcome, calm(), faults=1, rungs={"respawn"})
-    assert (outcome.interruptions[0]["mechanism"], outcome.interruptions[0]["class"]) == ("signal", "host_memory"), str(outcome)
+    assert (outcome.interruptions[0]["mechanism"], outcome.interruptions[0]["class"]) == (
+        "signal",
+        "host_memory",
+    ), str(outcome)
 
 
-# --- what a step may hold ---------------------------------------------------------------------------------
+# --- what a step may hold -------------------------------------------------------------------------
 
 
 @pytest.mark.drill
 def test_a_kill_in_each_micro_batch(tmp_path: Path, calm: Calm) -> None:
     strikes = [kill_at(f"micro{number}", number, 4 + 4 * number) for number in range(4)]
-    outcome = drilled(tmp_path, "ddp.py", "--accumulate", 4, "--steps", 24, flags=("--spares", 1), strikes=strikes)
-    nothing_shows(outcome, calm("--accumulate", 4, "--steps", 24), faults=4, rungs={"spare", "respawn"})
+    outcome = drilled(
+        tmp_path, "ddp.py", "--accumulate", 4, "--steps", 24, flags=("--spares", 1), strikes=strikes
+    )
+    nothing_shows(
+        outcome, calm("--accumulate", 4, "--steps", 24), faults=4, rungs={"spare", "respawn"}
+    )
 
 
 @pytest.mark.drill
 def test_a_step_that_the_grad_scaler_skips(tmp_path: Path, calm: Calm) -> None:
-    """Steps 5 and 9 overflow: no optimizer is called, the block's end votes. Kills in the skipped step, at its vote, and after one."""
+    """Steps 5 and 9 overflow: no optimizer is called, the block's end votes.
+
+    Kills in the skipped step, at its vote, and after one.
+    """
     arguments = ("--scaler", "--overflow", 5, 9, 13, "--steps", 24)
     marks = [kill_at("voting", 1, 5), kill_at("applied", 2, 13)]
     strikes = [kill_at("before_optimizer", 3, 9), kill_at("forward", 0, 17)]
-    outcome = drilled(tmp_path, "ddp.py", *arguments, flags=("--spares", 1), strikes=strikes, marks=marks)
+    outcome = drilled(
+        tmp_path, "ddp.py", *arguments, flags=("--spares", 1), strikes=strikes, marks=marks
+    )
     nothing_shows(outcome, calm(*arguments), faults=4, rungs={"spare", "respawn"})
 
 
 @pytest.mark.drill
-@pytest.mark.parametrize("place", ["second_backward", "apply", "tail", "prepared", "voting", "passed", "applied"])
-def test_two_optimizers_with_a_backward_between_them(tmp_path: Path, calm: Calm, place: str) -> None:
-    """As in a GAN: the first optimizer is applied when the second backward runs, so the step keeps an undo copy and votes at its end."""
+@pytest.mark.parametrize(
+    "place", ["second_backward", "apply", "tail", "prepared", "voting", "passed", "applied"]
+)
+def test_two_optimizers_with_a_backward_between_them(
+    tmp_path: Path, calm: Calm, place: str
+) -> None:
+    """As in a GAN: the first optimizer is applied when the second backward runs, so the step keeps
+    an undo copy and votes at its end.
+    """
     fault = kill_at(place, 2, 6)
-    outcome = drilled(tmp_path, "ddp.py", "--gan", **{"marks" if place in MARKS else "strikes": [fault]})
+    outcome = drilled(
+        tmp_path, "ddp.py", "--gan", **{"marks" if place in MARKS else "strikes": [fault]}
+    )
     nothing_shows(outcome, calm("--gan"), faults=1, rungs={"respawn"})
     assert any("undo copy" in text for text in outcome.report["warnings"])
 
 
 @pytest.mark.drill
-def test_two_optimizers_struck_before_the_undo_copy_is_known_to_be_needed(tmp_path: Path, calm: Calm) -> None:
-    """In the first step nobody knows yet that a backward will follow; nothing is committed, so nothing is lost by starting again."""
+def test_two_optimizers_struck_before_the_undo_copy_is_known_to_be_needed(
+    tmp_path: Path, calm: Calm
+) -> None:
+    """In the first step nobody knows yet that a backward will follow; nothing is committed, so
+    nothing is lost by starting again.
+    """
     outcome = drilled(tmp_path, "ddp.py", "--gan", strikes=[kill_at("second_backward", 2, 1)])
     assert outcome.code == 0, str(outcome)
     assert outcome.digests == calm("--gan"), str(outcome)
@@ -326,15 +497,25 @@ def test_two_optimizers_struck_before_the_undo_copy_is_known_to_be_needed(tmp_pa
 
 @pytest.mark.drill
 @pytest.mark.parametrize("step", [5, 9])
-def test_an_exception_in_the_data_set_is_repeated_without_rolling_the_model_back(tmp_path: Path, calm: Calm, step: int) -> None:
-    """Between two steps: the schedule and the batch norm of the step before are committed and stay. With micro-batches, those already drawn are kept."""
+def test_an_exception_in_the_data_set_is_repeated_without_rolling_the_model_back(
+    tmp_path: Path, calm: Calm, step: int
+) -> None:
+    """Between two steps: the schedule and the batch norm of the step before are committed and stay.
+
+    With micro-batches, those already drawn are kept.
+    """
     arguments = ("--accumulate", 4) if step == 9 else ()
     items = 4 * step * (4 if arguments else 1) + 7  # so many has the rank fetched by then
-    outcome = drilled(tmp_path, "ddp.py", *arguments, strikes=[{"at": "load", "rank": 2, "step": step, "visit": items, "do": "raise"}])
+    outcome = drilled(
+        tmp_path,
+        "ddp.py",
+        *arguments,
+        strikes=[{"at": "load", "rank": 2, "step": step, "visit": items, "do": "raise"}],
+    )
     nothing_shows(outcome, calm(*arguments), faults=1, rungs={"repeat"})
 
 
-# --- phases between steps ---------------------------------------------------------------------------------
+# --- phases between steps -------------------------------------------------------------------------
 
 
 def evaluations(outcome: Outcome) -> set[str]:
@@ -345,21 +526,31 @@ def evaluations(outcome: Outcome) -> set[str]:
 @pytest.mark.parametrize("spares", [0, 1])
 @pytest.mark.parametrize("place", ["evaluate", "evaluated", "phase_over", "forward"])
 @pytest.mark.parametrize("rank", [0, 2])
-def test_a_kill_in_a_phase_repeats_the_phase_with_all_ranks(tmp_path: Path, calm_run: CalmRun, place: str, rank: int, spares: int) -> None:
-    """The phase has a collective: a newcomer that went straight to the next step would meet it with another. forward: of the step after it."""
+def test_a_kill_in_a_phase_repeats_the_phase_with_all_ranks(
+    tmp_path: Path, calm_run: CalmRun, place: str, rank: int, spares: int
+) -> None:
+    """The phase has a collective: a newcomer that went straight to the next step would meet it with
+    another. forward: of the step after it.
+    """
     arguments = ("--evaluate", 3)
     fault = kill_at(place, rank, 7 if place == "forward" else 6)
     outcome = drilled(tmp_path, "ddp.py", *arguments, flags=("--spares", spares), strikes=[fault])
-    nothing_shows(outcome, calm_run("ddp.py", *arguments).digests, faults=1, rungs={"spare", "respawn"})
+    nothing_shows(
+        outcome, calm_run("ddp.py", *arguments).digests, faults=1, rungs={"spare", "respawn"}
+    )
     assert evaluations(outcome) <= evaluations(calm_run("ddp.py", *arguments)), str(outcome)
     assert len(evaluations(outcome)) >= 3, str(outcome)
     if place != "phase_over":  # there the survivors may be on either side of the phase's end
-        assert outcome.interruptions[0]["steps_repeated"] == (1 if place == "forward" else 0), str(outcome)
+        assert outcome.interruptions[0]["steps_repeated"] == (1 if place == "forward" else 0), str(
+            outcome
+        )
 
 
 @pytest.mark.drill
 @pytest.mark.parametrize("mark", MARKS)
-def test_a_kill_at_the_end_of_a_step_that_a_phase_follows(tmp_path: Path, calm_run: CalmRun, mark: str) -> None:
+def test_a_kill_at_the_end_of_a_step_that_a_phase_follows(
+    tmp_path: Path, calm_run: CalmRun, mark: str
+) -> None:
     """The successor takes the committed step over, and the phase after it lies ahead of everybody."""
     arguments = ("--evaluate", 3)
     outcome = drilled(tmp_path, "ddp.py", *arguments, marks=[kill_at(mark, 2, 6)])
@@ -369,9 +560,14 @@ def test_a_kill_at_the_end_of_a_step_that_a_phase_follows(tmp_path: Path, calm_r
 
 @pytest.mark.drill
 @pytest.mark.parametrize("mark", ["grouping", "restoring", "joined"])
-def test_a_successor_that_dies_on_its_way_into_a_phase(tmp_path: Path, calm_run: CalmRun, mark: str) -> None:
+def test_a_successor_that_dies_on_its_way_into_a_phase(
+    tmp_path: Path, calm_run: CalmRun, mark: str
+) -> None:
     arguments = ("--evaluate", 3)
-    strikes, marks = [kill_at("evaluate", 2, 6)], [{"mark": mark, "rank": 2, "generation": 2, "do": "SIGKILL"}]
+    strikes, marks = (
+        [kill_at("evaluate", 2, 6)],
+        [{"mark": mark, "rank": 2, "generation": 2, "do": "SIGKILL"}],
+    )
     outcome = drilled(tmp_path, "ddp.py", *arguments, strikes=strikes, marks=marks)
     nothing_shows(outcome, calm_run("ddp.py", *arguments).digests, faults=2, rungs={"respawn"})
     assert evaluations(outcome) == evaluations(calm_run("ddp.py", *arguments)), str(outcome)
@@ -380,24 +576,42 @@ def test_a_successor_that_dies_on_its_way_into_a_phase(tmp_path: Path, calm_run:
 @pytest.mark.drill
 def test_an_exception_in_a_phase_repeats_it_in_place(tmp_path: Path, calm_run: CalmRun) -> None:
     arguments = ("--evaluate", 3)
-    outcome = drilled(tmp_path, "ddp.py", *arguments, strikes=[{"at": "evaluate", "rank": 1, "step": 6, "do": "raise"}])
+    outcome = drilled(
+        tmp_path,
+        "ddp.py",
+        *arguments,
+        strikes=[{"at": "evaluate", "rank": 1, "step": 6, "do": "raise"}],
+    )
     nothing_shows(outcome, calm_run("ddp.py", *arguments).digests, faults=1, rungs={"repeat"})
     assert evaluations(outcome) == evaluations(calm_run("ddp.py", *arguments)), str(outcome)
 
 
-# --- how the script is made -------------------------------------------------------------------------------
+# --- how the script is made -----------------------------------------------------------------------
 
 
 @pytest.mark.drill
 @pytest.mark.parametrize("place", ["start", "forward", "passed", "committed"])
-@pytest.mark.parametrize(("arguments", "rung"), [(("--collectives",), "respawn"), (("--collectives", "--main"), "respawn"), (("--main",), "respawn")])
-def test_collectives_before_the_steps_cost_a_start_of_all_but_no_step(tmp_path: Path, calm: Calm, arguments: tuple[str, ...], rung: str, place: str) -> None:
-    """Outside outlast.main all ranks come anew, from what one survivor hands over; inside it the function is entered again."""
+@pytest.mark.parametrize(
+    ("arguments", "rung"),
+    [
+        (("--collectives",), "respawn"),
+        (("--collectives", "--main"), "respawn"),
+        (("--main",), "respawn"),
+    ],
+)
+def test_collectives_before_the_steps_cost_a_start_of_all_but_no_step(
+    tmp_path: Path, calm: Calm, arguments: tuple[str, ...], rung: str, place: str
+) -> None:
+    """Outside outlast.main all ranks come anew, from what one survivor hands over; inside it the
+    function is entered again.
+    """
     if place == "start":
         fault = {"at": place, "do": "SIGKILL"}
     else:
         fault = kill_at(place, 2, 6)
-    outcome = drilled(tmp_path, "ddp.py", *arguments, **{"marks" if place in MARKS else "strikes": [fault]})
+    outcome = drilled(
+        tmp_path, "ddp.py", *arguments, **{"marks" if place in MARKS else "strikes": [fault]}
+    )
     nothing_shows(outcome, calm(*arguments), faults=1)
     if place != "start":
         assert outcome.interruptions[0]["rung"] == rung, str(outcome)
@@ -407,17 +621,30 @@ def test_collectives_before_the_steps_cost_a_start_of_all_but_no_step(tmp_path: 
         else:
             replaced = outcome.interruptions[0]["ranks"]
             assert len(processes) == 4 + len(replaced), str(outcome)
-            assert len(replaced) <= 2, str(outcome)  # a survivor's send may meet the dead peer's reset, which gloo forgets (see wake.py): it is replaced too
+            # a survivor's send may meet the dead peer's reset, which gloo forgets (see wake.py): it
+            # is replaced too
+            assert len(replaced) <= 2, str(outcome)
 
 
 @pytest.mark.drill
-def test_the_transfer_image_that_all_depend_on_is_not_written_again(tmp_path: Path, calm: Calm) -> None:
-    """All enter main again and forget their state; the successor dies while it restores. A donor that now wrote once more, and died, would leave nothing."""
+def test_the_transfer_image_that_all_depend_on_is_not_written_again(
+    tmp_path: Path, calm: Calm
+) -> None:
+    """All enter main again and forget their state; the successor dies while it restores.
+
+    A donor that now wrote once more, and died, would leave nothing.
+    """
     arguments = ("--collectives", "--main")
     drill = Drill(
-        tmp_path, "ddp.py", *arguments, strikes=[kill_at("forward", 2, 6)],
-        marks=[{"mark": "restoring", "rank": 2, "generation": 2, "do": "SIGKILL"}, {"mark": "donating", "rank": 0, "generation": 3, "do": "SIGKILL"}],
-    )  # fmt: skip
+        tmp_path,
+        "ddp.py",
+        *arguments,
+        strikes=[kill_at("forward", 2, 6)],
+        marks=[
+            {"mark": "restoring", "rank": 2, "generation": 2, "do": "SIGKILL"},
+            {"mark": "donating", "rank": 0, "generation": 3, "do": "SIGKILL"},
+        ],
+    )
     with drill:
         outcome = drill.finish()
     assert drill.fired(0), str(outcome)
@@ -426,12 +653,26 @@ def test_the_transfer_image_that_all_depend_on_is_not_written_again(tmp_path: Pa
 
 
 @pytest.mark.drill
-def test_a_donor_that_dies_while_it_writes_once_more_takes_no_step_with_it(tmp_path: Path, calm: Calm) -> None:
-    """The third failure at one step has the image written anew, in case it is what fails. It is written beside the one that is there."""
+def test_a_donor_that_dies_while_it_writes_once_more_takes_no_step_with_it(
+    tmp_path: Path, calm: Calm
+) -> None:
+    """The third failure at one step has the image written anew, in case it is what fails.
+
+    It is written beside the one that is there.
+    """
     arguments = ("--collectives", "--main")
-    restoring = [{"mark": "restoring", "rank": 2, "generation": generation, "do": "SIGKILL"} for generation in (2, 3)]
+    restoring = [
+        {"mark": "restoring", "rank": 2, "generation": generation, "do": "SIGKILL"}
+        for generation in (2, 3)
+    ]
     donating = {"mark": "donating", "rank": 0, "generation": 4, "do": "SIGKILL"}
-    with Drill(tmp_path, "ddp.py", *arguments, strikes=[kill_at("forward", 2, 6)], marks=[*restoring, donating]) as drill:
+    with Drill(
+        tmp_path,
+        "ddp.py",
+        *arguments,
+        strikes=[kill_at("forward", 2, 6)],
+        marks=[*restoring, donating],
+    ) as drill:
         outcome = drill.finish()
     assert all(drill.fired(number) for number in range(3)), str(outcome)
     nothing_shows(outcome, calm(*arguments), faults=4)

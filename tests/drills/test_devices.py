@@ -141,7 +141,9 @@ def test_a_hot_spare_touches_no_gpu_before_it_has_a_rank(tmp_path: Path, first: 
         for rank in (1, 3)
     }
     unsaid = set(range(1, STEPS + 1)) - drew[3].keys()
-    assert len(unsaid) <= 1, "killed between a commit and what it does on it, a rank leaves that step out, and no other"
+    assert len(unsaid) <= 1, (
+        "killed between a commit and what it does on it, a rank leaves that step out, and no other"
+    )
     assert drew[3] == {step: number for step, number in drew[1].items() if step not in unsaid}
     assert len(set(drew[3].values())) == STEPS - len(unsaid)
 

@@ -1,4 +1,6 @@
-"""Each interruption of a live run leaves its evidence, and ends in a verdict that names the rank and how it failed."""
+"""Each interruption of a live run leaves its evidence, and ends in a verdict that names the rank
+and how it failed.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from tests.drills._run import Drill, Outcome
 
 def struck(folder: Path, do: str) -> Outcome:
     """Rank 1 of four, in its sixth step: `do` as in scripts/strikes.py, or a signal from outside."""
-    strikes = [{"at": "forward", "rank": 1, "step": 6, "do": do, "for_s": 60}] if do.islower() else ()
+    strikes = (
+        [{"at": "forward", "rank": 1, "step": 6, "do": do, "for_s": 60}] if do.islower() else ()
+    )
     with Drill(folder, "ddp.py", "--steps", 30, strikes=strikes) as drill:
         if not strikes:
             drill.until(lambda: drill.step >= 6, "step 6")
@@ -25,18 +29,29 @@ def struck(folder: Path, do: str) -> Outcome:
 
 
 def told(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "run" / "evidence" / "interruption-1" / "standing.json").read_text())
+    found: dict[str, Any] = json.loads(
+        (folder / "run" / "evidence" / "interruption-1" / "standing.json").read_text()
+    )
     return next(one for one in found["processes"] if one["rank"] == 1)
 
 
 @pytest.mark.drill
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize(("do", "mechanism"), [("sleep", "hang"), ("gil", "hang"), ("SIGSTOP", "hang"), ("SIGKILL", "signal")])
-def test_an_interruption_ends_in_a_verdict_that_names_the_rank(tmp_path: Path, do: str, mechanism: str) -> None:
+@pytest.mark.parametrize(
+    ("do", "mechanism"),
+    [("sleep", "hang"), ("gil", "hang"), ("SIGSTOP", "hang"), ("SIGKILL", "signal")],
+)
+def test_an_interruption_ends_in_a_verdict_that_names_the_rank(
+    tmp_path: Path, do: str, mechanism: str
+) -> None:
     outcome = struck(tmp_path, do)
     assert outcome.code == 0, outcome
     (verdict,) = outcome.report["verdicts"]
-    assert (verdict["interruption"], verdict["mechanism"], [one["rank"] for one in verdict["ranks"]]) == (1, mechanism, [1]), verdict
+    assert (
+        verdict["interruption"],
+        verdict["mechanism"],
+        [one["rank"] for one in verdict["ranks"]],
+    ) == (1, mechanism, [1]), verdict
     assert verdict["suspects"] == [], verdict
     assert f"interruption 1: {summary(verdict)}\n" in outcome.stderr, "the terminal says it too"
     assert verdict["action"].endswith("the run went on by itself"), verdict
@@ -72,7 +87,13 @@ def test_the_kernel_says_of_a_stopped_process_that_it_is(tmp_path: Path) -> None
 @pytest.mark.timeout(200)
 def test_a_run_that_fails_waits_for_its_last_verdict(tmp_path: Path) -> None:
     """Rank 1 raises in each try of step 6."""
-    with Drill(tmp_path, "ddp.py", "--steps", 30, strikes=[{"at": "forward", "rank": 1, "step": 6, "do": "raise", "always": True}]) as drill:
+    with Drill(
+        tmp_path,
+        "ddp.py",
+        "--steps",
+        30,
+        strikes=[{"at": "forward", "rank": 1, "step": 6, "do": "raise", "always": True}],
+    ) as drill:
         outcome = drill.finish()
     assert outcome.code == 1, outcome
     assert outcome.report["verdicts"], outcome

@@ -1,4 +1,6 @@
-"""Sharded state under fault: a dead rank's shard exists only in its sealed image, and everybody goes on from the newest common one."""
+"""Sharded state under fault: a dead rank's shard exists only in its sealed image, and everybody
+goes on from the newest common one.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,15 @@ def expected(calm: Calm) -> dict[int, str]:
 
 
 def as_if_nothing_had_happened(outcome: Outcome, expected: dict[int, str]) -> None:
-    """The same digests, sound books, and on-commit work done once per step by each rank whose process lived to do it."""
+    """The same digests, sound books, and on-commit work done once per step by each rank whose
+    process lived to do it.
+    """
     assert outcome.code == 0, outcome
-    living = {pid for _, step, pid in outcome.commits if step == max(step for _, step, _ in outcome.commits)}
+    living = {
+        pid
+        for _, step, pid in outcome.commits
+        if step == max(step for _, step, _ in outcome.commits)
+    }
     for rank in range(4):
         mine = [(step, pid) for of, step, pid in outcome.commits if of == rank]
         if {pid for _, pid in mine} <= living:  # the same process from the first step to the last
@@ -54,14 +62,24 @@ def killed(place: str, *, rank: int, step: int, do: str = "SIGKILL") -> dict[str
     return {"marks": [{"mark": place, "rank": rank, "step": step, "do": do}]}
 
 
-# --- one rank ------------------------------------------------------------------------------------------
+# --- one rank -------------------------------------------------------------------------------------
 
 
 @pytest.mark.timeout(300)
-def test_a_rank_killed_at_every_place_in_turn_costs_no_committed_step(tmp_path: Path, calm: Calm) -> None:
-    """One run: rank 2 is killed once at each mark of the transaction, then rank 1 once at each place of the script's, six steps apart."""
-    marks = [{"mark": name, "rank": 2, "step": 5 + 6 * number, "do": "SIGKILL"} for number, name in enumerate(MARKS)]
-    strikes = [{"at": name, "rank": 1, "step": 5 + 6 * (len(MARKS) + number), "do": "SIGKILL"} for number, name in enumerate(STRIKES)]
+def test_a_rank_killed_at_every_place_in_turn_costs_no_committed_step(
+    tmp_path: Path, calm: Calm
+) -> None:
+    """One run: rank 2 is killed once at each mark of the transaction, then rank 1 once at each
+    place of the script's, six steps apart.
+    """
+    marks = [
+        {"mark": name, "rank": 2, "step": 5 + 6 * number, "do": "SIGKILL"}
+        for number, name in enumerate(MARKS)
+    ]
+    strikes = [
+        {"at": name, "rank": 1, "step": 5 + 6 * (len(MARKS) + number), "do": "SIGKILL"}
+        for number, name in enumerate(STRIKES)
+    ]
     outcome = drilled(tmp_path, SCRIPT, "--steps", 80, marks=marks, strikes=strikes, within_s=120.0)
     assert faults_fired(tmp_path) == len(marks) + len(strikes), outcome
     assert len(outcome.interruptions) == len(marks) + len(strikes), outcome
@@ -72,7 +90,9 @@ def test_a_rank_killed_at_every_place_in_turn_costs_no_committed_step(tmp_path: 
 @pytest.mark.drill
 @pytest.mark.timeout(300)
 def test_a_rank_killed_before_the_first_step(tmp_path: Path, expected: dict[int, str]) -> None:
-    outcome = drilled(tmp_path, SCRIPT, "--steps", STEPS, strikes=[{"at": "setup", "rank": 3, "do": "SIGKILL"}])
+    outcome = drilled(
+        tmp_path, SCRIPT, "--steps", STEPS, strikes=[{"at": "setup", "rank": 3, "do": "SIGKILL"}]
+    )
     assert faults_fired(tmp_path) == 1, outcome
     as_if_nothing_had_happened(outcome, expected)
 
@@ -80,27 +100,40 @@ def test_a_rank_killed_before_the_first_step(tmp_path: Path, expected: dict[int,
 @pytest.mark.drill
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("place", REENTRY)
-def test_a_second_rank_killed_while_all_enter_again_joins_the_interruption(tmp_path: Path, expected: dict[int, str], place: str) -> None:
+def test_a_second_rank_killed_while_all_enter_again_joins_the_interruption(
+    tmp_path: Path, expected: dict[int, str], place: str
+) -> None:
     """Rank 1 dies in the backward; then, on the way back, rank 3."""
     outcome = drilled(
-        tmp_path, SCRIPT, "--steps", STEPS,
-        strikes=[{"at": "backward", "rank": 1, "step": 6, "do": "SIGKILL"}], marks=[{"mark": place, "rank": 3, "generation": 2, "do": "SIGKILL"}],
-    )  # fmt: skip
+        tmp_path,
+        SCRIPT,
+        "--steps",
+        STEPS,
+        strikes=[{"at": "backward", "rank": 1, "step": 6, "do": "SIGKILL"}],
+        marks=[{"mark": place, "rank": 3, "generation": 2, "do": "SIGKILL"}],
+    )
     as_if_nothing_had_happened(outcome, expected)
     assert faults_fired(tmp_path) == 2, outcome
-    assert [one["parent"] for one in outcome.interruptions][1:] in ([], [outcome.interruptions[0]["id"]]), outcome
+    assert [one["parent"] for one in outcome.interruptions][1:] in (
+        [],
+        [outcome.interruptions[0]["id"]],
+    ), outcome
 
 
 @pytest.mark.drill
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("place", ["backward", "sealing"])
-def test_a_stopped_rank_is_found_killed_and_replaced(tmp_path: Path, expected: dict[int, str], place: str) -> None:
-    outcome = drilled(tmp_path, SCRIPT, "--steps", STEPS, **killed(place, rank=2, step=7, do="SIGSTOP"))
+def test_a_stopped_rank_is_found_killed_and_replaced(
+    tmp_path: Path, expected: dict[int, str], place: str
+) -> None:
+    outcome = drilled(
+        tmp_path, SCRIPT, "--steps", STEPS, **killed(place, rank=2, step=7, do="SIGSTOP")
+    )
     as_if_nothing_had_happened(outcome, expected)
     assert [one["mechanism"] for one in outcome.interruptions] == ["hang"], outcome
 
 
-# --- several ranks -------------------------------------------------------------------------------------
+# --- several ranks --------------------------------------------------------------------------------
 
 
 @pytest.mark.drill
@@ -108,13 +141,21 @@ def test_a_stopped_rank_is_found_killed_and_replaced(tmp_path: Path, expected: d
 @pytest.mark.parametrize("place", ["forward", "voting", "applied", "sealing"])
 def test_two_ranks_killed_at_once(tmp_path: Path, expected: dict[int, str], place: str) -> None:
     one, two = (killed(place, rank=rank, step=6) for rank in (1, 2))
-    outcome = drilled(tmp_path, SCRIPT, "--steps", STEPS, **{name: faults + two[name] for name, faults in one.items()})
+    outcome = drilled(
+        tmp_path,
+        SCRIPT,
+        "--steps",
+        STEPS,
+        **{name: faults + two[name] for name, faults in one.items()},
+    )
     assert faults_fired(tmp_path) == 2, outcome
     as_if_nothing_had_happened(outcome, expected)
 
 
 @pytest.mark.timeout(300)
-def test_all_ranks_killed_at_once_go_on_from_their_images_without_a_checkpoint(tmp_path: Path, calm: Calm) -> None:
+def test_all_ranks_killed_at_once_go_on_from_their_images_without_a_checkpoint(
+    tmp_path: Path, calm: Calm
+) -> None:
     with Drill(tmp_path, SCRIPT, "--steps", SHARED, "--step-s", 0.05) as drill:
         drill.until(lambda: drill.step >= 8, "step 8")
         for rank in range(4):
@@ -125,7 +166,7 @@ def test_all_ranks_killed_at_once_go_on_from_their_images_without_a_checkpoint(t
     assert sorted(outcome.interruptions[0]["ranks"]) == [0, 1, 2, 3], outcome
 
 
-# --- other meshes, other ways --------------------------------------------------------------------------
+# --- other meshes, other ways ---------------------------------------------------------------------
 
 
 @pytest.mark.drill
@@ -141,24 +182,34 @@ def test_two_replicas_of_two_shards(tmp_path: Path, calm: Calm, place: str) -> N
 @pytest.mark.drill
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("place", ["backward", "voting", "applied", "sealed"])
-def test_without_main_all_ranks_come_anew_from_their_images(tmp_path: Path, expected: dict[int, str], place: str) -> None:
-    outcome = drilled(tmp_path, SCRIPT, "--steps", STEPS, "--way", "respawn", **killed(place, rank=2, step=6))
+def test_without_main_all_ranks_come_anew_from_their_images(
+    tmp_path: Path, expected: dict[int, str], place: str
+) -> None:
+    outcome = drilled(
+        tmp_path, SCRIPT, "--steps", STEPS, "--way", "respawn", **killed(place, rank=2, step=6)
+    )
     as_if_nothing_had_happened(outcome, expected)
     assert [one["rung"] for one in outcome.interruptions] == ["respawn"], outcome
     assert len({pid for rank, _, pid in outcome.commits if rank == 0}) == 2, outcome
 
 
-# --- exceptions ----------------------------------------------------------------------------------------
+# --- exceptions -----------------------------------------------------------------------------------
 
 
 @pytest.mark.drill
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("place", ["forward", "backward", "before_optimizer", "apply", "tail"])
-def test_an_exception_once_is_answered_by_entering_again(tmp_path: Path, expected: dict[int, str], place: str) -> None:
-    outcome = drilled(tmp_path, SCRIPT, "--steps", STEPS, **killed(place, rank=1, step=6, do="raise"))
+def test_an_exception_once_is_answered_by_entering_again(
+    tmp_path: Path, expected: dict[int, str], place: str
+) -> None:
+    outcome = drilled(
+        tmp_path, SCRIPT, "--steps", STEPS, **killed(place, rank=1, step=6, do="raise")
+    )
     as_if_nothing_had_happened(outcome, expected)
     (one,) = outcome.interruptions
-    assert (one["mechanism"], one["rung"], one["class"]) == ("exception", "reenter", "user_code"), outcome
+    assert (one["mechanism"], one["rung"], one["class"]) == ("exception", "reenter", "user_code"), (
+        outcome
+    )
     assert len({pid for _, _, pid in outcome.commits}) == 4, outcome
     assert "Struck: struck at" in one["error"], outcome
 
@@ -166,7 +217,13 @@ def test_an_exception_once_is_answered_by_entering_again(tmp_path: Path, expecte
 @pytest.mark.drill
 @pytest.mark.timeout(300)
 def test_an_exception_at_every_try_ends_the_run_with_its_traceback(tmp_path: Path) -> None:
-    outcome = drilled(tmp_path, SCRIPT, "--steps", STEPS, strikes=[{"at": "forward", "rank": 1, "step": 6, "do": "raise", "always": True}])
+    outcome = drilled(
+        tmp_path,
+        SCRIPT,
+        "--steps",
+        STEPS,
+        strikes=[{"at": "forward", "rank": 1, "step": 6, "do": "raise", "always": True}],
+    )
     assert outcome.code == 1, outcome
     assert "strikes.Struck: struck at forward" in outcome.stderr, outcome
     assert "crash loop" in outcome.stderr.rpartition("Traceback")[2], outcome
@@ -174,17 +231,24 @@ def test_an_exception_at_every_try_ends_the_run_with_its_traceback(tmp_path: Pat
     assert {step for _, step, _ in outcome.commits} == set(range(1, 6)), outcome
 
 
-# --- corrupt images ------------------------------------------------------------------------------------
+# --- corrupt images -------------------------------------------------------------------------------
 
 
 @pytest.mark.drill
 @pytest.mark.timeout(300)
-def test_a_corrupt_image_is_refused_and_the_older_common_one_used(tmp_path: Path, expected: dict[int, str]) -> None:
-    """Rank 2 stops in the forward of step 8, when all hold images of 6 and 7; bytes of its image of 7 are flipped, then it is killed."""
+def test_a_corrupt_image_is_refused_and_the_older_common_one_used(
+    tmp_path: Path, expected: dict[int, str]
+) -> None:
+    """Rank 2 stops in the forward of step 8, when all hold images of 6 and 7; bytes of its image of
+    7 are flipped, then it is killed.
+    """
     strikes = [{"at": "forward", "rank": 2, "step": 8, "do": "SIGSTOP"}]
     with Drill(tmp_path, SCRIPT, "--steps", STEPS, strikes=strikes) as drill:
         drill.until(lambda: drill.fired(kind="strike"), "the stop")
-        drill.until(lambda: {rank for rank, step, _ in drill.commits if step == 6} == {0, 1, 2, 3}, "step 6 everywhere")
+        drill.until(
+            lambda: {rank for rank, step, _ in drill.commits if step == 6} == {0, 1, 2, 3},
+            "step 6 everywhere",
+        )
         flip(drill.vault() / "rank-2" / "slot-1")
         outcome = drill.finish()
     assert outcome.code == 0, outcome
@@ -196,7 +260,9 @@ def test_a_corrupt_image_is_refused_and_the_older_common_one_used(tmp_path: Path
 
 
 def flip(path: Path) -> None:
-    """A hundred bytes of the first tensor: a slot is larger than the image in it, whose header says its own length first."""
+    """A hundred bytes of the first tensor: a slot is larger than the image in it, whose header says
+    its own length first.
+    """
     with path.open("r+b") as file:
         at = 8 + int.from_bytes(file.read(8), "little")
         file.seek(at)
@@ -205,14 +271,32 @@ def flip(path: Path) -> None:
         file.write(bytes(byte ^ 0xFF for byte in data))
 
 
-# --- a snapshot each n-th step -------------------------------------------------------------------------
+# --- a snapshot each n-th step --------------------------------------------------------------------
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("steps", "struck"), [(SHARED, 13), *(pytest.param(STEPS, struck, marks=pytest.mark.drill) for struck in (STEPS, 6, 1))])
-def test_with_a_snapshot_each_fifth_step_all_go_back_to_the_newest_and_end_the_same(tmp_path: Path, calm: Calm, steps: int, struck: int) -> None:
-    """Rank 1 dies in the forward of step `struck`. Each step's on-commit work is done once by ranks that live on."""
-    outcome = drilled(tmp_path, SCRIPT, "--steps", steps, flags=("--snapshot-every", 5), **killed("forward", rank=1, step=struck))
+@pytest.mark.parametrize(
+    ("steps", "struck"),
+    [
+        (SHARED, 13),
+        *(pytest.param(STEPS, struck, marks=pytest.mark.drill) for struck in (STEPS, 6, 1)),
+    ],
+)
+def test_with_a_snapshot_each_fifth_step_all_go_back_to_the_newest_and_end_the_same(
+    tmp_path: Path, calm: Calm, steps: int, struck: int
+) -> None:
+    """Rank 1 dies in the forward of step `struck`.
+
+    Each step's on-commit work is done once by ranks that live on.
+    """
+    outcome = drilled(
+        tmp_path,
+        SCRIPT,
+        "--steps",
+        steps,
+        flags=("--snapshot-every", 5),
+        **killed("forward", rank=1, step=struck),
+    )
     assert faults_fired(tmp_path) == 1, outcome
     (one,) = outcome.interruptions
     assert outcome.code == 0, outcome
@@ -220,37 +304,64 @@ def test_with_a_snapshot_each_fifth_step_all_go_back_to_the_newest_and_end_the_s
     assert one["steps_lost"] == (struck - 1) % 5, outcome
     assert f"step {(struck - 1) // 5 * 5} is the newest snapshot" in one["reason"], outcome
     for rank in (0, 2, 3):
-        assert [step for of, step, _ in outcome.commits if of == rank] == list(range(1, steps + 1)), outcome
+        assert [step for of, step, _ in outcome.commits if of == rank] == list(
+            range(1, steps + 1)
+        ), outcome
     outcome.ledger_is_sound(lossless=False)
 
 
 @pytest.mark.drill
 @pytest.mark.timeout(300)
-def test_of_two_snapshots_the_one_before_is_there_while_the_next_is_sealed(tmp_path: Path, expected: dict[int, str]) -> None:
-    """Rank 2 dies while it seals step 10, beside the image of 5, and rank 0 while it seals the last, 12, which lies on no grid."""
-    marks = [{"mark": "sealing", "rank": rank, "step": step, "do": "SIGKILL"} for rank, step in ((2, 10), (0, STEPS))]
-    outcome = drilled(tmp_path, SCRIPT, "--steps", STEPS, flags=("--snapshot-every", 5), marks=marks)
+def test_of_two_snapshots_the_one_before_is_there_while_the_next_is_sealed(
+    tmp_path: Path, expected: dict[int, str]
+) -> None:
+    """Rank 2 dies while it seals step 10, beside the image of 5, and rank 0 while it seals the
+    last, 12, which lies on no grid.
+    """
+    marks = [
+        {"mark": "sealing", "rank": rank, "step": step, "do": "SIGKILL"}
+        for rank, step in ((2, 10), (0, STEPS))
+    ]
+    outcome = drilled(
+        tmp_path, SCRIPT, "--steps", STEPS, flags=("--snapshot-every", 5), marks=marks
+    )
     assert faults_fired(tmp_path) == 2, outcome
     assert outcome.digests == expected, outcome
     assert [one["steps_lost"] for one in outcome.interruptions] == [4, 1], outcome
     outcome.ledger_is_sound(lossless=False)
 
 
-# --- memory --------------------------------------------------------------------------------------------
+# --- memory ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.drill
 @pytest.mark.timeout(180)
 def test_memory_stays_flat_over_twenty_reentries(tmp_path: Path) -> None:
-    """Rank 1 raises in twenty steps; rank 0 says what it holds each time it enters, a model of 8 MB among it."""
-    strikes = [{"at": "forward", "rank": 1, "step": 3 + number, "do": "raise"} for number in range(20)]
-    outcome = drilled(tmp_path, SCRIPT, "--steps", 25, "--width", 512, "--memory", strikes=strikes, within_s=150.0)
+    """Rank 1 raises in twenty steps; rank 0 says what it holds each time it enters, a model of 8 MB
+    among it.
+    """
+    strikes = [
+        {"at": "forward", "rank": 1, "step": 3 + number, "do": "raise"} for number in range(20)
+    ]
+    outcome = drilled(
+        tmp_path, SCRIPT, "--steps", 25, "--width", 512, "--memory", strikes=strikes, within_s=150.0
+    )
     assert outcome.code == 0, outcome
     assert len(outcome.interruptions) == 20, outcome
-    rows = [[int(word) for word in line.split()[1:]] for line in outcome.stdout.splitlines() if line.startswith("memory ")]
+    rows = [
+        [int(word) for word in line.split()[1:]]
+        for line in outcome.stdout.splitlines()
+        if line.startswith("memory ")
+    ]
     assert len(rows) == 21, outcome
-    for name, column in zip(("tensors", "resident", "maps", "descriptors", "threads"), zip(*rows, strict=True), strict=True):
-        # Tensors that are let go of a moment later show here and there, a leak of them in all of the last.
+    for name, column in zip(
+        ("tensors", "resident", "maps", "descriptors", "threads"),
+        zip(*rows, strict=True),
+        strict=True,
+    ):
+        # Tensors that are let go of a moment later show here and there, a leak of them in all of
+        # the last.
         early, late = max(column[2:9]), (min if name == "tensors" else max)(column[-6:])
-        room = {"tensors": 0, "resident": 16 << 20, "maps": 0, "descriptors": 4, "threads": 4}[name]  # an old group is let go of a moment later
+        # an old group is let go of a moment later
+        room = {"tensors": 0, "resident": 16 << 20, "maps": 0, "descriptors": 4, "threads": 4}[name]
         assert late <= early + room, f"{name}: {column}"

@@ -1,7 +1,8 @@
-"""Gradients that are zeroed in place, and views of DDP's buckets: every rank's parameters and optimizer state are compared.
+"""Gradients that are zeroed in place, and views of DDP's buckets: every rank's parameters and
+optimizer state are compared.
 
-Three ranks, because DDP divides a view of a bucket and multiplies other gradients, which gives the same bits only where
-the number of ranks is a power of two.
+Three ranks, because DDP divides a view of a bucket and multiplies other gradients, which gives the
+same bits only where the number of ranks is a power of two.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ KINDS = {
 
 
 def kill(kind: str, place: str, number: int) -> Fault:
-    """The kill of another rank every third step; each comes where the layer that is used sometimes is or is not."""
+    """The kill of another rank every third step; each comes where the layer that is used sometimes
+    is or is not.
+    """
     return {kind: place, "rank": (number + 1) % RANKS, "step": 4 + 3 * number, "do": "SIGKILL"}
 
 
@@ -42,7 +45,9 @@ def all_ranks_are_as_calm(outcome: Outcome, calm: Outcome, *, faults: int) -> No
     outcome.ledger_is_sound()
 
 
-def test_a_kill_leaves_no_trace_in_views_of_parameters_used_sometimes(tmp_path: Path, calm_run: CalmRun) -> None:
+def test_a_kill_leaves_no_trace_in_views_of_parameters_used_sometimes(
+    tmp_path: Path, calm_run: CalmRun
+) -> None:
     """One kill in a backward: what `test_a_kill_at_any_place_leaves_no_trace` does at length."""
     arguments = KINDS["unused views"]
     strikes = [kill("at", "backward", 1)]
@@ -52,13 +57,21 @@ def test_a_kill_leaves_no_trace_in_views_of_parameters_used_sometimes(tmp_path: 
 
 @pytest.mark.drill
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_kill_at_any_place_leaves_no_trace_in_gradients(tmp_path: Path, calm_run: CalmRun, kind: str) -> None:
+def test_a_kill_at_any_place_leaves_no_trace_in_gradients(
+    tmp_path: Path, calm_run: CalmRun, kind: str
+) -> None:
     """One run in which a rank is killed at each place of a step, in turn."""
     arguments = (*KINDS[kind], "--steps", 28)
     strikes = [kill("at", place, number) for number, place in enumerate(PLACES)]
     marks = [kill("mark", place, number) for number, place in enumerate(MARKS, len(PLACES))]
     outcome = drilled(
-        tmp_path, SCRIPT, *arguments, workers=RANKS, flags=("--spares", 1), strikes=strikes, marks=marks
+        tmp_path,
+        SCRIPT,
+        *arguments,
+        workers=RANKS,
+        flags=("--spares", 1),
+        strikes=strikes,
+        marks=marks,
     )
     calm = calm_run(SCRIPT, *arguments, workers=RANKS)
     all_ranks_are_as_calm(outcome, calm, faults=len(strikes) + len(marks))
@@ -66,7 +79,9 @@ def test_a_kill_at_any_place_leaves_no_trace_in_gradients(tmp_path: Path, calm_r
 
 @pytest.mark.drill
 @pytest.mark.parametrize("kind", ["unused views", "views"])
-def test_a_kill_in_the_all_reduce_leaves_no_trace(tmp_path: Path, calm_run: CalmRun, kind: str) -> None:
+def test_a_kill_in_the_all_reduce_leaves_no_trace(
+    tmp_path: Path, calm_run: CalmRun, kind: str
+) -> None:
     """Rank 0 comes late to its backward; rank 1 is killed while it waits in the all-reduce."""
     strikes = [
         {"at": "backward", "rank": 0, "step": 5, "do": "sleep", "for_s": 0.4},

@@ -1,4 +1,6 @@
-"""Ranks that live and do not move: found by their beacons, killed, replaced; whoever wakes up later is not let in."""
+"""Ranks that live and do not move: found by their beacons, killed, replaced; whoever wakes up later
+is not let in.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,13 @@ def ended(pid: int) -> bool:
         return True
 
 
-def test_a_stopped_rank_is_replaced_and_does_not_come_back(tmp_path: Path, expected: dict[int, str]) -> None:
-    """SIGSTOP from outside; SIGCONT as soon as its successor has committed. The old process commits nothing any more: it is dead by then."""
+def test_a_stopped_rank_is_replaced_and_does_not_come_back(
+    tmp_path: Path, expected: dict[int, str]
+) -> None:
+    """SIGSTOP from outside; SIGCONT as soon as its successor has committed.
+
+    The old process commits nothing any more: it is dead by then.
+    """
     with Drill(tmp_path, "ddp.py", *STEPS, flags=("--spares", 1)) as drill:
         drill.until(lambda: drill.step >= 8, "step 8")
         old = drill.pid_of(2)
@@ -57,7 +64,9 @@ def test_a_stopped_rank_is_replaced_and_does_not_come_back(tmp_path: Path, expec
     assert outcome.interruptions[0]["rung"] in ("spare", "respawn")
 
 
-def test_a_stop_that_is_over_at_once_interrupts_nobody(tmp_path: Path, expected: dict[int, str]) -> None:
+def test_a_stop_that_is_over_at_once_interrupts_nobody(
+    tmp_path: Path, expected: dict[int, str]
+) -> None:
     with Drill(tmp_path, "ddp.py", *STEPS) as drill:
         drill.until(lambda: drill.step >= 8, "step 8")
         pid = drill.pid_of(2)
@@ -69,32 +78,56 @@ def test_a_stop_that_is_over_at_once_interrupts_nobody(tmp_path: Path, expected:
 
 
 @pytest.mark.parametrize("place", ["forward", "backward", "before_optimizer", "apply", "tail"])
-def test_a_rank_that_stops_itself_at_any_place(tmp_path: Path, expected: dict[int, str], place: str) -> None:
-    replaced(drilled(tmp_path, "ddp.py", *STEPS, strikes=[at(place, "SIGSTOP")]), expected, ranks=[2])
+def test_a_rank_that_stops_itself_at_any_place(
+    tmp_path: Path, expected: dict[int, str], place: str
+) -> None:
+    replaced(
+        drilled(tmp_path, "ddp.py", *STEPS, strikes=[at(place, "SIGSTOP")]), expected, ranks=[2]
+    )
 
 
-def test_a_thread_that_holds_the_interpreter_lock_for_ever(tmp_path: Path, expected: dict[int, str]) -> None:
+def test_a_thread_that_holds_the_interpreter_lock_for_ever(
+    tmp_path: Path, expected: dict[int, str]
+) -> None:
     """Its listener cannot answer the ping."""
-    replaced(drilled(tmp_path, "ddp.py", *STEPS, strikes=[at("forward", "gil")]), expected, ranks=[2])
+    replaced(
+        drilled(tmp_path, "ddp.py", *STEPS, strikes=[at("forward", "gil")]), expected, ranks=[2]
+    )
 
 
 @pytest.mark.parametrize("place", ["forward", "backward", "before_optimizer"])
-def test_a_rank_that_sleeps_in_the_body_is_told_from_those_that_wait_for_it(tmp_path: Path, expected: dict[int, str], place: str) -> None:
+def test_a_rank_that_sleeps_in_the_body_is_told_from_those_that_wait_for_it(
+    tmp_path: Path, expected: dict[int, str], place: str
+) -> None:
     replaced(drilled(tmp_path, "ddp.py", *STEPS, strikes=[at(place, "sleep")]), expected, ranks=[2])
 
 
 def test_a_rank_that_sleeps_after_its_optimizer(tmp_path: Path, expected: dict[int, str]) -> None:
     """Its peers are a step further, and wait in the next step's first collective."""
-    replaced(drilled(tmp_path, "ddp.py", *STEPS, strikes=[at("tail", "sleep")]), expected, ranks=[2])
+    replaced(
+        drilled(tmp_path, "ddp.py", *STEPS, strikes=[at("tail", "sleep")]), expected, ranks=[2]
+    )
 
 
 def test_a_loader_that_blocks(tmp_path: Path, expected: dict[int, str]) -> None:
-    replaced(drilled(tmp_path, "ddp.py", *STEPS, strikes=[at("load", "sleep")]), expected, ranks=[2])
+    replaced(
+        drilled(tmp_path, "ddp.py", *STEPS, strikes=[at("load", "sleep")]), expected, ranks=[2]
+    )
 
 
 def test_a_loader_whose_worker_process_blocks(tmp_path: Path, expected: dict[int, str]) -> None:
-    """The main thread waits for a DataLoader worker that will not answer. They know neither rank nor step: it is the first that comes to its 20th item."""
-    outcome = drilled(tmp_path, "ddp.py", *STEPS, "--loaders", 2, strikes=[{"at": "load", "visit": 20, "do": "sleep"}])
+    """The main thread waits for a DataLoader worker that will not answer.
+
+    They know neither rank nor step: it is the first that comes to its 20th item.
+    """
+    outcome = drilled(
+        tmp_path,
+        "ddp.py",
+        *STEPS,
+        "--loaders",
+        2,
+        strikes=[{"at": "load", "visit": 20, "do": "sleep"}],
+    )
     assert outcome.code == 0, str(outcome)
     assert outcome.digests == expected, str(outcome)
     outcome.ledger_is_sound()
@@ -102,18 +135,30 @@ def test_a_loader_whose_worker_process_blocks(tmp_path: Path, expected: dict[int
 
 
 @pytest.mark.parametrize("mark", ["voting", "applied", "sealing"])
-def test_a_rank_that_stops_inside_the_transaction(tmp_path: Path, expected: dict[int, str], mark: str) -> None:
+def test_a_rank_that_stops_inside_the_transaction(
+    tmp_path: Path, expected: dict[int, str], mark: str
+) -> None:
     fault = {"mark": mark, "rank": 1, "step": 10, "do": "SIGSTOP"}
     replaced(drilled(tmp_path, "ddp.py", *STEPS, marks=[fault]), expected, ranks=[1])
 
 
-@pytest.mark.parametrize(("mark", "rank"), [("grouping", 1), ("grouped", 3), ("grouping", 2), ("restoring", 2)])
-def test_a_rank_that_stops_while_another_is_replaced(tmp_path: Path, expected: dict[int, str], mark: str, rank: int) -> None:
-    """Rank 2 is killed; a survivor, or its successor, is stopped on the way into the next generation."""
+@pytest.mark.parametrize(
+    ("mark", "rank"), [("grouping", 1), ("grouped", 3), ("grouping", 2), ("restoring", 2)]
+)
+def test_a_rank_that_stops_while_another_is_replaced(
+    tmp_path: Path, expected: dict[int, str], mark: str, rank: int
+) -> None:
+    """Rank 2 is killed; a survivor, or its successor, is stopped on the way into the next
+    generation.
+    """
     marks = [{"mark": mark, "rank": rank, "generation": 2, "do": "SIGSTOP"}]
     outcome = drilled(tmp_path, "ddp.py", *STEPS, strikes=[at("forward", "SIGKILL")], marks=marks)
     assert outcome.code == 0, str(outcome)
     assert outcome.digests == expected, str(outcome)
     outcome.ledger_is_sound()
     first, second = outcome.interruptions
-    assert (second["mechanism"], second["ranks"], second["parent"]) == ("hang", [rank], first["id"]), str(outcome)
+    assert (second["mechanism"], second["ranks"], second["parent"]) == (
+        "hang",
+        [rank],
+        first["id"],
+    ), str(outcome)

@@ -53,7 +53,9 @@ def test_a_ledger_that_was_locked_for_a_while_lacks_nothing(tmp_path: Path) -> N
         drill.until(lambda: drill.step >= 5, "step 5")
         with locked(tmp_path):
             os.kill(drill.pid_of(1), signal.SIGKILL)
-            drill.until(lambda: "tried again each second" in (tmp_path / "stderr").read_text(), "it is told")
+            drill.until(
+                lambda: "tried again each second" in (tmp_path / "stderr").read_text(), "it is told"
+            )
         outcome = drill.finish()
     trained_to_the_end(outcome, steps)
     assert outcome.stderr.count("tried again each second") == 1, str(outcome)
@@ -89,4 +91,6 @@ def test_a_run_folder_that_is_gone_is_a_warning_at_once(tmp_path: Path, what: st
         os.kill(drill.pid_of(1), signal.SIGKILL)
         outcome = drill.finish()
     trained_to_the_end(outcome, 400)
-    assert outcome.stderr.count("training goes on, and what is written there is lost") == 1, str(outcome)
+    assert outcome.stderr.count("training goes on, and what is written there is lost") == 1, str(
+        outcome
+    )

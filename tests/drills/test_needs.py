@@ -36,17 +36,24 @@ def cases() -> list[object]:
                     found.append((need, way, wrap, rank, spare))
     assert set(found) >= ALWAYS, ALWAYS - set(found)
     return [
-        pytest.param(*case, id="-".join(filter(None, case)), marks=() if case in ALWAYS else pytest.mark.drill)
+        pytest.param(
+            *case,
+            id="-".join(filter(None, case)),
+            marks=() if case in ALWAYS else pytest.mark.drill,
+        )
         for case in found
     ]
 
 
 def struck(folder: Path, *arguments: str, spare: str, at: str = "forward") -> Outcome:
-    """Rank 2 is killed once, in a step from the fourth on; where there is a spare, once it is parked."""
+    """Rank 2 is killed once, in a step from the fourth on; where there is a spare, once it is
+    parked.
+    """
     fault = {"at": at, "rank": 2, "step": 4, "do": "SIGKILL", "once": str(folder / "once-strike-0")}
     armed = not spare
     if spare:
-        (folder / "once-strike-0").touch()  # a strike that has been made: it is armed when this is removed
+        # a strike that has been made: it is armed when this is removed
+        (folder / "once-strike-0").touch()
     flags = ("--spares", 1, "--spare-kind", spare) if spare else ()
     slowly = ("--step-s", 0.2) if spare else ()
     given = (SCRIPT, "--steps", STEPS, *slowly, *arguments)
@@ -54,7 +61,10 @@ def struck(folder: Path, *arguments: str, spare: str, at: str = "forward") -> Ou
         if not armed:
             # Before the script is known to park, a warm spare stands in for a hot one.
             drill.until(
-                lambda: any(one.get("parked") and one["kind"] == spare for one in drill.status.get("spares", [])),
+                lambda: any(
+                    one.get("parked") and one["kind"] == spare
+                    for one in drill.status.get("spares", [])
+                ),
                 "a parked spare",
             )
             (folder / "once-strike-0").unlink()
@@ -85,7 +95,9 @@ def nothing_is_lost(outcome: Outcome, calm: Outcome, way: str, *, spare: str) ->
 def test_a_script_with_a_group_of_its_own_survives_a_kill(
     tmp_path: Path, calm_run: CalmRun, need: str, way: str, wrap: str, rank: str, spare: str
 ) -> None:
-    outcome = struck(tmp_path, "--need", need, "--way", way, "--wrap", wrap, "--rank", rank, spare=spare)
+    outcome = struck(
+        tmp_path, "--need", need, "--way", way, "--wrap", wrap, "--rank", rank, spare=spare
+    )
     nothing_is_lost(outcome, calm_run(SCRIPT, "--steps", STEPS, "--need", need), way, spare=spare)
 
 
@@ -97,7 +109,9 @@ def test_a_group_made_behind_a_step_is_not_carried_on(
     tmp_path: Path, calm_run: CalmRun, need: str, way: str, spare: str
 ) -> None:
     """The same with warm spares, and with a group that is made behind the block of step 2."""
-    outcome = struck(tmp_path, "--need", need, "--way", way, "--rank", "unread", spare=spare, at="tail")
+    outcome = struck(
+        tmp_path, "--need", need, "--way", way, "--rank", "unread", spare=spare, at="tail"
+    )
     nothing_is_lost(outcome, calm_run(SCRIPT, "--steps", STEPS, "--need", need), way, spare=spare)
 
 
@@ -107,10 +121,14 @@ def test_a_group_made_behind_a_step_is_not_carried_on(
 def test_a_replaced_rank_is_told_its_rank_by_torch_before_the_steps(
     tmp_path: Path, calm_run: CalmRun, way: str, spare: str
 ) -> None:
-    """A script that only asks torch for its rank goes on in place; the replacement has no peers there yet."""
+    """A script that only asks torch for its rank goes on in place; the replacement has no peers
+    there yet.
+    """
     outcome = struck(tmp_path, "--need", "none", "--way", way, "--rank", "torch", spare=spare)
     assert outcome.code == 0, str(outcome)
-    assert outcome.digests == calm_run(SCRIPT, "--steps", STEPS, "--need", "none").digests, str(outcome)
+    assert outcome.digests == calm_run(SCRIPT, "--steps", STEPS, "--need", "none").digests, str(
+        outcome
+    )
     assert len(outcome.interruptions) == 1, str(outcome)
     assert "survivors repeat the step in place" in outcome.interruptions[0]["reason"], str(outcome)
     assert len({pid for _, _, pid in outcome.commits}) == 5, str(outcome)

@@ -1,4 +1,6 @@
-"""A pipeline of plain stages under fault: each rank has weights of its own, and its stage knows one generation's group."""
+"""A pipeline of plain stages under fault: each rank has weights of its own, and its stage knows one
+generation's group.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +34,14 @@ def struck(tmp_path: Path) -> Struck:
     """A run whose ranks are killed at these places, one after another."""
 
     def run(places: tuple[str, ...], *arguments: str | int, spares: int = 0) -> Outcome:
-        faults = [kill(place, (number + 1) % 4, 4 + 3 * number) for number, place in enumerate(places)]
+        faults = [
+            kill(place, (number + 1) % 4, 4 + 3 * number) for number, place in enumerate(places)
+        ]
         strikes = [fault for fault in faults if "at" in fault]
         marks = [fault for fault in faults if "mark" in fault]
-        outcome = drilled(tmp_path, SCRIPT, *arguments, flags=("--spares", spares), strikes=strikes, marks=marks)
+        outcome = drilled(
+            tmp_path, SCRIPT, *arguments, flags=("--spares", spares), strikes=strikes, marks=marks
+        )
         assert outcome.code == 0, str(outcome)
         assert sorted(outcome.digests) == [0, 1, 2, 3], str(outcome)
         assert len(outcome.interruptions) == len(places), str(outcome)
@@ -51,7 +57,10 @@ def all_entered_main_again(outcome: Outcome) -> None:
         assert one["steps_lost"] == 0, str(outcome)
 
 
-@pytest.mark.parametrize("kind", ["mesh", *(pytest.param(kind, marks=pytest.mark.drill) for kind in KINDS if kind != "mesh")])
+@pytest.mark.parametrize(
+    "kind",
+    ["mesh", *(pytest.param(kind, marks=pytest.mark.drill) for kind in KINDS if kind != "mesh")],
+)
 def test_survivors_of_a_pipeline_enter_main_again(struck: Struck, kind: str) -> None:
     outcome = struck(("forward",), *KINDS[kind])
     all_entered_main_again(outcome)
@@ -65,7 +74,11 @@ def test_a_pipeline_goes_on_after_a_kill_at_any_place(struck: Struck, spares: in
 
 
 @pytest.mark.parametrize(
-    ("way", "places"), [("main", ("backward", "passed", "tail")), pytest.param("module", ("backward", "passed"), marks=pytest.mark.drill)]
+    ("way", "places"),
+    [
+        ("main", ("backward", "passed", "tail")),
+        pytest.param("module", ("backward", "passed"), marks=pytest.mark.drill),
+    ],
 )
 def test_each_stage_has_its_own_weights_after_a_kill(
     struck: Struck, calm_run: CalmRun, way: str, places: tuple[str, ...]

@@ -1,4 +1,6 @@
-"""A script without an outlast call: supervised, restarted as a whole from warm processes, hangs found by silence if asked for."""
+"""A script without an outlast call: supervised, restarted as a whole from warm processes, hangs
+found by silence if asked for.
+"""
 
 from __future__ import annotations
 
@@ -22,22 +24,35 @@ def counted(folder: Path, *arguments: str | int, **options: Any) -> Outcome:
 
 def ends(outcome: Outcome) -> dict[int, tuple[int, int]]:
     """Rank -> (restarts, last number)."""
-    rows = [list(map(int, line.split()[1:])) for line in outcome.stdout.splitlines() if line.startswith("done ")]
+    rows = [
+        list(map(int, line.split()[1:]))
+        for line in outcome.stdout.splitlines()
+        if line.startswith("done ")
+    ]
     return {rank: (restarts, number) for rank, restarts, number in rows}
 
 
-def test_a_killed_worker_restarts_all_and_the_script_finds_its_restart_count(tmp_path: Path) -> None:
-    """Both ranks are in a process group of their own making, which the dead rank's peer cannot leave by itself."""
-    outcome = counted(tmp_path, "--group", strikes=[{"at": "count", "rank": 1, "step": 5, "do": "SIGKILL"}])
+def test_a_killed_worker_restarts_all_and_the_script_finds_its_restart_count(
+    tmp_path: Path,
+) -> None:
+    """Both ranks are in a process group of their own making, which the dead rank's peer cannot
+    leave by itself.
+    """
+    outcome = counted(
+        tmp_path, "--group", strikes=[{"at": "count", "rank": 1, "step": 5, "do": "SIGKILL"}]
+    )
     assert outcome.code == 0, outcome
     assert ends(outcome) == {0: (1, 10), 1: (1, 10)}, outcome
     (one,) = outcome.interruptions
-    assert (one["mechanism"], one["rung"], one["ranks"][0]) == ("signal", "restart", 1), outcome  # rank 0 may have died of it before it was ended
+    # rank 0 may have died of it before it was ended
+    assert (one["mechanism"], one["rung"], one["ranks"][0]) == ("signal", "restart", 1), outcome
     outcome.ledger_is_sound()
 
 
 @pytest.mark.drill
-def test_a_worker_that_ends_with_an_error_restarts_all_until_the_budget_is_spent(tmp_path: Path) -> None:
+def test_a_worker_that_ends_with_an_error_restarts_all_until_the_budget_is_spent(
+    tmp_path: Path,
+) -> None:
     strikes = [{"at": "count", "rank": 0, "step": 3, "do": "raise", "always": True}]
     outcome = counted(tmp_path, "--record", flags=("--max-restarts", 2), strikes=strikes)
     assert outcome.code == 1, outcome
@@ -62,7 +77,9 @@ def test_error_files_lie_where_torchrun_puts_them_and_reach_the_ledger(tmp_path:
 
 @pytest.mark.drill
 def test_an_exit_code_that_is_not_0_is_a_failure(tmp_path: Path) -> None:
-    outcome = counted(tmp_path, strikes=[{"at": "count", "rank": 1, "step": 3, "do": "exit", "code": 9}])
+    outcome = counted(
+        tmp_path, strikes=[{"at": "count", "rank": 1, "step": 3, "do": "exit", "code": 9}]
+    )
     assert outcome.code == 0, outcome
     (one,) = outcome.interruptions
     assert (one["mechanism"], one["error"]) == ("exit", "exit code 9"), outcome
@@ -72,9 +89,16 @@ def test_an_exit_code_that_is_not_0_is_a_failure(tmp_path: Path) -> None:
 @pytest.mark.drill
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 @pytest.mark.parametrize("on_term", ["end", "clean"])
-def test_a_signal_to_the_launcher_is_forwarded_as_sigterm(tmp_path: Path, number: signal.Signals, code: int, on_term: str) -> None:
-    with Drill(tmp_path, SCRIPT, tmp_path, "--numbers", 100_000, "--on-term", on_term, workers=2) as drill:
-        drill.until(lambda: (tmp_path / "count-0").exists() and (tmp_path / "count-1").exists(), "both at work")
+def test_a_signal_to_the_launcher_is_forwarded_as_sigterm(
+    tmp_path: Path, number: signal.Signals, code: int, on_term: str
+) -> None:
+    with Drill(
+        tmp_path, SCRIPT, tmp_path, "--numbers", 100_000, "--on-term", on_term, workers=2
+    ) as drill:
+        drill.until(
+            lambda: (tmp_path / "count-0").exists() and (tmp_path / "count-1").exists(),
+            "both at work",
+        )
         drill.process.send_signal(number)
         outcome = drill.finish()
     assert outcome.code == code, outcome
@@ -84,8 +108,21 @@ def test_a_signal_to_the_launcher_is_forwarded_as_sigterm(tmp_path: Path, number
 
 @pytest.mark.drill
 def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
-    with Drill(tmp_path, SCRIPT, tmp_path, "--numbers", 100_000, "--on-term", "ignore", workers=2, flags=("--shutdown-timeout", 1)) as drill:
-        drill.until(lambda: (tmp_path / "count-0").exists() and (tmp_path / "count-1").exists(), "both at work")
+    with Drill(
+        tmp_path,
+        SCRIPT,
+        tmp_path,
+        "--numbers",
+        100_000,
+        "--on-term",
+        "ignore",
+        workers=2,
+        flags=("--shutdown-timeout", 1),
+    ) as drill:
+        drill.until(
+            lambda: (tmp_path / "count-0").exists() and (tmp_path / "count-1").exists(),
+            "both at work",
+        )
         drill.process.send_signal(signal.SIGTERM)
         outcome = drill.finish()
     assert outcome.code == 143, outcome
@@ -93,17 +130,35 @@ def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path)
 
 @pytest.mark.drill
 def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
-    with Drill(tmp_path, SCRIPT, tmp_path, "--numbers", 100_000, "--on-term", "ignore", workers=2, flags=("--shutdown-timeout", 60)) as drill:
-        drill.until(lambda: (tmp_path / "count-0").exists() and (tmp_path / "count-1").exists(), "both at work")
+    with Drill(
+        tmp_path,
+        SCRIPT,
+        tmp_path,
+        "--numbers",
+        100_000,
+        "--on-term",
+        "ignore",
+        workers=2,
+        flags=("--shutdown-timeout", 60),
+    ) as drill:
+        drill.until(
+            lambda: (tmp_path / "count-0").exists() and (tmp_path / "count-1").exists(),
+            "both at work",
+        )
         drill.process.send_signal(signal.SIGINT)
-        drill.until(lambda: "stopping" in (tmp_path / "stderr").read_text(), "the first to be heard")
+        drill.until(
+            lambda: "stopping" in (tmp_path / "stderr").read_text(), "the first to be heard"
+        )
         drill.process.send_signal(signal.SIGINT)
         assert drill.process.wait(20) == 130
 
 
 @pytest.mark.drill
 def test_silence_is_a_hang_only_where_a_bound_was_given(tmp_path: Path) -> None:
-    """Rank 1 sleeps without a word, and rank 0 waits for it in a collective. All come anew once nobody has printed for five seconds."""
+    """Rank 1 sleeps without a word, and rank 0 waits for it in a collective.
+
+    All come anew once nobody has printed for five seconds.
+    """
     strikes = [{"at": "count", "rank": 1, "step": 5, "do": "sleep"}]
     outcome = counted(tmp_path, "--group", flags=("--hang-after", "5"), strikes=strikes)
     assert outcome.code == 0, outcome
@@ -119,7 +174,9 @@ def test_silence_is_a_hang_only_where_a_bound_was_given(tmp_path: Path) -> None:
 def test_silence_of_one_is_none_while_a_peer_speaks(tmp_path: Path) -> None:
     """Rank 1 says nothing for three times the bound; rank 0 prints all the while."""
     strikes = [{"at": "count", "rank": 1, "step": 5, "do": "sleep", "for_s": 4.0}]
-    outcome = counted(tmp_path, "--numbers", 60, "--each-s", 0.1, flags=("--hang-after", "1.4"), strikes=strikes)
+    outcome = counted(
+        tmp_path, "--numbers", 60, "--each-s", 0.1, flags=("--hang-after", "1.4"), strikes=strikes
+    )
     assert outcome.code == 0, outcome
     assert outcome.interruptions == [], outcome
 
@@ -133,7 +190,9 @@ def test_without_a_bound_silence_is_no_hang(tmp_path: Path) -> None:
 
 @pytest.mark.drill
 def test_a_stopped_worker_is_found_without_a_bound(tmp_path: Path) -> None:
-    outcome = counted(tmp_path, "--group", strikes=[{"at": "count", "rank": 1, "step": 5, "do": "SIGSTOP"}])
+    outcome = counted(
+        tmp_path, "--group", strikes=[{"at": "count", "rank": 1, "step": 5, "do": "SIGSTOP"}]
+    )
     assert outcome.code == 0, outcome
     assert [one["mechanism"] for one in outcome.interruptions] == ["hang"], outcome
     assert ends(outcome) == {0: (1, 10), 1: (1, 10)}, outcome

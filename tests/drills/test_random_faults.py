@@ -1,4 +1,6 @@
-"""A hundred faults that nobody chose: whatever the moment, the bits are those of a run that never failed."""
+"""A hundred faults that nobody chose: whatever the moment, the bits are those of a run that never
+failed.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,16 @@ FAULTS = 100
 
 @pytest.mark.drill
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize(("script", "steps", "flags"), [("ddp.py", 1200, ("--spares", 1)), ("fsdp.py", 1200, ())])
-def test_a_hundred_random_faults(tmp_path: Path, script: str, steps: int, flags: tuple[str | int, ...]) -> None:
-    """SIGKILL and SIGSTOP to random ranks at random moments, from outside; the seed is printed. OUTLAST_SEED repeats one."""
+@pytest.mark.parametrize(
+    ("script", "steps", "flags"), [("ddp.py", 1200, ("--spares", 1)), ("fsdp.py", 1200, ())]
+)
+def test_a_hundred_random_faults(
+    tmp_path: Path, script: str, steps: int, flags: tuple[str | int, ...]
+) -> None:
+    """SIGKILL and SIGSTOP to random ranks at random moments, from outside; the seed is printed.
+
+    OUTLAST_SEED repeats one.
+    """
     seed = int(os.environ.get("OUTLAST_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -30,10 +39,13 @@ def test_a_hundred_random_faults(tmp_path: Path, script: str, steps: int, flags:
         fired = []
         for number in range(FAULTS):
             at_step = 5 + number * (steps - 50) // FAULTS
-            drill.until(lambda at_step=at_step: drill.oldest >= at_step, f"step {at_step} on all ranks")
+            drill.until(
+                lambda at_step=at_step: drill.oldest >= at_step, f"step {at_step} on all ranks"
+            )
             time.sleep(chance.uniform(0.0, 0.1))
             rank, how = chance.randrange(4), chance.choice([signal.SIGKILL, signal.SIGSTOP])
-            os.kill(drill.pid_of(rank), how)  # it has committed since the last fault: nobody else is dead
+            # it has committed since the last fault: nobody else is dead
+            os.kill(drill.pid_of(rank), how)
             fired.append((at_step, rank, how.name))
         outcome = drill.finish()
     print(json.dumps(fired))

@@ -1,4 +1,6 @@
-"""The launcher itself is killed, checkpoints are cut short or find no room; and the run goes on from the newest good state."""
+"""The launcher itself is killed, checkpoints are cut short or find no room; and the run goes on
+from the newest good state.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def kill_launcher(drill: Drill) -> None:
     until("every process of the run has ended", lambda: not alive(pids), within_s=10.0)
 
 
-def resumed(folder: Path, script: str, *arguments: str | int, flags: tuple[str | int, ...] = ()) -> Outcome:
+def resumed(
+    folder: Path, script: str, *arguments: str | int, flags: tuple[str | int, ...] = ()
+) -> Outcome:
     return drilled(folder, script, *arguments, flags=("--resume", *flags))
 
 
@@ -39,17 +43,21 @@ def two_sessions_that_sum_up(folder: Path, outcome: Outcome) -> None:
     outcome.ledger_is_sound()
 
 
-# --- the launcher ----------------------------------------------------------------------------------------
+# --- the launcher ---------------------------------------------------------------------------------
 
 
 @pytest.mark.timeout(300)
-def test_sharded_state_outlives_its_launcher_in_the_vault(tmp_path: Path, calm_run: CalmRun) -> None:
+def test_sharded_state_outlives_its_launcher_in_the_vault(
+    tmp_path: Path, calm_run: CalmRun
+) -> None:
     """No checkpoint is ever written: the images of a step that all ranks sealed are enough."""
     expected = calm_run("fsdp.py", "--steps", SHARDED_STEPS).digests
     with Drill(tmp_path, "fsdp.py", "--steps", SHARDED_STEPS, "--step-s", 0.05) as drill:
         drill.until(lambda: drill.step >= 10, "step 10")
         kill_launcher(drill)
-        everywhere = min(max(step for of, step, _ in drill.commits if of == rank) for rank in range(4))
+        everywhere = min(
+            max(step for of, step, _ in drill.commits if of == rank) for rank in range(4)
+        )
         assert drill.status["state"] == "lost"
         assert {worker["state"] for worker in drill.status["workers"]} == {"lost"}
     outcome = resumed(tmp_path, "fsdp.py", "--steps", SHARDED_STEPS)
@@ -62,13 +70,27 @@ def test_sharded_state_outlives_its_launcher_in_the_vault(tmp_path: Path, calm_r
 
 @pytest.mark.drill
 @pytest.mark.timeout(300)
-def test_replicated_state_goes_on_from_the_newest_checkpoint(tmp_path: Path, calm_run: CalmRun) -> None:
+def test_replicated_state_goes_on_from_the_newest_checkpoint(
+    tmp_path: Path, calm_run: CalmRun
+) -> None:
     """Two loader workers per rank are alive as well when the launcher goes."""
     expected = calm_run("ddp.py", "--steps", STEPS).digests
     flags = ("--checkpoint-every", 5)
-    with Drill(tmp_path, "ddp.py", "--steps", STEPS, "--loaders", 2, flags=flags, strikes=[{"at": "forward", "rank": 2, "step": 18, "do": "sleep"}]) as drill:
+    with Drill(
+        tmp_path,
+        "ddp.py",
+        "--steps",
+        STEPS,
+        "--loaders",
+        2,
+        flags=flags,
+        strikes=[{"at": "forward", "rank": 2, "step": 18, "do": "sleep"}],
+    ) as drill:
         root = drill.folder / "checkpoints"
-        drill.until(lambda: (found := local.checkpoints(root)) and found[0].manifest.step == 15, "the checkpoint of step 15")
+        drill.until(
+            lambda: (found := local.checkpoints(root)) and found[0].manifest.step == 15,
+            "the checkpoint of step 15",
+        )
         kill_launcher(drill)
     outcome = resumed(tmp_path, "ddp.py", "--steps", STEPS, flags=flags)
     assert outcome.code == 0, outcome
@@ -85,23 +107,39 @@ def test_no_zombie_stays_with_the_launcher(tmp_path: Path) -> None:
     """A rank with two loader workers is killed; a second later nothing of it is left in the table."""
     strikes = [{"at": "forward", "rank": 1, "step": 5, "do": "SIGKILL"}]
     with Drill(tmp_path, "ddp.py", "--steps", 400, "--loaders", 2, strikes=strikes) as drill:
-        drill.until(lambda: drill.fired(kind="strike") and drill.step >= 10, "training after the fault")
+        drill.until(
+            lambda: drill.fired(kind="strike") and drill.step >= 10, "training after the fault"
+        )
         until("no zombies", lambda: not zombies_of(drill.process.pid), within_s=5.0)
 
 
-# --- checkpoints -----------------------------------------------------------------------------------------
+# --- checkpoints ----------------------------------------------------------------------------------
 
 
 @pytest.mark.drill
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("script", ["ddp.py", "fsdp.py"])
-def test_a_checkpoint_cut_short_is_never_offered(tmp_path: Path, calm_run: CalmRun, script: str) -> None:
-    """Rank 2 is held up at its save of step 10 while the others write theirs; then everything is killed."""
+def test_a_checkpoint_cut_short_is_never_offered(
+    tmp_path: Path, calm_run: CalmRun, script: str
+) -> None:
+    """Rank 2 is held up at its save of step 10 while the others write theirs; then everything is
+    killed.
+    """
     expected = calm_run(script, "--steps", 20).digests
     flags = ("--checkpoint-every", 5)
-    with Drill(tmp_path, script, "--steps", 20, flags=flags, marks=[{"mark": "saving", "rank": 2, "step": 10, "do": "sleep"}]) as drill:
+    with Drill(
+        tmp_path,
+        script,
+        "--steps",
+        20,
+        flags=flags,
+        marks=[{"mark": "saving", "rank": 2, "step": 10, "do": "sleep"}],
+    ) as drill:
         folder = local.checkpoint_folder(drill.folder / "checkpoints", 10)
-        drill.until(lambda: drill.fired() and len(list(folder.glob("rank-*.safetensors"))) == 3, "three of four shards")
+        drill.until(
+            lambda: drill.fired() and len(list(folder.glob("rank-*.safetensors"))) == 3,
+            "three of four shards",
+        )
         vault = drill.vault()
         kill_launcher(drill)
     shutil.rmtree(vault)  # as after a reboot
@@ -114,32 +152,56 @@ def test_a_checkpoint_cut_short_is_never_offered(tmp_path: Path, calm_run: CalmR
 
 @pytest.mark.drill
 @pytest.mark.timeout(300)
-def test_a_rank_killed_in_its_save_costs_that_checkpoint_only(tmp_path: Path, calm_run: CalmRun) -> None:
+def test_a_rank_killed_in_its_save_costs_that_checkpoint_only(
+    tmp_path: Path, calm_run: CalmRun
+) -> None:
     expected = calm_run("ddp.py", "--steps", 20).digests
-    outcome = drilled(tmp_path, "ddp.py", "--steps", 20, flags=("--checkpoint-every", 5), marks=[{"mark": "saving", "rank": 2, "step": 10, "do": "SIGKILL"}])
+    outcome = drilled(
+        tmp_path,
+        "ddp.py",
+        "--steps",
+        20,
+        flags=("--checkpoint-every", 5),
+        marks=[{"mark": "saving", "rank": 2, "step": 10, "do": "SIGKILL"}],
+    )
     assert outcome.code == 0, outcome
     assert outcome.digests == expected, outcome
     outcome.ledger_is_sound()
-    assert [one.manifest.step for one in local.checkpoints(tmp_path / "run" / "checkpoints")] == [20, 15]
+    assert [one.manifest.step for one in local.checkpoints(tmp_path / "run" / "checkpoints")] == [
+        20,
+        15,
+    ]
 
 
 @pytest.mark.drill
 @pytest.mark.timeout(300)
-def test_a_full_disk_costs_the_checkpoint_and_nothing_else(tmp_path: Path, calm_run: CalmRun) -> None:
+def test_a_full_disk_costs_the_checkpoint_and_nothing_else(
+    tmp_path: Path, calm_run: CalmRun
+) -> None:
     """A small file system of its own takes the first checkpoints and then no more."""
     if not can_mount():
         pytest.skip("needs the right to mount a small file system (root)")
     expected = calm_run("ddp.py", "--steps", 20).digests
     disk, kept = tmp_path / "disk", tmp_path / "kept"
     disk.mkdir()
-    mount = f'mount -t tmpfs -o size=2200k tmpfs {disk} && "$@"; code=$?; cp -r {disk} {kept}; exit $code'
+    mount = (
+        f'mount -t tmpfs -o size=2200k tmpfs {disk} && "$@"; code=$?; cp -r {disk} {kept}; exit'
+        " $code"
+    )
     outcome = drilled(
-        tmp_path, "ddp.py", "--steps", 20, flags=("--checkpoint-every", 5, "--checkpoint-dir", disk), before=("unshare", "-m", "sh", "-c", mount, "sh")
+        tmp_path,
+        "ddp.py",
+        "--steps",
+        20,
+        flags=("--checkpoint-every", 5, "--checkpoint-dir", disk),
+        before=("unshare", "-m", "sh", "-c", mount, "sh"),
     )
     assert outcome.code == 0, outcome
     assert outcome.digests == expected, outcome
     assert re.search(r"the checkpoint of step \d+ failed: .*No space left", outcome.stderr), outcome
-    events = [event for part in look(str(tmp_path / "run")).records.sessions for event in part.events]
+    events = [
+        event for part in look(str(tmp_path / "run")).records.sessions for event in part.events
+    ]
     written = [event.data["step"] for event in events if event.kind == "checkpoint"]
     failed = sorted({event.data["step"] for event in events if event.kind == "checkpoint_failed"})
     assert written + failed == [5, 10, 15, 20], outcome
@@ -150,18 +212,35 @@ def test_a_full_disk_costs_the_checkpoint_and_nothing_else(tmp_path: Path, calm_
 
 
 def can_mount() -> bool:
-    return os.geteuid() == 0 and subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode == 0
+    return (
+        os.geteuid() == 0
+        and subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode == 0
+    )
 
 
 @pytest.mark.drill
 @pytest.mark.timeout(300)
-def test_a_checkpoint_that_is_not_as_written_any_more_is_passed_over_when_all_ranks_are_lost(tmp_path: Path, calm_run: CalmRun) -> None:
-    """Rank 2 is held up in step 18; a bit flips in the checkpoint of step 15; then every rank is killed. The run goes on by itself."""
+def test_a_checkpoint_that_is_not_as_written_any_more_is_passed_over_when_all_ranks_are_lost(
+    tmp_path: Path, calm_run: CalmRun
+) -> None:
+    """Rank 2 is held up in step 18; a bit flips in the checkpoint of step 15; then every rank is
+    killed. The run goes on by itself.
+    """
     expected = calm_run("ddp.py", "--steps", STEPS).digests
     flags = ("--checkpoint-every", 5)
-    with Drill(tmp_path, "ddp.py", "--steps", STEPS, flags=flags, strikes=[{"at": "forward", "rank": 2, "step": 18, "do": "sleep"}]) as drill:
+    with Drill(
+        tmp_path,
+        "ddp.py",
+        "--steps",
+        STEPS,
+        flags=flags,
+        strikes=[{"at": "forward", "rank": 2, "step": 18, "do": "sleep"}],
+    ) as drill:
         root = drill.folder / "checkpoints"
-        drill.until(lambda: (found := local.checkpoints(root)) and found[0].manifest.step == 15, "the checkpoint of step 15")
+        drill.until(
+            lambda: (found := local.checkpoints(root)) and found[0].manifest.step == 15,
+            "the checkpoint of step 15",
+        )
         shard = local.checkpoint_folder(root, 15) / local.shard_name(1)
         data = bytearray(shard.read_bytes())
         data[-1] ^= 1
@@ -177,13 +256,15 @@ def test_a_checkpoint_that_is_not_as_written_any_more_is_passed_over_when_all_ra
     outcome.ledger_is_sound(lossless=False)
 
 
-# --- stopped, then resumed -------------------------------------------------------------------------------
+# --- stopped, then resumed ------------------------------------------------------------------------
 
 
 @pytest.mark.drill
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stopped_run_goes_on_from_the_checkpoint_of_its_stop(tmp_path: Path, calm_run: CalmRun, number: signal.Signals, code: int) -> None:
+def test_a_stopped_run_goes_on_from_the_checkpoint_of_its_stop(
+    tmp_path: Path, calm_run: CalmRun, number: signal.Signals, code: int
+) -> None:
     expected = calm_run("ddp.py", "--steps", STEPS).digests
     flags = ("--checkpoint-every", 1000)
     with Drill(tmp_path, "ddp.py", "--steps", STEPS, flags=flags) as drill:
@@ -192,7 +273,9 @@ def test_a_stopped_run_goes_on_from_the_checkpoint_of_its_stop(tmp_path: Path, c
         stopped = drill.finish()
     assert stopped.code == code, stopped
     (step,) = {max(step for of, step, _ in stopped.commits if of == rank) for rank in range(4)}
-    assert [one.manifest.step for one in local.checkpoints(tmp_path / "run" / "checkpoints")] == [step], stopped
+    assert [one.manifest.step for one in local.checkpoints(tmp_path / "run" / "checkpoints")] == [
+        step
+    ], stopped
     assert report_facts(look(str(tmp_path / "run")))["interruptions"] == []
     outcome = resumed(tmp_path, "ddp.py", "--steps", STEPS, flags=flags)
     assert outcome.code == 0, outcome

@@ -1,4 +1,6 @@
-"""Ctrl-C, SIGTERM, SIGHUP and SIGQUIT to the launcher: every rank ends at the same committed step, whatever the run was about."""
+"""Ctrl-C, SIGTERM, SIGHUP and SIGQUIT to the launcher: every rank ends at the same committed step,
+whatever the run was about.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def ended_at_one_step(outcome: Outcome, code: int) -> int:
     """The step that every rank has committed as its last."""
     assert outcome.code == code, outcome
     assert outcome.report["state"] == "stopped", outcome
-    steps = {max((step for of, step, _ in outcome.commits if of == rank), default=0) for rank in range(4)}
+    steps = {
+        max((step for of, step, _ in outcome.commits if of == rank), default=0) for rank in range(4)
+    }
     assert len(steps) == 1, outcome
     return steps.pop()
 
@@ -32,8 +36,12 @@ def newest_checkpoint(folder: Path) -> int:
 
 
 @pytest.mark.timeout(200)
-def test_ctrl_c_ends_sharded_training_at_a_committed_step_with_its_checkpoint(tmp_path: Path) -> None:
-    with Drill(tmp_path, "fsdp.py", "--steps", 100_000, flags=("--checkpoint-every", 100_000)) as drill:
+def test_ctrl_c_ends_sharded_training_at_a_committed_step_with_its_checkpoint(
+    tmp_path: Path,
+) -> None:
+    with Drill(
+        tmp_path, "fsdp.py", "--steps", 100_000, flags=("--checkpoint-every", 100_000)
+    ) as drill:
         drill.until(lambda: drill.step >= 5, "step 5")
         pids = below(drill.process.pid)
         drill.process.send_signal(signal.SIGINT)
@@ -45,7 +53,9 @@ def test_ctrl_c_ends_sharded_training_at_a_committed_step_with_its_checkpoint(tm
 
 @pytest.mark.timeout(200)
 def test_a_terminal_that_is_closed_ends_training_with_its_checkpoint(tmp_path: Path) -> None:
-    with Drill(tmp_path, "ddp.py", "--steps", 100_000, flags=("--checkpoint-every", 100_000)) as drill:
+    with Drill(
+        tmp_path, "ddp.py", "--steps", 100_000, flags=("--checkpoint-every", 100_000)
+    ) as drill:
         drill.until(lambda: drill.step >= 5, "step 5")
         pids = below(drill.process.pid)
         vault = drill.vault()
@@ -60,9 +70,18 @@ def test_a_terminal_that_is_closed_ends_training_with_its_checkpoint(tmp_path: P
 @pytest.mark.drill
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT])
-def test_a_signal_that_was_ignored_from_the_start_stays_ignored(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_that_was_ignored_from_the_start_stays_ignored(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     """As under nohup."""
-    ignoring = (sys.executable, "-c", f"import os, signal, sys; signal.signal({int(number)}, signal.SIG_IGN); os.execvp(sys.argv[1], sys.argv[1:])")
+    ignoring = (
+        sys.executable,
+        "-c",
+        (
+            f"import os, signal, sys; signal.signal({int(number)}, signal.SIG_IGN);"
+            " os.execvp(sys.argv[1], sys.argv[1:])"
+        ),
+    )
     with Drill(tmp_path, "ddp.py", "--steps", 60, before=ignoring) as drill:
         drill.until(lambda: drill.step >= 5, "step 5")
         drill.process.send_signal(number)
@@ -75,7 +94,9 @@ def test_a_signal_that_was_ignored_from_the_start_stays_ignored(tmp_path: Path, 
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
 @pytest.mark.parametrize("flags", [(), ("--spares", 1)])
-def test_a_signal_while_training_ends_all_ranks_at_one_step(tmp_path: Path, number: signal.Signals, code: int, flags: tuple[str, ...]) -> None:
+def test_a_signal_while_training_ends_all_ranks_at_one_step(
+    tmp_path: Path, number: signal.Signals, code: int, flags: tuple[str, ...]
+) -> None:
     with Drill(tmp_path, "ddp.py", "--steps", 100_000, flags=flags) as drill:
         drill.until(lambda: drill.step >= 5, "step 5")
         pids = below(drill.process.pid)
@@ -83,7 +104,9 @@ def test_a_signal_while_training_ends_all_ranks_at_one_step(tmp_path: Path, numb
         outcome = drill.finish()
     ended_at_one_step(outcome, code)
     assert outcome.interruptions == [], outcome
-    assert not (tmp_path / "run" / "checkpoints").exists() or not local.checkpoints(tmp_path / "run" / "checkpoints")
+    assert not (tmp_path / "run" / "checkpoints").exists() or not local.checkpoints(
+        tmp_path / "run" / "checkpoints"
+    )
     assert not alive(pids)
 
 
@@ -91,11 +114,23 @@ def test_a_signal_while_training_ends_all_ranks_at_one_step(tmp_path: Path, numb
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
 @pytest.mark.parametrize("script", ["ddp.py", "fsdp.py"])
-def test_a_signal_while_regrouping_waits_for_the_step_in_flight(tmp_path: Path, script: str, number: signal.Signals, code: int) -> None:
-    """Rank 1 is killed; rank 3 takes its time on the way into the next generation, and meanwhile the signal comes."""
+def test_a_signal_while_regrouping_waits_for_the_step_in_flight(
+    tmp_path: Path, script: str, number: signal.Signals, code: int
+) -> None:
+    """Rank 1 is killed; rank 3 takes its time on the way into the next generation, and meanwhile
+    the signal comes.
+    """
     strikes = [{"at": "forward", "rank": 1, "step": 6, "do": "SIGKILL"}]
     marks = [{"mark": "grouping", "rank": 3, "generation": 2, "do": "sleep", "for_s": 1.5}]
-    with Drill(tmp_path, script, "--steps", 100_000, flags=("--checkpoint-every", 100_000), strikes=strikes, marks=marks) as drill:
+    with Drill(
+        tmp_path,
+        script,
+        "--steps",
+        100_000,
+        flags=("--checkpoint-every", 100_000),
+        strikes=strikes,
+        marks=marks,
+    ) as drill:
         drill.until(drill.fired, "the regroup")
         drill.process.send_signal(number)
         outcome = drill.finish()
@@ -108,12 +143,20 @@ def test_a_signal_while_regrouping_waits_for_the_step_in_flight(tmp_path: Path, 
 @pytest.mark.drill
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("script", ["ddp.py", "fsdp.py"])
-def test_a_rank_lost_after_the_vote_that_ends_the_run_holds_up_nobody(tmp_path: Path, script: str) -> None:
-    """The signal comes while rank 1 is on its way into the vote of step 6; it is killed once that has passed. The others know that the run is to end, its
-    successor does not: all do one more step together.
+def test_a_rank_lost_after_the_vote_that_ends_the_run_holds_up_nobody(
+    tmp_path: Path, script: str
+) -> None:
+    """The signal comes while rank 1 is on its way into the vote of step 6; it is killed once that
+    has passed. The others know that the run is to end, its successor does not: all do one more step
+    together.
     """
-    marks = [{"mark": "voting", "rank": 1, "step": 6, "do": "sleep", "for_s": 0.7}, {"mark": "committed", "rank": 1, "step": 6, "do": "SIGKILL"}]
-    with Drill(tmp_path, script, "--steps", 100_000, flags=("--checkpoint-every", 100_000), marks=marks) as drill:
+    marks = [
+        {"mark": "voting", "rank": 1, "step": 6, "do": "sleep", "for_s": 0.7},
+        {"mark": "committed", "rank": 1, "step": 6, "do": "SIGKILL"},
+    ]
+    with Drill(
+        tmp_path, script, "--steps", 100_000, flags=("--checkpoint-every", 100_000), marks=marks
+    ) as drill:
         drill.until(drill.fired, "the vote")
         drill.process.send_signal(signal.SIGINT)
         outcome = drill.finish()
@@ -126,7 +169,9 @@ def test_a_rank_lost_after_the_vote_that_ends_the_run_holds_up_nobody(tmp_path: 
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
 @pytest.mark.parametrize(("script", "place"), [("ddp.py", "start"), ("fsdp.py", "setup")])
-def test_a_signal_before_the_first_step_ends_at_once(tmp_path: Path, script: str, place: str, number: signal.Signals, code: int) -> None:
+def test_a_signal_before_the_first_step_ends_at_once(
+    tmp_path: Path, script: str, place: str, number: signal.Signals, code: int
+) -> None:
     """The script's set-up would take an hour."""
     with Drill(tmp_path, script, strikes=[{"at": place, "do": "sleep"}]) as drill:
         drill.until(lambda: drill.fired(kind="strike"), "the set-up")
@@ -150,8 +195,15 @@ def test_a_signal_while_torch_is_imported_ends_at_once(tmp_path: Path) -> None:
 @pytest.mark.drill
 @pytest.mark.timeout(200)
 def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
-    """Rank 2 would be in its second step for an hour; the first Ctrl-C waits for it, the second does not."""
-    with Drill(tmp_path, "ddp.py", strikes=[{"at": "forward", "rank": 2, "step": 2, "do": "sleep"}], flags=("--shutdown-timeout", 600)) as drill:
+    """Rank 2 would be in its second step for an hour; the first Ctrl-C waits for it, the second
+    does not.
+    """
+    with Drill(
+        tmp_path,
+        "ddp.py",
+        strikes=[{"at": "forward", "rank": 2, "step": 2, "do": "sleep"}],
+        flags=("--shutdown-timeout", 600),
+    ) as drill:
         drill.until(lambda: drill.fired(kind="strike"), "the long step")
         drill.process.send_signal(signal.SIGINT)
         drill.until(lambda: "stopping" in (tmp_path / "stderr").read_text(), "the first is heard")
@@ -165,7 +217,12 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
 @pytest.mark.drill
 @pytest.mark.timeout(200)
 def test_a_step_that_does_not_end_is_given_up_after_the_grace(tmp_path: Path) -> None:
-    with Drill(tmp_path, "ddp.py", strikes=[{"at": "forward", "rank": 2, "step": 2, "do": "sleep"}], flags=("--shutdown-timeout", 1)) as drill:
+    with Drill(
+        tmp_path,
+        "ddp.py",
+        strikes=[{"at": "forward", "rank": 2, "step": 2, "do": "sleep"}],
+        flags=("--shutdown-timeout", 1),
+    ) as drill:
         drill.until(lambda: drill.fired(kind="strike"), "the long step")
         drill.process.send_signal(signal.SIGTERM)
         assert drill.finish().code == 143

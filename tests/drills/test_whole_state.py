@@ -1,4 +1,6 @@
-"""What *every* rank holds at the end, its random state included, is what it holds in a run that nothing happened to."""
+"""What *every* rank holds at the end, its random state included, is what it holds in a run that
+nothing happened to.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,19 @@ def killed(place: str, rank: int, step: int) -> Fault:
 
 
 def as_if_nothing_had_happened(
-    folder: Path, calm_run: CalmRun, *arguments: str | int, faults: list[Fault], flags: tuple[str | int, ...] = ("--spares", 1)
+    folder: Path,
+    calm_run: CalmRun,
+    *arguments: str | int,
+    faults: list[Fault],
+    flags: tuple[str | int, ...] = ("--spares", 1),
 ) -> Outcome:
-    strikes, marks = [one for one in faults if "at" in one], [one for one in faults if "mark" in one]
-    outcome = drilled(folder, "kept.py", *arguments, flags=flags, strikes=strikes, marks=marks, within_s=200)
+    strikes, marks = (
+        [one for one in faults if "at" in one],
+        [one for one in faults if "mark" in one],
+    )
+    outcome = drilled(
+        folder, "kept.py", *arguments, flags=flags, strikes=strikes, marks=marks, within_s=200
+    )
     fired = len(list(folder.glob("once-*")))
     assert fired == len(faults), f"{fired} of {len(faults)} faults fired\n{outcome}"
     assert outcome.code == 0, str(outcome)
@@ -41,18 +52,39 @@ def as_if_nothing_had_happened(
         pytest.param((), id="nothing", marks=drill),
     ],
 )
-def test_state_that_moves_after_the_vote_is_kept(tmp_path: Path, calm_run: CalmRun, moves: tuple[str | int, ...]) -> None:
-    """DDP. At each place of a step, and right after each of the transaction's own, another rank is killed."""
-    faults = [killed(place, number % 4, 3 + 3 * number) for number, place in enumerate((*PLACES, *MARKS))]
+def test_state_that_moves_after_the_vote_is_kept(
+    tmp_path: Path, calm_run: CalmRun, moves: tuple[str | int, ...]
+) -> None:
+    """DDP.
+
+    At each place of a step, and right after each of the transaction's own, another rank is killed.
+    """
+    faults = [
+        killed(place, number % 4, 3 + 3 * number) for number, place in enumerate((*PLACES, *MARKS))
+    ]
     outcome = as_if_nothing_had_happened(tmp_path, calm_run, "--steps", 40, *moves, faults=faults)
     assert "not bit-exact" not in outcome.stderr, str(outcome)
 
 
-@pytest.mark.parametrize("place", ["body", "tail", "tail_over", "behind_over", pytest.param("passed", marks=drill), pytest.param("committed", marks=drill)])
-def test_a_kill_in_the_first_two_steps_costs_nothing(tmp_path: Path, calm_run: CalmRun, place: str) -> None:
+@pytest.mark.parametrize(
+    "place",
+    [
+        "body",
+        "tail",
+        "tail_over",
+        "behind_over",
+        pytest.param("passed", marks=drill),
+        pytest.param("committed", marks=drill),
+    ],
+)
+def test_a_kill_in_the_first_two_steps_costs_nothing(
+    tmp_path: Path, calm_run: CalmRun, place: str
+) -> None:
     """Nothing is known yet of what moves, nor whether all ranks hold the same."""
     faults = [killed(place, 1, 1), killed(place, 2, 2)]
-    as_if_nothing_had_happened(tmp_path, calm_run, "--steps", 20, "--tail", "loss", "--behind", "draw", faults=faults)
+    as_if_nothing_had_happened(
+        tmp_path, calm_run, "--steps", 20, "--tail", "loss", "--behind", "draw", faults=faults
+    )
 
 
 @pytest.mark.parametrize(
@@ -63,11 +95,25 @@ def test_a_kill_in_the_first_two_steps_costs_nothing(tmp_path: Path, calm_run: C
         pytest.param(("--ignore",), id="ignored"),
     ],
 )
-def test_parameters_that_differ_between_ranks_are_not_taken_from_a_peer(tmp_path: Path, calm_run: CalmRun, model: tuple[str, ...]) -> None:
-    """No DDP, or a layer that DDP ignores: such state is sealed by each rank, it is said once, and all begin from the same step."""
-    faults = [killed("tail", 1, 1), killed("behind", 2, 6), killed("body", 0, 11), killed("passed", 3, 15)]
-    outcome = as_if_nothing_had_happened(tmp_path, calm_run, "--steps", 20, "--behind", "loss", "draw", *model, faults=faults)
-    assert outcome.stderr.count("parameters and optimizer state are its own") in (1, 2), str(outcome)  # once for each start
+def test_parameters_that_differ_between_ranks_are_not_taken_from_a_peer(
+    tmp_path: Path, calm_run: CalmRun, model: tuple[str, ...]
+) -> None:
+    """No DDP, or a layer that DDP ignores: such state is sealed by each rank, it is said once, and
+    all begin from the same step.
+    """
+    faults = [
+        killed("tail", 1, 1),
+        killed("behind", 2, 6),
+        killed("body", 0, 11),
+        killed("passed", 3, 15),
+    ]
+    outcome = as_if_nothing_had_happened(
+        tmp_path, calm_run, "--steps", 20, "--behind", "loss", "draw", *model, faults=faults
+    )
+    # once for each start
+    assert outcome.stderr.count("parameters and optimizer state are its own") in (1, 2), str(
+        outcome
+    )
 
 
 def test_state_that_becomes_different_later_is_a_fault(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""What the agent makes of beacons that stand: news are told, and learned from, though none of them has moved."""
+"""What the agent makes of beacons that stand: news are told, and learned from, though none of them
+has moved.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +10,46 @@ from outlast.engine.agent import Reading
 from outlast.engine.protocol.outputs import Deliver, ToCoordinator
 from outlast.model import limits
 from outlast.model.beacon import Beacon
-from outlast.model.messages import AskStandings, Ping, Pong, Progress, Standings, StartWorker, ToWorkers, WorkerExited
+from outlast.model.messages import (
+    AskStandings,
+    Ping,
+    Pong,
+    Progress,
+    Standings,
+    StartWorker,
+    ToWorkers,
+    WorkerExited,
+)
 from outlast.model.terms import Phase
 from tests.engine.test_phases import plan
 from tests.engine.test_silence import Node
 
 
 def stands(
-    node: Node, worker: int, *, rank: int, step: int, body_s: float = 0.0, phase: Phase = Phase.BODY, beats: int = 1, at_s: float = 0.0, stopped: bool = False
+    node: Node,
+    worker: int,
+    *,
+    rank: int,
+    step: int,
+    body_s: float = 0.0,
+    phase: Phase = Phase.BODY,
+    beats: int = 1,
+    at_s: float = 0.0,
+    stopped: bool = False,
 ) -> None:
-    """From now on the same is read of it at each tick. `body_s`: the body of a step has typically lasted so long for it; `at_s`: it moved last then."""
-    beacon = Beacon(worker=worker, rank=rank, step=step, beats=beats, phase=phase, at_ns=int(at_s * 1e9), typical_s={Phase.BODY: body_s})
+    """From now on the same is read of it at each tick.
+
+    `body_s`: the body of a step has typically lasted so long for it; `at_s`: it moved last then.
+    """
+    beacon = Beacon(
+        worker=worker,
+        rank=rank,
+        step=step,
+        beats=beats,
+        phase=phase,
+        at_ns=int(at_s * 1e9),
+        typical_s={Phase.BODY: body_s},
+    )
     node.readings[worker] = Reading(beacon, stopped=stopped)
 
 
@@ -26,7 +57,11 @@ def progress(node: Node) -> list[tuple[int, int]]:
     """Of one tick: the newest step that a rank here has committed, and the newest that all have."""
     node.now_s += limits.TICK_S
     out = node.agent.on_tick(node.readings, now_s=node.now_s)
-    return [(one.message.newest, one.message.oldest) for one in out if isinstance(one, ToCoordinator) and isinstance(one.message, Progress)]
+    return [
+        (one.message.newest, one.message.oldest)
+        for one in out
+        if isinstance(one, ToCoordinator) and isinstance(one.message, Progress)
+    ]
 
 
 def test_what_all_have_committed_counts_a_spare_as_soon_as_it_holds_a_rank() -> None:
@@ -45,21 +80,36 @@ def test_what_all_have_committed_counts_a_spare_as_soon_as_it_holds_a_rank() -> 
 
 @pytest.mark.parametrize("ended", [True, False])
 def test_how_long_a_phase_lasts_is_learned_from_those_alone_that_can_be_read(ended: bool) -> None:
-    """Worker 2, which took longest, has ended; or nothing can be read of it any more. Nobody else has moved."""
+    """Worker 2, which took longest, has ended; or nothing can be read of it any more.
+
+    Nobody else has moved.
+    """
     node = Node()
     stands(node, 1, rank=0, step=7, body_s=1.0)
     stands(node, 2, rank=1, step=7, body_s=4.0)
     progress(node)
     assert node.agent.deadlines.of(phase=Phase.BODY, steps_done=7) == 4.0 * limits.DEADLINE_FACTOR
     if ended:
-        node.agent.on_event(WorkerExited(2, 102, None, 9, False, 7, (), (), "body", node.now_s, node.now_s, ""), now_s=node.now_s)
+        node.agent.on_event(
+            WorkerExited(2, 102, None, 9, False, 7, (), (), "body", node.now_s, node.now_s, ""),
+            now_s=node.now_s,
+        )
     del node.readings[2]
     progress(node)
     assert node.agent.deadlines.of(phase=Phase.BODY, steps_done=7) == 1.0 * limits.DEADLINE_FACTOR
 
 
-@pytest.mark.parametrize(("stopped", "until_s"), [((), limits.FIRST_STEPS_DEADLINE_S), ((2,), limits.STOPPED_FLOOR_S), ((1, 2), limits.STOPPED_FLOOR_S)])
-def test_ticks_may_be_left_out_until_a_deadline_and_where_one_is_stopped_until_its_grace_is_over(stopped: tuple[int, ...], until_s: float) -> None:
+@pytest.mark.parametrize(
+    ("stopped", "until_s"),
+    [
+        ((), limits.FIRST_STEPS_DEADLINE_S),
+        ((2,), limits.STOPPED_FLOOR_S),
+        ((1, 2), limits.STOPPED_FLOOR_S),
+    ],
+)
+def test_ticks_may_be_left_out_until_a_deadline_and_where_one_is_stopped_until_its_grace_is_over(
+    stopped: tuple[int, ...], until_s: float
+) -> None:
     """Both are in their first step, and have not moved since the start."""
     node = Node()
     for worker in (1, 2):
@@ -77,13 +127,19 @@ def test_ranks_that_are_all_stopped_are_named_after_their_grace_and_not_at_their
     assert [one.worker for one in node.hung(limits.STOPPED_FLOOR_S + 2 * limits.TICK_S)] == [1, 2]
 
 
-def test_an_agent_learns_as_long_as_a_rank_here_is_in_its_first_steps_and_does_not_count_spares() -> None:
+def test_an_agent_learns_as_long_as_a_rank_here_is_in_its_first_steps_and_does_not_count_spares() -> (
+    None
+):
     """Rank 1 comes through its first steps after rank 0. A spare is parked all the time."""
     node = Node()
     node.agent.on_command(StartWorker(3, -1, "hot", 1), now_s=0.0)
     stands(node, 3, rank=-1, step=0, phase=Phase.PARKED)
     learns = []
-    for steps in ((0, 0), (limits.FIRST_STEPS_COUNT, limits.FIRST_STEPS_COUNT - 1), (limits.FIRST_STEPS_COUNT, limits.FIRST_STEPS_COUNT)):
+    for steps in (
+        (0, 0),
+        (limits.FIRST_STEPS_COUNT, limits.FIRST_STEPS_COUNT - 1),
+        (limits.FIRST_STEPS_COUNT, limits.FIRST_STEPS_COUNT),
+    ):
         for rank, step in enumerate(steps):
             stands(node, rank + 1, rank=rank, step=step)
         progress(node)
@@ -93,10 +149,20 @@ def test_an_agent_learns_as_long_as_a_rank_here_is_in_its_first_steps_and_does_n
 
 @pytest.mark.parametrize(
     ("phase", "step", "first_s"),
-    [(Phase.BODY, 0, 0.5), (Phase.BODY, limits.FIRST_STEPS_COUNT, 0.1), (Phase.EVALUATION, 0, 0.1), (Phase.EVALUATION, limits.FIRST_STEPS_COUNT, 0.1)],
+    [
+        (Phase.BODY, 0, 0.5),
+        (Phase.BODY, limits.FIRST_STEPS_COUNT, 0.1),
+        (Phase.EVALUATION, 0, 0.1),
+        (Phase.EVALUATION, limits.FIRST_STEPS_COUNT, 0.1),
+    ],
 )
-def test_how_long_first_steps_take_is_learned_from_the_phases_of_a_step_and_from_the_first_ones_alone(phase: Phase, step: int, first_s: float) -> None:
-    """The body of the first step takes a tenth of a second. Then half a second passes in `phase`, at `step`."""
+def test_how_long_first_steps_take_is_learned_from_the_phases_of_a_step_and_from_the_first_ones_alone(
+    phase: Phase, step: int, first_s: float
+) -> None:
+    """The body of the first step takes a tenth of a second.
+
+    Then half a second passes in `phase`, at `step`.
+    """
     node = Node()
     stands(node, 1, rank=0, step=0)
     node.hung(0.1, at_once=True)
@@ -114,11 +180,22 @@ def test_an_agent_that_is_asked_how_its_ranks_stand_says_so_though_none_of_them_
         stands(node, worker, rank=worker - 1, step=7)
     progress(node)
     asked = node.agent.on_command(AskStandings(5), now_s=node.now_s)
-    pings = [(one.worker, one.message) for one in asked if isinstance(one, Deliver) and isinstance(one.message, Ping)]
+    pings = [
+        (one.worker, one.message)
+        for one in asked
+        if isinstance(one, Deliver) and isinstance(one.message, Ping)
+    ]
     assert [worker for worker, _ in pings] == [1, 2]
     for worker, ping in pings:
         node.agent.on_worker(Pong(worker, ping.nonce, 8, ""), now_s=node.now_s)
     out = node.agent.on_tick(node.readings, now_s=node.now_s + limits.TICK_S)
-    (told,) = [one.message for one in out if isinstance(one, ToCoordinator) and isinstance(one.message, Standings)]
-    assert (told.nonce, [(one.rank, one.step, one.collectives) for one in told.members]) == (5, [(0, 7, 8), (1, 7, 8)])
+    (told,) = [
+        one.message
+        for one in out
+        if isinstance(one, ToCoordinator) and isinstance(one.message, Standings)
+    ]
+    assert (told.nonce, [(one.rank, one.step, one.collectives) for one in told.members]) == (
+        5,
+        [(0, 7, 8), (1, 7, 8)],
+    )
     assert not node.agent.asks

@@ -15,12 +15,20 @@ def test_a_token_comes_back_after_enough_steps_and_not_before() -> None:
     assert budget.take(step=5)
     assert not budget.take(step=14)
     assert budget.take(step=15)
-    assert not budget.take(step=24), "one token at a time: the second comes ten steps after the first"
+    assert not budget.take(step=24), (
+        "one token at a time: the second comes ten steps after the first"
+    )
     assert budget.left(step=25) == 1
 
 
-@given(steps=st.lists(st.integers(0, 500), min_size=1, max_size=60), capacity=st.integers(1, 5), refill=st.integers(1, 20))
-def test_no_more_is_taken_than_the_stock_and_what_progress_gave(steps: list[int], capacity: int, refill: int) -> None:
+@given(
+    steps=st.lists(st.integers(0, 500), min_size=1, max_size=60),
+    capacity=st.integers(1, 5),
+    refill=st.integers(1, 20),
+)
+def test_no_more_is_taken_than_the_stock_and_what_progress_gave(
+    steps: list[int], capacity: int, refill: int
+) -> None:
     budget = Budget(capacity, refill)
     taken = [step for step in sorted(steps) if budget.take(step=step)]
     for first in range(len(taken)):
@@ -44,20 +52,28 @@ def test_faults_at_one_step_are_counted_until_it_is_committed() -> None:
     assert [budgets.note_fault(step=4, reached=4) for _ in range(3)] == [1, 2, 3]
     assert budgets.note_fault(step=5, reached=5) == 1
     assert budgets.note_fault(step=5, reached=4) == 1, "elsewhere: all went back to it"
-    assert (budgets.note_fault(step=5, reached=5), budgets.since_step) == (2, 3), "step 6 was not executed meanwhile"
+    assert (budgets.note_fault(step=5, reached=5), budgets.since_step) == (2, 3), (
+        "step 6 was not executed meanwhile"
+    )
 
 
 def test_executing_a_step_again_ends_the_count_of_those_that_came_before_it() -> None:
-    """All go back to step 20, and are struck at random on the way to step 30, which was committed before."""
+    """All go back to step 20, and are struck at random on the way to step 30, which was committed
+    before.
+    """
     budgets = default_budgets(None)
-    counts = [budgets.note_fault(step=30, reached=reached) for reached in (30, 20, 20, 24, 20, 23, 24, 30)]
+    counts = [
+        budgets.note_fault(step=30, reached=reached) for reached in (30, 20, 20, 24, 20, 23, 24, 30)
+    ]
     assert counts == [1, 1, 2, 1, 1, 1, 2, 2]
     assert budgets.since_step == 8
     assert (budgets.note_fault(step=31, reached=31), budgets.since_step) == (1, 1)
 
 
 @given(strays=st.lists(st.integers(20, 26), max_size=30))
-def test_a_step_that_fails_each_time_is_counted_whatever_strikes_before_it(strays: list[int]) -> None:
+def test_a_step_that_fails_each_time_is_counted_whatever_strikes_before_it(
+    strays: list[int],
+) -> None:
     """Step 28 never gets done, and each attempt but the struck ones comes to it."""
     budgets = default_budgets(None)
     count = 0
@@ -71,7 +87,9 @@ def test_a_step_that_fails_each_time_is_counted_whatever_strikes_before_it(stray
 def test_a_step_is_repeated_in_place_a_few_times_only() -> None:
     budgets = default_budgets(None)
     budgets.note_fault(step=1, reached=1)
-    assert [budgets.take_repeat() for _ in range(limits.REPEATS_PER_STEP_COUNT + 1)] == [True] * limits.REPEATS_PER_STEP_COUNT + [False]
+    assert [budgets.take_repeat() for _ in range(limits.REPEATS_PER_STEP_COUNT + 1)] == [
+        True
+    ] * limits.REPEATS_PER_STEP_COUNT + [False]
     budgets.note_fault(step=2, reached=2)
     assert budgets.take_repeat()
 

@@ -6,7 +6,15 @@ from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.options import CoordinatorOptions
 from outlast.engine.coordinator.restore_sources import Restart
 from outlast.engine.coordinator.stages import Stage
-from outlast.model.messages import Donated, Hello, Inventory, Joined, Registered, StoreUp, WorkerExited
+from outlast.model.messages import (
+    Donated,
+    Hello,
+    Inventory,
+    Joined,
+    Registered,
+    StoreUp,
+    WorkerExited,
+)
 from outlast.model.records import Interruption
 from outlast.model.terms import Rung
 from tests.engine.test_lost_steps import Run
@@ -26,14 +34,18 @@ def begins_anew() -> Run:
     return run
 
 
-def test_a_script_that_cannot_be_entered_again_is_said_to_be_the_reason_where_one_stands_in_a_step() -> None:
+def test_a_script_that_cannot_be_entered_again_is_said_to_be_the_reason_where_one_stands_in_a_step() -> (
+    None
+):
     one = booked(begins_anew())
     assert one.rung is Rung.RESPAWN
     assert "the script made collectives of its own before run.steps" in one.reason
 
 
 def test_what_was_handed_over_is_begun_from_again_when_one_dies_before_run_steps() -> None:
-    """All come anew from rank 0's transfer image; its own successor dies while it boots, and nobody stands in a step."""
+    """All come anew from rank 0's transfer image; its own successor dies while it boots, and nobody
+    stands in a step.
+    """
     run = begins_anew()
     run.say(Donated(run.workers[0], 2, 10))
     run.dies(10, rank=0)
@@ -44,11 +56,16 @@ def test_what_was_handed_over_is_begun_from_again_when_one_dies_before_run_steps
     assert "no process stands in a step with the state that there is" in booked(run).reason
     run.dies(-1, rank=1)
     plans = [run.coordinator.roster.holder(rank).plan for rank in range(2)]
-    assert [(plan.step, plan.replicated) for plan in plans if plan is not None] == [(10, "transfer")] * 2
+    assert [(plan.step, plan.replicated) for plan in plans if plan is not None] == [
+        (10, "transfer")
+    ] * 2
 
 
 def test_a_process_that_boots_is_kept_when_the_last_one_that_stood_in_a_step_dies() -> None:
-    """Rank 1 is forked anew, and before it comes to run.steps rank 0 dies. All that is to be gone on from lies sealed."""
+    """Rank 1 is forked anew, and before it comes to run.steps rank 0 dies.
+
+    All that is to be gone on from lies sealed.
+    """
     run = Run()
     run.dies(10)
     run.stands_still(10)
@@ -60,13 +77,20 @@ def test_a_process_that_boots_is_kept_when_the_last_one_that_stood_in_a_step_die
 
 
 def test_what_a_rank_that_stands_in_a_step_holds_is_handed_over_again() -> None:
-    """All have begun anew from rank 0's transfer image of step 10, and one dies in the next step. The image lies there, without what the script did since."""
+    """All have begun anew from rank 0's transfer image of step 10, and one dies in the next step.
+
+    The image lies there, without what the script did since.
+    """
     run = begins_anew()
     run.say(Donated(run.workers[0], 2, 10))
     run.dies(10, rank=0)
     for rank in range(2):
         worker = run.coordinator.roster.holder(rank).worker
-        run.say(Registered(worker, 3, 10, "respawn", False, True, ""), StoreUp("127.0.0.1", 1, 1), Hello(worker, 100 + worker))
+        run.say(
+            Registered(worker, 3, 10, "respawn", False, True, ""),
+            StoreUp("127.0.0.1", 1, 1),
+            Hello(worker, 100 + worker),
+        )
         run.say(Joined(worker, 3, 10, 0.1, 0.1))
     assert run.coordinator.stage is Stage.TRAINING
     first = run.coordinator.roster.holder(0)
@@ -78,18 +102,31 @@ def test_what_a_rank_that_stands_in_a_step_holds_is_handed_over_again() -> None:
     assert (first.plan.generation, first.plan.step, first.plan.donate) == (4, 10, True)
 
 
-def test_all_begin_again_from_the_images_of_a_run_before_when_one_dies_before_it_has_come_to_its_own() -> None:
-    """A launcher that died left images of step 7 in memory. Rank 1 is killed as it boots, and nobody has said what state there is."""
+def test_all_begin_again_from_the_images_of_a_run_before_when_one_dies_before_it_has_come_to_its_own() -> (
+    None
+):
+    """A launcher that died left images of step 7 in memory.
+
+    Rank 1 is killed as it boots, and nobody has said what state there is.
+    """
     one = Coordinator(options=CoordinatorOptions(2, Restart(7, "none", "slot")))
     one.start(now_s=0.0)
     one.on_message(StoreUp("127.0.0.1", 1, 1), now_s=0.1)
     for worker in (1, 2):
         one.on_message(Hello(worker, 100 + worker), now_s=0.2)
-        one.on_message(Registered(worker, 1, -1, "reenter", False, True, "", at_steps=False), now_s=0.3)
-    one.on_message(WorkerExited(2, 102, None, 9, False, -1, (), (), "setup", 1.0, 1.0, ""), now_s=1.0)
+        one.on_message(
+            Registered(worker, 1, -1, "reenter", False, True, "", at_steps=False), now_s=0.3
+        )
+    one.on_message(
+        WorkerExited(2, 102, None, 9, False, -1, (), (), "setup", 1.0, 1.0, ""), now_s=1.0
+    )
     one.on_timer(now_s=1.1, name="gather")
     one.on_message(Inventory(1, 1, -1, -1, -1, False, ()), now_s=1.2)
-    one.on_message(WorkerExited(1, 101, None, 9, False, -1, (), (), "setup", 1.3, 1.3, ""), now_s=1.3)
+    one.on_message(
+        WorkerExited(1, 101, None, 9, False, -1, (), (), "setup", 1.3, 1.3, ""), now_s=1.3
+    )
     assert one.stage is Stage.STARTING
     plans = [one.roster.holder(rank).plan for rank in range(2)]
-    assert [(plan.generation, plan.step, plan.private) for plan in plans if plan is not None] == [(2, 7, "slot")] * 2
+    assert [(plan.generation, plan.step, plan.private) for plan in plans if plan is not None] == [
+        (2, 7, "slot")
+    ] * 2

@@ -1,4 +1,6 @@
-"""What the workers of a node say together: nothing is lost or said twice, each worker's words stay in their order, and nobody waits for one that is silent."""
+"""What the workers of a node say together: nothing is lost or said twice, each worker's words stay
+in their order, and nobody waits for one that is silent.
+"""
 
 from __future__ import annotations
 
@@ -52,13 +54,19 @@ def an_outpost() -> AgentSession:
     outpost.on_connected(images=(), transfer=(), session=1, now_s=0.0)
     outpost.on_line(Welcome(1, 0, LEASE_S, False, ()), now_s=0.0)
     for number, worker in enumerate(WORKERS, 1):
-        outpost.on_line(ToNode(number, 0, 0.0, StartWorker(worker, number - 1, "rank", 1)), now_s=0.0)
+        outpost.on_line(
+            ToNode(number, 0, 0.0, StartWorker(worker, number - 1, "rank", 1)), now_s=0.0
+        )
         outpost.on_event(WorkerStarted(worker, worker, "a", 0.0), now_s=0.0)
     return outpost
 
 
 def lines(outputs: list[Output]) -> list[Any]:
-    return [one.message.message for one in outputs if isinstance(one, Line) and isinstance(one.message, FromNode)]
+    return [
+        one.message.message
+        for one in outputs
+        if isinstance(one, Line) and isinstance(one.message, FromNode)
+    ]
 
 
 def underway(worker: int, place: int = 1) -> Underway:
@@ -74,8 +82,12 @@ def test_what_all_workers_of_a_node_say_is_one_message() -> None:
 
 def test_nobody_waits_for_a_silent_worker_longer_than_a_moment() -> None:
     outpost = an_outpost()
-    assert SetTimer("chorus", 5.0 + limits.CHORUS_WAIT_S) in outpost.on_worker(underway(7), now_s=5.0)
-    assert not [one for one in outpost.on_worker(underway(8), now_s=5.001) if isinstance(one, SetTimer)], "the first to speak has set the timer"
+    assert SetTimer("chorus", 5.0 + limits.CHORUS_WAIT_S) in outpost.on_worker(
+        underway(7), now_s=5.0
+    )
+    assert not [
+        one for one in outpost.on_worker(underway(8), now_s=5.001) if isinstance(one, SetTimer)
+    ], "the first to speak has set the timer"
     assert lines(outpost.on_timer(now_s=5.002, name="chorus")) == [FromWorkers((7, 8), underway(0))]
     assert lines(outpost.on_timer(now_s=5.003, name="chorus")) == []
 
@@ -91,7 +103,10 @@ def test_what_is_not_alike_is_said_apart_and_a_word_alone_as_it_is() -> None:
     outpost = an_outpost()
     outpost.on_worker(underway(7), now_s=1.0)
     outpost.on_worker(underway(8, place=3), now_s=1.0)
-    assert lines(outpost.on_worker(underway(9), now_s=1.0)) == [FromWorkers((7, 9), underway(0)), underway(8, place=3)]
+    assert lines(outpost.on_worker(underway(9), now_s=1.0)) == [
+        FromWorkers((7, 9), underway(0)),
+        underway(8, place=3),
+    ]
 
 
 def test_whoever_says_another_thing_sends_what_waits_on_its_way_first() -> None:
@@ -116,25 +131,56 @@ def test_of_what_each_has_measured_the_most_is_told() -> None:
 WORDS = st.one_of(
     st.builds(Underway, st.sampled_from(WORKERS), st.just(1), st.integers(1, 3)),
     st.builds(Joined, st.sampled_from(WORKERS), st.just(1), st.just(4), st.just(0.0), st.just(0.0)),
-    st.builds(Registered, st.sampled_from(WORKERS), st.just(1), st.just(4), st.just("in_place"), st.booleans(), st.just(True), st.just("")),
-    st.builds(Inventory, st.sampled_from(WORKERS), st.just(1), st.integers(3, 4), st.just(4), st.just(4), st.booleans(), st.just((4, 3))),
+    st.builds(
+        Registered,
+        st.sampled_from(WORKERS),
+        st.just(1),
+        st.just(4),
+        st.just("in_place"),
+        st.booleans(),
+        st.just(True),
+        st.just(""),
+    ),
+    st.builds(
+        Inventory,
+        st.sampled_from(WORKERS),
+        st.just(1),
+        st.integers(3, 4),
+        st.just(4),
+        st.just(4),
+        st.booleans(),
+        st.just((4, 3)),
+    ),
     st.builds(Hello, st.sampled_from(WORKERS), st.just(1)),
 )
 
 
 @given(st.lists(st.one_of(WORDS, st.sampled_from(["time", "lost", "back"])), max_size=30))
-def test_each_word_of_each_worker_arrives_once_and_in_its_order_whatever_connections_break(course: list[Any]) -> None:
-    """`time`: the moment is over; `lost`, `back`: the connection. At the end it is there, and the moment over."""
+def test_each_word_of_each_worker_arrives_once_and_in_its_order_whatever_connections_break(
+    course: list[Any],
+) -> None:
+    """`time`: the moment is over; `lost`, `back`: the connection.
+
+    At the end it is there, and the moment over.
+    """
     outpost, said, heard, numbers = an_outpost(), [], [], 3
     arrived = numbers
 
     def take(outputs: list[Output]) -> None:
         nonlocal arrived
         for one in outputs:
-            if isinstance(one, Line) and isinstance(one.message, FromNode) and one.message.number == arrived + 1:
+            if (
+                isinstance(one, Line)
+                and isinstance(one.message, FromNode)
+                and one.message.number == arrived + 1
+            ):
                 arrived += 1
                 message = one.message.message
-                heard.extend([replace(message.message, worker=worker) for worker in message.workers] if isinstance(message, FromWorkers) else [message])
+                heard.extend(
+                    [replace(message.message, worker=worker) for worker in message.workers]
+                    if isinstance(message, FromWorkers)
+                    else [message]
+                )
 
     for act in [*course, "back", "time"]:
         if act == "time":
@@ -148,11 +194,17 @@ def test_each_word_of_each_worker_arrives_once_and_in_its_order_whatever_connect
             said.append(act)
             take(outpost.on_worker(act, now_s=1.0))
     for worker in WORKERS:
-        assert [one for one in heard if one.worker == worker] == [one for one in said if one.worker == worker]
+        assert [one for one in heard if one.worker == worker] == [
+            one for one in said if one.worker == worker
+        ]
 
 
-def test_a_new_coordinator_hears_what_was_said_since_it_was_told_what_the_agent_houses_and_nothing_twice() -> None:
-    """Method: one word before the Enrol, one between it and the Welcome, of a coordinator that had heard of neither."""
+def test_a_new_coordinator_hears_what_was_said_since_it_was_told_what_the_agent_houses_and_nothing_twice() -> (
+    None
+):
+    """Method: one word before the Enrol, one between it and the Welcome, of a coordinator that had
+    heard of neither.
+    """
     outpost = an_outpost()
     outpost.on_disconnected()
     outpost.on_worker(underway(7), now_s=1.0)
@@ -163,25 +215,40 @@ def test_a_new_coordinator_hears_what_was_said_since_it_was_told_what_the_agent_
     outpost.on_worker(later, now_s=1.0)
     outpost.on_timer(now_s=1.002, name="chorus")
     welcomed = outpost.on_line(Welcome(2, 0, LEASE_S, False, None), now_s=1.01)
-    assert [one.message for one in welcomed if isinstance(one, Line) and isinstance(one.message, FromNode)] == [FromNode(1, 0, 1.01, later)]
+    assert [
+        one.message
+        for one in welcomed
+        if isinstance(one, Line) and isinstance(one.message, FromNode)
+    ] == [FromNode(1, 0, 1.01, later)]
     (second,) = lines(outpost.on_worker(Hello(8, 8), now_s=1.02))
     assert second == Hello(8, 8)
 
 
 @pytest.mark.parametrize("killed", [(), (9,), (7, 8)])
-def test_what_several_say_at_the_same_moment_goes_on_the_line_as_if_each_had_said_it_by_itself(killed: tuple[int, ...]) -> None:
+def test_what_several_say_at_the_same_moment_goes_on_the_line_as_if_each_had_said_it_by_itself(
+    killed: tuple[int, ...],
+) -> None:
     """Some of them were to be killed, and have not ended yet: nobody waits for their words."""
     together, apart = an_outpost(), an_outpost()
     for outpost in (together, apart):
         for number, worker in enumerate(killed, 4):
             outpost.on_line(ToNode(number, 0, 0.0, KillWorker(worker, "why not")), now_s=0.0)
     said = lines(together.on_workers(WORKERS, underway(7), now_s=1.0))
-    assert said == [line for worker in WORKERS for line in lines(apart.on_worker(underway(worker), now_s=1.0))]
-    assert lines(together.on_timer(now_s=1.002, name="chorus")) == lines(apart.on_timer(now_s=1.002, name="chorus"))
+    assert said == [
+        line for worker in WORKERS for line in lines(apart.on_worker(underway(worker), now_s=1.0))
+    ]
+    assert lines(together.on_timer(now_s=1.002, name="chorus")) == lines(
+        apart.on_timer(now_s=1.002, name="chorus")
+    )
 
 
-def test_several_that_speak_when_the_lease_of_their_node_is_out_are_killed_and_nothing_of_what_they_say_waits_for_others() -> None:
-    """The agent has stood still: it hears of its lease's end by what they say. Two say it, and then, before they have ended, all three."""
+def test_several_that_speak_when_the_lease_of_their_node_is_out_are_killed_and_nothing_of_what_they_say_waits_for_others() -> (
+    None
+):
+    """The agent has stood still: it hears of its lease's end by what they say.
+
+    Two say it, and then, before they have ended, all three.
+    """
     outpost = an_outpost()
     out = outpost.on_workers((7, 8), underway(7), now_s=LEASE_S)
     assert [one.worker for one in out if isinstance(one, Kill)] == list(WORKERS)
@@ -189,7 +256,9 @@ def test_several_that_speak_when_the_lease_of_their_node_is_out_are_killed_and_n
     assert outpost.on_workers((7, 8), underway(7, place=2), now_s=LEASE_S + 0.1) == []
 
 
-def test_what_a_worker_says_of_how_it_can_be_healed_is_not_undone_by_an_older_word_of_its_own() -> None:
+def test_what_a_worker_says_of_how_it_can_be_healed_is_not_undone_by_an_older_word_of_its_own() -> (
+    None
+):
     """What it had said at outlast.join comes once more, behind what it says at run.steps."""
     outpost = an_outpost()
     newest = Registered(7, 1, 4, "in_place", True, True, "")
@@ -201,7 +270,7 @@ def test_what_a_worker_says_of_how_it_can_be_healed_is_not_undone_by_an_older_wo
     assert [house.said for house in enrol.housed if house.worker == 7] == [(newest,)]
 
 
-# --- the other way ---------------------------------------------------------------------------------------
+# --- the other way --------------------------------------------------------------------------------
 
 
 def test_ranks_that_go_the_same_way_share_a_plan_and_each_worker_is_given_its_own_rank() -> None:
@@ -216,32 +285,59 @@ def test_ranks_that_go_the_same_way_share_a_plan_and_each_worker_is_given_its_ow
     assert sent[id(third)] == replace(third, store_host="here", store_port=9)
     told = each_its_own(ToWorkers((7, 8), (0, 1), first))
     assert told == [(7, replace(first, rank=0)), (8, replace(first, rank=1))]
-    assert each_its_own(ToWorkers((7, 8), (), Leave(1, "why"))) == [(7, Leave(1, "why")), (8, Leave(1, "why"))]
+    assert each_its_own(ToWorkers((7, 8), (), Leave(1, "why"))) == [
+        (7, Leave(1, "why")),
+        (8, Leave(1, "why")),
+    ]
 
 
 def test_an_agent_houses_the_plan_of_each_worker_with_its_rank() -> None:
     outpost = an_outpost()
-    plan = Regroup(1, -1, 3, "h", 1, "none", "start", 0, -1, False, "none", "none", "", 0, None, None)
+    plan = Regroup(
+        1, -1, 3, "h", 1, "none", "start", 0, -1, False, "none", "none", "", 0, None, None
+    )
     outpost.on_line(ToNode(4, 0, 1.0, ToWorkers((7, 9), (0, 2), plan)), now_s=1.0)
     (line,) = outpost.on_connected(images=(), transfer=(), session=1, now_s=1.0)
     assert isinstance(line, Line)
-    assert {house.worker: house.plan and house.plan.rank for house in line.message.housed} == {7: 0, 8: None, 9: 2}  # type: ignore[union-attr]
+    assert {house.worker: house.plan and house.plan.rank for house in line.message.housed} == {
+        7: 0,
+        8: None,
+        9: 2,
+    }  # type: ignore[union-attr]
 
 
-def test_a_large_run_is_given_longer_to_leave_because_the_coordinator_tells_and_hears_one_rank_after_the_other() -> None:
-    """Method: a rank dies in runs of two sizes; the leave timers differ by the ranks there are more."""
+def test_a_large_run_is_given_longer_to_leave_because_the_coordinator_tells_and_hears_one_rank_after_the_other() -> (
+    None
+):
+    """Method: a rank dies in runs of two sizes; the leave timers differ by the ranks there are
+    more.
+    """
 
     def patience_s(ranks: int) -> float:
         coordinator = Coordinator(options=CoordinatorOptions(ranks, Restart()))
         coordinator.start(now_s=0.0)
         coordinator.on_message(StoreUp("h", 1, 1), now_s=0.0)
         workers = [member.worker for member in coordinator.roster.members()]
-        for message in (said for worker in workers for said in (Hello(worker, worker), Registered(worker, 1, 0, "in_place", False, True, ""))):
+        for message in (
+            said
+            for worker in workers
+            for said in (
+                Hello(worker, worker),
+                Registered(worker, 1, 0, "in_place", False, True, ""),
+            )
+        ):
             coordinator.on_message(message, now_s=0.0)
         coordinator.on_message(FromWorkers(tuple(workers), Joined(0, 1, 0, 0.0, 0.0)), now_s=0.0)
         assert coordinator.stage is Stage.TRAINING
-        coordinator.on_message(WorkerExited(workers[0], 1, None, 9, False, 0, (0,), (0,), "body", 1.0, 1.0, ""), now_s=1.0)
+        coordinator.on_message(
+            WorkerExited(workers[0], 1, None, 9, False, 0, (0,), (0,), "body", 1.0, 1.0, ""),
+            now_s=1.0,
+        )
         out = coordinator.on_timer(now_s=2.0, name="gather")
-        return next(one.at_s - 2.0 for one in out if isinstance(one, SetTimer) and one.name == "leave" and one.at_s is not None)
+        return next(
+            one.at_s - 2.0
+            for one in out
+            if isinstance(one, SetTimer) and one.name == "leave" and one.at_s is not None
+        )
 
     assert abs(patience_s(1_002) - patience_s(2) - 1_000 * limits.RANK_HEARD_S) < 1e-9

@@ -1,4 +1,6 @@
-"""Checkpoints, as they are decided about: when one is complete, which is offered, what is removed, what all begin from."""
+"""Checkpoints, as they are decided about: when one is complete, which is offered, what is removed,
+what all begin from.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,13 @@ from outlast.engine.coordinator.options import CoordinatorOptions
 from outlast.engine.coordinator.restore_sources import Restart
 from outlast.engine.coordinator.stages import Stage
 from outlast.engine.coordinator.takeover import RecoveredState
-from outlast.engine.durable import Saves, begins_from_images, newest_common, newest_good, superfluous
+from outlast.engine.durable import (
+    Saves,
+    begins_from_images,
+    newest_common,
+    newest_good,
+    superfluous,
+)
 from outlast.engine.protocol.outputs import FindCheckpoint, Manifest, Record, Tell, ToAgent
 from outlast.model.messages import Checkpointed, StartWorker
 from outlast.model.records import Event
@@ -22,7 +30,16 @@ RANKS = 2
 
 
 def shard(rank: int, step: int, *, generation: int = 1, error: str = "") -> Checkpointed:
-    return Checkpointed(rank + 1, generation, rank, step, "" if error else f"rank-{rank}", 0 if error else 8, "" if error else f"{generation:x}", error)
+    return Checkpointed(
+        rank + 1,
+        generation,
+        rank,
+        step,
+        "" if error else f"rank-{rank}",
+        0 if error else 8,
+        "" if error else f"{generation:x}",
+        error,
+    )
 
 
 @dataclass(frozen=True)
@@ -31,10 +48,12 @@ class Lies:
     has_manifest: bool = True
 
 
-FOLDERS = st.lists(st.builds(Lies, st.integers(1, 12), st.booleans()), unique_by=lambda one: one.step)
+FOLDERS = st.lists(
+    st.builds(Lies, st.integers(1, 12), st.booleans()), unique_by=lambda one: one.step
+)
 
 
-# --- complete, or not ------------------------------------------------------------------------------------
+# --- complete, or not -----------------------------------------------------------------------------
 
 
 def test_a_save_is_complete_once_all_ranks_have_written_and_then_only_once() -> None:
@@ -69,7 +88,9 @@ def test_a_regroup_that_rolls_nothing_back_costs_no_save() -> None:
 
 
 def test_a_step_that_was_rolled_back_stays_so_though_later_ones_are_rolled_back_after_it() -> None:
-    """Step 4 was of a past that ended when all went back to 3; then they came as far as 6, and went back to 5."""
+    """Step 4 was of a past that ended when all went back to 3; then they came as far as 6, and went
+    back to 5.
+    """
     saves = Saves(RANKS)
     saves.went_back(generation=2, step=3)
     saves.went_back(generation=3, step=5)
@@ -78,13 +99,20 @@ def test_a_step_that_was_rolled_back_stays_so_though_later_ones_are_rolled_back_
 
 
 Course = st.lists(
-    st.one_of(st.tuples(st.just("shard"), st.integers(0, RANKS - 1), st.integers(1, 4), st.integers(0, 3)), st.tuples(st.just("back"), st.integers(0, 4)))
+    st.one_of(
+        st.tuples(
+            st.just("shard"), st.integers(0, RANKS - 1), st.integers(1, 4), st.integers(0, 3)
+        ),
+        st.tuples(st.just("back"), st.integers(0, 4)),
+    )
 )
 
 
 @given(Course)
 def test_a_complete_save_has_shards_of_one_past_only(course: list[Any]) -> None:
-    """Method: shards of this generation and late ones of up to three before; each in a complete save was rolled back by none since."""
+    """Method: shards of this generation and late ones of up to three before; each in a complete
+    save was rolled back by none since.
+    """
     saves, generation, backs = Saves(RANKS), 1, []
     for what in course:
         if what[0] == "back":
@@ -97,15 +125,20 @@ def test_a_complete_save_has_shards_of_one_past_only(course: list[Any]) -> None:
             assert not [back for back in backs if back[0] > each.generation and back[1] < each.step]
 
 
-# --- offered, and removed ----------------------------------------------------------------------------------
+# --- offered, and removed -------------------------------------------------------------------------
 
 
 @given(FOLDERS, st.sets(st.integers(1, 12)))
-def test_the_newest_that_has_a_manifest_and_is_as_written_is_offered_and_newer_ones_are_named(folders: list[Lies], spoilt: set[int]) -> None:
+def test_the_newest_that_has_a_manifest_and_is_as_written_is_offered_and_newer_ones_are_named(
+    folders: list[Lies], spoilt: set[int]
+) -> None:
     good, refused = newest_good(folders, why_not=lambda one: "spoilt" if one.step in spoilt else "")
     fine = [one.step for one in folders if one.has_manifest and one.step not in spoilt]
     assert (good.step if good is not None else None) == max(fine, default=None)
-    newer = sorted((one.step for one in folders if one.has_manifest and one.step > max(fine, default=0)), reverse=True)
+    newer = sorted(
+        (one.step for one in folders if one.has_manifest and one.step > max(fine, default=0)),
+        reverse=True,
+    )
     assert [(one.step, why) for one, why in refused] == [(step, "spoilt") for step in newer]
 
 
@@ -116,7 +149,9 @@ def test_what_has_no_manifest_is_not_even_read() -> None:
 
 
 @given(FOLDERS, st.sets(st.integers(1, 12)), st.integers(0, 3))
-def test_neither_the_newest_good_one_nor_those_to_keep_nor_a_save_in_progress_are_removed(folders: list[Lies], spoilt: set[int], keep: int) -> None:
+def test_neither_the_newest_good_one_nor_those_to_keep_nor_a_save_in_progress_are_removed(
+    folders: list[Lies], spoilt: set[int], keep: int
+) -> None:
     good, _ = newest_good(folders, why_not=lambda one: "spoilt" if one.step in spoilt else "")
     gone = superfluous(folders, good=good.step if good is not None else None, keep=keep)
     committed = sorted((one.step for one in folders if one.has_manifest), reverse=True)
@@ -125,17 +160,23 @@ def test_neither_the_newest_good_one_nor_those_to_keep_nor_a_save_in_progress_ar
     assert not gone or set(committed[: max(keep, 1)]) <= stay
     assert {one.step for one in folders if one.step > max(committed, default=0)} <= stay
     if good is not None and good.step >= committed[: max(keep, 1)][-1]:
-        assert {one.step for one in folders if one.has_manifest and one.step in stay} == set(committed[: max(keep, 1)])
+        assert {one.step for one in folders if one.has_manifest and one.step in stay} == set(
+            committed[: max(keep, 1)]
+        )
 
 
 def test_images_that_are_whole_and_newer_than_the_checkpoint_come_first() -> None:
     assert newest_common([(7, 6), (6, 5)], is_whole=lambda step: True) == 6
     assert newest_common([(7, 6), (7, 6)], is_whole=lambda step: step == 6) == 6
     assert newest_common([(7, 6), (5, 4)], is_whole=lambda step: True) is None
-    assert [begins_from_images(images, checkpoint=5) for images in (4, 5, 6)] == [False, False, True]
+    assert [begins_from_images(images, checkpoint=5) for images in (4, 5, 6)] == [
+        False,
+        False,
+        True,
+    ]
 
 
-# --- the coordinator ---------------------------------------------------------------------------------------
+# --- the coordinator ------------------------------------------------------------------------------
 
 
 def coordinator(**more: Any) -> Coordinator:
@@ -161,7 +202,10 @@ def started(outputs: list[Any]) -> int:
 def test_a_failed_save_is_told_and_nothing_else() -> None:
     one = coordinator()
     one.run.course.enter(Stage.TRAINING)
-    for outputs in (one.on_message(shard(0, 5, error="No space left"), now_s=1.0), one.on_manifest(now_s=1.0, step=5, folder="", error="No space left")):
+    for outputs in (
+        one.on_message(shard(0, 5, error="No space left"), now_s=1.0),
+        one.on_manifest(now_s=1.0, step=5, folder="", error="No space left"),
+    ):
         assert [type(output) for output in outputs] == [Record, Tell]
     assert (one.stage, one.run.sources.checkpoint.restart()) == (Stage.TRAINING, Restart())
 
@@ -182,7 +226,9 @@ def test_nobody_is_started_from_a_checkpoint_before_somebody_has_read_it() -> No
     assert started(first) == 0
     assert one.regroup.plans.when_cleared(2.1) == [], "it is asked once"
     assert started(one.on_checkpoint_found(now_s=3.0, step=5, folder="five", refused=())) == RANKS
-    assert {member.plan.checkpoint for member in one.roster.members() if member.plan is not None} == {"five"}
+    assert {
+        member.plan.checkpoint for member in one.roster.members() if member.plan is not None
+    } == {"five"}
 
 
 def test_a_checkpoint_that_is_not_good_any_more_is_told_and_an_older_one_is_taken() -> None:
@@ -191,15 +237,29 @@ def test_a_checkpoint_that_is_not_good_any_more_is_told_and_an_older_one_is_take
     one.run.sources.choose(one.run.sources.checkpoint.restart())
     one.regroup.plans.when_cleared(2.0)
     outputs = one.on_checkpoint_found(now_s=3.0, step=4, folder="four", refused=("five: torn",))
-    assert [output.text for output in outputs if isinstance(output, Tell)] == ["warning: a checkpoint was refused: five: torn"]
-    assert {(member.plan.step, member.plan.checkpoint) for member in one.roster.members() if member.plan is not None} == {(4, "four")}
+    assert [output.text for output in outputs if isinstance(output, Tell)] == [
+        "warning: a checkpoint was refused: five: torn"
+    ]
+    assert {
+        (member.plan.step, member.plan.checkpoint)
+        for member in one.roster.members()
+        if member.plan is not None
+    } == {(4, "four")}
 
 
-def test_a_rank_that_has_sealed_nothing_since_all_began_from_a_checkpoint_takes_its_own_state_from_there_too() -> None:
-    """Its slots may hold other steps, from before. One whose image of that step lies sealed reads that."""
+def test_a_rank_that_has_sealed_nothing_since_all_began_from_a_checkpoint_takes_its_own_state_from_there_too() -> (
+    None
+):
+    """Its slots may hold other steps, from before.
+
+    One whose image of that step lies sealed reads that.
+    """
     one = clearing()
     one.on_manifest(now_s=1.0, step=5, folder="five", error="")
-    assert one.regroup.plans.of_rank(0, "slot", 5)[:2] == ("slot", ""), "nobody has read it as a whole"
+    assert one.regroup.plans.of_rank(0, "slot", 5)[:2] == (
+        "slot",
+        "",
+    ), "nobody has read it as a whole"
     one.on_checkpoint_found(now_s=1.0, step=5, folder="five", refused=())
     one.roster.clear()
     one.roster.remains.find_images(0, (9, 8))
@@ -207,7 +267,9 @@ def test_a_rank_that_has_sealed_nothing_since_all_began_from_a_checkpoint_takes_
     plans = [one.regroup.plans.of_rank(rank, "slot", 5) for rank in range(RANKS)]
     assert [plan[:2] for plan in plans] == [("checkpoint", "five"), ("slot", "")]
     one.roster.script.sharded = True
-    assert one.regroup.plans.of_rank(0, "slot", 5)[0] == "slot", "all have sealed what they go on from"
+    assert one.regroup.plans.of_rank(0, "slot", 5)[0] == "slot", (
+        "all have sealed what they go on from"
+    )
 
 
 def test_a_run_that_was_stopped_while_checkpoints_were_read_starts_nobody() -> None:
@@ -218,7 +280,9 @@ def test_a_run_that_was_stopped_while_checkpoints_were_read_starts_nobody() -> N
     assert one.on_checkpoint_found(now_s=3.0, step=4, folder="four", refused=()) == []
 
 
-def test_images_that_are_older_than_a_checkpoint_are_not_gone_on_from_unless_that_is_refused() -> None:
+def test_images_that_are_older_than_a_checkpoint_are_not_gone_on_from_unless_that_is_refused() -> (
+    None
+):
     """They lay on a node that was cut off; the others have come further, and saved."""
     one = clearing()
     one.roster.script.sharded = True
@@ -226,7 +290,9 @@ def test_images_that_are_older_than_a_checkpoint_are_not_gone_on_from_unless_tha
     for rank in range(RANKS):
         one.roster.remains.find_images(rank, (4, 3))
     assert one.regroup.plans.restore().step is None
-    assert one.regroup.plans.source(one.regroup.plans.restore(), finished=False).start == Restart(5, "checkpoint", "checkpoint", "five")
+    assert one.regroup.plans.source(one.regroup.plans.restore(), finished=False).start == Restart(
+        5, "checkpoint", "checkpoint", "five"
+    )
     one.run.sources.choose(one.run.sources.checkpoint.restart())
     one.regroup.plans.when_cleared(2.0)
     one.on_checkpoint_found(now_s=3.0, step=2, folder="two", refused=("five: torn",))
@@ -234,16 +300,25 @@ def test_images_that_are_older_than_a_checkpoint_are_not_gone_on_from_unless_tha
 
 
 def test_images_that_are_lost_with_a_node_while_all_are_killed_are_not_begun_from() -> None:
-    """Under sharded state each rank's image of step 7 was there when that was decided. The newest checkpoint is of step 5."""
+    """Under sharded state each rank's image of step 7 was there when that was decided.
+
+    The newest checkpoint is of step 5.
+    """
     one = clearing()
     one.roster.script.sharded = True
     one.on_manifest(now_s=1.0, step=5, folder="five", error="")
     one.run.sources.choose(Restart(7, "none", "slot"))
     one.roster.remains.lose_rank(1)
-    assert [output for output in one.regroup.plans.when_cleared(2.0) if isinstance(output, FindCheckpoint)] == [FindCheckpoint()]
+    assert [
+        output
+        for output in one.regroup.plans.when_cleared(2.0)
+        if isinstance(output, FindCheckpoint)
+    ] == [FindCheckpoint()]
     assert started(one.on_checkpoint_found(now_s=3.0, step=5, folder="five", refused=())) == RANKS
     plans = [member.plan for member in one.roster.members()]
-    assert [(plan.step, plan.private, plan.checkpoint) for plan in plans if plan is not None] == [(5, "checkpoint", "five")] * RANKS
+    assert [(plan.step, plan.private, plan.checkpoint) for plan in plans if plan is not None] == [
+        (5, "checkpoint", "five")
+    ] * RANKS
 
 
 def test_another_coordinator_knows_the_newest_checkpoint() -> None:
@@ -252,4 +327,6 @@ def test_another_coordinator_knows_the_newest_checkpoint() -> None:
         remembered.take(Event(1.0, 0.0, "checkpoint", {"step": step, "folder": f"step {step}"}))
     one = Coordinator(options=CoordinatorOptions(RANKS, Restart(), nodes=2, durable=True))
     one.remember(remembered)
-    assert one.run.sources.checkpoint.restart() == Restart(10, "checkpoint", "checkpoint", "step 10")
+    assert one.run.sources.checkpoint.restart() == Restart(
+        10, "checkpoint", "checkpoint", "step 10"
+    )

@@ -1,4 +1,6 @@
-"""How a run ends that was asked to stop: what is written down for a coordinator that comes after this one, and who has ended well."""
+"""How a run ends that was asked to stop: what is written down for a coordinator that comes after
+this one, and who has ended well.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,17 @@ def is_asked_to_stop(one: Coordinator, *, now_s: float) -> list[Output]:
 
 
 def endings(outputs: list[Output]) -> list[Event]:
-    return [one.record for one in outputs if isinstance(one, Record) and isinstance(one.record, Event) and one.record.kind == "ending"]
+    return [
+        one.record
+        for one in outputs
+        if isinstance(one, Record) and isinstance(one.record, Event) and one.record.kind == "ending"
+    ]
 
 
 def known_of_the_end(outputs: list[Output]) -> tuple[End | None, bool]:
-    """By a coordinator that comes after this one: with what the run ends, and whether it does at once."""
+    """By a coordinator that comes after this one: with what the run ends, and whether it does at
+    once.
+    """
     remembered = RecoveredState()
     for event in endings(outputs):
         remembered.take(event)
@@ -34,7 +42,9 @@ def known_of_the_end(outputs: list[Output]) -> tuple[End | None, bool]:
 STOPPED = End(143, "stopped", "signal 15", "")
 
 
-def test_of_several_nodes_the_next_coordinator_knows_of_a_stop_and_whether_it_may_wait_for_the_step() -> None:
+def test_of_several_nodes_the_next_coordinator_knows_of_a_stop_and_whether_it_may_wait_for_the_step() -> (
+    None
+):
     """Asked once, while both ranks train, and then once more."""
     hub = a_hub()
     trains(hub)
@@ -47,7 +57,9 @@ def test_of_several_nodes_the_next_coordinator_knows_of_a_stop_and_whether_it_ma
     assert known_of_the_end(is_asked_to_stop(one, now_s=4.0)) == (STOPPED, True)
 
 
-def test_a_stop_at_once_is_handed_on_also_by_a_coordinator_that_does_not_know_yet_who_lives() -> None:
+def test_a_stop_at_once_is_handed_on_also_by_a_coordinator_that_does_not_know_yet_who_lives() -> (
+    None
+):
     """Asked twice while the agents enrol with a new coordinator."""
     hub = a_hub()
     hub.rebuild(now_s=0.0, nodes={"a": 1, "b": 1})
@@ -65,14 +77,20 @@ def test_on_one_node_no_end_is_written_down_for_another_coordinator() -> None:
 
 
 @pytest.mark.parametrize("stop", [False, True])
-def test_who_ends_in_the_middle_of_its_steps_has_ended_well_only_if_a_stop_was_asked_for(stop: bool) -> None:
+def test_who_ends_in_the_middle_of_its_steps_has_ended_well_only_if_a_stop_was_asked_for(
+    stop: bool,
+) -> None:
     """Both exit with code 0, and have not said that their steps are over."""
     run = Run()
     if stop:
         is_asked_to_stop(run.coordinator, now_s=run.now_s)
     ended: list[Output] = []
     for worker in run.workers:
-        exited = WorkerExited(worker, 100 + worker, 0, None, False, 4, (), (), "body", run.now_s, run.now_s, "")
+        exited = WorkerExited(
+            worker, 100 + worker, 0, None, False, 4, (), (), "body", run.now_s, run.now_s, ""
+        )
         ended += run.coordinator.on_message(exited, now_s=run.now_s)
     assert [one for one in ended if isinstance(one, End)] == ([STOPPED] if stop else [])
-    assert [(one.ranks, one.mechanism) for one in run.coordinator.interruptions.open] == ([] if stop else [((0, 1), Mechanism.EXIT)])
+    assert [(one.ranks, one.mechanism) for one in run.coordinator.interruptions.open] == (
+        [] if stop else [((0, 1), Mechanism.EXIT)]
+    )

@@ -15,7 +15,15 @@ from outlast.model.messages import Ping, Pong, StartWorker, WorkerExited, Worker
 from outlast.model.terms import Phase
 
 
-def standing(rank: int, phase: Phase = Phase.BODY, *, collectives: int | None = 5, step: int = 9, age_s: float = 3.0, stopped: bool = False) -> Standing:
+def standing(
+    rank: int,
+    phase: Phase = Phase.BODY,
+    *,
+    collectives: int | None = 5,
+    step: int = 9,
+    age_s: float = 3.0,
+    stopped: bool = False,
+) -> Standing:
     return Standing(rank + 1, rank, phase, step, age_s, stopped, collectives, f"train.py:{rank}")
 
 
@@ -24,7 +32,10 @@ def late(*members: Standing) -> dict[int, float]:
 
 
 def test_a_stopped_process_is_named_after_its_grace() -> None:
-    fresh, old = standing(0, stopped=True, age_s=0.1), standing(1, stopped=True, age_s=limits.STOPPED_FLOOR_S + 0.1)
+    fresh, old = (
+        standing(0, stopped=True, age_s=0.1),
+        standing(1, stopped=True, age_s=limits.STOPPED_FLOOR_S + 0.1),
+    )
     assert find_stopped(members=[fresh]) is None
     verdict = find_stopped(members=[fresh, old])
     assert verdict is not None
@@ -46,18 +57,29 @@ def test_who_stands_where_no_peer_is_waited_for_is_named_before_who_is_behind() 
 def test_who_entered_fewer_collectives_is_named_and_an_older_step_counts_more() -> None:
     members = [standing(0), standing(1, collectives=4), standing(2)]
     assert find_culprits(members=members, overdue=late(*members)).culprits == (2,)
-    members = [standing(0, collectives=1), standing(1, step=8, collectives=9), standing(2, collectives=1)]
+    members = [
+        standing(0, collectives=1),
+        standing(1, step=8, collectives=9),
+        standing(2, collectives=1),
+    ]
     assert find_culprits(members=members, overdue=late(*members)).culprits == (2,)
 
 
 @pytest.mark.parametrize("phase", [Phase.DATA, Phase.CHECKPOINT])
 def test_nobody_is_named_while_one_is_still_on_its_way_to_the_others(phase: Phase) -> None:
-    """Rank 0 sends what the others receive, and so has entered one collective less. What all wait for is rank 2, which may take its time."""
+    """Rank 0 sends what the others receive, and so has entered one collective less.
+
+    What all wait for is rank 2, which may take its time.
+    """
     waits = [standing(0, collectives=4), standing(1)]
-    verdict = find_culprits(members=[*waits, standing(2, phase, collectives=3)], overdue=late(*waits))
+    verdict = find_culprits(
+        members=[*waits, standing(2, phase, collectives=3)], overdue=late(*waits)
+    )
     assert (verdict.culprits, verdict.awaited) == ((), True)
     members = [*waits, standing(2, Phase.APPLY, collectives=6)]
-    assert find_culprits(members=members, overdue=late(*waits)).culprits == (1,), "that one is past what they wait in"
+    assert find_culprits(members=members, overdue=late(*waits)).culprits == (1,), (
+        "that one is past what they wait in"
+    )
 
 
 def test_nobody_is_named_where_all_stand_alike_until_the_ceiling() -> None:
@@ -81,10 +103,14 @@ def test_a_deadline_is_learned_has_a_floor_a_ceiling_and_exceptions() -> None:
 
 
 def test_first_steps_have_a_deadline_of_their_own_which_the_run_shortens() -> None:
-    """Those that began the run show how long they take; a successor's may compile too, and are not held against its peers' deadlines."""
+    """Those that began the run show how long they take; a successor's may compile too, and are not
+    held against its peers' deadlines.
+    """
     deadlines = Deadlines()
     deadlines.learn_first(4.0)
-    assert deadlines.of(phase=Phase.BODY, steps_done=0) == limits.FIRST_STEPS_DEADLINE_S, "nobody has come through them yet"
+    assert deadlines.of(phase=Phase.BODY, steps_done=0) == limits.FIRST_STEPS_DEADLINE_S, (
+        "nobody has come through them yet"
+    )
     beacon = Beacon()
     beacon.typical_s[Phase.BODY] = 0.1
     deadlines.learn([beacon])
@@ -97,19 +123,31 @@ def test_first_steps_have_a_deadline_of_their_own_which_the_run_shortens() -> No
 
 
 class Watch:
-    """An agent with three ranks past their first steps, driven tick by tick. `still`: ranks whose beacons stand."""
+    """An agent with three ranks past their first steps, driven tick by tick.
+
+    `still`: ranks whose beacons stand.
+    """
 
     def __init__(self) -> None:
         self.now_s = 50.0
         self.agent = Agent(now_s=self.now_s)
-        self.starved_s: dict[int, float] = {}  # of workers whose threads are ready, and have no processor: since they stand
-        self.beacons = {worker: Beacon(worker=worker, rank=worker - 1, phase=Phase.BODY) for worker in (1, 2, 3)}
+        # of workers whose threads are ready, and have no processor: since they stand
+        self.starved_s: dict[int, float] = {}
+        self.beacons = {
+            worker: Beacon(worker=worker, rank=worker - 1, phase=Phase.BODY) for worker in (1, 2, 3)
+        }
         for worker in self.beacons:
             self.agent.on_command(StartWorker(worker, worker - 1, "rank", 1), now_s=self.now_s)
         for step in range(limits.FIRST_STEPS_COUNT + 2):
             self.tick(moving=(1, 2, 3), step=step)
 
-    def tick(self, *, moving: tuple[int, ...] = (), step: int | None = None, after_s: float = limits.TICK_S) -> list[Output]:
+    def tick(
+        self,
+        *,
+        moving: tuple[int, ...] = (),
+        step: int | None = None,
+        after_s: float = limits.TICK_S,
+    ) -> list[Output]:
         self.now_s += after_s
         for worker in moving:
             beacon = self.beacons[worker]
@@ -118,7 +156,10 @@ class Watch:
         for worker in self.starved_s:
             if self.agent.looks_closely(worker, now_s=self.now_s):
                 self.starved_s[worker] += after_s
-        readings = {worker: Reading(beacon, False, self.starved_s.get(worker, 0.0)) for worker, beacon in self.beacons.items()}
+        readings = {
+            worker: Reading(beacon, False, self.starved_s.get(worker, 0.0))
+            for worker, beacon in self.beacons.items()
+        }
         return self.agent.on_tick(readings, now_s=self.now_s)
 
     def stand(self, for_s: float, answers: dict[int, int]) -> list[WorkerHung]:
@@ -127,8 +168,15 @@ class Watch:
         end_s = self.now_s + for_s
         while self.now_s < end_s:
             for output in self.tick():
-                if isinstance(output, Deliver) and isinstance(output.message, Ping) and output.worker in answers:
-                    self.agent.on_worker(Pong(output.worker, output.message.nonce, answers[output.worker], ""), now_s=self.now_s)
+                if (
+                    isinstance(output, Deliver)
+                    and isinstance(output.message, Ping)
+                    and output.worker in answers
+                ):
+                    self.agent.on_worker(
+                        Pong(output.worker, output.message.nonce, answers[output.worker], ""),
+                        now_s=self.now_s,
+                    )
                 elif isinstance(output, ToCoordinator) and isinstance(output.message, WorkerHung):
                     found.append(output.message)
         return found
@@ -136,7 +184,10 @@ class Watch:
 
 @pytest.mark.parametrize("starving", [(2,), (1, 2, 3)])
 def test_a_rank_that_has_no_processor_does_not_hang(starving: tuple[int, ...]) -> None:
-    """Its threads are ready, and do not run: it is late, and does not answer. Its peers wait for it."""
+    """Its threads are ready, and do not run: it is late, and does not answer.
+
+    Its peers wait for it.
+    """
     watch = Watch()
     watch.starved_s = dict.fromkeys(starving, 0.0)
     assert watch.stand(20.0, {worker: 7 for worker in (1, 2, 3) if worker not in starving}) == []
@@ -153,7 +204,10 @@ def test_a_rank_that_had_no_processor_is_named_once_it_has_one_and_stands_still(
 def test_a_rank_that_never_has_a_processor_is_given_up_in_the_end() -> None:
     watch = Watch()
     watch.starved_s = {2: 0.0}
-    assert [one.worker for one in watch.stand(limits.STARVED_MAX_S + 6.0 + limits.AWAITED_LOOK_S, {1: 7, 3: 7})] == [2]
+    assert [
+        one.worker
+        for one in watch.stand(limits.STARVED_MAX_S + 6.0 + limits.AWAITED_LOOK_S, {1: 7, 3: 7})
+    ] == [2]
 
 
 def test_who_moves_is_not_looked_at_closely() -> None:
@@ -169,7 +223,9 @@ def test_the_agent_names_the_one_behind_within_its_deadline_and_once() -> None:
     stood_s = watch.now_s
     found = watch.stand(6.0, {1: 7, 2: 6, 3: 7})
     assert [hung.worker for hung in found] == [2]
-    assert found[0].at_s - stood_s <= limits.STEP_FLOOR_S + limits.PING_DEADLINE_S + 3 * limits.TICK_S
+    assert (
+        found[0].at_s - stood_s <= limits.STEP_FLOOR_S + limits.PING_DEADLINE_S + 3 * limits.TICK_S
+    )
     assert found[0].last_s == pytest.approx(stood_s, abs=1e-6)
 
 
@@ -180,7 +236,9 @@ def test_the_agent_names_the_one_that_does_not_answer() -> None:
 def test_an_agent_that_was_starved_itself_sees_no_hang() -> None:
     watch = Watch()
     for _ in range(5):
-        assert not [one for one in watch.tick(after_s=30.0) if not isinstance(one, ToCoordinator)], "thirty seconds between its own ticks prove nothing"
+        assert not [
+            one for one in watch.tick(after_s=30.0) if not isinstance(one, ToCoordinator)
+        ], "thirty seconds between its own ticks prove nothing"
 
 
 def test_the_agent_learns_how_long_first_steps_take_and_holds_a_successor_to_that() -> None:
@@ -188,7 +246,9 @@ def test_the_agent_learns_how_long_first_steps_take_and_holds_a_successor_to_tha
     assert 0.0 < watch.agent.deadlines.first_s <= 2 * limits.TICK_S
     for worker in (1, 3):
         watch.beacons[worker].typical_s[Phase.BODY] = 0.05
-    watch.agent.on_event(WorkerExited(2, 0, None, 9, False, 5, (), (), "body", 0.0, 0.0, ""), now_s=watch.now_s)
+    watch.agent.on_event(
+        WorkerExited(2, 0, None, 9, False, 5, (), (), "body", 0.0, 0.0, ""), now_s=watch.now_s
+    )
     watch.beacons[4] = Beacon(worker=4, rank=1, phase=Phase.BODY)
     del watch.beacons[2]
     watch.agent.on_command(StartWorker(4, 1, "rank", 2), now_s=watch.now_s)
@@ -220,13 +280,22 @@ def test_spares_that_keep_dying_do_not_silence_the_question() -> None:
     found: list[WorkerHung] = []
     for number in range(60):
         watch.agent.on_command(StartWorker(100 + number, -1, "hot", 1), now_s=watch.now_s)
-        watch.agent.on_event(WorkerExited(100 + number, 1, 1, None, False, 0, (), (), "boot", watch.now_s, watch.now_s, ""), now_s=watch.now_s)
+        watch.agent.on_event(
+            WorkerExited(
+                100 + number, 1, 1, None, False, 0, (), (), "boot", watch.now_s, watch.now_s, ""
+            ),
+            now_s=watch.now_s,
+        )
         found += watch.stand(limits.TICK_S, {1: 7, 2: 6, 3: 7})
     assert [hung.worker for hung in found] == [2]
 
 
-def test_nobody_is_blamed_for_waiting_while_another_has_work_to_do_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 0 is between two steps, where it may be for half an hour; the others wait for it in the next step's collective."""
+def test_nobody_is_blamed_for_waiting_while_another_has_work_to_do_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rank 0 is between two steps, where it may be for half an hour; the others wait for it in the
+    next step's collective.
+    """
     monkeypatch.setattr(limits, "STEP_CEILING_S", 8.0)
     watch = Watch()
     for beacon in watch.beacons.values():
@@ -241,14 +310,20 @@ def test_who_stands_elsewhere_in_time_is_awaited_and_nobody_is_named() -> None:
         verdict = find_culprits(members=members, overdue=late(*members[:2]))
         assert (verdict.culprits, verdict.awaited) == ((), True)
     members = [standing(0), standing(1), standing(2, Phase.BETWEEN, collectives=4)]
-    assert find_culprits(members=members, overdue=late(*members[:2])).awaited, "between two steps a rank has more time than in one"
+    assert find_culprits(members=members, overdue=late(*members[:2])).awaited, (
+        "between two steps a rank has more time than in one"
+    )
     members = [standing(0), standing(1, Phase.VOTE)]
     assert not find_culprits(members=members, overdue=late(*members)).awaited
 
 
 def test_who_is_a_step_behind_is_named_wherever_its_peers_went() -> None:
     for phase in (Phase.EVALUATION, Phase.CHECKPOINT, Phase.BETWEEN):
-        members = [standing(0, Phase.VOTE, step=8), standing(1, phase, collectives=6), standing(2, phase, collectives=6)]
+        members = [
+            standing(0, Phase.VOTE, step=8),
+            standing(1, phase, collectives=6),
+            standing(2, phase, collectives=6),
+        ]
         assert find_culprits(members=members, overdue=late(members[0])).culprits == (1,)
 
 
@@ -260,10 +335,18 @@ def test_who_is_behind_and_within_its_own_deadline_is_not_named() -> None:
 
 
 def test_who_sets_up_for_too_long_is_named_while_its_peers_build_the_group() -> None:
-    members = [standing(0, Phase.SETUP, step=0, collectives=0), standing(1, Phase.REGROUP, step=0, collectives=0)]
+    members = [
+        standing(0, Phase.SETUP, step=0, collectives=0),
+        standing(1, Phase.REGROUP, step=0, collectives=0),
+    ]
     assert find_culprits(members=members, overdue=late(members[0])).culprits == (1,)
-    members = [standing(0, Phase.SETUP, step=0, collectives=3), standing(1, Phase.SETUP, step=0, collectives=2)]
-    assert find_culprits(members=members, overdue=late(*members)).culprits == (2,), "a script may have collectives of its own before its steps"
+    members = [
+        standing(0, Phase.SETUP, step=0, collectives=3),
+        standing(1, Phase.SETUP, step=0, collectives=2),
+    ]
+    assert find_culprits(members=members, overdue=late(*members)).culprits == (2,), (
+        "a script may have collectives of its own before its steps"
+    )
 
 
 def test_a_batch_may_take_longer_than_a_step_is_given() -> None:
@@ -274,7 +357,11 @@ def test_a_batch_may_take_longer_than_a_step_is_given() -> None:
 
 
 def test_in_an_evaluation_too_who_entered_fewer_collectives_is_named() -> None:
-    members = [standing(0, Phase.EVALUATION), standing(1, Phase.EVALUATION, collectives=4), standing(2, Phase.EVALUATION)]
+    members = [
+        standing(0, Phase.EVALUATION),
+        standing(1, Phase.EVALUATION, collectives=4),
+        standing(2, Phase.EVALUATION),
+    ]
     assert find_culprits(members=members, overdue=late(*members)).culprits == (2,)
 
 
@@ -286,7 +373,9 @@ def test_the_agent_asks_again_as_soon_as_the_awaited_is_late_too() -> None:
     stood_s = watch.now_s
     found = watch.stand(limits.DATA_FLOOR_S + 5.0, {1: 7, 2: 6, 3: 7})
     assert [hung.worker for hung in found] == [2]
-    assert found[0].at_s - stood_s <= limits.DATA_FLOOR_S + limits.PING_DEADLINE_S + 3 * limits.TICK_S
+    assert (
+        found[0].at_s - stood_s <= limits.DATA_FLOOR_S + limits.PING_DEADLINE_S + 3 * limits.TICK_S
+    )
 
 
 def test_those_that_wait_are_not_asked_again_before_the_awaited_is_late_too() -> None:
@@ -295,7 +384,12 @@ def test_those_that_wait_are_not_asked_again_before_the_awaited_is_late_too() ->
     watch.beacons[2].phase = Phase.DATA
     watch.tick(moving=(1, 2, 3))
     stood_s = watch.now_s
-    assert watch.stand(limits.STEP_FLOOR_S + limits.PING_DEADLINE_S + 3 * limits.TICK_S, {1: 7, 2: 6, 3: 7}) == []
+    assert (
+        watch.stand(
+            limits.STEP_FLOOR_S + limits.PING_DEADLINE_S + 3 * limits.TICK_S, {1: 7, 2: 6, 3: 7}
+        )
+        == []
+    )
     assert not watch.agent.asks
     assert watch.agent.quiet_until_s() == pytest.approx(stood_s + limits.DATA_FLOOR_S)
 
@@ -310,7 +404,9 @@ def test_a_question_is_dropped_as_soon_as_all_that_were_overdue_have_moved() -> 
 
 
 def test_a_hearing_of_a_large_run_takes_time_in_proportion_to_its_ranks() -> None:
-    """20,000 that stand alike, so that nobody is to blame: comparing each with each took the coordinator minutes."""
+    """20,000 that stand alike, so that nobody is to blame: comparing each with each took the
+    coordinator minutes.
+    """
     members = [standing(rank) for rank in range(20_000)]
     began_s = time.process_time()
     verdict = find_culprits(members=members, overdue=late(*members))

@@ -20,9 +20,19 @@ def at_work() -> Coordinator:
     return hub.coordinator
 
 
-def stands(rank: int, *, nonce: int, age_s: float, collectives: int = 8, exhausted: bool = False) -> Standings:
-    """What its agent says of its only rank, which waits in the body of step 4 and is overdue after one second."""
-    return Standings(nonce, (Stood(rank + 1, rank, "body", 4, age_s, 1.0, False, collectives, ""),), None, 0.0, exhausted)
+def stands(
+    rank: int, *, nonce: int, age_s: float, collectives: int = 8, exhausted: bool = False
+) -> Standings:
+    """What its agent says of its only rank, which waits in the body of step 4 and is overdue after
+    one second.
+    """
+    return Standings(
+        nonce,
+        (Stood(rank + 1, rank, "body", 4, age_s, 1.0, False, collectives, ""),),
+        None,
+        0.0,
+        exhausted,
+    )
 
 
 def told(outputs: list[Output]) -> list[tuple[str, object]]:
@@ -30,24 +40,44 @@ def told(outputs: list[Output]) -> list[tuple[str, object]]:
 
 
 @pytest.mark.parametrize("exhausted", ["", "a", "b"])
-def test_where_all_stand_alike_one_is_to_go_only_once_some_node_cannot_give_longer_deadlines(exhausted: str) -> None:
+def test_where_all_stand_alike_one_is_to_go_only_once_some_node_cannot_give_longer_deadlines(
+    exhausted: str,
+) -> None:
     """Rank 1 has stood longest. It is looked at once more, and has not moved by then."""
     one = at_work()
-    assert told(one.on_message(stands(0, nonce=0, age_s=2.0, exhausted=exhausted == "a"), now_s=9.0, node="a")) == [("b", AskStandings(1))]
-    out = told(one.on_message(stands(1, nonce=1, age_s=3.0, exhausted=exhausted == "b"), now_s=9.1, node="b"))
+    assert told(
+        one.on_message(
+            stands(0, nonce=0, age_s=2.0, exhausted=exhausted == "a"), now_s=9.0, node="a"
+        )
+    ) == [("b", AskStandings(1))]
+    out = told(
+        one.on_message(
+            stands(1, nonce=1, age_s=3.0, exhausted=exhausted == "b"), now_s=9.1, node="b"
+        )
+    )
     if not exhausted:
         assert out == [("a", Judged("nobody")), ("b", Judged("nobody"))]
         return
     assert out == [("b", AskStandings(2))]
     out = told(one.on_message(stands(1, nonce=2, age_s=3.1), now_s=9.2, node="b"))
-    assert [(node, order.worker) for node, order in out if isinstance(order, KillWorker)] == [("b", 2)]
+    assert [(node, order.worker) for node, order in out if isinstance(order, KillWorker)] == [
+        ("b", 2)
+    ]
     (booked,) = one.interruptions.open
-    assert (booked.ranks, booked.mechanism, booked.fault_s) == ((1,), Mechanism.HANG, pytest.approx(6.1))
+    assert (booked.ranks, booked.mechanism, booked.fault_s) == (
+        (1,),
+        Mechanism.HANG,
+        pytest.approx(6.1),
+    )
 
 
-def test_who_has_come_less_far_is_accused_and_not_who_has_stood_longest_though_deadlines_cannot_grow() -> None:
+def test_who_has_come_less_far_is_accused_and_not_who_has_stood_longest_though_deadlines_cannot_grow() -> (
+    None
+):
     """Rank 1 has stood longest: it waits for rank 0, which has not come to the ninth collective."""
     one = at_work()
-    one.on_message(stands(0, nonce=0, age_s=2.0, collectives=7, exhausted=True), now_s=9.0, node="a")
+    one.on_message(
+        stands(0, nonce=0, age_s=2.0, collectives=7, exhausted=True), now_s=9.0, node="a"
+    )
     out = one.on_message(stands(1, nonce=1, age_s=3.0, exhausted=True), now_s=9.1, node="b")
     assert told(out) == [("a", AskStandings(2))]

@@ -1,4 +1,6 @@
-"""What is written down of an interruption as it unfolds: nothing twice, times in their order, a class that fits its mechanism."""
+"""What is written down of an interruption as it unfolds: nothing twice, times in their order, a
+class that fits its mechanism.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,26 @@ from outlast.model.terms import FailureClass, Mechanism, Rung
 from tests.engine.test_lost_steps import Run
 
 
-def log_of(mechanism: Mechanism = Mechanism.SIGNAL, reason: str = "rank 1 ended") -> InterruptionLog:
+def log_of(
+    mechanism: Mechanism = Mechanism.SIGNAL, reason: str = "rank 1 ended"
+) -> InterruptionLog:
     """Rank 1 was lost in generation 1, one second after the start."""
     log = InterruptionLog()
     log.fault(
-        rank=1, pid=101, node="here", mechanism=mechanism, generation=1, step=4, fault_s=1.0, fault_not_before_s=None, detected_s=1.1, same_event=False,
-        error="boom" if mechanism is Mechanism.EXCEPTION else "", traceback="", reason=reason,
-    )  # fmt: skip
+        rank=1,
+        pid=101,
+        node="here",
+        mechanism=mechanism,
+        generation=1,
+        step=4,
+        fault_s=1.0,
+        fault_not_before_s=None,
+        detected_s=1.1,
+        same_event=False,
+        error="boom" if mechanism is Mechanism.EXCEPTION else "",
+        traceback="",
+        reason=reason,
+    )
     return log
 
 
@@ -52,12 +67,25 @@ def test_all_have_joined_no_later_than_a_step_was_committed() -> None:
 
 
 def test_a_reason_that_comes_again_is_said_once() -> None:
-    """Another rank joins the interruption with a reason that is known; then it is decided twice, for the same reason."""
+    """Another rank joins the interruption with a reason that is known; then it is decided twice,
+    for the same reason.
+    """
     log = log_of()
     log.fault(
-        rank=2, pid=102, node="here", mechanism=Mechanism.HANG, generation=1, step=4, fault_s=None, fault_not_before_s=None, detected_s=1.1, same_event=True,
-        error="", traceback="", reason="rank 2 hangs; rank 1 ended",
-    )  # fmt: skip
+        rank=2,
+        pid=102,
+        node="here",
+        mechanism=Mechanism.HANG,
+        generation=1,
+        step=4,
+        fault_s=None,
+        fault_not_before_s=None,
+        detected_s=1.1,
+        same_event=True,
+        error="",
+        traceback="",
+        reason="rank 2 hangs; rank 1 ended",
+    )
     for _ in range(2):
         log.left(now_s=1.2, rung=Rung.RESPAWN, reason="ranks are forked", repeated=1, lost=0)
     assert newest(log).reason == "rank 1 ended; rank 2 hangs; ranks are forked"
@@ -69,12 +97,18 @@ def test_what_turns_out_to_be_a_lost_node_is_not_the_users_error() -> None:
     assert newest(log).failure_class is FailureClass.USER_CODE
     log.node_lost(reason="node a has no power")
     one = newest(log)
-    assert (one.mechanism, one.failure_class, one.reason) == (Mechanism.LOST_NODE, FailureClass.UNKNOWN, "node a has no power; rank 1 ended")
+    assert (one.mechanism, one.failure_class, one.reason) == (
+        Mechanism.LOST_NODE,
+        FailureClass.UNKNOWN,
+        "node a has no power; rank 1 ended",
+    )
 
 
 @pytest.mark.parametrize(("steps", "lost"), [(3, 5), (-1, 1)])
 def test_what_all_begin_from_in_the_end_is_what_it_cost(steps: int, lost: int) -> None:
-    """Two steps were thought to be lost; then an older, or a newer, checkpoint was the newest good one."""
+    """Two steps were thought to be lost; then an older, or a newer, checkpoint was the newest good
+    one.
+    """
     log = log_of()
     log.left(now_s=1.2, rung=Rung.RESTART, reason="all come anew", repeated=2, lost=2)
     log.went_further_back(steps=steps)
@@ -83,7 +117,9 @@ def test_what_all_begin_from_in_the_end_is_what_it_cost(steps: int, lost: int) -
 
 
 def test_how_long_state_took_to_restore_is_told_of_the_generation_that_came_to_stand() -> None:
-    """Rank 0 restores for long, and then the new rank 1 dies before it is in: the next generation is quick, whatever is heard again of the one before."""
+    """Rank 0 restores for long, and then the new rank 1 dies before it is in: the next generation
+    is quick, whatever is heard again of the one before.
+    """
     run = Run()
     run.dies(5)
     run.stands_still(5)
@@ -92,7 +128,12 @@ def test_how_long_state_took_to_restore_is_told_of_the_generation_that_came_to_s
     run.say(WorkerExited(second, 7, None, 9, False, -1, (), (), "boot", run.now_s, run.now_s, ""))
     run.stands_still(5, generation=2)
     third = run.coordinator.roster.holder(1).worker
-    run.say(slow, WorkerStarted(third, 8, "node", run.now_s), Hello(third, 8), Registered(third, 3, 5, "reenter", True, True, ""))
+    run.say(
+        slow,
+        WorkerStarted(third, 8, "node", run.now_s),
+        Hello(third, 8),
+        Registered(third, 3, 5, "reenter", True, True, ""),
+    )
     run.now_s += 9.0
     run.say(Joined(first, 3, 5, 0.1, 0.2), Joined(third, 3, 5, 0.1, 0.1))
     assert run.coordinator.stage is Stage.TRAINING
@@ -111,23 +152,39 @@ def test_who_raised_once_and_is_killed_before_it_hears_of_the_next_generation_wa
     run.say(Inventory(second, 1, 5, 5, 5, False, (5, 10)))
     assert run.coordinator.generation == 2
     assert run.coordinator.roster.holder(1).plan_generation == 1
-    run.say(WorkerExited(second, 100 + second, None, 9, False, 5, (5,), (5,), "body", run.now_s, run.now_s, ""))
+    run.say(
+        WorkerExited(
+            second, 100 + second, None, 9, False, 5, (5,), (5,), "body", run.now_s, run.now_s, ""
+        )
+    )
     assert run.interruption is not None
-    assert (run.interruption.id, run.interruption.mechanism, run.interruption.error) == (2, Mechanism.SIGNAL, "signal 9")
+    assert (run.interruption.id, run.interruption.mechanism, run.interruption.error) == (
+        2,
+        Mechanism.SIGNAL,
+        "signal 9",
+    )
 
 
 def timers(run: Run, message: Broke | WorkerExited) -> list[SetTimer]:
     """That are set for it, a second after what came before."""
     run.now_s += 1.0
-    return [one for one in run.coordinator.on_message(message, now_s=run.now_s) if isinstance(one, SetTimer)]
+    return [
+        one
+        for one in run.coordinator.on_message(message, now_s=run.now_s)
+        if isinstance(one, SetTimer)
+    ]
 
 
 def test_once_the_culprit_is_known_only_its_companions_are_waited_for() -> None:
     """Rank 0 is a victim, and speaks first; then rank 1 is said to have been killed."""
     run = Run()
     first, second = run.workers
-    assert timers(run, Broke(first, 1, 6, "collective", "reset by peer", "", run.now_s)) == [SetTimer("gather", run.now_s + limits.VICTIM_WAIT_S)]
-    killed = WorkerExited(second, 100 + second, None, 9, False, 5, (5,), (5,), "body", run.now_s, run.now_s, "")
+    assert timers(run, Broke(first, 1, 6, "collective", "reset by peer", "", run.now_s)) == [
+        SetTimer("gather", run.now_s + limits.VICTIM_WAIT_S)
+    ]
+    killed = WorkerExited(
+        second, 100 + second, None, 9, False, 5, (5,), (5,), "body", run.now_s, run.now_s, ""
+    )
     assert timers(run, killed) == [SetTimer("gather", run.now_s + limits.COMPANION_WAIT_S)]
 
 
@@ -136,21 +193,37 @@ def test_the_culprit_is_waited_for_no_less_when_the_first_victim_ends() -> None:
     run = Run()
     first = run.workers[0]
     run.say(Broke(first, 1, 6, "collective", "reset by peer", "", run.now_s))
-    assert timers(run, WorkerExited(first, 100 + first, 1, None, False, 5, (5,), (5,), "body", run.now_s, run.now_s, "")) == []
+    assert (
+        timers(
+            run,
+            WorkerExited(
+                first, 100 + first, 1, None, False, 5, (5,), (5,), "body", run.now_s, run.now_s, ""
+            ),
+        )
+        == []
+    )
 
 
 def test_who_loses_contact_because_the_store_is_lost_is_not_blamed() -> None:
     """Rank 0 speaks before the agent says that the store is gone; both ranks live."""
     run = Run()
-    run.say(Broke(run.workers[0], 1, 6, "collective", "reset by peer", "", run.now_s), StoreLost("signal 9", 1))
+    run.say(
+        Broke(run.workers[0], 1, 6, "collective", "reset by peer", "", run.now_s),
+        StoreLost("signal 9", 1),
+    )
     assert run.interruption is not None
     assert (run.interruption.ranks, run.interruption.pids) == ((), ())
     assert run.interruption.reason == "the store that groups are built with was lost: signal 9"
 
 
 @pytest.mark.parametrize(("restore_s", "regrouped_s"), [(0.1, 1.4), (0.4, 1.2)])
-def test_all_are_together_no_earlier_than_it_was_decided_how_to_go_on(restore_s: float, regrouped_s: float) -> None:
-    """Decided at 1.2, and all are in at 1.5. A rank may have begun to restore its state before the others were told."""
+def test_all_are_together_no_earlier_than_it_was_decided_how_to_go_on(
+    restore_s: float, regrouped_s: float
+) -> None:
+    """Decided at 1.2, and all are in at 1.5.
+
+    A rank may have begun to restore its state before the others were told.
+    """
     log = log_of()
     log.left(now_s=1.2, rung=Rung.RESPAWN, reason="rank 1 is forked", repeated=1, lost=0)
     log.joined(now_s=1.5, restore_s=restore_s)
@@ -159,19 +232,36 @@ def test_all_are_together_no_earlier_than_it_was_decided_how_to_go_on(restore_s:
 
 
 def test_a_fault_that_comes_once_it_is_decided_is_answered_by_the_newest_decision() -> None:
-    """Rank 1 is replaced; then rank 2 dies and all are to come anew; rank 3 dies while they are killed, and nothing more is decided for it."""
+    """Rank 1 is replaced; then rank 2 dies and all are to come anew; rank 3 dies while they are
+    killed, and nothing more is decided for it.
+    """
     log = log_of()
     log.left(now_s=1.2, rung=Rung.RESPAWN, reason="rank 1 is forked", repeated=1, lost=0)
     for rank, detected_s in ((2, 1.3), (3, 1.6)):
         log.fault(
-            rank=rank, pid=100 + rank, node="here", mechanism=Mechanism.SIGNAL, generation=1, step=4, fault_s=None, fault_not_before_s=None,
-            detected_s=detected_s, same_event=False, error="", traceback="", reason=f"rank {rank} ended",
-        )  # fmt: skip
+            rank=rank,
+            pid=100 + rank,
+            node="here",
+            mechanism=Mechanism.SIGNAL,
+            generation=1,
+            step=4,
+            fault_s=None,
+            fault_not_before_s=None,
+            detected_s=detected_s,
+            same_event=False,
+            error="",
+            traceback="",
+            reason=f"rank {rank} ended",
+        )
         if rank == 2:
             log.left(now_s=1.4, rung=Rung.RESTART, reason="all come anew", repeated=1, lost=0)
     log.joined(now_s=2.0, restore_s=0.1)
     said = [(one.rung, one.left_s, one.regrouped_s, one.restored_s) for one in log.changed()]
-    assert said == [(Rung.RESPAWN, 1.2, 1.9, 2.0), (Rung.RESTART, 1.4, 1.9, 2.0), (Rung.RESTART, 1.6, 1.9, 2.0)]
+    assert said == [
+        (Rung.RESPAWN, 1.2, 1.9, 2.0),
+        (Rung.RESTART, 1.4, 1.9, 2.0),
+        (Rung.RESTART, 1.6, 1.9, 2.0),
+    ]
 
 
 def test_what_nothing_was_decided_for_is_not_said_to_have_been_decided_when_all_are_in() -> None:
@@ -183,18 +273,32 @@ def test_what_nothing_was_decided_for_is_not_said_to_have_been_decided_when_all_
 
 
 @pytest.mark.parametrize("stop", [False, True])
-def test_an_interruption_is_over_when_all_have_come_to_their_end_but_not_when_they_end_for_a_stop(stop: bool) -> None:
-    """Both ranks have finished. Rank 0 ends; rank 1 is said to hang, and ends too before the kill reaches it."""
+def test_an_interruption_is_over_when_all_have_come_to_their_end_but_not_when_they_end_for_a_stop(
+    stop: bool,
+) -> None:
+    """Both ranks have finished.
+
+    Rank 0 ends; rank 1 is said to hang, and ends too before the kill reaches it.
+    """
     run = Run()
     if stop:
         run.coordinator.ask_stop(now_s=run.now_s, reason="signal 15", exit_code=143)
     first, second = run.workers
-    run.say(Finished(first, 1, 4, stop), Finished(second, 1, 4, stop), exited_well(first), WorkerHung(second, "epilogue", 0.1, 1.0, run.now_s, "rank 1 hangs"))
+    run.say(
+        Finished(first, 1, 4, stop),
+        Finished(second, 1, 4, stop),
+        exited_well(first),
+        WorkerHung(second, "epilogue", 0.1, 1.0, run.now_s, "rank 1 hangs"),
+    )
     run.now_s += 1.0
     out = run.coordinator.on_message(exited_well(second), now_s=run.now_s)
     (end,) = [one for one in out if isinstance(one, End)]
     assert (end.state, end.exit_code) == (("stopped", 143) if stop else ("ended", 0))
-    resumed = [one.record.resumed_s for one in out if isinstance(one, Record) and isinstance(one.record, Interruption)]
+    resumed = [
+        one.record.resumed_s
+        for one in out
+        if isinstance(one, Record) and isinstance(one.record, Interruption)
+    ]
     assert resumed == ([] if stop else [run.now_s])
 
 
@@ -207,6 +311,10 @@ def test_who_is_told_to_leave_is_told_why() -> None:
     run = Run()
     run.dies(5)
     out = run.coordinator.on_timer(now_s=run.now_s, name="gather")
-    orders = [output.message.message for output in out if isinstance(output, ToAgent) and isinstance(output.message, ToWorkers)]
+    orders = [
+        output.message.message
+        for output in out
+        if isinstance(output, ToAgent) and isinstance(output.message, ToWorkers)
+    ]
     assert run.interruption is not None
     assert orders == [Leave(1, run.interruption.reason)]

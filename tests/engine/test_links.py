@@ -1,4 +1,6 @@
-"""Nodes that cannot reach each other, as the coordinator hears of it; an agent that has stood still; workers that look at its lease."""
+"""Nodes that cannot reach each other, as the coordinator hears of it; an agent that has stood
+still; workers that look at its lease.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +36,14 @@ from outlast.model.terms import Phase, Rung
 from tests.engine.test_nodes import LEASE_S, Site, a_hub, trains
 
 
-def test_pauses_between_attempts_grow_to_their_longest_and_begin_anew_once_all_were_in_a_group() -> None:
+def test_pauses_between_attempts_grow_to_their_longest_and_begin_anew_once_all_were_in_a_group() -> (
+    None
+):
     links, now_s, pauses = CutLinks(), 0.0, []
     for generation in range(1, 9):
         links.cut("b", ["a"], generation=generation, now_s=now_s)
-        links.cut("a", ["b"], generation=generation, now_s=now_s + 0.4)  # the other end's word, of the same attempt
+        # the other end's word, of the same attempt
+        links.cut("a", ["b"], generation=generation, now_s=now_s + 0.4)
         pauses.append(links.retry_s - now_s)
         now_s = links.retry_s + 10.0
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
@@ -60,7 +65,14 @@ def test_a_link_is_waited_for_so_long_and_no_longer() -> None:
     assert not links.is_out(now_s=1e9)
 
 
-def _stands(rank: int, step: int, phase: Phase = Phase.VOTE, *, cut_off: tuple[int, ...] = (), collectives: int | None = 8) -> Standing:
+def _stands(
+    rank: int,
+    step: int,
+    phase: Phase = Phase.VOTE,
+    *,
+    cut_off: tuple[int, ...] = (),
+    collectives: int | None = 8,
+) -> Standing:
     return Standing(rank + 1, rank, phase, step, 9.0, False, collectives, "", cut_off)
 
 
@@ -77,7 +89,10 @@ def test_who_was_accused_and_turns_out_to_be_cut_off_is_not_blamed() -> None:
     now = Stood(1, 0, "vote", 4, 2.3, 1.0, False, 8, "", cut_off=(1,))
     heard = Inquiry(2, set(), accused={1: before}, reason="has come less far")
     assert judge_accused(heard, [(before, 0.1)]).culprits == (1,)
-    assert (judge_accused(heard, [(now, 0.0)]).culprits, judge_accused(heard, [(now, 0.0)]).awaited) == ((), True)
+    assert (
+        judge_accused(heard, [(now, 0.0)]).culprits,
+        judge_accused(heard, [(now, 0.0)]).awaited,
+    ) == ((), True)
 
 
 def test_who_does_not_answer_or_stands_alone_is_blamed_all_the_same() -> None:
@@ -89,15 +104,31 @@ def test_who_does_not_answer_or_stands_alone_is_blamed_all_the_same() -> None:
 
 def test_no_budget_pays_for_a_link() -> None:
     budgets = default_budgets(0)
-    for way, rung in (("in_place", Rung.REPEAT), ("reenter", Rung.REENTER), ("respawn", Rung.RESPAWN)):
+    for way, rung in (
+        ("in_place", Rung.REPEAT),
+        ("reenter", Rung.REENTER),
+        ("respawn", Rung.RESPAWN),
+    ):
         for _ in range(20):
-            situation = Situation(lost=(), raised=(), way=way, state=True, committed=3, reached=3, error="", trained=True, free=True)
+            situation = Situation(
+                lost=(),
+                raised=(),
+                way=way,
+                state=True,
+                committed=3,
+                reached=3,
+                error="",
+                trained=True,
+                free=True,
+            )
             verdict = decide_rung(situation=situation, spares=(), budgets=budgets, world_size=2)
             assert (verdict.rung, verdict.budgets) == (rung, budgets)
     assert (budgets.at_step, budgets.repeats, budgets.restarts.spent) == (0, 0, [])
 
 
-def test_an_agent_that_has_stood_still_for_longer_than_its_lease_ends_what_it_houses_before_it_follows_an_order() -> None:
+def test_an_agent_that_has_stood_still_for_longer_than_its_lease_ends_what_it_houses_before_it_follows_an_order() -> (
+    None
+):
     site = Site.make()
     site.connects()
     site.is_welcome()
@@ -106,7 +137,10 @@ def test_an_agent_that_has_stood_still_for_longer_than_its_lease_ends_what_it_ho
     late = site.hears(ToNode(2, 0, site.now_s, ToWorkers((1,), (), Leave(1, "a rank is lost"))))
     assert [type(output) for output in late if isinstance(output, (Kill, Deliver))] == [Kill]
     assert site.outpost.lent_until_s == -math.inf
-    assert not any(isinstance(output, Deliver) for output in site.hears(ToNode(3, 0, site.now_s, ToWorkers((1,), (), Leave(1, "again")))))
+    assert not any(
+        isinstance(output, Deliver)
+        for output in site.hears(ToNode(3, 0, site.now_s, ToWorkers((1,), (), Leave(1, "again"))))
+    )
 
 
 def test_a_grant_that_waited_for_the_agent_does_not_save_a_lease_that_is_over() -> None:
@@ -124,16 +158,26 @@ def test_a_worker_acts_as_long_as_the_lease_of_its_node_runs() -> None:
     assert not machine.may_act(lent_until_s=10.0, now_s=10.0)
 
 
-def test_the_next_generation_is_tried_when_the_pause_for_a_link_is_over_and_nobody_is_killed() -> None:
-    """Rank 1 on node b could not reach rank 0 on node a; both stand still in less time than the pause takes."""
+def test_the_next_generation_is_tried_when_the_pause_for_a_link_is_over_and_nobody_is_killed() -> (
+    None
+):
+    """Rank 1 on node b could not reach rank 0 on node a; both stand still in less time than the
+    pause takes.
+    """
     hub = a_hub()
     trains(hub)
     one = hub.coordinator
     for worker in (1, 2):
         one.on_message(Joined(worker, 1, 0, 0.1, 0.1), now_s=1.0)
-    one.on_message(Broke(2, 1, 0, "collective", "no connection", "", 2.0, unreached=(0,)), now_s=2.0)
+    one.on_message(
+        Broke(2, 1, 0, "collective", "no connection", "", 2.0, unreached=(0,)), now_s=2.0
+    )
     one.on_timer(now_s=2.1, name="gather")
-    out = [output for worker in (1, 2) for output in one.on_message(Inventory(worker, 1, 0, 0, 0, False, ()), now_s=2.2)]
+    out = [
+        output
+        for worker in (1, 2)
+        for output in one.on_message(Inventory(worker, 1, 0, 0, 0, False, ()), now_s=2.2)
+    ]
     (again,) = [output for output in out if isinstance(output, SetTimer) and output.name == "links"]
     assert (again.at_s, one.generation, one.stage) == (2.0 + limits.LINK_RETRY_S, 1, Stage.LEAVING)
     one.on_timer(now_s=2.0 + limits.LINK_RETRY_S, name="links")
@@ -144,9 +188,14 @@ def test_the_next_generation_is_tried_when_the_pause_for_a_link_is_over_and_nobo
 
 
 def fails_for_its_link(one: Coordinator, *, now_s: float) -> None:
-    """Rank 1 on node b cannot reach rank 0 on node a, on its way into the newest generation; both stand still, and the pause for the link passes."""
+    """Rank 1 on node b cannot reach rank 0 on node a, on its way into the newest generation; both
+    stand still, and the pause for the link passes.
+    """
     generation = one.generation
-    one.on_message(Broke(2, generation, 0, "collective", "no connection", "", now_s, unreached=(0,)), now_s=now_s)
+    one.on_message(
+        Broke(2, generation, 0, "collective", "no connection", "", now_s, unreached=(0,)),
+        now_s=now_s,
+    )
     one.on_timer(now_s=now_s + 0.1, name="gather")
     for worker in (1, 2):
         one.on_message(Inventory(worker, generation, 0, 0, 0, False, ()), now_s=now_s + 0.2)
@@ -172,15 +221,22 @@ def test_a_rank_that_dies_while_a_link_is_cut_is_paid_for() -> None:
     trains(hub)
     one = hub.coordinator
     fails_for_its_link(one, now_s=1.0)
-    one.on_message(WorkerExited(2, 102, None, 9, False, 0, (0,), (), "body", 50.0, 50.0, ""), now_s=50.0)
+    one.on_message(
+        WorkerExited(2, 102, None, 9, False, 0, (0,), (), "body", 50.0, 50.0, ""), now_s=50.0
+    )
     one.on_timer(now_s=50.1, name="gather")
     one.on_message(Inventory(1, 2, 0, 0, 0, False, ()), now_s=50.2)
     assert (one.generation, one.stage) == (3, Stage.MOVING)
-    assert (one.budgets.since_step, one.budgets.respawns.left(step=0)) == (1, limits.RESPAWNS_COUNT - 1)
+    assert (one.budgets.since_step, one.budgets.respawns.left(step=0)) == (
+        1,
+        limits.RESPAWNS_COUNT - 1,
+    )
 
 
 def test_a_transfer_image_that_cannot_be_reached_is_a_link_to_the_node_where_it_lies() -> None:
-    """Rank 1 on node b is forked anew, and is to take its state from what rank 0 has written on node a."""
+    """Rank 1 on node b is forked anew, and is to take its state from what rank 0 has written on
+    node a.
+    """
     hub = a_hub()
     trains(hub)
     one = hub.coordinator
@@ -193,6 +249,11 @@ def test_a_transfer_image_that_cannot_be_reached_is_a_link_to_the_node_where_it_
     one.on_message(Donated(1, 2, 0), now_s=2.3)
     born = one.roster.holder(1).worker
     one.on_message(Hello(born, 103), now_s=3.0)
-    one.on_message(Broke(born, 2, 0, "collective", "the image cannot be read", "", 4.0, unreached=(IMAGE,)), now_s=4.0)
+    one.on_message(
+        Broke(born, 2, 0, "collective", "the image cannot be read", "", 4.0, unreached=(IMAGE,)),
+        now_s=4.0,
+    )
     assert one.links.reason == "nodes a and b cannot reach each other"
-    assert [told.ranks for told in one.interruptions.open] == [(1,)], "it is the same interruption that goes on"
+    assert [told.ranks for told in one.interruptions.open] == [(1,)], (
+        "it is the same interruption that goes on"
+    )

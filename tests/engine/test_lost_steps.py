@@ -1,4 +1,6 @@
-"""How many steps a failure under sharded state is said to cost, where not each step is sealed: by what each rank has committed when all stand still."""
+"""How many steps a failure under sharded state is said to cost, where not each step is sealed: by
+what each rank has committed when all stand still.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,20 @@ from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.options import CoordinatorOptions
 from outlast.engine.coordinator.restore_sources import Restart
 from outlast.engine.protocol.outputs import Output, Record, SetTimer
-from outlast.model.messages import Broke, Committed, FromAgent, FromWorker, Hello, Inventory, Joined, Progress, Registered, StoreUp, WorkerExited, WorkerStarted
+from outlast.model.messages import (
+    Broke,
+    Committed,
+    FromAgent,
+    FromWorker,
+    Hello,
+    Inventory,
+    Joined,
+    Progress,
+    Registered,
+    StoreUp,
+    WorkerExited,
+    WorkerStarted,
+)
 from outlast.model.records import Interruption
 from outlast.model.terms import Rung
 
@@ -16,7 +31,10 @@ SEALED = (5, 10)
 
 
 class Run:
-    """Two ranks in training, of sharded state unless that is `replicated`. `interruption`: as the ledger has it; `timers`: when each is due that is set."""
+    """Two ranks in training, of sharded state unless that is `replicated`.
+
+    `interruption`: as the ledger has it; `timers`: when each is due that is set.
+    """
 
     def __init__(self, way: str = "reenter", *, replicated: bool = False) -> None:
         self.now_s = 0.0
@@ -24,10 +42,14 @@ class Run:
         self.timers: dict[str, float] = {}
         self.coordinator = Coordinator(options=CoordinatorOptions(world_size=2, start=Restart()))
         self._keep(self.coordinator.start(now_s=0.0))
-        first, second = self.workers = [member.worker for member in self.coordinator.roster.members()]
+        first, second = self.workers = [
+            member.worker for member in self.coordinator.roster.members()
+        ]
         self.say(StoreUp("127.0.0.1", 1, 1))
         for worker in (first, second):
-            self.say(WorkerStarted(worker, 100 + worker, "node", self.now_s), Hello(worker, 100 + worker))
+            self.say(
+                WorkerStarted(worker, 100 + worker, "node", self.now_s), Hello(worker, 100 + worker)
+            )
             self.say(Registered(worker, 1, 0, way, not replicated, True, ""))
         for worker in (first, second):
             self.say(Joined(worker, 1, 0, 0.1, 0.1))
@@ -41,7 +63,22 @@ class Run:
 
     def dies(self, committed: int, *, rank: int = 1) -> None:
         worker = self.coordinator.roster.holder(rank).worker
-        self.say(WorkerExited(worker, 100 + worker, None, 9, False, committed, SEALED, SEALED, "body", self.now_s, self.now_s, ""))
+        self.say(
+            WorkerExited(
+                worker,
+                100 + worker,
+                None,
+                9,
+                False,
+                committed,
+                SEALED,
+                SEALED,
+                "body",
+                self.now_s,
+                self.now_s,
+                "",
+            )
+        )
 
     def gathers(self) -> None:
         """All companions of the fault are known."""
@@ -50,7 +87,9 @@ class Run:
     def stands_still(self, committed: int, *, generation: int = 1) -> None:
         """Rank 0, once it was told to leave."""
         self.gathers()
-        self.say(Inventory(self.workers[0], generation, committed, committed, committed, False, SEALED))
+        self.say(
+            Inventory(self.workers[0], generation, committed, committed, committed, False, SEALED)
+        )
 
     def _keep(self, outputs: list[Output]) -> None:
         for output in outputs:
@@ -61,10 +100,17 @@ class Run:
                 self.timers |= {} if output.at_s is None else {output.name: output.at_s}
 
 
-@pytest.mark.parametrize(("dead", "alive", "lost"), [(11, 11, 1), (13, 14, 3), (14, 13, 3), (10, 11, 0), (10, 10, 0)])
+@pytest.mark.parametrize(
+    ("dead", "alive", "lost"), [(11, 11, 1), (13, 14, 3), (14, 13, 3), (10, 11, 0), (10, 10, 0)]
+)
 @pytest.mark.parametrize("seen", [0, 9, 10])
-def test_steps_that_all_had_committed_count_as_lost_though_no_beacon_was_read_in_time(dead: int, alive: int, lost: int, seen: int) -> None:
-    """`seen`: what the last look at the beacons, up to a tick before, showed of both. What one rank alone had committed was not committed."""
+def test_steps_that_all_had_committed_count_as_lost_though_no_beacon_was_read_in_time(
+    dead: int, alive: int, lost: int, seen: int
+) -> None:
+    """`seen`: what the last look at the beacons, up to a tick before, showed of both.
+
+    What one rank alone had committed was not committed.
+    """
     run = Run()
     run.say(Progress(seen, seen, 0.01, run.now_s))
     run.dies(dead)
@@ -86,7 +132,9 @@ def test_a_rank_that_has_no_state_yet_does_not_say_what_was_committed() -> None:
 
 
 def test_what_a_failure_cost_is_not_said_again_of_the_next_one() -> None:
-    """Thirteen steps, back to ten; then rank 1 dies once more, before the run has come as far again: eleven were committed anew, and one is lost."""
+    """Thirteen steps, back to ten; then rank 1 dies once more, before the run has come as far
+    again: eleven were committed anew, and one is lost.
+    """
     run = Run()
     run.say(Progress(13, 13, 0.01, run.now_s))
     run.dies(13)
@@ -94,7 +142,11 @@ def test_what_a_failure_cost_is_not_said_again_of_the_next_one() -> None:
     assert run.interruption is not None
     assert (run.interruption.steps_lost, run.interruption.steps_repeated) == (3, 3)
     successor = run.coordinator.roster.holder(1).worker
-    run.say(StoreUp("127.0.0.1", 2, 1), WorkerStarted(successor, 200, "node", run.now_s), Hello(successor, 200))
+    run.say(
+        StoreUp("127.0.0.1", 2, 1),
+        WorkerStarted(successor, 200, "node", run.now_s),
+        Hello(successor, 200),
+    )
     run.say(Registered(successor, 2, 10, "reenter", True, True, ""))
     for worker in (run.workers[0], successor):
         run.say(Joined(worker, 2, 10, 0.1, 0.1))
@@ -103,24 +155,51 @@ def test_what_a_failure_cost_is_not_said_again_of_the_next_one() -> None:
     run.workers[1] = successor
     run.dies(11)
     run.stands_still(11, generation=2)
-    assert (run.interruption.id, run.interruption.steps_lost, run.interruption.steps_repeated) == (2, 1, 1)
+    assert (run.interruption.id, run.interruption.steps_lost, run.interruption.steps_repeated) == (
+        2,
+        1,
+        1,
+    )
 
 
 @pytest.mark.parametrize(
     ("first", "second", "repeated"),
     [
         (Inventory(1, 1, 11, 11, 11, False, ()), Inventory(2, 1, 11, 11, 11, False, ()), 0),
-        (Inventory(1, 1, 11, 11, 11, False, (), begun=True), Inventory(2, 1, 11, 11, 11, False, ()), 1),
-        (Inventory(1, 1, 11, 11, 11, False, (), begun=True, over=True), Inventory(2, 1, 11, 11, 11, False, ()), 0),
-        (Inventory(1, 1, 11, 11, 11, False, (), begun=True), Inventory(2, 1, 10, 11, 10, True, ()), 0),
+        (
+            Inventory(1, 1, 11, 11, 11, False, (), begun=True),
+            Inventory(2, 1, 11, 11, 11, False, ()),
+            1,
+        ),
+        (
+            Inventory(1, 1, 11, 11, 11, False, (), begun=True, over=True),
+            Inventory(2, 1, 11, 11, 11, False, ()),
+            0,
+        ),
+        (
+            Inventory(1, 1, 11, 11, 11, False, (), begun=True),
+            Inventory(2, 1, 10, 11, 10, True, ()),
+            0,
+        ),
     ],
-    ids=["nobody had asked for a step", "one had asked for it", "there was none to ask for", "one was at the end of the step before"],
+    ids=[
+        "nobody had asked for a step",
+        "one had asked for it",
+        "there was none to ask for",
+        "one was at the end of the step before",
+    ],
 )
-def test_under_replicated_state_a_step_counts_as_repeated_if_it_was_begun_and_cut_short(first: Inventory, second: Inventory, repeated: int) -> None:
+def test_under_replicated_state_a_step_counts_as_repeated_if_it_was_begun_and_cut_short(
+    first: Inventory, second: Inventory, repeated: int
+) -> None:
     """A connection is lost, and both ranks stand still."""
     run = Run("in_place", replicated=True)
     run.say(Broke(run.workers[0], 1, 11, "collective", "reset by peer", "", run.now_s))
     run.gathers()
     run.say(first, second)
     assert run.interruption is not None
-    assert (run.interruption.rung, run.interruption.steps_lost, run.interruption.steps_repeated) == (Rung.REPEAT, 0, repeated)
+    assert (
+        run.interruption.rung,
+        run.interruption.steps_lost,
+        run.interruption.steps_repeated,
+    ) == (Rung.REPEAT, 0, repeated)

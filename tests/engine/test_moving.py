@@ -1,4 +1,6 @@
-"""Who is told what when survivors go on in their processes, how long that may take, and which spares are kept."""
+"""Who is told what when survivors go on in their processes, how long that may take, and which
+spares are kept.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ from tests.engine.test_lost_steps import Run
 
 
 def told(run: Run) -> list[tuple[str, str, str]]:
-    """What each rank's plan says of how it goes on, and where it takes its own and its replicated state from."""
+    """What each rank's plan says of how it goes on, and where it takes its own and its replicated
+    state from.
+    """
     plans = [run.coordinator.roster.holder(rank).plan for rank in range(2)]
     return [(plan.then, plan.private, plan.replicated) for plan in plans if plan is not None]
 
@@ -57,11 +61,16 @@ def loses_contact(way: str, *, replicated: bool = False) -> Run:
 def comes_up(run: Run, *messages: Registered | Joined) -> int:
     """Who was born into rank 1 in the place of the lost one, and listens; its number."""
     born = run.coordinator.roster.holder(1).worker
-    run.say(StoreUp("127.0.0.1", 1, 1), WorkerStarted(born, 200 + born, "node", run.now_s), Hello(born, 200 + born), *messages)
+    run.say(
+        StoreUp("127.0.0.1", 1, 1),
+        WorkerStarted(born, 200 + born, "node", run.now_s),
+        Hello(born, 200 + born),
+        *messages,
+    )
     return born
 
 
-# --- plans -----------------------------------------------------------------------------------------------
+# --- plans ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -72,40 +81,58 @@ def comes_up(run: Run, *messages: Registered | Joined) -> int:
         ("reenter", False, ("reenter", "slot", "none"), ("start", "slot", "none")),
     ],
 )
-def test_a_survivor_goes_its_way_and_a_successor_starts(way: str, replicated: bool, survivor: tuple[str, str, str], successor: tuple[str, str, str]) -> None:
-    """Whoever repeats the step in place keeps what it holds; all others take their own state from what they had sealed."""
+def test_a_survivor_goes_its_way_and_a_successor_starts(
+    way: str, replicated: bool, survivor: tuple[str, str, str], successor: tuple[str, str, str]
+) -> None:
+    """Whoever repeats the step in place keeps what it holds; all others take their own state from
+    what they had sealed.
+    """
     assert told(loses_rank_1(way, replicated=replicated)) == [survivor, successor]
 
 
 @pytest.mark.parametrize(("way", "replicated"), [("in_place", "donor"), ("reenter", "transfer")])
 def test_who_stands_still_before_it_has_any_state_starts_still(way: str, replicated: str) -> None:
-    """Rank 1's successor was told of generation 2, and while it boots that is given up: rank 0's group cannot be built."""
+    """Rank 1's successor was told of generation 2, and while it boots that is given up: rank 0's
+    group cannot be built.
+    """
     run = loses_rank_1(way, replicated=True)
     born = comes_up(run)
     run.say(Broke(run.workers[0], 2, 10, "collective", "no connection", "", run.now_s))
     run.gathers()
-    run.say(Inventory(run.workers[0], 2, 10, 10, 10, False, ()), Inventory(born, 2, -1, -1, -1, False, ()))
+    run.say(
+        Inventory(run.workers[0], 2, 10, 10, 10, False, ()),
+        Inventory(born, 2, -1, -1, -1, False, ()),
+    )
     assert run.coordinator.generation == 3
     assert told(run)[1] == ("start", "slot", replicated)
 
 
 def test_whoever_holds_a_torn_state_leaves_it_by_entering_main_again() -> None:
-    """Both begin step 11 from a transfer image of step 10. Rank 0 sees it pass and fails as it is applied; rank 1 dies, and nobody can get to 11."""
+    """Both begin step 11 from a transfer image of step 10.
+
+    Rank 0 sees it pass and fails as it is applied; rank 1 dies, and nobody can get to 11.
+    """
     run = loses_rank_1("reenter", replicated=True)
     first = run.workers[0]
     run.say(Donated(first, 2, 10))
     born = comes_up(run)
     for worker in (first, born):
-        run.say(Registered(worker, 2, 10, "reenter", False, True, ""), Joined(worker, 2, 10, 0.1, 0.1))
+        run.say(
+            Registered(worker, 2, 10, "reenter", False, True, ""), Joined(worker, 2, 10, 0.1, 0.1)
+        )
     run.say(Broke(first, 2, 10, "exception", "boom", "", run.now_s))
-    run.say(WorkerExited(born, 200 + born, None, 9, False, 10, (10,), (), "body", run.now_s, run.now_s, ""))
+    run.say(
+        WorkerExited(
+            born, 200 + born, None, 9, False, 10, (10,), (), "body", run.now_s, run.now_s, ""
+        )
+    )
     run.gathers()
     run.say(Inventory(first, 2, 10, 11, 11, False, ()))
     assert run.coordinator.generation == 3
     assert told(run) == [("reenter", "slot", "transfer"), ("start", "slot", "transfer")]
 
 
-# --- how long it may take --------------------------------------------------------------------------------
+# --- how long it may take -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -117,7 +144,13 @@ def test_whoever_holds_a_torn_state_leaves_it_by_entering_main_again() -> None:
         (loses_contact, "reenter", False, Rung.REENTER, limits.BOOT_DEADLINE_S),
         (loses_rank_1, "reenter", False, Rung.RESPAWN, limits.BOOT_DEADLINE_S),
     ],
-    ids=["all stand in the step", "one donates", "one donates to all", "all run their set-up again", "one boots"],
+    ids=[
+        "all stand in the step",
+        "one donates",
+        "one donates to all",
+        "all run their set-up again",
+        "one boots",
+    ],
 )
 def test_a_generation_has_the_time_of_a_boot_unless_all_stand_in_the_step_or_wait_for_a_donor(
     befalls: Callable[..., Run], way: str, replicated: bool, rung: Rung, wait_s: float
@@ -134,13 +167,19 @@ def test_once_the_donor_has_handed_over_a_generation_has_the_time_of_a_boot() ->
     assert run.timers["move"] == pytest.approx(run.now_s + limits.BOOT_DEADLINE_S)
 
 
-# --- spares ----------------------------------------------------------------------------------------------
+# --- spares ---------------------------------------------------------------------------------------
 
 
 def spares(outputs: list[Output]) -> list[str]:
-    """What becomes of them: the kind of each that is started, and the number of each that is killed."""
+    """What becomes of them: the kind of each that is started, and the number of each that is
+    killed.
+    """
     orders = [output.message for output in outputs if isinstance(output, ToAgent)]
-    return [one.kind if isinstance(one, StartWorker) else f"kills {one.worker}" for one in orders if isinstance(one, (StartWorker, KillWorker))]
+    return [
+        one.kind if isinstance(one, StartWorker) else f"kills {one.worker}"
+        for one in orders
+        if isinstance(one, (StartWorker, KillWorker))
+    ]
 
 
 def test_a_warm_spare_is_killed_once_for_a_hot_one_which_comes_when_it_is_gone() -> None:
@@ -152,5 +191,7 @@ def test_a_warm_spare_is_killed_once_for_a_hot_one_which_comes_when_it_is_gone()
     one.on_message(Registered(1, 1, 0, "in_place", False, True, ""), now_s=6.0)
     assert spares(one.on_timer(now_s=7.0, name="spares")) == [f"kills {spare.worker}"]
     assert spares(one.on_timer(now_s=7.1, name="spares")) == []
-    one.on_message(WorkerExited(spare.worker, 0, None, 9, False, -1, (), (), "parked", 7.2, 7.2, ""), now_s=7.2)
+    one.on_message(
+        WorkerExited(spare.worker, 0, None, 9, False, -1, (), (), "parked", 7.2, 7.2, ""), now_s=7.2
+    )
     assert spares(one.on_timer(now_s=8.2, name="spares")) == ["hot"]

@@ -1,4 +1,6 @@
-"""Several nodes: lines that outlive their connections, leases that are over before anybody counts on it, places for ranks, and who is let in."""
+"""Several nodes: lines that outlive their connections, leases that are over before anybody counts
+on it, places for ranks, and who is let in.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,16 @@ from outlast.engine.coordinator.options import CoordinatorOptions
 from outlast.engine.coordinator.restore_sources import Restart
 from outlast.engine.coordinator.stages import Stage
 from outlast.engine.placement import offers, place
-from outlast.engine.protocol.outputs import HangUp, HostStore, Kill, Line, Output, SetTimer, Spawn, Wipe
+from outlast.engine.protocol.outputs import (
+    HangUp,
+    HostStore,
+    Kill,
+    Line,
+    Output,
+    SetTimer,
+    Spawn,
+    Wipe,
+)
 from outlast.engine.rare import reached
 from outlast.model import limits
 from outlast.model.messages import (
@@ -60,11 +71,13 @@ from tests.engine.test_lost_steps import Run
 LEASE_S = 6.0
 
 
-# --- lines ---------------------------------------------------------------------------------------------
+# --- lines ----------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.sampled_from(["say", "lose", "carry"]), max_size=60))
-def test_what_is_said_arrives_once_and_in_order_whatever_connections_break(course: list[str]) -> None:
+def test_what_is_said_arrives_once_and_in_order_whatever_connections_break(
+    course: list[str],
+) -> None:
     """`lose` breaks the connection with all that is on its way; `carry` lets one message arrive."""
     outbox: Outbox[Any] = Outbox()
     inbox, way, said, heard = Inbox(), [], 0, []
@@ -100,22 +113,36 @@ def test_times_are_moved_to_the_receivers_clock() -> None:
 
 
 @given(st.floats(-1e6, 1e6), st.lists(st.floats(0.0, 30.0), min_size=1, max_size=40))
-def test_a_message_that_was_held_up_does_not_move_times_while_another_was_not(offset_s: float, held_s: list[float]) -> None:
+def test_a_message_that_was_held_up_does_not_move_times_while_another_was_not(
+    offset_s: float, held_s: list[float]
+) -> None:
     """What is added is the truth and the way's time of the fastest of the newest messages."""
     offset = Offset()
-    by_s = [offset.hear(sent_s=float(number), now_s=number + offset_s + late_s) for number, late_s in enumerate(held_s)][-1]
+    by_s = [
+        offset.hear(sent_s=float(number), now_s=number + offset_s + late_s)
+        for number, late_s in enumerate(held_s)
+    ][-1]
     fastest_s = min(held_s[-limits.OFFSET_SAMPLES_COUNT :])
     assert by_s == pytest.approx(offset_s + fastest_s, abs=1e-6)
 
 
-# --- leases --------------------------------------------------------------------------------------------
+# --- leases ---------------------------------------------------------------------------------------
 
 DRIFTS = st.floats(-limits.CLOCK_DRIFT_MAX, limits.CLOCK_DRIFT_MAX)
 
 
-@given(DRIFTS, DRIFTS, st.lists(st.tuples(st.floats(0.0, 3.0), st.floats(0.0, 3.0), st.booleans()), max_size=20))
-def test_an_agents_lease_is_over_before_the_coordinator_counts_it_out(agent_drift: float, hub_drift: float, beats: list[tuple[float, float, bool]]) -> None:
-    """Beats at drawn times, each heard after a drawn delay; some grants are lost. Both clocks drift as much as they may."""
+@given(
+    DRIFTS,
+    DRIFTS,
+    st.lists(st.tuples(st.floats(0.0, 3.0), st.floats(0.0, 3.0), st.booleans()), max_size=20),
+)
+def test_an_agents_lease_is_over_before_the_coordinator_counts_it_out(
+    agent_drift: float, hub_drift: float, beats: list[tuple[float, float, bool]]
+) -> None:
+    """Beats at drawn times, each heard after a drawn delay; some grants are lost.
+
+    Both clocks drift as much as they may.
+    """
     lease, book, now_s = Lease(), LeaseBook(lease_s=LEASE_S), 50.0
 
     def agents(at_s: float) -> float:
@@ -140,11 +167,15 @@ def test_an_agents_lease_is_over_before_the_coordinator_counts_it_out(agent_drif
     due_s = book.next_s()
     void_s = now_s if due_s is None else due_s / (1 + hub_drift)
     assert lease.until_s is not None
-    assert (lease.until_s - 1e4) / (1 + agent_drift) <= void_s - limits.LEASE_KILL_S + 1e-6 or due_s is None
+    assert (lease.until_s - 1e4) / (
+        1 + agent_drift
+    ) <= void_s - limits.LEASE_KILL_S + 1e-6 or due_s is None
     assert lease.is_out(now_s=agents(void_s))
 
 
-def test_a_lease_is_prolonged_by_the_answer_to_each_question_though_others_were_asked_meanwhile() -> None:
+def test_a_lease_is_prolonged_by_the_answer_to_each_question_though_others_were_asked_meanwhile() -> (
+    None
+):
     lease = Lease()
     lease.begins(asked_s=0.0, lease_s=LEASE_S)
     for number in (1, 2, 3):
@@ -164,13 +195,17 @@ def test_the_longest_silent_node_is_counted_out_first() -> None:
     assert book.next_s() is None
 
 
-# --- places --------------------------------------------------------------------------------------------
+# --- places ---------------------------------------------------------------------------------------
 
 NODES = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 4))
 
 
-@given(st.sets(st.integers(0, 9)), st.dictionaries(st.integers(0, 9), st.sampled_from("abcd")), NODES)
-def test_ranks_are_placed_as_long_as_there_is_room_and_at_home_where_they_can(ranks: set[int], homes: dict[int, str], room: dict[str, int]) -> None:
+@given(
+    st.sets(st.integers(0, 9)), st.dictionaries(st.integers(0, 9), st.sampled_from("abcd")), NODES
+)
+def test_ranks_are_placed_as_long_as_there_is_room_and_at_home_where_they_can(
+    ranks: set[int], homes: dict[int, str], room: dict[str, int]
+) -> None:
     placed = place(sorted(ranks), homes=homes, room=room)
     assert len(placed) == min(len(ranks), sum(room.values()))
     for node, most in room.items():
@@ -179,8 +214,15 @@ def test_ranks_are_placed_as_long_as_there_is_room_and_at_home_where_they_can(ra
         assert sum(placed.get(rank) == node for rank in at_home) == min(len(at_home), most)
 
 
-@given(st.sets(st.integers(0, 9)), st.dictionaries(st.integers(0, 9), st.sampled_from("abcd")), NODES, st.lists(st.sampled_from("abcd"), max_size=5))
-def test_each_lost_rank_is_offered_one_place_and_each_spare_once(lost: set[int], homes: dict[int, str], room: dict[str, int], spares: list[str]) -> None:
+@given(
+    st.sets(st.integers(0, 9)),
+    st.dictionaries(st.integers(0, 9), st.sampled_from("abcd")),
+    NODES,
+    st.lists(st.sampled_from("abcd"), max_size=5),
+)
+def test_each_lost_rank_is_offered_one_place_and_each_spare_once(
+    lost: set[int], homes: dict[int, str], room: dict[str, int], spares: list[str]
+) -> None:
     found = offers(sorted(lost), homes=homes, spares=list(enumerate(spares, 100)), room=room)
     workers = [worker for worker, _ in found.values() if worker >= 0]
     assert len(found) == min(len(lost), sum(room.values()))
@@ -188,7 +230,9 @@ def test_each_lost_rank_is_offered_one_place_and_each_spare_once(lost: set[int],
     assert all(spares[worker - 100] == node for worker, node in found.values() if worker >= 0)
     for rank, (_, node) in found.items():
         home = homes.get(rank, "")
-        assert node == home or sum(other == home for _, other in found.values()) >= room.get(home, 0)
+        assert node == home or sum(other == home for _, other in found.values()) >= room.get(
+            home, 0
+        )
 
 
 @given(st.lists(st.integers(0, 7), max_size=30))
@@ -203,11 +247,28 @@ def test_a_question_to_all_ranks_finds_one_as_long_as_there_is_one(order: list[i
         assert found is None or not found.joined
 
 
-# --- an agent and the coordinator ------------------------------------------------------------------------
+# --- an agent and the coordinator -----------------------------------------------------------------
 
 
 def _plan(*, rank: int, generation: int, fault_s: float | None = None) -> Regroup:
-    return Regroup(generation, rank, 2, "h", 1, "none", "start", 0, -1, False, "none", "none", "", 0, fault_s, None)
+    return Regroup(
+        generation,
+        rank,
+        2,
+        "h",
+        1,
+        "none",
+        "start",
+        0,
+        -1,
+        False,
+        "none",
+        "none",
+        "",
+        0,
+        fault_s,
+        None,
+    )
 
 
 @dataclass
@@ -221,7 +282,9 @@ class Site:
 
     @classmethod
     def make(cls, node: str = "a", capacity: int = 2) -> Site:
-        return cls(AgentSession(Agent(now_s=10.0, alone=False), node=node, capacity=capacity, beat_s=1.0))
+        return cls(
+            AgentSession(Agent(now_s=10.0, alone=False), node=node, capacity=capacity, beat_s=1.0)
+        )
 
     def hears(self, message: OnLine) -> list[Output]:
         self.done = self.outpost.on_line(message, now_s=self.now_s)
@@ -253,7 +316,13 @@ def test_an_agent_houses_what_it_was_told_to_and_says_so_to_the_next_coordinator
     site.outpost.on_worker(Registered(7, 1, 0, "in_place", True, True, ""), now_s=10.0)
     site.told(3, KillWorker(7, "why not"))
     (housed,) = site.connects().housed
-    assert (housed.worker, housed.rank, housed.pid, housed.killed, housed.exited) == (7, 0, 77, True, None)
+    assert (housed.worker, housed.rank, housed.pid, housed.killed, housed.exited) == (
+        7,
+        0,
+        77,
+        True,
+        None,
+    )
     assert housed.plan == _plan(rank=0, generation=1)
     assert [type(one) for one in housed.said] == [Hello, Registered]
     assert site.connects().script == "sharded"
@@ -284,10 +353,14 @@ def test_an_agent_whose_lease_is_out_kills_all_and_comes_again_as_new_once_they_
     site.is_welcome()
     site.told(1, StartWorker(7, 0, "rank", 1))
     site.now_s = 10.0 + LEASE_S
-    assert Kill(7, "the lease of this node has run out") in site.outpost.on_timer(now_s=site.now_s, name="lease")
+    assert Kill(7, "the lease of this node has run out") in site.outpost.on_timer(
+        now_s=site.now_s, name="lease"
+    )
     again = site.outpost.on_connected(images=(), transfer=(), session=9, now_s=site.now_s)
     assert again == [], "something still lives"
-    ended = site.outpost.on_event(WorkerExited(7, 77, None, 9, False, 4, (), (), "body", 16.0, 16.0, ""), now_s=site.now_s)
+    ended = site.outpost.on_event(
+        WorkerExited(7, 77, None, 9, False, 4, (), (), "body", 16.0, 16.0, ""), now_s=site.now_s
+    )
     assert HangUp() in ended
     enrol = site.connects((Images(0, (4, 3)),))
     assert (enrol.session, enrol.ended) == (2, 1)
@@ -302,7 +375,9 @@ def test_a_grant_moves_the_end_of_the_lease_from_the_moment_of_asking() -> None:
     site.now_s = 13.0
     site.hears(Grant(2, 0, 5.0))
     assert site.outpost.lease.until_s == 12.0 + LEASE_S
-    assert site.outpost.on_timer(now_s=10.0 + LEASE_S, name="lease") == [SetTimer("lease", 12.0 + LEASE_S)]
+    assert site.outpost.on_timer(now_s=10.0 + LEASE_S, name="lease") == [
+        SetTimer("lease", 12.0 + LEASE_S)
+    ]
 
 
 def test_a_coordinator_of_an_older_epoch_is_hung_up_on() -> None:
@@ -330,26 +405,51 @@ def test_images_that_do_not_count_are_wiped() -> None:
 
 
 def a_hub(nodes: int = 2, ranks: int = 2) -> CoordinatorSessions:
-    return CoordinatorSessions(Coordinator(options=CoordinatorOptions(ranks, Restart(), nodes=nodes)), epoch=1, lease_s=LEASE_S)
+    return CoordinatorSessions(
+        Coordinator(options=CoordinatorOptions(ranks, Restart(), nodes=nodes)),
+        epoch=1,
+        lease_s=LEASE_S,
+    )
 
 
 def enrols(hub: CoordinatorSessions, node: str, *, now_s: float = 0.0, **told: Any) -> list[Output]:
-    said = {"session": 1, "capacity": 1, "epoch": 0, "heard": 0, "step": 0, "store": None, "housed": (), "images": (), "transfer": (), "script": ""} | told
+    said = {
+        "session": 1,
+        "capacity": 1,
+        "epoch": 0,
+        "heard": 0,
+        "step": 0,
+        "store": None,
+        "housed": (),
+        "images": (),
+        "transfer": (),
+        "script": "",
+    } | told
     return hub.on_line(node, Enrol(node=node, sent_s=now_s, **said), now_s=now_s)
 
 
-def beats(hub: CoordinatorSessions, node: str, number: int = 1, *, now_s: float = 0.0) -> list[Output]:
+def beats(
+    hub: CoordinatorSessions, node: str, number: int = 1, *, now_s: float = 0.0
+) -> list[Output]:
     return hub.on_line(node, Beat(number, 0, now_s), now_s=now_s)
 
 
 def rings_late(hub: CoordinatorSessions, *, now_s: float) -> list[Output]:
     """The timer of the leases, and if the hub takes it for its own lateness, once more."""
     out = hub.on_timer(now_s=now_s, name="leases")
-    return hub.on_timer(now_s=now_s + limits.SILENT_LOOK_S, name="leases") if out == [SetTimer("leases", now_s + limits.SILENT_LOOK_S)] else out
+    return (
+        hub.on_timer(now_s=now_s + limits.SILENT_LOOK_S, name="leases")
+        if out == [SetTimer("leases", now_s + limits.SILENT_LOOK_S)]
+        else out
+    )
 
 
 def orders(outputs: list[Output]) -> list[tuple[str, Any]]:
-    return [(one.node, one.message.message) for one in outputs if isinstance(one, Line) and isinstance(one.message, ToNode)]
+    return [
+        (one.node, one.message.message)
+        for one in outputs
+        if isinstance(one, Line) and isinstance(one.message, ToNode)
+    ]
 
 
 def test_a_run_begins_once_its_nodes_are_known_to_have_heard_that_they_are_welcome() -> None:
@@ -358,18 +458,33 @@ def test_a_run_begins_once_its_nodes_are_known_to_have_heard_that_they_are_welco
     for node in "ab":
         assert orders(enrols(hub, node)) == []
     assert orders(beats(hub, "a")) == []
-    started = [(node, order.rank) for node, order in orders(beats(hub, "b")) if isinstance(order, StartWorker)]
+    started = [
+        (node, order.rank)
+        for node, order in orders(beats(hub, "b"))
+        if isinstance(order, StartWorker)
+    ]
     assert started == [("a", 0), ("b", 1)]
 
 
-def test_a_run_begins_on_fewer_nodes_than_were_asked_for_if_they_have_room_and_the_rest_do_not_come() -> None:
+def test_a_run_begins_on_fewer_nodes_than_were_asked_for_if_they_have_room_and_the_rest_do_not_come() -> (
+    None
+):
     hub = a_hub(nodes=3, ranks=2)
     hub.start(now_s=0.0)
     for node in "ab":
         enrols(hub, node)
         beats(hub, node)
     reached.clear()
-    assert len([order for _, order in orders(hub.on_timer(now_s=limits.ENROL_WAIT_S, name="nodes")) if isinstance(order, StartWorker)]) == 2
+    assert (
+        len(
+            [
+                order
+                for _, order in orders(hub.on_timer(now_s=limits.ENROL_WAIT_S, name="nodes"))
+                if isinstance(order, StartWorker)
+            ]
+        )
+        == 2
+    )
     assert reached["fewer nodes than were asked for"] == 1
 
 
@@ -380,12 +495,18 @@ def test_a_run_waits_for_room_and_ends_with_a_verdict_if_none_comes() -> None:
     reached.clear()
     assert SetTimer("nodes", limits.NODE_WAIT_S) in beats(hub, "a")
     assert reached["the nodes that are there have too little room"] == 1
-    (end,) = [one for one in hub.on_timer(now_s=limits.NODE_WAIT_S, name="nodes") if type(one).__name__ == "End"]
+    (end,) = [
+        one
+        for one in hub.on_timer(now_s=limits.NODE_WAIT_S, name="nodes")
+        if type(one).__name__ == "End"
+    ]
     assert "no node with room for ranks [1]" in end.reason  # type: ignore[union-attr]
 
 
 def test_a_rank_that_has_come_to_its_end_needs_a_place_only_once_all_come_anew() -> None:
-    """Rank 0 has ended well, and its node is lost; then rank 1 fails behind the last step, on a node with room for one."""
+    """Rank 0 has ended well, and its node is lost; then rank 1 fails behind the last step, on a
+    node with room for one.
+    """
     hub = a_hub()
     trains(hub)
     one = hub.coordinator
@@ -401,7 +522,11 @@ def test_a_rank_that_has_come_to_its_end_needs_a_place_only_once_all_come_anew()
     assert one.stage is Stage.CLEARING
     assert SetTimer("nodes", 5.1 + limits.NODE_WAIT_S) in out
     enrols(hub, "c", now_s=6.0)
-    assert sorted(order.rank for _, order in orders(beats(hub, "c", now_s=6.0)) if isinstance(order, StartWorker)) == [0, 1]
+    assert sorted(
+        order.rank
+        for _, order in orders(beats(hub, "c", now_s=6.0))
+        if isinstance(order, StartWorker)
+    ) == [0, 1]
 
 
 def test_an_agent_that_houses_what_is_given_away_is_to_begin_anew() -> None:
@@ -414,7 +539,9 @@ def test_an_agent_that_houses_what_is_given_away_is_to_begin_anew() -> None:
     (line,) = [one for one in hub.on_line("a", enrol, now_s=0.0) if isinstance(one, Line)]
     assert line.message == Welcome(1, 0, LEASE_S, True, None)
     assert reached["an agent comes too late"] == 1
-    assert Kill(7, "this node was counted out: its ranks are given away") in site.hears(line.message)
+    assert Kill(7, "this node was counted out: its ranks are given away") in site.hears(
+        line.message
+    )
     assert reached["counted out while the agent was away"] == 1
 
 
@@ -457,13 +584,20 @@ def test_the_killed_on_a_node_that_cannot_be_heard_are_waited_for_until_its_leas
     hub.coordinator.roster.holder(1).condemned = True
     hub.on_disconnected("b")
     reached.clear()
-    assert SetTimer("kill", 60.0 + limits.SILENT_LOOK_S) in hub.coordinator.on_timer(now_s=60.0, name="kill")
+    assert SetTimer("kill", 60.0 + limits.SILENT_LOOK_S) in hub.coordinator.on_timer(
+        now_s=60.0, name="kill"
+    )
     assert reached["those that were killed cannot be heard"] == 1
     assert hub.coordinator.stage is not Stage.STOPPING
 
 
-def test_who_does_not_leave_on_a_node_that_cannot_be_heard_is_looked_for_again_and_not_killed() -> None:
-    """Rank 0 raises; rank 1's answer cannot come. Once its node is connected again, and it has still not answered, it is killed."""
+def test_who_does_not_leave_on_a_node_that_cannot_be_heard_is_looked_for_again_and_not_killed() -> (
+    None
+):
+    """Rank 0 raises; rank 1's answer cannot come.
+
+    Once its node is connected again, and it has still not answered, it is killed.
+    """
     hub = a_hub()
     trains(hub)
     one = hub.coordinator
@@ -471,15 +605,22 @@ def test_who_does_not_leave_on_a_node_that_cannot_be_heard_is_looked_for_again_a
     one.on_timer(now_s=1.1, name="gather")
     one.on_message(Inventory(1, 1, 0, 0, 0, False, ()), now_s=1.2)
     hub.on_disconnected("b")
-    assert hub.on_timer(now_s=30.0, name="leave") == [SetTimer("leave", 30.0 + limits.SILENT_LOOK_S)]
+    assert hub.on_timer(now_s=30.0, name="leave") == [
+        SetTimer("leave", 30.0 + limits.SILENT_LOOK_S)
+    ]
     enrols(hub, "b", now_s=30.2, epoch=1)
     out = hub.on_timer(now_s=30.5, name="leave")
-    assert [(node, order.worker) for node, order in orders(out) if isinstance(order, KillWorker)] == [("b", 2)]
+    assert [
+        (node, order.worker) for node, order in orders(out) if isinstance(order, KillWorker)
+    ] == [("b", 2)]
     assert "leave" not in [output.name for output in out if isinstance(output, SetTimer)]
 
 
 def test_what_a_rank_had_done_on_a_lost_node_counts_as_repeated_where_it_comes_up_again() -> None:
-    """Step 7 was seen committed when node b was lost. The last word of its rank is gone with it: it may have come as far."""
+    """Step 7 was seen committed when node b was lost.
+
+    The last word of its rank is gone with it: it may have come as far.
+    """
     hub = a_hub()
     trains(hub)
     one = hub.coordinator
@@ -492,7 +633,10 @@ def test_what_a_rank_had_done_on_a_lost_node_counts_as_repeated_where_it_comes_u
     hub.on_timer(now_s=3.2, name="gather")
     one.on_message(Inventory(1, 1, 6, 6, 6, False, ()), now_s=3.3)
     plans = [member.plan for member in one.roster.members()]
-    assert [plan and (plan.generation, plan.step, plan.high_water) for plan in plans] == [(2, 6, 6), (2, 6, 7)]
+    assert [plan and (plan.generation, plan.step, plan.high_water) for plan in plans] == [
+        (2, 6, 6),
+        (2, 6, 7),
+    ]
 
 
 def test_images_count_where_the_rank_lived_last_and_nowhere_else() -> None:
@@ -508,12 +652,16 @@ def test_images_count_where_the_rank_lived_last_and_nowhere_else() -> None:
 
 
 def test_a_coordinator_that_was_held_up_reads_what_waits_before_it_counts_anybody_out() -> None:
-    """Node a's beat waits in the kernel while the hub's timer comes late; b has said nothing, and is counted out at the next look."""
+    """Node a's beat waits in the kernel while the hub's timer comes late; b has said nothing, and
+    is counted out at the next look.
+    """
     hub = a_hub()
     trains(hub)
     late_s = void_after_s(LEASE_S) + 5.0
     reached.clear()
-    assert hub.on_timer(now_s=late_s, name="leases") == [SetTimer("leases", late_s + limits.SILENT_LOOK_S)]
+    assert hub.on_timer(now_s=late_s, name="leases") == [
+        SetTimer("leases", late_s + limits.SILENT_LOOK_S)
+    ]
     assert reached["the coordinator was held up itself"] == 1
     beats(hub, "a", 2, now_s=late_s)
     hub.on_timer(now_s=late_s + limits.SILENT_LOOK_S, name="leases")
@@ -525,7 +673,9 @@ def test_the_store_goes_to_another_node_when_its_own_is_lost() -> None:
     trains(hub)
     beats(hub, "b", 2, now_s=void_after_s(LEASE_S) - 1.0)
     out = rings_late(hub, now_s=void_after_s(LEASE_S))
-    (order,) = [order for node, order in orders(out) if node == "b" and type(order).__name__ == "StartStore"]
+    (order,) = [
+        order for node, order in orders(out) if node == "b" and type(order).__name__ == "StartStore"
+    ]
     site.is_welcome()
     assert HostStore(order.reason) in site.told(1, order)
 
@@ -538,15 +688,21 @@ def test_an_agent_that_is_not_in_is_not_listened_to() -> None:
 
 
 def test_a_rank_does_not_begin_from_slots_that_are_known_to_hold_another_step() -> None:
-    """All began anew from an older step, and then a node came back with the replicated state of a later one."""
+    """All began anew from an older step, and then a node came back with the replicated state of a
+    later one.
+    """
     one = a_hub().coordinator
     one.roster.remains.find_images(0, (3,))
     one.roster.remains.find_images(1, (9, 8))
     assert [one.regroup.plans.of_rank(rank, "slot", 9)[0] for rank in (0, 1)] == ["none", "slot"]
 
 
-def test_who_stands_still_with_state_finds_it_in_its_slots_though_nobody_has_heard_that_it_joined() -> None:
-    """All had begun anew elsewhere, and rank 0 had read what it begins from; then rank 1 dies before all are in."""
+def test_who_stands_still_with_state_finds_it_in_its_slots_though_nobody_has_heard_that_it_joined() -> (
+    None
+):
+    """All had begun anew elsewhere, and rank 0 had read what it begins from; then rank 1 dies
+    before all are in.
+    """
     run = Run()
     run.coordinator.roster.remains.lose_rank(0)
     run.dies(5)

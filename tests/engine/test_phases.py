@@ -13,11 +13,31 @@ AT_6 = Holding((1,), True, 6, (6,), 6, False, ())
 
 
 def plan(*, generation: int, step: int, settle: str = "repeat", finish: bool = False) -> Regroup:
-    return Regroup(generation, 1, 3, "here", 1, settle, "in_place", step, -1, False, "none", "keep", "", step, None, None, finish=finish)
+    return Regroup(
+        generation,
+        1,
+        3,
+        "here",
+        1,
+        settle,
+        "in_place",
+        step,
+        -1,
+        False,
+        "none",
+        "keep",
+        "",
+        step,
+        None,
+        None,
+        finish=finish,
+    )
 
 
 def test_a_rank_that_asked_for_the_next_step_shows_that_all_phases_are_done() -> None:
-    verdict = decide_replicated(holdings=[DEAD, AT_6, replace(AT_6, ranks=(2,), phases=1, begun=True)])
+    verdict = decide_replicated(
+        holdings=[DEAD, AT_6, replace(AT_6, ranks=(2,), phases=1, begun=True)]
+    )
     assert (verdict.step, verdict.phases, verdict.replay) == (6, 1, False)
 
 
@@ -30,7 +50,13 @@ def test_after_a_step_settled_forward_its_phases_lie_ahead_of_everybody() -> Non
     """What the survivors did after step 5 says nothing of step 6."""
     in_hook = Holding((1,), True, 5, (5, 6), 5, True, (), phases=1, begun=True)
     verdict = decide_replicated(holdings=[DEAD, in_hook, replace(in_hook, ranks=(2,))])
-    assert (verdict.step, set(verdict.settle.values()), verdict.phases, verdict.replay, verdict.finish) == (6, {"forward"}, 0, True, True)
+    assert (
+        verdict.step,
+        set(verdict.settle.values()),
+        verdict.phases,
+        verdict.replay,
+        verdict.finish,
+    ) == (6, {"forward"}, 0, True, True)
 
 
 def test_before_the_first_step_there_is_nothing_to_replay() -> None:
@@ -49,7 +75,9 @@ def test_a_commit_opens_the_phases_after_it() -> None:
 
 
 def test_the_donor_has_run_the_code_behind_the_step_unless_nobody_has() -> None:
-    """Rank 0 still stands in the hook of step 6; rank 1 has come to a phase behind it, rank 2 to the next step."""
+    """Rank 0 still stands in the hook of step 6; rank 1 has come to a phase behind it, rank 2 to
+    the next step.
+    """
     hook = Holding((0,), True, 5, (5, 6), 6, True, ())
     phase = Holding((1,), True, 6, (6,), 6, False, ())
     begun = Holding((2,), True, 6, (6,), 6, False, (), phases=1, begun=True)
@@ -61,7 +89,9 @@ def test_the_donor_has_run_the_code_behind_the_step_unless_nobody_has() -> None:
 
 
 def test_who_is_in_the_block_of_its_newest_step_yet_has_not_run_the_code_behind_it() -> None:
-    """Rank 1 has applied step 6 on the word of a plan that was cut short; rank 2 has gone past its block by itself, or not."""
+    """Rank 1 has applied step 6 on the word of a plan that was cut short; rank 2 has gone past its
+    block by itself, or not.
+    """
     inside = replace(AT_6, finishing=True)
     verdict = decide_replicated(holdings=[DEAD, inside, replace(inside, ranks=(2,))])
     assert (verdict.donor, verdict.replay, verdict.finish) == (1, True, True)

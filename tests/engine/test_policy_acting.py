@@ -1,6 +1,8 @@
-"""What the coordinator makes of a verdict, in a simulated world: nodes leave between commits, and nothing that was committed is undone.
+"""What the coordinator makes of a verdict, in a simulated world: nodes leave between commits, and
+nothing that was committed is undone.
 
-The world's own rules watch each life (`outlast.sim.checkers`). Where a run names no policy the default acts; nothing is diagnosed but what the test says.
+The world's own rules watch each life (`outlast.sim.checkers`). Where a run names no policy the
+default acts; nothing is diagnosed but what the test says.
 """
 
 from __future__ import annotations
@@ -10,7 +12,13 @@ from typing import Any
 
 import pytest
 
-from outlast.engine.coordinator.policy_actions import BARRED, DECIDED, DEPARTED, DRAINING, PAST_KEPT_COUNT
+from outlast.engine.coordinator.policy_actions import (
+    BARRED,
+    DECIDED,
+    DEPARTED,
+    DRAINING,
+    PAST_KEPT_COUNT,
+)
 from outlast.engine.coordinator.rank_history import RankHistory
 from outlast.engine.coordinator.stages import Stage
 from outlast.engine.protocol.outputs import End
@@ -27,22 +35,42 @@ from outlast.sim.script import script_of
 from outlast.sim.world import World
 
 KILL = PlannedFault("first", "kill", 1, "body", 3)
-FOUR = Options(ranks=4, nodes=3, spare_nodes=1, steps=40, latency_s=0.001, beat_s=0.3)  # ranks 0 and 1 on node-0, 2 and 3 on node-1, none on node-2
+# ranks 0 and 1 on node-0, 2 and 3 on node-1, none on node-2
+FOUR = Options(ranks=4, nodes=3, spare_nodes=1, steps=40, latency_s=0.001, beat_s=0.3)
 BOUND_S = 3 * limits.BOOT_DEADLINE_S
 LATE_S = 0.6  # the first interruption is over, and many steps are to come
 
 
 def a_world(options: Options = FOUR, *faults: PlannedFault, rule: str = "", seed: int = 0) -> World:
     """`rule`: of a policy in place of the default one."""
-    world = World(options=options, script=script_of(options.way), faults=faults or (KILL,), seed=seed, steady=True)
+    world = World(
+        options=options,
+        script=script_of(options.way),
+        faults=faults or (KILL,),
+        seed=seed,
+        steady=True,
+    )
     if rule:
         coordinator = world.hq.coordinator
         coordinator.policy.rules = parse(f"schema = 1\n{rule}", source="test")
     return world
 
 
-def verdict(kind: FailureClass = FailureClass.GPU, confidence: float = 0.95, rank: int = 1, nodes: tuple[str, ...] = ()) -> Verdict:
-    return Verdict(kind, Mechanism.SIGNAL, confidence, "why it was", "what to do", ranks=() if nodes else (Blamed(rank, 1.0),), nodes=nodes)
+def verdict(
+    kind: FailureClass = FailureClass.GPU,
+    confidence: float = 0.95,
+    rank: int = 1,
+    nodes: tuple[str, ...] = (),
+) -> Verdict:
+    return Verdict(
+        kind,
+        Mechanism.SIGNAL,
+        confidence,
+        "why it was",
+        "what to do",
+        ranks=() if nodes else (Blamed(rank, 1.0),),
+        nodes=nodes,
+    )
 
 
 def diagnosed(world: World, seen: Verdict, *, at_s: float = LATE_S, interruption: int = 1) -> None:
@@ -61,7 +89,11 @@ def ran(world: World) -> End:
 
 
 def events(world: World, kind: str) -> list[dict[str, Any]]:
-    return [dict(record.data) for _, record in world.hq._ledger if isinstance(record, Event) and record.kind == kind]
+    return [
+        dict(record.data)
+        for _, record in world.hq._ledger
+        if isinstance(record, Event) and record.kind == kind
+    ]
 
 
 def homes(world: World) -> set[str]:
@@ -69,7 +101,7 @@ def homes(world: World) -> set[str]:
     return set(world.coordinator.roster.homes.values())
 
 
-# --- drain ---------------------------------------------------------------------------------------------
+# --- drain ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", ["in_place", "reenter", "respawn"])
@@ -82,7 +114,9 @@ def test_a_drained_nodes_ranks_move_and_every_step_stays(way: str) -> None:
     assert homes(world) == {"node-1", "node-2"}
     drained = world.interruptions[2]
     assert (drained.mechanism, drained.ranks, drained.pids) == (Mechanism.LOST_NODE, (0, 1), ())
-    assert drained.reason.startswith("node node-0 is drained: rule broken-node: drain node-0 (confidence 0.95, incident 1 there)")
+    assert drained.reason.startswith(
+        "node node-0 is drained: rule broken-node: drain node-0 (confidence 0.95, incident 1 there)"
+    )
     assert [one["node"] for one in events(world, DRAINING)] == ["node-0"]
 
 
@@ -98,14 +132,18 @@ def test_a_drain_is_paid_for_by_no_budget_of_recovery() -> None:
     world = a_world()
     diagnosed(world, verdict())
     left: list[int] = []
-    world.timeline.after(LATE_S - 0.01, lambda: left.append(world.coordinator.budgets.respawns.left(step=0)))
+    world.timeline.after(
+        LATE_S - 0.01, lambda: left.append(world.coordinator.budgets.respawns.left(step=0))
+    )
     ran(world)
     assert world.interruptions[2].rung is Rung.RESPAWN
     assert world.coordinator.budgets.respawns.left(step=0) == left[0]
 
 
 def test_what_befalls_those_that_move_is_paid_for() -> None:
-    """They are killed again and again where they come up: a crash loop is one, whatever it began with."""
+    """They are killed again and again where they come up: a crash loop is one, whatever it began
+    with.
+    """
     world = a_world(FOUR, KILL, PlannedFault("again", "kill", 0, "grouping", 1, times=1000))
     diagnosed(world, verdict())
     end = ran(world)
@@ -126,7 +164,9 @@ def test_a_drain_that_something_comes_between_is_called_off_and_tried_again() ->
 
 def test_a_drain_that_always_comes_at_a_bad_moment_is_given_up() -> None:
     """After three tries; what lives there stays, and the node is barred."""
-    world = a_world(replace(FOUR, steps=400), KILL, PlannedFault("late", "kill", 2, "still", 2, times=1000))
+    world = a_world(
+        replace(FOUR, steps=400), KILL, PlannedFault("late", "kill", 2, "still", 2, times=1000)
+    )
     diagnosed(world, verdict())
     end = ran(world)
     assert (end.state, world.committed) == ("ended", 400)
@@ -138,7 +178,9 @@ def test_a_drain_that_always_comes_at_a_bad_moment_is_given_up() -> None:
 def test_the_store_moves_off_a_node_that_is_drained() -> None:
     world = a_world()
     homes_of_store: list[str] = []
-    world.timeline.after(LATE_S - 0.01, lambda: homes_of_store.append(world.coordinator.run.store.home))
+    world.timeline.after(
+        LATE_S - 0.01, lambda: homes_of_store.append(world.coordinator.run.store.home)
+    )
     diagnosed(world, verdict())
     ran(world)
     assert homes_of_store == ["node-0"]
@@ -146,7 +188,10 @@ def test_the_store_moves_off_a_node_that_is_drained() -> None:
 
 
 def test_state_with_one_owner_for_each_shard_is_not_moved() -> None:
-    """Its images lie on the node: moved, the run would go back to a checkpoint. The node is given nothing more."""
+    """Its images lie on the node: moved, the run would go back to a checkpoint.
+
+    The node is given nothing more.
+    """
     world = a_world(replace(FOUR, way="sharded"))
     diagnosed(world, verdict())
     ran(world)
@@ -162,13 +207,18 @@ def test_a_rank_that_is_lost_on_a_barred_node_comes_up_elsewhere() -> None:
     world = a_world(replace(FOUR, steps=200), KILL, LATER, rule=SLOW)
     diagnosed(world, verdict())
     ran(world)
-    assert {rank: world.coordinator.roster.homes[rank] for rank in (0, 1)} == {0: "node-2", 1: "node-0"}
+    assert {rank: world.coordinator.roster.homes[rank] for rank in (0, 1)} == {
+        0: "node-2",
+        1: "node-0",
+    }
     assert not world.rolled_back
 
 
 def test_but_for_one_whose_state_lies_there_and_nowhere_else() -> None:
     """Elsewhere it would have to go back to a checkpoint, and all others with it."""
-    world = a_world(replace(FOUR, way="sharded", steps=200, checkpoint_every=50), KILL, LATER, rule=SLOW)
+    world = a_world(
+        replace(FOUR, way="sharded", steps=200, checkpoint_every=50), KILL, LATER, rule=SLOW
+    )
     diagnosed(world, verdict())
     ran(world)
     assert [one["node"] for one in events(world, BARRED)] == ["node-0"]
@@ -187,7 +237,11 @@ def test_a_node_that_is_needed_stays() -> None:
 
 def test_a_node_is_taken_out_when_another_one_comes() -> None:
     """The spare node has no power when the verdict comes, and has it again later."""
-    world = a_world(replace(FOUR, steps=400), PlannedFault("dark", "lose_node", None, node=2, at_s=0.1, for_s=6.0), KILL)
+    world = a_world(
+        replace(FOUR, steps=400),
+        PlannedFault("dark", "lose_node", None, node=2, at_s=0.1, for_s=6.0),
+        KILL,
+    )
     diagnosed(world, verdict(), at_s=4.0)  # its lease is void by then
     ran(world)
     assert homes(world) == {"node-1", "node-2"}
@@ -200,7 +254,7 @@ def test_spares_leave_a_barred_node() -> None:
     assert homes(world) == {"node-1", "node-2"}
 
 
-# --- who is meant --------------------------------------------------------------------------------------
+# --- who is meant ---------------------------------------------------------------------------------
 
 
 def test_a_verdict_names_ranks_as_they_lived_then() -> None:
@@ -214,7 +268,9 @@ def test_a_verdict_names_ranks_as_they_lived_then() -> None:
     assert len(world.interruptions) == 1, "nobody lives there: nothing has to be moved"
 
 
-@pytest.mark.parametrize(("name", "node"), [("node-1", "node-1"), ("node-1.cluster.example", "node-1"), ("node-9", "")])
+@pytest.mark.parametrize(
+    ("name", "node"), [("node-1", "node-1"), ("node-1.cluster.example", "node-1"), ("node-9", "")]
+)
 def test_a_node_is_found_by_its_name_with_or_without_its_domain(name: str, node: str) -> None:
     world = a_world()
     diagnosed(world, verdict(nodes=(name,)))
@@ -242,7 +298,7 @@ def test_of_an_interruption_that_the_policy_made_nothing_is_made() -> None:
     assert len(events(world, DECIDED)) == 1
 
 
-# --- other actions -------------------------------------------------------------------------------------
+# --- other actions --------------------------------------------------------------------------------
 
 
 def test_a_page_is_said_and_nothing_else() -> None:
@@ -250,7 +306,10 @@ def test_a_page_is_said_and_nothing_else() -> None:
     diagnosed(world, verdict(FailureClass.NETWORK))
     ran(world)
     assert (len(world.interruptions), events(world, DECIDED)[0]["action"]) == (1, "page")
-    assert any("page: interruption 1: rule shared: page" in line for line in world.trace.newest) or world.committed == FOUR.steps
+    assert (
+        any("page: interruption 1: rule shared: page" in line for line in world.trace.newest)
+        or world.committed == FOUR.steps
+    )
 
 
 @pytest.mark.parametrize("options", [FOUR, Options(steps=40)], ids=["nodes", "one node"])
@@ -296,11 +355,13 @@ def test_a_shrink_that_finds_no_room_ends_the_run_in_time() -> None:
     diagnosed(world, verdict(), at_s=60.0)
     end = ran(world)
     assert (end.state, end.exit_code) == ("stopped", 1)
-    assert end.reason.startswith(f"no node with room in place of node-0 in {limits.NODE_WAIT_S:g} s; rule 1: shrink node-0")
+    assert end.reason.startswith(
+        f"no node with room in place of node-0 in {limits.NODE_WAIT_S:g} s; rule 1: shrink node-0"
+    )
     assert world.age_s > 60.0 + limits.NODE_WAIT_S
 
 
-# --- another coordinator -------------------------------------------------------------------------------
+# --- another coordinator --------------------------------------------------------------------------
 
 
 def test_a_coordinator_that_comes_anew_does_what_was_decided() -> None:
@@ -313,8 +374,13 @@ def test_a_coordinator_that_comes_anew_does_what_was_decided() -> None:
     assert homes(world) == {"node-1", "node-2"}
 
 
-def test_a_coordinator_that_comes_anew_knows_what_was_spent_who_is_barred_and_what_the_policy_made_itself() -> None:
-    world = a_world(replace(FOUR, steps=300), rule='[budget]\ndrain = { times = 1, within_s = 86400 }\n[[rule]]\naction = "drain"')
+def test_a_coordinator_that_comes_anew_knows_what_was_spent_who_is_barred_and_what_the_policy_made_itself() -> (
+    None
+):
+    world = a_world(
+        replace(FOUR, steps=300),
+        rule='[budget]\ndrain = { times = 1, within_s = 86400 }\n[[rule]]\naction = "drain"',
+    )
     rules = world.hq.coordinator.policy.rules
     diagnosed(world, verdict())
     world.timeline.after(2.0, lambda: world.hq.die(for_s=0.3))
@@ -327,7 +393,10 @@ def test_a_coordinator_that_comes_anew_knows_what_was_spent_who_is_barred_and_wh
     diagnosed(world, verdict(rank=0), at_s=4.2, interruption=2)
     ran(world)
     assert world.hq.epoch == 2
-    assert [(one["action"], one["held"]) for one in events(world, DECIDED)] == [("drain", ""), ("page", "budget")]
+    assert [(one["action"], one["held"]) for one in events(world, DECIDED)] == [
+        ("drain", ""),
+        ("page", "budget"),
+    ]
     assert world.coordinator.nodes.barred == {"node-0"}
 
 
@@ -347,5 +416,7 @@ def test_decisions_that_change_nothing_any_more_are_forgotten() -> None:
     coordinator = world.coordinator
     coordinator.run.course.enter(Stage.TRAINING)
     for number in range(3 * PAST_KEPT_COUNT):
-        coordinator.on_verdict(now_s=1e5 * number, interruption=1, verdict=verdict(FailureClass.NETWORK))
+        coordinator.on_verdict(
+            now_s=1e5 * number, interruption=1, verdict=verdict(FailureClass.NETWORK)
+        )
     assert len(coordinator.policy.acted.past) <= PAST_KEPT_COUNT + 1

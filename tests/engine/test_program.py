@@ -7,7 +7,17 @@ from outlast.engine.coordinator.options import CoordinatorOptions
 from outlast.engine.coordinator.restore_sources import Restart
 from outlast.engine.coordinator.stages import Stage
 from outlast.engine.protocol.outputs import End, Output, Record, ToAgent
-from outlast.model.messages import KillWorker, Registered, StartWorker, StoreUp, TermWorker, ToWorkers, WorkerExited, WorkerFailedToStart, WorkerStarted
+from outlast.model.messages import (
+    KillWorker,
+    Registered,
+    StartWorker,
+    StoreUp,
+    TermWorker,
+    ToWorkers,
+    WorkerExited,
+    WorkerFailedToStart,
+    WorkerStarted,
+)
 from outlast.model.records import Interruption
 
 WORLD = 2
@@ -18,7 +28,9 @@ class Run:
 
     def __init__(self, *, greets: bool) -> None:
         self.now_s = 0.0
-        self.coordinator = Coordinator(options=CoordinatorOptions(world_size=WORLD, start=Restart(), greets=greets))
+        self.coordinator = Coordinator(
+            options=CoordinatorOptions(world_size=WORLD, start=Restart(), greets=greets)
+        )
         self.delivered: list[ToWorkers] = []
         self.interruptions: dict[int, Interruption] = {}
         self.obey(self.coordinator.start(now_s=0.0))
@@ -33,14 +45,33 @@ class Run:
             if isinstance(output, Record) and isinstance(output.record, Interruption):
                 self.interruptions[output.record.id] = output.record
             elif isinstance(output, ToAgent) and isinstance(output.message, StartWorker):
-                self.say(WorkerStarted(output.message.worker, 100 + output.message.worker, "node", self.now_s))
+                self.say(
+                    WorkerStarted(
+                        output.message.worker, 100 + output.message.worker, "node", self.now_s
+                    )
+                )
             elif isinstance(output, ToAgent) and isinstance(output.message, KillWorker):
                 self.end(output.message.worker, exit_code=None, signal=9)
             elif isinstance(output, ToAgent) and isinstance(output.message, ToWorkers):
                 self.delivered.append(output.message)
 
     def end(self, worker: int, *, exit_code: int | None = 0, signal: int | None = None) -> None:
-        self.say(WorkerExited(worker, 100 + worker, exit_code, signal, False, 0, (), (), "boot", self.now_s, self.now_s, ""))
+        self.say(
+            WorkerExited(
+                worker,
+                100 + worker,
+                exit_code,
+                signal,
+                False,
+                0,
+                (),
+                (),
+                "boot",
+                self.now_s,
+                self.now_s,
+                "",
+            )
+        )
 
     def workers(self) -> dict[int, int]:
         return {member.rank: member.worker for member in self.coordinator.roster.members()}
@@ -77,9 +108,14 @@ def test_a_stop_before_a_process_is_there_keeps_it_from_beginning() -> None:
     coordinator.start(now_s=0.0)
     first, second = (member.worker for member in coordinator.roster.members())
     coordinator.on_message(WorkerStarted(first, 101, "node", 1.0), now_s=1.0)
-    told = [one.message for one in coordinator.ask_stop(now_s=2.0, reason="a test", exit_code=143) if isinstance(one, ToAgent)]
+    told = [
+        one.message
+        for one in coordinator.ask_stop(now_s=2.0, reason="a test", exit_code=143)
+        if isinstance(one, ToAgent)
+    ]
     assert told == [TermWorker(first, "a test"), KillWorker(second, "a test")]
     coordinator.on_message(WorkerFailedToStart(second, "given up before it was started"), now_s=3.0)
-    coordinator.on_message(Registered(first, 1, -1, "respawn", False, True, ""), now_s=3.5)  # it can hear a Stop now, and SIGTERM is on its way
+    # it can hear a Stop now, and SIGTERM is on its way
+    coordinator.on_message(Registered(first, 1, -1, "respawn", False, True, ""), now_s=3.5)
     ended = WorkerExited(first, 101, None, 15, False, 0, (), (), "boot", 4.0, 4.0, "")
     assert End(143, "stopped", "a test", "") in coordinator.on_message(ended, now_s=4.0)

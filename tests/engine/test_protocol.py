@@ -1,8 +1,10 @@
-"""The protocol in a simulated world: what must never happen, and what must happen in the end, whatever is struck and when.
+"""The protocol in a simulated world: what must never happen, and what must happen in the end,
+whatever is struck and when.
 
-The world's own checkers watch every run (`outlast.sim.checkers`): a rank has one living process and is given away only
-after the old one is dead; nobody commits in a generation once a newer one has; all that join a generation join at one
-step, with the state of that step; what a plan reads (slot, transfer image) is there; a step that somebody holds is not lost.
+The world's own checkers watch every run (`outlast.sim.checkers`): a rank has one living process and
+is given away only after the old one is dead; nobody commits in a generation once a newer one has;
+all that join a generation join at one step, with the state of that step; what a plan reads (slot,
+transfer image) is there; a step that somebody holds is not lost.
 """
 
 from __future__ import annotations
@@ -27,17 +29,47 @@ from outlast.sim.world import World
 
 WAYS = ("in_place", "respawn", "reenter", "sharded")
 KINDS = ("kill", "stop", "raise", "exit", "hang", "deaf", "lose_store")
-ONCE = ("boot", "join", "parked", "setup", "restoring", "still", "settled", "donating", "phase", "closing", "finishing", "epilogue")
+ONCE = (
+    "boot",
+    "join",
+    "parked",
+    "setup",
+    "restoring",
+    "still",
+    "settled",
+    "donating",
+    "phase",
+    "closing",
+    "finishing",
+    "epilogue",
+)
 BOUND_S = 12.5 * BOOT_DEADLINE_S  # of virtual time: the longest deadlines, one after the other
 PROTOCOL = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-def fault(kind: str, rank: int, mark: str, nth: int = 1, after_s: float = 0.0, times: int = 1) -> PlannedFault:
+def fault(
+    kind: str, rank: int, mark: str, nth: int = 1, after_s: float = 0.0, times: int = 1
+) -> PlannedFault:
     """The store is lost where anybody passes the mark."""
-    return PlannedFault(f"{kind} {rank} {mark} {nth} {after_s}", kind, None if kind == "lose_store" else rank, mark, nth, after_s=after_s, times=times)
+    return PlannedFault(
+        f"{kind} {rank} {mark} {nth} {after_s}",
+        kind,
+        None if kind == "lose_store" else rank,
+        mark,
+        nth,
+        after_s=after_s,
+        times=times,
+    )
 
 
-def a_world(way: str, *faults: PlannedFault, spares: int = 0, spare_kind: str = "hot", seed: int = 0, **more: int) -> World:
+def a_world(
+    way: str,
+    *faults: PlannedFault,
+    spares: int = 0,
+    spare_kind: str = "hot",
+    seed: int = 0,
+    **more: int,
+) -> World:
     """Seed 0: all work and all messages take the least time."""
     options = Options(way=way, ranks=3, spares=spares, spare_kind=spare_kind, **more)
     return World(options=options, script=script_of(way), faults=faults, seed=seed, steady=seed == 0)
@@ -45,14 +77,23 @@ def a_world(way: str, *faults: PlannedFault, spares: int = 0, spare_kind: str = 
 
 def strikes(kinds: tuple[str, ...] = KINDS) -> st.SearchStrategy[PlannedFault]:
     return st.builds(
-        fault, st.sampled_from(kinds), st.sampled_from((0, 1, 2, -1)), st.sampled_from(MARKS), st.integers(1, 5), st.sampled_from((0.0, 0.002, 0.02))
+        fault,
+        st.sampled_from(kinds),
+        st.sampled_from((0, 1, 2, -1)),
+        st.sampled_from(MARKS),
+        st.integers(1, 5),
+        st.sampled_from((0.0, 0.002, 0.02)),
     )
 
 
 def ran(world: World, *, bound_s: float = BOUND_S, false_alarm: bool = False) -> End:
     """`false_alarm`: the test itself makes one."""
     end = world.run(bound_s=bound_s)
-    broken = [one for one in world.jury.violations if not (false_alarm and one.rule in ("NoFalseAlarm", "OnlyTheGuilty"))]
+    broken = [
+        one
+        for one in world.jury.violations
+        if not (false_alarm and one.rule in ("NoFalseAlarm", "OnlyTheGuilty"))
+    ]
     assert not broken, "\n".join([*world.trace.newest, str(broken)])
     assert end is not None
     return end
@@ -60,12 +101,19 @@ def ran(world: World, *, bound_s: float = BOUND_S, false_alarm: bool = False) ->
 
 def ended_well(world: World, *, false_alarm: bool = False) -> None:
     end = ran(world, false_alarm=false_alarm)
-    assert (end.state, end.exit_code) == ("ended", 0), f"{end}, committed {world.committed}, struck {world.strikes.struck}"
-    assert world.committed == (world.options.steps if world.commits else 0), f"committed {world.committed}, struck {world.strikes.struck}"
-    assert all(one.resumed_s is not None for one in world.interruptions.values()), list(world.interruptions.values())
+    assert (end.state, end.exit_code) == (
+        "ended",
+        0,
+    ), f"{end}, committed {world.committed}, struck {world.strikes.struck}"
+    assert world.committed == (world.options.steps if world.commits else 0), (
+        f"committed {world.committed}, struck {world.strikes.struck}"
+    )
+    assert all(one.resumed_s is not None for one in world.interruptions.values()), list(
+        world.interruptions.values()
+    )
 
 
-# --- safety and liveness under any faults --------------------------------------------------------------
+# --- safety and liveness under any faults ---------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", [*WAYS, "plain"])
@@ -73,34 +121,95 @@ def test_undisturbed_every_step_is_committed_once_by_every_rank(way: str) -> Non
     world = a_world(way, spares=1)
     ended_well(world)
     assert not world.interruptions
-    assert way == "plain" or sorted((rank, step) for _, _, rank, step in world.commits) == [(rank, step) for rank in range(3) for step in range(1, 7)]
+    assert way == "plain" or sorted((rank, step) for _, _, rank, step in world.commits) == [
+        (rank, step) for rank in range(3) for step in range(1, 7)
+    ]
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", ["kill", "stop", "raise", "hang"])
 def test_one_fault_at_any_place_is_one_interruption_and_costs_no_step(way: str, kind: str) -> None:
-    """Every mark, early and late, both a rank that donates and one that does not; with and without a spare."""
+    """Every mark, early and late, both a rank that donates and one that does not; with and without
+    a spare.
+    """
     for number, mark in enumerate(MARKS):
         for visit in (1,) if mark in ONCE else (1, 3):
             one = fault(kind, number % 2, mark, visit)
             world = a_world(way, one, spares=number // 2 % 2)
             ended_well(world)
             assert not world.rolled_back, f"{one}: {world.rolled_back}"
-            assert len(world.interruptions) == (1 if world.strikes.struck and (kind != "raise" or world.interruptions) else 0), f"{one}: {world.interruptions}"
+            assert len(world.interruptions) == (
+                1 if world.strikes.struck and (kind != "raise" or world.interruptions) else 0
+            ), f"{one}: {world.interruptions}"
 
 
 @PROTOCOL
-@given(way=st.sampled_from(WAYS), faults=st.lists(strikes(), min_size=2, max_size=2), spares=st.integers(0, 2), seed=st.integers(0, 10_000))
-@example(way="in_place", faults=[fault("kill", 0, "body", 3), fault("kill", 0, "boot", 2)], spares=0, seed=0)  # dies again before it attaches
-@example(way="sharded", faults=[fault("kill", 0, "body", 3), fault("kill", 1, "setup", 2)], spares=0, seed=0)  # nobody has attached yet
-@example(way="respawn", faults=[fault("kill", 1, "body", 3), fault("kill", 0, "donating", 1)], spares=0, seed=0)  # the donor dies
-@example(way="respawn", faults=[fault("kill", 1, "body", 3), fault("kill", 2, "still", 1, 0.002)], spares=0, seed=0)  # a bystander dies
-@example(way="reenter", faults=[fault("kill", 1, "body", 3), fault("kill", 0, "donating", 1)], spares=0, seed=0)
-@example(way="in_place", faults=[fault("kill", 0, "body", 3), fault("lose_store", 0, "grouping", 1)], spares=1, seed=0)
-@example(way="in_place", faults=[fault("kill", 0, "body", 3), fault("kill", 1, "body", 3)], spares=1, seed=0)  # two faults, one spare
-@example(way="in_place", faults=[fault("kill", 0, "boot"), fault("lose_store", 0, "setup")], spares=0, seed=0)  # a group half built is none
-def test_after_two_faults_training_goes_on_and_no_step_is_lost(way: str, faults: list[PlannedFault], spares: int, seed: int) -> None:
-    """Three ranks, two faults: under replicated state somebody holds it all; under sharded state all owners have sealed it."""
+@given(
+    way=st.sampled_from(WAYS),
+    faults=st.lists(strikes(), min_size=2, max_size=2),
+    spares=st.integers(0, 2),
+    seed=st.integers(0, 10_000),
+)
+# dies again before it attaches
+@example(
+    way="in_place",
+    faults=[fault("kill", 0, "body", 3), fault("kill", 0, "boot", 2)],
+    spares=0,
+    seed=0,
+)
+# nobody has attached yet
+@example(
+    way="sharded",
+    faults=[fault("kill", 0, "body", 3), fault("kill", 1, "setup", 2)],
+    spares=0,
+    seed=0,
+)
+# the donor dies
+@example(
+    way="respawn",
+    faults=[fault("kill", 1, "body", 3), fault("kill", 0, "donating", 1)],
+    spares=0,
+    seed=0,
+)
+# a bystander dies
+@example(
+    way="respawn",
+    faults=[fault("kill", 1, "body", 3), fault("kill", 2, "still", 1, 0.002)],
+    spares=0,
+    seed=0,
+)
+@example(
+    way="reenter",
+    faults=[fault("kill", 1, "body", 3), fault("kill", 0, "donating", 1)],
+    spares=0,
+    seed=0,
+)
+@example(
+    way="in_place",
+    faults=[fault("kill", 0, "body", 3), fault("lose_store", 0, "grouping", 1)],
+    spares=1,
+    seed=0,
+)
+# two faults, one spare
+@example(
+    way="in_place",
+    faults=[fault("kill", 0, "body", 3), fault("kill", 1, "body", 3)],
+    spares=1,
+    seed=0,
+)
+# a group half built is none
+@example(
+    way="in_place",
+    faults=[fault("kill", 0, "boot"), fault("lose_store", 0, "setup")],
+    spares=0,
+    seed=0,
+)
+def test_after_two_faults_training_goes_on_and_no_step_is_lost(
+    way: str, faults: list[PlannedFault], spares: int, seed: int
+) -> None:
+    """Three ranks, two faults: under replicated state somebody holds it all; under sharded state
+    all owners have sealed it.
+    """
     world = a_world(way, *faults, spares=spares, seed=seed)
     ended_well(world)
     assert not world.rolled_back, f"{world.rolled_back}, struck {world.strikes.struck}"
@@ -111,20 +220,43 @@ def test_after_two_faults_training_goes_on_and_no_step_is_lost(way: str, faults:
     way=st.sampled_from((*WAYS, "plain")), faults=st.lists(strikes(), min_size=3, max_size=6), spares=st.integers(0, 2),
     kind=st.sampled_from(("hot", "warm")), seed=st.integers(0, 10_000),
 )  # fmt: skip
-@example(way="plain", faults=[fault("kill", 0, "boot"), fault("kill", 0, "body", 2), fault("hang", 0, "body", 3)], spares=0, kind="hot", seed=0)
-@example(way="in_place", faults=[fault("kill", 0, "boot")], spares=0, kind="hot", seed=10)  # news of the first store crosses the order for a second
 @example(
-    way="in_place", faults=[fault("kill", 0, "reduced", 1, 0.002), *(fault("kill", rank, "reduced", 3) for rank in range(3))], spares=0, kind="hot", seed=0
+    way="plain",
+    faults=[fault("kill", 0, "boot"), fault("kill", 0, "body", 2), fault("hang", 0, "body", 3)],
+    spares=0,
+    kind="hot",
+    seed=0,
+)
+# news of the first store crosses the order for a second
+@example(way="in_place", faults=[fault("kill", 0, "boot")], spares=0, kind="hot", seed=10)
+@example(
+    way="in_place",
+    faults=[
+        fault("kill", 0, "reduced", 1, 0.002),
+        *(fault("kill", rank, "reduced", 3) for rank in range(3)),
+    ],
+    spares=0,
+    kind="hot",
+    seed=0,
 )  # steps that a rank was given are done again by it
-def test_after_many_faults_training_goes_on_or_ends_with_a_verdict(way: str, faults: list[PlannedFault], spares: int, kind: str, seed: int) -> None:
+def test_after_many_faults_training_goes_on_or_ends_with_a_verdict(
+    way: str, faults: list[PlannedFault], spares: int, kind: str, seed: int
+) -> None:
     """What is a verdict, and what it means to end well, the checkers say."""
     ran(a_world(way, *faults, spares=spares, spare_kind=kind, seed=seed), bound_s=2 * BOUND_S)
 
 
 @settings(PROTOCOL, max_examples=60)
-@given(faults=st.lists(strikes(("kill", "stop", "exit")), min_size=1, max_size=3), seed=st.integers(1, 10_000))
-def test_under_replicated_state_every_step_goes_forward_or_is_repeated_as_a_whole(faults: list[PlannedFault], seed: int) -> None:
-    """A step that anybody committed is committed by all others too, in that generation or by going forward or by healing: none is committed twice."""
+@given(
+    faults=st.lists(strikes(("kill", "stop", "exit")), min_size=1, max_size=3),
+    seed=st.integers(1, 10_000),
+)
+def test_under_replicated_state_every_step_goes_forward_or_is_repeated_as_a_whole(
+    faults: list[PlannedFault], seed: int
+) -> None:
+    """A step that anybody committed is committed by all others too, in that generation or by going
+    forward or by healing: none is committed twice.
+    """
     world = a_world("in_place", *faults, spares=1, seed=seed)
     ran(world)
     if not world.rolled_back:
@@ -133,7 +265,7 @@ def test_under_replicated_state_every_step_goes_forward_or_is_repeated_as_a_whol
             assert steps == sorted(set(steps)), f"rank {rank} committed {steps}"
 
 
-# --- what ends a run -----------------------------------------------------------------------------------
+# --- what ends a run ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", [*WAYS, "plain"])
@@ -160,7 +292,10 @@ def test_refused_input_ends_the_run_and_is_no_interruption(way: str, mark: str) 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_fault_every_few_steps_ends_no_run(way: str) -> None:
     """Budgets refill with progress: thirty faults, each twelve steps after the last."""
-    faults = tuple(fault("kill", number % 3, "body", 1 + 13 * number if way == "in_place" else 1 + 12 * number) for number in range(1, 20))
+    faults = tuple(
+        fault("kill", number % 3, "body", 1 + 13 * number if way == "in_place" else 1 + 12 * number)
+        for number in range(1, 20)
+    )
     world = a_world(way, *faults, spares=1, steps=150)
     ended_well(world)
     assert len(world.interruptions) >= 10
@@ -172,7 +307,14 @@ def test_a_stop_that_is_asked_for_at_any_place_ends_the_run(way: str, mark: str)
     """Also while a fault is being dealt with."""
     world = a_world(way, fault("kill", 0, "body", 3), steps=40)
 
-    after_s = {"joined": 0.01, "body": 0.08, "prepared": 0.13, "still": 0.14, "settled": 0.145, "closing": 0.3}[mark]
+    after_s = {
+        "joined": 0.01,
+        "body": 0.08,
+        "prepared": 0.13,
+        "still": 0.14,
+        "settled": 0.145,
+        "closing": 0.3,
+    }[mark]
     world.timeline.after(after_s, lambda: world.ask_stop(reason="somebody asked", exit_code=130))
     end = ran(world)
     assert (end.state, end.exit_code, end.reason) == ("stopped", 130, "somebody asked")
@@ -193,13 +335,22 @@ class TakenForHung(World):
     def passes(self, process: Process, mark: str) -> None:
         super().passes(process, mark)
         if mark == "epilogue" and process.rank == 1:
-            hung = WorkerHung(process.worker, "epilogue", self.now_s - 1.0, 1.0, self.now_s, "stands in its epilogue")
+            hung = WorkerHung(
+                process.worker,
+                "epilogue",
+                self.now_s - 1.0,
+                1.0,
+                self.now_s,
+                "stands in its epilogue",
+            )
             self.hq.hear(hung)
             process.node.end(process, 0, None)
 
 
 def test_a_rank_that_was_taken_for_hung_and_ended_well_leaves_no_interruption_open() -> None:
-    """Found by the swarm: the verdict and the process's own end crossed each other, and the report said that the run was never back."""
+    """Found by the swarm: the verdict and the process's own end crossed each other, and the report
+    said that the run was never back.
+    """
     world = TakenForHung(options=Options(), script=script_of("in_place"), steady=True)
     ended_well(world, false_alarm=True)
     assert [one.mechanism for one in world.interruptions.values()] == [Mechanism.HANG]
@@ -207,26 +358,43 @@ def test_a_rank_that_was_taken_for_hung_and_ended_well_leaves_no_interruption_op
 
 @pytest.mark.parametrize("mark", ["settled", "donating"])
 def test_all_that_were_to_hand_over_die_before_they_have_and_the_run_begins_anew(mark: str) -> None:
-    """Found by the swarm: all ranks were started from an image that was never written, and waited for half an hour for it."""
-    world = a_world("respawn", fault("kill", 2, "body", 3), fault("kill", 0, mark), fault("kill", 1, mark))
+    """Found by the swarm: all ranks were started from an image that was never written, and waited
+    for half an hour for it.
+    """
+    world = a_world(
+        "respawn", fault("kill", 2, "body", 3), fault("kill", 0, mark), fault("kill", 1, mark)
+    )
     ended_well(world)
     assert world.age_s < 10.0
     assert len(world.interruptions) == 3
 
 
 def test_a_rank_that_was_a_victim_once_is_the_culprit_when_it_ends_by_itself_later() -> None:
-    """Found by the swarm: its exit was booked as one more victim's, and another rank's name stood first."""
-    world = a_world("in_place", fault("kill", 0, "restoring", 1, 0.02), fault("exit", 1, "reduced"), spares=1, seed=2)
+    """Found by the swarm: its exit was booked as one more victim's, and another rank's name stood
+    first.
+    """
+    world = a_world(
+        "in_place",
+        fault("kill", 0, "restoring", 1, 0.02),
+        fault("exit", 1, "reduced"),
+        spares=1,
+        seed=2,
+    )
     ended_well(world)
-    assert [(one.mechanism, one.ranks) for one in world.interruptions.values()] == [(Mechanism.SIGNAL, (0,)), (Mechanism.EXIT, (1,))]
+    assert [(one.mechanism, one.ranks) for one in world.interruptions.values()] == [
+        (Mechanism.SIGNAL, (0,)),
+        (Mechanism.EXIT, (1,)),
+    ]
 
 
-# --- how interruptions are booked ------------------------------------------------------------------------
+# --- how interruptions are booked -----------------------------------------------------------------
 
 
 def test_one_event_is_booked_once_whoever_speaks_first() -> None:
     for seed in range(40):
-        world = a_world("in_place", fault("kill", 1, "body", 20, 0.012), spares=1, steps=24, seed=seed)
+        world = a_world(
+            "in_place", fault("kill", 1, "body", 20, 0.012), spares=1, steps=24, seed=seed
+        )
         ended_well(world)
         (one,) = world.interruptions.values()
         assert (one.mechanism, one.ranks, one.rung) == (Mechanism.SIGNAL, (1,), Rung.SPARE)
@@ -249,10 +417,14 @@ def test_a_fault_before_the_first_commit_is_a_child_and_resumes_with_its_parent(
     assert (parent.parent, child.parent) == (None, parent.id)
     assert parent.resumed_s == child.resumed_s
     assert parent.detected_s < child.detected_s
-    assert parent.steps_repeated + child.steps_repeated == 1, "the step was begun once before the fault, and once after both"
+    assert parent.steps_repeated + child.steps_repeated == 1, (
+        "the step was begun once before the fault, and once after both"
+    )
 
 
-def test_a_step_that_was_cut_short_is_charged_once_though_who_was_to_hand_over_is_lost_too() -> None:
+def test_a_step_that_was_cut_short_is_charged_once_though_who_was_to_hand_over_is_lost_too() -> (
+    None
+):
     """Found by the swarm (seed 147): the parent and the child were both said to have cost it."""
     world = a_world("respawn", fault("kill", 2, "body", 3), fault("kill", 0, "donating"))
     ended_well(world)
@@ -261,12 +433,16 @@ def test_a_step_that_was_cut_short_is_charged_once_though_who_was_to_hand_over_i
 
 
 def test_a_commit_of_a_generation_does_not_close_the_fault_that_ends_it() -> None:
-    """The tail of a step fails on one rank while the others commit: one interruption, resumed by the next generation's first commit."""
+    """The tail of a step fails on one rank while the others commit: one interruption, resumed by
+    the next generation's first commit.
+    """
     world = a_world("in_place", fault("raise", 0, "passed", 1))
     ended_well(world)
     (one,) = world.interruptions.values()
     assert one.resumed_s is not None
-    assert one.resumed_s >= min(at_s for at_s, generation, _, _ in world.commits if generation > one.generation)
+    assert one.resumed_s >= min(
+        at_s for at_s, generation, _, _ in world.commits if generation > one.generation
+    )
 
 
 def test_a_fault_in_the_vote_that_closes_the_steps_repeats_no_step() -> None:
@@ -277,7 +453,9 @@ def test_a_fault_in_the_vote_that_closes_the_steps_repeats_no_step() -> None:
 
 
 def test_a_step_that_all_had_prepared_goes_forward() -> None:
-    """Rank 1 dies with its vote cast: nobody has seen the outcome, all have sealed, so nothing is repeated."""
+    """Rank 1 dies with its vote cast: nobody has seen the outcome, all have sealed, so nothing is
+    repeated.
+    """
     world = a_world("in_place", fault("kill", 1, "voting", 3))
     ended_well(world)
     (one,) = world.interruptions.values()
@@ -287,8 +465,12 @@ def test_a_step_that_all_had_prepared_goes_forward() -> None:
 @pytest.mark.parametrize("way", ["in_place", "respawn", "reenter"])
 @pytest.mark.parametrize("after", [0, 3])
 def test_an_interrupted_phase_repeats_no_step(way: str, after: int) -> None:
-    """An evaluation before the first step, or between two; in the second case a fault in the step after it too, which is repeated."""
-    world = a_world(way, fault("kill", 1, "phase", 1), fault("kill", 1, "body", after + 1), phase_after=after)
+    """An evaluation before the first step, or between two; in the second case a fault in the step
+    after it too, which is repeated.
+    """
+    world = a_world(
+        way, fault("kill", 1, "phase", 1), fault("kill", 1, "body", after + 1), phase_after=after
+    )
     ended_well(world)
     assert [one.mark for _, one, _ in world.strikes.struck] == ["phase", "body"]
     in_phase, in_step = world.interruptions.values()
@@ -310,13 +492,15 @@ def test_lost_contact_with_nobody_dead_repeats_the_step() -> None:
 
 def test_a_last_rank_that_is_lost_after_the_last_step_starts_from_what_was_left_for_it() -> None:
     for way in WAYS:
-        world = a_world(way, fault("kill", 1, "epilogue", 1), fault("kill", 2, "epilogue", 1, 0.002))
+        world = a_world(
+            way, fault("kill", 1, "epilogue", 1), fault("kill", 2, "epilogue", 1, 0.002)
+        )
         ended_well(world)
         assert not world.rolled_back
         assert all(one.steps_lost == 0 for one in world.interruptions.values())
 
 
-# --- where an interruption counts ------------------------------------------------------------------------
+# --- where an interruption counts -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", ["in_place", "reenter", "sharded"])

@@ -1,4 +1,6 @@
-"""A coordinator after another one that died: what it makes of what the agents house, and of what is said while it asks them."""
+"""A coordinator after another one that died: what it makes of what the agents house, and of what is
+said while it asks them.
+"""
 
 from __future__ import annotations
 
@@ -40,59 +42,108 @@ Word = Hello | Registered | Broke | Inventory | Joined | Committed
 
 def at_work(worker: int, rank: int) -> Housed:
     """In generation 1."""
-    said = (Hello(worker, 100 + worker), Registered(worker, 1, 0, "in_place", False, True, ""), Joined(worker, 1, 0, 0.1, 0.1))
-    return Housed(worker, rank, "rank", 100 + worker, _plan(rank=rank, generation=1), said, False, None)
+    said = (
+        Hello(worker, 100 + worker),
+        Registered(worker, 1, 0, "in_place", False, True, ""),
+        Joined(worker, 1, 0, 0.1, 0.1),
+    )
+    return Housed(
+        worker, rank, "rank", 100 + worker, _plan(rank=rank, generation=1), said, False, None
+    )
 
 
 def housed(rank: int, *said: Word, generation: int = 2) -> Housed:
-    """Worker 1 in rank 0, worker 2 in rank 1; the newest plan that was delivered to it is of `generation`."""
-    return Housed(rank + 1, rank, "rank", 101 + rank, _plan(rank=rank, generation=generation), said, False, None)
+    """Worker 1 in rank 0, worker 2 in rank 1; the newest plan that was delivered to it is of
+    `generation`.
+    """
+    return Housed(
+        rank + 1,
+        rank,
+        "rank",
+        101 + rank,
+        _plan(rank=rank, generation=generation),
+        said,
+        False,
+        None,
+    )
 
 
-def trains_in(generation: int, rank: int, *, sharded: bool = False, committed_s: float | None = None) -> Housed:
+def trains_in(
+    generation: int, rank: int, *, sharded: bool = False, committed_s: float | None = None
+) -> Housed:
     """At work there; `committed_s`: its first commit."""
     worker = rank + 1
-    said = (Hello(worker, 101 + rank), Registered(worker, generation, 0, "in_place", sharded, True, ""), Joined(worker, generation, 0, 0.1, 0.1))
+    said = (
+        Hello(worker, 101 + rank),
+        Registered(worker, generation, 0, "in_place", sharded, True, ""),
+        Joined(worker, generation, 0, 0.1, 0.1),
+    )
     commits = () if committed_s is None else (Committed(worker, generation, 1, committed_s),)
     return housed(rank, *said, *commits, generation=generation)
 
 
 def the_next(remembered: RecoveredState) -> CoordinatorSessions:
     """It awaits nodes a and b. Rank 0 lived on a, and rank 1 on b."""
-    options = CoordinatorOptions(2, Restart(), nodes=2, generation=remembered.generation, first_interruption=1 + len(remembered.interruptions), first_worker=3)
+    options = CoordinatorOptions(
+        2,
+        Restart(),
+        nodes=2,
+        generation=remembered.generation,
+        first_interruption=1 + len(remembered.interruptions),
+        first_worker=3,
+    )
     hub = CoordinatorSessions(Coordinator(options=options), epoch=2, lease_s=LEASE_S)
     hub.coordinator.remember(replace(remembered, homes={0: "a", 1: "b"}))
     hub.rebuild(now_s=10.0, nodes={"a": 1, "b": 1})
     return hub
 
 
-def rebuilt(*found: Housed, remembered: RecoveredState | None = None) -> tuple[CoordinatorSessions, list[Output]]:
-    """The picture is whole, at 10 s: rank 0 was found on node a, and rank 1 on node b. With what came of it once the last node had enrolled."""
+def rebuilt(
+    *found: Housed, remembered: RecoveredState | None = None
+) -> tuple[CoordinatorSessions, list[Output]]:
+    """The picture is whole, at 10 s: rank 0 was found on node a, and rank 1 on node b.
+
+    With what came of it once the last node had enrolled.
+    """
     hub = the_next(remembered or RecoveredState())
     out: list[Output] = []
     for rank, node in enumerate("ab"):
-        out = enrols(hub, node, now_s=10.0, epoch=1, housed=tuple(one for one in found if one.rank == rank))
+        out = enrols(
+            hub, node, now_s=10.0, epoch=1, housed=tuple(one for one in found if one.rank == rank)
+        )
     return hub, out
 
 
 def interrupted(script: ScriptFacts | None = None) -> RecoveredState:
     """Rank 1 was lost in generation 1, at 1.0 s, which was seen at 1.1 s."""
-    return RecoveredState(generation=1, interruptions={1: newest(log_of())}, script=script or ScriptFacts())
+    return RecoveredState(
+        generation=1, interruptions={1: newest(log_of())}, script=script or ScriptFacts()
+    )
 
 
 def booked(outputs: list[Output]) -> list[Interruption]:
-    return [output.record for output in outputs if isinstance(output, Record) and isinstance(output.record, Interruption)]
+    return [
+        output.record
+        for output in outputs
+        if isinstance(output, Record) and isinstance(output.record, Interruption)
+    ]
 
 
 def all_stand_still(hub: CoordinatorSessions) -> list[Output]:
     """In generation 2, at step 5: whoever lives. With what is made of it."""
     out = hub.on_timer(now_s=11.0, name="gather")
     for member in hub.coordinator.roster.live():
-        out = hub.on_line(member.home, FromNode(1, 0, 11.1, Inventory(member.worker, 2, 5, 5, 5, False, ())), now_s=11.1)
+        out = hub.on_line(
+            member.home,
+            FromNode(1, 0, 11.1, Inventory(member.worker, 2, 5, 5, 5, False, ())),
+            now_s=11.1,
+        )
     return out
 
 
-def test_a_fault_that_shows_while_the_picture_is_built_is_dealt_with_as_soon_as_it_is_whole() -> None:
+def test_a_fault_that_shows_while_the_picture_is_built_is_dealt_with_as_soon_as_it_is_whole() -> (
+    None
+):
     """Rank 0 on node a is killed after its node has enrolled, and before node b has."""
     hub = a_hub()
     hub.rebuild(now_s=0.0, nodes={"a": 1, "b": 1})
@@ -104,7 +155,7 @@ def test_a_fault_that_shows_while_the_picture_is_built_is_dealt_with_as_soon_as_
     assert hub.coordinator.stage is Stage.GATHERING
 
 
-# --- what went on meanwhile --------------------------------------------------------------------------------
+# --- what went on meanwhile -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -120,8 +171,13 @@ def test_a_fault_that_shows_while_the_picture_is_built_is_dealt_with_as_soon_as_
 def test_an_interruption_ends_with_the_first_step_that_was_committed_while_nobody_coordinated(
     sharded: bool, commits: tuple[float | None, float | None], resumed_s: float | None
 ) -> None:
-    """Both ranks are at work in generation 2. Replicated state is committed where one rank has it; sharded state where all have."""
-    found = [trains_in(2, rank, sharded=sharded, committed_s=at_s) for rank, at_s in enumerate(commits)]
+    """Both ranks are at work in generation 2.
+
+    Replicated state is committed where one rank has it; sharded state where all have.
+    """
+    found = [
+        trains_in(2, rank, sharded=sharded, committed_s=at_s) for rank, at_s in enumerate(commits)
+    ]
     hub, out = rebuilt(*found, remembered=interrupted(ScriptFacts(outlast=True)))
     assert hub.coordinator.stage is Stage.TRAINING
     assert [one.resumed_s for one in booked(out)] == ([] if resumed_s is None else [resumed_s])
@@ -130,31 +186,51 @@ def test_an_interruption_ends_with_the_first_step_that_was_committed_while_nobod
 
 def test_of_sharded_state_no_step_is_known_to_be_committed_while_a_rank_has_no_process() -> None:
     """The process of rank 1 is gone; what it had committed nobody can tell."""
-    hub, _ = rebuilt(trains_in(2, 0, sharded=True, committed_s=7.0), remembered=interrupted(ScriptFacts(outlast=True, sharded=True)))
+    hub, _ = rebuilt(
+        trains_in(2, 0, sharded=True, committed_s=7.0),
+        remembered=interrupted(ScriptFacts(outlast=True, sharded=True)),
+    )
     assert [one.id for one in hub.coordinator.interruptions.open] == [1]
     assert hub.coordinator.stage is Stage.GATHERING
 
 
 @pytest.mark.parametrize(("committed_s", "resumed_s"), [(None, []), (7.0, [7.0])])
-def test_what_was_committed_in_an_older_generation_ends_no_interruption(committed_s: float | None, resumed_s: list[float]) -> None:
-    """Rank 0 was told of generation 3, and rank 1 not yet: it had committed in generation 2, at 4.0 s."""
-    hub, out = rebuilt(trains_in(3, 0, committed_s=committed_s), trains_in(2, 1, committed_s=4.0), remembered=interrupted(ScriptFacts(outlast=True)))
+def test_what_was_committed_in_an_older_generation_ends_no_interruption(
+    committed_s: float | None, resumed_s: list[float]
+) -> None:
+    """Rank 0 was told of generation 3, and rank 1 not yet: it had committed in generation 2, at 4.0
+    s.
+    """
+    hub, out = rebuilt(
+        trains_in(3, 0, committed_s=committed_s),
+        trains_in(2, 1, committed_s=4.0),
+        remembered=interrupted(ScriptFacts(outlast=True)),
+    )
     assert [one.resumed_s for one in booked(out) if one.resumed_s is not None] == resumed_s
     assert hub.coordinator.stage is Stage.GATHERING
 
 
-# --- scripts without outlast calls -------------------------------------------------------------------------
+# --- scripts without outlast calls ----------------------------------------------------------------
 
 PLAIN = (housed(0, Hello(1, 101)), housed(1, Hello(2, 102)))
 
 
 def test_a_script_without_outlast_calls_goes_on_if_all_its_processes_run() -> None:
-    """Nobody is killed for it, and that they run ends what was open. Nobody has asked the run to stop."""
+    """Nobody is killed for it, and that they run ends what was open.
+
+    Nobody has asked the run to stop.
+    """
     hub, out = rebuilt(*PLAIN, remembered=interrupted())
     assert hub.coordinator.runs_plain
     assert [one.resumed_s for one in booked(out)] == [10.0]
-    assert [order for _, order in orders(out) if isinstance(order, (KillWorker, TermWorker, StartWorker))] == []
-    assert {output.name for output in out if isinstance(output, SetTimer)}.isdisjoint({"gather", "stop"})
+    assert [
+        order
+        for _, order in orders(out)
+        if isinstance(order, (KillWorker, TermWorker, StartWorker))
+    ] == []
+    assert {output.name for output in out if isinstance(output, SetTimer)}.isdisjoint(
+        {"gather", "stop"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -166,38 +242,74 @@ def test_a_script_without_outlast_calls_goes_on_if_all_its_processes_run() -> No
         (PLAIN[0], housed(1, Hello(2, 102), generation=1)),
         (PLAIN[0], housed(1, Hello(2, 102), Registered(2, 2, 0, "in_place", False, True, ""))),
     ],
-    ids=["one is gone", "one has not begun", "one was to be killed", "one is of the generation before", "one has called outlast.join"],
+    ids=[
+        "one is gone",
+        "one has not begun",
+        "one was to be killed",
+        "one is of the generation before",
+        "one has called outlast.join",
+    ],
 )
-def test_processes_that_are_not_all_at_work_come_to_a_new_generation(found: tuple[Housed, ...]) -> None:
+def test_processes_that_are_not_all_at_work_come_to_a_new_generation(
+    found: tuple[Housed, ...],
+) -> None:
     hub, out = rebuilt(*found)
     assert hub.coordinator.stage is Stage.GATHERING
-    assert [(one.mechanism, one.resumed_s) for one in booked(out)][-1:] == [(Mechanism.LOST_CONTACT, None)]
+    assert [(one.mechanism, one.resumed_s) for one in booked(out)][-1:] == [
+        (Mechanism.LOST_CONTACT, None)
+    ]
 
 
-def test_a_script_without_outlast_calls_that_was_asked_to_stop_is_asked_again_by_the_next_coordinator() -> None:
+def test_a_script_without_outlast_calls_that_was_asked_to_stop_is_asked_again_by_the_next_coordinator() -> (
+    None
+):
     """The last one may have died before it had sent SIGTERM to all."""
     asked = RecoveredEnd(End(0, "stopped", "enough", ""), by_signal=True)
     hub, out = rebuilt(*PLAIN, remembered=RecoveredState(generation=2, ending=asked))
-    assert [(node, order.worker) for node, order in orders(out) if isinstance(order, TermWorker)] == [("a", 1), ("b", 2)]
+    assert [
+        (node, order.worker) for node, order in orders(out) if isinstance(order, TermWorker)
+    ] == [("a", 1), ("b", 2)]
     assert SetTimer("stop", 10.0 + hub.coordinator.run.options.term_grace_s) in out
 
 
-# --- what the ranks had said -------------------------------------------------------------------------------
+# --- what the ranks had said ----------------------------------------------------------------------
 
 
 def test_what_a_rank_raised_while_nobody_coordinated_is_said_to_be_what_happened() -> None:
     """Its word was heard by its agent alone."""
     raised = Broke(2, 2, 0, "exception", "boom", "line 3", 9.0)
-    hub, _ = rebuilt(trains_in(2, 0), housed(1, Hello(2, 102), Registered(2, 2, 0, "in_place", False, True, ""), raised))
+    hub, _ = rebuilt(
+        trains_in(2, 0),
+        housed(1, Hello(2, 102), Registered(2, 2, 0, "in_place", False, True, ""), raised),
+    )
     (one,) = booked(all_stand_still(hub))
-    assert (one.ranks, one.mechanism, one.error, one.traceback) == ((1,), Mechanism.EXCEPTION, "boom", "line 3")
+    assert (one.ranks, one.mechanism, one.error, one.traceback) == (
+        (1,),
+        Mechanism.EXCEPTION,
+        "boom",
+        "line 3",
+    )
 
 
-def test_what_ranks_raised_while_nobody_coordinated_is_written_down_as_soon_as_the_picture_is_whole() -> None:
+def test_what_ranks_raised_while_nobody_coordinated_is_written_down_as_soon_as_the_picture_is_whole() -> (
+    None
+):
     """Both ranks raised, each for itself: one event, in the ledger before anything else is done."""
-    said = [(Hello(w, 100 + w), Registered(w, 2, 0, "in_place", False, True, ""), Broke(w, 2, 0, "exception", f"boom {w}", "", 9.0)) for w in (1, 2)]
+    said = [
+        (
+            Hello(w, 100 + w),
+            Registered(w, 2, 0, "in_place", False, True, ""),
+            Broke(w, 2, 0, "exception", f"boom {w}", "", 9.0),
+        )
+        for w in (1, 2)
+    ]
     hub, out = rebuilt(housed(0, *said[0]), housed(1, *said[1]))
-    assert [(one.id, one.ranks, one.mechanism, one.error) for one in booked(out)][-1] == (1, (0, 1), Mechanism.EXCEPTION, "boom 1")
+    assert [(one.id, one.ranks, one.mechanism, one.error) for one in booked(out)][-1] == (
+        1,
+        (0, 1),
+        Mechanism.EXCEPTION,
+        "boom 1",
+    )
     assert hub.coordinator.stage is Stage.GATHERING
 
 
@@ -205,9 +317,18 @@ def test_what_a_rank_raised_is_written_down_beside_what_was_dealt_with_before() 
     """Rank 1 was lost in generation 1; in generation 2, while nobody coordinated, rank 0 raised."""
     raised = Broke(1, 2, 0, "exception", "boom", "", 9.0)
     before = RecoveredState(generation=1, interruptions={1: replace(newest(log_of()), pids=(99,))})
-    hub, out = rebuilt(housed(0, Hello(1, 101), Registered(1, 2, 0, "in_place", False, True, ""), raised), trains_in(2, 1), remembered=before)
-    assert [(one.id, one.parent, one.ranks, one.mechanism) for one in booked(out)][-1] == (2, 1, (0,), Mechanism.EXCEPTION)
-    (_, last) = {one.id: one for one in booked(all_stand_still(hub))}.values()
+    hub, out = rebuilt(
+        housed(0, Hello(1, 101), Registered(1, 2, 0, "in_place", False, True, ""), raised),
+        trains_in(2, 1),
+        remembered=before,
+    )
+    assert [(one.id, one.parent, one.ranks, one.mechanism) for one in booked(out)][-1] == (
+        2,
+        1,
+        (0,),
+        Mechanism.EXCEPTION,
+    )
+    _, last = {one.id: one for one in booked(all_stand_still(hub))}.values()
     assert (last.id, last.error) == (2, "boom")
 
 
@@ -215,23 +336,44 @@ def test_what_was_raised_and_is_written_down_already_is_not_written_down_again()
     """By the coordinator that died, of the same process."""
     log = InterruptionLog()
     log.fault(
-        rank=1, pid=102, node="b", mechanism=Mechanism.EXCEPTION, generation=2, step=0, fault_s=9.0, fault_not_before_s=None, detected_s=9.1, same_event=False,
-        error="boom", traceback="", reason="rank 1 raised",
-    )  # fmt: skip
+        rank=1,
+        pid=102,
+        node="b",
+        mechanism=Mechanism.EXCEPTION,
+        generation=2,
+        step=0,
+        fault_s=9.0,
+        fault_not_before_s=None,
+        detected_s=9.1,
+        same_event=False,
+        error="boom",
+        traceback="",
+        reason="rank 1 raised",
+    )
     raised = Broke(2, 2, 0, "exception", "boom", "", 9.0)
     _, out = rebuilt(
-        trains_in(2, 0), housed(1, Hello(2, 102), Registered(2, 2, 0, "in_place", False, True, ""), raised),
+        trains_in(2, 0),
+        housed(1, Hello(2, 102), Registered(2, 2, 0, "in_place", False, True, ""), raised),
         remembered=RecoveredState(generation=2, interruptions={1: newest(log)}),
-    )  # fmt: skip
+    )
     assert {one.id for one in booked(out)} <= {1}
 
 
 @pytest.mark.parametrize(("generation", "cut"), [(3, True), (2, False)])
-def test_nodes_count_as_cut_off_from_each_other_if_the_newest_generation_failed_for_it(generation: int, cut: bool) -> None:
-    """Rank 1 could not connect to rank 0 on its way into `generation`; rank 0 was told of generation 3."""
+def test_nodes_count_as_cut_off_from_each_other_if_the_newest_generation_failed_for_it(
+    generation: int, cut: bool
+) -> None:
+    """Rank 1 could not connect to rank 0 on its way into `generation`; rank 0 was told of
+    generation 3.
+    """
     broke = Broke(2, generation, 0, "collective", "no connection", "", 9.0, unreached=(0,))
-    hub, _ = rebuilt(housed(0, Hello(1, 101), generation=3), housed(1, Hello(2, 102), broke, generation=generation))
-    assert (hub.coordinator.links.reason if hub.coordinator.links else "") == ("nodes a and b cannot reach each other" if cut else "")
+    hub, _ = rebuilt(
+        housed(0, Hello(1, 101), generation=3),
+        housed(1, Hello(2, 102), broke, generation=generation),
+    )
+    assert (hub.coordinator.links.reason if hub.coordinator.links else "") == (
+        "nodes a and b cannot reach each other" if cut else ""
+    )
 
 
 @pytest.mark.parametrize(
@@ -239,35 +381,73 @@ def test_nodes_count_as_cut_off_from_each_other_if_the_newest_generation_failed_
     [(-1, limits.REGROUP_DEADLINE_S), (0, limits.LEAVE_DEADLINE_S + 2 * limits.RANK_HEARD_S)],
     ids=["it has no state yet", "it has state"],
 )
-def test_all_have_longer_to_leave_if_one_that_stands_still_has_no_state_yet(committed: int, wait_s: float) -> None:
-    """Rank 1 stands still, and had not come to run.steps when it was told to; rank 0 has not answered yet."""
+def test_all_have_longer_to_leave_if_one_that_stands_still_has_no_state_yet(
+    committed: int, wait_s: float
+) -> None:
+    """Rank 1 stands still, and had not come to run.steps when it was told to; rank 0 has not
+    answered yet.
+    """
     still = Inventory(2, 2, committed, committed, committed, False, ())
-    hub, _ = rebuilt(trains_in(2, 0), housed(1, Hello(2, 102), Registered(2, 2, -1, "in_place", False, True, "", at_steps=False), still))
+    hub, _ = rebuilt(
+        trains_in(2, 0),
+        housed(
+            1,
+            Hello(2, 102),
+            Registered(2, 2, -1, "in_place", False, True, "", at_steps=False),
+            still,
+        ),
+    )
     out = hub.on_timer(now_s=11.0, name="gather")
-    assert [output.at_s for output in out if isinstance(output, SetTimer) and output.name == "leave"] == [11.0 + wait_s]
+    assert [
+        output.at_s for output in out if isinstance(output, SetTimer) and output.name == "leave"
+    ] == [11.0 + wait_s]
 
 
-# --- what the next generation is told ----------------------------------------------------------------------
+# --- what the next generation is told -------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("fault_s", "told_s"), [(1.0, 1.0), (None, 1.1)])
-def test_all_are_told_when_it_happened_that_the_last_coordinator_dealt_with(fault_s: float | None, told_s: float) -> None:
-    """Rank 1 was lost, and nobody has come in its place yet. If it is not known when that happened, it is when it was seen."""
+def test_all_are_told_when_it_happened_that_the_last_coordinator_dealt_with(
+    fault_s: float | None, told_s: float
+) -> None:
+    """Rank 1 was lost, and nobody has come in its place yet.
+
+    If it is not known when that happened, it is when it was seen.
+    """
     one = replace(newest(log_of()), fault_s=fault_s)
-    hub, _ = rebuilt(trains_in(2, 0), remembered=RecoveredState(generation=2, script=ScriptFacts(outlast=True), interruptions={1: one}))
+    hub, _ = rebuilt(
+        trains_in(2, 0),
+        remembered=RecoveredState(
+            generation=2, script=ScriptFacts(outlast=True), interruptions={1: one}
+        ),
+    )
     all_stand_still(hub)
     plans = [member.plan for member in hub.coordinator.roster.members()]
-    assert [plan and (plan.generation, plan.fault_s, plan.detected_s) for plan in plans] == [(3, told_s, 1.1)] * 2
+    assert [plan and (plan.generation, plan.fault_s, plan.detected_s) for plan in plans] == [
+        (3, told_s, 1.1)
+    ] * 2
 
 
 @pytest.mark.parametrize("transfers", [{"a": (2, 5), "b": (1, 3)}, {"a": (1, 3), "b": (2, 5)}])
-def test_of_two_transfer_images_the_newest_counts_in_whatever_order_their_nodes_come(transfers: dict[str, tuple[int, int]]) -> None:
+def test_of_two_transfer_images_the_newest_counts_in_whatever_order_their_nodes_come(
+    transfers: dict[str, tuple[int, int]],
+) -> None:
     """All ranks have ended since state was handed over: they begin from what was."""
     hub = the_next(RecoveredState(generation=2, script=ScriptFacts(outlast=True)))
     for rank, node in enumerate("ab"):
-        enrols(hub, node, now_s=10.0, epoch=1, step=5, transfer=transfers[node], housed=() if rank else (trains_in(2, 0),))
+        enrols(
+            hub,
+            node,
+            now_s=10.0,
+            epoch=1,
+            step=5,
+            transfer=transfers[node],
+            housed=() if rank else (trains_in(2, 0),),
+        )
     killed = WorkerExited(1, 101, None, 9, False, 5, (), (), "body", 10.1, 10.1, "")
     hub.on_line("a", FromNode(1, 0, 10.1, killed), now_s=10.1)
     hub.on_timer(now_s=11.0, name="gather")
     plans = [member.plan for member in hub.coordinator.roster.members()]
-    assert [plan and (plan.generation, plan.step, plan.replicated) for plan in plans] == [(3, 5, "transfer")] * 2
+    assert [plan and (plan.generation, plan.step, plan.replicated) for plan in plans] == [
+        (3, 5, "transfer")
+    ] * 2

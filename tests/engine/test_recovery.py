@@ -15,11 +15,17 @@ from outlast.engine.recovery import WAYS, RecoveryVerdict, Situation, decide_run
 from outlast.model import limits
 from outlast.model.terms import Rung
 
-CALM = Situation(lost=(), raised=(), way="in_place", state=True, committed=10, reached=10, error="", trained=True)
+CALM = Situation(
+    lost=(), raised=(), way="in_place", state=True, committed=10, reached=10, error="", trained=True
+)
 
 
-def decide(situation: Situation, *, spares: tuple[int, ...] = (), world: int = 4) -> RecoveryVerdict:
-    return decide_rung(situation=situation, spares=spares, budgets=default_budgets(None), world_size=world)
+def decide(
+    situation: Situation, *, spares: tuple[int, ...] = (), world: int = 4
+) -> RecoveryVerdict:
+    return decide_rung(
+        situation=situation, spares=spares, budgets=default_budgets(None), world_size=world
+    )
 
 
 def left_by(verdict: RecoveryVerdict) -> Budgets:
@@ -74,16 +80,26 @@ def test_survivors_enter_main_again_where_that_is_their_way() -> None:
 
 
 def test_why_all_come_anew_is_what_is_so() -> None:
-    """Of a script that never made collectives of its own, that is not said; nor that a step fails again where nobody lives."""
+    """Of a script that never made collectives of its own, that is not said; nor that a step fails
+    again where nobody lives.
+    """
     assert "no process is left" in decide(replace(CALM, lost=(0, 1, 2, 3), way="reenter")).reason
-    assert "no process stands in a step" in decide(replace(CALM, lost=(1,), way="respawn", stands=False)).reason
+    assert (
+        "no process stands in a step"
+        in decide(replace(CALM, lost=(1,), way="respawn", stands=False)).reason
+    )
     assert "collectives of its own" in decide(replace(CALM, lost=(1,), way="respawn")).reason
     assert "no outlast call" in decide(replace(CALM, lost=(1,), way="plain")).reason
 
 
 @pytest.mark.parametrize(
     ("change", "rung"),
-    [({"way": "plain"}, Rung.RESTART), ({"state": False}, Rung.RESTART), ({"way": "respawn"}, Rung.RESPAWN), ({"lost": (0, 1, 2, 3)}, Rung.RESTART)],
+    [
+        ({"way": "plain"}, Rung.RESTART),
+        ({"state": False}, Rung.RESTART),
+        ({"way": "respawn"}, Rung.RESPAWN),
+        ({"lost": (0, 1, 2, 3)}, Rung.RESTART),
+    ],
 )
 def test_all_come_anew_where_nobody_can_go_on(change: dict[str, object], rung: Rung) -> None:
     verdict = decide(replace(CALM, **{"lost": (1,), **change}))  # type: ignore[arg-type]
@@ -94,10 +110,23 @@ def test_all_come_anew_where_nobody_can_go_on(change: dict[str, object], rung: R
     lost=st.sets(st.integers(0, 3)), raised=st.sets(st.integers(0, 3)), way=st.sampled_from(WAYS), state=st.booleans(), trained=st.booleans(),
     spares=st.lists(st.integers(10, 20), unique=True, max_size=3),
 )  # fmt: skip
-def test_a_crash_loop_ends_whatever_the_situation(lost: set[int], raised: set[int], way: str, state: bool, trained: bool, spares: list[int]) -> None:
-    """Without a step committed in between, some rung is the last; and each verdict names a source for every lost rank, or brings all anew."""
+def test_a_crash_loop_ends_whatever_the_situation(
+    lost: set[int], raised: set[int], way: str, state: bool, trained: bool, spares: list[int]
+) -> None:
+    """Without a step committed in between, some rung is the last; and each verdict names a source
+    for every lost rank, or brings all anew.
+    """
     budgets = default_budgets(None)
-    situation = Situation(tuple(sorted(lost)), tuple(sorted(raised - lost)), way, state, 3, 3, "KeyError: 'x'", trained)
+    situation = Situation(
+        tuple(sorted(lost)),
+        tuple(sorted(raised - lost)),
+        way,
+        state,
+        3,
+        3,
+        "KeyError: 'x'",
+        trained,
+    )
     for _ in range(30):
         verdict = decide_rung(situation=situation, spares=spares, budgets=budgets, world_size=4)
         budgets = left_by(verdict)
@@ -112,7 +141,9 @@ def test_a_crash_loop_ends_whatever_the_situation(lost: set[int], raised: set[in
 
 
 def _until_it_stops(reached: Iterable[int], *, committed: int) -> tuple[int, str]:
-    """A rank is lost each time; so many of these interruptions were answered, and why the next one was not. Replacements are free."""
+    """A rank is lost each time; so many of these interruptions were answered, and why the next one
+    was not. Replacements are free.
+    """
     budgets = replace(default_budgets(None), respawns=Budget(1000, 1))
     for count, place in enumerate(reached):
         situation = replace(CALM, lost=(0,), way="reenter", committed=committed, reached=place)
@@ -126,24 +157,48 @@ def _until_it_stops(reached: Iterable[int], *, committed: int) -> tuple[int, str
 def test_a_run_that_fails_at_one_step_again_and_again_is_ended_for_that_step() -> None:
     """Images are rare: all go back from step 57 to step 40 each time, and come to step 57 again."""
     count, why = _until_it_stops(itertools.repeat(57), committed=57)
-    assert (count, why) == (limits.SAME_STEP_FAULTS_COUNT, "6 interruptions without a step executed after step 57: a crash loop")
+    assert (count, why) == (
+        limits.SAME_STEP_FAULTS_COUNT,
+        "6 interruptions without a step executed after step 57: a crash loop",
+    )
 
 
-def test_a_run_that_is_struck_at_random_while_it_executes_old_steps_again_is_no_crash_loop_yet() -> None:
-    """From step 40 on, at a different step each time; it is ended once that has led nowhere for long."""
+def test_a_run_that_is_struck_at_random_while_it_executes_old_steps_again_is_no_crash_loop_yet() -> (
+    None
+):
+    """From step 40 on, at a different step each time; it is ended once that has led nowhere for
+    long.
+    """
     count, why = _until_it_stops(itertools.cycle((57, 41, 49, 44, 52)), committed=57)
-    assert (count, why) == (limits.STANDSTILL_FAULTS_COUNT, "21 interruptions without a step committed after step 57: a crash loop")
+    assert (count, why) == (
+        limits.STANDSTILL_FAULTS_COUNT,
+        "21 interruptions without a step committed after step 57: a crash loop",
+    )
 
 
 def test_before_the_first_step_little_is_borne() -> None:
     budgets = default_budgets(None)
     new = replace(CALM, committed=0, reached=0, trained=False)
-    rungs = [verdict.rung for verdict in again_and_again(new, budgets, limits.SETUP_FAULTS_COUNT + 1)]
+    rungs = [
+        verdict.rung for verdict in again_and_again(new, budgets, limits.SETUP_FAULTS_COUNT + 1)
+    ]
     assert [rung is Rung.STOP for rung in rungs] == [False] * limits.SETUP_FAULTS_COUNT + [True]
 
 
 def test_a_rung_that_is_extended_to_a_rank_without_a_spare_is_called_what_it_is() -> None:
-    """Found by the swarm (seed 3010051): a spare was to answer a drain, another rank died before that was done, and the ledger said "taken by spares"."""
-    assert (replacing({1: 7}, way="in_place").rung, replacing({1: 7, 0: -1}, way="in_place").rung) == (Rung.SPARE, Rung.RESPAWN)
-    assert replacing({1: 7, 0: -1}, way="reenter").reason == "ranks [0, 1] are forked from the zygote or taken by spares; survivors enter main's function again"
-    assert replacing({1: -1}, way="in_place").reason == "ranks [1] are forked from the zygote; survivors repeat the step in place"
+    """Found by the swarm (seed 3010051): a spare was to answer a drain, another rank died before
+    that was done, and the ledger said "taken by spares".
+    """
+    assert (
+        replacing({1: 7}, way="in_place").rung,
+        replacing({1: 7, 0: -1}, way="in_place").rung,
+    ) == (Rung.SPARE, Rung.RESPAWN)
+    assert (
+        replacing({1: 7, 0: -1}, way="reenter").reason
+        == "ranks [0, 1] are forked from the zygote or taken by spares; survivors enter main's"
+        " function again"
+    )
+    assert (
+        replacing({1: -1}, way="in_place").reason
+        == "ranks [1] are forked from the zygote; survivors repeat the step in place"
+    )

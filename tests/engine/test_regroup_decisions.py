@@ -21,7 +21,11 @@ from outlast.model import limits
 
 NOTHING = RestoreVerdict(None, {}, -1, (), "nothing is sealed")
 HANDED_OVER = SourceFacts(
-    Restart(5, "transfer", "slot"), Transfer(2, 5, "a"), Checkpoint(), sharded=False, images_lost=False
+    Restart(5, "transfer", "slot"),
+    Transfer(2, 5, "a"),
+    Checkpoint(),
+    sharded=False,
+    images_lost=False,
 )
 DRAINED = Quiesced(
     world_size=4, lost=(), raised=frozenset(), drained=frozenset({1, 0}), mode="in_place",
@@ -34,14 +38,22 @@ DRAINED = Quiesced(
     ("facts", "reason"),
     [
         (replace(HANDED_OVER, transfer=None), "the transfer image of that step is not there"),
-        (replace(HANDED_OVER, transfer=Transfer(3, 4, "a")), "the transfer image of that step is not there"),
-        (replace(HANDED_OVER, checkpoint=Checkpoint(6, "six")), "by now there is a checkpoint of step 6"),
+        (
+            replace(HANDED_OVER, transfer=Transfer(3, 4, "a")),
+            "the transfer image of that step is not there",
+        ),
+        (
+            replace(HANDED_OVER, checkpoint=Checkpoint(6, "six")),
+            "by now there is a checkpoint of step 6",
+        ),
         (
             replace(HANDED_OVER, begin_from=Restart(5, "checkpoint", "checkpoint", "five")),
             "the checkpoint that all began from was refused since",
         ),
         (
-            replace(HANDED_OVER, begin_from=Restart(5, "none", "slot"), sharded=True, images_lost=True),
+            replace(
+                HANDED_OVER, begin_from=Restart(5, "none", "slot"), sharded=True, images_lost=True
+            ),
             "the images that all began from are lost with a node",
         ),
     ],
@@ -101,7 +113,11 @@ def test_a_rank_reads_its_slots_only_if_they_may_hold_the_step() -> None:
         (replace(DRAINED, lost=(3,)), True, "a rank is lost"),
         (replace(DRAINED, raised=frozenset({3})), True, "a rank raised"),
         (replace(DRAINED, finished=True), True, "a rank is past the last step"),
-        (replace(DRAINED, drained=frozenset(range(4))), True, "only ranks of the node hold the step"),
+        (
+            replace(DRAINED, drained=frozenset(range(4))),
+            True,
+            "only ranks of the node hold the step",
+        ),
         (DRAINED, False, "the other nodes have too little room"),
     ],
 )

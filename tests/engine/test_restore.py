@@ -10,39 +10,76 @@ from hypothesis import strategies as st
 from outlast.engine.restore import Holding, decide_replicated, decide_sharded
 
 
-def held(rank: int, committed: int, *, alive: bool = True, prepared: bool = False, passed: bool = False, in_hook: bool = False, usable: bool = True) -> Holding:
+def held(
+    rank: int,
+    committed: int,
+    *,
+    alive: bool = True,
+    prepared: bool = False,
+    passed: bool = False,
+    in_hook: bool = False,
+    usable: bool = True,
+) -> Holding:
     steps = (committed, committed + 1) if prepared else (committed,)
     return Holding((rank,), alive, committed, steps, committed + passed, in_hook, (), usable)
 
 
 def test_a_step_that_nobody_prepared_is_repeated() -> None:
     verdict = decide_replicated(holdings=[held(0, 7), held(1, 7), held(2, 7, alive=False)])
-    assert (verdict.step, verdict.settle, verdict.donor, verdict.heal) == (7, {0: "repeat", 1: "repeat"}, 0, (2,))
+    assert (verdict.step, verdict.settle, verdict.donor, verdict.heal) == (
+        7,
+        {0: "repeat", 1: "repeat"},
+        0,
+        (2,),
+    )
 
 
 def test_a_step_that_all_prepared_goes_forward_the_dead_included() -> None:
-    verdict = decide_replicated(holdings=[held(0, 7, prepared=True, in_hook=True), held(1, 7, alive=False, prepared=True)])
+    verdict = decide_replicated(
+        holdings=[held(0, 7, prepared=True, in_hook=True), held(1, 7, alive=False, prepared=True)]
+    )
     assert (verdict.step, verdict.settle, verdict.heal) == (8, {0: "forward"}, (1,))
 
 
 def test_a_step_that_the_dead_had_not_prepared_is_repeated() -> None:
-    verdict = decide_replicated(holdings=[held(0, 7, prepared=True, in_hook=True), held(1, 7, alive=False)])
+    verdict = decide_replicated(
+        holdings=[held(0, 7, prepared=True, in_hook=True), held(1, 7, alive=False)]
+    )
     assert (verdict.step, verdict.settle) == (7, {0: "repeat"})
 
 
 def test_a_step_that_one_survivor_committed_is_applied_by_the_others() -> None:
-    verdict = decide_replicated(holdings=[held(0, 8), held(1, 7, prepared=True, in_hook=True), held(2, 7, alive=False, prepared=True)])
+    verdict = decide_replicated(
+        holdings=[
+            held(0, 8),
+            held(1, 7, prepared=True, in_hook=True),
+            held(2, 7, alive=False, prepared=True),
+        ]
+    )
     assert (verdict.step, verdict.settle) == (8, {0: "repeat", 1: "forward"})
 
 
 def test_a_step_that_was_seen_to_pass_is_kept_by_those_that_can_reach_it() -> None:
     """Rank 0 saw the vote pass, failed after it, and cannot apply any more: it is healed by rank 1."""
-    verdict = decide_replicated(holdings=[held(0, 7, prepared=True, passed=True), held(1, 7, prepared=True, in_hook=True)])
-    assert (verdict.step, verdict.settle, verdict.heal, verdict.donor) == (8, {1: "forward"}, (0,), 1)
+    verdict = decide_replicated(
+        holdings=[held(0, 7, prepared=True, passed=True), held(1, 7, prepared=True, in_hook=True)]
+    )
+    assert (verdict.step, verdict.settle, verdict.heal, verdict.donor) == (
+        8,
+        {1: "forward"},
+        (0,),
+        1,
+    )
 
 
 def test_ranks_of_whom_the_same_is_left_are_decided_on_as_if_each_stood_alone() -> None:
-    apart = [held(0, 8), held(1, 7, prepared=True, in_hook=True), held(2, 7, prepared=True, in_hook=True), held(3, 7, alive=False), held(4, 7, alive=False)]
+    apart = [
+        held(0, 8),
+        held(1, 7, prepared=True, in_hook=True),
+        held(2, 7, prepared=True, in_hook=True),
+        held(3, 7, alive=False),
+        held(4, 7, alive=False),
+    ]
     together = [apart[0], replace(apart[1], ranks=(1, 2)), replace(apart[3], ranks=(3, 4))]
     assert decide_replicated(holdings=together) == decide_replicated(holdings=apart)
     sealed = [replace(one, sealed=(7,)) for one in together]
@@ -50,7 +87,9 @@ def test_ranks_of_whom_the_same_is_left_are_decided_on_as_if_each_stood_alone() 
 
 
 def test_without_a_living_holder_nothing_is_decided() -> None:
-    assert decide_replicated(holdings=[held(0, 7, alive=False), held(1, 7, usable=False)]).step is None
+    assert (
+        decide_replicated(holdings=[held(0, 7, alive=False), held(1, 7, usable=False)]).step is None
+    )
 
 
 def test_sharded_state_goes_to_the_newest_step_that_all_owners_sealed() -> None:
@@ -65,7 +104,9 @@ def test_sharded_state_goes_to_the_newest_step_that_all_owners_sealed() -> None:
 
 @st.composite
 def cut_short(draw: st.DrawFn) -> list[Holding]:
-    """What is left of a step k+1 in every reachable way: none pass before all have prepared, all are in the hook or past it."""
+    """What is left of a step k+1 in every reachable way: none pass before all have prepared, all
+    are in the hook or past it.
+    """
     step = draw(st.integers(0, 50))
     ranks = draw(st.integers(1, 5))
     all_prepared = draw(st.booleans())
@@ -77,7 +118,17 @@ def cut_short(draw: st.DrawFn) -> list[Holding]:
         if came == "committed":
             out.append(Holding((rank,), alive, step + 1, (step, step + 1), step + 1, False, ()))
         else:
-            out.append(Holding((rank,), alive, step, (step, step + 1) if prepared else (step,), step, alive and prepared, ()))
+            out.append(
+                Holding(
+                    (rank,),
+                    alive,
+                    step,
+                    (step, step + 1) if prepared else (step,),
+                    step,
+                    alive and prepared,
+                    (),
+                )
+            )
     if not all_prepared:  # at least one has not
         first = out[0]
         out[0] = Holding((0,), first.alive, step, (step,), step, False, ())
@@ -93,18 +144,28 @@ def test_no_committed_step_is_lost_while_anybody_lives(holdings: list[Holding]) 
         return
     assert verdict.step is not None
     assert verdict.step >= max(one.committed for one in holdings)
-    assert set(verdict.settle) | set(verdict.heal) == {rank for one in holdings for rank in one.ranks}
-    assert all(one.ranks[0] in verdict.settle for one in holdings if one.alive), "every survivor of a clean cut can get there"
+    assert set(verdict.settle) | set(verdict.heal) == {
+        rank for one in holdings for rank in one.ranks
+    }
+    assert all(one.ranks[0] in verdict.settle for one in holdings if one.alive), (
+        "every survivor of a clean cut can get there"
+    )
     assert verdict.donor in verdict.settle
     for one in holdings:
         if one.alive:
-            assert verdict.settle[one.ranks[0]] == ("repeat" if one.committed == verdict.step else "forward")
+            assert verdict.settle[one.ranks[0]] == (
+                "repeat" if one.committed == verdict.step else "forward"
+            )
 
 
 def test_what_the_last_plan_decided_stays_decided() -> None:
-    """One rank was told to go forward to 8, did, and forgot its state to enter main again; the others have heard nothing of it."""
+    """One rank was told to go forward to 8, did, and forgot its state to enter main again; the
+    others have heard nothing of it.
+    """
     holdings = [held(0, -1), held(1, 7, prepared=True, in_hook=True), held(2, 7, alive=False)]
     assert decide_replicated(holdings=holdings).step == 7
     verdict = decide_replicated(holdings=holdings, planned=8)
     assert (verdict.step, verdict.settle, verdict.donor) == (8, {1: "forward"}, 1)
-    assert decide_replicated(holdings=[held(0, -1), held(1, 7)], planned=8).step == 7, "nobody that lives can get there"
+    assert decide_replicated(holdings=[held(0, -1), held(1, 7)], planned=8).step == 7, (
+        "nobody that lives can get there"
+    )

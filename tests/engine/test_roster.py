@@ -1,4 +1,6 @@
-"""Who is waited for, who is given up, and which way all go, by what the coordinator knows of those that hold the ranks."""
+"""Who is waited for, who is given up, and which way all go, by what the coordinator knows of those
+that hold the ranks.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,19 @@ from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.stages import Stage
 from outlast.engine.protocol.outputs import Output, SetTimer, ToAgent
 from outlast.model import limits
-from outlast.model.messages import Broke, Committed, Donated, Finished, Hello, Inventory, Joined, KillWorker, Registered, Underway, WorkerExited
+from outlast.model.messages import (
+    Broke,
+    Committed,
+    Donated,
+    Finished,
+    Hello,
+    Inventory,
+    Joined,
+    KillWorker,
+    Registered,
+    Underway,
+    WorkerExited,
+)
 from outlast.model.terms import Rung
 from tests.engine import test_program
 from tests.engine.test_lost_steps import Run
@@ -14,10 +28,14 @@ from tests.engine.test_nodes import a_hub, trains
 
 
 def killed(outputs: list[Output]) -> list[int]:
-    return [output.message.worker for output in outputs if isinstance(output, ToAgent) and isinstance(output.message, KillWorker)]
+    return [
+        output.message.worker
+        for output in outputs
+        if isinstance(output, ToAgent) and isinstance(output.message, KillWorker)
+    ]
 
 
-# --- who holds up a generation -------------------------------------------------------------------------------
+# --- who holds up a generation --------------------------------------------------------------------
 
 
 def test_who_is_not_in_the_new_generation_in_time_is_killed() -> None:
@@ -28,7 +46,9 @@ def test_who_is_not_in_the_new_generation_in_time_is_killed() -> None:
     run.say(Joined(run.workers[0], 2, 5, 0.1, 0.1))
     assert run.coordinator.stage is Stage.MOVING
     boots = run.coordinator.roster.holder(1)
-    assert killed(run.coordinator.on_timer(now_s=run.now_s + limits.BOOT_DEADLINE_S, name="move")) == [boots.worker]
+    assert killed(
+        run.coordinator.on_timer(now_s=run.now_s + limits.BOOT_DEADLINE_S, name="move")
+    ) == [boots.worker]
 
 
 def starts() -> test_program.Run:
@@ -58,11 +78,13 @@ def test_of_a_script_that_has_made_no_outlast_call_nobody_is_late() -> None:
     assert late(run.coordinator) == []
 
 
-# --- which way all go ------------------------------------------------------------------------------------------
+# --- which way all go -----------------------------------------------------------------------------
 
 
 def test_while_nobody_is_back_at_run_steps_all_go_the_way_of_those_that_have_joined() -> None:
-    """Rank 0 enters main's function again, rank 1 is forked anew and dies while it boots: rank 0 enters it once more, and is not killed."""
+    """Rank 0 enters main's function again, rank 1 is forked anew and dies while it boots: rank 0
+    enters it once more, and is not killed.
+    """
     run = Run()
     run.dies(10)
     run.stands_still(10)
@@ -75,26 +97,42 @@ def test_while_nobody_is_back_at_run_steps_all_go_the_way_of_those_that_have_joi
     assert (run.coordinator.stage, run.coordinator.generation) == (Stage.MOVING, 3)
     assert (run.coordinator.roster.holder(0), first.condemned) == (first, False)
     plans = [run.coordinator.roster.holder(rank).plan for rank in range(2)]
-    assert [(one.then, one.step) for one in plans if one is not None] == [("reenter", 10), ("start", 10)]
+    assert [(one.then, one.step) for one in plans if one is not None] == [
+        ("reenter", 10),
+        ("start", 10),
+    ]
 
 
-# --- who needs a place -----------------------------------------------------------------------------------------
+# --- who needs a place ----------------------------------------------------------------------------
 
 
 def test_a_rank_that_has_come_to_its_end_needs_no_place_for_the_others_to_go_on() -> None:
-    """Rank 1 has ended well, and its node is lost; then rank 0 raises. It hands its state over at once; a place for rank 1 is waited for after that."""
+    """Rank 1 has ended well, and its node is lost; then rank 0 raises.
+
+    It hands its state over at once; a place for rank 1 is waited for after that.
+    """
     hub = a_hub()
     trains(hub)
     one = hub.coordinator
-    for message in (Joined(1, 1, 0, 0.1, 0.1), Joined(2, 1, 0, 0.1, 0.1), Committed(1, 1, 5, 1.0), Committed(2, 1, 5, 1.0), Finished(2, 1, 5, False)):
+    for message in (
+        Joined(1, 1, 0, 0.1, 0.1),
+        Joined(2, 1, 0, 0.1, 0.1),
+        Committed(1, 1, 5, 1.0),
+        Committed(2, 1, 5, 1.0),
+        Finished(2, 1, 5, False),
+    ):
         one.on_message(message, now_s=1.0)
-    one.on_message(WorkerExited(2, 102, 0, None, False, 5, (5,), (5,), "epilogue", 2.0, None, ""), now_s=2.0)
+    one.on_message(
+        WorkerExited(2, 102, 0, None, False, 5, (5,), (5,), "epilogue", 2.0, None, ""), now_s=2.0
+    )
     one.node_lost(now_s=3.0, node="b", reason="node b has no power")
     one.on_message(Broke(1, 1, 5, "exception", "boom", "", 4.0), now_s=4.0)
     one.on_timer(now_s=4.1, name="gather")
     one.on_message(Inventory(1, 1, 5, 5, 5, False, ()), now_s=4.2)
     assert one.stage is Stage.HANDOVER
     assert killed(one.on_message(Donated(1, 2, 5), now_s=5.0)) == [1]
-    out = one.on_message(WorkerExited(1, 101, None, 9, False, 5, (5,), (5,), "body", 5.1, None, ""), now_s=5.1)
+    out = one.on_message(
+        WorkerExited(1, 101, None, 9, False, 5, (5,), (5,), "body", 5.1, None, ""), now_s=5.1
+    )
     assert SetTimer("nodes", 5.1 + limits.NODE_WAIT_S) in out
     assert one.stage is Stage.CLEARING

@@ -129,7 +129,9 @@ class Pair:
         options = CoordinatorOptions(
             1, Restart(), nodes=1, generation=remembered.generation, first_worker=100 * self.epoch
         )
-        self.hub = CoordinatorSessions(Coordinator(options=options), epoch=self.epoch, lease_s=LEASE_S)
+        self.hub = CoordinatorSessions(
+            Coordinator(options=options), epoch=self.epoch, lease_s=LEASE_S
+        )
         self.hub.coordinator.remember(remembered)
         began = (
             self.hub.start(now_s=self.now_s)

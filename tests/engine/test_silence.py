@@ -1,4 +1,6 @@
-"""Scripts without an outlast call: their beacons never move, so only silence can tell, and only where a bound was given."""
+"""Scripts without an outlast call: their beacons never move, so only silence can tell, and only
+where a bound was given.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,15 @@ class Node:
 
     def born(self) -> None:
         for worker in (1, 2):
-            self.agent.on_event(WorkerStarted(worker, 100 + worker, "node", self.now_s), now_s=self.now_s)
-            self.readings[worker] = Reading(Beacon(worker=worker, pid=100 + worker, rank=worker - 1, at_ns=int(self.now_s * 1e9)), stopped=False)
+            self.agent.on_event(
+                WorkerStarted(worker, 100 + worker, "node", self.now_s), now_s=self.now_s
+            )
+            self.readings[worker] = Reading(
+                Beacon(
+                    worker=worker, pid=100 + worker, rank=worker - 1, at_ns=int(self.now_s * 1e9)
+                ),
+                stopped=False,
+            )
 
     def hung(self, until_s: float, *, at_once: bool = False) -> list[WorkerHung]:
         """Tick up to `until_s`, or once, then."""
@@ -34,7 +43,11 @@ class Node:
         while self.now_s < until_s:
             self.now_s = until_s if at_once else self.now_s + limits.TICK_S
             out = self.agent.on_tick(self.readings, now_s=self.now_s, heard_s=self.heard_s)
-            found += [one.message for one in out if isinstance(one, ToCoordinator) and isinstance(one.message, WorkerHung)]
+            found += [
+                one.message
+                for one in out
+                if isinstance(one, ToCoordinator) and isinstance(one.message, WorkerHung)
+            ]
         return found
 
 
@@ -51,7 +64,9 @@ def test_all_workers_are_hung_once_none_has_spoken_for_the_bound() -> None:
 
 
 def test_without_a_bound_nobody_is_hung_however_long_it_takes() -> None:
-    """Past the deadline of the boot, too: a script that never calls outlast.join stays in that phase."""
+    """Past the deadline of the boot, too: a script that never calls outlast.join stays in that
+    phase.
+    """
     node = Node()
     node.born()
     assert node.hung(limits.BOOT_DEADLINE_S * 3) == []
@@ -86,5 +101,8 @@ def test_a_script_that_joined_is_judged_by_its_beacons_and_not_by_its_silence() 
     node = Node(hang_after_s=10.0)
     node.born()
     for worker in (1, 2):
-        node.readings[worker] = Reading(Beacon(worker=worker, pid=100 + worker, rank=worker - 1, beats=1, phase=Phase.SETUP), stopped=False)
+        node.readings[worker] = Reading(
+            Beacon(worker=worker, pid=100 + worker, rank=worker - 1, beats=1, phase=Phase.SETUP),
+            stopped=False,
+        )
     assert node.hung(60.0) == []

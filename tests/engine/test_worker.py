@@ -36,11 +36,13 @@ def inventory(outputs: list[Output]) -> Inventory:
     return said
 
 
-# --- what it holds -----------------------------------------------------------------------------------------
+# --- what it holds --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("settle", "step", "passed"), [("forward", 6, 6), ("repeat", 5, 5)])
-def test_a_step_passed_once_a_plan_says_that_all_go_forward_to_it(settle: str, step: int, passed: int) -> None:
+def test_a_step_passed_once_a_plan_says_that_all_go_forward_to_it(
+    settle: str, step: int, passed: int
+) -> None:
     """The rank has prepared step 6, and is told to leave once more before it could follow the plan."""
     machine = trains()
     machine.now_prepared(step=6)
@@ -59,8 +61,13 @@ def test_who_has_not_begun_says_of_no_step_that_it_passed() -> None:
 
 
 @pytest.mark.parametrize(("step", "begun", "over"), [(5, True, True), (6, False, False)])
-def test_what_was_asked_for_behind_a_step_is_forgotten_with_the_step(step: int, begun: bool, over: bool) -> None:
-    """The rank stands behind step 5, and has heard that no other follows. The next generation begins from that step, or from another one."""
+def test_what_was_asked_for_behind_a_step_is_forgotten_with_the_step(
+    step: int, begun: bool, over: bool
+) -> None:
+    """The rank stands behind step 5, and has heard that no other follows.
+
+    The next generation begins from that step, or from another one.
+    """
     machine = trains()
     machine.now_begun(over=True)
     goes_on_with(machine, order := plan(generation=2, step=step))
@@ -70,7 +77,7 @@ def test_what_was_asked_for_behind_a_step_is_forgotten_with_the_step(step: int, 
     assert (said.committed, said.begun, said.over) == (step, begun, over)
 
 
-# --- how long it goes on -----------------------------------------------------------------------------------
+# --- how long it goes on --------------------------------------------------------------------------
 
 
 def test_what_was_begun_in_a_generation_goes_on_in_that_generation_only() -> None:
@@ -88,11 +95,15 @@ def test_what_was_begun_in_a_generation_does_not_go_on_once_that_is_to_be_left()
     assert not machine.in_time(1)
 
 
-# --- who answers when it is told to leave --------------------------------------------------------------------
+# --- who answers when it is told to leave ---------------------------------------------------------
 
 
-def test_who_enters_main_again_and_meets_the_others_at_run_steps_leaves_without_its_main_thread() -> None:
-    """Its main thread is in the script's set-up, in no group, and takes the newest plan once it comes to run.steps."""
+def test_who_enters_main_again_and_meets_the_others_at_run_steps_leaves_without_its_main_thread() -> (
+    None
+):
+    """Its main thread is in the script's set-up, in no group, and takes the newest plan once it
+    comes to run.steps.
+    """
     machine = trains()
     goes_on_with(machine, replace(plan(generation=2, step=5), replicated="donor"))
     machine.forget_state()
@@ -112,7 +123,9 @@ def test_who_is_past_its_last_step_says_at_once_what_it_holds() -> None:
 
 
 def test_who_begins_steps_anew_after_its_last_one_is_woken_before_it_says_what_it_holds() -> None:
-    """Run.steps is called again: a step may be under way, and only the main thread knows how far that is."""
+    """Run.steps is called again: a step may be under way, and only the main thread knows how far
+    that is.
+    """
     machine = trains()
     machine.finished(stopped=False)
     machine.goes_on()
@@ -129,7 +142,7 @@ def test_who_is_told_to_leave_as_it_comes_to_its_last_step_says_what_it_holds_on
     assert inventory(machine.stand_still(in_hook=False)).committed == 5
 
 
-# --- whether main's function begins anew ---------------------------------------------------------------------
+# --- whether main's function begins anew ----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -143,24 +156,32 @@ def test_who_is_told_to_leave_as_it_comes_to_its_last_step_says_what_it_holds_on
         ("in_place", "donor", False, False),
     ],
 )
-def test_the_function_begins_anew_where_a_plan_says_so_or_its_group_has_to_stand_before_it(then: str, replicated: str, reenters: bool, anew: bool) -> None:
+def test_the_function_begins_anew_where_a_plan_says_so_or_its_group_has_to_stand_before_it(
+    then: str, replicated: str, reenters: bool, anew: bool
+) -> None:
     """A rank whose state a donor has meets the others at run.steps, and may go on from where it is."""
     order = replace(plan(generation=2, step=5), then=then, replicated=replicated)
     assert WorkerMachine(worker=1).begins_anew(order, reenters=reenters) is anew
 
 
-# --- a script that raises before it has joined ---------------------------------------------------------------
+# --- a script that raises before it has joined ----------------------------------------------------
 
 
 def raised(machine: WorkerMachine, *, born: int) -> Broke:
     """In the script. `born`: the generation in which the process was started."""
     machine.born_in(born)
-    (said,) = [output.message for output in machine.broke(mechanism="exception", error="boom", traceback="", now_s=1.0) if isinstance(output, Say)]
+    (said,) = [
+        output.message
+        for output in machine.broke(mechanism="exception", error="boom", traceback="", now_s=1.0)
+        if isinstance(output, Say)
+    ]
     assert isinstance(said, Broke)
     return said
 
 
-def test_who_raises_before_it_has_heard_of_a_plan_speaks_of_the_generation_that_it_was_started_for() -> None:
+def test_who_raises_before_it_has_heard_of_a_plan_speaks_of_the_generation_that_it_was_started_for() -> (
+    None
+):
     assert raised(WorkerMachine(worker=1), born=3).generation == 3
 
 

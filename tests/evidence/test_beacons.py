@@ -1,4 +1,6 @@
-"""Beacons of a run that nobody watched any more: who stood behind the others is told, where that can be told."""
+"""Beacons of a run that nobody watched any more: who stood behind the others is told, where that
+can be told.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,14 @@ At = tuple[Phase, int]  # phase, and the newest committed step
 
 def beacons(places: Mapping[int, At], *, generation: int = 1) -> dict[str, Beacon]:
     return {
-        f"beacon-{rank}": Beacon(worker=rank, rank=rank, generation=generation, step=step, at_ns=10**9 * (rank + 1), phase=phase)
+        f"beacon-{rank}": Beacon(
+            worker=rank,
+            rank=rank,
+            generation=generation,
+            step=step,
+            at_ns=10**9 * (rank + 1),
+            phase=phase,
+        )
         for rank, (phase, step) in places.items()
     }
 
@@ -42,7 +51,9 @@ def keep(folder: Path, found: Mapping[str, Beacon]) -> None:
         ({0: (Phase.VOTE, 6), 1: (Phase.VOTE, 6)}, "beacon.level", [None]),
     ],
 )
-def test_who_stands_behind_is_found(places: dict[int, At], rule: str, ranks: list[int | None]) -> None:
+def test_who_stands_behind_is_found(
+    places: dict[int, At], rule: str, ranks: list[int | None]
+) -> None:
     found = find_laggards(beacons(places))
     assert [(one.rule, one.rank) for one in found] == [(rule, rank) for rank in ranks]
 
@@ -57,10 +68,19 @@ def test_of_an_older_generation_nothing_counts() -> None:
     assert [(one.rule, one.rank) for one in found] == [("beacon.body", 0 + 1)]
 
 
-def test_from_a_folder_of_beacons_the_one_behind_is_named_and_nothing_is_said_of_why(tmp_path: Path) -> None:
-    keep(tmp_path, beacons({0: (Phase.VOTE, 6), 1: (Phase.DATA, 6), 2: (Phase.VOTE, 6), 3: (Phase.VOTE, 6)}))
+def test_from_a_folder_of_beacons_the_one_behind_is_named_and_nothing_is_said_of_why(
+    tmp_path: Path,
+) -> None:
+    keep(
+        tmp_path,
+        beacons({0: (Phase.VOTE, 6), 1: (Phase.DATA, 6), 2: (Phase.VOTE, 6), 3: (Phase.VOTE, 6)}),
+    )
     verdict = diagnose([str(tmp_path)]).verdict
-    assert ([one.rank for one in verdict.ranks], verdict.mechanism, verdict.failure_class.value) == ([1], Mechanism.HANG, "unknown")
+    assert (
+        [one.rank for one in verdict.ranks],
+        verdict.mechanism,
+        verdict.failure_class.value,
+    ) == ([1], Mechanism.HANG, "unknown")
     assert "rank 1: in data after step 6" in verdict.reason
 
 
@@ -89,6 +109,10 @@ def test_a_beacon_that_was_cut_is_said_and_left_out(tmp_path: Path) -> None:
     )
 )  # fmt: skip
 def test_whatever_stands_in_beacons_not_all_ranks_are_behind(found: dict[int, Beacon]) -> None:
-    named = [one for one in find_laggards({str(name): beacon for name, beacon in found.items()}) if one.rank is not None]
+    named = [
+        one
+        for one in find_laggards({str(name): beacon for name, beacon in found.items()})
+        if one.rank is not None
+    ]
     ranks = {beacon.rank for beacon in found.values()}
     assert {one.rank for one in named} < ranks or not named

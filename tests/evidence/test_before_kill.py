@@ -1,4 +1,6 @@
-"""What is read before a kill, and how long that may take: time is virtual, files are real, and the kill is one of a real process."""
+"""What is read before a kill, and how long that may take: time is virtual, files are real, and the
+kill is one of a real process.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,10 @@ RUNS = "77 (python) S 1 77"
 
 @dataclass
 class Slow(Glance):
-    """Every read takes `read_s`; the clock moves by nothing else but pauses. `answers`: whoever is sent the signal writes its stacks there."""
+    """Every read takes `read_s`; the clock moves by nothing else but pauses.
+
+    `answers`: whoever is sent the signal writes its stacks there.
+    """
 
     read_s: float
     time_s: float = 1000.0
@@ -51,7 +56,13 @@ class Slow(Glance):
 
     def kernel(self, pid: int, name: str) -> str:
         self._took(f"{name} of {pid}")
-        return RUNS if name == "stat" else f"SigCgt:\t{self.caught:016x}\n" if name == "status" else f"{name} of {pid}"
+        return (
+            RUNS
+            if name == "stat"
+            else f"SigCgt:\t{self.caught:016x}\n"
+            if name == "status"
+            else f"{name} of {pid}"
+        )
 
     def pieces(self, path: Path, *, most_bytes: int, end: bool = False) -> Iterator[bytes]:
         for piece in super().pieces(path, most_bytes=most_bytes, end=end):
@@ -64,67 +75,114 @@ class Slow(Glance):
 
 
 class Scene:
-    """Workers 1.. of ranks 0.., pids 101.., all in their sixth step. `stacks`: what lies there already, by worker."""
+    """Workers 1.. of ranks 0.., pids 101.., all in their sixth step.
 
-    def __init__(self, folder: Path, glance: Glance, *, workers: int = 1, stacks: dict[int, bytes] | None = None) -> None:
+    `stacks`: what lies there already, by worker.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        glance: Glance,
+        *,
+        workers: int = 1,
+        stacks: dict[int, bytes] | None = None,
+    ) -> None:
         self.folder = folder / "evidence"
         self.folder.mkdir()
         for worker, text in (stacks or {}).items():
             (self.folder / f"stacks-{worker}.txt").write_bytes(text)
-        beacons = [(one, 100 + one, Beacon(one, 100 + one, rank=one - 1, step=6)) for one in range(1, workers + 1)]
+        beacons = [
+            (one, 100 + one, Beacon(one, 100 + one, rank=one - 1, step=6))
+            for one in range(1, workers + 1)
+        ]
         self.beacons = [beacon for _, _, beacon in beacons]
         self.loop = Loop()
         self.evidence = Evidence(
-            loop=self.loop, folder=self.folder, vault=folder, standing=lambda: beacons, logs=lambda _: {}, command=("true",), on_verdict=lambda *_: None,
+            loop=self.loop,
+            folder=self.folder,
+            vault=folder,
+            standing=lambda: beacons,
+            logs=lambda _: {},
+            command=("true",),
+            on_verdict=lambda *_: None,
             glance=glance,
-        )  # fmt: skip
+        )
 
     def close(self) -> None:
         self.loop.close()
 
     def kept(self) -> Path:
         """Training goes on."""
-        self.evidence.close(Interruption(1, Mechanism.HANG, 1.0, ranks=(0,), nodes=("here",), reason="it does not answer"))
+        self.evidence.close(
+            Interruption(
+                1, Mechanism.HANG, 1.0, ranks=(0,), nodes=("here",), reason="it does not answer"
+            )
+        )
         return self.folder / "interruption-1"
 
     def kernel_of(self, rank: int) -> dict[str, str]:
         told = json.loads((self.kept() / "standing.json").read_text())
-        found: dict[str, str] = next(one for one in told["processes"] if one["rank"] == rank)["kernel"]
+        found: dict[str, str] = next(one for one in told["processes"] if one["rank"] == rank)[
+            "kernel"
+        ]
         return found
 
 
 @given(
     read_s=st.floats(min_value=1e-5, max_value=0.05),
-    sizes=st.lists(st.one_of(st.none(), st.integers(min_value=0, max_value=12 * PIECE_BYTES)), min_size=1, max_size=12),
+    sizes=st.lists(
+        st.one_of(st.none(), st.integers(min_value=0, max_value=12 * PIECE_BYTES)),
+        min_size=1,
+        max_size=12,
+    ),
     killed=st.integers(min_value=1, max_value=12),
 )
-@example(read_s=0.006, sizes=[1], killed=1)  # was read, to see whether the process must be asked for more, and then forgotten
+# was read, to see whether the process must be asked for more, and then forgotten
+@example(read_s=0.006, sizes=[1], killed=1)
 def test_all_kills_of_an_interruption_wait_no_longer_than_the_budget_and_what_was_read_is_kept(
     tmp_path_factory: pytest.TempPathFactory, read_s: float, sizes: list[int | None], killed: int
 ) -> None:
-    """Reads of any duration, of stacks of any size or none, before any number of kills. A read that has begun when the time is up is the last one."""
+    """Reads of any duration, of stacks of any size or none, before any number of kills.
+
+    A read that has begun when the time is up is the last one.
+    """
     glance = Slow(read_s)
     stacks = {number: b"s" * size for number, size in enumerate(sizes, start=1) if size is not None}
-    with closing(Scene(tmp_path_factory.mktemp("run"), glance, workers=len(sizes), stacks=stacks)) as scene:
+    with closing(
+        Scene(tmp_path_factory.mktemp("run"), glance, workers=len(sizes), stacks=stacks)
+    ) as scene:
         began_s = glance.now_s()
         for worker in range(1, min(killed, len(sizes)) + 1):
             scene.evidence.before_kill(worker, 100 + worker, hung=True)
-        assert glance.now_s() - began_s <= limits.EVIDENCE_BUDGET_S + max(read_s, PAUSE_S) + 1e-9, glance.told
+        assert glance.now_s() - began_s <= limits.EVIDENCE_BUDGET_S + max(read_s, PAUSE_S) + 1e-9, (
+            glance.told
+        )
         read = list(glance.told)
         kept = scene.kept()
     for process in json.loads((kept / "standing.json").read_text())["processes"]:
-        assert set(process["kernel"]) == {what.partition(" ")[0] for what in read if what.endswith(f" of {process['pid']}")} - {"status"}, read
+        assert set(process["kernel"]) == {
+            what.partition(" ")[0] for what in read if what.endswith(f" of {process['pid']}")
+        } - {"status"}, read
     for number, text in stacks.items():
         pieces = read.count(f"stacks-{number}.txt")
         if pieces:
-            assert text.startswith((kept / f"stacks-rank{number - 1}.txt").read_bytes()[: pieces * PIECE_BYTES])
-            assert (kept / f"stacks-rank{number - 1}.txt").stat().st_size >= min(len(text), PIECE_BYTES)
+            assert text.startswith(
+                (kept / f"stacks-rank{number - 1}.txt").read_bytes()[: pieces * PIECE_BYTES]
+            )
+            assert (kept / f"stacks-rank{number - 1}.txt").stat().st_size >= min(
+                len(text), PIECE_BYTES
+            )
 
 
 def test_reading_stops_where_the_budget_is_used_up(tmp_path: Path) -> None:
-    """Reads of 6 ms: three of /proc, and one piece of four of its stacks; of its neighbour's none, and of whoever is killed next nothing."""
+    """Reads of 6 ms: three of /proc, and one piece of four of its stacks; of its neighbour's none,
+    and of whoever is killed next nothing.
+    """
     glance = Slow(0.006)
-    with closing(Scene(tmp_path, glance, workers=2, stacks={1: b"s" * 4 * PIECE_BYTES, 2: b"n" * 10})) as scene:
+    with closing(
+        Scene(tmp_path, glance, workers=2, stacks={1: b"s" * 4 * PIECE_BYTES, 2: b"n" * 10})
+    ) as scene:
         scene.evidence.before_kill(1, 101, hung=False)
         assert glance.told == ["stat of 101", "wchan of 101", "syscall of 101", "stacks-1.txt"]
         scene.evidence.before_kill(2, 102, hung=True)
@@ -134,16 +192,24 @@ def test_reading_stops_where_the_budget_is_used_up(tmp_path: Path) -> None:
     assert not (kept / "stacks-rank1.txt").exists()
 
 
-def test_a_condemned_process_that_writes_nothing_is_waited_for_once_and_briefly(tmp_path: Path) -> None:
+def test_a_condemned_process_that_writes_nothing_is_waited_for_once_and_briefly(
+    tmp_path: Path,
+) -> None:
     glance = Slow(1e-6)
     with closing(Scene(tmp_path, glance)) as scene:
         began_s = glance.now_s()
         scene.evidence.before_kill(1, 101, hung=True)
-        assert limits.STACKS_WAIT_S <= glance.now_s() - began_s <= limits.STACKS_WAIT_S + 2 * PAUSE_S
-    assert [one for one in glance.told if one.startswith("signal")] == [f"signal {limits.STACKS_SIGNAL} to 101"]
+        assert (
+            limits.STACKS_WAIT_S <= glance.now_s() - began_s <= limits.STACKS_WAIT_S + 2 * PAUSE_S
+        )
+    assert [one for one in glance.told if one.startswith("signal")] == [
+        f"signal {limits.STACKS_SIGNAL} to 101"
+    ]
 
 
-def test_a_process_without_a_handler_is_not_sent_the_signal_that_would_end_it(tmp_path: Path) -> None:
+def test_a_process_without_a_handler_is_not_sent_the_signal_that_would_end_it(
+    tmp_path: Path,
+) -> None:
     glance = Slow(1e-6, caught=1 << (signal.SIGTERM - 1))
     with closing(Scene(tmp_path, glance)) as scene:
         scene.evidence.before_kill(1, 101, hung=True)
@@ -169,10 +235,14 @@ def test_a_condemned_process_that_answers_the_signal_leaves_its_stacks(tmp_path:
         assert "in wait" in (scene.kept() / "stacks-rank0.txt").read_text()
 
 
-def test_what_a_dead_process_wrote_is_read_once_training_goes_on_and_delays_nobody(tmp_path: Path) -> None:
+def test_what_a_dead_process_wrote_is_read_once_training_goes_on_and_delays_nobody(
+    tmp_path: Path,
+) -> None:
     """Stacks of a process that lives on are not: they may be of a later moment."""
     glance = Slow(0.03)
-    with closing(Scene(tmp_path, glance, workers=2, stacks={1: b"of the dead", 2: b"of the living"})) as scene:
+    with closing(
+        Scene(tmp_path, glance, workers=2, stacks={1: b"of the dead", 2: b"of the living"})
+    ) as scene:
         scene.evidence.ended(Exited(1, 101, None, int(signal.SIGKILL), False, 0.0))
         assert glance.told == []
         kept = scene.kept()
@@ -210,10 +280,16 @@ def test_stacks_of_an_earlier_alarm_are_not_taken(tmp_path: Path) -> None:
         assert not (scene.kept() / "stacks-rank0.txt").exists()
 
 
-def test_stacks_of_before_a_process_came_to_where_it_stands_are_not_taken_and_it_is_asked(tmp_path: Path) -> None:
-    """Worker 1 was asked in a slow step, and hangs in the next one, two seconds ago; worker 2 stands where it stood when it was asked."""
+def test_stacks_of_before_a_process_came_to_where_it_stands_are_not_taken_and_it_is_asked(
+    tmp_path: Path,
+) -> None:
+    """Worker 1 was asked in a slow step, and hangs in the next one, two seconds ago; worker 2
+    stands where it stood when it was asked.
+    """
     glance = Slow(1e-6)
-    with closing(Scene(tmp_path, glance, workers=2, stacks={1: b"of the step before", 2: b"of this step"})) as scene:
+    with closing(
+        Scene(tmp_path, glance, workers=2, stacks={1: b"of the step before", 2: b"of this step"})
+    ) as scene:
         for beacon in scene.beacons:
             beacon.at_ns = int((glance.time_s - 2.0) * 1e9)
         for worker, age_s in ((1, 3.0), (2, 1.0)):
@@ -236,8 +312,13 @@ def test_what_a_process_writes_when_it_is_asked_stands_alone(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", ["fifo", "socket", "link to a device", "folder", "nothing"])
-def test_where_no_plain_file_lies_nothing_is_opened_that_could_wait(tmp_path: Path, kind: str) -> None:
-    """The real reader. A FIFO that nobody writes into would hold a plain open() for ever; /dev/zero would never end."""
+def test_where_no_plain_file_lies_nothing_is_opened_that_could_wait(
+    tmp_path: Path, kind: str
+) -> None:
+    """The real reader.
+
+    A FIFO that nobody writes into would hold a plain open() for ever; /dev/zero would never end.
+    """
     path = tmp_path / "stacks-1.txt"
     if kind == "fifo":
         os.mkfifo(path)
@@ -255,7 +336,10 @@ def test_where_no_plain_file_lies_nothing_is_opened_that_could_wait(tmp_path: Pa
 def test_of_a_long_file_only_so_much_is_read(tmp_path: Path) -> None:
     path = tmp_path / "long"
     path.write_bytes(b"a" + b"x" * (5 * PIECE_BYTES) + b"z")
-    assert [len(piece) for piece in Glance().pieces(path, most_bytes=PIECE_BYTES + 5)] == [PIECE_BYTES, 5]
+    assert [len(piece) for piece in Glance().pieces(path, most_bytes=PIECE_BYTES + 5)] == [
+        PIECE_BYTES,
+        5,
+    ]
     assert Glance().read(path, most_bytes=10) == b"axxxxxxxxx"
     assert Glance().read(path, most_bytes=10, end=True) == b"xxxxxxxxxz"
 

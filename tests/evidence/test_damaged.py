@@ -1,4 +1,6 @@
-"""Files that outlast and torchelastic wrote, damaged: refused with a word, or read; never more than that."""
+"""Files that outlast and torchelastic wrote, damaged: refused with a word, or read; never more than
+that.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,13 @@ def piece(folder: Path, data: bytes) -> Piece:
 @st.composite
 def damage(draw: st.DrawFn) -> list[tuple[float, bytes, bool]]:
     """Places (as a share of the file), bytes to put there, and whether the file ends there."""
-    return draw(st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=40), st.booleans()), min_size=1, max_size=4))
+    return draw(
+        st.lists(
+            st.tuples(st.floats(0, 1), st.binary(max_size=40), st.booleans()),
+            min_size=1,
+            max_size=4,
+        )
+    )
 
 
 def damaged(data: bytes, done: list[tuple[float, bytes, bool]]) -> bytes:
@@ -55,33 +63,50 @@ def read_or_refused(read: Callable[[Piece], object], evidence: Piece) -> tuple[o
         return None, str(error)
 
 
-DAMAGED = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+DAMAGED = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 @DAMAGED
 @given(done=damage())
-def test_a_damaged_ledger_is_refused_or_read(ledger: bytes, tmp_path: Path, done: list[tuple[float, bytes, bool]]) -> None:
+def test_a_damaged_ledger_is_refused_or_read(
+    ledger: bytes, tmp_path: Path, done: list[tuple[float, bytes, bool]]
+) -> None:
     got, refused = read_or_refused(recorded.read, piece(tmp_path, damaged(ledger, done)))
-    assert refused or (isinstance(got, Recorded) and all(isinstance(one, Finding) for one in got.findings))
+    assert refused or (
+        isinstance(got, Recorded) and all(isinstance(one, Finding) for one in got.findings)
+    )
 
 
-TRACE = 'Traceback (most recent call last):\n  File "/srv/train.py", line 3, in <module>\n    main()\nIndexError: list index out of range\n'
+TRACE = (
+    'Traceback (most recent call last):\n  File "/srv/train.py", line 3, in <module>\n   '
+    " main()\nIndexError: list index out of range\n"
+)
 
 
 @DAMAGED
 @given(done=damage())
-def test_a_damaged_error_file_is_refused_or_gives_lines(tmp_path: Path, done: list[tuple[float, bytes, bool]]) -> None:
+def test_a_damaged_error_file_is_refused_or_gives_lines(
+    tmp_path: Path, done: list[tuple[float, bytes, bool]]
+) -> None:
     whole = made.error_file(TRACE)
     assert b"IndexError: list index out of range" in recorded.error_lines(piece(tmp_path, whole))
     got, refused = read_or_refused(recorded.error_lines, piece(tmp_path, damaged(whole, done)))
-    assert "torchelastic" in refused or (isinstance(got, list) and all(b"\n" not in line for line in got))
+    assert "torchelastic" in refused or (
+        isinstance(got, list) and all(b"\n" not in line for line in got)
+    )
 
 
 @DAMAGED
 @given(done=damage())
-def test_a_damaged_beacon_is_refused_or_read(tmp_path: Path, done: list[tuple[float, bytes, bool]]) -> None:
+def test_a_damaged_beacon_is_refused_or_read(
+    tmp_path: Path, done: list[tuple[float, bytes, bool]]
+) -> None:
     page = bytearray(BEACON_BYTES)
     pack_into(memoryview(page), Beacon(rank=3, generation=1, step=7))
     assert recorded.read_beacon(piece(tmp_path, bytes(page))).rank == 3
-    got, refused = read_or_refused(recorded.read_beacon, piece(tmp_path, damaged(bytes(page), done)))
+    got, refused = read_or_refused(
+        recorded.read_beacon, piece(tmp_path, damaged(bytes(page), done))
+    )
     assert "beacon" in refused or isinstance(got, Beacon)

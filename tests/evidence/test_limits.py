@@ -47,10 +47,18 @@ def used(folder: str) -> int:
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("form", ["zip", "gz", "bz2", "xz", "nested"])
-def test_a_bomb_stops_at_the_ratio_and_the_rest_is_read(tmp_path: Path, scratch: str, form: str) -> None:
-    """Megabytes of one letter: nowhere near that is written, the note says why, and the next file counts as ever."""
+def test_a_bomb_stops_at_the_ratio_and_the_rest_is_read(
+    tmp_path: Path, scratch: str, form: str
+) -> None:
+    """Megabytes of one letter: nowhere near that is written, the note says why, and the next file
+    counts as ever.
+    """
     chunk = b"a" * (1 << 20)
-    packers: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
+    packers: dict[str, Callable[[bytes], bytes]] = {
+        "gz": gzip.compress,
+        "bz2": bz2.compress,
+        "xz": lzma.compress,
+    }
     if form == "zip":
         bomb = made.zip_bomb(64 << 20)
     elif form in packers:
@@ -65,7 +73,10 @@ def test_a_bomb_stops_at_the_ratio_and_the_rest_is_read(tmp_path: Path, scratch:
     (tmp_path / "z.log").write_bytes(made.LOG)
     got = gather([str(tmp_path / "bomb"), str(tmp_path / "z.log")], scratch)
     assert "z.log" in [piece.name for piece in got.texts]
-    assert any("bomb: it unfolds to more than 200 times its size" in note for note in (*got.said, *got.skipped))
+    assert any(
+        "bomb: it unfolds to more than 200 times its size" in note
+        for note in (*got.said, *got.skipped)
+    )
     assert used(scratch) < 16 << 20
 
 
@@ -77,10 +88,14 @@ def test_all_archives_together_have_one_budget(tmp_path: Path, scratch: str) -> 
             archive.writestr("a.log", noise)
     got = gather([str(tmp_path / f"{number:02d}.zip") for number in range(20)], scratch)
     assert 8 << 20 < used(scratch) <= 17 << 20
-    assert any("no more room for what archives unfold to" in note for note in (*got.said, *got.skipped))
+    assert any(
+        "no more room for what archives unfold to" in note for note in (*got.said, *got.skipped)
+    )
 
 
-def test_members_that_overlap_count_each_time(tmp_path: Path, scratch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_that_overlap_count_each_time(
+    tmp_path: Path, scratch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A directory whose hundred entries all point to one member: the bomb that needs no nesting."""
     monkeypatch.setattr(limits, "EVIDENCE_RATIO_FREE_BYTES", 4 << 20)
     one = made.zip_bomb(1 << 20)
@@ -99,7 +114,9 @@ def test_a_directory_of_gigabytes_is_refused(tmp_path: Path, scratch: str) -> No
         file.write(b"PK\x03\x04")
         file.truncate(1 << 30)
         file.seek(1 << 30)
-        file.write(struct.pack("<4sHHHHIIH", b"PK\x05\x06", 0, 0, 65_535, 65_535, (1 << 30) - 1_000, 4, 0))
+        file.write(
+            struct.pack("<4sHHHHIIH", b"PK\x05\x06", 0, 0, 65_535, 65_535, (1 << 30) - 1_000, 4, 0)
+        )
     with pytest.raises(UsageError, match="its directory has 1,073,740,824 bytes"):
         gather([str(path)], scratch)
 
@@ -107,7 +124,8 @@ def test_a_directory_of_gigabytes_is_refused(tmp_path: Path, scratch: str) -> No
 def test_an_xz_that_wants_gigabytes_of_memory_is_refused(tmp_path: Path, scratch: str) -> None:
     filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 64 << 20}]
     packed = bytearray(lzma.compress(made.LOG, filters=filters))
-    at = packed.index(bytes([0x21, 1]), 12) + 2  # the dictionary's size, in one byte; the header's checksum behind it
+    # the dictionary's size, in one byte; the header's checksum behind it
+    at = packed.index(bytes([0x21, 1]), 12) + 2
     packed[at] = 40  # 4 GB
     header = packed[12 : 12 + (packed[12] + 1) * 4 - 4]
     packed[12 + len(header) : 16 + len(header)] = zlib.crc32(bytes(header)).to_bytes(4, "little")
@@ -129,7 +147,9 @@ def test_a_pax_header_of_digits_takes_no_more_than_linear_time() -> None:
     began_s = time.process_time()
     assert tar.pax_facts(b"1" * limits.EVIDENCE_TAR_NAME_MAX_BYTES) == {}
     assert time.process_time() - began_s < 0.1
-    assert tar.pax_facts(b"12 path=abc\n13 size=12345\n3\n") == {"path": "abc"}, "a record whose length is wrong ends them"
+    assert tar.pax_facts(b"12 path=abc\n13 size=12345\n3\n") == {"path": "abc"}, (
+        "a record whose length is wrong ends them"
+    )
 
 
 @settings(max_examples=150)
@@ -148,8 +168,15 @@ def test_a_tar_of_anything_ends_in_members_or_a_known_error(noise: bytes) -> Non
 
 
 @settings(max_examples=200)
-@given(st.sampled_from([Kind.GZIP, Kind.BZIP2, Kind.XZ]), st.binary(max_size=300), st.integers(0, 200), st.booleans())
-def test_compressed_noise_ends_in_bytes_or_a_known_error(kind: Kind, noise: bytes, at: int, cut: bool) -> None:
+@given(
+    st.sampled_from([Kind.GZIP, Kind.BZIP2, Kind.XZ]),
+    st.binary(max_size=300),
+    st.integers(0, 200),
+    st.booleans(),
+)
+def test_compressed_noise_ends_in_bytes_or_a_known_error(
+    kind: Kind, noise: bytes, at: int, cut: bool
+) -> None:
     pack = {Kind.GZIP: gzip.compress, Kind.BZIP2: bz2.compress, Kind.XZ: lzma.compress}[kind]
     good = pack(made.LOG * 3)
     bad = good[:at] if cut else good[:at] + noise + good[at + len(noise) :]
@@ -165,13 +192,25 @@ def test_compressed_noise_ends_in_bytes_or_a_known_error(kind: Kind, noise: byte
 
 @settings(max_examples=100)
 @given(st.data())
-def test_a_damaged_zip_ends_in_members_or_a_known_error(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_a_damaged_zip_ends_in_members_or_a_known_error(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", data.draw(st.sampled_from([zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED, zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2]))) as archive:
+    with zipfile.ZipFile(
+        out,
+        "w",
+        data.draw(
+            st.sampled_from(
+                [zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED, zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2]
+            )
+        ),
+    ) as archive:
         archive.writestr("a.log", made.LOG)
         archive.writestr("b/c.log", made.LOG)
     packed = bytearray(out.getvalue())
-    for at, value in data.draw(st.lists(st.tuples(st.integers(0, len(packed) - 1), st.integers(0, 255)), max_size=8)):
+    for at, value in data.draw(
+        st.lists(st.tuples(st.integers(0, len(packed) - 1), st.integers(0, 255)), max_size=8)
+    ):
         packed[at] = value
     path = tmp_path_factory.mktemp("zip") / "a.zip"
     path.write_bytes(bytes(packed[: data.draw(st.integers(1, len(packed)))]))

@@ -22,8 +22,15 @@ def piece(path: Path, data: bytes | None = None) -> Piece:
     return Piece(path.name, str(path), path.stat().st_size)
 
 
-@given(st.lists(st.binary(max_size=40).map(lambda line: line.replace(b"\n", b"").replace(b"\x00", b"")), max_size=30))
-def test_lines_are_those_between_newlines(tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]) -> None:
+@given(
+    st.lists(
+        st.binary(max_size=40).map(lambda line: line.replace(b"\n", b"").replace(b"\x00", b"")),
+        max_size=30,
+    )
+)
+def test_lines_are_those_between_newlines(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]
+) -> None:
     data = b"x\n" + b"".join(line + b"\n" for line in lines)
     assert list(Lines(piece(tmp_path_factory.mktemp("lines") / "a", data))) == [b"x", *lines]
 
@@ -31,12 +38,20 @@ def test_lines_are_those_between_newlines(tmp_path_factory: pytest.TempPathFacto
 @pytest.mark.parametrize("around", [-3, -1, 0, 1, 5])
 def test_a_line_over_the_end_of_a_chunk_is_one_line(tmp_path: Path, around: int) -> None:
     filler = b"y" * 63 + b"\n"
-    data = filler * (EVIDENCE_READ_BYTES // 64 - 1) + b"z" * (60 + around) + b"\nlast words\nno newline"
+    data = (
+        filler * (EVIDENCE_READ_BYTES // 64 - 1)
+        + b"z" * (60 + around)
+        + b"\nlast words\nno newline"
+    )
     assert list(Lines(piece(tmp_path / "a", data))) == data.split(b"\n")
 
 
-def test_of_a_line_of_a_gigabyte_the_beginning_and_the_end_are_read_in_little_memory(tmp_path: Path) -> None:
-    """Method: three megabytes of letters, a gigabyte that is not on the disk, and letters again, without a newline; the peak of memory before and after."""
+def test_of_a_line_of_a_gigabyte_the_beginning_and_the_end_are_read_in_little_memory(
+    tmp_path: Path,
+) -> None:
+    """Method: three megabytes of letters, a gigabyte that is not on the disk, and letters again,
+    without a newline; the peak of memory before and after.
+    """
     path = tmp_path / "a"
     with path.open("wb") as file:
         file.write(b"first words " + b"x" * (3 << 20))
@@ -46,12 +61,19 @@ def test_of_a_line_of_a_gigabyte_the_beginning_and_the_end_are_read_in_little_me
     lines = Lines(piece(path))
     got = list(lines)
     assert [len(line) for line in got] == [EVIDENCE_LINE_MAX_BYTES, 9]
-    assert (got[0][:11], got[0][-10:], got[1], lines.cut_count) == (b"first words", b"last words", b"next line", 1)
+    assert (got[0][:11], got[0][-10:], got[1], lines.cut_count) == (
+        b"first words",
+        b"last words",
+        b"next line",
+        1,
+    )
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb < 64 << 10
 
 
 def test_a_file_that_grows_is_read_to_the_size_it_had(tmp_path: Path) -> None:
-    """Method: the file grows while it is read, after each line: a reader without that limit would never end."""
+    """Method: the file grows while it is read, after each line: a reader without that limit would
+    never end.
+    """
     one = piece(tmp_path / "a", b"line\n" * 1_000)
     count = 0
     with (tmp_path / "a").open("ab", buffering=0) as file:
@@ -81,8 +103,14 @@ def test_a_file_that_became_a_fifo_or_a_link_is_not_opened(tmp_path: Path) -> No
 
 
 def test_utf16_is_turned_and_zeros_are_left_out(tmp_path: Path) -> None:
-    assert list(Lines(piece(tmp_path / "a", "é one\ntwo\n".encode("utf-16")))) == ["é one".encode(), b"two"]
-    assert list(Lines(piece(tmp_path / "b", b"one\n" + bytes(5_000) + b"two\n"))) == [b"one", b"two"]
+    assert list(Lines(piece(tmp_path / "a", "é one\ntwo\n".encode("utf-16")))) == [
+        "é one".encode(),
+        b"two",
+    ]
+    assert list(Lines(piece(tmp_path / "b", b"one\n" + bytes(5_000) + b"two\n"))) == [
+        b"one",
+        b"two",
+    ]
 
 
 def test_the_last_lines_are_whole(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Where the processes of a live run stood, read as evidence: who was given up, what the kernel said, and nothing of older interruptions."""
+"""Where the processes of a live run stood, read as evidence: who was given up, what the kernel
+said, and nothing of older interruptions.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,30 @@ from outlast.runtime.ledger.store import Ledger
 from tests.ledger.a_run import LIVES, META
 
 
-def told(number: int = 1, *, rank: int = 1, state: str = "S", wchan: str = "", oom: bool = False) -> str:
-    about = Interruption(number, Mechanism.HANG, 9.0, ranks=(rank,), nodes=("here",), reason="it has come less far").public(began_s=0.0)
+def told(
+    number: int = 1, *, rank: int = 1, state: str = "S", wchan: str = "", oom: bool = False
+) -> str:
+    about = Interruption(
+        number, Mechanism.HANG, 9.0, ranks=(rank,), nodes=("here",), reason="it has come less far"
+    ).public(began_s=0.0)
     kernel = {"stat": f"77 (out last) (x) {state} 1 77", "wchan": wchan}
-    process = {"worker": 4, "rank": rank, "pid": 77, "phase": "body", "step": 5, "age_s": 1.2, "kernel": kernel, "killed": True,
-               "exit_code": None, "signal": 9, "oom": oom}  # fmt: skip
-    return json.dumps({"schema": 1, "outlast": "standing", "interruption": about, "processes": [process]}, indent=1)
+    process = {
+        "worker": 4,
+        "rank": rank,
+        "pid": 77,
+        "phase": "body",
+        "step": 5,
+        "age_s": 1.2,
+        "kernel": kernel,
+        "killed": True,
+        "exit_code": None,
+        "signal": 9,
+        "oom": oom,
+    }
+    return json.dumps(
+        {"schema": 1, "outlast": "standing", "interruption": about, "processes": [process]},
+        indent=1,
+    )
 
 
 @pytest.mark.parametrize(
@@ -37,16 +57,26 @@ def told(number: int = 1, *, rank: int = 1, state: str = "S", wchan: str = "", o
         ("S", "", True, "standing.oom", FailureClass.HOST_MEMORY),
     ],
 )
-def test_what_the_kernel_said_of_a_process_is_a_finding(state: str, wchan: str, oom: bool, rule: str, cause: FailureClass | None) -> None:
+def test_what_the_kernel_said_of_a_process_is_a_finding(
+    state: str, wchan: str, oom: bool, rule: str, cause: FailureClass | None
+) -> None:
     """The name in /proc/<pid>/stat may hold blanks and brackets."""
-    found = read_standing(told(state=state, wchan=wchan, oom=oom).encode(), name="standing.json").findings
-    assert [(one.rule, one.failure_class, one.rank) for one in found if one.rule.startswith("standing.")] == [(rule, cause, 1)]
+    found = read_standing(
+        told(state=state, wchan=wchan, oom=oom).encode(), name="standing.json"
+    ).findings
+    assert [
+        (one.rule, one.failure_class, one.rank) for one in found if one.rule.startswith("standing.")
+    ] == [(rule, cause, 1)]
 
 
 def test_who_was_given_up_is_what_the_run_itself_saw(tmp_path: Path) -> None:
     (tmp_path / "standing.json").write_text(told(rank=3))
     verdict = diagnose([str(tmp_path)]).verdict
-    assert ([one.rank for one in verdict.ranks], verdict.mechanism, verdict.failure_class) == ([3], Mechanism.HANG, FailureClass.UNKNOWN)
+    assert ([one.rank for one in verdict.ranks], verdict.mechanism, verdict.failure_class) == (
+        [3],
+        Mechanism.HANG,
+        FailureClass.UNKNOWN,
+    )
 
 
 def test_of_a_runs_folder_only_the_newest_interruption_is_looked_at(tmp_path: Path) -> None:
@@ -57,7 +87,9 @@ def test_of_a_runs_folder_only_the_newest_interruption_is_looked_at(tmp_path: Pa
     found = diagnose([str(tmp_path)])
     assert [one.rank for one in found.verdict.ranks] == [3]
     assert any("2 earlier interruptions" in note for note in found.notes), found.notes
-    assert [one.rank for one in diagnose([str(tmp_path / "evidence" / "interruption-9")]).verdict.ranks] == [6], "unless it is named"
+    assert [
+        one.rank for one in diagnose([str(tmp_path / "evidence" / "interruption-9")]).verdict.ranks
+    ] == [6], "unless it is named"
 
 
 @given(cut=st.integers(0, 900), junk=st.binary(max_size=20))
@@ -75,8 +107,12 @@ STACKS = """Thread 0x00007fc3777deb80 [MainThread] (most recent call first):
 """
 
 
-def test_in_a_run_without_an_interruption_stacks_that_were_asked_for_are_no_evidence(tmp_path: Path) -> None:
-    """A worker writes its stacks whenever it is asked whether it is there; in a healthy run, for instance for a slow batch."""
+def test_in_a_run_without_an_interruption_stacks_that_were_asked_for_are_no_evidence(
+    tmp_path: Path,
+) -> None:
+    """A worker writes its stacks whenever it is asked whether it is there; in a healthy run, for
+    instance for a slow batch.
+    """
     ledger = Ledger.create(tmp_path / "ledger.db", META, pid=os.getpid())
     ledger.add(LIVES[0])
     ledger.flush()
@@ -87,7 +123,9 @@ def test_in_a_run_without_an_interruption_stacks_that_were_asked_for_are_no_evid
     assert any("1 file of stacks was left out" in note for note in found.notes), found.notes
 
 
-def test_beside_an_interruptions_own_stacks_those_of_other_moments_are_left_out(tmp_path: Path) -> None:
+def test_beside_an_interruptions_own_stacks_those_of_other_moments_are_left_out(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "evidence" / "interruption-1"
     folder.mkdir(parents=True)
     (folder / "standing.json").write_text(told())

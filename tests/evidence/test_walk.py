@@ -65,11 +65,15 @@ def zip_of(members: dict[str, bytes]) -> bytes:
     return out.getvalue()
 
 
-# --- folders ---------------------------------------------------------------------------------------------
+# --- folders --------------------------------------------------------------------------------------
 
 
-def test_a_folder_gives_each_file_by_what_it_holds_whatever_its_name(folder: Path, scratch: str) -> None:
-    """Dumps in pickle and JSON under three kinds of names, logs, an error file, a SQLite file; names below the folder, rank 2 before rank 10."""
+def test_a_folder_gives_each_file_by_what_it_holds_whatever_its_name(
+    folder: Path, scratch: str
+) -> None:
+    """Dumps in pickle and JSON under three kinds of names, logs, an error file, a SQLite file;
+    names below the folder, rank 2 before rank 10.
+    """
     import json
     import sqlite3
 
@@ -78,18 +82,30 @@ def test_a_folder_gives_each_file_by_what_it_holds_whatever_its_name(folder: Pat
         (folder / name).write_bytes(made.pickled(0))
     (folder / "fr.txt").write_text(json.dumps(made.dump(1)))
     (folder / "node1" / "rank0.log").write_bytes(made.LOG)
-    (folder / "error.json").write_bytes(made.error_file("Traceback (most recent call last):\nValueError: x"))
+    (folder / "error.json").write_bytes(
+        made.error_file("Traceback (most recent call last):\nValueError: x")
+    )
     with sqlite3.connect(folder / "ledger.db") as database:
         database.execute("CREATE TABLE a (b)")
     database.close()
     got = gather([str(folder)], scratch)
     assert names(got.dumps) == ["fr.txt", "hello.bin", "node1/trace_rank_2", "node1/trace_rank_10"]
-    assert (names(got.texts), names(got.error_files), names(got.databases)) == (["node1/rank0.log"], ["error.json"], ["ledger.db"])
+    assert (names(got.texts), names(got.error_files), names(got.databases)) == (
+        ["node1/rank0.log"],
+        ["error.json"],
+        ["ledger.db"],
+    )
     assert said(got) == ""
 
 
-@pytest.mark.parametrize("make", [lambda path: None, lambda path: (path / "a" / "b").mkdir(parents=True)], ids=["empty", "only folders"])
-def test_an_empty_folder_is_an_error_that_says_what_to_name(folder: Path, scratch: str, make: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize(
+    "make",
+    [lambda path: None, lambda path: (path / "a" / "b").mkdir(parents=True)],
+    ids=["empty", "only folders"],
+)
+def test_an_empty_folder_is_an_error_that_says_what_to_name(
+    folder: Path, scratch: str, make: Callable[[Path], None]
+) -> None:
     make(folder)
     with pytest.raises(UsageError, match=r"nothing in .*: there are no files") as error:
         gather([str(folder)], scratch)
@@ -109,7 +125,10 @@ def test_fifos_sockets_and_devices_are_never_opened(folder: Path, scratch: str) 
         server.bind(str(folder / "s"))
         got = gather([str(folder), "/dev/zero"], scratch)
     assert names(got.texts) == ["evidence/a.log"]
-    assert all(f"not read, {what}" in said(got) for what in ("a FIFO: evidence/rank0.pipe", "a socket: evidence/s", "a device: zero"))
+    assert all(
+        f"not read, {what}" in said(got)
+        for what in ("a FIFO: evidence/rank0.pipe", "a socket: evidence/s", "a device: zero")
+    )
 
 
 def test_a_fifo_alone_is_an_error_that_names_it(tmp_path: Path, scratch: str) -> None:
@@ -118,8 +137,13 @@ def test_a_fifo_alone_is_an_error_that_names_it(tmp_path: Path, scratch: str) ->
         gather([str(tmp_path / "p")], scratch)
 
 
-def test_symbolic_links_out_of_the_folder_are_not_followed_and_said(folder: Path, tmp_path: Path, scratch: str) -> None:
-    """Nor are those to a folder above (a circle). One to a neighbour needs no word: the neighbour is read."""
+def test_symbolic_links_out_of_the_folder_are_not_followed_and_said(
+    folder: Path, tmp_path: Path, scratch: str
+) -> None:
+    """Nor are those to a folder above (a circle).
+
+    One to a neighbour needs no word: the neighbour is read.
+    """
     secret = tmp_path / "secret.txt"
     secret.write_text("somebody else's")
     (folder / "a.log").write_bytes(made.LOG)
@@ -134,7 +158,9 @@ def test_symbolic_links_out_of_the_folder_are_not_followed_and_said(folder: Path
     assert "same.log" not in said(got)
 
 
-def test_a_link_that_was_named_itself_is_followed(folder: Path, tmp_path: Path, scratch: str) -> None:
+def test_a_link_that_was_named_itself_is_followed(
+    folder: Path, tmp_path: Path, scratch: str
+) -> None:
     (folder / "a.log").write_bytes(made.LOG)
     (tmp_path / "latest").symlink_to(folder)
     assert names(gather([str(tmp_path / "latest")], scratch).texts) == ["a.log"]
@@ -152,10 +178,15 @@ def test_two_folders_of_one_name_are_told_apart(tmp_path: Path, scratch: str) ->
         (tmp_path / node / "logs").mkdir(parents=True)
         (tmp_path / node / "logs" / "a.log").write_bytes(made.LOG)
     got = gather([str(tmp_path / node / "logs") for node in ("n1", "n2")], scratch)
-    assert [name.endswith(f"{node}/logs/a.log") for name, node in zip(names(got.texts), ("n1", "n2"), strict=True)] == [True, True]
+    assert [
+        name.endswith(f"{node}/logs/a.log")
+        for name, node in zip(names(got.texts), ("n1", "n2"), strict=True)
+    ] == [True, True]
 
 
-def test_binary_junk_empty_files_pickles_of_others_and_source_code_are_said(folder: Path, scratch: str) -> None:
+def test_binary_junk_empty_files_pickles_of_others_and_source_code_are_said(
+    folder: Path, scratch: str
+) -> None:
     import pickle
 
     (folder / "a.log").write_bytes(made.LOG)
@@ -167,7 +198,12 @@ def test_binary_junk_empty_files_pickles_of_others_and_source_code_are_said(fold
     (folder / ".git" / "HEAD.log").write_bytes(made.LOG)
     got = gather([str(folder)], scratch)
     assert names(got.texts) == ["a.log"]
-    for what in ("binary: noise", "a pickle that is no flight-recorder dump: optimizer.state", "empty: empty.err", "source code or documentation: train.py"):
+    for what in (
+        "binary: noise",
+        "a pickle that is no flight-recorder dump: optimizer.state",
+        "empty: empty.err",
+        "source code or documentation: train.py",
+    ):
         assert f"not read, {what}" in (*got.said, *got.skipped)
 
 
@@ -176,7 +212,9 @@ def test_source_code_that_was_named_itself_is_read(folder: Path, scratch: str) -
     assert names(gather([str(folder / "notes.md")], scratch).texts) == ["notes.md"]
 
 
-def test_an_empty_or_overwritten_file_among_dumps_is_a_dump_that_cannot_be_read(folder: Path, scratch: str) -> None:
+def test_an_empty_or_overwritten_file_among_dumps_is_a_dump_that_cannot_be_read(
+    folder: Path, scratch: str
+) -> None:
     """A missing dump makes a suspect; so must one of nothing, and one of noise."""
     made.hung_job(folder)
     (folder / "nccl_trace_rank_1").write_bytes(b"")
@@ -207,7 +245,7 @@ def test_a_text_in_any_encoding_is_a_text(folder: Path, scratch: str, log: bytes
     assert names(gather([str(folder)], scratch).texts) == ["a"]
 
 
-# --- archives --------------------------------------------------------------------------------------------
+# --- archives -------------------------------------------------------------------------------------
 
 PACKED: dict[str, Callable[[dict[str, bytes]], bytes]] = {
     "a.tar": tar_of,
@@ -221,7 +259,12 @@ PACKED: dict[str, Callable[[dict[str, bytes]], bytes]] = {
 @pytest.mark.parametrize("archive", sorted(PACKED))
 def test_an_archive_is_a_folder_under_its_name(folder: Path, scratch: str, archive: str) -> None:
     """Whatever the file is called: the same archive without its suffix."""
-    members = {"logs/rank0.log": made.LOG, "dumps/trace_rank_0": made.pickled(0), "d/noise.bin": os.urandom(9_000), "x" * 150 + "/long.log": made.LOG}
+    members = {
+        "logs/rank0.log": made.LOG,
+        "dumps/trace_rank_0": made.pickled(0),
+        "d/noise.bin": os.urandom(9_000),
+        "x" * 150 + "/long.log": made.LOG,
+    }
     for name in (archive, "blob"):
         (folder / name).write_bytes(PACKED[archive](members))
         got = gather([str(folder / name)], scratch)
@@ -235,7 +278,9 @@ def test_an_archive_is_a_folder_under_its_name(folder: Path, scratch: str, archi
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
-def test_a_compressed_log_is_read_under_its_own_name_all_members_of_it(folder: Path, scratch: str, pack: Callable[[bytes], bytes]) -> None:
+def test_a_compressed_log_is_read_under_its_own_name_all_members_of_it(
+    folder: Path, scratch: str, pack: Callable[[bytes], bytes]
+) -> None:
     """As logrotate and parallel packers write it: several members, and zeros behind the last."""
     (folder / "rank0.log.z").write_bytes(pack(made.LOG) + pack(made.LOG) + bytes(512))
     [piece] = gather([str(folder)], scratch).texts
@@ -248,8 +293,16 @@ def test_what_is_no_member_behind_a_compressed_log_is_not_read(folder: Path, scr
     assert content(piece) == made.LOG
 
 
-@pytest.mark.parametrize(("pack", "why"), [(lambda data: data[:-40], "cut short"), (lambda data: data[:200] + bytes(300) + data[500:], "damaged")])
-def test_of_a_broken_archive_what_can_be_read_is(folder: Path, scratch: str, pack: Callable[[bytes], bytes], why: str) -> None:
+@pytest.mark.parametrize(
+    ("pack", "why"),
+    [
+        (lambda data: data[:-40], "cut short"),
+        (lambda data: data[:200] + bytes(300) + data[500:], "damaged"),
+    ],
+)
+def test_of_a_broken_archive_what_can_be_read_is(
+    folder: Path, scratch: str, pack: Callable[[bytes], bytes], why: str
+) -> None:
     log = os.urandom(3_000).hex().encode()
     (folder / "a.log.gz").write_bytes(pack(gzip.compress(b"first words\n" + log)))
     (folder / "b.log").write_bytes(made.LOG)
@@ -269,13 +322,22 @@ def test_an_archive_in_an_archive_is_read_up_to_a_depth(folder: Path, scratch: s
     assert "deep in archives: deep.tar" in said(got)
 
 
-def test_no_name_in_an_archive_leads_out_of_the_scratch_folder(folder: Path, scratch: str, tmp_path: Path) -> None:
-    wicked = {"../../evil.log": made.LOG, "/etc/evil.log": made.LOG, "a/../../../evil2.log": made.LOG}
+def test_no_name_in_an_archive_leads_out_of_the_scratch_folder(
+    folder: Path, scratch: str, tmp_path: Path
+) -> None:
+    wicked = {
+        "../../evil.log": made.LOG,
+        "/etc/evil.log": made.LOG,
+        "a/../../../evil2.log": made.LOG,
+    }
     (folder / "a.tar").write_bytes(tar_of(wicked))
     (folder / "b.zip").write_bytes(zip_of(wicked))
     got = gather([str(folder)], scratch)
     assert len(got.texts) == 6
-    assert all(Path(piece.path or "").parent == Path(scratch) and ".." not in piece.name for piece in got.texts)
+    assert all(
+        Path(piece.path or "").parent == Path(scratch) and ".." not in piece.name
+        for piece in got.texts
+    )
     assert not list(tmp_path.rglob("evil*"))
 
 
@@ -298,7 +360,11 @@ def test_links_and_devices_in_a_tar_are_said(folder: Path, scratch: str) -> None
     (folder / "a.tar").write_bytes(out.getvalue())
     got = gather([str(folder)], scratch)
     assert names(got.texts) == ["a.tar/a.log"]
-    for what in ("symbolic link in an archive: a.tar/passwd", "hard link in an archive: a.tar/hard", "special file in an archive: a.tar/null, a.tar/pipe"):
+    for what in (
+        "symbolic link in an archive: a.tar/passwd",
+        "hard link in an archive: a.tar/hard",
+        "special file in an archive: a.tar/null, a.tar/pipe",
+    ):
         assert f"not read, {what}" in (*got.said, *got.skipped)
 
 
@@ -307,7 +373,11 @@ def test_an_encrypted_member_and_a_checkpoint_are_said(folder: Path, scratch: st
     for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         plain[plain.index(mark) + flags] |= 1
     (folder / "locked.zip").write_bytes(bytes(plain))
-    (folder / "model.pt").write_bytes(zip_of({"model/data.pkl": b"\x80\x02}.", "model/version": b"3\n", "model/data/0": bytes(99)}))
+    (folder / "model.pt").write_bytes(
+        zip_of(
+            {"model/data.pkl": b"\x80\x02}.", "model/version": b"3\n", "model/data/0": bytes(99)}
+        )
+    )
     with pytest.raises(UsageError) as error:
         gather([str(folder)], scratch)
     assert "not read, encrypted: locked.zip/a.log" in str(error.value)

@@ -29,12 +29,16 @@ time.sleep(60)
 
 
 def make(path: Path | None, root: Path | None = None, name: str = "toy") -> RunFolder:
-    return RunFolder.create(path, name=name, version="0.1.0", options={"steps": 3}, root=root or Path("runs"))
+    return RunFolder.create(
+        path, name=name, version="0.1.0", options={"steps": 3}, root=root or Path("runs")
+    )
 
 
 @contextlib.contextmanager
 def held_by_another(path: Path) -> Iterator[subprocess.Popen[str]]:
-    other = subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE, text=True)
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE, text=True
+    )
     assert other.stdout is not None
     try:
         assert other.stdout.readline() == "held\n"
@@ -51,9 +55,15 @@ def test_a_new_run_has_its_parts_and_its_card(tmp_path: Path) -> None:
         assert folder.path.name.endswith("Z-examples_train_gpt.py")
         assert all(part.is_dir() for part in (folder.logs, folder.evidence, folder.checkpoints))
         card = json.loads((folder.path / "run.json").read_text())
-        assert (card["run"], card["version"], card["pid"], card["options"]) == (folder.run, "0.1.0", os.getpid(), {"steps": 3})
+        assert (card["run"], card["version"], card["pid"], card["options"]) == (
+            folder.run,
+            "0.1.0",
+            os.getpid(),
+            {"steps": 3},
+        )
         assert folder.run.startswith(folder.path.name)
-        assert (folder.path / "run.json").stat().st_mode & 0o777 == 0o600  # it holds the script's arguments
+        # it holds the script's arguments
+        assert (folder.path / "run.json").stat().st_mode & 0o777 == 0o600
 
 
 def test_two_runs_of_the_same_second_get_two_folders_and_two_ids(tmp_path: Path) -> None:
@@ -66,7 +76,10 @@ def test_two_runs_of_the_same_second_get_two_folders_and_two_ids(tmp_path: Path)
 def test_a_folder_in_use_names_its_holder(tmp_path: Path) -> None:
     with held_by_another(tmp_path / "run") as other:
         assert run_folder.holder(tmp_path / "run") == other.pid
-        for attempt in (lambda: make(tmp_path / "run"), lambda: RunFolder.resume(tmp_path / "run", version="0.1.0", options={})):
+        for attempt in (
+            lambda: make(tmp_path / "run"),
+            lambda: RunFolder.resume(tmp_path / "run", version="0.1.0", options={}),
+        ):
             with pytest.raises(RunFolderError, match=f"in use by process {other.pid}"):
                 attempt()
 
@@ -77,13 +90,18 @@ def test_the_lock_goes_with_its_holder(tmp_path: Path) -> None:
         other.send_signal(signal.SIGKILL)
         other.wait(10)
         assert run_folder.holder(tmp_path / "run") is None
-        with contextlib.closing(RunFolder.resume(tmp_path / "run", version="0.1.0", options={})) as folder:
+        with contextlib.closing(
+            RunFolder.resume(tmp_path / "run", version="0.1.0", options={})
+        ) as folder:
             assert folder.name == "held"
             assert run_folder.holder(folder.path) == os.getpid()
 
 
 def test_programs_that_the_launcher_starts_do_not_hold_the_lock(tmp_path: Path) -> None:
-    """Method: a child that inherits all it can. The kernel closes the descriptor a moment after the program has begun."""
+    """Method: a child that inherits all it can.
+
+    The kernel closes the descriptor a moment after the program has begun.
+    """
     folder = make(tmp_path / "run")
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], close_fds=False)
     try:
@@ -99,12 +117,23 @@ def test_programs_that_the_launcher_starts_do_not_hold_the_lock(tmp_path: Path) 
 
 
 def test_a_reader_that_looks_does_not_keep_a_launcher_out(tmp_path: Path) -> None:
-    """Method: a shared lock, as a look takes it, is held while a launcher comes; let go soon after, the launcher gets in."""
+    """Method: a shared lock, as a look takes it, is held while a launcher comes; let go soon after,
+    the launcher gets in.
+    """
     make(tmp_path / "run").close()
     looker = subprocess.Popen(
-        [sys.executable, "-c", "import fcntl, sys, time; f = open(sys.argv[1]); fcntl.flock(f, fcntl.LOCK_SH); print('looks', flush=True); time.sleep(0.05)",
-         str(tmp_path / "run" / "lock")], stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            (
+                "import fcntl, sys, time; f = open(sys.argv[1]); fcntl.flock(f, fcntl.LOCK_SH);"
+                " print('looks', flush=True); time.sleep(0.05)"
+            ),
+            str(tmp_path / "run" / "lock"),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert looker.stdout is not None
     assert looker.stdout.readline() == "looks\n"
     RunFolder.resume(tmp_path / "run", version="0.1.0", options={}).close()
@@ -115,7 +144,9 @@ def test_a_reader_that_looks_does_not_keep_a_launcher_out(tmp_path: Path) -> Non
 def test_resume_keeps_the_run_and_says_who_holds_it_now(tmp_path: Path) -> None:
     first = make(tmp_path / "run")
     first.close()
-    with contextlib.closing(RunFolder.resume(first.path, version="0.1.1", options={"resume": True})) as again:
+    with contextlib.closing(
+        RunFolder.resume(first.path, version="0.1.1", options={"resume": True})
+    ) as again:
         assert (again.run, again.name) == (first.run, first.name)
         assert run_folder.read_card(again.path)["version"] == "0.1.1"
 
@@ -136,9 +167,14 @@ def test_a_folder_that_holds_a_run_is_not_made_anew(tmp_path: Path) -> None:
         ("{", "cannot be read"),
     ],
 )
-def test_a_folder_of_another_version_or_a_damaged_one_is_refused(tmp_path: Path, card: str, words: str) -> None:
+def test_a_folder_of_another_version_or_a_damaged_one_is_refused(
+    tmp_path: Path, card: str, words: str
+) -> None:
     (tmp_path / "run.json").write_text(card)
-    for attempt in (lambda: RunFolder.resume(tmp_path, version="0.1.0", options={}), lambda: run_folder.find(str(tmp_path))):
+    for attempt in (
+        lambda: RunFolder.resume(tmp_path, version="0.1.0", options={}),
+        lambda: run_folder.find(str(tmp_path)),
+    ):
         with pytest.raises(RunFolderError, match=words) as caught:
             attempt()
         assert caught.value.hint
@@ -152,7 +188,7 @@ def test_a_folder_that_cannot_be_made_is_a_capacity_error(tmp_path: Path) -> Non
         make(tmp_path / "file")
 
 
-# --- which one is meant -----------------------------------------------------------------------------------
+# --- which one is meant ---------------------------------------------------------------------------
 
 
 def test_a_run_is_found_by_path_by_name_by_id_and_as_the_newest(tmp_path: Path) -> None:

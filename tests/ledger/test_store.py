@@ -30,19 +30,45 @@ text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 number = st.integers(-(2**63), 2**63 - 1)
 moment = st.floats(allow_nan=False)
 RECORDS = {
-    Generation: st.builds(Generation, number, number, moment, st.lists(number, max_size=4).map(tuple)),
+    Generation: st.builds(
+        Generation, number, number, moment, st.lists(number, max_size=4).map(tuple)
+    ),
     Life: st.builds(
-        Life, number, number, text, number, text, moment, st.none() | moment, st.none() | moment,
-        st.dictionaries(st.sampled_from(CAUSES), moment), st.sampled_from(CAUSES), text,
+        Life,
+        number,
+        number,
+        text,
+        number,
+        text,
+        moment,
+        st.none() | moment,
+        st.none() | moment,
+        st.dictionaries(st.sampled_from(CAUSES), moment),
+        st.sampled_from(CAUSES),
+        text,
     ),
     Interruption: st.builds(
-        Interruption, id=number, mechanism=st.sampled_from(Mechanism), detected_s=moment, parent=st.none() | number,
+        Interruption,
+        id=number,
+        mechanism=st.sampled_from(Mechanism),
+        detected_s=moment,
+        parent=st.none() | number,
         ranks=st.lists(number, max_size=3).map(tuple),
-        nodes=st.lists(text, max_size=3).map(tuple), rung=st.none() | st.sampled_from(Rung), fault_s=st.none() | moment, error=text, traceback=text,
+        nodes=st.lists(text, max_size=3).map(tuple),
+        rung=st.none() | st.sampled_from(Rung),
+        fault_s=st.none() | moment,
+        error=text,
+        traceback=text,
     ),
     StepsBucket: st.builds(StepsBucket, moment, moment, number, number, moment, moment, moment),
-    Event: st.builds(Event, moment, moment, text, st.dictionaries(text, st.none() | number | text | st.lists(number, max_size=3))),
-}  # fmt: skip
+    Event: st.builds(
+        Event,
+        moment,
+        moment,
+        text,
+        st.dictionaries(text, st.none() | number | text | st.lists(number, max_size=3)),
+    ),
+}
 
 
 @pytest.fixture
@@ -51,7 +77,7 @@ def ledger(tmp_path: Path):
         yield one
 
 
-# --- what goes in comes out ------------------------------------------------------------------------------
+# --- what goes in comes out -----------------------------------------------------------------------
 
 
 @given(data=st.data())
@@ -63,7 +89,10 @@ def test_every_record_comes_back_as_it_was_added(kind: type, data: st.DataObject
         connection.row_factory = sqlite3.Row
         connection.executescript(rows.schema())
         connection.execute(rows.PUT[kind], {"session": 1, **rows.to_row(record)})
-        assert rows.from_row(kind, connection.execute(f"SELECT * FROM {rows.TABLES[kind]}").fetchone()) == record
+        assert (
+            rows.from_row(kind, connection.execute(f"SELECT * FROM {rows.TABLES[kind]}").fetchone())
+            == record
+        )
 
 
 def test_a_run_comes_back_whole_and_in_order(tmp_path: Path) -> None:
@@ -72,7 +101,9 @@ def test_a_run_comes_back_whole_and_in_order(tmp_path: Path) -> None:
     part = records.sessions[0]
     assert (part.session.state, part.session.exit_code, part.session.ended_s) == ("ended", 0, 120.0)
     assert part.interruptions == (a_run.KILL, a_run.CHILD, a_run.HANG)
-    assert sorted(part.lives, key=lambda life: (life.worker, life.rank)) == sorted(a_run.LIVES, key=lambda life: (life.worker, life.rank))
+    assert sorted(part.lives, key=lambda life: (life.worker, life.rank)) == sorted(
+        a_run.LIVES, key=lambda life: (life.worker, life.rank)
+    )
     assert [one.generation for one in part.generations] == [0, 2]
     assert records.newest_step == 200
     assert records.snapshot == a_run.SNAPSHOT
@@ -105,7 +136,7 @@ def test_events_and_steps_cannot_be_changed_and_nothing_can_be_deleted(tmp_path:
                 connection.execute(f"UPDATE {table} SET rowid = rowid + 1000")
 
 
-# --- flush -------------------------------------------------------------------------------------------------
+# --- flush ----------------------------------------------------------------------------------------
 
 
 def test_only_what_was_flushed_is_there(ledger: Ledger) -> None:
@@ -120,7 +151,9 @@ def test_only_what_was_flushed_is_there(ledger: Ledger) -> None:
 
 
 def test_a_disk_that_refuses_keeps_the_queue(ledger: Ledger) -> None:
-    """Method: SQLite's own page limit stands for the full disk; when it is lifted, everything arrives."""
+    """Method: SQLite's own page limit stands for the full disk; when it is lifted, everything
+    arrives.
+    """
     pages = ledger._connection.execute("PRAGMA page_count").fetchone()[0]
     ledger._connection.execute(f"PRAGMA max_page_count = {pages}")
     for number in range(2000):
@@ -132,11 +165,15 @@ def test_a_disk_that_refuses_keeps_the_queue(ledger: Ledger) -> None:
     ledger.add(Event(2000.0, 0.0, "noise"))
     ledger._connection.execute("PRAGMA max_page_count = 1000000")
     assert ledger.flush() == 2001
-    assert [event.at_s for event in ledger.read().sessions[0].events] == [float(number) for number in range(2001)]
+    assert [event.at_s for event in ledger.read().sessions[0].events] == [
+        float(number) for number in range(2001)
+    ]
     assert ledger.snapshot() == {"step": 4}
 
 
-def test_a_queue_over_its_limit_drops_the_oldest_and_counts_them(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_over_its_limit_drops_the_oldest_and_counts_them(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same interruption written often is one record, not many."""
     monkeypatch.setattr("outlast.runtime.ledger.store.LEDGER_QUEUE_MAX_COUNT", 100)
     for number in range(95):
@@ -162,14 +199,18 @@ def test_one_thread_may_add_while_another_flushes(ledger: Ledger) -> None:
         over.set()
         flusher.join(10)
     ledger.flush()
-    assert [event.at_s for event in ledger.read().sessions[0].events] == [float(number) for number in range(500)]
+    assert [event.at_s for event in ledger.read().sessions[0].events] == [
+        float(number) for number in range(500)
+    ]
 
 
-# --- readers and writers -------------------------------------------------------------------------------------
+# --- readers and writers --------------------------------------------------------------------------
 
 
 def test_a_reader_never_blocks_the_writer(ledger: Ledger) -> None:
-    """Method: a reader stands in the middle of its transaction while the writer flushes; then it still sees its own moment."""
+    """Method: a reader stands in the middle of its transaction while the writer flushes; then it
+    still sees its own moment.
+    """
     ledger.add(Event(1.0, 0.0, "a"))
     ledger.flush()
     with closing(Ledger.read_only(ledger.path)) as reader:
@@ -206,9 +247,13 @@ while True:
 
 
 def test_what_was_flushed_survives_a_kill_of_the_writer(tmp_path: Path) -> None:
-    """Method: a process flushes batches of seven and says so; SIGKILL in the middle; whole batches are there, at least all that it said."""
+    """Method: a process flushes batches of seven and says so; SIGKILL in the middle; whole batches
+    are there, at least all that it said.
+    """
     path = tmp_path / "ledger.db"
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
+    )
     assert writer.stdout is not None
     said = [int(writer.stdout.readline()) for _ in range(20)]
     writer.send_signal(signal.SIGKILL)
@@ -217,7 +262,9 @@ def test_what_was_flushed_survives_a_kill_of_the_writer(tmp_path: Path) -> None:
     writer.stdout.close()
     said += [int(line) for line in rest[:-1]]
     events = read_ledger(path).sessions[0].events
-    assert [event.at_s for event in events] == [float(number) for number in range(1, len(events) + 1)]
+    assert [event.at_s for event in events] == [
+        float(number) for number in range(1, len(events) + 1)
+    ]
     assert len(events) % 7 == 0
     assert said[-1] <= len(events) <= said[-1] + 7
 
@@ -233,42 +280,60 @@ print(read_ledger(Path(sys.argv[1])).newest_step)
 
 
 def test_a_ledger_in_a_folder_that_cannot_be_written_is_readable() -> None:
-    """Method: an ended run, its folder read-only, read by a user who is not root (root may write anywhere)."""
+    """Method: an ended run, its folder read-only, read by a user who is not root (root may write
+    anywhere).
+    """
     with tempfile.TemporaryDirectory() as home:
         Path(home).chmod(0o755)
         folder = a_run.ended_run(Path(home))
         assert not list(folder.glob("ledger.db-*")), "an ended run leaves one file"
         folder.chmod(0o555)
         try:
-            done = subprocess.run([sys.executable, "-c", NOBODY_READS, str(folder / "ledger.db")], capture_output=True, text=True, timeout=30)
+            done = subprocess.run(
+                [sys.executable, "-c", NOBODY_READS, str(folder / "ledger.db")],
+                capture_output=True,
+                text=True,
+                timeout=30,
+            )
         finally:
             folder.chmod(0o755)
     assert done.stdout.strip() == "200", done.stderr
 
 
-# --- sessions -----------------------------------------------------------------------------------------------
+# --- sessions -------------------------------------------------------------------------------------
 
 
 def test_a_second_launcher_appends_a_session_and_goes_on_with_the_numbers(tmp_path: Path) -> None:
     path = a_run.lost_run(tmp_path) / "ledger.db"
-    with closing(Ledger.resume(path, pid=77, started_s=5.0, started_wall_s=a_run.META.started_wall_s + 100)) as ledger:
+    with closing(
+        Ledger.resume(path, pid=77, started_s=5.0, started_wall_s=a_run.META.started_wall_s + 100)
+    ) as ledger:
         newest = ledger.newest()
-        assert (newest.generation, newest.worker, newest.interruption, newest.step) == (2, 5, 3, 200)
-        ledger.add(dataclasses.replace(a_run.KILL, id=1, detected_s=7.0, fault_s=6.5, resumed_s=7.5))
+        assert (newest.generation, newest.worker, newest.interruption, newest.step) == (
+            2,
+            5,
+            3,
+            200,
+        )
+        ledger.add(
+            dataclasses.replace(a_run.KILL, id=1, detected_s=7.0, fault_s=6.5, resumed_s=7.5)
+        )
         ledger.end_session(ended_s=9.0, state="ended", exit_code=0, reason="")
         records = ledger.read()
     assert [part.session.session for part in records.sessions] == [1, 2]
     assert [len(part.interruptions) for part in records.sessions] == [3, 1]
     assert records.sessions[0].session.over_s == 119.0
     last = records.interruptions()[-1]
-    assert (last["id"], last["fault_s"]) == (4, 101.5), "an id that was given again is moved up; times count from the first start"
+    assert (last["id"], last["fault_s"]) == (4, 101.5), (
+        "an id that was given again is moved up; times count from the first start"
+    )
 
 
 def test_a_new_ledger_has_no_numbers_yet(ledger: Ledger) -> None:
     assert dataclasses.astuple(ledger.newest()) == (-1, -1, -1, 0)
 
 
-# --- what is refused ------------------------------------------------------------------------------------------
+# --- what is refused ------------------------------------------------------------------------------
 
 
 def test_a_ledger_of_another_version_is_refused(tmp_path: Path) -> None:
@@ -281,8 +346,13 @@ def test_a_ledger_of_another_version_is_refused(tmp_path: Path) -> None:
     assert "version of outlast" in caught.value.hint
 
 
-@pytest.mark.parametrize(("content", "error"), [(b"this is no database, whatever its name says" * 30, CorruptError), (b"", RunFolderError)])
-def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path, content: bytes, error: type[OutlastError]) -> None:
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [(b"this is no database, whatever its name says" * 30, CorruptError), (b"", RunFolderError)],
+)
+def test_a_file_that_is_no_ledger_is_refused(
+    tmp_path: Path, content: bytes, error: type[OutlastError]
+) -> None:
     path = tmp_path / "ledger.db"
     path.write_bytes(content)
     with pytest.raises(error) as caught:

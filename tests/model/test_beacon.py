@@ -13,7 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlast.model.beacon import BEACON_BYTES, BEACON_MAGIC, BEACON_VERSION, Beacon, pack_into, unpack
+from outlast.model.beacon import (
+    BEACON_BYTES,
+    BEACON_MAGIC,
+    BEACON_VERSION,
+    Beacon,
+    pack_into,
+    unpack,
+)
 from outlast.model.terms import CAUSES, PHASES, Cause
 
 whole = st.integers(-(2**63), 2**63 - 1)
@@ -36,7 +43,9 @@ def test_a_beacon_comes_back_as_it_was_written(beacon: Beacon, again: Beacon) ->
 
 
 @given(beacon=beacons, again=beacons)
-def test_a_write_without_seconds_leaves_their_tables_and_moves_all_else(beacon: Beacon, again: Beacon) -> None:
+def test_a_write_without_seconds_leaves_their_tables_and_moves_all_else(
+    beacon: Beacon, again: Beacon
+) -> None:
     page = page_of()
     pack_into(page, beacon)
     pack_into(page, again, seconds=False)
@@ -49,7 +58,9 @@ def test_an_empty_page_is_no_beacon() -> None:
 
 @given(content=st.binary(max_size=BEACON_BYTES))
 def test_any_bytes_can_be_read(content: bytes) -> None:
-    """A page that something else wrote over: no exception, whatever it holds, the right magic in front or not."""
+    """A page that something else wrote over: no exception, whatever it holds, the right magic in
+    front or not.
+    """
     unpack(page_of(content))
     head = BEACON_MAGIC.to_bytes(4, "little") + BEACON_VERSION.to_bytes(4, "little")
     found = unpack(page_of((head + content)[:BEACON_BYTES]))
@@ -58,7 +69,9 @@ def test_any_bytes_can_be_read(content: bytes) -> None:
 
 
 def test_a_worker_that_died_while_writing_leaves_a_torn_beacon() -> None:
-    """The counter is odd and stays odd: the fields come, with the mark; the next whole write clears it."""
+    """The counter is odd and stays odd: the fields come, with the mark; the next whole write clears
+    it.
+    """
     page = page_of()
     pack_into(page, Beacon(worker=3, step=41))
     page[8] |= 1
@@ -87,29 +100,52 @@ class PutOff(bytearray):
 
 @pytest.mark.parametrize("seconds", [True, False])
 def test_a_writer_that_is_put_off_anywhere_leaves_each_field_old_or_new(seconds: bool) -> None:
-    """Found by a drill on a busy machine: fields were zero for a moment, and a rank that trained was taken for one that had never begun."""
+    """Found by a drill on a busy machine: fields were zero for a moment, and a rank that trained
+    was taken for one that had never begun.
+    """
     page = page_of()
     pack_into(page, Beacon(*[5] * 10, opened_ns=5, since_ns=5, seconds=dict.fromkeys(CAUSES, 5.0)))
     for writes in range(10):
         memory = PutOff(bytes(page), writes)
         with contextlib.suppress(TimeoutError):
-            pack_into(typing.cast(memoryview, memory), Beacon(*[6] * 10, opened_ns=6, since_ns=6, seconds=dict.fromkeys(CAUSES, 6.0)), seconds=seconds)
+            pack_into(
+                typing.cast(memoryview, memory),
+                Beacon(*[6] * 10, opened_ns=6, since_ns=6, seconds=dict.fromkeys(CAUSES, 6.0)),
+                seconds=seconds,
+            )
         found = unpack(memoryview(memory))
         assert found is not None
-        assert {found.worker, found.rank, found.step, found.beats, found.at_ns, *found.seconds.values()} <= {5, 6}
+        assert {
+            found.worker,
+            found.rank,
+            found.step,
+            found.beats,
+            found.at_ns,
+            *found.seconds.values(),
+        } <= {5, 6}
         assert found.torn == (0 < writes < 3), "three writes: the counter, the fields, the counter"
     assert memory.left > 0, "the writer came to its end"
 
 
 def test_a_reader_beside_a_writer_never_takes_a_torn_beacon_for_a_whole_one() -> None:
-    """Method: a thread writes beacons whose fields all hold the same number; every read that is not marked must agree with itself."""
+    """Method: a thread writes beacons whose fields all hold the same number; every read that is not
+    marked must agree with itself.
+    """
     page, over = page_of(), threading.Event()
 
     def write() -> None:
         number = 0
         while not over.is_set():
             number += 1
-            pack_into(page, Beacon(*[number] * 10, opened_ns=number, since_ns=number, seconds=dict.fromkeys(CAUSES, float(number))))
+            pack_into(
+                page,
+                Beacon(
+                    *[number] * 10,
+                    opened_ns=number,
+                    since_ns=number,
+                    seconds=dict.fromkeys(CAUSES, float(number)),
+                ),
+            )
 
     writer = threading.Thread(target=write)
     writer.start()
@@ -119,7 +155,9 @@ def test_a_reader_beside_a_writer_never_takes_a_torn_beacon_for_a_whole_one() ->
             found = unpack(page)
             if found is not None and not found.torn:
                 reads += 1
-                assert {found.worker, found.beats, found.since_ns, *found.seconds.values()} == {found.step}
+                assert {found.worker, found.beats, found.since_ns, *found.seconds.values()} == {
+                    found.step
+                }
     finally:
         over.set()
         writer.join(5)

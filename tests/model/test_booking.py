@@ -1,4 +1,6 @@
-"""model/booking.py: every second of a rank goes to exactly one cause, whatever happens in whatever order."""
+"""model/booking.py: every second of a rank goes to exactly one cause, whatever happens in whatever
+order.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,12 @@ calls = st.one_of(
     st.tuples(st.just("switch"), st.sampled_from(CAUSES)),
     st.tuples(st.just("begin")),
     st.tuples(st.just("commit"), st.booleans(), st.sampled_from(CAUSES)),
-    st.tuples(st.just("roll_back"), st.none() | st.floats(-10, 60), st.none() | st.floats(-10, 60), st.sampled_from(CAUSES)),
+    st.tuples(
+        st.just("roll_back"),
+        st.none() | st.floats(-10, 60),
+        st.none() | st.floats(-10, 60),
+        st.sampled_from(CAUSES),
+    ),
 )
 
 
@@ -29,12 +36,17 @@ def play(book: Book, call: tuple[object, ...], now_s: float) -> None:
         case ("commit", bool() as first, Cause() as then):
             book.commit_step(now_s=now_s, first=first, then=then)
         case ("roll_back", fault, detected, Cause() as then):
-            since = [None if offset is None else now_s + float(str(offset)) - 30 for offset in (fault, detected)]
+            since = [
+                None if offset is None else now_s + float(str(offset)) - 30
+                for offset in (fault, detected)
+            ]
             book.roll_back(now_s=now_s, fault_s=since[0], detected_s=since[1], then=then)
 
 
 @given(history=st.lists(st.tuples(moments, calls), max_size=30), rest_s=moments)
-def test_seconds_sum_to_the_life_of_the_book_in_any_order_of_calls(history: list[tuple[float, tuple[object, ...]]], rest_s: float) -> None:
+def test_seconds_sum_to_the_life_of_the_book_in_any_order_of_calls(
+    history: list[tuple[float, tuple[object, ...]]], rest_s: float
+) -> None:
     book = Book(now_s=7.0, cause=Cause.STARTUP)
     now_s = 7.0
     for pause_s, call in history:
@@ -62,7 +74,9 @@ def test_what_is_settled_never_shrinks(history: list[tuple[float, tuple[object, 
 
 @given(pauses=st.lists(moments, min_size=1, max_size=10))
 def test_nothing_is_productive_before_it_is_committed(pauses: list[float]) -> None:
-    """Method: begin a step, move through causes, and roll it back: no productive second may be left."""
+    """Method: begin a step, move through causes, and roll it back: no productive second may be
+    left.
+    """
     book = Book(now_s=0.0, cause=Cause.OTHER)
     book.begin_step(now_s=0.0)
     now_s = 0.0
@@ -84,7 +98,12 @@ def test_a_roll_back_splits_at_fault_and_detection() -> None:
     book.begin_step(now_s=1.0)
     book.roll_back(now_s=5.0, fault_s=2.0, detected_s=4.0, then=Cause.REGROUP)
     totals = book.totals(now_s=6.0)
-    assert {cause: value for cause, value in totals.items() if value} == {Cause.OTHER: 1.0, Cause.REPEATED: 1.0, Cause.DETECTION: 2.0, Cause.REGROUP: 2.0}
+    assert {cause: value for cause, value in totals.items() if value} == {
+        Cause.OTHER: 1.0,
+        Cause.REPEATED: 1.0,
+        Cause.DETECTION: 2.0,
+        Cause.REGROUP: 2.0,
+    }
 
 
 @pytest.mark.parametrize(("first", "cause"), [(True, Cause.PRODUCTIVE), (False, Cause.REPEATED)])

@@ -10,7 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlast.errors import UsageError
-from outlast.model.fault_plan import DISK_KINDS, KINDS, LINK_KINDS, MARKS, NODE_KINDS, PASSING, SAVE_MARKS, STAGES, PlannedFault, parse, render
+from outlast.model.fault_plan import (
+    DISK_KINDS,
+    KINDS,
+    LINK_KINDS,
+    MARKS,
+    NODE_KINDS,
+    PASSING,
+    SAVE_MARKS,
+    STAGES,
+    PlannedFault,
+    parse,
+    render,
+)
 
 WHOLE = """
 schema = 1
@@ -80,8 +92,12 @@ def a_fault(number: int) -> st.SearchStrategy[PlannedFault]:
         st.builds(lambda step: {"at_step": step}, st.integers(1, 9)),
     )
 
-    def make(name: str, kind: str, rank: int, when: dict[str, Any], after_s: float, for_s: float) -> PlannedFault:
-        whom: dict[str, Any] = {"rank": None if kind in ("lose_store", "lose_coordinator") else rank}
+    def make(
+        name: str, kind: str, rank: int, when: dict[str, Any], after_s: float, for_s: float
+    ) -> PlannedFault:
+        whom: dict[str, Any] = {
+            "rank": None if kind in ("lose_store", "lose_coordinator") else rank
+        }
         if kind in NODE_KINDS:  # a node by its number, or the one that a rank lives on
             whom = {"rank": None, "node": -rank} if rank <= 0 else {"rank": rank}
         elif kind in LINK_KINDS:
@@ -90,15 +106,31 @@ def a_fault(number: int) -> st.SearchStrategy[PlannedFault]:
             whom = {"rank": None, "disk": abs(rank)}
         elif kind == "stop" and rank == 0:
             whom = {"rank": None, "node": 3, "agent": True}
-        return PlannedFault(f"{number}{name}", kind, **whom, **when, after_s=after_s, **({"for_s": for_s} if kind in PASSING else {}))
+        return PlannedFault(
+            f"{number}{name}",
+            kind,
+            **whom,
+            **when,
+            after_s=after_s,
+            **({"for_s": for_s} if kind in PASSING else {}),
+        )
 
     return st.builds(
         make,
-        st.text(st.characters(exclude_categories=["Cs"]), max_size=4), st.sampled_from(sorted(KINDS)), st.integers(-1, 5), when, seconds, seconds,
-    )  # fmt: skip
+        st.text(st.characters(exclude_categories=["Cs"]), max_size=4),
+        st.sampled_from(sorted(KINDS)),
+        st.integers(-1, 5),
+        when,
+        seconds,
+        seconds,
+    )
 
 
-@given(st.integers(0, 3).flatmap(lambda count: st.tuples(*(a_fault(number) for number in range(count)))))
+@given(
+    st.integers(0, 3).flatmap(
+        lambda count: st.tuples(*(a_fault(number) for number in range(count)))
+    )
+)
 def test_what_is_rendered_is_read_again(faults: tuple[PlannedFault, ...]) -> None:
     assert parse(render(faults), source="plan.toml") == faults
 
@@ -113,34 +145,90 @@ def changed(old: str, new: str) -> str:
     [
         ("schema = ", "plan.toml is not TOML", ""),
         ("[[fault]]", "plan.toml: schema is None", "begin the file with `schema = 1`"),
-        (changed("schema = 1", "schema = 2"), "plan.toml: schema is 2; this version reads 1", "begin the file"),
-        (changed("schema = 1", "schema = 1\nfaults = 3"), "plan.toml: there is no key 'faults'", "did you mean 'fault'?"),
+        (
+            changed("schema = 1", "schema = 2"),
+            "plan.toml: schema is 2; this version reads 1",
+            "begin the file",
+        ),
+        (
+            changed("schema = 1", "schema = 1\nfaults = 3"),
+            "plan.toml: there is no key 'faults'",
+            "did you mean 'fault'?",
+        ),
         ("schema = 1\nfault = 3", "plan.toml: faults are tables", "[[fault]]"),
-        (changed('"kill"', '"kil"'), "plan.toml, fault first: there is no fault kind 'kil'", "did you mean 'kill'?"),
+        (
+            changed('"kill"', '"kil"'),
+            "plan.toml, fault first: there is no fault kind 'kil'",
+            "did you mean 'kill'?",
+        ),
         (changed('"kill"', "3"), "there is no fault kind 3", "one of kill, exit"),
         (changed("after_s", "afters"), "there is no key 'afters'", "did you mean 'after_s'?"),
-        (changed("{ rank = 1 }", "{ rank = -1 }"), "fault first: rank is -1; it is a whole number from 0", ""),
-        (changed("{ rank = 1 }", "{ store = true }"), "kill cannot strike store", "it strikes rank or spare"),
-        (changed("{ rank = 1 }", "{ node = 1 }"), "kill cannot strike node", "it strikes rank or spare"),
-        (changed("{ rank = 1 }", "{ agent = 1 }"), "kill cannot strike agent", "it strikes rank or spare"),
-        (changed("{ rank = 1 }", "{ link = [0, 1] }"), "kill cannot strike link", "it strikes rank or spare"),
-        (LINK.replace("[0, 1]", "[1, 1]"), "link is [1, 1]; it is two different nodes", "as in { link = [0, 1] }"),
+        (
+            changed("{ rank = 1 }", "{ rank = -1 }"),
+            "fault first: rank is -1; it is a whole number from 0",
+            "",
+        ),
+        (
+            changed("{ rank = 1 }", "{ store = true }"),
+            "kill cannot strike store",
+            "it strikes rank or spare",
+        ),
+        (
+            changed("{ rank = 1 }", "{ node = 1 }"),
+            "kill cannot strike node",
+            "it strikes rank or spare",
+        ),
+        (
+            changed("{ rank = 1 }", "{ agent = 1 }"),
+            "kill cannot strike agent",
+            "it strikes rank or spare",
+        ),
+        (
+            changed("{ rank = 1 }", "{ link = [0, 1] }"),
+            "kill cannot strike link",
+            "it strikes rank or spare",
+        ),
+        (
+            LINK.replace("[0, 1]", "[1, 1]"),
+            "link is [1, 1]; it is two different nodes",
+            "as in { link = [0, 1] }",
+        ),
         (LINK.replace("[0, 1]", "3"), "link is 3; it is two different nodes", ""),
         (LINK.replace("[0, 1]", "[0, 'x']"), "link is 'x'; it is a whole number from 0", ""),
         (LINK.replace("link = [0, 1]", "node = 1"), "part cannot strike node", "it strikes link"),
         (changed("{ rank = 1 }", "{ rank = 1, spare = true }"), "target is", "as in { rank = 1 }"),
         (changed("{ spare = true }", "{ spare = false }"), "spare is true, or not there", ""),
-        (changed('on_mark = "voting"', 'on_mark = "votign"'), "there is no mark 'votign'", "did you mean 'voting'?"),
+        (
+            changed('on_mark = "voting"', 'on_mark = "votign"'),
+            "there is no mark 'votign'",
+            "did you mean 'voting'?",
+        ),
         (changed("nth = 2", "nth = 0"), "nth is 0; it is a whole number from 1", ""),
-        (changed("at_s = 3", "at_s = -3"), "fault 2: at_s is -3; it is a number of seconds, not below 0", ""),
+        (
+            changed("at_s = 3", "at_s = -3"),
+            "fault 2: at_s is -3; it is a number of seconds, not below 0",
+            "",
+        ),
         (changed("at_s = 3", "at_s = nan"), "at_s is nan", ""),
         (changed("{ at_s = 3 }", "{ at_s = 3, at_step = 1 }"), "when is", "one of { on_mark"),
         (changed("{ at_s = 3 }", "{ at_s = 3, nth = 1 }"), "nth counts visits of a mark", ""),
-        (changed("for_s = 2.5", "for_s = 2.5\ntimes = 2"), "times counts visits of a mark", "use when = { on_mark"),
+        (
+            changed("for_s = 2.5", "for_s = 2.5\ntimes = 2"),
+            "times counts visits of a mark",
+            "use when = { on_mark",
+        ),
         (changed("after_s = 0.02", "for_s = 1"), "kill does not pass, so it has no for_s", ""),
         (changed('needs = "both"', 'needs = "none"'), "needs is 'none'", ""),
-        (changed('"stop"', '"deaf"'), "deaf can only be had in the simulated world", 'needs = "sim"'),
-        (changed("target = { spare", 'id = "first"\ntarget = { spare'), "several faults have the id 'first'", ""),
+        (
+            changed('"stop"', '"deaf"'),
+            "deaf can only be had in the simulated world",
+            'needs = "sim"',
+        ),
+        (
+            changed("target = { spare", 'id = "first"\ntarget = { spare'),
+            "several faults have the id 'first'",
+            "",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(text: str, said: str, hint: str) -> None:

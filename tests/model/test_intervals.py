@@ -1,4 +1,6 @@
-"""model/intervals.py: the exact forms against brute force and a simulation, the approximations within the errors that they state."""
+"""model/intervals.py: the exact forms against brute force and a simulation, the approximations
+within the errors that they state.
+"""
 
 from __future__ import annotations
 
@@ -41,57 +43,87 @@ def maximum(f: Callable[[float], float], low: float, high: float) -> float:
 
 def powers(low: float, high: float) -> st.SearchStrategy[float]:
     """Even over orders of magnitude, both ends included."""
-    return st.floats(math.log(low), math.log(high)).map(lambda exponent: min(max(math.exp(exponent), low), high))
+    return st.floats(math.log(low), math.log(high)).map(
+        lambda exponent: min(max(math.exp(exponent), low), high)
+    )
 
 
-# --- exact forms -------------------------------------------------------------------------------------------
+# --- exact forms ----------------------------------------------------------------------------------
 
 
 @given(x=powers(1e-6, 30.0), restart=st.sampled_from([0.0, 0.3, 2.0]))
 def test_no_interval_costs_less_than_the_exact_optimum(x: float, restart: float) -> None:
-    """Golden section on Daly's exact cost: the same interval, as far as the flat top of a float lets it be found, and never a better one."""
+    """Golden section on Daly's exact cost: the same interval, as far as the flat top of a float
+    lets it be found, and never a better one.
+    """
     found = maximum(lambda tau: efficiency(tau, x, 1.0, restart), 1e-8, 50.0)
     assert found == pytest.approx(best_s(x, 1.0), rel=1e-5)
     assert efficiency(found, x, 1.0, restart) <= best_efficiency(x, 1.0, restart) * (1 + 1e-13)
 
 
 @given(x=powers(1e-12, 500.0), restart=st.floats(0, 100))
-def test_at_the_optimum_the_efficiency_is_what_is_left_of_the_mttf(x: float, restart: float) -> None:
+def test_at_the_optimum_the_efficiency_is_what_is_left_of_the_mttf(
+    x: float, restart: float
+) -> None:
     """eta = e^(-(tau + delta + R) / M), which the derivative being 0 implies."""
-    assert best_efficiency(x, 1.0, restart) == pytest.approx(math.exp(-best_s(x, 1.0) - x - restart), rel=1e-11, abs=1e-300)
+    assert best_efficiency(x, 1.0, restart) == pytest.approx(
+        math.exp(-best_s(x, 1.0) - x - restart), rel=1e-11, abs=1e-300
+    )
 
 
-def lived(interval_s: float, save_s: float, mttf_s: float, restart_s: float, gaps_s: NDArray[np.float64]) -> tuple[float, float]:
-    """Efficiency of a run that fails after each of `gaps_s`, and its standard error: between two failures a restart, then whole stretches of tau + delta."""
+def lived(
+    interval_s: float, save_s: float, mttf_s: float, restart_s: float, gaps_s: NDArray[np.float64]
+) -> tuple[float, float]:
+    """Efficiency of a run that fails after each of `gaps_s`, and its standard error: between two
+    failures a restart, then whole stretches of tau + delta.
+    """
     worked_s = np.maximum(0.0, gaps_s - restart_s)
     kept_s = interval_s * np.floor(worked_s / (interval_s + save_s))
     eta = kept_s.sum() / gaps_s.sum()
     return float(eta), float(np.std(kept_s - eta * gaps_s) / math.sqrt(len(gaps_s)) / gaps_s.mean())
 
 
-LIVES = [(24 * HOUR_S, 5 * MIN_S, 10 * MIN_S), (6 * HOUR_S, 5 * MIN_S, 10 * MIN_S), (15 * MIN_S, 5 * MIN_S, 10 * MIN_S), (3.05 * HOUR_S, 2.5, 5 * MIN_S)]
+LIVES = [
+    (24 * HOUR_S, 5 * MIN_S, 10 * MIN_S),
+    (6 * HOUR_S, 5 * MIN_S, 10 * MIN_S),
+    (15 * MIN_S, 5 * MIN_S, 10 * MIN_S),
+    (3.05 * HOUR_S, 2.5, 5 * MIN_S),
+]
 
 
 @pytest.mark.parametrize(("mttf_s", "save_s", "restart_s"), LIVES)
-def test_dalys_cost_and_the_exact_optimum_agree_with_a_simulation(mttf_s: float, save_s: float, restart_s: float) -> None:
-    """2 million failures with a seed: efficiency within 4 standard errors and 1e-3 at three intervals, wall time likewise; and none of 15 intervals around
-    the optimum, through the same failures, is better than it by more than 4 standard errors of the difference.
+def test_dalys_cost_and_the_exact_optimum_agree_with_a_simulation(
+    mttf_s: float, save_s: float, restart_s: float
+) -> None:
+    """2 million failures with a seed: efficiency within 4 standard errors and 1e-3 at three
+    intervals, wall time likewise; and none of 15 intervals around the optimum, through the same
+    failures, is better than it by more than 4 standard errors of the difference.
     """
-    gaps_s = -mttf_s * np.log1p(-np.random.Generator(np.random.Philox(20_260_901)).random(2_000_000))
+    gaps_s = -mttf_s * np.log1p(
+        -np.random.Generator(np.random.Philox(20_260_901)).random(2_000_000)
+    )
     best = best_s(save_s, mttf_s)
     for interval_s in (best / 3, best, best * 3):
         eta, error = lived(interval_s, save_s, mttf_s, restart_s, gaps_s)
         exact = efficiency(interval_s, save_s, mttf_s, restart_s)
         assert abs(eta - exact) <= min(4 * error, 1e-3)
-        assert wall_time_s(1.0, interval_s, save_s, mttf_s, restart_s) == pytest.approx(1 / eta, rel=4.1 * error / eta)
+        assert wall_time_s(1.0, interval_s, save_s, mttf_s, restart_s) == pytest.approx(
+            1 / eta, rel=4.1 * error / eta
+        )
     some_s = gaps_s[:300_000]
     top, error = lived(best, save_s, mttf_s, restart_s, some_s)
     for factor in np.geomspace(0.5, 2.0, 15):
-        assert lived(best * factor, save_s, mttf_s, restart_s, some_s)[0] <= top + 6 * error  # the error of a difference is at most 1.5 of one
+        # the error of a difference is at most 1.5 of one
+        assert lived(best * factor, save_s, mttf_s, restart_s, some_s)[0] <= top + 6 * error
 
 
-@pytest.mark.parametrize(("mttf_h", "caption_min", "recomputed_min"), [(24.0, "117", 116.7), (6.0, "57", 56.7), (0.25, "9.1", 9.14)])
-def test_dalys_captions_are_reproduced(mttf_h: float, caption_min: str, recomputed_min: float) -> None:
+@pytest.mark.parametrize(
+    ("mttf_h", "caption_min", "recomputed_min"),
+    [(24.0, "117", 116.7), (6.0, "57", 56.7), (0.25, "9.1", 9.14)],
+)
+def test_dalys_captions_are_reproduced(
+    mttf_h: float, caption_min: str, recomputed_min: float
+) -> None:
     """FGCS 22(3), 2006: a save of 5 min and a restart of 10 min."""
     interval_min = daly_higher_s(5 * MIN_S, mttf_h * HOUR_S) / MIN_S
     assert f"{interval_min:.{len(caption_min.partition('.')[2])}f}" == caption_min
@@ -104,14 +136,16 @@ def test_the_exact_optimum_of_dalys_captions(mttf_h: float, recomputed_min: floa
 
 
 @given(x=powers(1e-5, 3.0), restart=st.floats(0, 2))
-def test_the_interval_of_best_availability_is_the_optimum_of_its_cost(x: float, restart: float) -> None:
+def test_the_interval_of_best_availability_is_the_optimum_of_its_cost(
+    x: float, restart: float
+) -> None:
     found = maximum(lambda tau: availability(tau, x, 1.0, restart), 1e-8, 1e3)
     assert found == pytest.approx(availability_best_s(x, 1.0, restart), rel=1e-5)
     period = x + math.sqrt(2 * (1 + restart) * x + x * x)
     assert availability_best_s(x, 1.0, restart) + x == pytest.approx(period)
 
 
-# --- approximations, within what their docstrings state ----------------------------------------------------
+# --- approximations, within what their docstrings state -------------------------------------------
 
 EDGE = math.nextafter(0.5, 0)
 
@@ -121,14 +155,19 @@ EDGE = math.nextafter(0.5, 0)
 def test_youngs_interval_is_too_long_within_its_bound(x: float) -> None:
     best = best_s(x, 1.0)
     assert -1e-14 <= young_s(x, 1.0) / best - 1 <= math.sqrt(x / 2)
-    assert 1 - efficiency(young_s(x, 1.0), x, 1.0, 0.0) / best_efficiency(x, 1.0, 0.0) <= x / 8 + 1e-14
+    assert (
+        1 - efficiency(young_s(x, 1.0), x, 1.0, 0.0) / best_efficiency(x, 1.0, 0.0) <= x / 8 + 1e-14
+    )
 
 
 @given(x=powers(1e-12, 0.5))
 @example(x=0.5)
 def test_dalys_first_order_is_too_short_within_its_bound(x: float) -> None:
     assert -math.sqrt(2 * x) / 3 <= daly_first_s(x, 1.0) / best_s(x, 1.0) - 1 <= 1e-14
-    assert 1 - efficiency(daly_first_s(x, 1.0), x, 1.0, 0.0) / best_efficiency(x, 1.0, 0.0) <= x / 10 + 1e-14
+    assert (
+        1 - efficiency(daly_first_s(x, 1.0), x, 1.0, 0.0) / best_efficiency(x, 1.0, 0.0)
+        <= x / 10 + 1e-14
+    )
 
 
 @given(x=powers(1e-12, 0.5), restart=st.floats(0, 1))
@@ -137,14 +176,23 @@ def test_dalys_first_order_is_too_short_within_its_bound(x: float) -> None:
 def test_dalys_first_order_with_restart_stays_within_its_bounds(x: float, restart: float) -> None:
     off = daly_first_with_restart_s(x, 1.0, restart) / best_s(x, 1.0) - 1
     assert -math.sqrt(2 * x) / 3 - 1e-14 <= off <= restart + 1e-14
-    assert daly_first_with_restart_s(x, 1.0, restart) - daly_first_s(x, 1.0) <= restart / 2 * young_s(x, 1.0) + 1e-14
+    assert (
+        daly_first_with_restart_s(x, 1.0, restart) - daly_first_s(x, 1.0)
+        <= restart / 2 * young_s(x, 1.0) + 1e-14
+    )
 
 
 @given(x=powers(1e-12, 0.5), restart=st.floats(0, 1))
 @example(x=0.5, restart=0.0)
 @example(x=0.5, restart=1.0)
-def test_the_interval_of_best_availability_is_too_long_within_its_bound(x: float, restart: float) -> None:
-    assert -1e-14 <= availability_best_s(x, 1.0, restart) / best_s(x, 1.0) - 1 <= math.sqrt(x) + restart + 1e-14
+def test_the_interval_of_best_availability_is_too_long_within_its_bound(
+    x: float, restart: float
+) -> None:
+    assert (
+        -1e-14
+        <= availability_best_s(x, 1.0, restart) / best_s(x, 1.0) - 1
+        <= math.sqrt(x) + restart + 1e-14
+    )
 
 
 @given(x=powers(1e-12, 500.0))
@@ -162,37 +210,64 @@ def test_dalys_forms_are_the_mttf_where_a_save_takes_twice_as_long() -> None:
     assert daly_first_with_restart_s(1e9, 1.0, 3.0) == 1.0
 
 
-@given(interval=powers(1e-6, 1.0), save=st.just(0.0) | powers(1e-9, 1.0), restart=st.just(0.0) | powers(1e-6, 0.5))
-def test_the_first_order_overhead_is_too_low_by_less_than_its_square(interval: float, save: float, restart: float) -> None:
+@given(
+    interval=powers(1e-6, 1.0),
+    save=st.just(0.0) | powers(1e-9, 1.0),
+    restart=st.just(0.0) | powers(1e-6, 0.5),
+)
+def test_the_first_order_overhead_is_too_low_by_less_than_its_square(
+    interval: float, save: float, restart: float
+) -> None:
     first = first_order_overhead(interval, save, 1.0, restart)
     if first <= 0.4:
-        assert -1e-13 <= 1 / efficiency(interval, save, 1.0, restart) - 1 - first <= first**2 + 1e-13
+        assert (
+            -1e-13 <= 1 / efficiency(interval, save, 1.0, restart) - 1 - first <= first**2 + 1e-13
+        )
 
 
 def test_the_first_order_overhead_at_youngs_interval_is_its_square_root_form() -> None:
-    assert first_order_overhead(young_s(2.5, 10_986.0), 2.5, 10_986.0, 60.0) == pytest.approx(math.sqrt(2 * 2.5 / 10_986) + 60 / 10_986)
+    assert first_order_overhead(young_s(2.5, 10_986.0), 2.5, 10_986.0, 60.0) == pytest.approx(
+        math.sqrt(2 * 2.5 / 10_986) + 60 / 10_986
+    )
 
 
-# --- any numbers -------------------------------------------------------------------------------------------
+# --- any numbers ----------------------------------------------------------------------------------
 
 anything = powers(1e-300, 1e300)
 
 
-@given(save=st.just(0.0) | anything, mttf=anything | st.just(math.inf), restart=st.just(0.0) | anything, interval=st.just(0.0) | anything)
-def test_no_positive_input_overflows_or_is_not_a_number(save: float, mttf: float, restart: float, interval: float) -> None:
+@given(
+    save=st.just(0.0) | anything,
+    mttf=anything | st.just(math.inf),
+    restart=st.just(0.0) | anything,
+    interval=st.just(0.0) | anything,
+)
+def test_no_positive_input_overflows_or_is_not_a_number(
+    save: float, mttf: float, restart: float, interval: float
+) -> None:
     intervals = [
-        young_s(save, mttf), daly_first_s(save, mttf), daly_first_with_restart_s(save, mttf, restart), daly_higher_s(save, mttf), best_s(save, mttf),
+        young_s(save, mttf),
+        daly_first_s(save, mttf),
+        daly_first_with_restart_s(save, mttf, restart),
+        daly_higher_s(save, mttf),
+        best_s(save, mttf),
         availability_best_s(save, mttf, restart),
-    ]  # fmt: skip
+    ]
     assert all(tau >= 0 and (tau < math.inf or mttf == math.inf) for tau in intervals)
-    shares = [efficiency(interval, save, mttf, restart), best_efficiency(save, mttf, restart), availability(interval, save, mttf, restart)]
+    shares = [
+        efficiency(interval, save, mttf, restart),
+        best_efficiency(save, mttf, restart),
+        availability(interval, save, mttf, restart),
+    ]
     assert all(0 <= share <= 1 + 1e-12 for share in shares)
     assert wall_time_s(1.0, interval, save, mttf, restart) >= 1 - 1e-12
     assert first_order_overhead(interval, save, mttf, restart) >= 0
 
 
 def test_an_mttf_far_shorter_than_a_save_is_an_efficiency_that_tends_to_zero() -> None:
-    shares = [best_efficiency(600.0, mttf_s, 300.0) for mttf_s in (1e4, 1e3, 1e2, 10.0, 1.0, 1e-3, 1e-300)]
+    shares = [
+        best_efficiency(600.0, mttf_s, 300.0) for mttf_s in (1e4, 1e3, 1e2, 10.0, 1.0, 1e-3, 1e-300)
+    ]
     assert shares == sorted(shares, reverse=True)
     assert shares[3] < 1e-30
     assert shares[-1] == 0.0
@@ -207,13 +282,23 @@ def test_a_run_that_never_fails_loses_only_its_saves() -> None:
 
 
 def test_saves_that_cost_nothing_are_made_all_the_time_and_leave_the_restarts() -> None:
-    assert young_s(0.0, 10.0) == best_s(0.0, 10.0) == daly_higher_s(0.0, 10.0) == young_s(0.0, math.inf) == 0.0
+    assert (
+        young_s(0.0, 10.0)
+        == best_s(0.0, 10.0)
+        == daly_higher_s(0.0, 10.0)
+        == young_s(0.0, math.inf)
+        == 0.0
+    )
     assert best_efficiency(0.0, 10.0, 1.0) == pytest.approx(math.exp(-0.1))
 
 
 @pytest.mark.parametrize("bad", [math.nan, -1.0, math.inf])
 def test_what_cannot_be_a_duration_is_refused_by_name(bad: float) -> None:
-    for call in (lambda: young_s(bad, 1.0), lambda: efficiency(1.0, bad, 1.0, 1.0), lambda: best_s(bad, 1.0)):
+    for call in (
+        lambda: young_s(bad, 1.0),
+        lambda: efficiency(1.0, bad, 1.0, 1.0),
+        lambda: best_s(bad, 1.0),
+    ):
         with pytest.raises(UsageError, match="save_s"):
             call()
     with pytest.raises(UsageError, match="interval_s"):

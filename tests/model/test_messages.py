@@ -1,4 +1,6 @@
-"""model/messages.py: what is sent is what arrives; whatever else arrives is a CorruptError and nothing else."""
+"""model/messages.py: what is sent is what arrives; whatever else arrives is a CorruptError and
+nothing else.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ anything = st.one_of([st.from_type(kind) for kind in typing.get_args(Message)])
 names = st.sampled_from([kind.__name__ for kind in typing.get_args(Message)])
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | names,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6) | st.just("type"), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=6) | st.just("type"), inner, max_size=3)
+    ),
     max_leaves=10,
 )
 
@@ -39,7 +44,11 @@ def test_frames_survive_any_cutting(sent: list[Message], cuts: list[int]) -> Non
     stream = b"".join(encode(message) for message in sent)
     edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     reader = FrameReader()
-    assert [message for start, end in itertools.pairwise(edges) for message in reader.feed(stream[start:end])] == sent
+    assert [
+        message
+        for start, end in itertools.pairwise(edges)
+        for message in reader.feed(stream[start:end])
+    ] == sent
 
 
 @given(body=st.binary(max_size=200) | json_values.map(lambda value: json.dumps(value).encode()))
@@ -49,8 +58,12 @@ def test_bytes_that_are_no_message_raise_corrupt_error_only(body: bytes) -> None
 
 
 @given(message=anything, data=st.data())
-def test_a_message_with_one_field_changed_decodes_or_is_corrupt(message: Message, data: st.DataObject) -> None:
-    """Method: take a real message and put any JSON value in the place of one field, add a field, or leave one out."""
+def test_a_message_with_one_field_changed_decodes_or_is_corrupt(
+    message: Message, data: st.DataObject
+) -> None:
+    """Method: take a real message and put any JSON value in the place of one field, add a field, or
+    leave one out.
+    """
     value = json.loads(encode(message)[4:])
     place = data.draw(st.integers(0, len(value) - 1))
     change = data.draw(st.sampled_from(["replace", "add", "remove"]))
@@ -71,10 +84,15 @@ def test_a_stream_of_noise_raises_nothing(data: bytes) -> None:
     FrameReader().feed(data)
 
 
-@pytest.mark.parametrize("bad", [(MESSAGE_MAX_BYTES + 1).to_bytes(4, "big"), b"\0\0\0\2{]"], ids=["too long", "not JSON"])
+@pytest.mark.parametrize(
+    "bad", [(MESSAGE_MAX_BYTES + 1).to_bytes(4, "big"), b"\0\0\0\2{]"], ids=["too long", "not JSON"]
+)
 def test_what_came_before_a_corrupt_frame_is_given_and_nothing_after_it(bad: bytes) -> None:
     reader = FrameReader()
-    assert reader.feed(encode(Ping(1)) + encode(Ping(2)) + bad + encode(Ping(3))) == [Ping(1), Ping(2)]
+    assert reader.feed(encode(Ping(1)) + encode(Ping(2)) + bad + encode(Ping(3))) == [
+        Ping(1),
+        Ping(2),
+    ]
     assert reader.error
     assert reader.feed(encode(Ping(4))) == []
 
@@ -121,8 +139,13 @@ def test_a_message_over_the_limit_is_refused_on_both_sides() -> None:
 
 
 def test_inner_messages_that_are_alike_are_one_object_and_others_are_not_taken_for_them() -> None:
-    """Method: what equals it in Python but is of another type, and a like that comes after something else."""
-    first, again, other, third = (decode(encode(ToWorkers((worker,), (), Ping(nonce)))[4:]) for worker, nonce in ((1, 1), (2, 1), (2, 2), (3, 1)))
+    """Method: what equals it in Python but is of another type, and a like that comes after
+    something else.
+    """
+    first, again, other, third = (
+        decode(encode(ToWorkers((worker,), (), Ping(nonce)))[4:])
+        for worker, nonce in ((1, 1), (2, 1), (2, 2), (3, 1))
+    )
     assert isinstance(first, ToWorkers)
     assert isinstance(again, ToWorkers)
     assert again.message is first.message

@@ -1,4 +1,6 @@
-"""Policies as they are written: what goes in comes out, and what is wrong is named with what was meant."""
+"""Policies as they are written: what goes in comes out, and what is wrong is named with what was
+meant.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlast.errors import UsageError
-from outlast.model.policy import Action, Backoff, Breaker, Budget, Policy, Rule, Sureness, When, parse
+from outlast.model.policy import (
+    Action,
+    Backoff,
+    Breaker,
+    Budget,
+    Policy,
+    Rule,
+    Sureness,
+    When,
+    parse,
+)
 from outlast.model.terms import FailureClass, Mechanism
 
 WHOLE = """
@@ -41,15 +53,34 @@ def rule(text: str) -> str:
 
 
 def test_a_policy_is_read_as_it_is_written() -> None:
-    when = When((FailureClass.GPU, FailureClass.HBM), (Mechanism.SIGNAL,), 0.5, (79,), (-9, 137), ("Xid*: 79",), 2, 60.0)
+    when = When(
+        (FailureClass.GPU, FailureClass.HBM),
+        (Mechanism.SIGNAL,),
+        0.5,
+        (79,),
+        (-9, 137),
+        ("Xid*: 79",),
+        2,
+        60.0,
+    )
     assert parse(WHOLE, source="p.toml") == Policy(
         rules=(
-            Rule("broken", when, Action.DRAIN, Action.EXCLUDE, Budget(1, 3600.0), Backoff(60.0, 3.0, 3600.0), dry_run=True),
+            Rule(
+                "broken",
+                when,
+                Action.DRAIN,
+                Action.EXCLUDE,
+                Budget(1, 3600.0),
+                Backoff(60.0, 3.0, 3600.0),
+                dry_run=True,
+            ),
             Rule("2", When(), Action.PAGE),
         ),
-        dry_run=True, drain=Sureness(0.9, 3), breaker=Breaker(2, 60.0, 30.0),
+        dry_run=True,
+        drain=Sureness(0.9, 3),
+        breaker=Breaker(2, 60.0, 30.0),
         budgets={Action.DRAIN: Budget(2, 86_400.0), Action.PAGE: Budget(0, 1.0)},
-    )  # fmt: skip
+    )
 
 
 def test_what_is_left_out_is_the_cautious_choice() -> None:
@@ -96,27 +127,50 @@ def test_what_is_left_out_is_the_cautious_choice() -> None:
         ('schema = 1\n[[rule]]\nid = "\\u001b"\naction = "page"', "id is '\\x1b'; it is a name", ""),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named_with_its_place_and_what_was_meant(text: str, error: str, hint: str) -> None:
+def test_what_is_wrong_is_named_with_its_place_and_what_was_meant(
+    text: str, error: str, hint: str
+) -> None:
     with pytest.raises(UsageError) as raised:
         parse(text, source="p.toml")
     assert error in raised.value.args[0]
     assert hint in raised.value.hint
 
 
-@given(st.text(max_size=200) | st.sampled_from([WHOLE]).flatmap(lambda text: st.integers(0, len(text)).map(lambda at: text[:at] + "[" + text[at:])))
+@given(
+    st.text(max_size=200)
+    | st.sampled_from([WHOLE]).flatmap(
+        lambda text: st.integers(0, len(text)).map(lambda at: text[:at] + "[" + text[at:])
+    )
+)
 def test_whatever_is_in_a_file_it_is_a_policy_or_an_error_of_usage(text: str) -> None:
     with contextlib.suppress(UsageError):
         parse(text, source="p.toml")
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["gpu", "drain", "hang"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["class", "times", "within_s", "first_s", "log"]), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["gpu", "drain", "hang"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["class", "times", "within_s", "first_s", "log"]), inner, max_size=3
+        )
+    ),
     max_leaves=6,
 )
 
 
-@given(st.dictionaries(st.sampled_from(["id", "when", "action", "otherwise", "budget", "backoff", "dry_run"]), VALUES, max_size=4))
+@given(
+    st.dictionaries(
+        st.sampled_from(["id", "when", "action", "otherwise", "budget", "backoff", "dry_run"]),
+        VALUES,
+        max_size=4,
+    )
+)
 def test_values_of_any_type_are_refused_by_name(given_rule: dict[str, object]) -> None:
     """Written as inline TOML; what TOML cannot say (None) is left out."""
     lines = [f"{key} = {_toml(value)}" for key, value in given_rule.items() if value is not None]
@@ -130,9 +184,17 @@ def _toml(value: object) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(_toml(one) for one in value if one is not None) + "]"
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {_toml(one)}" for key, one in value.items() if one is not None) + " }"
+        return (
+            "{ "
+            + ", ".join(f"{key} = {_toml(one)}" for key, one in value.items() if one is not None)
+            + " }"
+        )
     if isinstance(value, str):
-        return "'" + "".join(letter for letter in value if letter.isprintable() and letter != "'") + "'"
+        return (
+            "'"
+            + "".join(letter for letter in value if letter.isprintable() and letter != "'")
+            + "'"
+        )
     return repr(value)
 
 

@@ -19,19 +19,32 @@ TEXT = st.text(max_size=20)
 SHARE = st.integers(0, 10_000).map(lambda share: share / 10_000)
 NAMED = tuple(one for one in FailureClass if one is not FailureClass.UNKNOWN)
 VERDICTS = st.builds(
-    Verdict, st.sampled_from(NAMED), st.none() | st.sampled_from(Mechanism), SHARE, TEXT, TEXT,
+    Verdict,
+    st.sampled_from(NAMED),
+    st.none() | st.sampled_from(Mechanism),
+    SHARE,
+    TEXT,
+    TEXT,
     ranks=st.lists(st.builds(Blamed, st.integers(0, 99), SHARE), max_size=3).map(tuple),
     suspects=st.lists(st.builds(Suspect, st.integers(0, 99), TEXT), max_size=3).map(tuple),
-    nodes=st.lists(TEXT, max_size=3).map(tuple), devices=st.lists(TEXT, max_size=3).map(tuple),
-    evidence=st.lists(st.builds(Evidence, TEXT, st.none() | st.integers(0, 9), TEXT, st.sampled_from(Role)), max_size=3).map(tuple),
-    refuted_by=TEXT, next_test=TEXT, others=st.lists(st.tuples(st.sampled_from(FailureClass), SHARE), max_size=2).map(tuple),
-)  # fmt: skip
+    nodes=st.lists(TEXT, max_size=3).map(tuple),
+    devices=st.lists(TEXT, max_size=3).map(tuple),
+    evidence=st.lists(
+        st.builds(Evidence, TEXT, st.none() | st.integers(0, 9), TEXT, st.sampled_from(Role)),
+        max_size=3,
+    ).map(tuple),
+    refuted_by=TEXT,
+    next_test=TEXT,
+    others=st.lists(st.tuples(st.sampled_from(FailureClass), SHARE), max_size=2).map(tuple),
+)
 
 
 @given(VERDICTS)
 def test_a_verdict_comes_back_as_it_was(verdict: Verdict) -> None:
     assert read_verdict(json.loads(json.dumps(verdict.public())), source="x") == verdict
-    assert read_recorded(json.dumps(verdict.public(), indent=2), source="x") == [Recorded("x", verdict)]
+    assert read_recorded(json.dumps(verdict.public(), indent=2), source="x") == [
+        Recorded("x", verdict)
+    ]
 
 
 @given(st.lists(VERDICTS, min_size=2, max_size=4))
@@ -41,7 +54,12 @@ def test_one_on_each_line(verdicts: list[Verdict]) -> None:
 
 
 def test_what_the_ledger_holds_has_its_interruption_beside_it() -> None:
-    said = {"interruption": 7, "at_s": 3.5, "verdict": {"class": "gpu", "confidence": 0.5}, "later": "more"}
+    said = {
+        "interruption": 7,
+        "at_s": 3.5,
+        "verdict": {"class": "gpu", "confidence": 0.5},
+        "later": "more",
+    }
     one = read_recorded(json.dumps(said), source="x")[0]
     assert (one.at_s, one.outage, one.verdict.failure_class) == (3.5, 7, FailureClass.GPU)
 
@@ -59,7 +77,10 @@ def test_what_the_ledger_holds_has_its_interruption_beside_it() -> None:
         ('{"class": "gpu", "confidence": 1, "ranks": [3]}', "x: ranks is no list of tables"),
         ('{"class": "gpu", "confidence": 1, "nodes": [3]}', "x: nodes is no list of names"),
         ('{"class": "gpu", "confidence": 1}\n{"class": "gpu"', "x, line 2 is not JSON"),
-        ('{"class": "gpu", "confidence": 1}\n{"class": "gpu", "confidence": 2}', "x, line 2: confidence is 2"),
+        (
+            '{"class": "gpu", "confidence": 1}\n{"class": "gpu", "confidence": 2}',
+            "x, line 2: confidence is 2",
+        ),
         ("[" * 100_000, "x, line 1 is not JSON"),
     ],
 )
@@ -70,13 +91,31 @@ def test_what_is_no_verdict_is_said_with_its_place(text: str, error: str) -> Non
 
 
 JSON: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | TEXT | st.sampled_from(["gpu", "unknown", "root"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["class", "confidence", "rank", "role", "line", "verdict"]), inner, max_size=4),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | TEXT
+    | st.sampled_from(["gpu", "unknown", "root"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["class", "confidence", "rank", "role", "line", "verdict"]),
+            inner,
+            max_size=4,
+        )
+    ),
     max_leaves=8,
 )
 
 
-@given(JSON | st.fixed_dictionaries({"class": JSON, "confidence": JSON}, optional=dict.fromkeys(("ranks", "nodes", "evidence", "others", "at_s"), JSON)))
+@given(
+    JSON
+    | st.fixed_dictionaries(
+        {"class": JSON, "confidence": JSON},
+        optional=dict.fromkeys(("ranks", "nodes", "evidence", "others", "at_s"), JSON),
+    )
+)
 def test_whatever_is_said_it_is_a_verdict_or_an_error_of_usage(said: Any) -> None:
     with contextlib.suppress(UsageError):
         read_recorded(json.dumps(said), source="x")

@@ -1,4 +1,6 @@
-"""model/quantities.py: what is written with its unit is read exactly, what is mixed up is refused; an echo is read back as the same number."""
+"""model/quantities.py: what is written with its unit is read exactly, what is mixed up is refused;
+an echo is read back as the same number.
+"""
 
 from __future__ import annotations
 
@@ -81,36 +83,86 @@ MIXED_UP = [
 
 
 @pytest.mark.parametrize(("text", "kind", "complaint", "meant"), MIXED_UP)
-def test_mixed_up_units_are_refused_with_what_was_probably_meant(text: object, kind: Kind, complaint: str, meant: str) -> None:
+def test_mixed_up_units_are_refused_with_what_was_probably_meant(
+    text: object, kind: Kind, complaint: str, meant: str
+) -> None:
     """What was meant can itself be read, each of its alternatives."""
     with pytest.raises(UsageError) as caught:
         parse(text, kind, name="--input")
     message = caught.value.args[0]
-    assert all(part in message for part in ("--input", repr(str(text)), complaint, kind.value)), message
+    assert all(part in message for part in ("--input", repr(str(text)), complaint, kind.value)), (
+        message
+    )
     assert caught.value.hint == f"did you mean {meant}?"
     for one in meant.replace(" or ", ", ").split(", "):
         parse(one, kind, name="what was meant")
 
 
-NEVER_READ = ("nan", "inf", "-inf", math.nan, math.inf, "", " ", "x", "1e", "0x10", "\u0661", "--5", "1e9999", None, True, [1], "9" * 200)
+NEVER_READ = (
+    "nan",
+    "inf",
+    "-inf",
+    math.nan,
+    math.inf,
+    "",
+    " ",
+    "x",
+    "1e",
+    "0x10",
+    "\u0661",
+    "--5",
+    "1e9999",
+    None,
+    True,
+    [1],
+    "9" * 200,
+)
 REFUSED: list[tuple[Any, Kind]] = [
     *((text, kind) for kind in Kind for text in NEVER_READ),
     *((text, Kind.COUNT) for text in ("1.5", "-3", "16,384", "1__0")),
     *((text, Kind.BYTES) for text in ("5 T B", "3h", "1e300TB")),
-    *((text, Kind.DURATION) for text in ("1,5h", "1h90m", "30m1h", "1.5h30min", "1h1h", "1h30", "6y", "-5s", "never", "1e-400s", "5TB")),
+    *(
+        (text, Kind.DURATION)
+        for text in (
+            "1,5h",
+            "1h90m",
+            "30m1h",
+            "1.5h30min",
+            "1h1h",
+            "1h30",
+            "6y",
+            "-5s",
+            "never",
+            "1e-400s",
+            "5TB",
+        )
+    ),
     *((text, Kind.SHARE) for text in ("101%", "-1%")),
     ("$2.5/h", Kind.PRICE),
 ]
 
 
-@pytest.mark.parametrize(("given", "kind"), REFUSED, ids=lambda one: one.name if isinstance(one, Kind) else repr(one)[:12])
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    REFUSED,
+    ids=lambda one: one.name if isinstance(one, Kind) else repr(one)[:12],
+)
 def test_what_is_not_a_quantity_of_the_kind_is_refused_by_name(given: Any, kind: Kind) -> None:
     with pytest.raises(UsageError, match="--input") as caught:
         parse(given, kind, name="--input")
     assert caught.value.hint
 
 
-@pytest.mark.parametrize(("text", "kind"), [("0", Kind.COUNT), ("0TB", Kind.BYTES), ("0s", Kind.DURATION), ("0%", Kind.SHARE), ("0/h", Kind.PRICE)])
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("0", Kind.COUNT),
+        ("0TB", Kind.BYTES),
+        ("0s", Kind.DURATION),
+        ("0%", Kind.SHARE),
+        ("0/h", Kind.PRICE),
+    ],
+)
 def test_zero_is_read_only_where_the_caller_allows_it(text: str, kind: Kind) -> None:
     assert parse(text, kind, name="input", zero=True) == 0
     with pytest.raises(UsageError, match="not above 0"):
@@ -177,7 +229,8 @@ def test_the_echo_of_a_count_is_read_back_as_the_same_int(value: int) -> None:
 
 
 @given(
-    text=st.text("0123456789.eE+-_, kMGTBib/shmind%", max_size=90) | st.from_regex(r"[0-9.]{1,5}[eE]?[0-9]{0,4} ?[a-zA-Zµ/%]{0,6}", fullmatch=True),
+    text=st.text("0123456789.eE+-_, kMGTBib/shmind%", max_size=90)
+    | st.from_regex(r"[0-9.]{1,5}[eE]?[0-9]{0,4} ?[a-zA-Zµ/%]{0,6}", fullmatch=True),
     kind=st.sampled_from(Kind),
 )
 def test_any_text_is_a_finite_number_in_its_bounds_or_a_usage_error(text: str, kind: Kind) -> None:

@@ -1,4 +1,6 @@
-"""model/special.py: held against values of an arbitrary-precision library (50 digits, given here to 16) and against plain sums."""
+"""model/special.py: held against values of an arbitrary-precision library (50 digits, given here to
+16) and against plain sums.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +13,39 @@ from hypothesis import strategies as st
 from outlast.model.special import beta_i, gamma_p, gamma_q, gamma_quantile, lambert_gap, log_gap
 
 LAMBERT = {
-    1e-30: 1.4142135623730943821e-15, 1e-12: 1.4142128957065069496e-6, 1e-6: 1.4135469742886646378e-3, 1e-3: 4.405719225904808176e-2,
-    0.1: 0.38318316820829483476, 0.7: 0.77009676172305508604, 1.0: 0.84140566043696063785, 2.0: 0.94753090254228512759, 10.0: 0.99998329802025595652,
-}  # fmt: skip
+    1e-30: 1.4142135623730943821e-15,
+    1e-12: 1.4142128957065069496e-6,
+    1e-6: 1.4135469742886646378e-3,
+    1e-3: 4.405719225904808176e-2,
+    0.1: 0.38318316820829483476,
+    0.7: 0.77009676172305508604,
+    1.0: 0.84140566043696063785,
+    2.0: 0.94753090254228512759,
+    10.0: 0.99998329802025595652,
+}
 GAMMA = [
-    (0.5, 0.1, 0.34527915398142298, 0.65472084601857702), (2.5, 3.0, 0.693781081586721599, 0.306218918413278401),
-    (30.0, 20.0, 0.0218182175255573916, 0.978181782474442608), (419.5, 400.0, 0.170828777427458576, 0.829171222572541424),
-    (1e4, 10100.0, 0.841348750447179622, 0.158651249552820378), (1e6, 1000500.0, 0.691550475771497182, 0.308449524228502818),
-]  # fmt: skip
+    (0.5, 0.1, 0.34527915398142298, 0.65472084601857702),
+    (2.5, 3.0, 0.693781081586721599, 0.306218918413278401),
+    (30.0, 20.0, 0.0218182175255573916, 0.978181782474442608),
+    (419.5, 400.0, 0.170828777427458576, 0.829171222572541424),
+    (1e4, 10100.0, 0.841348750447179622, 0.158651249552820378),
+    (1e6, 1000500.0, 0.691550475771497182, 0.308449524228502818),
+]
 QUANTILES = [
-    (0.95, 0.5, 1.92072941034706223), (0.05, 0.5, 0.00196607000000976137), (0.95, 5.0, 9.153519026637572), (0.5, 419.5, 419.16671379486853),
-    (1e-6, 2.5, 0.0064480801032485483), (0.999, 100.5, 134.347387223381921), (0.05, 419.5, 386.388622434276259),
-]  # fmt: skip
-BETA = [(0.3, 2.0, 3.0, 0.3483), (0.5, 0.5, 0.5, 0.5), (0.99, 2030.0, 19.0, 0.3409381019527267), (0.995, 1e4, 50.0, 0.4672536147885513)]
+    (0.95, 0.5, 1.92072941034706223),
+    (0.05, 0.5, 0.00196607000000976137),
+    (0.95, 5.0, 9.153519026637572),
+    (0.5, 419.5, 419.16671379486853),
+    (1e-6, 2.5, 0.0064480801032485483),
+    (0.999, 100.5, 134.347387223381921),
+    (0.05, 419.5, 386.388622434276259),
+]
+BETA = [
+    (0.3, 2.0, 3.0, 0.3483),
+    (0.5, 0.5, 0.5, 0.5),
+    (0.99, 2030.0, 19.0, 0.3409381019527267),
+    (0.995, 1e4, 50.0, 0.4672536147885513),
+]
 
 
 @pytest.mark.parametrize(("x", "gap"), LAMBERT.items())
@@ -33,7 +55,9 @@ def test_the_distance_of_w0_from_its_branch_point_has_all_its_digits(x: float, g
 
 @given(x=st.floats(0, 1e6))
 def test_the_distance_solves_its_equation_and_stays_in_its_bounds(x: float) -> None:
-    """u = 1 + W0(-e^(-1-x)) has (u - 1) e^(u - 1) = -e^(-1-x), and lies between sqrt(2x) - x and sqrt(2x), below 1."""
+    """u = 1 + W0(-e^(-1-x)) has (u - 1) e^(u - 1) = -e^(-1-x), and lies between sqrt(2x) - x and
+    sqrt(2x), below 1.
+    """
     u = lambert_gap(x)
     assert 0 <= u <= 1
     assert math.sqrt(2 * x) - x <= u * (1 + 1e-15) <= math.sqrt(2 * x) * (1 + 1e-14)
@@ -49,14 +73,18 @@ def test_the_distance_moves_on_without_a_jump_where_its_method_changes() -> None
 
 
 @pytest.mark.parametrize(("shape", "x", "lower", "upper"), GAMMA)
-def test_the_incomplete_gamma_agrees_with_known_values(shape: float, x: float, lower: float, upper: float) -> None:
+def test_the_incomplete_gamma_agrees_with_known_values(
+    shape: float, x: float, lower: float, upper: float
+) -> None:
     assert gamma_p(shape, x) == pytest.approx(lower, rel=1e-11)
     assert gamma_q(shape, x) == pytest.approx(upper, rel=1e-11)
 
 
 @given(mean=st.floats(1e-6, 300), most=st.integers(0, 400))
 def test_the_upper_incomplete_gamma_is_the_sum_of_a_poisson_law(mean: float, most: int) -> None:
-    total = math.fsum(math.exp(j * math.log(mean) - mean - math.lgamma(j + 1)) for j in range(most + 1))
+    total = math.fsum(
+        math.exp(j * math.log(mean) - mean - math.lgamma(j + 1)) for j in range(most + 1)
+    )
     assert gamma_q(most + 1.0, mean) == pytest.approx(total, rel=1e-10)
 
 
@@ -68,7 +96,9 @@ def test_the_gamma_of_special_shapes_is_elementary() -> None:
 
 
 @pytest.mark.parametrize(("chance", "shape", "x"), QUANTILES)
-def test_the_quantile_of_gamma_agrees_with_known_values(chance: float, shape: float, x: float) -> None:
+def test_the_quantile_of_gamma_agrees_with_known_values(
+    chance: float, shape: float, x: float
+) -> None:
     assert gamma_quantile(chance, shape) == pytest.approx(x, rel=1e-12)
 
 
@@ -78,6 +108,8 @@ def test_the_quantile_of_gamma_inverts_its_chance(chance: float, shape: float) -
 
 
 @pytest.mark.parametrize(("x", "a", "b", "value"), BETA)
-def test_the_incomplete_beta_agrees_with_known_values(x: float, a: float, b: float, value: float) -> None:
+def test_the_incomplete_beta_agrees_with_known_values(
+    x: float, a: float, b: float, value: float
+) -> None:
     assert beta_i(x, a, b) == pytest.approx(value, rel=1e-10)
     assert beta_i(1 - x, b, a) == pytest.approx(1 - value, rel=1e-10)

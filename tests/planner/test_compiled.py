@@ -34,17 +34,25 @@ def same(one: Outcomes, other: Outcomes, *, duration_s: float) -> None:
 @given(scenario=scenarios(waves=True), seed=st.integers(0, 10_000))
 @settings(max_examples=300, deadline=None)
 def test_each_replica_is_the_one_that_arrays_say(scenario: Scenario, seed: int) -> None:
-    """Any scenario: lemons, stops, waves, tiers that divide each other and not, waiting and shrinking; `runs.py` is held against the definition itself."""
+    """Any scenario: lemons, stops, waves, tiers that divide each other and not, waiting and
+    shrinking; `runs.py` is held against the definition itself.
+    """
     from outlast.planner.compiled import run_any_compiled
 
     histories = draw(scenario, seed=seed, replicas=5)
-    same(run_any_compiled(scenario, histories), run_any(scenario, histories), duration_s=scenario.job.duration_s)
+    same(
+        run_any_compiled(scenario, histories),
+        run_any(scenario, histories),
+        duration_s=scenario.job.duration_s,
+    )
 
 
 def test_a_task_is_summed_up_alike() -> None:
     from outlast.planner.compiled import simulate_compiled
 
-    one = world(duration_s=20_000.0, failures=(node(2_000.0),), tiers=(tier("disk", 100.0, stall_s=2.0),))
+    one = world(
+        duration_s=20_000.0, failures=(node(2_000.0),), tiers=(tier("disk", 100.0, stall_s=2.0),)
+    )
     task = Task((one, replace(one, tiers=(tier("disk", 50.0, stall_s=2.0),))), seed=1, replicas=50)
     for compiled, arrays in zip(simulate_compiled(task), simulate(task), strict=True):
         np.testing.assert_allclose(compiled.ettr, arrays.ettr, rtol=1e-9)

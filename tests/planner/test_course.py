@@ -1,4 +1,6 @@
-"""The course of one run, by hand: each rule of `scenario.py` in numbers that can be followed on paper."""
+"""The course of one run, by hand: each rule of `scenario.py` in numbers that can be followed on
+paper.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,25 @@ from outlast.planner.course import Phase, live
 from outlast.planner.histories import draw
 from outlast.planner.scenario import Extent, Lemons, Maintenance, Repair, Scenario
 from outlast.planner.spread import constant
-from tests.planner.worlds import everything, node, process, rack, recovery, scenarios, tier, told, world
+from tests.planner.worlds import (
+    everything,
+    node,
+    process,
+    rack,
+    recovery,
+    scenarios,
+    tier,
+    told,
+    world,
+)
 
 PROCESS, NODE, RACK, RUN = range(4)  # the classes of `world`
 
 
 def test_without_failures_only_stalls_cost() -> None:
-    """300 s with a stall of 10 s each 100: at 110 s and 220 s; the last 80 s are kept though no save followed."""
+    """300 s with a stall of 10 s each 100: at 110 s and 220 s; the last 80 s are kept though no
+    save followed.
+    """
     course = live(world(), told())
     assert course.position_s == 280
     assert course.seconds[Cause.STALL] == 20
@@ -25,18 +39,29 @@ def test_without_failures_only_stalls_cost() -> None:
 
 
 def test_work_since_the_newest_save_is_repeated() -> None:
-    """Position 200 is saved at 220 s; the failure at 250 s finds 230. 5 + 7 + 3 s later 200 goes on, for 35 s."""
+    """Position 200 is saved at 220 s; the failure at 250 s finds 230.
+
+    5 + 7 + 3 s later 200 goes on, for 35 s.
+    """
     course = live(world(), told((250, PROCESS)))
     (interruption,) = course.interruptions
     assert (interruption.lost_s, interruption.tier, interruption.resumed_s) == (30, "disk", 265)
     assert course.position_s == 235
     assert course.seconds[Cause.REPEATED] == 30
-    assert {phase: spent for phase, spent in interruption.spent_s.items() if spent} == {Phase.DETECT: 5, Phase.REGROUP: 7, Phase.RESTORE: 3}
+    assert {phase: spent for phase, spent in interruption.spent_s.items() if spent} == {
+        Phase.DETECT: 5,
+        Phase.REGROUP: 7,
+        Phase.RESTORE: 3,
+    }
 
 
-@pytest.mark.parametrize(("at_s", "kept"), [(109.9, 0), (110.1, 100), (215, 100), (219.9, 100), (220.1, 200)])
+@pytest.mark.parametrize(
+    ("at_s", "kept"), [(109.9, 0), (110.1, 100), (215, 100), (219.9, 100), (220.1, 200)]
+)
 def test_a_save_counts_once_its_stall_is_over(at_s: float, kept: float) -> None:
-    """At 100 s and 210 s stalls begin; what is lost is what had been trained by then, 100 and 200, and was not saved."""
+    """At 100 s and 210 s stalls begin; what is lost is what had been trained by then, 100 and 200,
+    and was not saved.
+    """
     (interruption,) = live(world(), told((at_s, PROCESS))).interruptions
     trained = {109.9: 100, 110.1: 100.1, 215: 200, 219.9: 200, 220.1: 200.1}[at_s]
     assert interruption.lost_s == pytest.approx(trained - kept)
@@ -45,21 +70,32 @@ def test_a_save_counts_once_its_stall_is_over(at_s: float, kept: float) -> None:
 @pytest.mark.parametrize(("at_s", "kept"), [(159.9, 0), (160.1, 100), (230, 100), (270.1, 200)])
 def test_a_save_counts_once_it_is_written(at_s: float, kept: float) -> None:
     """Stalls end at 110 s and 220 s, and 50 s more to write."""
-    course = live(world(tiers=(tier("disk", 100.0, stall_s=10.0, write_s=50.0),)), told((at_s, PROCESS)))
-    assert course.seconds[Cause.REPEATED] == pytest.approx(at_s - 10 * (at_s > 110) - 10 * (at_s > 220) - kept)
+    course = live(
+        world(tiers=(tier("disk", 100.0, stall_s=10.0, write_s=50.0),)), told((at_s, PROCESS))
+    )
+    assert course.seconds[Cause.REPEATED] == pytest.approx(
+        at_s - 10 * (at_s > 110) - 10 * (at_s > 220) - kept
+    )
 
 
 def test_tiers_that_are_due_together_stall_one_after_another_in_their_order() -> None:
     """At position 100 `a` is over at 104 s and `b` at 110 s: at 107 s only `a` has it."""
-    tiers = (tier("a", 100.0, stall_s=4.0, restore_s=9.0), tier("b", 50.0, stall_s=6.0, restore_s=1.0))
+    tiers = (
+        tier("a", 100.0, stall_s=4.0, restore_s=9.0),
+        tier("b", 50.0, stall_s=6.0, restore_s=1.0),
+    )
     course = live(world(tiers=tiers), told((113, PROCESS)))
     (interruption,) = course.interruptions
     assert (interruption.tier, interruption.lost_s) == ("a", 0)
-    assert live(world(tiers=tiers), told((117, PROCESS))).interruptions[0].tier == "b"  # both have it: the faster one
+    # both have it: the faster one
+    assert live(world(tiers=tiers), told((117, PROCESS))).interruptions[0].tier == "b"
 
 
 def test_only_tiers_that_survive_the_extent_are_asked_and_the_others_are_empty_afterwards() -> None:
-    """Memory each 10 s dies with its node; disk each 100 s lives. After the loss of a node, memory's 120 is gone too."""
+    """Memory each 10 s dies with its node; disk each 100 s lives.
+
+    After the loss of a node, memory's 120 is gone too.
+    """
     tiers = (tier("memory", 10.0, survives=Extent.PROCESS, restore_s=1.0), tier("disk", 100.0))
     course = live(world(tiers=tiers), told((125, NODE), (144, PROCESS)))
     first, second = course.interruptions
@@ -86,7 +122,9 @@ def test_where_nothing_survives_the_run_begins_anew() -> None:
 
 
 def test_a_failure_during_recovery_starts_it_anew_with_the_larger_extent() -> None:
-    """Memory is good for the first, not for the second; and not for a third that alone it would have been good for."""
+    """Memory is good for the first, not for the second; and not for a third that alone it would
+    have been good for.
+    """
     tiers = (tier("memory", 10.0, survives=Extent.PROCESS), tier("disk", 100.0))
     course = live(world(tiers=tiers), told((125, PROCESS), (131, NODE), (135, PROCESS)))
     assert [(one.tier, one.extent, one.lost_s) for one in course.interruptions] == [
@@ -98,9 +136,16 @@ def test_a_failure_during_recovery_starts_it_anew_with_the_larger_extent() -> No
     assert course.position_s == 250
 
 
-def test_a_lost_node_is_replaced_by_a_spare_and_without_one_the_run_waits_for_the_first_repair() -> None:
-    """One spare, 100 s of repair. The second loss, at 130 s, waits until the first node is back at 150 s."""
-    scenario = world(recovers=recovery(take_s=2.0), repair=Repair(1, constant(100.0)), tiers=(tier("disk", 1.0),))
+def test_a_lost_node_is_replaced_by_a_spare_and_without_one_the_run_waits_for_the_first_repair() -> (
+    None
+):
+    """One spare, 100 s of repair.
+
+    The second loss, at 130 s, waits until the first node is back at 150 s.
+    """
+    scenario = world(
+        recovers=recovery(take_s=2.0), repair=Repair(1, constant(100.0)), tiers=(tier("disk", 1.0),)
+    )
     first, second = live(scenario, told((50, NODE), (130, NODE))).interruptions
     assert (first.spent_s[Phase.WAIT], first.spent_s[Phase.TAKE], first.resumed_s) == (0, 2, 67)
     assert (second.spent_s[Phase.WAIT], second.resumed_s, second.in_repair) == (8, 155, 2)
@@ -110,14 +155,23 @@ def test_a_rack_takes_all_its_nodes_and_a_wrong_diagnosis_a_healthy_one_besides(
     repair = Repair(1, constant(100.0), wrong=0.6)
     assert live(world(repair=repair), told((50, RACK))).interruptions[0].nodes_lost == 2
     assert live(world(repair=repair), told((50, NODE))).interruptions[0].nodes_lost == 2
-    assert live(world(repair=repair), told((50, NODE), diagnosis=0.7)).interruptions[0].nodes_lost == 1
+    assert (
+        live(world(repair=repair), told((50, NODE), diagnosis=0.7)).interruptions[0].nodes_lost == 1
+    )
     assert live(world(repair=repair), told((50, PROCESS))).interruptions[0].nodes_lost == 0
-    assert live(world(repair=repair), told((50, NODE))).interruptions[0].resumed_s == 153  # two are gone, one was spare: until 150
+    # two are gone, one was spare: until 150
+    assert live(world(repair=repair), told((50, NODE))).interruptions[0].resumed_s == 153
 
 
 def test_a_run_that_shrinks_goes_on_slower_and_stops_once_to_take_the_node_back() -> None:
-    """4 nodes, no spare: from 65 s (live tier, 5 + 7 + 3) at 3/4 speed; the node is back at 150 s; 7 s of regroup; full speed."""
-    scenario = world(recovers=recovery(take_s=2.0, shrinks=True), repair=Repair(0, constant(100.0)), tiers=(tier("peers", 1.0),))
+    """4 nodes, no spare: from 65 s (live tier, 5 + 7 + 3) at 3/4 speed; the node is back at 150 s;
+    7 s of regroup; full speed.
+    """
+    scenario = world(
+        recovers=recovery(take_s=2.0, shrinks=True),
+        repair=Repair(0, constant(100.0)),
+        tiers=(tier("peers", 1.0),),
+    )
     course = live(scenario, told((50, NODE)))
     assert course.interruptions[0].resumed_s == 65
     assert course.position_s == 50 + (150 - 65) * 0.75 + (300 - 157)
@@ -126,7 +180,11 @@ def test_a_run_that_shrinks_goes_on_slower_and_stops_once_to_take_the_node_back(
 
 
 def test_a_run_that_shrinks_takes_a_spare_where_there_is_one() -> None:
-    scenario = world(recovers=recovery(take_s=2.0, shrinks=True), repair=Repair(1, constant(100.0)), tiers=(tier("peers", 1.0),))
+    scenario = world(
+        recovers=recovery(take_s=2.0, shrinks=True),
+        repair=Repair(1, constant(100.0)),
+        tiers=(tier("peers", 1.0),),
+    )
     course = live(scenario, told((50, NODE)))
     assert course.interruptions[0].resumed_s == 67
     assert course.seconds[Cause.DEGRADED] == 0
@@ -134,18 +192,25 @@ def test_a_run_that_shrinks_takes_a_spare_where_there_is_one() -> None:
 
 
 def test_a_run_without_any_node_left_stands_still_and_is_degraded() -> None:
-    scenario = world(recovers=recovery(shrinks=True), repair=Repair(0, constant(100.0)), tiers=(tier("peers", 1.0),))
+    scenario = world(
+        recovers=recovery(shrinks=True),
+        repair=Repair(0, constant(100.0)),
+        tiers=(tier("peers", 1.0),),
+    )
     course = live(scenario, told((50, RACK), (100, RACK)))
     assert course.position_s == 50 + (100 - 65) * 0.5 - 0.5 + (200 - 157) * 0.5 + (300 - 207)
     assert course.seconds[Cause.DEGRADED] == (100 - 65) * 0.5 + (150 - 115) + (200 - 157) * 0.5
 
 
 def test_maintenance_stands_outside_of_time() -> None:
-    """A stop of 20 s each 100 s: saves, recovery and repair go on after it as before; what fails in it is no interruption."""
+    """A stop of 20 s each 100 s: saves, recovery and repair go on after it as before; what fails in
+    it is no interruption.
+    """
     stops = Maintenance(100.0, 20.0)
     assert live(world(maintenance=stops), told((110, PROCESS))).interruptions == ()
     course = live(world(maintenance=stops), told((95, PROCESS)))
-    assert course.interruptions[0].resumed_s == 130  # 5 s of detection, the stop, 7 s of regroup, 3 s to restore
+    # 5 s of detection, the stop, 7 s of regroup, 3 s to restore
+    assert course.interruptions[0].resumed_s == 130
     assert course.seconds[Cause.OTHER] == 40
     assert course.position_s == 300 - 130 - 20 - 10
     assert live(world(maintenance=stops), told((250, PROCESS))).interruptions[0].at_s == 250
@@ -162,7 +227,11 @@ def test_extra_failures_strike_as_often_as_there_are_lemons_and_caught_ones_leav
 
 
 def test_a_node_that_is_mended_badly_is_a_lemon() -> None:
-    scenario = world(lemons=Lemons(share=0.25, factor=3.0), repair=Repair(1, constant(1.0), missed=0.6), failures=(node(),))
+    scenario = world(
+        lemons=Lemons(share=0.25, factor=3.0),
+        repair=Repair(1, constant(1.0), missed=0.6),
+        failures=(node(),),
+    )
     assert live(scenario, told((50, 0), (90, 0), lemons=0, lemon=0.9)).lemons == 2
     assert live(scenario, told((50, 0), lemons=1, lemon=0.2)).lemons == 1  # it was one before
 
@@ -177,7 +246,10 @@ def test_seconds_sum_to_the_duration(scenario: Scenario, seed: int) -> None:
 
 
 def test_a_run_that_fails_faster_than_it_can_recover_is_an_answer() -> None:
-    scenario = world(failures=(process(2.0), node(40.0), rack(40.0), everything(10.0)), repair=Repair(0, constant(1e6)))
+    scenario = world(
+        failures=(process(2.0), node(40.0), rack(40.0), everything(10.0)),
+        repair=Repair(0, constant(1e6)),
+    )
     course = live(scenario, draw(scenario, seed=1, replicas=1).one(0))
     assert 0 <= course.position_s < 30
     assert sum(course.seconds.values()) == pytest.approx(300)

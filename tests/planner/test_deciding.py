@@ -1,4 +1,6 @@
-"""The parts of decision mode: what tiers hold, who lives where, who hangs since when, what a policy is told."""
+"""The parts of decision mode: what tiers hold, who lives where, who hangs since when, what a policy
+is told.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,16 @@ from outlast.planner.scenario import Extent, Job, Tier
 from outlast.planner.spread import constant
 from tests.planner.worlds import tier, tier_lists, world
 
-JOB = Job(gpus=30, duration_s=1e6, gpus_per_node=4, nodes_per_rack=3)  # 8 nodes, the last of which is half full; 3 racks
+# 8 nodes, the last of which is half full; 3 racks
+JOB = Job(gpus=30, duration_s=1e6, gpus_per_node=4, nodes_per_rack=3)
 
 
-# --- tiers ----------------------------------------------------------------------------------------------
+# --- tiers ----------------------------------------------------------------------------------------
 
 
-def walked(tiers: tuple[Tier, ...], begin: int, for_s: float) -> tuple[float, float, dict[int, int]]:
+def walked(
+    tiers: tuple[Tier, ...], begin: int, for_s: float
+) -> tuple[float, float, dict[int, int]]:
     """Position, seconds of stalls and what is written, save by save, with steps of 1 s."""
     position, now_s, stall_s, written = float(begin), 0.0, 0.0, {}
     while True:
@@ -37,7 +42,9 @@ def walked(tiers: tuple[Tier, ...], begin: int, for_s: float) -> tuple[float, fl
             return position + for_s - now_s, stall_s, written
         position, now_s = due, now_s + due - position
         for index, one in enumerate(tiers):
-            if position % one.interval_s or (one.interval_s == 1 and one.stall_s == one.write_s == 0):
+            if position % one.interval_s or (
+                one.interval_s == 1 and one.stall_s == one.write_s == 0
+            ):
                 continue
             spent_s = min(one.stall_s, for_s - now_s)
             now_s, stall_s = now_s + spent_s, stall_s + spent_s
@@ -49,31 +56,50 @@ def walked(tiers: tuple[Tier, ...], begin: int, for_s: float) -> tuple[float, fl
 
 @given(tiers=tier_lists(1.0), begin=st.integers(0, 2_000), for_s=st.floats(0.0, 3_000.0))
 @settings(max_examples=150)
-def test_a_stretch_by_arithmetic_is_the_one_that_is_walked_save_by_save(tiers: tuple[Tier, ...], begin: int, for_s: float) -> None:
+def test_a_stretch_by_arithmetic_is_the_one_that_is_walked_save_by_save(
+    tiers: tuple[Tier, ...], begin: int, for_s: float
+) -> None:
     held = Tiers(world(tiers=tiers))
     trained = held.train(begin, for_s)
     position, stall_s, written = walked(tiers, begin, for_s)
     assert trained.position == pytest.approx(position, abs=1e-6)
     assert trained.stall_s == pytest.approx(stall_s, abs=1e-6)
     assert dict(trained.written) == written
-    assert all(step > begin and dict(trained.written).get(index, -1) < step <= trained.position for index, step in trained.unfinished)
+    assert all(
+        step > begin and dict(trained.written).get(index, -1) < step <= trained.position
+        for index, step in trained.unfinished
+    )
 
 
 def test_a_tier_is_what_the_engine_takes_it_for() -> None:
-    tiers = (tier("a", 1.0, survives=Extent.NODE), tier("b", 10.0, survives=Extent.RACK), tier("c", 10.0), tier("d", 1.0))
+    tiers = (
+        tier("a", 1.0, survives=Extent.NODE),
+        tier("b", 10.0, survives=Extent.RACK),
+        tier("c", 10.0),
+        tier("d", 1.0),
+    )
     assert Tiers(world(tiers=tiers)).kinds == [Kind.LIVE, Kind.IMAGE, Kind.DURABLE, Kind.LIVE]
 
 
-# --- who lives where --------------------------------------------------------------------------------------
+# --- who lives where ------------------------------------------------------------------------------
 
 
 @given(
-    events=st.lists(st.tuples(st.sampled_from([Extent.PROCESS, Extent.NODE, Extent.RACK]), st.floats(0, 0.999), st.floats(1.0, 500.0)), max_size=25),
+    events=st.lists(
+        st.tuples(
+            st.sampled_from([Extent.PROCESS, Extent.NODE, Extent.RACK]),
+            st.floats(0, 0.999),
+            st.floats(1.0, 500.0),
+        ),
+        max_size=25,
+    ),
     spares=st.integers(0, 6),
     parked=st.booleans(),
 )
 @settings(max_examples=80)
-def test_every_rank_has_one_place_and_no_node_houses_more_than_it_can(events: list[tuple[Extent, float, float]], spares: int, parked: bool) -> None:
+def test_every_rank_has_one_place_and_no_node_houses_more_than_it_can(
+    events: list[tuple[Extent, float, float]], spares: int, parked: bool
+) -> None:
     """Processes, nodes and racks are lost and replaced, as soon as there are nodes."""
     members, now_s = Membership(JOB, spares), 0.0
     for extent, at, repair_s in events:
@@ -87,7 +113,9 @@ def test_every_rank_has_one_place_and_no_node_houses_more_than_it_can(events: li
         assert len(workers) == (len(strike.ranks) if parked and strike.seats else 0)
         assert sorted(members.homes) == list(range(JOB.gpus))
         assert max(Counter(members.homes.values()).values()) <= JOB.gpus_per_node
-        assert [members.homes[rank] for rank in range(JOB.gpus)] == [members.nodes[rank // 4] for rank in range(JOB.gpus)]
+        assert [members.homes[rank] for rank in range(JOB.gpus)] == [
+            members.nodes[rank // 4] for rank in range(JOB.gpus)
+        ]
         assert len({*members.nodes, *members.ready}) == len(members.nodes) + len(members.ready)
         assert len(members.nodes) + len(members.ready) <= JOB.nodes + spares
 
@@ -104,13 +132,15 @@ def test_what_a_failure_strikes_is_whole_nodes_and_racks_with_their_ranks() -> N
 
 @given(lost=st.sets(st.integers(0, 29)))
 def test_what_is_left_is_said_of_each_rank_once(lost: set[int]) -> None:
-    holdings = Membership(JOB, 0).holdings(sorted(lost), committed=7, usable=True, sealed=(6, 5), left=(5,), begun=True)
+    holdings = Membership(JOB, 0).holdings(
+        sorted(lost), committed=7, usable=True, sealed=(6, 5), left=(5,), begun=True
+    )
     assert sorted(rank for held in holdings for rank in held.ranks) == list(range(30))
     assert all(held.alive != bool(lost.intersection(held.ranks)) for held in holdings)
     assert decide_sharded(holdings=holdings).step == (5 if lost else 6)
 
 
-# --- hangs ------------------------------------------------------------------------------------------------
+# --- hangs ----------------------------------------------------------------------------------------
 
 
 def test_deadlines_are_learned_from_the_length_of_a_step_and_have_a_floor_and_a_ceiling() -> None:
@@ -118,24 +148,34 @@ def test_deadlines_are_learned_from_the_length_of_a_step_and_have_a_floor_and_a_
         hangs = Hangs(16, step_s)
         return hangs.find(3, step=100, into_step_s=0.0).deadline_s
 
-    assert [deadline_s(step_s) for step_s in (0.05, 2.0, 300.0)] == [limits.STEP_FLOOR_S, 10.0, limits.STEP_CEILING_S]
+    assert [deadline_s(step_s) for step_s in (0.05, 2.0, 300.0)] == [
+        limits.STEP_FLOOR_S,
+        10.0,
+        limits.STEP_CEILING_S,
+    ]
     found = Hangs(16, 2.0).find(3, step=100, into_step_s=1.5)
     assert found.after_s == 10.0 - 1.5 + ASKING_S
     assert found.verdict.culprits == (3,)
 
 
 def test_fresh_processes_are_awaited_as_long_as_first_steps_may_take() -> None:
-    """Its peers are overdue after a second, wait for one that is in time, and ask again ten seconds later."""
+    """Its peers are overdue after a second, wait for one that is in time, and ask again ten seconds
+    later.
+    """
     hangs = Hangs(16, 0.1)
     hangs.begin_anew(50, (3,))
-    assert hangs.find(3, step=51, into_step_s=0.0).after_s == pytest.approx(1.0 + limits.AWAITED_LOOK_S + ASKING_S)
+    assert hangs.find(3, step=51, into_step_s=0.0).after_s == pytest.approx(
+        1.0 + limits.AWAITED_LOOK_S + ASKING_S
+    )
     assert hangs.find(4, step=51, into_step_s=0.0).after_s == pytest.approx(1.0 + ASKING_S)
     assert hangs.find(3, step=53, into_step_s=0.0).after_s == pytest.approx(1.0 + ASKING_S)
     hangs.begin_anew(60, tuple(range(16)))
-    assert hangs.find(5, step=61, into_step_s=0.0).after_s == pytest.approx(limits.FIRST_STEPS_FLOOR_S + ASKING_S)
+    assert hangs.find(5, step=61, into_step_s=0.0).after_s == pytest.approx(
+        limits.FIRST_STEPS_FLOOR_S + ASKING_S
+    )
 
 
-# --- the policy -------------------------------------------------------------------------------------------
+# --- the policy -----------------------------------------------------------------------------------
 
 
 def acting(spares: int) -> Acting:
@@ -164,7 +204,11 @@ def test_verdicts_come_in_their_order_and_the_default_policy_drains_two_nodes_a_
     decided = []
     while one.next_s < math.inf:
         decided.append(one.decide(one.next_s))
-    assert [(each.action, each.nodes) for each in decided] == [(Action.DRAIN, ("node-1",)), (Action.DRAIN, ("node-2",)), (Action.PAGE, ())]
+    assert [(each.action, each.nodes) for each in decided] == [
+        (Action.DRAIN, ("node-1",)),
+        (Action.DRAIN, ("node-2",)),
+        (Action.PAGE, ()),
+    ]
     assert decided[-1].held == "budget"
 
 
@@ -175,8 +219,14 @@ def test_of_an_unknown_class_nobody_is_surer_than_a_half() -> None:
 
 
 def test_a_tier_of_a_scenario_keeps_its_place() -> None:
-    """Tiers that stall together do so in the order of the list, also where a live one stands between them."""
-    tiers = (tier("a", 10.0, stall_s=4.0), tier("live", 1.0, survives=Extent.NODE), Tier("b", 10.0, 6.0, 0.0, Extent.RUN, constant(1.0)))
+    """Tiers that stall together do so in the order of the list, also where a live one stands
+    between them.
+    """
+    tiers = (
+        tier("a", 10.0, stall_s=4.0),
+        tier("live", 1.0, survives=Extent.NODE),
+        Tier("b", 10.0, 6.0, 0.0, Extent.RUN, constant(1.0)),
+    )
     held = Tiers(world(tiers=tiers))
     assert dict(held.train(0, 15.0).written) == {0: 10}
     assert dict(held.train(0, 20.0).written) == {0: 10, 2: 10}

@@ -1,4 +1,6 @@
-"""Decision mode: what the engine decides is the course of `scenario.py`, unless it decides what a scenario does not know; then that is said."""
+"""Decision mode: what the engine decides is the course of `scenario.py`, unless it decides what a
+scenario does not know; then that is said.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +21,58 @@ from outlast.planner.decisions import estimate, live
 from outlast.planner.histories import History, draw
 from outlast.planner.scenario import Extent, FailureRate, Repair, Scenario, Tier, Unit
 from outlast.planner.spread import constant, exponential, lognormal
-from tests.planner.worlds import everything, node, process, rack, recovery, scenarios, tier, told, world
+from tests.planner.worlds import (
+    everything,
+    node,
+    process,
+    rack,
+    recovery,
+    scenarios,
+    tier,
+    told,
+    world,
+)
 
 PROCESS, NODE, RACK, RUN = range(4)  # the classes of `world`
-ANOTHER_COURSE = {Beside.ANOTHER_TIER, Beside.NOBODY_LEFT, Beside.SEALED_AT_ONCE, Beside.DEADLINE, Beside.WAITS}
+ANOTHER_COURSE = {
+    Beside.ANOTHER_TIER,
+    Beside.NOBODY_LEFT,
+    Beside.SEALED_AT_ONCE,
+    Beside.DEADLINE,
+    Beside.WAITS,
+}
 PATIENT = Rules(node_wait_s=math.inf)
-REPLICAS = (tier("replicas", 1.0, survives=Extent.RACK, restore_s=2.0), tier("disk", 100.0, stall_s=1.0))
+REPLICAS = (
+    tier("replicas", 1.0, survives=Extent.RACK, restore_s=2.0),
+    tier("disk", 100.0, stall_s=1.0),
+)
 
 
 def near(one: float | None, other: float | None) -> bool:
-    return one is other or (one is not None and other is not None and math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-6))
+    return one is other or (
+        one is not None
+        and other is not None
+        and math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-6)
+    )
 
 
 def agree(scenario: Scenario, history: History, decided: Decided) -> int:
-    """Interruption by interruption up to the first of which the engine makes another course; and all of the run, where it makes none. How many those are."""
+    """Interruption by interruption up to the first of which the engine makes another course; and
+    all of the run, where it makes none. How many those are.
+    """
     expected = course.live(scenario, history)
-    other = next((number for number, answer in enumerate(decided.answers) if ANOTHER_COURSE.intersection(answer.beside)), len(decided.answers))
+    other = next(
+        (
+            number
+            for number, answer in enumerate(decided.answers)
+            if ANOTHER_COURSE.intersection(answer.beside)
+        ),
+        len(decided.answers),
+    )
     whole = other == len(decided.answers) and decided.ended_s is None
-    for number, (answer, one) in enumerate(zip(decided.answers[:other], expected.interruptions, strict=False)):
+    for number, (answer, one) in enumerate(
+        zip(decided.answers[:other], expected.interruptions, strict=False)
+    ):
         assert (answer.tier, answer.extent) == (one.tier, one.extent)
         assert near(answer.at_s, one.at_s)
         assert near(answer.lost_s, one.lost_s)
@@ -52,13 +88,18 @@ def agree(scenario: Scenario, history: History, decided: Decided) -> int:
     return other
 
 
-# --- the same course ------------------------------------------------------------------------------------
+# --- the same course ------------------------------------------------------------------------------
 
 
 @given(scenario=scenarios(), seed=st.integers(0, 10_000))
 @settings(max_examples=60)
-def test_the_engine_takes_the_course_that_the_definition_says_unless_it_says_otherwise(scenario: Scenario, seed: int) -> None:
-    """Any scenario: tiers that nest or not, racks, lemons, stops, spares or none. Where the engine makes another course it is said with the interruption."""
+def test_the_engine_takes_the_course_that_the_definition_says_unless_it_says_otherwise(
+    scenario: Scenario, seed: int
+) -> None:
+    """Any scenario: tiers that nest or not, racks, lemons, stops, spares or none.
+
+    Where the engine makes another course it is said with the interruption.
+    """
     scenario = replace(scenario, recovery=replace(scenario.recovery, shrinks=False))
     history = draw(scenario, seed=seed, replicas=1).one(0)
     decided = live(scenario, history, PATIENT)
@@ -69,12 +110,39 @@ def test_the_engine_takes_the_course_that_the_definition_says_unless_it_says_oth
         agree(scenario, history, decided)
 
 
-def cluster(name: str, *, gpus: int, days: float, tiers: tuple[Tier, ...], spares: int, hours: dict[Extent, float]) -> Scenario:
+def cluster(
+    name: str,
+    *,
+    gpus: int,
+    days: float,
+    tiers: tuple[Tier, ...],
+    spares: int,
+    hours: dict[Extent, float],
+) -> Scenario:
     """Hours between two failures of each extent in the whole job."""
-    kinds = {Extent.PROCESS: FailureClass.SOFTWARE_BUG, Extent.NODE: FailureClass.GPU, Extent.RACK: FailureClass.NETWORK, Extent.RUN: FailureClass.STORAGE}
-    failures = tuple(FailureRate(kinds[extent], Unit.RUN, extent, 3600 * each) for extent, each in hours.items())
-    scenario = world(duration_s=86_400 * days, gpus=gpus, failures=failures, tiers=tiers, repair=Repair(spares, exponential(86_400.0), wrong=0.1), step_s=5.0)
-    recovers = replace(recovery(), detect=lognormal(20.0, 60.0), regroup=lognormal(60.0, 200.0), take=constant(30.0))
+    kinds = {
+        Extent.PROCESS: FailureClass.SOFTWARE_BUG,
+        Extent.NODE: FailureClass.GPU,
+        Extent.RACK: FailureClass.NETWORK,
+        Extent.RUN: FailureClass.STORAGE,
+    }
+    failures = tuple(
+        FailureRate(kinds[extent], Unit.RUN, extent, 3600 * each) for extent, each in hours.items()
+    )
+    scenario = world(
+        duration_s=86_400 * days,
+        gpus=gpus,
+        failures=failures,
+        tiers=tiers,
+        repair=Repair(spares, exponential(86_400.0), wrong=0.1),
+        step_s=5.0,
+    )
+    recovers = replace(
+        recovery(),
+        detect=lognormal(20.0, 60.0),
+        regroup=lognormal(60.0, 200.0),
+        take=constant(30.0),
+    )
     return replace(scenario, name=name, recovery=recovers)
 
 
@@ -82,9 +150,30 @@ DISK = Tier("disk", 1200.0, 3.0, 60.0, Extent.RUN, lognormal(120.0, 300.0))
 MEMORY = Tier("memory", 50.0, 0.5, 5.0, Extent.RACK, constant(15.0))
 LIVE = Tier("replicas", 5.0, 0.0, 0.0, Extent.RACK, constant(10.0))
 CLUSTERS = (
-    cluster("replicated", gpus=1024, days=30, tiers=(LIVE, DISK), spares=8, hours={Extent.PROCESS: 20.0, Extent.NODE: 12.0, Extent.RUN: 150.0}),
-    cluster("sharded, copies in memory", gpus=512, days=15, tiers=(MEMORY, DISK), spares=12, hours={Extent.NODE: 10.0, Extent.RACK: 60.0, Extent.RUN: 200.0}),
-    cluster("storage only", gpus=256, days=14, tiers=(DISK,), spares=4, hours={Extent.PROCESS: 6.0, Extent.NODE: 8.0}),
+    cluster(
+        "replicated",
+        gpus=1024,
+        days=30,
+        tiers=(LIVE, DISK),
+        spares=8,
+        hours={Extent.PROCESS: 20.0, Extent.NODE: 12.0, Extent.RUN: 150.0},
+    ),
+    cluster(
+        "sharded, copies in memory",
+        gpus=512,
+        days=15,
+        tiers=(MEMORY, DISK),
+        spares=12,
+        hours={Extent.NODE: 10.0, Extent.RACK: 60.0, Extent.RUN: 200.0},
+    ),
+    cluster(
+        "storage only",
+        gpus=256,
+        days=14,
+        tiers=(DISK,),
+        spares=4,
+        hours={Extent.PROCESS: 6.0, Extent.NODE: 8.0},
+    ),
 )
 
 
@@ -105,33 +194,58 @@ def test_on_common_failures_no_run_is_another_one(scenario: Scenario) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", CLUSTERS, ids=lambda scenario: scenario.name)
 def test_the_mean_over_replicas_is_that_of_monte_carlo(scenario: Scenario) -> None:
-    """200 replicas each, of other seeds: within four standard errors, though the engine may end two of them. Of the same seed, those are all that differ."""
+    """200 replicas each, of other seeds: within four standard errors, though the engine may end two
+    of them. Of the same seed, those are all that differ.
+    """
     replicas = 200
     histories = draw(scenario, seed=11, replicas=replicas)
     decided = estimate(scenario, histories, PATIENT)
-    other = monte_carlo.run(scenario, draw(scenario, seed=12, replicas=replicas)).position_s / scenario.job.duration_s
+    other = (
+        monte_carlo.run(scenario, draw(scenario, seed=12, replicas=replicas)).position_s
+        / scenario.job.duration_s
+    )
     error = math.hypot(decided.ettr_mean_se, float(np.std(other, ddof=1)) / math.sqrt(replicas))
     assert abs(decided.ettr_mean - float(other.mean())) < 4 * error
     assert decided.ended <= 2
     assert decided.per_interruption >= 1
     same = monte_carlo.run(scenario, histories).position_s
     runs = [live(scenario, histories.one(replica), PATIENT) for replica in range(replicas)]
-    assert sum(abs(run.position_s - float(one)) > scenario.job.step_s for run, one in zip(runs, same, strict=True)) == decided.ended
+    assert (
+        sum(
+            abs(run.position_s - float(one)) > scenario.job.step_s
+            for run, one in zip(runs, same, strict=True)
+        )
+        == decided.ended
+    )
 
 
 @pytest.mark.parametrize("power", range(-3, 11))
 def test_seconds_by_cause_sum_to_the_duration_at_any_scale(power: int) -> None:
-    """From eighths of a second to a thousand times as long: all durations, steps and intervals times 2**power, which floating point does exactly."""
+    """From eighths of a second to a thousand times as long: all durations, steps and intervals
+    times 2**power, which floating point does exactly.
+    """
     factor = 2.0**power
     one = CLUSTERS[1]
-    recovers = replace(one.recovery, **{name: getattr(one.recovery, name).scaled(factor) for name in ("detect", "regroup", "take")})
+    recovers = replace(
+        one.recovery,
+        **{
+            name: getattr(one.recovery, name).scaled(factor)
+            for name in ("detect", "regroup", "take")
+        },
+    )
     scenario = replace(
         one,
-        job=replace(one.job, duration_s=one.job.duration_s * factor, step_s=one.job.step_s * factor),
+        job=replace(
+            one.job, duration_s=one.job.duration_s * factor, step_s=one.job.step_s * factor
+        ),
         failures=tuple(replace(rate, mttf_s=rate.mttf_s * factor) for rate in one.failures),
         tiers=tuple(
             replace(
-                tier, interval_s=tier.interval_s * factor, stall_s=tier.stall_s * factor, write_s=tier.write_s * factor, restore=tier.restore.scaled(factor)
+                tier,
+                interval_s=tier.interval_s * factor,
+                stall_s=tier.stall_s * factor,
+                write_s=tier.write_s * factor,
+                restore=tier.restore.scaled(factor),
             )
             for tier in one.tiers
         ),
@@ -145,7 +259,7 @@ def test_seconds_by_cause_sum_to_the_duration_at_any_scale(power: int) -> None:
     assert [answer.rung for answer in decided.answers] == [answer.rung for answer in before.answers]
 
 
-# --- what is decided ---------------------------------------------------------------------------------------
+# --- what is decided ------------------------------------------------------------------------------
 
 
 def only(decided: Decided) -> Answer:
@@ -154,19 +268,36 @@ def only(decided: Decided) -> Answer:
 
 
 def test_every_rank_is_known_and_the_engine_says_why() -> None:
-    """Node 1 of 4 is lost, its 8 ranks are taken by a spare's processes, and the step that a survivor holds goes on."""
+    """Node 1 of 4 is lost, its 8 ranks are taken by a spare's processes, and the step that a
+    survivor holds goes on.
+    """
     scenario = world(tiers=REPLICAS, repair=Repair(1, constant(1e6)))
     decided = live(scenario, told((50.5, NODE), struck=0.3))
     answer = only(decided)
-    assert (answer.rung, answer.step, answer.tier, answer.mechanism) == (Rung.SPARE, 50, "replicas", Mechanism.LOST_NODE)
-    assert answer.why == "ranks [8, 9, 10, 11, 12, 13, 14, 15] are taken by spares; survivors repeat the step in place"
+    assert (answer.rung, answer.step, answer.tier, answer.mechanism) == (
+        Rung.SPARE,
+        50,
+        "replicas",
+        Mechanism.LOST_NODE,
+    )
+    assert (
+        answer.why
+        == "ranks [8, 9, 10, 11, 12, 13, 14, 15] are taken by spares; survivors repeat the step in"
+        " place"
+    )
     assert answer.why_there == "step 50 is committed on a live rank"
     assert answer.resumed_s == 50.5 + 5 + 7 + 2
     assert decided.per_interruption == 3  # where to go on from, who takes the ranks, which rung
 
 
 def test_where_nobody_is_parked_processes_are_started_on_the_spare_node() -> None:
-    answer = only(live(world(tiers=REPLICAS, repair=Repair(1, constant(1e6))), told((50.5, NODE)), Rules(parked=False)))
+    answer = only(
+        live(
+            world(tiers=REPLICAS, repair=Repair(1, constant(1e6))),
+            told((50.5, NODE)),
+            Rules(parked=False),
+        )
+    )
     assert answer.rung is Rung.RESPAWN
 
 
@@ -178,8 +309,13 @@ def test_a_script_that_raises_loses_no_process() -> None:
 
 
 def test_sharded_state_goes_back_to_what_all_owners_have_sealed() -> None:
-    """Images each 10 steps, in the node's own memory and written for 4 s: at 123 s the newest is being written, and the lost rank did not seal it."""
-    tiers = (tier("memory", 10.0, write_s=4.0, survives=Extent.PROCESS, restore_s=1.0), tier("disk", 100.0))
+    """Images each 10 steps, in the node's own memory and written for 4 s: at 123 s the newest is
+    being written, and the lost rank did not seal it.
+    """
+    tiers = (
+        tier("memory", 10.0, write_s=4.0, survives=Extent.PROCESS, restore_s=1.0),
+        tier("disk", 100.0),
+    )
     answer = only(live(world(tiers=tiers), told((123, PROCESS))))
     assert (answer.rung, answer.step, answer.tier) == (Rung.RESPAWN, 110, "memory")
     assert answer.why_there == "step 110 is the newest snapshot that all 32 owners sealed"
@@ -189,8 +325,14 @@ def test_sharded_state_goes_back_to_what_all_owners_have_sealed() -> None:
 
 
 def test_what_is_restored_to_memory_is_sealed_there_at_once_and_that_is_said() -> None:
-    """The loss of a node empties its memory; disk's 100 is read again, and every rank seals it. The scenario lets memory be empty until 110."""
-    tiers = (tier("memory", 10.0, survives=Extent.PROCESS, restore_s=1.0), tier("disk", 100.0, restore_s=9.0))
+    """The loss of a node empties its memory; disk's 100 is read again, and every rank seals it.
+
+    The scenario lets memory be empty until 110.
+    """
+    tiers = (
+        tier("memory", 10.0, survives=Extent.PROCESS, restore_s=1.0),
+        tier("disk", 100.0, restore_s=9.0),
+    )
     scenario, history = world(tiers=tiers, repair=Repair(1)), told((125, NODE), (150, PROCESS))
     first, second = live(scenario, history).answers
     assert (first.tier, first.resumed_s) == ("disk", 146)
@@ -208,11 +350,13 @@ def test_two_failures_before_the_rung_is_chosen_are_one_decision_and_afterwards_
     assert [answer.decided_s for answer in apart.answers] == [62.5, 75.5]
 
 
-# --- what a scenario does not know -------------------------------------------------------------------------
+# --- what a scenario does not know ----------------------------------------------------------------
 
 
 def test_a_run_that_never_commits_a_step_again_is_ended_as_a_crash_loop() -> None:
-    """Process after process is lost while step 50 is restored: the sixth interruption there ends the run, and the rest of its time is not spent."""
+    """Process after process is lost while step 50 is restored: the sixth interruption there ends
+    the run, and the rest of its time is not spent.
+    """
     history = told(*((50.5 + 13 * number, PROCESS) for number in range(8)))
     decided = live(world(tiers=REPLICAS), history)
     assert decided.beside[Beside.CRASH_LOOP] == 1
@@ -226,12 +370,16 @@ def test_a_run_that_never_commits_a_step_again_is_ended_as_a_crash_loop() -> Non
 
 def test_budgets_end_a_run_whose_ranks_are_replaced_too_often() -> None:
     """Nine replacements, a few steps apart: there are eight, and ten steps give one back."""
-    history = told(*((20.5 + 15 * number, PROCESS) for number in range(16)))  # 14 s of recovery, a step
+    # 14 s of recovery, a step
+    history = told(*((20.5 + 15 * number, PROCESS) for number in range(16)))
     decided = live(world(tiers=REPLICAS, duration_s=400.0), history)
     assert decided.beside[Beside.BUDGET] == 1
     assert decided.answers[-1].rung is Rung.STOP
     assert limits.RESPAWNS_COUNT < len(decided.answers) < 16
-    assert course.live(world(tiers=REPLICAS, duration_s=400.0), history).position_s > decided.position_s
+    assert (
+        course.live(world(tiers=REPLICAS, duration_s=400.0), history).position_s
+        > decided.position_s
+    )
 
 
 def test_whole_restarts_are_budgeted_too_and_the_number_can_be_said() -> None:
@@ -242,8 +390,13 @@ def test_whole_restarts_are_budgeted_too_and_the_number_can_be_said() -> None:
 
 
 def test_the_engine_waits_for_a_node_as_long_as_its_limit_says() -> None:
-    """No spare, and a repair of two hours: the course waits, production ends the run after half an hour, which can be lifted."""
-    scenario, history = world(tiers=REPLICAS, duration_s=20_000.0, repair=Repair(0, constant(7200.0))), told((50.5, NODE))
+    """No spare, and a repair of two hours: the course waits, production ends the run after half an
+    hour, which can be lifted.
+    """
+    scenario, history = (
+        world(tiers=REPLICAS, duration_s=20_000.0, repair=Repair(0, constant(7200.0))),
+        told((50.5, NODE)),
+    )
     decided = live(scenario, history)
     assert decided.beside == {Beside.NO_NODE: 1}
     assert decided.ended_s == 50.5 + 12 + limits.NODE_WAIT_S
@@ -253,7 +406,12 @@ def test_the_engine_waits_for_a_node_as_long_as_its_limit_says() -> None:
 
 
 def test_the_engine_does_not_shrink_and_says_that_it_waited() -> None:
-    scenario = world(tiers=REPLICAS, duration_s=2_000.0, repair=Repair(0, constant(600.0)), recovers=recovery(shrinks=True))
+    scenario = world(
+        tiers=REPLICAS,
+        duration_s=2_000.0,
+        repair=Repair(0, constant(600.0)),
+        recovers=recovery(shrinks=True),
+    )
     decided = live(scenario, told((50.5, NODE)))
     assert decided.beside == {Beside.WAITS: 1}
     assert only(decided).resumed_s == 650.5 + 2
@@ -263,51 +421,83 @@ def test_a_tier_that_is_said_to_survive_helps_nobody_where_every_rank_is_lost() 
     """One node: its loss takes all replicas."""
     scenario = world(gpus=8, tiers=REPLICAS, repair=Repair(1))
     answer = only(live(scenario, told((150.5, NODE))))
-    assert (answer.step, answer.tier, answer.beside, answer.rung) == (100, "disk", [Beside.NOBODY_LEFT], Rung.RESTART)
+    assert (answer.step, answer.tier, answer.beside, answer.rung) == (
+        100,
+        "disk",
+        [Beside.NOBODY_LEFT],
+        Rung.RESTART,
+    )
     assert course.live(scenario, told((150.5, NODE))).interruptions[0].tier == "replicas"
 
 
 def test_survivors_go_on_from_what_they_hold_even_where_another_tier_would_be_faster() -> None:
-    tiers = (tier("replicas", 1.0, survives=Extent.NODE, restore_s=9.0), tier("disk", 10.0, restore_s=1.0))
+    tiers = (
+        tier("replicas", 1.0, survives=Extent.NODE, restore_s=9.0),
+        tier("disk", 10.0, restore_s=1.0),
+    )
     answer = only(live(world(tiers=tiers), told((50.5, PROCESS))))
     assert (answer.tier, answer.beside) == ("replicas", [Beside.ANOTHER_TIER])
 
 
 def test_saves_that_overtake_each_other_are_counted() -> None:
     """Written for 25 s, each 10 s: of 30 saves 29 begin too early for the product."""
-    assert live(world(tiers=(tier("disk", 10.0, write_s=25.0),)), told()).beside == {Beside.OVERLAP: 29}
+    assert live(world(tiers=(tier("disk", 10.0, write_s=25.0),)), told()).beside == {
+        Beside.OVERLAP: 29
+    }
 
 
 def test_whatever_may_be_counted_is_explained() -> None:
     assert set(MEANS) == set(Beside)
 
 
-# --- hangs -------------------------------------------------------------------------------------------------
+# --- hangs ----------------------------------------------------------------------------------------
 
 HANGS = Rules(hangs=frozenset({FailureClass.SOFTWARE_BUG}))
 
 
 def test_a_hang_is_found_by_the_deadline_that_the_engine_has_learned() -> None:
-    """Steps of 1 s: five of them after the step began, which was half a second before the rank stopped; then it is asked after."""
+    """Steps of 1 s: five of them after the step began, which was half a second before the rank
+    stopped; then it is asked after.
+    """
     decided = live(world(tiers=REPLICAS), told((50.5, PROCESS)), HANGS)
     answer = only(decided)
     assert (answer.mechanism, answer.beside) == (Mechanism.HANG, [Beside.DEADLINE])
-    assert answer.spent_s[Cause.DETECTION] == pytest.approx(limits.DEADLINE_FACTOR * 1.0 - 0.5, abs=0.2)
+    assert answer.spent_s[Cause.DETECTION] == pytest.approx(
+        limits.DEADLINE_FACTOR * 1.0 - 0.5, abs=0.2
+    )
     assert decided.asked["engine.hang.find_culprits"] == 1
 
 
 def test_a_fresh_process_is_given_the_time_that_first_steps_take() -> None:
-    """Rank 16 is replaced; a step later it hangs. Its deadline is that of first steps; its peers wait from theirs on, and ask every ten seconds."""
+    """Rank 16 is replaced; a step later it hangs.
+
+    Its deadline is that of first steps; its peers wait from theirs on, and ask every ten seconds.
+    """
     decided = live(world(tiers=REPLICAS), told((50.5, PROCESS), (66.0, PROCESS)), HANGS)
     early, late = live(world(tiers=REPLICAS), told((50.5, PROCESS), (75.0, PROCESS)), HANGS).answers
-    assert decided.answers[1].spent_s[Cause.DETECTION] > limits.FIRST_STEPS_FLOOR_S > late.spent_s[Cause.DETECTION]
+    assert (
+        decided.answers[1].spent_s[Cause.DETECTION]
+        > limits.FIRST_STEPS_FLOOR_S
+        > late.spent_s[Cause.DETECTION]
+    )
     assert early.resumed_s is not None
 
 
 def test_a_failure_elsewhere_brings_a_hang_to_light() -> None:
-    """Rank 16 hangs in a step of 10 s; 5 s later a node is lost. All are told to leave, and rank 16 does not."""
-    slow = world(tiers=(tier("replicas", 10.0, survives=Extent.RACK),), step_s=10.0, repair=Repair(1), duration_s=2_000.0)
-    alone, both = live(slow, told((105, PROCESS)), HANGS), live(slow, told((105, PROCESS), (110, NODE)), HANGS)
+    """Rank 16 hangs in a step of 10 s; 5 s later a node is lost.
+
+    All are told to leave, and rank 16 does not.
+    """
+    slow = world(
+        tiers=(tier("replicas", 10.0, survives=Extent.RACK),),
+        step_s=10.0,
+        repair=Repair(1),
+        duration_s=2_000.0,
+    )
+    alone, both = (
+        live(slow, told((105, PROCESS)), HANGS),
+        live(slow, told((105, PROCESS), (110, NODE)), HANGS),
+    )
     leaves_s = limits.LEAVE_DEADLINE_S + 10 * limits.LEAVE_STEPS + 32 * limits.RANK_HEARD_S
     assert both.answers[1].spent_s[Cause.DETECTION] == pytest.approx(5 + leaves_s)
     assert only(alone).spent_s[Cause.DETECTION] == pytest.approx(45, abs=0.2)
@@ -322,18 +512,26 @@ def test_who_hangs_while_all_join_is_missed_by_the_deadline_of_a_boot() -> None:
     assert parked.answers[1].spent_s[Cause.DETECTION] == limits.REGROUP_DEADLINE_S
 
 
-# --- the policy --------------------------------------------------------------------------------------------
+# --- the policy -----------------------------------------------------------------------------------
 
 TOLD = Rules(diagnosis=Diagnosis(delay_s=20.0))
 
 
 def broken_gpu(extent: Extent) -> Scenario:
     rate = FailureRate(FailureClass.GPU, Unit.NODE, extent, 1e4)
-    return world(tiers=REPLICAS, failures=(rate,), duration_s=1_000.0, repair=Repair(1, constant(300.0)), recovers=recovery(take_s=4.0))
+    return world(
+        tiers=REPLICAS,
+        failures=(rate,),
+        duration_s=1_000.0,
+        repair=Repair(1, constant(300.0)),
+        recovers=recovery(take_s=4.0),
+    )
 
 
 def test_a_verdict_that_blames_a_node_has_it_drained_between_two_steps() -> None:
-    """Its process is replaced where it was; 25 s after the failure the default policy drains the node: a regroup, a spare, a restore, and nothing repeated."""
+    """Its process is replaced where it was; 25 s after the failure the default policy drains the
+    node: a regroup, a spare, a restore, and nothing repeated.
+    """
     decided = live(broken_gpu(Extent.PROCESS), told((103.5, 0)), TOLD)
     assert decided.beside == {Beside.DRAIN: 1}
     assert decided.asked["engine.policy.decide_action"] == 1
@@ -344,13 +542,20 @@ def test_a_verdict_that_blames_a_node_has_it_drained_between_two_steps() -> None
 
 
 def test_a_node_that_was_barred_does_not_come_back_as_a_spare() -> None:
-    """The node is lost, and blamed; it is repaired after 300 s. The second loss waits for what it lost itself; the course takes the first node."""
+    """The node is lost, and blamed; it is repaired after 300 s.
+
+    The second loss waits for what it lost itself; the course takes the first node.
+    """
     scenario, history = broken_gpu(Extent.NODE), told((100.5, 0), (600.5, 0))
     decided = live(scenario, history, TOLD)
     assert decided.beside[Beside.NOT_BACK] == 1
     assert decided.answers[1].resumed_s == 600.5 + 300 + 4 + 2
     undiagnosed = live(scenario, history)
-    assert undiagnosed.answers[1].resumed_s == course.live(scenario, history).interruptions[1].resumed_s == 600.5 + 5 + 7 + 4 + 2
+    assert (
+        undiagnosed.answers[1].resumed_s
+        == course.live(scenario, history).interruptions[1].resumed_s
+        == 600.5 + 5 + 7 + 4 + 2
+    )
 
 
 def test_without_room_elsewhere_no_node_is_taken_out() -> None:
@@ -359,7 +564,10 @@ def test_without_room_elsewhere_no_node_is_taken_out() -> None:
 
 
 def test_sharded_state_is_not_moved_off_a_node() -> None:
-    scenario = replace(broken_gpu(Extent.PROCESS), tiers=(tier("memory", 10.0, survives=Extent.PROCESS), tier("disk", 100.0)))
+    scenario = replace(
+        broken_gpu(Extent.PROCESS),
+        tiers=(tier("memory", 10.0, survives=Extent.PROCESS), tier("disk", 100.0)),
+    )
     assert Beside.DRAIN not in live(scenario, told((100.5, 0)), TOLD).beside
 
 
@@ -374,11 +582,17 @@ def test_a_wrong_diagnosis_takes_a_healthy_node_that_is_there() -> None:
     scenario = world(tiers=REPLICAS, repair=Repair(2, constant(1e6), wrong=1.0))
     decided = live(scenario, told((50.5, NODE), struck=0.9, diagnosis=0.5))
     assert "ranks [0, 1, 2, 3, 4, 5, 6, 7, 24, 25" in only(decided).why
-    assert near(decided.position_s, course.live(scenario, told((50.5, NODE), diagnosis=0.5)).position_s)
+    assert near(
+        decided.position_s, course.live(scenario, told((50.5, NODE), diagnosis=0.5)).position_s
+    )
 
 
 @pytest.mark.parametrize("extent", [RACK, RUN])
 def test_what_strikes_more_than_a_node_is_asked_about_with_all_its_ranks(extent: int) -> None:
-    scenario = world(tiers=(*REPLICAS,), repair=Repair(2), failures=(process(), node(), rack(), everything()))
+    scenario = world(
+        tiers=(*REPLICAS,), repair=Repair(2), failures=(process(), node(), rack(), everything())
+    )
     answer = only(live(scenario, told((151.5, extent), struck=0.0)))
-    assert (answer.rung, answer.step) == ((Rung.SPARE, 150) if extent == RACK else (Rung.RESTART, 100))
+    assert (answer.rung, answer.step) == (
+        (Rung.SPARE, 150) if extent == RACK else (Rung.RESTART, 100)
+    )

@@ -1,4 +1,6 @@
-"""planner/fit/{ledgers,phases,calibration,cluster}.py over records whose truth is known; the ledger is the product's own."""
+"""planner/fit/{ledgers,phases,calibration,cluster}.py over records whose truth is known; the ledger
+is the product's own.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,17 @@ from numpy.random import PCG64, Generator
 
 from outlast.errors import UsageError
 from outlast.model.goodput import account
-from outlast.model.records import Event, Generation, Interruption, Life, Meta, Records, Session, SessionRecords, StepsBucket
+from outlast.model.records import (
+    Event,
+    Generation,
+    Interruption,
+    Life,
+    Meta,
+    Records,
+    Session,
+    SessionRecords,
+    StepsBucket,
+)
 from outlast.model.terms import Cause, FailureClass, Mechanism, Rung
 from outlast.planner import cluster_file
 from outlast.planner.cluster_text import render
@@ -34,24 +46,61 @@ STEP_S = 0.5
 
 
 def interruption(number: int, at_s: float, **more: object) -> Interruption:
-    """Found after 0.1 s, regrouped in 0.2, restored in 0.3, and a first step of 0.6: a tenth longer than others."""
+    """Found after 0.1 s, regrouped in 0.2, restored in 0.3, and a first step of 0.6: a tenth longer
+    than others.
+    """
     known = {
-        "fault_s": at_s, "detected_s": at_s + 0.1, "left_s": at_s + 0.15, "regrouped_s": at_s + 0.3, "restored_s": at_s + 0.6, "resumed_s": at_s + 1.2,
-        "rung": Rung.SPARE, "ranks": (1,), "mechanism": Mechanism.SIGNAL,
-    }  # fmt: skip
+        "fault_s": at_s,
+        "detected_s": at_s + 0.1,
+        "left_s": at_s + 0.15,
+        "regrouped_s": at_s + 0.3,
+        "restored_s": at_s + 0.6,
+        "resumed_s": at_s + 1.2,
+        "rung": Rung.SPARE,
+        "ranks": (1,),
+        "mechanism": Mechanism.SIGNAL,
+    }
     return Interruption(id=number, **(known | more))  # type: ignore[arg-type]
 
 
-def session(*interruptions: Interruption, number: int = 1, began_s: float = 1000.0, ranks: int = 4, nodes: int = 2, **more: object) -> SessionRecords:
-    """A hundred seconds, of which 8 are startup and 2 shutdown, on a clock that shows 1,000 when the launcher starts."""
+def session(
+    *interruptions: Interruption,
+    number: int = 1,
+    began_s: float = 1000.0,
+    ranks: int = 4,
+    nodes: int = 2,
+    **more: object,
+) -> SessionRecords:
+    """A hundred seconds, of which 8 are startup and 2 shutdown, on a clock that shows 1,000 when
+    the launcher starts.
+    """
     seconds = {Cause.STARTUP: 8.0, Cause.PRODUCTIVE: 88.0, Cause.DATA_WAIT: 2.0}
     lives = tuple(
-        Life(rank, 100 + rank, f"n{rank % nodes}", rank, "rank", 1000.0, opened_s=1000.0, ended_s=1098.0, seconds=seconds, cause=Cause.SHUTDOWN)
+        Life(
+            rank,
+            100 + rank,
+            f"n{rank % nodes}",
+            rank,
+            "rank",
+            1000.0,
+            opened_s=1000.0,
+            ended_s=1098.0,
+            seconds=seconds,
+            cause=Cause.SHUTDOWN,
+        )
         for rank in range(ranks)
     )
-    steps = tuple(StepsBucket(1008.0 + 10 * k, 1018.0 + 10 * k, 20 * k, 20 * k + 20, 0.4, STEP_S, 0.6) for k in range(9))
+    steps = tuple(
+        StepsBucket(1008.0 + 10 * k, 1018.0 + 10 * k, 20 * k, 20 * k + 20, 0.4, STEP_S, 0.6)
+        for k in range(9)
+    )
     one = Session(number, 1, 1000.0, 5000.0, seen_s=1100.0, ended_s=1100.0, state="ended")
-    given = {"generations": (Generation(0, ranks, 1001.0, tuple(range(ranks))),), "lives": lives, "interruptions": interruptions, "steps": steps}
+    given = {
+        "generations": (Generation(0, ranks, 1001.0, tuple(range(ranks))),),
+        "lives": lives,
+        "interruptions": interruptions,
+        "steps": steps,
+    }
     return SessionRecords(dataclasses.replace(one, **more), began_s, **given)  # type: ignore[arg-type]
 
 
@@ -61,19 +110,29 @@ def ledger(*sessions: SessionRecords, ranks: int = 4) -> Records:
 
 def calibrated(*ledgers: Records) -> Calibration:
     records = [observe(one, now_s=None, source=f"run{index}") for index, one in enumerate(ledgers)]
-    return calibrate(records, phases=phases_of(ledgers), booked=[booked(one, now_s=None) for one in ledgers])
+    return calibrate(
+        records, phases=phases_of(ledgers), booked=[booked(one, now_s=None) for one in ledgers]
+    )
 
 
-# --- exposure and failures ---------------------------------------------------------------------------------
+# --- exposure and failures ------------------------------------------------------------------------
 
 
 def test_exposure_is_training_as_the_ledger_books_it() -> None:
     one = observe(ledger(session(interruption(1, 1050.0))), now_s=None, source="x")
-    assert one.exposure_s == pytest.approx({Unit.GPU: 4 * 90.0, Unit.NODE: 2 * 90.0, Unit.RUN: 90.0})
+    assert one.exposure_s == pytest.approx(
+        {Unit.GPU: 4 * 90.0, Unit.NODE: 2 * 90.0, Unit.RUN: 90.0}
+    )
     books = booked(ledger(session(interruption(1, 1050.0))), now_s=None)
-    assert (books.training_s, books.steady_s[Cause.DATA_WAIT], books.steady_s[Cause.STALL]) == pytest.approx((90.0, 2.0, 0.0))
+    assert (
+        books.training_s,
+        books.steady_s[Cause.DATA_WAIT],
+        books.steady_s[Cause.STALL],
+    ) == pytest.approx((90.0, 2.0, 0.0))
     assert one.units == {Unit.GPU: 4.0, Unit.NODE: 2.0, Unit.RUN: 1.0}
-    assert [(failure.at_s, failure.failure_class, failure.extent) for failure in one.failures] == [(50.0, FailureClass.UNKNOWN, Extent.PROCESS)]
+    assert [(failure.at_s, failure.failure_class, failure.extent) for failure in one.failures] == [
+        (50.0, FailureClass.UNKNOWN, Extent.PROCESS)
+    ]
     assert one.span_s == 100.0
 
 
@@ -81,21 +140,32 @@ def test_the_ledger_of_the_product_is_counted_as_its_report_counts(tmp_path: Pat
     records = read_ledger(a_run.ended_run(tmp_path) / "ledger.db")
     one = observe(records, now_s=None, source="x")
     seconds = account(records, now_s=None).rank_seconds
-    assert one.exposure_s[Unit.GPU] == pytest.approx(sum(seconds.values()) - seconds[Cause.STARTUP] - seconds[Cause.SHUTDOWN])
+    assert one.exposure_s[Unit.GPU] == pytest.approx(
+        sum(seconds.values()) - seconds[Cause.STARTUP] - seconds[Cause.SHUTDOWN]
+    )
     assert [(failure.at_s, failure.failure_class) for failure in one.failures] == [
-        (pytest.approx(10.0), FailureClass.UNKNOWN), (pytest.approx(10.05), FailureClass.UNKNOWN), (pytest.approx(16.0), FailureClass.USER_CODE),
-    ]  # fmt: skip
+        (pytest.approx(10.0), FailureClass.UNKNOWN),
+        (pytest.approx(10.05), FailureClass.UNKNOWN),
+        (pytest.approx(16.0), FailureClass.USER_CODE),
+    ]
 
 
 def test_extents_are_what_the_mechanism_and_the_end_say() -> None:
-    lost, last = interruption(1, 1010.0, mechanism=Mechanism.LOST_NODE), interruption(2, 1090.0, resumed_s=None, rung=Rung.STOP)
-    failures = observe(ledger(session(lost, interruption(3, 1050.0), last)), now_s=None, source="x").failures
+    lost, last = (
+        interruption(1, 1010.0, mechanism=Mechanism.LOST_NODE),
+        interruption(2, 1090.0, resumed_s=None, rung=Rung.STOP),
+    )
+    failures = observe(
+        ledger(session(lost, interruption(3, 1050.0), last)), now_s=None, source="x"
+    ).failures
     assert [one.extent for one in failures] == [Extent.NODE, Extent.PROCESS, Extent.RUN]
 
 
 def test_a_launcher_that_vanished_is_a_failure_of_the_run_and_one_that_lives_is_not() -> None:
     vanished = ledger(session(ended_s=None, state=""))
-    assert [one.extent for one in observe(vanished, now_s=None, source="x").failures] == [Extent.RUN]
+    assert [one.extent for one in observe(vanished, now_s=None, source="x").failures] == [
+        Extent.RUN
+    ]
     assert observe(vanished, now_s=1100.0, source="x").failures == ()
 
 
@@ -112,14 +182,34 @@ def test_time_between_sessions_is_no_exposure_and_a_relaunch_is_measured() -> No
 
 def test_a_class_comes_from_the_ledger_else_from_a_verdict_that_is_sure() -> None:
     def verdict(number: int, name: str, confidence: float) -> Event:
-        return Event(1060.0, 0.0, "verdict", {"interruption": number, "verdict": {"class": name, "confidence": confidence}})
+        return Event(
+            1060.0,
+            0.0,
+            "verdict",
+            {"interruption": number, "verdict": {"class": name, "confidence": confidence}},
+        )
 
     some = [interruption(n, 1010.0 + 10 * n) for n in range(4)]
     some[3] = interruption(3, 1040.0, failure_class=FailureClass.HOST_MEMORY)
-    events = (verdict(0, "hbm", 0.9), verdict(1, "hbm", 0.3), verdict(2, "no_such", 0.9), verdict(3, "gpu", 0.9), Event(1.0, 0.0, "verdict", {"verdict": 3}))
-    found = observe(ledger(dataclasses.replace(session(*some), events=events)), now_s=None, source="x")
-    assert [one.failure_class.value for one in found.failures] == ["hbm", "unknown", "unknown", "host_memory"]
-    assert found.limits == ("why 2 of 4 failures came: `outlast diagnose` on their evidence may say more",)
+    events = (
+        verdict(0, "hbm", 0.9),
+        verdict(1, "hbm", 0.3),
+        verdict(2, "no_such", 0.9),
+        verdict(3, "gpu", 0.9),
+        Event(1.0, 0.0, "verdict", {"verdict": 3}),
+    )
+    found = observe(
+        ledger(dataclasses.replace(session(*some), events=events)), now_s=None, source="x"
+    )
+    assert [one.failure_class.value for one in found.failures] == [
+        "hbm",
+        "unknown",
+        "unknown",
+        "host_memory",
+    ]
+    assert found.limits == (
+        "why 2 of 4 failures came: `outlast diagnose` on their evidence may say more",
+    )
 
 
 def test_a_ledger_without_a_committed_step_is_an_error_that_says_what_to_do() -> None:
@@ -129,19 +219,35 @@ def test_a_ledger_without_a_committed_step_is_an_error_that_says_what_to_do() ->
 
 
 def test_a_session_that_never_trained_is_left_out_and_said() -> None:
-    one = observe(ledger(dataclasses.replace(session(interruption(1, 1001.0)), steps=()), session(number=2, began_s=800.0)), now_s=None, source="x")
+    one = observe(
+        ledger(
+            dataclasses.replace(session(interruption(1, 1001.0)), steps=()),
+            session(number=2, began_s=800.0),
+        ),
+        now_s=None,
+        source="x",
+    )
     assert one.failures == ()
     assert one.exposure_s[Unit.RUN] == pytest.approx(90.0)
     assert any("1 of 2 sessions never committed a step" in text for text in one.limits)
 
 
-# --- phases ------------------------------------------------------------------------------------------------
+# --- phases ---------------------------------------------------------------------------------------
 
 
 def test_each_phase_is_measured_between_its_moments() -> None:
     phases = phases_of([ledger(session(interruption(1, 1030.0), interruption(2, 1060.0)))])
-    seen = {phase.name: [round(sample_s, 9) for sample_s in phase.samples_s] for phase in phases.all()}
-    assert seen == {"detect": [0.1] * 2, "regroup": [0.2] * 2, "take": [], "restore": [0.3] * 2, "first step": [0.6] * 2, "relaunch": []}
+    seen = {
+        phase.name: [round(sample_s, 9) for sample_s in phase.samples_s] for phase in phases.all()
+    }
+    assert seen == {
+        "detect": [0.1] * 2,
+        "regroup": [0.2] * 2,
+        "take": [],
+        "restore": [0.3] * 2,
+        "first step": [0.6] * 2,
+        "relaunch": [],
+    }
     assert phases.step_s == pytest.approx(STEP_S)
     assert phases.slow_start_s == pytest.approx(0.1)
     assert phases.restore.mean_s == pytest.approx(0.3)
@@ -152,24 +258,49 @@ def test_a_step_is_measured_where_nothing_was_interrupted() -> None:
     """Method: the bucket that the interruption fell into is slower; the others decide."""
     part = session(interruption(1, 1013.0))
     slow = dataclasses.replace(part.steps[0], to_step=5)
-    rest = tuple(dataclasses.replace(one, from_step=one.from_step - 15, to_step=one.to_step - 15) for one in part.steps[1:])
-    assert phases_of([ledger(dataclasses.replace(part, steps=(slow, *rest)))]).step_s == pytest.approx(STEP_S)
+    rest = tuple(
+        dataclasses.replace(one, from_step=one.from_step - 15, to_step=one.to_step - 15)
+        for one in part.steps[1:]
+    )
+    assert phases_of(
+        [ledger(dataclasses.replace(part, steps=(slow, *rest)))]
+    ).step_s == pytest.approx(STEP_S)
 
 
 def test_a_fault_whose_time_is_unknown_lies_in_the_middle_and_is_counted() -> None:
-    phases = phases_of([ledger(session(interruption(1, 1030.0, fault_s=None, fault_not_before_s=1029.5, mechanism=Mechanism.HANG)))])
+    phases = phases_of(
+        [
+            ledger(
+                session(
+                    interruption(
+                        1, 1030.0, fault_s=None, fault_not_before_s=1029.5, mechanism=Mechanism.HANG
+                    )
+                )
+            )
+        ]
+    )
     assert phases.detect.samples_s == (pytest.approx(0.3),)
     assert phases.unknown_faults == 1
 
 
 def test_a_failure_during_a_recovery_gives_detection_and_no_other_sample() -> None:
-    parent, child = interruption(1, 1030.0, resumed_s=1040.0), interruption(2, 1030.4, parent=1, resumed_s=1040.0)
+    parent, child = (
+        interruption(1, 1030.0, resumed_s=1040.0),
+        interruption(2, 1030.4, parent=1, resumed_s=1040.0),
+    )
     phases = phases_of([ledger(session(parent, child))])
     assert [len(phase.samples_s) for phase in phases.all()] == [2, 0, 0, 0, 0, 0]
 
 
 def test_what_losing_a_node_adds_is_apart() -> None:
-    lost = interruption(3, 1070.0, mechanism=Mechanism.LOST_NODE, regrouped_s=1075.0, restored_s=1075.3, resumed_s=1075.9)
+    lost = interruption(
+        3,
+        1070.0,
+        mechanism=Mechanism.LOST_NODE,
+        regrouped_s=1075.0,
+        restored_s=1075.3,
+        resumed_s=1075.9,
+    )
     phases = phases_of([ledger(session(interruption(1, 1030.0), interruption(2, 1050.0), lost))])
     assert phases.take.samples_s == (pytest.approx(4.9 - 0.2),)
     assert len(phases.regroup.samples_s) == 2
@@ -178,11 +309,19 @@ def test_what_losing_a_node_adds_is_apart() -> None:
 
 @pytest.mark.parametrize(("lost", "survived"), [(0, Extent.PROCESS), (3, None)])
 def test_live_state_survives_what_cost_no_step(lost: int, survived: Extent | None) -> None:
-    assert phases_of([ledger(session(interruption(1, 1030.0, steps_lost=lost)))]).survived is survived
+    assert (
+        phases_of([ledger(session(interruption(1, 1030.0, steps_lost=lost)))]).survived is survived
+    )
 
 
 def test_an_interruption_that_is_not_over_gives_no_sample() -> None:
-    phases = phases_of([ledger(session(interruption(1, 1090.0, resumed_s=None, restored_s=None, regrouped_s=None)))])
+    phases = phases_of(
+        [
+            ledger(
+                session(interruption(1, 1090.0, resumed_s=None, restored_s=None, regrouped_s=None))
+            )
+        ]
+    )
     assert all(not phase.samples_s for phase in phases.all())
     assert phases.unfinished == 1
     assert phases.recovery(source="x") is None
@@ -210,11 +349,15 @@ def test_how_a_spread_is_made_depends_on_how_many_samples_there_are() -> None:
     ]  # fmt: skip
     widest = shapes[-1][0]
     assert widest is not None
-    assert float(widest.quantile(0.9)) == pytest.approx(float(np.quantile(samples_s, 0.9)), rel=0.01)
+    assert float(widest.quantile(0.9)) == pytest.approx(
+        float(np.quantile(samples_s, 0.9)), rel=0.01
+    )
 
 
 def test_two_kinds_of_failure_do_not_promise_seconds_that_never_came() -> None:
-    """Deaths found after 1 ms and hangs after 0.5 s: a lognormal fitted to logarithms would have a mean of several seconds."""
+    """Deaths found after 1 ms and hangs after 0.5 s: a lognormal fitted to logarithms would have a
+    mean of several seconds.
+    """
     samples_s = [0.001] * 5 + [0.5] * 5
     logs = np.log(samples_s)
     assert math.exp(float(logs.mean() + logs.var() / 2)) > 2.0
@@ -223,15 +366,17 @@ def test_two_kinds_of_failure_do_not_promise_seconds_that_never_came() -> None:
     assert spread.mean_s == pytest.approx(0.2505)
 
 
-# --- put together ------------------------------------------------------------------------------------------
+# --- put together ---------------------------------------------------------------------------------
 
 
 def test_a_calibration_says_what_it_cannot_tell() -> None:
     said = "\n".join(calibrated(ledger(session(interruption(1, 1030.0)))).cannot_tell())
     for what in (
-        "a node is lost: none was ever seen", "one world size only (4 ranks)", "of 1 samples, always their mean is taken; 20 would show it",
+        "a node is lost: none was ever seen",
+        "one world size only (4 ranks)",
+        "of 1 samples, always their mean is taken; 20 would show it",
         "whether failures come in waves",
-    ):  # fmt: skip
+    ):
         assert what in said
 
 
@@ -239,15 +384,28 @@ def test_a_cluster_file_says_what_was_measured_and_is_read_back() -> None:
     one = calibrated(ledger(session(*(interruption(n, 1010.0 + n) for n in range(1, 5)))))
     text = render(cluster_of(one, name="mine"))
     cluster = cluster_file.parse(text, source="c.toml")
-    assert {path: cluster.value(path) for path in ("job.gpus", "job.gpus_per_node", "failure.unknown.count", "failure.unknown.unit")} == {
-        "job.gpus": 4, "job.gpus_per_node": 2, "failure.unknown.count": 4.0, "failure.unknown.unit": "gpu",
-    }  # fmt: skip
+    assert {
+        path: cluster.value(path)
+        for path in (
+            "job.gpus",
+            "job.gpus_per_node",
+            "failure.unknown.count",
+            "failure.unknown.unit",
+        )
+    } == {
+        "job.gpus": 4,
+        "job.gpus_per_node": 2,
+        "failure.unknown.count": 4.0,
+        "failure.unknown.unit": "gpu",
+    }
     assert cluster.value("failure.unknown.exposure") == pytest.approx(360.0)
     assert cluster.value("recovery.detect").mean_s == pytest.approx(0.1)
     assert cluster.value("recovery.regroup").mean_s == pytest.approx(0.2)
     assert cluster.value("job.step") == cluster.value("tier.live.interval") == pytest.approx(STEP_S)
     assert cluster.value("tier.live.survives") == "process"
-    assert cluster.value("tier.live.restore").mean_s == pytest.approx(0.3), "the slow first step behind it is productive to the ledger"
+    assert cluster.value("tier.live.restore").mean_s == pytest.approx(0.3), (
+        "the slow first step behind it is productive to the ledger"
+    )
     assert (cluster.failures, cluster.tiers) == (("unknown",), ("live",))
     assert not cluster.given("repair.time")
     [comment] = never_seen(one)
@@ -255,11 +413,25 @@ def test_a_cluster_file_says_what_was_measured_and_is_read_back() -> None:
 
 
 def test_a_step_and_its_stall_together_last_as_long_as_was_measured() -> None:
-    """A tenth of training was stalls: a plan that added them to the whole step would count them twice."""
+    """A tenth of training was stalls: a plan that added them to the whole step would count them
+    twice.
+    """
     part = session(interruption(1, 1030.0))
     seconds = {Cause.STARTUP: 8.0, Cause.PRODUCTIVE: 79.0, Cause.DATA_WAIT: 2.0, Cause.STALL: 9.0}
-    cluster = cluster_of(calibrated(ledger(dataclasses.replace(part, lives=tuple(dataclasses.replace(one, seconds=seconds) for one in part.lives)))), name="c")
-    assert (cluster.value("job.step"), cluster.value("tier.live.stall")) == pytest.approx((0.9 * STEP_S, 0.1 * STEP_S))
+    cluster = cluster_of(
+        calibrated(
+            ledger(
+                dataclasses.replace(
+                    part,
+                    lives=tuple(dataclasses.replace(one, seconds=seconds) for one in part.lives),
+                )
+            )
+        ),
+        name="c",
+    )
+    assert (cluster.value("job.step"), cluster.value("tier.live.stall")) == pytest.approx(
+        (0.9 * STEP_S, 0.1 * STEP_S)
+    )
     assert cluster.value("tier.live.interval") == cluster.value("job.step")
 
 
@@ -268,7 +440,10 @@ def test_a_ledger_without_a_failure_leaves_the_rate_open_in_its_cluster_file() -
     assert (one.rates, one.failures) == ((), 0)
     assert one.bounds[0].high_per_s == pytest.approx(1.9207 / 360.0, rel=1e-4)
     cluster = cluster_of(one, name="quiet")
-    assert (cluster.value("failure.unknown.count"), cluster.value("failure.unknown.exposure")) == (0.0, pytest.approx(360.0))
+    assert (cluster.value("failure.unknown.count"), cluster.value("failure.unknown.exposure")) == (
+        0.0,
+        pytest.approx(360.0),
+    )
     assert not cluster.given("recovery.detect")
     assert "live" not in cluster.tiers
 
@@ -292,7 +467,9 @@ def test_a_law_of_age_goes_into_the_cluster_file_where_the_data_tell_one() -> No
 
 def test_two_ledgers_of_different_size_tell_how_failures_grow() -> None:
     small = ledger(session(*(interruption(n, 1010.0 + n) for n in range(10))))
-    large = ledger(session(*(interruption(n, 1010.0 + n / 2) for n in range(80)), ranks=32, nodes=4), ranks=32)
+    large = ledger(
+        session(*(interruption(n, 1010.0 + n / 2) for n in range(80)), ranks=32, nodes=4), ranks=32
+    )
     one = calibrated(small, large)
     assert one.scale is not None
     assert "each rank adds its share" in one.scale.reason
@@ -301,7 +478,10 @@ def test_two_ledgers_of_different_size_tell_how_failures_grow() -> None:
 
 
 def test_the_facts_are_numbers_that_json_can_hold() -> None:
-    for one in (calibrated(ledger(session())), calibrated(ledger(session(interruption(1, 1030.0))))):
+    for one in (
+        calibrated(ledger(session())),
+        calibrated(ledger(session(interruption(1, 1030.0)))),
+    ):
         assert json.loads(json.dumps(facts(one), allow_nan=False))["failures"] == one.failures
 
 

@@ -1,4 +1,6 @@
-"""planner/fit/rates.py: intervals that hold, bounds that are never zero, clumps and sizes that are seen."""
+"""planner/fit/rates.py: intervals that hold, bounds that are never zero, clumps and sizes that are
+seen.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from numpy.random import PCG64, Generator
 from outlast.errors import UsageError
 from outlast.model.terms import FailureClass
 from outlast.planner.fit.observed import EXTENT_OF, UNIT_OF, Failure, Observed
-from outlast.planner.fit.rates import bound_per_s, class_rate, class_rates, decide_clumped, decide_scale, unseen_rates
+from outlast.planner.fit.rates import (
+    bound_per_s,
+    class_rate,
+    class_rates,
+    decide_clumped,
+    decide_scale,
+    unseen_rates,
+)
 from outlast.planner.scenario import Extent, Unit
 
 DAY_S = 86_400.0
@@ -26,7 +35,9 @@ def poisson(luck: Generator, mean: float) -> int:
     return count
 
 
-def record(*failures: Failure, ranks: int = 8, days: float = 10.0, nodes: int = 1, source: str = "a") -> Observed:
+def record(
+    *failures: Failure, ranks: int = 8, days: float = 10.0, nodes: int = 1, source: str = "a"
+) -> Observed:
     span_s = days * DAY_S
     exposure_s = {Unit.GPU: ranks * span_s, Unit.NODE: nodes * span_s, Unit.RUN: span_s}
     return Observed(source, failures, exposure_s, span_s)
@@ -38,16 +49,30 @@ def gpu(at_s: float = 1.0, extent: Extent = Extent.PROCESS) -> Failure:
 
 @pytest.mark.parametrize("mean", [1.0, 3.0, 10.0, 60.0])
 def test_the_interval_of_a_rate_holds_the_truth_in_nine_of_ten_records(mean: float) -> None:
-    """Method: 1,500 Poisson counts of one known mean; counts are whole numbers, so coverage is near 90 %, not equal to it."""
+    """Method: 1,500 Poisson counts of one known mean; counts are whole numbers, so coverage is near
+    90 %, not equal to it.
+    """
     luck = Generator(PCG64(int(mean)))
     seen = Counter(poisson(luck, mean) for _ in range(1500))
-    rates = {count: class_rate(FailureClass.GPU, Unit.GPU, Extent.NODE, count=count, exposure_s=100.0) for count in seen}
-    inside = sum(times for count, times in seen.items() if rates[count].low_per_s <= mean / 100.0 <= rates[count].high_per_s) / 1500
+    rates = {
+        count: class_rate(FailureClass.GPU, Unit.GPU, Extent.NODE, count=count, exposure_s=100.0)
+        for count in seen
+    }
+    inside = (
+        sum(
+            times
+            for count, times in seen.items()
+            if rates[count].low_per_s <= mean / 100.0 <= rates[count].high_per_s
+        )
+        / 1500
+    )
     assert 0.84 <= inside <= 0.965
 
 
 def test_what_never_struck_has_a_bound_and_no_rate() -> None:
-    """1.92 / E is the 95 % point of Gamma(1/2, E): a chi-square with one degree of freedom, halved, so 1.959964^2 / 2."""
+    """1.92 / E is the 95 % point of Gamma(1/2, E): a chi-square with one degree of freedom, halved,
+    so 1.959964^2 / 2.
+    """
     rate = class_rate(FailureClass.GPU, Unit.GPU, Extent.NODE, count=0, exposure_s=50.0)
     assert (rate.rate_per_s, rate.mttf_s, rate.low_per_s) == (None, None, 0.0)
     assert rate.high_per_s == pytest.approx(1.959964**2 / 2 / 50.0, rel=1e-6)
@@ -57,8 +82,17 @@ def test_what_never_struck_has_a_bound_and_no_rate() -> None:
 
 
 def test_a_rate_goes_into_a_scenario_with_its_count() -> None:
-    law = class_rate(FailureClass.HBM, Unit.GPU, Extent.NODE, count=4, exposure_s=100.0, source="x").scenario_rate()
-    assert (law.failure_class, law.unit, law.extent, law.mttf_s, law.count, law.source) == (FailureClass.HBM, Unit.GPU, Extent.NODE, 25.0, 4.0, "x")
+    law = class_rate(
+        FailureClass.HBM, Unit.GPU, Extent.NODE, count=4, exposure_s=100.0, source="x"
+    ).scenario_rate()
+    assert (law.failure_class, law.unit, law.extent, law.mttf_s, law.count, law.source) == (
+        FailureClass.HBM,
+        Unit.GPU,
+        Extent.NODE,
+        25.0,
+        4.0,
+        "x",
+    )
 
 
 @pytest.mark.parametrize("exposure_s", [0.0, -1.0, math.inf, math.nan])
@@ -69,7 +103,12 @@ def test_a_rate_needs_exposure(exposure_s: float) -> None:
 
 def test_records_are_taken_together_class_by_class_and_extent_by_extent() -> None:
     user = Failure(5.0, FailureClass.USER_CODE, Extent.PROCESS)
-    rates = class_rates([record(gpu(), gpu(), user), record(gpu(), gpu(extent=Extent.NODE), days=5.0, ranks=4, source="b")])
+    rates = class_rates(
+        [
+            record(gpu(), gpu(), user),
+            record(gpu(), gpu(extent=Extent.NODE), days=5.0, ranks=4, source="b"),
+        ]
+    )
     assert [(one.failure_class, one.extent, one.count, one.unit) for one in rates] == [
         (FailureClass.GPU, Extent.PROCESS, 3, Unit.GPU),
         (FailureClass.GPU, Extent.NODE, 1, Unit.GPU),
@@ -92,8 +131,13 @@ def test_the_loss_of_a_run_is_counted_by_runs_whatever_its_class() -> None:
 
 
 def test_bounds_are_of_what_was_not_seen() -> None:
-    assert [(one.unit, one.extent, one.count) for one in unseen_rates([record()])] == [(Unit.GPU, Extent.PROCESS, 0), (Unit.NODE, Extent.NODE, 0)]
-    assert [(one.unit, one.extent) for one in unseen_rates([record(gpu())])] == [(Unit.NODE, Extent.NODE)]
+    assert [(one.unit, one.extent, one.count) for one in unseen_rates([record()])] == [
+        (Unit.GPU, Extent.PROCESS, 0),
+        (Unit.NODE, Extent.NODE, 0),
+    ]
+    assert [(one.unit, one.extent) for one in unseen_rates([record(gpu())])] == [
+        (Unit.NODE, Extent.NODE)
+    ]
     assert unseen_rates([record(gpu(extent=Extent.NODE))]) == ()
 
 
@@ -101,7 +145,7 @@ def test_every_class_has_a_unit_and_an_extent() -> None:
     assert set(UNIT_OF) == set(EXTENT_OF) == set(FailureClass)
 
 
-# --- waves and sizes ---------------------------------------------------------------------------------------
+# --- waves and sizes ------------------------------------------------------------------------------
 
 
 def at_random(luck: Generator, count: int, *, days: float = 10.0) -> Observed:
@@ -130,7 +174,9 @@ def test_few_failures_say_nothing_of_waves() -> None:
 
 
 def test_whether_ranks_add_their_share_is_told_from_runs_of_two_sizes() -> None:
-    """Method: failures of runs of 8 and of 64 ranks, drawn in proportion to the ranks, and drawn alike."""
+    """Method: failures of runs of 8 and of 64 ranks, drawn in proportion to the ranks, and drawn
+    alike.
+    """
     luck = Generator(PCG64(3))
     share = [record(*[gpu()] * poisson(luck, ranks * 2.0), ranks=ranks) for ranks in (8, 64)]
     alike = [record(*[gpu()] * poisson(luck, 60.0), ranks=ranks) for ranks in (8, 64)]
@@ -146,7 +192,9 @@ def test_the_interval_of_the_power_holds_the_truth_in_nine_of_ten_pairs_of_runs(
     luck = Generator(PCG64(4))
     inside = 0
     for _ in range(300):
-        verdict = decide_scale([record(*[gpu()] * poisson(luck, ranks * 1.0), ranks=ranks) for ranks in (8, 40)])
+        verdict = decide_scale(
+            [record(*[gpu()] * poisson(luck, ranks * 1.0), ranks=ranks) for ranks in (8, 40)]
+        )
         assert verdict.low is not None
         assert verdict.high is not None
         inside += verdict.low <= 1 <= verdict.high
@@ -160,4 +208,7 @@ def test_one_size_cannot_tell() -> None:
 
 
 def test_sizes_with_few_failures_cannot_tell_either() -> None:
-    assert "cannot tell whether" in decide_scale([record(gpu(), ranks=8), record(gpu(), gpu(), ranks=16)]).reason
+    assert (
+        "cannot tell whether"
+        in decide_scale([record(gpu(), ranks=8), record(gpu(), gpu(), ranks=16)]).reason
+    )

@@ -1,4 +1,6 @@
-"""planner/fit/failures_table.py: what a table says is what is counted, and whatever is wrong is named with its line."""
+"""planner/fit/failures_table.py: what a table says is what is counted, and whatever is wrong is
+named with its line.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def test_a_table_says_who_was_watched_and_who_failed() -> None:
     )
     day_s = 86_400.0
     assert one.exposure_s == {Unit.NODE: 40 * day_s}
-    assert [(one.at_s / day_s, one.failure_class, one.extent, one.unit) for one in one.failures] == [
+    assert [
+        (one.at_s / day_s, one.failure_class, one.extent, one.unit) for one in one.failures
+    ] == [
         (4.5, FailureClass.GPU, Extent.NODE, "n1"),
         (5 + 10 / 24, FailureClass.USER_CODE, Extent.PROCESS, "n1"),
     ]
@@ -43,7 +47,11 @@ def test_a_table_says_who_was_watched_and_who_failed() -> None:
     assert one.units[Unit.NODE] == pytest.approx(4 / 3)
     assert one.age_s == 61 * day_s  # of n1, which is the one that is still watched at the end
     gpu = one.lives[FailureClass.GPU]
-    assert sorted(zip(gpu.entry_s / day_s, gpu.exit_s / day_s, gpu.failed, strict=True)) == [(10, 20, False), (31, 35.5, True), (35.5, 61, False)]
+    assert sorted(zip(gpu.entry_s / day_s, gpu.exit_s / day_s, gpu.failed, strict=True)) == [
+        (10, 20, False),
+        (31, 35.5, True),
+        (35.5, 61, False),
+    ]
 
 
 def test_a_fleet_stands_for_units_that_never_failed() -> None:
@@ -56,7 +64,9 @@ def test_a_fleet_stands_for_units_that_never_failed() -> None:
 
 
 def test_names_of_the_tables_own_stand_for_classes() -> None:
-    one = read("gpu,time,class", "g1,50,DBE", fleet=Fleet(1, 0.0, 100.0), classes={"DBE": FailureClass.HBM})
+    one = read(
+        "gpu,time,class", "g1,50,DBE", fleet=Fleet(1, 0.0, 100.0), classes={"DBE": FailureClass.HBM}
+    )
     assert one.failures[0].failure_class is FailureClass.HBM
 
 
@@ -72,7 +82,9 @@ def test_without_the_age_of_every_unit_nothing_is_said_of_age() -> None:
 
 
 def test_the_same_stretch_said_with_each_failure_counts_once() -> None:
-    assert read(HEAD, "a,2,gpu,0,9,0", "a,3,gpu,0,9,0", "a,12,gpu,9,20,0").exposure_s == {Unit.NODE: 20.0}
+    assert read(HEAD, "a,2,gpu,0,9,0", "a,3,gpu,0,9,0", "a,12,gpu,9,20,0").exposure_s == {
+        Unit.NODE: 20.0
+    }
 
 
 def test_units_that_replace_others_enter_at_their_age() -> None:
@@ -84,7 +96,9 @@ def test_units_that_replace_others_enter_at_their_age() -> None:
         life = 1000.0 * ((-born / 1000.0) ** 2 - np.log1p(-luck.random())) ** 0.5
         fails_at = born + life
         failed = fails_at < 700.0
-        lines.append(f"u{unit},{f'{fails_at:.3f},gpu' if failed else ','},0,{f'{fails_at:.3f}' if failed else 700},{born:.3f}")
+        lines.append(
+            f"u{unit},{f'{fails_at:.3f},gpu' if failed else ','},0,{f'{fails_at:.3f}' if failed else 700},{born:.3f}"
+        )
     fit = fit_weibull(read(*lines).lives[FailureClass.GPU])
     assert fit.shape_low <= 2.0 <= fit.shape_high
     assert abs(fit.shape - 2.0) < 0.4
@@ -97,7 +111,7 @@ def test_units_that_are_all_equally_old_cannot_tell_age_from_the_calendar() -> N
     assert not any("calendar" in text for text in mixed.limits)
 
 
-# --- what is wrong is named --------------------------------------------------------------------------------
+# --- what is wrong is named -----------------------------------------------------------------------
 
 WRONG = [
     ([], "is empty", "first line names the columns"),
@@ -109,26 +123,74 @@ WRONG = [
     (["node,class"], "line 1: there is no column 'time'", "first line names"),
     (["node,time,class,class"], "line 1: a column stands twice", "first line names"),
     (["node,time,class,start"], "line 1: start and end go together", "first line names"),
-    ([HEAD, "a,2,gpu,0,9"], "line 2 has 5 cells; the first line names 6 columns", "still has its comma"),
+    (
+        [HEAD, "a,2,gpu,0,9"],
+        "line 2 has 5 cells; the first line names 6 columns",
+        "still has its comma",
+    ),
     ([HEAD, ",2,gpu,0,9,"], "line 2: which unit?", "names one"),
     ([HEAD, "a,2,,0,9,"], "line 2: a failure has a time and a class", "leave both empty"),
     ([HEAD, "a,,gpu,0,9,"], "line 2: a failure has a time and a class", "leave both empty"),
     ([HEAD, "a,2,gpuu,0,9,"], "line 2: class is 'gpuu', which is none", "did you mean 'gpu'"),
     ([HEAD, "a,2,XID79,0,9,"], "line 2: class is 'XID79', which is none", "--class XID79=CLASS"),
     ([HEAD, "a,2,gpu,0,,"], "line 2: start and end go together", "ends when the record does"),
-    ([HEAD, "a,2,gpu,9,0,"], "line 2: the unit was watched until before it began", "start is before end"),
-    ([HEAD, "a,2,gpu,9,9,"], "line 2: the unit was watched until before it began", "start is before end"),
+    (
+        [HEAD, "a,2,gpu,9,0,"],
+        "line 2: the unit was watched until before it began",
+        "start is before end",
+    ),
+    (
+        [HEAD, "a,2,gpu,9,9,"],
+        "line 2: the unit was watched until before it began",
+        "start is before end",
+    ),
     ([HEAD, "a,0,gpu,0,9,"], "line 2: the failure is not within start and end", "after start"),
     ([HEAD, "a,10,gpu,0,9,"], "line 2: the failure is not within start and end", "not after end"),
-    ([HEAD, "a,2,gpu,0,9,1"], "line 2: the unit was watched before it was installed", "installed is not after start"),
-    ([HEAD, "a,2,gpu,0,9,0", "a,12,gpu,10,19,-5"], "line 3: line 2 says another time at which a was installed", "gets a new name"),
-    ([HEAD, "a,2,gpu,0,9,", "a,12,gpu,10,19,5"], "line 3: a was watched before it was installed: see line 2", "installed is not after start"),
-    ([HEAD, "a,2,gpu,0,9,0", "a,12,gpu,8,19,0"], "lines 2 and 3: a is watched twice at a time", "touch, not overlap"),
-    ([HEAD, "a,2,gpu,0,9,0", "b,3,gpu,,,"], "line 3: from when to when was this unit watched?", "--units"),
-    (["node,time,class", "a,3,gpu"], "line 2: from when to when was this unit watched?", "--units, --from and --to"),
-    ([HEAD, "a,yesterday,gpu,0,9,"], "line 2: time is 'yesterday', which is no time", "write 2025-03-02"),
-    ([HEAD, "a,2025-02-30,gpu,2025-01-01,2025-03-01,"], "line 2: time is '2025-02-30', which is no date", "write 2025-03-02"),
-    ([HEAD, "a,2,gpu,0,9,", "b,,,2025-01-01,2025-03-01,"], "line 3: start is in dates, and f.csv, line 2: time in seconds", "one of the two"),
+    (
+        [HEAD, "a,2,gpu,0,9,1"],
+        "line 2: the unit was watched before it was installed",
+        "installed is not after start",
+    ),
+    (
+        [HEAD, "a,2,gpu,0,9,0", "a,12,gpu,10,19,-5"],
+        "line 3: line 2 says another time at which a was installed",
+        "gets a new name",
+    ),
+    (
+        [HEAD, "a,2,gpu,0,9,", "a,12,gpu,10,19,5"],
+        "line 3: a was watched before it was installed: see line 2",
+        "installed is not after start",
+    ),
+    (
+        [HEAD, "a,2,gpu,0,9,0", "a,12,gpu,8,19,0"],
+        "lines 2 and 3: a is watched twice at a time",
+        "touch, not overlap",
+    ),
+    (
+        [HEAD, "a,2,gpu,0,9,0", "b,3,gpu,,,"],
+        "line 3: from when to when was this unit watched?",
+        "--units",
+    ),
+    (
+        ["node,time,class", "a,3,gpu"],
+        "line 2: from when to when was this unit watched?",
+        "--units, --from and --to",
+    ),
+    (
+        [HEAD, "a,yesterday,gpu,0,9,"],
+        "line 2: time is 'yesterday', which is no time",
+        "write 2025-03-02",
+    ),
+    (
+        [HEAD, "a,2025-02-30,gpu,2025-01-01,2025-03-01,"],
+        "line 2: time is '2025-02-30', which is no date",
+        "write 2025-03-02",
+    ),
+    (
+        [HEAD, "a,2,gpu,0,9,", "b,,,2025-01-01,2025-03-01,"],
+        "line 3: start is in dates, and f.csv, line 2: time in seconds",
+        "one of the two",
+    ),
     ([HEAD, "a,nan,gpu,0,9,"], "line 2: time is 'nan'", "write 2025-03-02"),
     ([HEAD, 'a,"2,gpu,0,9,'], "line 2 is not CSV", "quote"),
     ([HEAD, "a\0,2,gpu,0,9,"], "line 2 is no line of text", "UTF-8"),
@@ -136,7 +198,9 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("lines", "error", "hint"), WRONG, ids=[error[:40] for _, error, _ in WRONG])
+@pytest.mark.parametrize(
+    ("lines", "error", "hint"), WRONG, ids=[error[:40] for _, error, _ in WRONG]
+)
 def test_what_is_wrong_is_named_with_its_line(lines: list[str], error: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
         read(*lines)
@@ -148,9 +212,21 @@ def test_what_is_wrong_is_named_with_its_line(lines: list[str], error: str, hint
 @pytest.mark.parametrize(
     ("lines", "fleet", "error"),
     [
-        ([HEAD, "a,2,gpu,0,9,0"], Fleet(5, 0.0, 9.0), "line 2: the table says who was watched when; --units"),
-        (["node,time,class", "a,12,gpu"], Fleet(5, 0.0, 9.0), "line 2: the failure is not within --from and --to"),
-        (["node,time,class", "a,2,gpu", "b,3,gpu"], Fleet(1, 0.0, 9.0), "names 2 units, and --units says 1"),
+        (
+            [HEAD, "a,2,gpu,0,9,0"],
+            Fleet(5, 0.0, 9.0),
+            "line 2: the table says who was watched when; --units",
+        ),
+        (
+            ["node,time,class", "a,12,gpu"],
+            Fleet(5, 0.0, 9.0),
+            "line 2: the failure is not within --from and --to",
+        ),
+        (
+            ["node,time,class", "a,2,gpu", "b,3,gpu"],
+            Fleet(1, 0.0, 9.0),
+            "names 2 units, and --units says 1",
+        ),
         (["node,time,class", "a,2,gpu"], Fleet(0, 0.0, 9.0), "0 units were watched"),
         (["node,time,class", "a,2,gpu"], Fleet(5, 9.0, 0.0), "5 units were watched for -9 s"),
     ],
@@ -165,7 +241,7 @@ def test_the_fleets_times_are_of_the_tables_kind() -> None:
         read("node,time,class", "a,2,gpu", fleet=Fleet(5, 0.0, 9.0), dates=True)
 
 
-# --- for all tables ----------------------------------------------------------------------------------------
+# --- for all tables -------------------------------------------------------------------------------
 
 
 @st.composite
@@ -180,7 +256,10 @@ def tables(draw: st.DrawFn) -> tuple[list[str], float, int]:
             failed = draw(st.lists(st.integers(at + 1, end), max_size=3))
             classes = [draw(st.sampled_from(["gpu", "hbm", "unknown"])) for _ in failed]
             watched = f"{at},{end},{draw(st.sampled_from(['', born]))}"
-            lines += [f"u{unit},{when},{what},{watched}" for when, what in zip(failed, classes, strict=True)] or [f"u{unit},,,{watched}"]
+            lines += [
+                f"u{unit},{when},{what},{watched}"
+                for when, what in zip(failed, classes, strict=True)
+            ] or [f"u{unit},,,{watched}"]
             exposure, failures = exposure + end - at, failures + len(failed)
             at = end + draw(st.integers(0, 20))
     body = draw(st.permutations(lines[1:]))
@@ -194,19 +273,34 @@ def test_what_a_good_table_says_is_what_is_counted(table: tuple[list[str], float
     one = read(*lines)
     assert one.exposure_s == {Unit.NODE: exposure_s}
     assert len(one.failures) == failures
-    assert [failure.at_s for failure in one.failures] == sorted(failure.at_s for failure in one.failures)
+    assert [failure.at_s for failure in one.failures] == sorted(
+        failure.at_s for failure in one.failures
+    )
     for lives in one.lives.values():
         assert lives.exposure_s == pytest.approx(exposure_s)
     if one.lives:
         assert sum(lives.count for lives in one.lives.values()) == failures
 
 
-CELLS = st.one_of(st.sampled_from(["", "n1", "gpu", "hbm", "0", "5", "9", "2025-01-01", "2025-13-01", "1e3", "-4", '"', "#"]), st.text(max_size=6))
+CELLS = st.one_of(
+    st.sampled_from(
+        ["", "n1", "gpu", "hbm", "0", "5", "9", "2025-01-01", "2025-13-01", "1e3", "-4", '"', "#"]
+    ),
+    st.text(max_size=6),
+)
 
 
 @settings(deadline=None, max_examples=200)
-@given(st.one_of(st.lists(st.lists(CELLS, min_size=1, max_size=7).map(",".join), max_size=5), st.lists(st.text(max_size=40), max_size=5)), st.booleans())
-def test_any_text_is_read_or_refused_with_the_name_of_the_table(lines: list[str], headed: bool) -> None:
+@given(
+    st.one_of(
+        st.lists(st.lists(CELLS, min_size=1, max_size=7).map(",".join), max_size=5),
+        st.lists(st.text(max_size=40), max_size=5),
+    ),
+    st.booleans(),
+)
+def test_any_text_is_read_or_refused_with_the_name_of_the_table(
+    lines: list[str], headed: bool
+) -> None:
     said = outcome([HEAD, *lines] if headed else lines)
     if isinstance(said, UsageError):
         assert said.args[0].startswith("f.csv")
@@ -226,4 +320,8 @@ def outcome(lines: list[str]) -> Observed | UsageError:
 def test_a_moment_is_the_same_in_every_zone(moment_s: int, hours: int) -> None:
     there = datetime.fromtimestamp(moment_s, timezone.utc)
     here = there.astimezone(timezone(timedelta(hours=hours)))
-    assert read_moment(here.isoformat(), "t") == read_moment(there.replace(tzinfo=None).isoformat(), "t") == (there.timestamp(), True)
+    assert (
+        read_moment(here.isoformat(), "t")
+        == read_moment(there.replace(tzinfo=None).isoformat(), "t")
+        == (there.timestamp(), True)
+    )

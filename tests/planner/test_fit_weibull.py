@@ -15,11 +15,19 @@ from outlast.errors import UsageError
 from outlast.planner.fit.weibull import FEW, SHAPE_MAX, Lives, decide_shape, fit_weibull
 
 
-def drawn(luck: Generator, *, shape: float, scale_s: float, units: int, window_s: float, oldest_s: float) -> Lives:
-    """Units of ages up to `oldest_s` when the record begins, each watched until it fails or the window is over."""
+def drawn(
+    luck: Generator, *, shape: float, scale_s: float, units: int, window_s: float, oldest_s: float
+) -> Lives:
+    """Units of ages up to `oldest_s` when the record begins, each watched until it fails or the
+    window is over.
+    """
     entry_s = luck.random(units) * oldest_s
     life_s = scale_s * ((entry_s / scale_s) ** shape - np.log1p(-luck.random(units))) ** (1 / shape)
-    return Lives.of(entry_s=entry_s, exit_s=np.minimum(life_s, entry_s + window_s), failed=life_s <= entry_s + window_s)
+    return Lives.of(
+        entry_s=entry_s,
+        exit_s=np.minimum(life_s, entry_s + window_s),
+        failed=life_s <= entry_s + window_s,
+    )
 
 
 def sets(shape: float, *, count: int, seed: int, units: int = 150) -> Iterator[Lives]:
@@ -31,7 +39,10 @@ def sets(shape: float, *, count: int, seed: int, units: int = 150) -> Iterator[L
 def log_likelihood(lives: Lives, shape: float, scale_s: float) -> float:
     """As the law says it, without any of the module's algebra."""
     hazard = np.log(shape / scale_s) + (shape - 1) * np.log(lives.exit_s[lives.failed] / scale_s)
-    return float(hazard.sum() - ((lives.exit_s / scale_s) ** shape - (lives.entry_s / scale_s) ** shape).sum())
+    return float(
+        hazard.sum()
+        - ((lives.exit_s / scale_s) ** shape - (lives.entry_s / scale_s) ** shape).sum()
+    )
 
 
 @pytest.mark.parametrize("shape", [0.6, 1.0, 2.5])
@@ -50,7 +61,9 @@ def test_without_the_age_at_which_watching_began_the_shape_is_wrong() -> None:
     true, naive = [], []
     for lives in sets(2.5, count=60, seed=4):
         true.append(fit_weibull(lives).shape)
-        naive.append(fit_weibull(Lives(np.zeros_like(lives.entry_s), lives.exit_s, lives.failed)).shape)
+        naive.append(
+            fit_weibull(Lives(np.zeros_like(lives.entry_s), lives.exit_s, lives.failed)).shape
+        )
     error = np.std(true) / math.sqrt(len(true))
     assert abs(np.mean(true) - 2.5) < 4 * error
     assert abs(np.mean(naive) - 2.5) > 10 * error
@@ -61,7 +74,9 @@ def test_without_the_units_that_did_not_fail_the_scale_is_wrong() -> None:
     for lives in sets(1.0, count=60, seed=5):
         true.append(fit_weibull(lives).scale_s)
         some = lives.failed
-        naive.append(fit_weibull(Lives(lives.entry_s[some], lives.exit_s[some], lives.failed[some])).scale_s)
+        naive.append(
+            fit_weibull(Lives(lives.entry_s[some], lives.exit_s[some], lives.failed[some])).scale_s
+        )
     assert np.median(true) == pytest.approx(1000.0, rel=0.1)
     assert np.median(naive) < 500.0
 
@@ -76,7 +91,9 @@ def test_a_constant_rate_is_refuted_in_one_of_twenty_records_that_have_one() -> 
 def test_a_rate_that_changes_is_found_and_said(shape: float, word: str) -> None:
     luck = Generator(PCG64(7))
     for _ in range(20):
-        verdict = decide_shape(drawn(luck, shape=shape, scale_s=1000.0, units=200, window_s=2000.0, oldest_s=100.0))
+        verdict = decide_shape(
+            drawn(luck, shape=shape, scale_s=1000.0, units=200, window_s=2000.0, oldest_s=100.0)
+        )
         assert verdict.varies
         assert word in verdict.reason
 
@@ -86,7 +103,11 @@ def test_nothing_is_likelier_than_the_fit() -> None:
     for lives in sets(1.7, count=5, seed=8):
         fit = fit_weibull(lives)
         best = log_likelihood(lives, fit.shape, fit.scale_s)
-        around = [log_likelihood(lives, fit.shape * a, fit.scale_s * b) for a in np.linspace(0.8, 1.25, 31) for b in np.linspace(0.8, 1.25, 31)]
+        around = [
+            log_likelihood(lives, fit.shape * a, fit.scale_s * b)
+            for a in np.linspace(0.8, 1.25, 31)
+            for b in np.linspace(0.8, 1.25, 31)
+        ]
         assert best >= max(around)
 
 
@@ -100,13 +121,18 @@ def test_standard_errors_are_those_of_the_curvature() -> None:
         return log_likelihood(lives, fit.shape + a * step[0], fit.scale_s * math.exp(b * step[1]))
 
     both = (at(1, 1) - at(1, -1) - at(-1, 1) + at(-1, -1)) / (4 * step[0] * step[1])
-    curved = [(at(1, 0) - 2 * at(0, 0) + at(-1, 0)) / step[0] ** 2, (at(0, 1) - 2 * at(0, 0) + at(0, -1)) / step[1] ** 2]
+    curved = [
+        (at(1, 0) - 2 * at(0, 0) + at(-1, 0)) / step[0] ** 2,
+        (at(0, 1) - 2 * at(0, 0) + at(0, -1)) / step[1] ** 2,
+    ]
     covariance = np.linalg.inv(-np.array([[curved[0], both], [both, curved[1]]]))
     assert [fit.shape_se, fit.log_scale_se] == pytest.approx(np.sqrt(np.diag(covariance)), rel=1e-3)
 
 
 def test_a_unit_that_is_mended_and_goes_on_keeps_its_age() -> None:
-    """Method: power-law processes: each of 60 units fails several times, and each time goes on as old as it was."""
+    """Method: power-law processes: each of 60 units fails several times, and each time goes on as
+    old as it was.
+    """
     luck = Generator(PCG64(10))
     entry, exit_, failed = [], [], []
     for _ in range(60):
@@ -132,7 +158,11 @@ def test_the_unit_of_time_changes_nothing_but_the_scale(unit: float, seed: int) 
 
 
 def test_few_failures_tell_no_shape() -> None:
-    lives = Lives.of(entry_s=[0.0] * 50, exit_s=np.arange(1.0, 51.0), failed=[True] * (FEW - 1) + [False] * (51 - FEW))
+    lives = Lives.of(
+        entry_s=[0.0] * 50,
+        exit_s=np.arange(1.0, 51.0),
+        failed=[True] * (FEW - 1) + [False] * (51 - FEW),
+    )
     verdict = decide_shape(lives)
     assert (verdict.fit, verdict.varies) == (None, False)
     assert f"{FEW - 1} failures cannot tell" in verdict.reason
@@ -146,9 +176,13 @@ def test_failures_all_at_the_greatest_age_have_no_shape() -> None:
 
 
 def test_a_shape_at_the_edge_is_no_weibull_law() -> None:
-    """All failures within a thousandth of one age, among units that live on: steeper than anything that is looked for."""
+    """All failures within a thousandth of one age, among units that live on: steeper than anything
+    that is looked for.
+    """
     exits = [*(1000.0 + np.arange(10) * 1e-3), *[1000.02] * 10]
-    verdict = decide_shape(Lives.of(entry_s=[0.0] * 20, exit_s=exits, failed=[True] * 10 + [False] * 10))
+    verdict = decide_shape(
+        Lives.of(entry_s=[0.0] * 20, exit_s=exits, failed=[True] * 10 + [False] * 10)
+    )
     assert verdict.fit is not None
     assert verdict.fit.shape == pytest.approx(SHAPE_MAX)
     assert not verdict.varies
@@ -160,7 +194,16 @@ def test_no_failure_is_an_error_that_says_what_there_is() -> None:
         fit_weibull(Lives.of(entry_s=[0.0], exit_s=[1.0], failed=[False]))
 
 
-@pytest.mark.parametrize(("entry", "exit_"), [([-1.0], [1.0]), ([2.0], [1.0]), ([0.0], [math.nan]), ([0.0], [math.inf]), ([math.nan], [1.0])])
+@pytest.mark.parametrize(
+    ("entry", "exit_"),
+    [
+        ([-1.0], [1.0]),
+        ([2.0], [1.0]),
+        ([0.0], [math.nan]),
+        ([0.0], [math.inf]),
+        ([math.nan], [1.0]),
+    ],
+)
 def test_ages_that_cannot_be_are_refused(entry: list[float], exit_: list[float]) -> None:
     with pytest.raises(UsageError, match="stretch 1 of life"):
         Lives.of(entry_s=entry, exit_s=exit_, failed=[True])

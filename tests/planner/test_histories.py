@@ -1,4 +1,6 @@
-"""Failures drawn ahead: the same in any batch, as many as the hazards say, in the classes and at the times that they say."""
+"""Failures drawn ahead: the same in any batch, as many as the hazards say, in the classes and at
+the times that they say.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,14 @@ from tests.planner.worlds import everything, node, process, scenarios, world
 REPLICAS = 2048
 
 
-def counts_until(scenario: Scenario, until_s: float, *, uncertain: bool = False, seed: int = 7) -> np.ndarray:
-    return np.asarray((draw(scenario, seed=seed, replicas=REPLICAS, uncertain=uncertain).at_s <= until_s).sum(axis=1))
+def counts_until(
+    scenario: Scenario, until_s: float, *, uncertain: bool = False, seed: int = 7
+) -> np.ndarray:
+    return np.asarray(
+        (draw(scenario, seed=seed, replicas=REPLICAS, uncertain=uncertain).at_s <= until_s).sum(
+            axis=1
+        )
+    )
 
 
 def agrees(counts: np.ndarray, expected: float) -> None:
@@ -27,15 +35,27 @@ def agrees(counts: np.ndarray, expected: float) -> None:
     assert counts.mean() == pytest.approx(expected, abs=4 * np.sqrt(expected / len(counts)))
 
 
-@given(scenario=scenarios(waves=True), seed=st.integers(0, 99), first=st.integers(0, 600), count=st.integers(1, 300))
+@given(
+    scenario=scenarios(waves=True),
+    seed=st.integers(0, 99),
+    first=st.integers(0, 600),
+    count=st.integers(1, 300),
+)
 @settings(max_examples=15)
-def test_a_replica_is_the_same_in_whatever_batch_it_is_drawn(scenario: Scenario, seed: int, first: int, count: int) -> None:
-    whole, part = draw(scenario, seed=seed, replicas=900), draw(scenario, seed=seed, first=first, replicas=count)
+def test_a_replica_is_the_same_in_whatever_batch_it_is_drawn(
+    scenario: Scenario, seed: int, first: int, count: int
+) -> None:
+    whole, part = (
+        draw(scenario, seed=seed, replicas=900),
+        draw(scenario, seed=seed, first=first, replicas=count),
+    )
     failures = min(whole.at_s.shape[1], part.at_s.shape[1])
     here = slice(first, first + count)
     np.testing.assert_array_equal(whole.at_s[here, :failures], part.at_s[:, :failures])
     np.testing.assert_array_equal(whole.stream[here, :failures], part.stream[:, :failures])
-    np.testing.assert_array_equal(whole.luck(Luck.REPAIR)[here, :failures], part.luck(Luck.REPAIR)[:, :failures])
+    np.testing.assert_array_equal(
+        whole.luck(Luck.REPAIR)[here, :failures], part.luck(Luck.REPAIR)[:, :failures]
+    )
     np.testing.assert_array_equal(whole.lemons[here], part.lemons)
     assert np.isinf(whole.at_s[here, failures:]).all()
     assert np.isinf(part.at_s[:, failures:]).all()
@@ -51,7 +71,9 @@ def test_one_replica_taken_out_is_its_row() -> None:
         np.testing.assert_array_equal(one.which, drawn.which[replica, : len(one.at_s)])
         np.testing.assert_array_equal(one.extra, drawn.extra[replica, : len(one.at_s)])
         for column in Luck:
-            np.testing.assert_array_equal(one.luck[:, column], drawn.luck(column)[replica, : len(one.at_s)])
+            np.testing.assert_array_equal(
+                one.luck[:, column], drawn.luck(column)[replica, : len(one.at_s)]
+            )
 
 
 def test_a_longer_run_begins_like_a_shorter_one_and_other_costs_change_no_luck() -> None:
@@ -60,7 +82,9 @@ def test_a_longer_run_begins_like_a_shorter_one_and_other_costs_change_no_luck()
     a, b = draw(short, seed=1, replicas=300), draw(long, seed=1, replicas=300)
     struck = np.isfinite(a.at_s)
     np.testing.assert_allclose(a.at_s[struck], b.at_s[:, : a.at_s.shape[1]][struck], rtol=1e-12)
-    np.testing.assert_array_equal(a.luck(Luck.DETECT)[struck], b.luck(Luck.DETECT)[:, : a.at_s.shape[1]][struck])
+    np.testing.assert_array_equal(
+        a.luck(Luck.DETECT)[struck], b.luck(Luck.DETECT)[:, : a.at_s.shape[1]][struck]
+    )
 
 
 def test_luck_is_uniform_in_the_open_interval_and_independent_between_purposes() -> None:
@@ -74,14 +98,18 @@ def test_luck_is_uniform_in_the_open_interval_and_independent_between_purposes()
 
 
 def test_failures_come_at_the_rate_of_their_units() -> None:
-    """4 nodes at 1 in 100 s, a run at 1 in 50 s, for 300 s: 12 + 6; Poisson, so the variance is the mean."""
+    """4 nodes at 1 in 100 s, a run at 1 in 50 s, for 300 s: 12 + 6; Poisson, so the variance is the
+    mean.
+    """
     counts = counts_until(world(failures=(node(100.0), everything(50.0))), 300.0)
     agrees(counts, 18.0)
     assert counts.var() == pytest.approx(18.0, rel=0.12)
     drawn = draw(world(failures=(node(100.0), everything(50.0))), seed=2, replicas=REPLICAS)
     struck = np.isfinite(drawn.at_s)
     assert (drawn.which[struck] == 0).mean() == pytest.approx(2 / 3, abs=0.01)
-    assert np.histogram(drawn.at_s[struck], 10, (0, 300))[0] == pytest.approx(struck.sum() / 10, rel=0.06)
+    assert np.histogram(drawn.at_s[struck], 10, (0, 300))[0] == pytest.approx(
+        struck.sum() / 10, rel=0.06
+    )
     assert (np.diff(np.where(struck, drawn.at_s, 1e9)) >= 0).all()
 
 
@@ -89,13 +117,26 @@ def test_a_wave_multiplies_the_rate_of_its_class_while_it_lasts() -> None:
     wavy = replace(process(30.0), waves=(Wave(100.0, 150.0, 4.0), Wave(140.0, 200.0, 0.0)))
     scenario = world(failures=(wavy, everything(60.0)))
     drawn = draw(scenario, seed=2, replicas=REPLICAS)
-    for which, low_s, high_s, expected in ((0, 0, 100, 100 / 30), (0, 100, 140, 160 / 30), (0, 140, 200, 0), (0, 200, 300, 100 / 30), (1, 100, 200, 100 / 60)):
-        agrees(((drawn.at_s > low_s) & (drawn.at_s <= high_s) & (drawn.which == which)).sum(axis=1), expected)
+    for which, low_s, high_s, expected in (
+        (0, 0, 100, 100 / 30),
+        (0, 100, 140, 160 / 30),
+        (0, 140, 200, 0),
+        (0, 200, 300, 100 / 30),
+        (1, 100, 200, 100 / 60),
+    ):
+        agrees(
+            ((drawn.at_s > low_s) & (drawn.at_s <= high_s) & (drawn.which == which)).sum(axis=1),
+            expected,
+        )
 
 
-@pytest.mark.parametrize(("shape", "age_s"), [(0.5, 0.0), (0.5, 1000.0), (3.0, 0.0), (3.0, 500.0), (1.5, 1.0)])
+@pytest.mark.parametrize(
+    ("shape", "age_s"), [(0.5, 0.0), (0.5, 1000.0), (3.0, 0.0), (3.0, 500.0), (1.5, 1.0)]
+)
 def test_a_weibull_hazard_is_that_of_units_of_this_age(shape: float, age_s: float) -> None:
-    """Expected by t: n (((age + t)/scale)^k - (age/scale)^k), at five times, beside a constant class."""
+    """Expected by t: n (((age + t)/scale)^k - (age/scale)^k), at five times, beside a constant
+    class.
+    """
     aging = FailureRate(FailureClass.GPU, Unit.NODE, Extent.NODE, 400.0, shape=shape, age_s=age_s)
     scenario = world(failures=(everything(100.0), aging))
     drawn = draw(scenario, seed=4, replicas=REPLICAS)
@@ -106,8 +147,12 @@ def test_a_weibull_hazard_is_that_of_units_of_this_age(shape: float, age_s: floa
 
 
 def test_rates_from_few_failures_spread_runs_further_than_chance() -> None:
-    """Gamma(count + 1/2) / count: mean 1.05 and variance 0.105 at 10 failures; counts of 30 then have variance 31.5 + 0.105 x 30^2."""
-    scenario = world(failures=(FailureRate(FailureClass.GPU, Unit.RUN, Extent.PROCESS, 10.0, count=10),))
+    """Gamma(count + 1/2) / count: mean 1.05 and variance 0.105 at 10 failures; counts of 30 then
+    have variance 31.5 + 0.105 x 30^2.
+    """
+    scenario = world(
+        failures=(FailureRate(FailureClass.GPU, Unit.RUN, Extent.PROCESS, 10.0, count=10),)
+    )
     counts = counts_until(scenario, 300.0, uncertain=True)
     assert counts.mean() == pytest.approx(31.5, abs=4 * np.sqrt((31.5 + 94.5) / REPLICAS))
     assert counts.var() == pytest.approx(126, rel=0.15)
@@ -115,7 +160,9 @@ def test_rates_from_few_failures_spread_runs_further_than_chance() -> None:
 
 
 def test_lemons_fail_in_addition_to_the_usual_rate() -> None:
-    """Of 4 nodes half a lemon in the mean, factor 5, up to 1 reckoned with: extra failures at 4 times the rate of one node; of what strikes the run, none."""
+    """Of 4 nodes half a lemon in the mean, factor 5, up to 1 reckoned with: extra failures at 4
+    times the rate of one node; of what strikes the run, none.
+    """
     scenario = world(failures=(node(100.0), everything(100.0)), lemons=Lemons(0.125, 5.0))
     drawn = draw(scenario, seed=6, replicas=REPLICAS)
     agrees(drawn.lemons * 10, 5.0)

@@ -1,4 +1,7 @@
-"""The harness that holds the planner against real runs: what of it is pure. The runs themselves are `make validate-plan-live`."""
+"""The harness that holds the planner against real runs: what of it is pure.
+
+The runs themselves are `make validate-plan-live`.
+"""
 
 from __future__ import annotations
 
@@ -9,75 +12,155 @@ from itertools import pairwise
 
 import pytest
 
-from benchmarks.validate_plan.fit import ROOM, Fit, Sampled, elsewhere, fit, load_for, longer, lost_share, resampled
+from benchmarks.validate_plan.fit import (
+    ROOM,
+    Fit,
+    Sampled,
+    elsewhere,
+    fit,
+    load_for,
+    longer,
+    lost_share,
+    resampled,
+)
 from benchmarks.validate_plan.measured import Measured, measured
-from benchmarks.validate_plan.predict import Prediction, Variant, by_the_books, mixed, mttrs_s, predict, without_spare
+from benchmarks.validate_plan.predict import (
+    Prediction,
+    Variant,
+    by_the_books,
+    mixed,
+    mttrs_s,
+    predict,
+    without_spare,
+)
 from benchmarks.validate_plan.score import Row, lines, table
 from benchmarks.validate_plan.strikes import draw
 from outlast.errors import UsageError
-from outlast.model.records import Interruption, Life, Meta, Records, Session, SessionRecords, StepsBucket
+from outlast.model.records import (
+    Interruption,
+    Life,
+    Meta,
+    Records,
+    Session,
+    SessionRecords,
+    StepsBucket,
+)
 from outlast.model.terms import Cause, Mechanism, Rung
 from outlast.planner.course import live
 from outlast.planner.histories import draw as draw_histories
 
-VARIANT = Variant("one", world_size=2, mttf_s=5.0, snapshot_every=1, spares=1, duration_s=200.0, seed=3)
+VARIANT = Variant(
+    "one", world_size=2, mttf_s=5.0, snapshot_every=1, spares=1, duration_s=200.0, seed=3
+)
 
 
-# --- strikes -----------------------------------------------------------------------------------------------
+# --- strikes --------------------------------------------------------------------------------------
 
 
 def test_strikes_are_a_poisson_process_of_the_rate_and_strike_all_ranks_alike() -> None:
-    """20,000 of them: mean and variance of the gaps, and the share of each rank, within four standard errors."""
+    """20,000 of them: mean and variance of the gaps, and the share of each rank, within four
+    standard errors.
+    """
     strikes = draw(seed=7, mttf_s=2.0, duration_s=40_000.0, world_size=4)
     gaps = [after.at_s - before.at_s for before, after in pairwise(strikes)]
     assert statistics.fmean(gaps) == pytest.approx(2.0, abs=4 * 2.0 / len(gaps) ** 0.5)
     assert statistics.pstdev(gaps) == pytest.approx(2.0, rel=0.05)
     for rank in range(4):
-        assert sum(one.rank == rank for one in strikes) / len(strikes) == pytest.approx(0.25, abs=4 * (0.1875 / len(strikes)) ** 0.5)
+        assert sum(one.rank == rank for one in strikes) / len(strikes) == pytest.approx(
+            0.25, abs=4 * (0.1875 / len(strikes)) ** 0.5
+        )
 
 
 def test_a_longer_run_is_struck_like_a_shorter_one_and_another_seed_otherwise() -> None:
-    short, long = (draw(seed=1, mttf_s=2.0, duration_s=duration_s, world_size=3) for duration_s in (50.0, 100.0))
+    short, long = (
+        draw(seed=1, mttf_s=2.0, duration_s=duration_s, world_size=3)
+        for duration_s in (50.0, 100.0)
+    )
     assert long[: len(short)] == short
     assert len(long) > len(short)
     assert all(0 < before.at_s < after.at_s < 100 for before, after in pairwise(long))
     assert draw(seed=2, mttf_s=2.0, duration_s=50.0, world_size=3) != short
 
 
-# --- what a ledger says --------------------------------------------------------------------------------------
+# --- what a ledger says ---------------------------------------------------------------------------
 
 
-def interrupted(number: int, at_s: float, *, parent: int | None = None, rung: Rung = Rung.SPARE, resumes: bool = True) -> Interruption:
-    """Detected after 0.1 s, regrouped 0.3 s (a respawn 0.5 s) later, restored 0.1 s later, a first step of 0.5 s."""
+def interrupted(
+    number: int,
+    at_s: float,
+    *,
+    parent: int | None = None,
+    rung: Rung = Rung.SPARE,
+    resumes: bool = True,
+) -> Interruption:
+    """Detected after 0.1 s, regrouped 0.3 s (a respawn 0.5 s) later, restored 0.1 s later, a first
+    step of 0.5 s.
+    """
     regrouped_s = at_s + (0.4 if rung is Rung.SPARE else 0.6)
     return Interruption(
-        id=number, mechanism=Mechanism.SIGNAL, detected_s=at_s + 0.1, parent=parent, ranks=(1,), rung=rung, fault_s=at_s, left_s=at_s + 0.2,
-        regrouped_s=regrouped_s, restored_s=regrouped_s + 0.1, resumed_s=regrouped_s + 0.6 if resumes else None,
-    )  # fmt: skip
+        id=number,
+        mechanism=Mechanism.SIGNAL,
+        detected_s=at_s + 0.1,
+        parent=parent,
+        ranks=(1,),
+        rung=rung,
+        fault_s=at_s,
+        left_s=at_s + 0.2,
+        regrouped_s=regrouped_s,
+        restored_s=regrouped_s + 0.1,
+        resumed_s=regrouped_s + 0.6 if resumes else None,
+    )
 
 
 def a_ledger(*interruptions: Interruption, seconds: dict[Cause, float]) -> Records:
     """A run of two ranks that both booked these seconds, from 10 s on."""
     wall_s = 10.0 + sum(seconds.values())
     session = Session(0, 1, 0.0, 0.0, seen_s=wall_s, ended_s=wall_s, state="stopped")
-    lives = tuple(Life(rank + 1, 100 + rank, "here", rank, "rank", 0.0, opened_s=10.0, ended_s=wall_s, seconds=seconds) for rank in range(2))
+    lives = tuple(
+        Life(
+            rank + 1,
+            100 + rank,
+            "here",
+            rank,
+            "rank",
+            0.0,
+            opened_s=10.0,
+            ended_s=wall_s,
+            seconds=seconds,
+        )
+        for rank in range(2)
+    )
     steps = (StepsBucket(10.0, wall_s, 0, 100, 0.1, 0.1, 0.1),)
     part = SessionRecords(session, 0.0, lives=lives, interruptions=interruptions, steps=steps)
     return Records(Meta("run", "run", 2, "0", 0.0, 0.0), (part,))
 
 
 def struck(*, respawns: int = 3, repeated_s: float = 0.7) -> Records:
-    """Five taken by spares, one of them struck again and then respawned like the others. 100 steps; the first after a recovery takes 0.5 s, others 0.2 s."""
+    """Five taken by spares, one of them struck again and then respawned like the others.
+
+    100 steps; the first after a recovery takes 0.5 s, others 0.2 s.
+    """
     alone = [interrupted(number, 20.0 * number) for number in range(1, 5)]
-    family = [interrupted(5, 100.0, resumes=False), interrupted(6, 100.3, parent=5, rung=Rung.RESPAWN)]
-    respawned = [interrupted(7 + number, 120.0 + 10 * number, rung=Rung.RESPAWN) for number in range(respawns - 1)]
+    family = [
+        interrupted(5, 100.0, resumes=False),
+        interrupted(6, 100.3, parent=5, rung=Rung.RESPAWN),
+    ]
+    respawned = [
+        interrupted(7 + number, 120.0 + 10 * number, rung=Rung.RESPAWN)
+        for number in range(respawns - 1)
+    ]
     recovered = len(alone) + respawns
     work_s = recovered * 0.5 + (100 - recovered) * 0.2
     standing_s = 4 * 0.5 + 1.0 + (respawns - 1) * 0.7
     seconds = {
-        Cause.PRODUCTIVE: 0.9 * work_s, Cause.DATA_WAIT: 0.1 * work_s, Cause.STALL: 1.0, Cause.REPEATED: repeated_s, Cause.DETECTION: 0.2,
-        Cause.REGROUP: 0.8 * standing_s - 0.3, Cause.RESTORE: 0.1,
-    }  # fmt: skip
+        Cause.PRODUCTIVE: 0.9 * work_s,
+        Cause.DATA_WAIT: 0.1 * work_s,
+        Cause.STALL: 1.0,
+        Cause.REPEATED: repeated_s,
+        Cause.DETECTION: 0.2,
+        Cause.REGROUP: 0.8 * standing_s - 0.3,
+        Cause.RESTORE: 0.1,
+    }
     return a_ledger(*alone, *family, *respawned, seconds=seconds)
 
 
@@ -93,7 +176,13 @@ def test_a_family_of_interruptions_is_one_from_its_first_fault_to_its_first_new_
 
 
 def test_an_interruption_that_is_not_over_has_no_mttr() -> None:
-    run = measured(a_ledger(interrupted(1, 20.0), interrupted(2, 30.0, resumes=False), seconds={Cause.PRODUCTIVE: 50.0}))
+    run = measured(
+        a_ledger(
+            interrupted(1, 20.0),
+            interrupted(2, 30.0, resumes=False),
+            seconds={Cause.PRODUCTIVE: 50.0},
+        )
+    )
     assert run.families == 2
     assert len(run.mttr_s) == 1
 
@@ -116,7 +205,9 @@ def test_a_fit_finds_the_phases_of_each_rung_the_step_and_the_ratio_of_the_books
 
 
 def test_work_that_is_repeated_beyond_half_a_step_is_lost_with_each_interruption() -> None:
-    """Eight interruptions repeat 4 s: half a second each, of which half a step and its snapshot are what any interruption costs."""
+    """Eight interruptions repeat 4 s: half a second each, of which half a step and its snapshot are
+    what any interruption costs.
+    """
     known = fit(struck(repeated_s=4.0), mttf_s=4.0, spares=1, pause_s=0.05)
     assert known.again_s == pytest.approx(0.5 - (known.step_s + known.stall_s) / 2)
     assert fit(struck(), mttf_s=4.0, spares=1, pause_s=0.05).again_s == 0
@@ -129,7 +220,7 @@ def test_too_few_recoveries_of_a_rung_are_refused() -> None:
         fit(struck(respawns=2), mttf_s=4.0, spares=1, pause_s=0.05)
 
 
-# --- models ------------------------------------------------------------------------------------------------
+# --- models ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -138,7 +229,9 @@ def known() -> Fit:
 
 
 def test_erlangs_formula_agrees_with_a_simulation_of_spares_that_are_replaced() -> None:
-    """Two spares, each replaced in 3 s, a strike each 2 s; 40,000 strikes, deterministic replacement: only its mean matters."""
+    """Two spares, each replaced in 3 s, a strike each 2 s; 40,000 strikes, deterministic
+    replacement: only its mean matters.
+    """
     chance, at_s, back_s, lost = random.Random(5), 0.0, [0.0, 0.0], 0
     for _ in range(40_000):
         at_s += chance.expovariate(1 / 2.0)
@@ -153,8 +246,12 @@ def test_erlangs_formula_agrees_with_a_simulation_of_spares_that_are_replaced() 
     assert load_for(lost_share(1.5, 2), 2) == pytest.approx(1.5)
 
 
-def test_more_ranks_on_the_same_cores_take_longer_and_the_boot_of_one_process_does_not(known: Fit) -> None:
-    """Two ranks and the process that boots are one more than two cores, which costs nothing; with four ranks five share what four shared."""
+def test_more_ranks_on_the_same_cores_take_longer_and_the_boot_of_one_process_does_not(
+    known: Fit,
+) -> None:
+    """Two ranks and the process that boots are one more than two cores, which costs nothing; with
+    four ranks five share what four shared.
+    """
     assert ROOM == 1
     more = elsewhere(replace(known, world_size=3), world_size=4, spares=1, cores=2)
     assert more.phases[Rung.SPARE].regroup_s == pytest.approx([1.25 * 0.3] * 4)
@@ -168,9 +265,13 @@ def test_more_ranks_on_the_same_cores_take_longer_and_the_boot_of_one_process_do
     assert on_many_cores == replace(known, world_size=4)
 
 
-def test_where_other_programs_want_the_cores_a_rank_more_or_less_makes_less_of_a_difference(known: Fit) -> None:
+def test_where_other_programs_want_the_cores_a_rank_more_or_less_makes_less_of_a_difference(
+    known: Fit,
+) -> None:
     busy = replace(known, world_size=3, others=6.0)
-    more, fewer = (elsewhere(busy, world_size=world_size, spares=1, cores=2) for world_size in (4, 2))
+    more, fewer = (
+        elsewhere(busy, world_size=world_size, spares=1, cores=2) for world_size in (4, 2)
+    )
     assert more.phases[Rung.SPARE].regroup_s == pytest.approx([1.1 * 0.3] * 4)
     assert fewer.phases[Rung.SPARE].regroup_s == pytest.approx([0.9 * 0.3] * 4)
     assert more.step_s == pytest.approx(0.05 + 10 / 9 * (known.step_s - 0.05))
@@ -197,7 +298,9 @@ def test_without_spares_every_strike_finds_none(known: Fit) -> None:
 
 def test_a_fit_that_is_drawn_again_has_as_many_recoveries_of_each_rung(known: Fit) -> None:
     again = resampled(known, random.Random(1))
-    assert {rung: one.count for rung, one in again.phases.items()} == {rung: one.count for rung, one in known.phases.items()}
+    assert {rung: one.count for rung, one in again.phases.items()} == {
+        rung: one.count for rung, one in known.phases.items()
+    }
     assert set(again.phases[Rung.SPARE].regroup_s) <= set(known.phases[Rung.SPARE].regroup_s)
 
 
@@ -205,28 +308,47 @@ def test_a_run_whose_recoveries_all_take_longer_keeps_its_steps(known: Fit) -> N
     slow = longer(known, 1.5)
     assert slow.phases[Rung.SPARE].regroup_s == pytest.approx([0.45] * 4)
     assert slow.first_mean_s == pytest.approx(1.5 * known.first_mean_s)
-    assert (slow.step_s, slow.stall_s, slow.refill_s) == (known.step_s, known.stall_s, known.refill_s)
+    assert (slow.step_s, slow.stall_s, slow.refill_s) == (
+        known.step_s,
+        known.stall_s,
+        known.refill_s,
+    )
 
 
-# --- predictions -------------------------------------------------------------------------------------------
+# --- predictions ----------------------------------------------------------------------------------
 
 
 def test_lost_time_is_what_arithmetic_says_where_failures_are_rare(known: Fit) -> None:
-    """Each failure costs detection, regroup and restore by the books and half a step; besides there are stalls and what no step books as productive."""
+    """Each failure costs detection, regroup and restore by the books and half a step; besides there
+    are stalls and what no step books as productive.
+    """
     rare = replace(VARIANT, mttf_s=100.0, spares=0, duration_s=10_000.0)
     said = predict(replace(known, spares=0), rare, cores=2, strikes_s=[], seed=1)
     each_s = 0.8 * (0.1 + 0.5 + 0.1) + (known.step_s + known.stall_s) / 2
     kept = 1 - each_s / 100.0
-    assert said.ettr == pytest.approx(0.9 * kept * known.step_s / (known.step_s + known.stall_s), rel=1e-3)
+    assert said.ettr == pytest.approx(
+        0.9 * kept * known.step_s / (known.step_s + known.stall_s), rel=1e-3
+    )
     assert said.low < said.ettr < said.high
-    assert said.told_ettr == pytest.approx(0.9 * known.step_s / (known.step_s + known.stall_s), rel=1e-4)
+    assert said.told_ettr == pytest.approx(
+        0.9 * known.step_s / (known.step_s + known.stall_s), rel=1e-4
+    )
     assert said.mttr_median_s == pytest.approx(0.1 + 0.5 + 0.1 + 0.5, rel=1e-3)
     assert said.spare_share == 0
 
 
 def test_an_image_each_twentieth_step_loses_half_of_that_and_a_slow_first_step(known: Fit) -> None:
     rare = replace(VARIANT, mttf_s=500.0, spares=0, duration_s=20_000.0)
-    each, twentieth = (predict(replace(known, spares=0), replace(rare, snapshot_every=every), cores=2, strikes_s=[], seed=1) for every in (1, 20))
+    each, twentieth = (
+        predict(
+            replace(known, spares=0),
+            replace(rare, snapshot_every=every),
+            cores=2,
+            strikes_s=[],
+            seed=1,
+        )
+        for every in (1, 20)
+    )
     stalls = (known.step_s + known.stall_s) / (known.step_s + known.stall_s / 20)
     more_s = 19 / 2 * known.step_s + known.first_mean_s - 2 * known.step_s - known.stall_s
     assert each.ettr * stalls - twentieth.ettr == pytest.approx(0.9 * more_s / 500.0, rel=0.05)
@@ -243,18 +365,45 @@ def test_a_strike_during_a_recovery_makes_one_family_of_two(known: Fit) -> None:
 
 
 def test_it_is_said_how_many_such_runs_outlast_itself_ends(known: Fit) -> None:
-    """Recoveries of 1.2 s: struck each 0.6 s, six in a row come sooner or later; struck each minute, they do not."""
+    """Recoveries of 1.2 s: struck each 0.6 s, six in a row come sooner or later; struck each
+    minute, they do not.
+    """
     bare = replace(known, spares=0)
-    often, rarely = (predict(bare, replace(VARIANT, mttf_s=mttf_s, spares=0, duration_s=60.0), cores=2, strikes_s=[], seed=1).ended for mttf_s in (0.6, 60.0))
+    often, rarely = (
+        predict(
+            bare,
+            replace(VARIANT, mttf_s=mttf_s, spares=0, duration_s=60.0),
+            cores=2,
+            strikes_s=[],
+            seed=1,
+        ).ended
+        for mttf_s in (0.6, 60.0)
+    )
     assert (often, rarely) == (1.0, 0.0)
 
 
-# --- the verdict -------------------------------------------------------------------------------------------
+# --- the verdict ----------------------------------------------------------------------------------
 
 
-def a_row(*, predicted: float = 0.9, measured: float = 0.9, naive: float = 0.5, mttr_s: float = 1.0, wrong: str = "") -> Row:
-    run = Measured(2, measured, 100.0, {}, 1000, 0, 5, 5, (1.0,) * 5, 5.0, {}) if not wrong else None
-    return Row(VARIANT, Prediction(predicted, predicted - 0.05, predicted + 0.05, 0.1, mttr_s, measured, 1.0, 0.0), naive, run, 5, wrong)
+def a_row(
+    *,
+    predicted: float = 0.9,
+    measured: float = 0.9,
+    naive: float = 0.5,
+    mttr_s: float = 1.0,
+    wrong: str = "",
+) -> Row:
+    run = (
+        Measured(2, measured, 100.0, {}, 1000, 0, 5, 5, (1.0,) * 5, 5.0, {}) if not wrong else None
+    )
+    return Row(
+        VARIANT,
+        Prediction(predicted, predicted - 0.05, predicted + 0.05, 0.1, mttr_s, measured, 1.0, 0.0),
+        naive,
+        run,
+        5,
+        wrong,
+    )
 
 
 def reached(*rows: Row) -> list[bool | None]:

@@ -1,4 +1,6 @@
-"""Messages and decisions live the same lives: the same rungs, and as many steps, but for what milliseconds decide (`messages.Compared.agree`)."""
+"""Messages and decisions live the same lives: the same rungs, and as many steps, but for what
+milliseconds decide (`messages.Compared.agree`).
+"""
 
 from __future__ import annotations
 
@@ -16,26 +18,48 @@ from outlast.sim.durations import steady_step_s
 from outlast.sim.life import lived
 from outlast.sim.options import Options
 
-SMALL = Options(ranks=16, nodes=6, spare_nodes=2, beat_s=0.2, latency_s=0.001, step_s=2.0, for_s=300.0, failures=1, steps=10**6)
+SMALL = Options(
+    ranks=16,
+    nodes=6,
+    spare_nodes=2,
+    beat_s=0.2,
+    latency_s=0.001,
+    step_s=2.0,
+    for_s=300.0,
+    failures=1,
+    steps=10**6,
+)
 
 
 @pytest.mark.parametrize("way", ["in_place", "sharded"])
 def test_messages_and_decisions_agree_on_a_small_grid(way: str) -> None:
-    """16 ranks on 4 nodes: kills, lost nodes and hangs, 12 in five minutes; detection and regroup as measured in other lives."""
+    """16 ranks on 4 nodes: kills, lost nodes and hangs, 12 in five minutes; detection and regroup
+    as measured in other lives.
+    """
     points = list(grid(ranks=16, nodes=4, seed=3, ways=(way,), steps_s={2.0: 300.0}, counts=(12,)))
     assert len(points) == 3
     assert [point.line() for point in points if not point.compared.agree] == []
     assert all(point.compared.decided.per_interruption >= 1 for point in points)
     for point in points:
-        assert point.compared.decided.ended_s is not None or len(point.compared.life.fired) >= point.count - 1, "a fault that never fires tests nothing"
+        assert (
+            point.compared.decided.ended_s is not None
+            or len(point.compared.life.fired) >= point.count - 1
+        ), "a fault that never fires tests nothing"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("way", "counts"), [("in_place", (3, 6, 12)), ("sharded", (3,))])
-def test_messages_and_decisions_agree_on_a_thousand_ranks(way: str, counts: tuple[int, ...]) -> None:
-    """1,024 ranks on 128 nodes, ten minutes with steps of 8 s. The whole grid is benchmarks/validate_plan/depths.py."""
-    points = list(grid(ranks=1024, nodes=128, seed=1, ways=(way,), steps_s={8.0: 600.0}, counts=counts))
+def test_messages_and_decisions_agree_on_a_thousand_ranks(
+    way: str, counts: tuple[int, ...]
+) -> None:
+    """1,024 ranks on 128 nodes, ten minutes with steps of 8 s.
+
+    The whole grid is benchmarks/validate_plan/depths.py.
+    """
+    points = list(
+        grid(ranks=1024, nodes=128, seed=1, ways=(way,), steps_s={8.0: 600.0}, counts=counts)
+    )
     assert [point.line() for point in points if not point.compared.agree] == []
 
 
@@ -43,7 +67,10 @@ def test_messages_and_decisions_agree_on_a_thousand_ranks(way: str, counts: tupl
 def test_both_end_a_run_for_the_same_reason_at_the_same_step(way: str) -> None:
     """A process is killed every second and a half, in steps of 8 s: nothing is committed any more."""
     options = replace(SMALL, way=way, step_s=8.0)
-    faults = tuple(PlannedFault(str(number), "kill", number % 16, at_s=100.0 + 1.5 * number) for number in range(12))
+    faults = tuple(
+        PlannedFault(str(number), "kill", number % 16, at_s=100.0 + 1.5 * number)
+        for number in range(12)
+    )
     compared = compare(options, faults, seed=4)
     assert compared.agree
     assert compared.life.end == "failed"
@@ -64,13 +91,20 @@ def test_a_difference_is_seen() -> None:
 
 
 def test_a_life_says_where_it_ended_and_what_its_ledger_knows() -> None:
-    """Sharded state without copies: the loss of a node takes all back to the beginning. Undisturbed, steps come one after the other."""
+    """Sharded state without copies: the loss of a node takes all back to the beginning.
+
+    Undisturbed, steps come one after the other.
+    """
     fault = PlannedFault("1", "lose_node", 3, at_s=150.0, for_s=60.0)
     life = lived(seed=1, options=replace(SMALL, way="sharded"), faults=(fault,))
     (one,) = life.interruptions
-    assert life.committed == pytest.approx((300 - (one.restored_s or 0)) / steady_step_s(SMALL), abs=2.5)
+    assert life.committed == pytest.approx(
+        (300 - (one.restored_s or 0)) / steady_step_s(SMALL), abs=2.5
+    )
     assert 150 <= one.detected_s < (one.left_s or 0) < (one.restored_s or 0) < 160
-    assert lived(seed=1, options=SMALL, faults=()).committed == pytest.approx(300 / steady_step_s(SMALL), abs=1.5)
+    assert lived(seed=1, options=SMALL, faults=()).committed == pytest.approx(
+        300 / steady_step_s(SMALL), abs=1.5
+    )
 
 
 def test_a_life_is_told_with_its_own_kinds_and_seconds() -> None:
@@ -79,7 +113,9 @@ def test_a_life_is_told_with_its_own_kinds_and_seconds() -> None:
     known = measure(SMALL, seed=9, kinds=kinds)
     scenario, history = told(SMALL, faults, known)
     course = course_of(scenario, history)
-    assert [one.at_s + known.began_s for one in course.interruptions] == pytest.approx([fault.at_s for fault in faults])
+    assert [one.at_s + known.began_s for one in course.interruptions] == pytest.approx(
+        [fault.at_s for fault in faults]
+    )
     spent_s = [next(iter(one.spent_s.values())) for one in course.interruptions]
     assert spent_s == pytest.approx([known.detect_s[fault.kind] for fault in faults])
     assert known.detect_s["kill"] < 0.1 < known.detect_s["lose_node"] < known.detect_s["hang"]
@@ -94,6 +130,8 @@ def test_a_life_is_told_with_its_own_kinds_and_seconds() -> None:
         (replace(SMALL, ranks=17), (PlannedFault("1", "kill", 0, at_s=5.0),)),
     ],
 )
-def test_what_cannot_be_told_as_a_scenario_is_refused(options: Options, faults: tuple[PlannedFault, ...]) -> None:
+def test_what_cannot_be_told_as_a_scenario_is_refused(
+    options: Options, faults: tuple[PlannedFault, ...]
+) -> None:
     with pytest.raises(UsageError, match="cannot be told"):
         told(options, faults, measure(SMALL, seed=1, kinds=()))

@@ -1,4 +1,6 @@
-"""Many runs at once are the runs that `course.live` computes, one by one; and what is said of them is right."""
+"""Many runs at once are the runs that `course.live` computes, one by one; and what is said of them
+is right.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,30 @@ from outlast.planner.histories import Histories, draw
 from outlast.planner.monte_carlo import Estimate, estimate, run
 from outlast.planner.plain import is_plain
 from outlast.planner.runs import run_any
-from outlast.planner.scenario import DAY_S, Extent, FailureRate, Lemons, Recovery, Repair, Scenario, Stragglers, Tier, Unit
+from outlast.planner.scenario import (
+    DAY_S,
+    Extent,
+    FailureRate,
+    Lemons,
+    Recovery,
+    Repair,
+    Scenario,
+    Stragglers,
+    Tier,
+    Unit,
+)
 from outlast.planner.spread import constant, exponential, lognormal
-from tests.planner.worlds import everything, node, plain_scenarios, process, rack, recovery, scenarios, tier, world
+from tests.planner.worlds import (
+    everything,
+    node,
+    plain_scenarios,
+    process,
+    rack,
+    recovery,
+    scenarios,
+    tier,
+    world,
+)
 
 
 def agree(scenario: Scenario, histories: Histories) -> None:
@@ -31,13 +54,19 @@ def agree(scenario: Scenario, histories: Histories) -> None:
         course = live(scenario, histories.one(replica))
         assert outcomes.interruptions[replica] == len(course.interruptions)
         for cause in Cause:
-            np.testing.assert_allclose(outcomes.seconds[cause][replica], course.seconds[cause], err_msg=cause.value, **near)
+            np.testing.assert_allclose(
+                outcomes.seconds[cause][replica], course.seconds[cause], err_msg=cause.value, **near
+            )
         np.testing.assert_allclose(outcomes.position_s[replica], course.position_s, **near)
         waits = [one.spent_s[Phase.WAIT] for one in course.interruptions]
         np.testing.assert_allclose(outcomes.wait_s[replica], sum(waits), **near)
         assert outcomes.waits[replica] == sum(wait > 0 for wait in waits)
         for index, rate in enumerate(scenario.failures):
-            cost_s = sum(one.cost_s for one in course.interruptions if one.failure_class is rate.failure_class)
+            cost_s = sum(
+                one.cost_s
+                for one in course.interruptions
+                if one.failure_class is rate.failure_class
+            )
             np.testing.assert_allclose(outcomes.lost_s[replica, index], cost_s, **near)
         assert outcomes.beyond_bound[replica] == course.lemons_beyond_bound
 
@@ -52,116 +81,196 @@ def test_each_replica_is_the_run_that_the_definition_says(scenario: Scenario, se
 @pytest.mark.timeout(900)
 @given(scenario=scenarios(waves=True), seed=st.integers(0, 10_000))
 @settings(max_examples=600)
-def test_each_of_many_replicas_is_the_run_that_the_definition_says(scenario: Scenario, seed: int) -> None:
+def test_each_of_many_replicas_is_the_run_that_the_definition_says(
+    scenario: Scenario, seed: int
+) -> None:
     agree(scenario, draw(scenario, seed=seed, replicas=5))
 
 
 @given(scenario=plain_scenarios(), seed=st.integers(0, 10_000))
 @settings(max_examples=40)
 def test_the_short_way_says_the_same(scenario: Scenario, seed: int) -> None:
-    """Beside the definition, and beside the general way, which also says what was kept when training last went on."""
+    """Beside the definition, and beside the general way, which also says what was kept when
+    training last went on.
+    """
     assert is_plain(scenario)
     histories = draw(scenario, seed=seed, replicas=4)
     agree(scenario, histories)
     short, general = run(scenario, histories), run_any(scenario, histories)
-    for name in ("position_s", "kept_s", "interruptions", "lost_s", "wait_s", "waits", "beyond_bound"):
-        np.testing.assert_allclose(getattr(short, name), getattr(general, name), atol=1e-6 * scenario.job.duration_s, err_msg=name)
+    for name in (
+        "position_s",
+        "kept_s",
+        "interruptions",
+        "lost_s",
+        "wait_s",
+        "waits",
+        "beyond_bound",
+    ):
+        np.testing.assert_allclose(
+            getattr(short, name),
+            getattr(general, name),
+            atol=1e-6 * scenario.job.duration_s,
+            err_msg=name,
+        )
 
 
 @given(scenario=plain_scenarios(), seed=st.integers(0, 10_000))
 @settings(max_examples=20)
-def test_the_short_way_says_the_same_of_the_first_half_of_a_run(scenario: Scenario, seed: int) -> None:
-    """Found by hand: it counted the failures of the second half too, and a plan said that a run fails each 4 s, 0 times in all."""
+def test_the_short_way_says_the_same_of_the_first_half_of_a_run(
+    scenario: Scenario, seed: int
+) -> None:
+    """Found by hand: it counted the failures of the second half too, and a plan said that a run
+    fails each 4 s, 0 times in all.
+    """
     histories = draw(scenario, seed=seed, replicas=4)
     half = replace(scenario, job=replace(scenario.job, duration_s=scenario.job.duration_s / 2))
     short, general = run(half, histories), run_any(half, histories)
     for name in ("position_s", "kept_s", "interruptions", "lost_s"):
-        np.testing.assert_allclose(getattr(short, name), getattr(general, name), atol=1e-6 * scenario.job.duration_s, err_msg=name)
+        np.testing.assert_allclose(
+            getattr(short, name),
+            getattr(general, name),
+            atol=1e-6 * scenario.job.duration_s,
+            err_msg=name,
+        )
 
 
 def test_the_short_way_is_taken_only_where_nothing_is_left_out() -> None:
     plain = world(failures=(process(),))
     assert is_plain(plain)
     for other in (
-        replace(plain, failures=(node(),)), replace(plain, failures=(process(), process())), replace(plain, lemons=Lemons(0.1, 2.0)),
-        replace(plain, tiers=(tier("disk", 100.0, write_s=1.0),)), replace(plain, tiers=(tier("disk", 1.0),)),
-        replace(plain, failures=(everything(),), tiers=(tier("disk", 100.0, survives=Extent.NODE),)),
+        replace(plain, failures=(node(),)),
+        replace(plain, failures=(process(), process())),
+        replace(plain, lemons=Lemons(0.1, 2.0)),
+        replace(plain, tiers=(tier("disk", 100.0, write_s=1.0),)),
+        replace(plain, tiers=(tier("disk", 1.0),)),
+        replace(
+            plain, failures=(everything(),), tiers=(tier("disk", 100.0, survives=Extent.NODE),)
+        ),
         replace(plain, recovery=Recovery(exponential(3.0), constant(1.0))),
-    ):  # fmt: skip
+    ):
         assert not is_plain(other)
 
 
 def test_a_run_of_a_large_cluster_is_the_one_that_the_definition_says() -> None:
     """Once in the size that is meant: 16,384 GPUs for two days, all of it."""
     failures = (
-        FailureRate(FailureClass.GPU, Unit.GPU, Extent.NODE, 3e7, count=250), FailureRate(FailureClass.NETWORK, Unit.GPU, Extent.RACK, 5e8, count=30),
-        FailureRate(FailureClass.SOFTWARE_BUG, Unit.GPU, Extent.PROCESS, 4e8), FailureRate(FailureClass.DEPENDENCY, Unit.RUN, Extent.RUN, 2e5),
-    )  # fmt: skip
+        FailureRate(FailureClass.GPU, Unit.GPU, Extent.NODE, 3e7, count=250),
+        FailureRate(FailureClass.NETWORK, Unit.GPU, Extent.RACK, 5e8, count=30),
+        FailureRate(FailureClass.SOFTWARE_BUG, Unit.GPU, Extent.PROCESS, 4e8),
+        FailureRate(FailureClass.DEPENDENCY, Unit.RUN, Extent.RUN, 2e5),
+    )
     tiers = (
-        Tier("vault", 60.0, 0.05, 0.0, Extent.PROCESS, constant(3.0)), Tier("peers", 300.0, 0.5, 5.0, Extent.NODE, constant(20.0)),
+        Tier("vault", 60.0, 0.05, 0.0, Extent.PROCESS, constant(3.0)),
+        Tier("peers", 300.0, 0.5, 5.0, Extent.NODE, constant(20.0)),
         Tier("store", 1800.0, 3.0, 300.0, Extent.RUN, lognormal(120.0, 300.0)),
-    )  # fmt: skip
+    )
     big = world(duration_s=2 * DAY_S, gpus=16_384, failures=failures, tiers=tiers, step_s=6.0)
-    big = replace(big, recovery=Recovery(lognormal(30.0, 120.0), lognormal(60.0, 200.0), constant(60.0)))
-    big = replace(big, repair=Repair(12, lognormal(DAY_S / 2, 2 * DAY_S), wrong=0.05, missed=0.05), lemons=Lemons(0.005, 10.0, 0.5))
+    big = replace(
+        big, recovery=Recovery(lognormal(30.0, 120.0), lognormal(60.0, 200.0), constant(60.0))
+    )
+    big = replace(
+        big,
+        repair=Repair(12, lognormal(DAY_S / 2, 2 * DAY_S), wrong=0.05, missed=0.05),
+        lemons=Lemons(0.005, 10.0, 0.5),
+    )
     for shrinks in (False, True):
-        agree(replace(big, recovery=replace(big.recovery, shrinks=shrinks)), draw(big, seed=1, first=300, replicas=2))
+        agree(
+            replace(big, recovery=replace(big.recovery, shrinks=shrinks)),
+            draw(big, seed=1, first=300, replicas=2),
+        )
 
 
-# --- against what is known exactly ------------------------------------------------------------------------
+# --- against what is known exactly ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("mttf_s", "interval_s", "stall_s", "restart_s"),
-    [(1_000.0, 100.0, 10.0, 50.0), (1_000.0, 400.0, 40.0, 300.0), (1_000.0, 1_500.0, 300.0, 100.0), (1_000.0, 60.0, 0.5, 2_000.0)],
+    [
+        (1_000.0, 100.0, 10.0, 50.0),
+        (1_000.0, 400.0, 40.0, 300.0),
+        (1_000.0, 1_500.0, 300.0, 100.0),
+        (1_000.0, 60.0, 0.5, 2_000.0),
+    ],
 )
 @pytest.mark.parametrize("general", [False, True])
-def test_the_mean_is_what_daly_says_exactly(mttf_s: float, interval_s: float, stall_s: float, restart_s: float, general: bool) -> None:
-    """tau / (M e^(R/M) (e^((tau + delta)/M) - 1)), for exponential failures, one tier, a restart that begins anew when it fails.
+def test_the_mean_is_what_daly_says_exactly(
+    mttf_s: float, interval_s: float, stall_s: float, restart_s: float, general: bool
+) -> None:
+    """tau / (M e^(R/M) (e^((tau + delta)/M) - 1)), for exponential failures, one tier, a restart
+    that begins anew when it fails.
 
-    Within 4 standard errors of the simulation, and 1e-3; the runs are 1,000 MTTFs long, and what begins and ends them costs less than an interval.
+    Within 4 standard errors of the simulation, and 1e-3; the runs are 1,000 MTTFs long, and what
+    begins and ends them costs less than an interval.
     """
     failures_s, replicas = (1_000 * mttf_s, 256) if general else (2_000 * mttf_s, 1_024)
     disk = tier("disk", interval_s, stall_s=stall_s, restore_s=restart_s)
-    daly = world(duration_s=failures_s, gpus=1, failures=(process(mttf_s),), tiers=(disk,), recovers=recovery(0.0, 0.0))
+    daly = world(
+        duration_s=failures_s,
+        gpus=1,
+        failures=(process(mttf_s),),
+        tiers=(disk,),
+        recovers=recovery(0.0, 0.0),
+    )
     outcomes = (run_any if general else run)(daly, draw(daly, seed=3, replicas=replicas))
     ettr = outcomes.position_s / failures_s
-    exactly = interval_s / (mttf_s * math.exp(restart_s / mttf_s) * math.expm1((interval_s + stall_s) / mttf_s))
+    exactly = interval_s / (
+        mttf_s * math.exp(restart_s / mttf_s) * math.expm1((interval_s + stall_s) / mttf_s)
+    )
     error = float(ettr.std(ddof=1)) / math.sqrt(replicas)
     assert abs(ettr.mean() - exactly) < 4 * error + interval_s / failures_s
     assert abs(ettr.mean() - exactly) < 1e-3
 
 
 def test_a_run_waits_as_often_as_nodes_in_repair_exceed_its_spares() -> None:
-    """Losses of 1 in 100 s, repairs of 250 s, 5 spares: at a loss the others in repair are Poisson(2.5), and it waits where there are 5 or more (11 %).
+    """Losses of 1 in 100 s, repairs of 250 s, 5 spares: at a loss the others in repair are
+    Poisson(2.5), and it waits where there are 5 or more (11 %).
 
     Beside: the same count from the times of the failures alone.
     """
-    waiting = world(duration_s=20_000.0, gpus=48, failures=(node(600.0),), tiers=(tier("peers", 1.0),), recovers=recovery(0.0, 0.0))
+    waiting = world(
+        duration_s=20_000.0,
+        gpus=48,
+        failures=(node(600.0),),
+        tiers=(tier("peers", 1.0),),
+        recovers=recovery(0.0, 0.0),
+    )
     waiting = replace(waiting, repair=Repair(5, constant(250.0)))
     histories = draw(waiting, seed=1, replicas=100)
     outcomes = run(waiting, histories)
-    short = sum(int(np.sum((row > at_s - 250.0) & (row <= at_s)) > 5) for row in histories.at_s for at_s in row[np.isfinite(row)])
+    short = sum(
+        int(np.sum((row > at_s - 250.0) & (row <= at_s)) > 5)
+        for row in histories.at_s
+        for at_s in row[np.isfinite(row)]
+    )
     assert outcomes.waits.sum() == short
     beyond = 1 - sum(math.exp(-2.5) * 2.5**k / math.factorial(k) for k in range(5))
     assert short / outcomes.interruptions.sum() == pytest.approx(beyond, rel=0.05)
 
 
-# --- estimates ------------------------------------------------------------------------------------------------
+# --- estimates ------------------------------------------------------------------------------------
 
 
 def finite(told: Estimate) -> None:
     values = asdict(told)
-    numbers = [*values.pop("seconds").values(), *values.pop("lost_s").values(), *(value for value in values.values() if isinstance(value, float))]
+    numbers = [
+        *values.pop("seconds").values(),
+        *values.pop("lost_s").values(),
+        *(value for value in values.values() if isinstance(value, float)),
+    ]
     assert all(math.isfinite(number) and number >= 0 for number in numbers), told
     assert sum(told.seconds.values()) == pytest.approx(told.duration_s)
-    assert told.ettr_low <= told.ettr_mean <= told.ettr_high or told.ettr_high - told.ettr_low < 1e-3
+    assert (
+        told.ettr_low <= told.ettr_mean <= told.ettr_high or told.ettr_high - told.ettr_low < 1e-3
+    )
 
 
 SMALL = world(
     duration_s=20_000.0,
     failures=(node(4_000.0), process(3_000.0), rack(9_000.0)),
-    tiers=(tier("peers", 10.0, stall_s=0.1, survives=Extent.NODE), tier("disk", 100.0, stall_s=5.0, write_s=20.0)),
+    tiers=(
+        tier("peers", 10.0, stall_s=0.1, survives=Extent.NODE),
+        tier("disk", 100.0, stall_s=5.0, write_s=20.0),
+    ),
     repair=Repair(2, exponential(500.0)),
 )
 
@@ -173,7 +282,9 @@ def test_an_estimate_says_mean_error_and_how_far_one_run_may_be_from_it() -> Non
     ettr = outcomes.position_s / 20_000.0
     assert told.ettr_mean == pytest.approx(ettr.mean())
     assert told.ettr_mean_se == pytest.approx(ettr.std(ddof=1) / math.sqrt(600))
-    assert (told.ettr_low, told.ettr_high) == pytest.approx(np.quantile(ettr, [0.05, 0.95]).tolist())
+    assert (told.ettr_low, told.ettr_high) == pytest.approx(
+        np.quantile(ettr, [0.05, 0.95]).tolist()
+    )
     assert told.lost_s[FailureClass.NETWORK] == pytest.approx(outcomes.lost_s[:, 2].mean())
     assert told.mttf_s == pytest.approx(20_000.0 / outcomes.interruptions.mean())
     assert told.wait_s == pytest.approx(outcomes.wait_s.mean())
@@ -181,20 +292,31 @@ def test_an_estimate_says_mean_error_and_how_far_one_run_may_be_from_it() -> Non
     finite(told)
 
 
-def test_an_estimate_does_not_depend_on_how_replicas_are_batched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_estimate_does_not_depend_on_how_replicas_are_batched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     whole = estimate(SMALL, seed=5, replicas=700)
     monkeypatch.setattr(monte_carlo, "BATCH_REPLICAS", 256)
     parts = estimate(SMALL, seed=5, replicas=700)
     assert parts.ettr_mean == pytest.approx(whole.ettr_mean, rel=1e-12)
     assert parts.seconds == pytest.approx(whole.seconds)
     assert parts.lost_s == pytest.approx(whole.lost_s)
-    assert (parts.ettr_low, parts.interruptions_high) == pytest.approx((whole.ettr_low, whole.interruptions_high))
+    assert (parts.ettr_low, parts.interruptions_high) == pytest.approx(
+        (whole.ettr_low, whole.interruptions_high)
+    )
 
 
-def test_what_the_counts_leave_open_widens_the_interval_of_one_run_but_not_the_error_of_the_mean_of_known_rates() -> None:
+def test_what_the_counts_leave_open_widens_the_interval_of_one_run_but_not_the_error_of_the_mean_of_known_rates() -> (
+    None
+):
     rate = FailureRate(FailureClass.GPU, Unit.RUN, Extent.PROCESS, 500.0, count=8)
-    guessed = world(duration_s=50_000.0, failures=(rate,), tiers=(tier("disk", 300.0, stall_s=10.0),))
-    open_, known = estimate(guessed, seed=1, replicas=1_000), estimate(guessed, seed=1, replicas=1_000, uncertain=False)
+    guessed = world(
+        duration_s=50_000.0, failures=(rate,), tiers=(tier("disk", 300.0, stall_s=10.0),)
+    )
+    open_, known = (
+        estimate(guessed, seed=1, replicas=1_000),
+        estimate(guessed, seed=1, replicas=1_000, uncertain=False),
+    )
     assert open_.ettr_high - open_.ettr_low > 2 * (known.ettr_high - known.ettr_low)
     assert open_.interruptions == pytest.approx(known.interruptions * 8.5 / 8, rel=0.05)
 
@@ -209,11 +331,18 @@ def test_candidates_meet_the_same_luck() -> None:
 
 
 def test_a_run_with_too_many_failures_is_cut_short_and_says_so() -> None:
-    """The mean is that of the whole run: within what both simulations are unsure of, and 1 % for beginning and end."""
-    whole, cut = estimate(SMALL, seed=7, replicas=600), estimate(SMALL, seed=8, replicas=600, failures_max=20)
+    """The mean is that of the whole run: within what both simulations are unsure of, and 1 % for
+    beginning and end.
+    """
+    whole, cut = (
+        estimate(SMALL, seed=7, replicas=600),
+        estimate(SMALL, seed=8, replicas=600, failures_max=20),
+    )
     assert cut.simulated_s < SMALL.job.duration_s == cut.duration_s
     assert "days were simulated" in cut.remarks[0]
-    assert cut.ettr_mean == pytest.approx(whole.ettr_mean, abs=4 * (whole.ettr_mean_se + cut.ettr_mean_se) + 0.01)
+    assert cut.ettr_mean == pytest.approx(
+        whole.ettr_mean, abs=4 * (whole.ettr_mean_se + cut.ettr_mean_se) + 0.01
+    )
     assert cut.interruptions == pytest.approx(whole.interruptions, rel=0.05)
     finite(cut)
 
@@ -226,7 +355,11 @@ def test_a_run_with_too_many_failures_is_cut_short_and_says_so() -> None:
         {"failures": (node(1e-3), process(1e-6))},
         {"failures": (node(10.0),), "repair": Repair(0, constant(1e9))},
         {"failures": (FailureRate(FailureClass.GPU, Unit.GPU, Extent.NODE, 1e-3, shape=40.0),)},
-        {"failures": (FailureRate(FailureClass.GPU, Unit.GPU, Extent.NODE, 1e12, shape=0.01, age_s=1e9),)},
+        {
+            "failures": (
+                FailureRate(FailureClass.GPU, Unit.GPU, Extent.NODE, 1e12, shape=0.01, age_s=1e9),
+            )
+        },
         {"tiers": (tier("disk", 100.0, stall_s=1e7, write_s=1e9),)},
         {"tiers": (tier("disk", float("inf"), stall_s=3.0),)},
         {"recovery": recovery(1e12, 1e12)},
@@ -241,7 +374,12 @@ def test_hopeless_runs_are_answers(change: dict[str, object], shrinks: bool) -> 
 
 @pytest.mark.filterwarnings("error")
 def test_a_hundred_million_gpus_are_an_answer() -> None:
-    huge = replace(SMALL, job=replace(SMALL.job, gpus=100_000_000, duration_s=54 * DAY_S), failures=(node(1.8e8),), lemons=Lemons(0.01, 5.0, 0.1))
+    huge = replace(
+        SMALL,
+        job=replace(SMALL.job, gpus=100_000_000, duration_s=54 * DAY_S),
+        failures=(node(1.8e8),),
+        lemons=Lemons(0.01, 5.0, 0.1),
+    )
     told = estimate(huge, seed=1, replicas=20, failures_max=300)
     assert told.ettr_mean < 0.01
     assert told.mttf_s == pytest.approx(1.8e8 / 12_500_000 / 1.04, rel=0.05)
@@ -259,8 +397,15 @@ def test_without_failures_the_run_only_stalls() -> None:
 
 
 def test_throughput_knows_heat_and_slow_nodes() -> None:
-    """4 nodes, slow for 100 s each 400 s of a node: one at least for 1 - 1/e of the time, at half the speed. A day's mean of the heat is half its worst."""
-    slow = replace(SMALL, failures=(), stragglers=Stragglers(400.0, 2.0, constant(100.0)), job=replace(SMALL.job, throttle=0.1, samples_per_step=8.0))
+    """4 nodes, slow for 100 s each 400 s of a node: one at least for 1 - 1/e of the time, at half
+    the speed. A day's mean of the heat is half its worst.
+    """
+    slow = replace(
+        SMALL,
+        failures=(),
+        stragglers=Stragglers(400.0, 2.0, constant(100.0)),
+        job=replace(SMALL.job, throttle=0.1, samples_per_step=8.0),
+    )
     told = estimate(slow, seed=1, replicas=2)
     assert told.throughput == pytest.approx(told.ettr_mean * 0.95 * (1 - (1 - math.exp(-1)) / 2))
     assert told.samples_per_day == pytest.approx(told.throughput * 8 * 86_400)
@@ -276,7 +421,13 @@ def test_gpu_hours_and_money_are_of_the_job_and_its_spares() -> None:
 def test_more_lemons_than_reckoned_with_are_told() -> None:
     """Every repair is missed, and the rate is known from a single failure."""
     rate = FailureRate(FailureClass.GPU, Unit.NODE, Extent.NODE, 2e5, count=1)
-    many = world(duration_s=20_000.0, gpus=800, failures=(rate,), lemons=Lemons(0.01, 2.0), repair=Repair(5, constant(10.0), missed=1.0))
+    many = world(
+        duration_s=20_000.0,
+        gpus=800,
+        failures=(rate,),
+        lemons=Lemons(0.01, 2.0),
+        repair=Repair(5, constant(10.0), missed=1.0),
+    )
     assert "lemons" in estimate(many, seed=1, replicas=256).remarks[0]
 
 

@@ -1,4 +1,6 @@
-"""planner/{sweep,plan,sensitivity,optimise,scale}.py: answers held against closed forms, and against each other."""
+"""planner/{sweep,plan,sensitivity,optimise,scale}.py: answers held against closed forms, and
+against each other.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,16 @@ from outlast.planner.resolve import rate_per_s, resolve
 from outlast.planner.scale import grid, max_gpus, mttf_of, scale
 from outlast.planner.scenario import Extent, Wave
 from outlast.planner.sensitivity import ALL_FAILURES, tornado
-from outlast.planner.sweep import BATCH, FAILURES_MOST, Summary, Task, Term, run_all, simulate, window
+from outlast.planner.sweep import (
+    BATCH,
+    FAILURES_MOST,
+    Summary,
+    Task,
+    Term,
+    run_all,
+    simulate,
+    window,
+)
 
 HOUR_S, DAY_S = 3600.0, 86_400.0
 BARE = """
@@ -44,7 +55,10 @@ regroup = "2min"
 
 
 def bare(**values: str) -> Cluster:
-    """A failure each 3 h, a save of 20 s, a restart of 2 min: what Daly's cost describes. `values`: by path, with __ for a dot."""
+    """A failure each 3 h, a save of 20 s, a restart of 2 min: what Daly's cost describes.
+
+    `values`: by path, with __ for a dot.
+    """
     cluster = parse(BARE, source="bare.toml")
     for path, value in values.items():
         cluster = cluster.put(path.replace("__", "."), value, origin=Origin.FLAG, source="the test")
@@ -55,11 +69,13 @@ def with_nodes(**values: str) -> Cluster:
     return bare(failure__gpu__extent="node", **values)
 
 
-# --- against the closed form ---------------------------------------------------------------------------------
+# --- against the closed form ----------------------------------------------------------------------
 
 
 def test_the_answer_is_dalys_exact_efficiency_where_his_assumptions_hold() -> None:
-    """Within four standard errors and the last stretch, which a simulated run keeps though nothing has saved it."""
+    """Within four standard errors and the last stretch, which a simulated run keeps though nothing
+    has saved it.
+    """
     made = plan(bare(job__duration="20d"), seed=1)
     scenario = made.scenario
     (interval_s,) = made.interval_s.values()
@@ -71,7 +87,15 @@ def test_the_answer_is_dalys_exact_efficiency_where_his_assumptions_hold() -> No
 
 
 def test_terms_and_ettr_sum_to_the_whole() -> None:
-    made = plan(with_nodes(repair__spares="1", repair__time="30h", maintenance__every="1d", maintenance__lasts="10min"), seed=2)
+    made = plan(
+        with_nodes(
+            repair__spares="1",
+            repair__time="30h",
+            maintenance__every="1d",
+            maintenance__lasts="10min",
+        ),
+        seed=2,
+    )
     assert made.ettr.mean + math.fsum(made.lost.values()) == pytest.approx(1.0, abs=1e-9)
     assert made.lost[Term.MAINTENANCE] == pytest.approx(10 / 1440, rel=0.3)
     assert made.binding == Term.WAITING.value
@@ -79,12 +103,18 @@ def test_terms_and_ettr_sum_to_the_whole() -> None:
 
 def test_the_overhead_is_the_published_one() -> None:
     """Llama 3 405B on 2 TB/s: 2.1 %, as a second-hand paper gives it and facts recompute it."""
-    made = overhead(resolve(parse('schema = 1\n[[failure]]\nclass = "gpu"\nmttf = "50000h"\n', source="x")).scenario)
+    made = overhead(
+        resolve(
+            parse('schema = 1\n[[failure]]\nclass = "gpu"\nmttf = "50000h"\n', source="x")
+        ).scenario
+    )
     assert made == pytest.approx(0.0211, abs=3e-4)
 
 
 def test_the_interval_of_the_answer_holds_nine_of_ten_runs() -> None:
-    """Method: other seeds' runs against the interval of one; and luck makes it wide, so both ends differ from the mean."""
+    """Method: other seeds' runs against the interval of one; and luck makes it wide, so both ends
+    differ from the mean.
+    """
     cluster = bare()
     made = plan(cluster, seed=3)
     (fresh,) = run_all([made.scenario], seed=99, replicas=1024, uncertain=True)
@@ -95,26 +125,35 @@ def test_the_interval_of_the_answer_holds_nine_of_ten_runs() -> None:
 
 def test_a_rate_that_was_hardly_counted_makes_the_interval_wider() -> None:
     known, counted = (
-        plan(parse(BARE.replace('mttf = "3072h"', how), source="x"), seed=3) for how in ('mttf = "3072h"\ncount = 1000', 'mttf = "3072h"\ncount = 2')
+        plan(parse(BARE.replace('mttf = "3072h"', how), source="x"), seed=3)
+        for how in ('mttf = "3072h"\ncount = 1000', 'mttf = "3072h"\ncount = 2')
     )
     assert counted.ettr.high - counted.ettr.low > 1.5 * (known.ettr.high - known.ettr.low)
 
 
-# --- windows ---------------------------------------------------------------------------------------------------
+# --- windows --------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_the_interval_of_a_run_too_long_to_simulate_is_that_of_the_whole_run() -> None:
-    """Method: of a run of about 4,300 failures, the plan simulates 600, and looks at half of these; the whole run is simulated beside it.
+    """Method: of a run of about 4,300 failures, the plan simulates 600, and looks at half of these;
+    the whole run is simulated beside it.
 
     The interval of what is looked at alone would be nearly four times as wide.
     """
-    cluster = bare(failure__gpu__mttf="120h", job__duration="21d", tier__storage__stall="1s", recovery__regroup="20s")
+    cluster = bare(
+        failure__gpu__mttf="120h",
+        job__duration="21d",
+        tier__storage__stall="1s",
+        recovery__regroup="20s",
+    )
     made = plan(cluster, seed=4)
     (whole,) = run_all([made.scenario], seed=5, replicas=256)
     assert made.simulated["share_of_run"] == pytest.approx(300 / 4301, rel=0.01)
     assert made.ettr.mean == pytest.approx(whole.mean, abs=1e-3)
-    assert made.ettr.high - made.ettr.low == pytest.approx(float(np.diff(np.quantile(whole.ettr, [0.05, 0.95]))[0]), rel=0.25)
+    assert made.ettr.high - made.ettr.low == pytest.approx(
+        float(np.diff(np.quantile(whole.ettr, [0.05, 0.95]))[0]), rel=0.25
+    )
     assert any("about 4,301 failures" in note for note in made.notes)
 
 
@@ -141,25 +180,38 @@ def test_a_window_is_long_enough_for_nodes_to_come_back() -> None:
 
 
 def test_a_window_says_what_the_long_run_says() -> None:
-    """Nodes are lacking now and then, which the beginning of a run does not show. Method: whole runs of 700 failures beside windows of 100."""
-    scenario = resolve(with_nodes(job__duration="90d", repair__time="20h", repair__spares="9")).scenario
-    (whole,), (part,) = (run_all([scenario], seed=6, replicas=512, failures_most=most) for most in (None, 100))
+    """Nodes are lacking now and then, which the beginning of a run does not show.
+
+    Method: whole runs of 700 failures beside windows of 100.
+    """
+    scenario = resolve(
+        with_nodes(job__duration="90d", repair__time="20h", repair__spares="9")
+    ).scenario
+    (whole,), (part,) = (
+        run_all([scenario], seed=6, replicas=512, failures_most=most) for most in (None, 100)
+    )
     assert whole.shares[Term.WAITING] > 0.01
     assert part.mean == pytest.approx(whole.mean, abs=4 * part.mean_se)
     assert part.shares[Term.WAITING] == pytest.approx(whole.shares[Term.WAITING], rel=0.25)
     assert part.mean + sum(part.shares.values()) == pytest.approx(1.0)
 
 
-# --- where it is simulated -------------------------------------------------------------------------------------
+# --- where it is simulated ------------------------------------------------------------------------
 
 
 def test_the_way_the_work_is_divided_changes_no_digit() -> None:
-    """Method: one mapper does tasks in order, another backwards; and scenarios that share failures are drawn together or alone."""
+    """Method: one mapper does tasks in order, another backwards; and scenarios that share failures
+    are drawn together or alone.
+    """
 
-    def backwards(function: Callable[[Task], tuple[Summary, ...]], tasks: Sequence[Task]) -> Iterable[tuple[Summary, ...]]:
+    def backwards(
+        function: Callable[[Task], tuple[Summary, ...]], tasks: Sequence[Task]
+    ) -> Iterable[tuple[Summary, ...]]:
         return reversed([function(task) for task in reversed(tasks)])
 
-    scenarios = [resolve(bare(tier__storage__interval=f"{minutes}min")).scenario for minutes in (5, 10, 20)]
+    scenarios = [
+        resolve(bare(tier__storage__interval=f"{minutes}min")).scenario for minutes in (5, 10, 20)
+    ]
     together = run_all(scenarios, seed=7, replicas=BATCH + 256)
     again = run_all(scenarios, seed=7, replicas=BATCH + 256, mapper=backwards)
     alone = [run_all([one], seed=7, replicas=BATCH + 256)[0] for one in scenarios]
@@ -170,13 +222,15 @@ def test_the_way_the_work_is_divided_changes_no_digit() -> None:
 
 
 def test_candidates_live_through_the_same_failures() -> None:
-    one, other = (resolve(bare(tier__storage__interval=text)).scenario for text in ("5min", "10min"))
+    one, other = (
+        resolve(bare(tier__storage__interval=text)).scenario for text in ("5min", "10min")
+    )
     first, second = simulate(Task((one, other), seed=8, replicas=256))
     assert first.interruptions == second.interruptions
     assert np.corrcoef(first.ettr, second.ettr)[0, 1] > 0.8
 
 
-# --- what cannot go on -----------------------------------------------------------------------------------------
+# --- what cannot go on ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -184,12 +238,29 @@ def test_candidates_live_through_the_same_failures() -> None:
     [
         ({"failure__gpu__mttf": "1us"}, {"restart"}),
         ({"failure__gpu__mttf": "100s"}, {"restart"}),
-        ({"failure__gpu__mttf": "17min", "recovery__regroup": "0s", "tier__storage__restore": "0s", "tier__storage__stall": "1h"}, {"saves", "repeated work"}),
-        ({"failure__gpu__mttf": "10h", "tier__storage__restore": "1d", "recovery__regroup": "0s"}, {"restore"}),
+        (
+            {
+                "failure__gpu__mttf": "17min",
+                "recovery__regroup": "0s",
+                "tier__storage__restore": "0s",
+                "tier__storage__stall": "1h",
+            },
+            {"saves", "repeated work"},
+        ),
+        (
+            {
+                "failure__gpu__mttf": "10h",
+                "tier__storage__restore": "1d",
+                "recovery__regroup": "0s",
+            },
+            {"restore"},
+        ),
         ({"failure__gpu__mttf": "10h", "recovery__detect": "1d"}, {"detection"}),
     ],
 )
-def test_a_run_that_fails_faster_than_it_recovers_is_an_answer(values: dict[str, str], binding: set[str]) -> None:
+def test_a_run_that_fails_faster_than_it_recovers_is_an_answer(
+    values: dict[str, str], binding: set[str]
+) -> None:
     made = plan(bare(**values), seed=9)
     assert made.ettr.mean < 1e-2
     assert 0 <= made.ettr.low <= made.ettr.high <= 1
@@ -207,28 +278,43 @@ def test_a_run_that_never_fails_is_an_answer() -> None:
 
 
 def test_no_failure_in_sight_is_a_bound_and_not_zero() -> None:
-    """Half a failure in the exposure: the run has an MTTF, and one in twenty draws of the rate is far above it."""
-    made = plan(parse(BARE.replace('mttf = "3072h"', 'count = 0\nexposure = "6144h"'), source="x"), seed=10)
+    """Half a failure in the exposure: the run has an MTTF, and one in twenty draws of the rate is
+    far above it.
+    """
+    made = plan(
+        parse(BARE.replace('mttf = "3072h"', 'count = 0\nexposure = "6144h"'), source="x"), seed=10
+    )
     assert made.mttf_s == pytest.approx(12 * HOUR_S)
     assert made.ettr.low < made.ettr.high
     assert 0 < made.interruptions < 20
 
 
 @pytest.mark.parametrize("exposure", ["20s", "1h", "400h"])
-def test_no_failure_in_a_short_record_leaves_the_rate_open_and_is_planned_with(exposure: str) -> None:
-    """Found by hand: of a run so short that only a part of the plan is simulated, rates were drawn a billion times too high, and memory ran out."""
-    made = plan(parse(BARE.replace('mttf = "3072h"', f'count = 0\nexposure = "{exposure}"'), source="x"), seed=12)
+def test_no_failure_in_a_short_record_leaves_the_rate_open_and_is_planned_with(
+    exposure: str,
+) -> None:
+    """Found by hand: of a run so short that only a part of the plan is simulated, rates were drawn
+    a billion times too high, and memory ran out.
+    """
+    made = plan(
+        parse(BARE.replace('mttf = "3072h"', f'count = 0\nexposure = "{exposure}"'), source="x"),
+        seed=12,
+    )
     half = float(made.facts()["mttf_s"])  # type: ignore[arg-type]
-    assert half == pytest.approx(2 * {"20s": 20.0, "1h": HOUR_S, "400h": 400 * HOUR_S}[exposure] / 1024)
+    assert half == pytest.approx(
+        2 * {"20s": 20.0, "1h": HOUR_S, "400h": 400 * HOUR_S}[exposure] / 1024
+    )
     assert 0 <= made.ettr.low <= made.ettr.mean <= made.ettr.high <= 1
     assert made.interruptions > 0
 
 
-# --- sensitivity -----------------------------------------------------------------------------------------------
+# --- sensitivity ----------------------------------------------------------------------------------
 
 
 def swings(cluster: Cluster, *, everything: bool = True) -> dict[str, tuple[float, float]]:
-    _, found = tornado(resolve(cluster), cluster, seed=11, replicas=256, failures_most=200, everything=everything)
+    _, found = tornado(
+        resolve(cluster), cluster, seed=11, replicas=256, failures_most=200, everything=everything
+    )
     assert [one.width for one in found] == sorted((one.width for one in found), reverse=True)
     return {one.path: (one.ettr_low, one.ettr_high) for one in found}
 
@@ -245,37 +331,62 @@ def test_each_input_moves_the_answer_the_way_it_must() -> None:
 def test_a_counted_rate_varies_by_what_its_count_leaves_open() -> None:
     """100 failures: 90 % of the rate's posterior lies within about 0.84 and 1.17 of it."""
     cluster = parse(BARE.replace('mttf = "3072h"', 'mttf = "3072h"\ncount = 100'), source="x")
-    _, found = tornado(resolve(cluster), cluster, seed=11, replicas=256, failures_most=50, everything=False)
+    _, found = tornado(
+        resolve(cluster), cluster, seed=11, replicas=256, failures_most=50, everything=False
+    )
     (one,) = [one for one in found if one.path == ALL_FAILURES]
-    assert (one.low, one.high, one.why) == ("x 1.18", "x 0.846", "90 % of what its count leaves open")
+    assert (one.low, one.high, one.why) == (
+        "x 1.18",
+        "x 0.846",
+        "90 % of what its count leaves open",
+    )
 
 
 def test_a_range_that_is_given_is_what_is_tried() -> None:
-    text = BARE.replace('regroup = "2min"', 'regroup = "2min"\nranges = { regroup = ["1min", "10min"] }')
+    text = BARE.replace(
+        'regroup = "2min"', 'regroup = "2min"\nranges = { regroup = ["1min", "10min"] }'
+    )
     cluster = parse(text, source="x")
-    _, found = tornado(resolve(cluster), cluster, seed=11, replicas=256, failures_most=50, everything=False)
+    _, found = tornado(
+        resolve(cluster), cluster, seed=11, replicas=256, failures_most=50, everything=False
+    )
     (one,) = [one for one in found if one.path == "recovery.regroup"]
     assert (one.low, one.high, one.why) == ("1min", "10min", "its range")
 
 
 def test_an_end_that_cannot_be_is_left_out() -> None:
-    """Maintenance that lasts longer than the time between two is no run; the input is then not in the list."""
-    assert "maintenance.lasts" not in swings(bare(maintenance__every="1h", maintenance__lasts="40min"))
+    """Maintenance that lasts longer than the time between two is no run; the input is then not in
+    the list.
+    """
+    assert "maintenance.lasts" not in swings(
+        bare(maintenance__every="1h", maintenance__lasts="40min")
+    )
 
 
-# --- searching -------------------------------------------------------------------------------------------------
+# --- searching ------------------------------------------------------------------------------------
 
 
 def test_the_search_finds_the_interval_that_is_exact_for_dalys_cost() -> None:
-    """From an interval eight times too long. What it finds is no worse than the exact optimum by more than the noise of the comparison."""
-    found = optimise(bare(tier__storage__interval="90min", job__duration="10d"), [Parameter.INTERVAL], seed=12, replicas=256)
+    """From an interval eight times too long.
+
+    What it finds is no worse than the exact optimum by more than the noise of the comparison.
+    """
+    found = optimise(
+        bare(tier__storage__interval="90min", job__duration="10d"),
+        [Parameter.INTERVAL],
+        seed=12,
+        replicas=256,
+    )
     best_s = intervals.best_s(20.0, 3 * HOUR_S)
     chosen_s = found.options[0].interval_s["storage"]
     assert found.options[0].name == "searched"
     assert best_s / 1.6 < chosen_s < best_s * 1.6
     given = {one.name: one for one in found.options}
     assert given["as given"].behind > 5 * given["as given"].behind_se
-    assert given["storage by Daly, higher order"].behind < 4 * given["storage by Daly, higher order"].behind_se + 1e-3
+    assert (
+        given["storage by Daly, higher order"].behind
+        < 4 * given["storage by Daly, higher order"].behind_se + 1e-3
+    )
     assert {"storage every 15min", "storage every 30min", "storage every 1h"} <= set(given)
 
 
@@ -298,8 +409,15 @@ def test_a_budget_in_money_buys_whole_nodes() -> None:
 
 
 def test_tiers_and_redundancy_are_chosen_together_with_their_intervals() -> None:
-    """A save into the memory of peers is cheap and survives what strikes here: it is taken up; what survives everything is kept, at a day at most."""
-    found = optimise(with_nodes(job__state="5TB", repair__spares="20"), [Parameter.TIERS, Parameter.REDUNDANCY], seed=14, replicas=256)
+    """A save into the memory of peers is cheap and survives what strikes here: it is taken up; what
+    survives everything is kept, at a day at most.
+    """
+    found = optimise(
+        with_nodes(job__state="5TB", repair__spares="20"),
+        [Parameter.TIERS, Parameter.REDUNDANCY],
+        seed=14,
+        replicas=256,
+    )
     best = found.options[0]
     assert set(best.interval_s) == {"peers", "storage"}
     assert best.redundancy["peers"] != "none"
@@ -309,7 +427,7 @@ def test_tiers_and_redundancy_are_chosen_together_with_their_intervals() -> None
     assert found.cluster.inputs["tier.peers.bandwidth_per_gpu"].is_assumed
 
 
-# --- scale -----------------------------------------------------------------------------------------------------
+# --- scale ----------------------------------------------------------------------------------------
 
 
 def test_a_grid_has_two_sizes_in_each_decade_and_both_ends() -> None:
@@ -318,7 +436,9 @@ def test_a_grid_has_two_sizes_in_each_decade_and_both_ends() -> None:
 
 
 def test_each_size_agrees_with_dalys_exact_efficiency() -> None:
-    """Within four standard errors, what is kept at the end without a save, and what whole steps do to the interval."""
+    """Within four standard errors, what is kept at the end without a save, and what whole steps do
+    to the interval.
+    """
     rows = scale(bare(job__step="100ms"), (1024, 10_240, 102_400), seed=15, replicas=256).rows
     for row in rows:
         assert row.ettr == pytest.approx(row.ettr_formula, abs=4 * row.ettr_se + 0.004)
@@ -334,12 +454,19 @@ def test_a_model_that_grows_costs_more_above_the_size_it_was_given_for_and_less_
 
 
 def test_caps_are_the_published_ones() -> None:
-    """Facts 1.2 and 1.3, from Epoch AI's inputs: about 70 and 4 million GPUs on storage, the rest of the family as recomputed there."""
-    text = 'schema = 1\n[job]\nstate = "5TB"\n[[failure]]\nclass = "gpu"\nmttf = "50000h"\n[recovery]\nregroup = "0s"\n'
+    """Facts 1.2 and 1.3, from Epoch AI's inputs: about 70 and 4 million GPUs on storage, the rest
+    of the family as recomputed there.
+    """
+    text = (
+        'schema = 1\n[job]\nstate = "5TB"\n[[failure]]\nclass = "gpu"\nmttf ='
+        ' "50000h"\n[recovery]\nregroup = "0s"\n'
+    )
     caps = max_gpus(parse(text, source="x"))
     assert caps["storage as it is, fixed model"] == pytest.approx(72.0e6, rel=0.01)
     assert caps["storage as it is, Chinchilla-scaled model"] == pytest.approx(4.40e6, rel=0.01)
-    assert caps["memory of peers, 3D torus, Chinchilla-scaled model"] == pytest.approx(1.08e10, rel=0.02)
+    assert caps["memory of peers, 3D torus, Chinchilla-scaled model"] == pytest.approx(
+        1.08e10, rel=0.02
+    )
     assert math.isinf(caps["memory of peers, full bisection, fixed model"])
 
 
@@ -355,11 +482,13 @@ def test_a_hundred_million_gpus_are_a_row_without_an_overflow() -> None:
     assert json.dumps(row.interval_s, allow_nan=False)
 
 
-# --- what follows from ETTR ------------------------------------------------------------------------------------
+# --- what follows from ETTR -----------------------------------------------------------------------
 
 
 def test_samples_a_day_count_heat_and_stragglers() -> None:
-    """By hand: steps of 1 s of 10 samples, ETTR 0.5, half of a throttle of 2 %, and one straggler at a time for a share 1 - 1/e of it."""
+    """By hand: steps of 1 s of 10 samples, ETTR 0.5, half of a throttle of 2 %, and one straggler
+    at a time for a share 1 - 1/e of it.
+    """
     slowing = {"stragglers__mttf": "128h", "stragglers__slowdown": "2", "stragglers__lasts": "1h"}
     scenario = resolve(bare(job__samples_per_step="10", throttle__share="2%", **slowing)).scenario
     slow = 1 - math.exp(-1)
@@ -376,7 +505,12 @@ def test_money_is_lost_by_what_is_not_productive_and_by_spares() -> None:
 def test_redundancy_says_its_memory_and_what_a_second_loss_would_do() -> None:
     """By hand: one copy; a node fails each 384 h; a restart of 2 min: 1 - exp(-2 / (384 x 60))."""
     text = '\n[[tier]]\nname = "peer"\nredundancy = "copies=1"\nstall = "1s"\nwrite = "0s"\n'
-    cluster = parse(BARE.replace('extent = "process"', 'extent = "node"').replace("[recovery]", f"{text}[recovery]"), source="x")
+    cluster = parse(
+        BARE.replace('extent = "process"', 'extent = "node"').replace(
+            "[recovery]", f"{text}[recovery]"
+        ),
+        source="x",
+    )
     made: Plan = plan(cluster, seed=18, replicas=256)
     one = made.facts()["redundancy"]["peer"]
     assert (one["scheme"], one["survives"], one["memory"]) == ("copies=1", "rack", 2.0)
@@ -384,7 +518,11 @@ def test_redundancy_says_its_memory_and_what_a_second_loss_would_do() -> None:
 
 
 def test_the_mttf_is_that_of_all_classes_together() -> None:
-    text = BARE + '[[failure]]\nname = "fabric"\nclass = "network"\nunit = "run"\nextent = "run"\nmttf = "6h"\n'
+    text = (
+        BARE
+        + '[[failure]]\nname = "fabric"\nclass = "network"\nunit = "run"\nextent = "run"\nmttf ='
+        ' "6h"\n'
+    )
     scenario = resolve(parse(text, source="x")).scenario
     assert mttf_of(scenario) == pytest.approx(2 * HOUR_S)
     assert max(one.extent for one in scenario.failures) is Extent.RUN

@@ -18,7 +18,13 @@ DAY_S = 86_400.0
 
 def scenario(*, stall_s: float = 3.0, step_s: float = 5.0) -> Scenario:
     tier = Tier("storage", 600.0, stall_s, 0.0, Extent.RUN, constant(1.0))
-    return Scenario("one", Job(1000, 10 * DAY_S, step_s=step_s), (), (tier,), Recovery(constant(0), constant(60)))
+    return Scenario(
+        "one",
+        Job(1000, 10 * DAY_S, step_s=step_s),
+        (),
+        (tier,),
+        Recovery(constant(0), constant(60)),
+    )
 
 
 def struck(at_s: float, resumed_s: float | None) -> Interruption:
@@ -33,14 +39,20 @@ def test_a_failure_drops_all_gpus_to_idle_and_back() -> None:
     found = of([struck(1000.0, 1300.0), struck(5000.0, 5100.0)])
     failure = found.swings[0]
     assert found.training_w == 700_000.0
-    assert (failure.kind, failure.count, failure.amplitude_w) == ("failure", 2, pytest.approx(560_000.0))
+    assert (failure.kind, failure.count, failure.amplitude_w) == (
+        "failure",
+        2,
+        pytest.approx(560_000.0),
+    )
     assert failure.ramp_w_per_s == pytest.approx(280_000.0)
     assert (failure.longest_s, failure.per_day) == (300.0, pytest.approx(0.2))
 
 
 def test_a_failure_during_a_recovery_is_no_swing_of_its_own() -> None:
     """And one that the end of the run cuts off lasts until then."""
-    failure = of([struck(1000.0, None), struck(1100.0, 1300.0), struck(10 * DAY_S - 50, None)]).swings[0]
+    failure = of(
+        [struck(1000.0, None), struck(1100.0, 1300.0), struck(10 * DAY_S - 50, None)]
+    ).swings[0]
     assert (failure.count, failure.longest_s) == (2, 300.0)
 
 
@@ -55,7 +67,9 @@ def test_a_stall_shorter_than_the_edge_does_not_reach_the_bottom() -> None:
     assert of([], stall_s=1.0).swings[1].amplitude_w == pytest.approx(280_000.0)
 
 
-@pytest.mark.parametrize(("step_s", "in_band"), [(0.04, False), (0.05, True), (10.0, True), (10.1, False)])
+@pytest.mark.parametrize(
+    ("step_s", "in_band"), [(0.04, False), (0.05, True), (10.0, True), (10.1, False)]
+)
 def test_steps_are_held_against_the_risky_band(step_s: float, in_band: bool) -> None:
     step = of([], step_s=step_s).swings[-1]
     assert (step.kind, step.in_band) == ("step", in_band)
@@ -74,7 +88,9 @@ def test_a_staggered_restart_flattens_the_rise_and_costs_its_seconds() -> None:
 
 
 def test_a_floor_takes_amplitude_away_and_costs_energy_only_while_the_run_stands() -> None:
-    """By hand: down for 1 day of 10 at a floor of 50 % in place of 20 %: 0.1 x 0.3 more, of 0.9 + 0.1 x 0.2."""
+    """By hand: down for 1 day of 10 at a floor of 50 % in place of 20 %: 0.1 x 0.3 more, of 0.9 +
+    0.1 x 0.2.
+    """
     remedy = of([struck(0.0, DAY_S)], stall_s=0.0).remedies[2]
     assert remedy.amplitude_w == pytest.approx(350_000.0)
     assert remedy.energy_cost == pytest.approx(0.03 / 0.92)

@@ -1,4 +1,6 @@
-"""benchmarks/titan.py: the table is read as its operators meant it, and its predictors find truths that were put in."""
+"""benchmarks/titan.py: the table is read as its operators meant it, and its predictors find truths
+that were put in.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks._titan import AGES, AGES_PER_YEAR, NEW, OLD, Boards, Cells, cells_of, read_boards, table_of
+from benchmarks._titan import (
+    AGES,
+    AGES_PER_YEAR,
+    NEW,
+    OLD,
+    Boards,
+    Cells,
+    cells_of,
+    read_boards,
+    table_of,
+)
 from benchmarks.titan import bins_of, clock, flat, hazards, lives_of, main, score
 from outlast.errors import UsageError
 from outlast.model.terms import FailureClass
@@ -37,15 +49,34 @@ def test_a_row_is_a_stretch_an_event_that_ended_one_or_one_more_event() -> None:
     boards = made()
     assert boards.names == ["A", "B"]
     assert list(boards.batch) == [OLD, NEW]
-    assert list(zip(boards.stretch_board, boards.stretch_cage, boards.end - boards.begin, boards.ended_by_event, strict=True)) == [
-        (0, 0, 882.0, False), (0, 2, 10.0, True), (1, 1, 335.0, False),
-    ]  # fmt: skip
-    assert list(zip(boards.event_board, boards.event_cage, boards.event_kind, strict=True)) == [(0, 2, "DBE"), (0, 2, "OTB"), (0, 2, "DBE")]
+    assert list(
+        zip(
+            boards.stretch_board,
+            boards.stretch_cage,
+            boards.end - boards.begin,
+            boards.ended_by_event,
+            strict=True,
+        )
+    ) == [
+        (0, 0, 882.0, False),
+        (0, 2, 10.0, True),
+        (1, 1, 335.0, False),
+    ]
+    assert list(zip(boards.event_board, boards.event_cage, boards.event_kind, strict=True)) == [
+        (0, 2, "DBE"),
+        (0, 2, "OTB"),
+        (0, 2, "DBE"),
+    ]
 
 
 def test_events_of_a_board_within_a_day_are_one_failure() -> None:
-    assert list(made().failures(apart_days=1.0)) == [False, True, True]  # the first row comes half a day after the second
-    assert list(made().failures(apart_days=0.4)) == list(made().failures(apart_days=0)) == [True, True, True]
+    # the first row comes half a day after the second
+    assert list(made().failures(apart_days=1.0)) == [False, True, True]
+    assert (
+        list(made().failures(apart_days=0.4))
+        == list(made().failures(apart_days=0))
+        == [True, True, True]
+    )
 
 
 def test_cells_hold_all_the_time_and_all_the_events() -> None:
@@ -55,9 +86,11 @@ def test_cells_hold_all_the_time_and_all_the_events() -> None:
     assert cells.exposure.sum() * 365.25 == pytest.approx(882 + 10 + 335)
     july = cells.month("2016-07")
     assert cells.exposure[july, OLD, 2].sum() * 365.25 == pytest.approx(10.0)
-    assert list(np.flatnonzero(cells.exposure[july, OLD, 2])) == [29, 30]  # it turned 30 twelfths of a year old in these ten days
+    # it turned 30 twelfths of a year old in these ten days
+    assert list(np.flatnonzero(cells.exposure[july, OLD, 2])) == [29, 30]
     assert cells.count[july, OLD, 2].sum() == cells.count.sum() == 3
-    assert cells.count[july, OLD, 2, 30] == 3  # age: since the first of January 2014, the time out of the machine included
+    # age: since the first of January 2014, the time out of the machine included
+    assert cells.count[july, OLD, 2, 30] == 3
     assert cells.exposure[july, NEW, 1].sum() * 365.25 == pytest.approx(31.0)
 
 
@@ -70,7 +103,9 @@ def test_lives_go_on_at_the_age_of_the_board() -> None:
 
 def test_the_boards_can_be_calibrated_from_as_any_table_of_failures() -> None:
     rows, left_out = table_of(made("B,c3-1c1s7n3,,2018-01-01 00:00:00,,,OTB"))
-    one = read_failures(rows, source="t.csv", classes={"DBE": FailureClass.HBM, "OTB": FailureClass.GPU})
+    one = read_failures(
+        rows, source="t.csv", classes={"DBE": FailureClass.HBM, "OTB": FailureClass.GPU}
+    )
     assert left_out == 1
     assert one.exposure_s[Unit.GPU] == pytest.approx((882 + 10 + 335) * 86_400)
     assert sorted(failure.failure_class.value for failure in one.failures) == ["gpu", "hbm", "hbm"]
@@ -80,10 +115,19 @@ def test_the_boards_can_be_calibrated_from_as_any_table_of_failures() -> None:
     ("line", "error"),
     [
         ("C,c1-0c0s0n0,2014-01-01 00:00:00,2016-06-01 00:00:00,1,FALSE", "line 7 has 6 cells"),
-        ("C,c1-0c3s0n0,2014-01-01 00:00:00,2016-06-01 00:00:00,1,FALSE,", "line 7: location is 'c1-0c3s0n0'"),
+        (
+            "C,c1-0c3s0n0,2014-01-01 00:00:00,2016-06-01 00:00:00,1,FALSE,",
+            "line 7: location is 'c1-0c3s0n0'",
+        ),
         ("C,c1-0c0s0n0,2014-01-01,2016-06-01 00:00:00,1,FALSE,", "line 7: '2014-01-01' is no time"),
-        ("C,c1-0c0s0n0,2016-07-01 00:00:00,2016-06-01 00:00:00,1,FALSE,", "line 7: the board was removed before it was inserted"),
-        ("C,c1-0c0s0n0,2014-01-01 00:00:00,2016-06-01 00:00:00,1,FALSE,XID", "line 7: event is 'XID'"),
+        (
+            "C,c1-0c0s0n0,2016-07-01 00:00:00,2016-06-01 00:00:00,1,FALSE,",
+            "line 7: the board was removed before it was inserted",
+        ),
+        (
+            "C,c1-0c0s0n0,2014-01-01 00:00:00,2016-06-01 00:00:00,1,FALSE,XID",
+            "line 7: event is 'XID'",
+        ),
         ("C,c1-0c0s0n0,,2016-06-01 00:00:00,,,", "line 7 is neither a stretch nor an event"),
         ("C,c1-0c0s0n0,,2016-06-01 00:00:00,,,DBE", "board C was never inserted"),
     ],
@@ -98,11 +142,15 @@ def test_another_table_is_refused() -> None:
         read_boards(["node,time,class"], source="t.csv")
 
 
-# --- predictors --------------------------------------------------------------------------------------------
+# --- predictors -----------------------------------------------------------------------------------
 
 
 def world(*, rates: np.ndarray, months: int = 60, old_until: int = 60, seed: int = 1) -> Cells:
-    """Counts of Poisson luck. `rates` (batch, cage, age in months) per board-year: 1,000 old boards in each cage, as many new ones from month 24 on."""
+    """Counts of Poisson luck.
+
+    `rates` (batch, cage, age in months) per board-year: 1,000 old boards in each cage, as many new
+    ones from month 24 on.
+    """
     luck = np.random.Generator(np.random.PCG64(seed))
     exposure, count = np.zeros((months, 2, 3, AGES)), np.zeros((months, 2, 3, AGES))
     for month in range(months):
@@ -125,13 +173,17 @@ def stepped(*, ageing: tuple[float, ...] = (1.0, 4.0, 8.0)) -> np.ndarray:
 
 
 def test_proportional_hazards_are_found_and_hold_when_boards_are_replaced() -> None:
-    """Method: a world with hazards as the model has them, in which most old boards leave after the fit: batch and cage carry over, a flat rate does not."""
+    """Method: a world with hazards as the model has them, in which most old boards leave after the
+    fit: batch and cage carry over, a flat rate does not.
+    """
     cells = world(rates=stepped(), old_until=36)
     forecast, fit = hazards(cells, 36)
     factor = dict(zip(fit.names, fit.coefficients, strict=True))
     assert np.exp(factor["cage 1"]) == pytest.approx(2.0, rel=0.15)
     assert np.exp(factor["cage 2"]) == pytest.approx(6.0, rel=0.15)
-    assert np.exp(factor["old, from year 2"] - factor["old, from year 0"]) == pytest.approx(8.0, rel=0.25)
+    assert np.exp(factor["old, from year 2"] - factor["old, from year 0"]) == pytest.approx(
+        8.0, rel=0.25
+    )
     held_out = range(36, 60)
     ours = score(forecast, cells, held_out)
     assert ours.inside >= 0.8
@@ -162,17 +214,21 @@ def test_old_ages_that_were_hardly_seen_join_their_neighbours() -> None:
     assert list(bins_of(exposure, width=12)[[0, 11, 12, 24, AGES - 1]]) == [0, 0, 1, 1, 1]
 
 
-# --- the record itself -------------------------------------------------------------------------------------
+# --- the record itself ----------------------------------------------------------------------------
 
 
-def test_without_the_data_it_says_so_and_ends_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_the_data_it_says_so_and_ends_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("sys.argv", ["titan.py", "--data", str(tmp_path / "none.csv")])
     assert main() == 0
     assert "skipped: " in capsys.readouterr().out
 
 
 def test_titans_table_has_the_boards_hours_and_events_that_were_published() -> None:
-    """30,207 boards, 883.8 million hours, 4,826 DBE and 1,541 OTB; batches as in the operators' own summary."""
+    """30,207 boards, 883.8 million hours, 4,826 DBE and 1,541 OTB; batches as in the operators' own
+    summary.
+    """
     if not DATA.is_file():
         pytest.skip("Titan's table is not there")
     with DATA.open(encoding="utf-8", newline="") as lines:
@@ -180,9 +236,15 @@ def test_titans_table_has_the_boards_hours_and_events_that_were_published() -> N
     assert (len(boards.names), len(boards.event_at)) == (30_207, 6_367)
     assert (boards.event_kind.count("DBE"), boards.event_kind.count("OTB")) == (4_826, 1_541)
     assert (boards.end - boards.begin).sum() * 24 / 1e6 == pytest.approx(883.8, abs=0.05)
-    at_2016, at_2017 = (np.datetime64(day).astype("datetime64[s]").astype(float) / 86_400 for day in ("2016-01-01", "2017-01-01"))
+    at_2016, at_2017 = (
+        np.datetime64(day).astype("datetime64[s]").astype(float) / 86_400
+        for day in ("2016-01-01", "2017-01-01")
+    )
     assert (boards.event_at < at_2016).sum() == 428
     assert ((boards.event_at >= at_2016) & (boards.event_at < at_2017)).sum() == 2_611
     with DATA.with_name("titan_gc_summary_loc.csv").open(encoding="utf-8", newline="") as lines:
         said = {row["SN"]: row["batch"] for row in csv.DictReader(lines)}
-    assert all(said[name] == ("old", "new")[batch] for name, batch in zip(boards.names, boards.batch, strict=True))
+    assert all(
+        said[name] == ("old", "new")[batch]
+        for name, batch in zip(boards.names, boards.batch, strict=True)
+    )

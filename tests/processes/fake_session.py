@@ -1,4 +1,6 @@
-"""Preloaded into the zygote by tests: a session with a socket and nothing else in place of the real one."""
+"""Preloaded into the zygote by tests: a session with a socket and nothing else in place of the real
+one.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ class FakeSession:
 
     def wait_for_rank(self) -> ChildSpec:
         next(iter(self.channel))
-        return replace(self.spec, kind="rank", rank=0, env={**self.spec.env, "RANK": "0", "LOCAL_RANK": "0"})
+        return replace(
+            self.spec, kind="rank", rank=0, env={**self.spec.env, "RANK": "0", "LOCAL_RANK": "0"}
+        )
 
     def user_failed(self, error: BaseException) -> None:
         self.channel.send(Warned(self.spec.worker, f"failed: {type(error).__name__}"))

@@ -71,16 +71,26 @@ class House:
         self.record = Record()
         self.console: list[tuple[str, str]] = []
         self.log_folder = make_log_folder(folder / "logs", "run")
-        self.logs = WorkerLogs(self.loop, self.log_folder, ConsolePolicy(), lambda stream, text: self.console.append((stream, text)))
+        self.logs = WorkerLogs(
+            self.loop,
+            self.log_folder,
+            ConsolePolicy(),
+            lambda stream, text: self.console.append((stream, text)),
+        )
         self.host = ProcessHost(self.loop, self.record, self.logs)
         self.host.open()
         self.workers = 0
 
     def until(self, done: Callable[[], bool], what: str = "") -> None:
-        assert self.loop.run_until(done, within_s=BOUND_S), f"not within {BOUND_S} s: {what} {self.record} {self.console}"
+        assert self.loop.run_until(done, within_s=BOUND_S), (
+            f"not within {BOUND_S} s: {what} {self.record} {self.console}"
+        )
 
     def wait_exit(self, worker: int) -> Exited:
-        self.until(lambda: worker in self.record.exits or worker in self.record.failed, f"the end of {worker}")
+        self.until(
+            lambda: worker in self.record.exits or worker in self.record.failed,
+            f"the end of {worker}",
+        )
         assert worker not in self.record.failed, self.record.failed
         return self.record.exits[worker]
 
@@ -91,7 +101,13 @@ class House:
         return self.start(replace(self.spec(), script=str(path), args=args, **fields))  # type: ignore[arg-type]
 
     def spec(self) -> ChildSpec:
-        env = {**os.environ, "RANK": "0", "LOCAL_RANK": "0", "OMP_NUM_THREADS": "1", "OUTLAST_TEST_FAKE": "1"}
+        env = {
+            **os.environ,
+            "RANK": "0",
+            "LOCAL_RANK": "0",
+            "OMP_NUM_THREADS": "1",
+            "OUTLAST_TEST_FAKE": "1",
+        }
         return ChildSpec(
             worker=self.workers,
             kind="rank",

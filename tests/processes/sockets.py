@@ -26,8 +26,12 @@ class Listening:
 
 def listening(pids: Iterable[int]) -> list[Listening]:
     """Return every socket on which one of these processes listens, in the network of this process."""
-    known = {inode: place for table in (_tcp("tcp"), _tcp("tcp6"), _unix()) for inode, place in table}
-    return [Listening(pid, *known[inode]) for pid in pids for inode in _sockets(pid) if inode in known]
+    known = {
+        inode: place for table in (_tcp("tcp"), _tcp("tcp6"), _unix()) for inode, place in table
+    }
+    return [
+        Listening(pid, *known[inode]) for pid in pids for inode in _sockets(pid) if inode in known
+    ]
 
 
 def _sockets(pid: int) -> set[int]:

@@ -1,4 +1,7 @@
-"""What the launcher says of a run while it lasts: its workers' states, its ETTR. Coordinator, ledger and vault are real, the processes are told of."""
+"""What the launcher says of a run while it lasts: its workers' states, its ETTR.
+
+Coordinator, ledger and vault are real, the processes are told of.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,9 @@ def plain_run() -> Coordinator:
 
 
 def exits(worker: int, code: int) -> WorkerExited:
-    return WorkerExited(worker, 1000 + worker, code, None, False, -1, (), (), "plain", NOW_S, NOW_S, "")
+    return WorkerExited(
+        worker, 1000 + worker, code, None, False, -1, (), (), "plain", NOW_S, NOW_S, ""
+    )
 
 
 def a_books(ledger: Ledger, vault: Vault, *, start_step: int = 0) -> Bookkeeping:
@@ -77,7 +82,9 @@ def states(books: Bookkeeping, coordinator: Coordinator) -> list[str]:
 
 
 @pytest.mark.parametrize(("code", "state"), [(0, "ended"), (9, "dead")])
-def test_a_rank_that_ended_well_before_its_peers_is_not_shown_as_dead(ledger: Ledger, vault: Vault, code: int, state: str) -> None:
+def test_a_rank_that_ended_well_before_its_peers_is_not_shown_as_dead(
+    ledger: Ledger, vault: Vault, code: int, state: str
+) -> None:
     books = a_books(ledger, vault)
     coordinator = plain_run()
     assert states(books, coordinator) == ["training", "training"]
@@ -171,29 +178,51 @@ def test_steps_that_are_first_seen_when_the_run_ends_are_on_record(
 # --- of several sessions ---
 
 
-def works(books: Bookkeeping, vault: Vault, worker: int, seconds: dict[Cause, float], cause: Cause) -> None:
-    """Worker `worker` takes the rank `worker - 6` now; its beacon says that it spent `seconds`, and since then it is at `cause`."""
+def works(
+    books: Bookkeeping, vault: Vault, worker: int, seconds: dict[Cause, float], cause: Cause
+) -> None:
+    """Worker `worker` takes the rank `worker - 6` now; its beacon says that it spent `seconds`, and
+    since then it is at `cause`.
+    """
     books.started(Spawn(worker, worker - 6, "rank", 3))
-    beacon = Beacon(worker, 1000 + worker, rank=worker - 6, step=200, cause=cause, opened_ns=int(clock.now_s() * 1e9))
+    beacon = Beacon(
+        worker,
+        1000 + worker,
+        rank=worker - 6,
+        step=200,
+        cause=cause,
+        opened_ns=int(clock.now_s() * 1e9),
+    )
     beacon.seconds |= seconds
     pack_into(vault.beacon(worker, create=True), beacon)
     books.look(worker, os.getpid(), now_s=clock.now_s())
 
 
 def test_of_a_resumed_run_the_view_says_what_the_report_says(tmp_path: Path, vault: Vault) -> None:
-    """The first session lasted 20 s, most of them productive; an hour later the second is at it for nearly 10 s: one rank died, one is in a step."""
+    """The first session lasted 20 s, most of them productive; an hour later the second is at it for
+    nearly 10 s: one rank died, one is in a step.
+    """
     path = a_run.ended_run(tmp_path, state="stopped") / "ledger.db"
     began_s = clock.now_s()
-    with closing(Ledger.resume(path, pid=1, started_s=began_s, started_wall_s=a_run.META.started_wall_s + 3600.0)) as ledger:
+    with closing(
+        Ledger.resume(
+            path, pid=1, started_s=began_s, started_wall_s=a_run.META.started_wall_s + 3600.0
+        )
+    ) as ledger:
         books = a_books(ledger, vault)
         works(books, vault, 6, {Cause.STARTUP: 1.0, Cause.PRODUCTIVE: 2.0}, Cause.OTHER)
         works(books, vault, 7, {Cause.STARTUP: 1.0, Cause.PRODUCTIVE: 3.0}, Cause.PRODUCTIVE)
         books.ended(Exited(6, 1006, None, 9, None, clock.now_s() + 4.0))
         coordinator, now_s = Coordinator(options=CoordinatorOptions(2, Restart())), began_s + 9.5
         books.flush(coordinator, now_s=now_s)
-        said, reckoned = books.snapshot(coordinator, now_s=now_s), account(ledger.read(), now_s=now_s)
+        said, reckoned = (
+            books.snapshot(coordinator, now_s=now_s),
+            account(ledger.read(), now_s=now_s),
+        )
     assert said["wall_s"] == pytest.approx(reckoned.wall_s)
-    assert said["wall_s"] == pytest.approx(29.5), "the hour between the sessions is no time of the run's"
+    assert said["wall_s"] == pytest.approx(29.5), (
+        "the hour between the sessions is no time of the run's"
+    )
     assert said["ettr"] == pytest.approx(reckoned.ettr)
     assert said["ettr"] == pytest.approx((a_run_productive_s() + 2.0 + 8.5) / 59.0, abs=0.01)
     text = headline(said).plain

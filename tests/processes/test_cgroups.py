@@ -1,4 +1,7 @@
-"""Control groups: which files are ours, and how much memory the limits on the way up leave. Made-up trees."""
+"""Control groups: which files are ours, and how much memory the limits on the way up leave.
+
+Made-up trees.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,9 @@ def test_the_tightest_limit_on_the_way_up_counts(tmp_path: Path) -> None:
 
 
 def test_cached_files_are_room_and_tmpfs_is_not(tmp_path: Path) -> None:
-    """A data set that was read fills any container's limit with pages that are given back; the kernel lists pages of tmpfs with the anonymous ones."""
+    """A data set that was read fills any container's limit with pages that are given back; the
+    kernel lists pages of tmpfs with the anonymous ones.
+    """
     stat = "file 800\nshmem 300\ninactive_anon 300\ninactive_file 400\nactive_file 100"
     own = group(tmp_path / "tree" / "a", memory_max=1_000, memory_current=1_000, memory_stat=stat)
     assert room(tmp_path, "0::/a\n") == (500, own)
@@ -40,13 +45,25 @@ def test_cached_files_are_room_and_tmpfs_is_not(tmp_path: Path) -> None:
 
 def test_the_first_hierarchy_has_other_names(tmp_path: Path) -> None:
     memory = tmp_path / "tree" / "memory"
-    group(memory, memory_limit_in_bytes=UNLIMITED_V1, memory_usage_in_bytes=5_000, memory_stat="total_active_file 0")
-    own = group(memory / "a", memory_limit_in_bytes=3_000, memory_usage_in_bytes=2_500, memory_stat="active_file 7\ntotal_active_file 100")
+    group(
+        memory,
+        memory_limit_in_bytes=UNLIMITED_V1,
+        memory_usage_in_bytes=5_000,
+        memory_stat="total_active_file 0",
+    )
+    own = group(
+        memory / "a",
+        memory_limit_in_bytes=3_000,
+        memory_usage_in_bytes=2_500,
+        memory_stat="active_file 7\ntotal_active_file 100",
+    )
     assert room(tmp_path, "4:cpu,memory:/a\n1:cpuset:/x\n0::/\n") == (600, own)
 
 
 def test_a_container_sees_its_own_group_at_the_root(tmp_path: Path) -> None:
-    """Without a namespace of its own, the path is the host's, and what is mounted is the container's part."""
+    """Without a namespace of its own, the path is the host's, and what is mounted is the
+    container's part.
+    """
     root = group(tmp_path / "tree", memory_max=700, memory_current=600, memory_stat="")
     assert room(tmp_path, "0::/docker/0a1b\n") == (100, root)
 

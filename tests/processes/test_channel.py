@@ -23,7 +23,9 @@ class End:
         ours, self.peer = socket.socketpair()
         self.came: list[Message] = []
         self.closed: list[str] = []
-        self.channel = Channel(self.loop, ours, on_message=self.came.append, on_close=self.closed.append)
+        self.channel = Channel(
+            self.loop, ours, on_message=self.came.append, on_close=self.closed.append
+        )
 
     def done(self) -> None:
         self.channel.close()
@@ -31,8 +33,13 @@ class End:
         self.loop.close()
 
 
-@given(st.lists(st.text(max_size=40), min_size=1, max_size=8), st.lists(st.integers(1, 60), min_size=1, max_size=30))
-def test_messages_arrive_whole_and_in_order_however_the_stream_is_cut(texts: list[str], cuts: list[int]) -> None:
+@given(
+    st.lists(st.text(max_size=40), min_size=1, max_size=8),
+    st.lists(st.integers(1, 60), min_size=1, max_size=30),
+)
+def test_messages_arrive_whole_and_in_order_however_the_stream_is_cut(
+    texts: list[str], cuts: list[int]
+) -> None:
     end = End()
     data = b"".join(encode(Warned(number, text)) for number, text in enumerate(texts))
     position = 0
@@ -48,7 +55,9 @@ def test_messages_arrive_whole_and_in_order_however_the_stream_is_cut(texts: lis
 
 @given(st.binary(min_size=8, max_size=200))
 def test_bytes_that_are_no_messages_close_the_channel_and_never_raise(data: bytes) -> None:
-    """Method: random bytes, then the end; a random length may also just be an unfinished frame, which the end closes."""
+    """Method: random bytes, then the end; a random length may also just be an unfinished frame,
+    which the end closes.
+    """
     end = End()
     end.peer.sendall(data)
     end.peer.close()

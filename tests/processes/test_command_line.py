@@ -1,4 +1,6 @@
-"""`outlast run`'s flags: torchrun's, by torch's own parser, and ours; what one node cannot do is refused by name."""
+"""`outlast run`'s flags: torchrun's, by torch's own parser, and ours; what one node cannot do is
+refused by name.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +42,31 @@ def read(reader: ZygoteClient, *argv: str) -> RunOptions:
     return options
 
 
-def test_flags_of_torchrun_and_ours_stand_before_the_script_and_the_scripts_own_are_left_alone(reader: ZygoteClient, script: str) -> None:
+def test_flags_of_torchrun_and_ours_stand_before_the_script_and_the_scripts_own_are_left_alone(
+    reader: ZygoteClient, script: str
+) -> None:
     own = ["--spares", "9", "--nproc-per-node", "7", "-h", "--", "--x", "--unknown"]
-    options = read(reader, "--standalone", "--nproc_per_node", "4", "--spares=2", "--preload", "json", "--preload", "csv", script, *own)
+    options = read(
+        reader,
+        "--standalone",
+        "--nproc_per_node",
+        "4",
+        "--spares=2",
+        "--preload",
+        "json",
+        "--preload",
+        "csv",
+        script,
+        *own,
+    )
     assert options.program.script == script
     assert options.program.args == tuple(own)
-    assert (options.workers, options.spares.count, options.spares.kind, options.preload) == (4, 2, "hot", ("json", "csv"))
+    assert (options.workers, options.spares.count, options.spares.kind, options.preload) == (
+        4,
+        2,
+        "hot",
+        ("json", "csv"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,7 +78,9 @@ def test_flags_of_torchrun_and_ours_stand_before_the_script_and_the_scripts_own_
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_whatever_follows_the_script_is_the_scripts(reader: ZygoteClient, script: str, own: list[str]) -> None:
+def test_whatever_follows_the_script_is_the_scripts(
+    reader: ZygoteClient, script: str, own: list[str]
+) -> None:
     options = read(reader, "--spares=2", script, *own)
     assert options.program.args == tuple(own)
     assert options.spares.count == 2
@@ -73,20 +96,55 @@ def test_our_flags_are_not_abbreviated(reader: ZygoteClient, script: str, flag: 
 
 def test_ours_have_their_defaults_and_their_values(reader: ZygoteClient, script: str) -> None:
     plain = read(reader, script)
-    assert (plain.workers, plain.spares.count, plain.checkpoints.every_steps, plain.hang_after_s, plain.zygote) == (1, 0, None, None, True)
-    asked = ["--spare-kind", "warm", "--run-dir", "r", "--resume", "--checkpoint-every", "5", "--checkpoint-dir", "c", "--hang-after", "2.5", "--no-zygote"]
+    assert (
+        plain.workers,
+        plain.spares.count,
+        plain.checkpoints.every_steps,
+        plain.hang_after_s,
+        plain.zygote,
+    ) == (1, 0, None, None, True)
+    asked = [
+        "--spare-kind",
+        "warm",
+        "--run-dir",
+        "r",
+        "--resume",
+        "--checkpoint-every",
+        "5",
+        "--checkpoint-dir",
+        "c",
+        "--hang-after",
+        "2.5",
+        "--no-zygote",
+    ]
     full = read(reader, *asked, script)
-    assert (full.spares.kind, full.run_dir, full.hang_after_s, full.zygote) == ("warm", "r", 2.5, False)
-    assert (full.checkpoints.every_steps, full.checkpoints.folder, full.checkpoints.resume) == (5, "c", True)
+    assert (full.spares.kind, full.run_dir, full.hang_after_s, full.zygote) == (
+        "warm",
+        "r",
+        2.5,
+        False,
+    )
+    assert (full.checkpoints.every_steps, full.checkpoints.folder, full.checkpoints.resume) == (
+        5,
+        "c",
+        True,
+    )
 
 
-def test_a_policy_is_read_before_anything_begins(reader: ZygoteClient, script: str, tmp_path: Path) -> None:
+def test_a_policy_is_read_before_anything_begins(
+    reader: ZygoteClient, script: str, tmp_path: Path
+) -> None:
     policy = tmp_path / "mine.toml"
     policy.write_text('schema = 1\n[[rule]]\naction = "page"\n')
     assert read(reader, script).policy == default_policy()
-    assert [one.action for one in read(reader, "--policy", str(policy), script).policy.rules] == [Action.PAGE]
+    assert [one.action for one in read(reader, "--policy", str(policy), script).policy.rules] == [
+        Action.PAGE
+    ]
     policy.write_text('schema = 1\n[[rule]]\naction = "pages"\n')
-    with pytest.raises(UsageError, match=r"mine\.toml, rule 1: action is 'pages', which is none\n\nhint: did you mean 'page'"):
+    with pytest.raises(
+        UsageError,
+        match=r"mine\.toml, rule 1: action is 'pages', which is none\n\nhint: did you mean 'page'",
+    ):
         read_command_line(["--policy", str(policy), script], reader)
 
 
@@ -108,21 +166,63 @@ def test_entries_are_scripts_modules_and_programs(reader: ZygoteClient, script: 
 
 
 def test_meeting_points_on_one_node_are_taken_over(reader: ZygoteClient, script: str) -> None:
-    static = read(reader, "--nnodes", "1", "--node-rank", "0", "--master-addr", "127.0.0.2", "--master-port", "29511", "--rdzv-id", "me", script).meeting
+    static = read(
+        reader,
+        "--nnodes",
+        "1",
+        "--node-rank",
+        "0",
+        "--master-addr",
+        "127.0.0.2",
+        "--master-port",
+        "29511",
+        "--rdzv-id",
+        "me",
+        script,
+    ).meeting
     assert (static.run_id, static.master_addr, static.master_port) == ("me", "127.0.0.2", 29511)
-    c10d = read(reader, "--nnodes=1:1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--rdzv-id", "7", script).meeting
+    c10d = read(
+        reader,
+        "--nnodes=1:1",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        "localhost:0",
+        "--rdzv-id",
+        "7",
+        script,
+    ).meeting
     assert (c10d.run_id, c10d.master_port) == ("7", 0)
     assert read(reader, "--rdzv-endpoint", "localhost:29512", script).meeting.master_port == 29512
     assert read(reader, script).meeting.run_id == ""
 
 
-def test_flags_without_effect_are_noted_and_console_rules_taken_over(reader: ZygoteClient, script: str) -> None:
+def test_flags_without_effect_are_noted_and_console_rules_taken_over(
+    reader: ZygoteClient, script: str
+) -> None:
     options = read(
-        reader, "--monitor-interval", "0.5", "--start-method", "fork", "--log-dir", "l", "-r", "0:1", "-t", "3", "--local-ranks-filter", "0,2", script
+        reader,
+        "--monitor-interval",
+        "0.5",
+        "--start-method",
+        "fork",
+        "--log-dir",
+        "l",
+        "-r",
+        "0:1",
+        "-t",
+        "3",
+        "--local-ranks-filter",
+        "0,2",
+        script,
     )
     assert [note.split()[0] for note in options.notes] == ["--monitor-interval", "--start-method"]
     assert options.log_dir == "l"
-    assert (options.console.redirects, options.console.tee, options.console.only_ranks) == ({0: 1}, 3, frozenset({0, 2}))
+    assert (options.console.redirects, options.console.tee, options.console.only_ranks) == (
+        {0: 1},
+        3,
+        frozenset({0, 2}),
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,23 +230,38 @@ def test_flags_without_effect_are_noted_and_console_rules_taken_over(reader: Zyg
     [
         (["--nnodes", "2", "SCRIPT"], r"--nnodes 2.*\n\nhint: leave --nnodes away"),
         (["--nnodes", "1:4", "SCRIPT"], "--nnodes 1:4: runs on one node only"),
-        (["--nnodes", "abc", "SCRIPT"], r"--nnodes abc: is no number.*\n\nhint: write --nnodes 1 or"),
+        (
+            ["--nnodes", "abc", "SCRIPT"],
+            r"--nnodes abc: is no number.*\n\nhint: write --nnodes 1 or",
+        ),
         (["--nnodes", "0", "SCRIPT"], "--nnodes 0: is no number of nodes, and no range of them"),
         (["--nnodes", "4:1", "SCRIPT"], "--nnodes 4:1: is no number of nodes, and no range"),
         (["--nnodes", "1:", "SCRIPT"], "--nnodes 1:: is no number of nodes, and no range"),
         (["--node-rank", "1", "SCRIPT"], "--node-rank 1"),
-        (["--rdzv-backend", "etcd", "SCRIPT"], "--rdzv-backend etcd.*\n\nhint: on one node use --standalone"),
+        (
+            ["--rdzv-backend", "etcd", "SCRIPT"],
+            "--rdzv-backend etcd.*\n\nhint: on one node use --standalone",
+        ),
         (["--rdzv-endpoint", "head:29400", "SCRIPT"], "--rdzv-endpoint head:29400"),
         (["--numa-binding", "node", "SCRIPT"], "--numa-binding.*\n\nhint: bind with numactl"),
         (["--signals-to-handle", "SIGUSR1", "SCRIPT"], "--signals-to-handle"),
         (["--virtual-local-rank", "SCRIPT"], "--virtual-local-rank"),
         (["--no-python", "-m", "x"], "exclude each other"),
         (["--no-python", "--spares", "1", "x"], "--spares does not go with --no-python"),
-        (["--nporc-per-node", "4", "SCRIPT"], "unknown option --nporc-per-node\n\nhint: did you mean --nproc-per-node"),
-        (["--chekpoint-every=4"], "unknown option --chekpoint-every\n\nhint: did you mean --checkpoint-every"),
+        (
+            ["--nporc-per-node", "4", "SCRIPT"],
+            "unknown option --nporc-per-node\n\nhint: did you mean --nproc-per-node",
+        ),
+        (
+            ["--chekpoint-every=4"],
+            "unknown option --chekpoint-every\n\nhint: did you mean --checkpoint-every",
+        ),
         (["--nproc-per-node", "four", "SCRIPT"], "--nproc-per-node four"),
         (["--nproc-per-node", "0", "SCRIPT"], "at least one"),
-        (["--nproc-per-node", str(WORKERS_MAX_COUNT), "--spares", "1", "SCRIPT"], f"more than the {WORKERS_MAX_COUNT}"),
+        (
+            ["--nproc-per-node", str(WORKERS_MAX_COUNT), "--spares", "1", "SCRIPT"],
+            f"more than the {WORKERS_MAX_COUNT}",
+        ),
         (["--spares", "-1", "SCRIPT", "--lr"], "--spares.*at least 0"),
         (["--hang-after", "nan", "SCRIPT"], "--hang-after.*seconds above 0"),
         (["--checkpoint-every", "0", "SCRIPT"], "--checkpoint-every.*at least 1"),
@@ -157,7 +272,9 @@ def test_flags_without_effect_are_noted_and_console_rules_taken_over(reader: Zyg
         ([], "no training script was named"),
     ],
 )
-def test_what_cannot_work_is_an_error_that_names_the_flag(reader: ZygoteClient, script: str, argv: list[str], says: str) -> None:
+def test_what_cannot_work_is_an_error_that_names_the_flag(
+    reader: ZygoteClient, script: str, argv: list[str], says: str
+) -> None:
     with pytest.raises(UsageError, match=says) as caught:
         read_command_line([script if word == "SCRIPT" else word for word in argv], reader)
     assert caught.value.exit_code == 2
@@ -171,5 +288,8 @@ def test_help_lists_torchruns_flags_and_ours(reader: ZygoteClient) -> None:
 
 
 def test_the_launchers_side_needs_no_torch() -> None:
-    code = "import sys, outlast.app.torchrun, outlast.runtime.agent.host; sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys, outlast.app.torchrun, outlast.runtime.agent.host; sys.exit('torch' in"
+        " sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=30).returncode == 0

@@ -44,7 +44,9 @@ def test_what_is_put_is_written_in_its_order(pipe: tuple[int, int]) -> None:
     assert read_all(reader) == b"".join(lines)
 
 
-def test_a_reader_that_stops_is_not_waited_for_and_is_told_what_it_missed(pipe: tuple[int, int]) -> None:
+def test_a_reader_that_stops_is_not_waited_for_and_is_told_what_it_missed(
+    pipe: tuple[int, int],
+) -> None:
     reader, end = pipe
     writer = Writer()
     line = b"x" * 999 + b"\n"
@@ -70,7 +72,9 @@ def test_a_reader_that_is_gone_is_no_error(pipe: tuple[int, int]) -> None:
         writer.close(idle_s=10.0)
 
 
-def test_a_full_disk_leaves_out_what_it_cannot_take_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_out_what_it_cannot_take_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real, full = os.write, [True]
 
     def write(fd: int, data: bytes) -> int:

@@ -1,6 +1,7 @@
 """The coordinator's door: real sockets on loopback.
 
-At the other end are real `AgentSession` and `Agent` machines, behind it real `CoordinatorSessions` and `Coordinator`.
+At the other end are real `AgentSession` and `Agent` machines, behind it real `CoordinatorSessions`
+and `Coordinator`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,17 @@ from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
 from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.options import CoordinatorOptions
 from outlast.engine.coordinator.restore_sources import Restart
-from outlast.engine.protocol.outputs import Deliver, HangUp, HostStore, Line, Output, SetTimer, Spawn, Tell, ToAgent
+from outlast.engine.protocol.outputs import (
+    Deliver,
+    HangUp,
+    HostStore,
+    Line,
+    Output,
+    SetTimer,
+    Spawn,
+    Tell,
+    ToAgent,
+)
 from outlast.errors import UsageError
 from outlast.model import limits
 from outlast.model.messages import (
@@ -54,13 +65,18 @@ WITHIN_S = 20.0
 
 
 class Headquarters:
-    """A coordinator for `nodes` nodes of two ranks each. `told`: what the door or the coordinator said."""
+    """A coordinator for `nodes` nodes of two ranks each.
+
+    `told`: what the door or the coordinator said.
+    """
 
     def __init__(
         self, loop: Loop, *, nodes: int, token: bytes | None = None, lease_s: float = LEASE_S
     ) -> None:
         self.loop = loop
-        self.coordinator = Coordinator(options=CoordinatorOptions(nodes * 2, Restart(), nodes=nodes))
+        self.coordinator = Coordinator(
+            options=CoordinatorOptions(nodes * 2, Restart(), nodes=nodes)
+        )
         self.hub = CoordinatorSessions(self.coordinator, epoch=1, lease_s=lease_s)
         self.told: list[str] = []
         self.others: list[Output] = []
@@ -78,13 +94,27 @@ class Headquarters:
                 old.cancel()
             if output.at_s is not None:
                 name = output.name
-                self._timers[name] = self.loop.call_at(output.at_s, lambda: self.door.carry_out(self.hub.on_timer(now_s=now_s(), name=name)))
+                self._timers[name] = self.loop.call_at(
+                    output.at_s,
+                    lambda: self.door.carry_out(self.hub.on_timer(now_s=now_s(), name=name)),
+                )
 
 
 class Node:
-    """An agent whose workers do nothing but say that they are there. `delivered`: what they were told."""
+    """An agent whose workers do nothing but say that they are there.
 
-    def __init__(self, loop: Loop, address: tuple[str, int], name: str, *, token: bytes | None = None, family: socket.AddressFamily = socket.AF_INET) -> None:
+    `delivered`: what they were told.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        address: tuple[str, int],
+        name: str,
+        *,
+        token: bytes | None = None,
+        family: socket.AddressFamily = socket.AF_INET,
+    ) -> None:
         self._loop = loop
         self._address = address
         self._token = token
@@ -102,7 +132,9 @@ class Node:
     def connect(self) -> None:
         sock = socket.socket(self._family, socket.SOCK_STREAM)
         sock.connect(self._address)
-        self.channel = Channel(self._loop, sock, on_message=self._on_message, on_close=self._on_close)
+        self.channel = Channel(
+            self._loop, sock, on_message=self._on_message, on_close=self._on_close
+        )
         if self._token is None:
             self._enrol()
 
@@ -119,9 +151,7 @@ class Node:
 
     def _enrol(self) -> None:
         session = trust.session()
-        self._do(
-            self.outpost.on_connected(images=(), transfer=(), session=session, now_s=now_s())
-        )
+        self._do(self.outpost.on_connected(images=(), transfer=(), session=session, now_s=now_s()))
 
     def _on_message(self, message: Message) -> None:
         self.heard.append(message)
@@ -145,7 +175,11 @@ class Node:
                 self._set_timer(output)
             elif isinstance(output, Spawn):
                 self.spawned.append(output.worker)
-                self._do(self.outpost.on_event(WorkerStarted(output.worker, 1, self.name, now_s()), now_s=now_s()))
+                self._do(
+                    self.outpost.on_event(
+                        WorkerStarted(output.worker, 1, self.name, now_s()), now_s=now_s()
+                    )
+                )
                 self._do(self.outpost.on_worker(Hello(output.worker, 1), now_s=now_s()))
             elif isinstance(output, HostStore):
                 self._do(self.outpost.on_event(StoreUp("127.0.0.1", 1), now_s=now_s()))
@@ -162,7 +196,9 @@ class Node:
             old.cancel()
         if output.at_s is not None:
             name = output.name
-            self._timers[name] = self._loop.call_at(output.at_s, lambda: self._do(self.outpost.on_timer(now_s=now_s(), name=name)))
+            self._timers[name] = self._loop.call_at(
+                output.at_s, lambda: self._do(self.outpost.on_timer(now_s=now_s(), name=name))
+            )
 
     def plans(self) -> list[int]:
         return [message.rank for _, message in self.delivered if isinstance(message, Regroup)]
@@ -178,7 +214,9 @@ class Stranger:
         self.sock = socket.create_connection(address)
         self.came: list[Message] = []
         self.closed: list[str] = []
-        self.channel = Channel(loop, self.sock, on_message=self.came.append, on_close=self.closed.append)
+        self.channel = Channel(
+            loop, self.sock, on_message=self.came.append, on_close=self.closed.append
+        )
 
 
 @pytest.fixture
@@ -219,7 +257,9 @@ def enrol(name: str, *, session: int = 1, epoch: int = 0) -> Enrol:
     return Enrol(name, session, 2, epoch, 0, 0, None, (), (), (), "", now_s())
 
 
-def test_agents_enrol_are_given_ranks_and_have_their_leases_renewed(loop: Loop, until: Until) -> None:
+def test_agents_enrol_are_given_ranks_and_have_their_leases_renewed(
+    loop: Loop, until: Until
+) -> None:
     hq = Headquarters(loop, nodes=3)
     nodes = [Node(loop, hq.address, name) for name in "abc"]
     until(lambda: all(len(node.plans()) == 2 and node.grants() >= 3 for node in nodes))
@@ -242,8 +282,13 @@ def test_over_ipv6_it_is_the_same(loop: Loop, until: Until) -> None:
     hq.door.close()
 
 
-def test_an_order_reaches_its_agent_once_though_the_connection_broke_under_it(loop: Loop, until: Until) -> None:
-    """Method: three orders: one lost on the way, one given while nobody is connected, one after. And one that arrived, and was not acknowledged."""
+def test_an_order_reaches_its_agent_once_though_the_connection_broke_under_it(
+    loop: Loop, until: Until
+) -> None:
+    """Method: three orders: one lost on the way, one given while nobody is connected, one after.
+
+    And one that arrived, and was not acknowledged.
+    """
     hq = Headquarters(loop, nodes=1)
     node = Node(loop, hq.address, "a")
     until(lambda: len(node.plans()) == 2)
@@ -254,7 +299,11 @@ def test_an_order_reaches_its_agent_once_though_the_connection_broke_under_it(lo
         hq.door.carry_out(hq.hub.led([ToAgent(leave, "a")], now_s=now_s()))
 
     def leaves() -> list[int]:
-        return [message.generation - 1_000 for _, message in node.delivered if isinstance(message, Leave)]
+        return [
+            message.generation - 1_000
+            for _, message in node.delivered
+            if isinstance(message, Leave)
+        ]
 
     order(1)
     until(lambda: leaves() == [1])  # it arrived; no beat has said so yet
@@ -273,9 +322,17 @@ def test_an_order_reaches_its_agent_once_though_the_connection_broke_under_it(lo
 
 
 @pytest.mark.parametrize(
-    ("message", "why"), [(Beat(1, 0, 0.0), "says Beat"), (Hello(1, 1), "says Hello"), (enrol(""), "enrols as ''"), (Challenge("00"), "says Challenge")]
+    ("message", "why"),
+    [
+        (Beat(1, 0, 0.0), "says Beat"),
+        (Hello(1, 1), "says Hello"),
+        (enrol(""), "enrols as ''"),
+        (Challenge("00"), "says Challenge"),
+    ],
 )
-def test_whoever_does_not_enrol_first_is_shown_the_door(loop: Loop, until: Until, stranger: MakeStranger, message: Message, why: str) -> None:
+def test_whoever_does_not_enrol_first_is_shown_the_door(
+    loop: Loop, until: Until, stranger: MakeStranger, message: Message, why: str
+) -> None:
     hq = Headquarters(loop, nodes=1)
     one = stranger(hq.address)
     one.channel.send(message)
@@ -287,7 +344,9 @@ def test_whoever_does_not_enrol_first_is_shown_the_door(loop: Loop, until: Until
     hq.door.close()
 
 
-def test_who_has_enrolled_may_only_say_what_agents_say(loop: Loop, until: Until, stranger: MakeStranger) -> None:
+def test_who_has_enrolled_may_only_say_what_agents_say(
+    loop: Loop, until: Until, stranger: MakeStranger
+) -> None:
     hq = Headquarters(loop, nodes=1)
     one = stranger(hq.address)
     one.channel.send(enrol("a"))
@@ -349,7 +408,14 @@ def test_the_hub_may_hang_up(loop: Loop, until: Until, stranger: MakeStranger) -
     one = stranger(hq.address)
     one.channel.send(enrol("a"))
     until(lambda: hq.door.nodes == 1)
-    hq.door.carry_out([Line(Grant(7, 0, 0.0), "a"), HangUp("a"), Line(Grant(8, 0, 0.0), "a"), Line(Grant(9, 0, 0.0), "nobody")])
+    hq.door.carry_out(
+        [
+            Line(Grant(7, 0, 0.0), "a"),
+            HangUp("a"),
+            Line(Grant(8, 0, 0.0), "a"),
+            Line(Grant(9, 0, 0.0), "nobody"),
+        ]
+    )
     until(lambda: bool(one.closed))
     assert [message.number for message in one.came if isinstance(message, Grant)] == [7]
     assert hq.coordinator.nodes.silent == {"a"}
@@ -394,7 +460,7 @@ def test_a_second_agent_is_let_in_once_the_lease_of_the_first_is_over(
     hq.door.close()
 
 
-# --- trust ---------------------------------------------------------------------------------------------
+# --- trust ----------------------------------------------------------------------------------------
 
 
 def test_with_a_token_only_who_knows_it_comes_in(loop: Loop, until: Until) -> None:
@@ -407,21 +473,34 @@ def test_with_a_token_only_who_knows_it_comes_in(loop: Loop, until: Until) -> No
     hq.door.close()
 
 
-def test_a_proof_serves_for_one_connection_and_one_node(loop: Loop, until: Until, stranger: MakeStranger) -> None:
-    """Method: a proof that was good is said again over another connection; one for node a is followed by an Enrol of node b; none is given at all."""
+def test_a_proof_serves_for_one_connection_and_one_node(
+    loop: Loop, until: Until, stranger: MakeStranger
+) -> None:
+    """Method: a proof that was good is said again over another connection; one for node a is
+    followed by an Enrol of node b; none is given at all.
+    """
     hq = Headquarters(loop, nodes=1, token=b"t")
     first, again, other, none = (stranger(hq.address) for _ in range(4))
     until(lambda: all(one.came for one in (first, again, other, none)))
     questions = [one.came[0] for one in (first, again, other)]
     assert len(set(questions)) == 3, "a nonce is never said twice"
-    proofs = [trust.prove(question, node="a", token=b"t") for question in questions if isinstance(question, Challenge)]
+    proofs = [
+        trust.prove(question, node="a", token=b"t")
+        for question in questions
+        if isinstance(question, Challenge)
+    ]
     first.channel.send(proofs[0])
     first.channel.send(enrol("a"))
     again.channel.send(proofs[0])
     other.channel.send(proofs[2])
     other.channel.send(enrol("b"))
     none.channel.send(enrol("a"))
-    until(lambda: all(one.closed for one in (again, other, none)) and any(isinstance(message, Welcome) for message in first.came))
+    until(
+        lambda: (
+            all(one.closed for one in (again, other, none))
+            and any(isinstance(message, Welcome) for message in first.came)
+        )
+    )
     assert not first.closed
     assert len(hq.told) == 3
     hq.door.close()
@@ -431,10 +510,12 @@ def test_a_proof_that_is_no_digest_is_refused_and_nothing_else() -> None:
     question = trust.challenge()
     for digest in ("", "\ud800", "ü", trust.prove(question, node="a", token=b"t").digest.upper()):
         assert not trust.proves(Proof("a", digest), question, token=b"t")
-    assert not trust.proves(trust.prove(question, node="b", token=b"t"), Challenge(question.nonce + "00"), token=b"t")
+    assert not trust.proves(
+        trust.prove(question, node="b", token=b"t"), Challenge(question.nonce + "00"), token=b"t"
+    )
 
 
-# --- many, and too many --------------------------------------------------------------------------------
+# --- many, and too many ---------------------------------------------------------------------------
 
 
 def test_silent_strangers_are_sent_away_and_others_wait_for_their_turn(
@@ -465,7 +546,13 @@ print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 
 
 def _in_a_child(soft: int, hard: int, peers: int) -> str:
-    done = subprocess.run([sys.executable, "-c", CHILD, str(soft), str(hard), str(peers)], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(soft), str(hard), str(peers)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
     return done.stdout
 
 
@@ -479,20 +566,37 @@ def test_the_soft_limit_of_open_files_is_raised_as_far_as_needed() -> None:
 def test_a_hard_limit_that_is_too_low_is_named_with_what_to_do() -> None:
     said = _in_a_child(64, 400, 300)
     needed = 300 + limits.DOOR_STRANGERS_COUNT + limits.DOOR_FILES_COUNT
-    for words in ("RLIMIT_NOFILE", "400", f"{needed} open files", f"ulimit -n {needed}", f"LimitNOFILE={needed}"):
+    for words in (
+        "RLIMIT_NOFILE",
+        "400",
+        f"{needed} open files",
+        f"ulimit -n {needed}",
+        f"LimitNOFILE={needed}",
+    ):
         assert words in said
     assert said.endswith("64 400\n")
 
 
-@pytest.mark.parametrize(("host", "port"), [("localhost", 0), ("203.0.113.7", 0), ("127.0.0.1", 70_000)])
+@pytest.mark.parametrize(
+    ("host", "port"), [("localhost", 0), ("203.0.113.7", 0), ("127.0.0.1", 70_000)]
+)
 def test_an_address_that_cannot_be_had_is_named(loop: Loop, host: str, port: int) -> None:
-    door = Door(loop, CoordinatorSessions(Coordinator(options=CoordinatorOptions(1, Restart(), nodes=1)), epoch=1, lease_s=1.0), peers=1, owner=lambda _: None)
+    door = Door(
+        loop,
+        CoordinatorSessions(
+            Coordinator(options=CoordinatorOptions(1, Restart(), nodes=1)), epoch=1, lease_s=1.0
+        ),
+        peers=1,
+        owner=lambda _: None,
+    )
     with pytest.raises(UsageError, match=host):
         door.open(host=host, port=port)
     door.close()
 
 
-def test_frames_for_one_node_go_in_one_write(loop: Loop, until: Until, stranger: MakeStranger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_for_one_node_go_in_one_write(
+    loop: Loop, until: Until, stranger: MakeStranger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hq = Headquarters(loop, nodes=2)
     one, other = stranger(hq.address), stranger(hq.address)
     one.channel.send(enrol("a"))
@@ -501,6 +605,8 @@ def test_frames_for_one_node_go_in_one_write(loop: Loop, until: Until, stranger:
     writes: list[bytes] = []
     monkeypatch.setattr(Channel, "send_frames", lambda self, frames: writes.append(frames))
     grants = [Grant(number, 0, 0.0) for number in range(3)]
-    hq.door.carry_out([Line(grants[0], "a"), Line(grants[1], "a"), Line(grants[2], "b"), Line(grants[0], "a")])
+    hq.door.carry_out(
+        [Line(grants[0], "a"), Line(grants[1], "a"), Line(grants[2], "b"), Line(grants[0], "a")]
+    )
     assert writes == [encode(grants[0]) + encode(grants[1]), encode(grants[2]), encode(grants[0])]
     hq.door.close()

@@ -41,17 +41,26 @@ sys.exit(cli.main(["run", "--nproc-per-node", "1", "--run-dir", *sys.argv[3:]]))
         *(
             pytest.param(place, number, 128 + number, marks=pytest.mark.drill)
             for place, number in (
-                ("prepare", signal.SIGINT), ("listen", signal.SIGTERM), ("make", signal.SIGHUP), ("prepare", signal.SIGQUIT),
+                ("prepare", signal.SIGINT),
+                ("listen", signal.SIGTERM),
+                ("make", signal.SIGHUP),
+                ("prepare", signal.SIGQUIT),
             )
         ),
     ],
 )
-def test_a_signal_before_the_loop_leaves_no_vault_and_a_run_that_was_stopped(tmp_path: Path, place: str, number: signal.Signals, code: int) -> None:
-    """Method: the launcher strikes itself at three places: the vault was just made, everything is being prepared, the loop has just taken the signals."""
+def test_a_signal_before_the_loop_leaves_no_vault_and_a_run_that_was_stopped(
+    tmp_path: Path, place: str, number: signal.Signals, code: int
+) -> None:
+    """Method: the launcher strikes itself at three places: the vault was just made, everything is
+    being prepared, the loop has just taken the signals.
+    """
     script, folder = tmp_path / "script.py", tmp_path / "run"
     script.write_text("print('ran')")
     command = [sys.executable, "-c", LAUNCH, place, str(int(number)), str(folder), str(script)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False
+    )
     assert ended.returncode == code, ended
     assert "ran" not in ended.stdout
     assert "Traceback" not in ended.stderr

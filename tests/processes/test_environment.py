@@ -7,25 +7,41 @@ import re
 
 from outlast.runtime.agent.environment import OF_A_RANK, RunIdentity, worker_environment
 
-RUN = RunIdentity(run_id="r", role="trainer", world_size=4, local_world_size=4, master_addr="127.0.0.1", master_port=29400, max_restarts=3)
+RUN = RunIdentity(
+    run_id="r",
+    role="trainer",
+    world_size=4,
+    local_world_size=4,
+    master_addr="127.0.0.1",
+    master_port=29400,
+    max_restarts=3,
+)
 
 
 def test_the_names_are_those_in_the_source_of_the_installed_torch() -> None:
-    """Method: the upper-case string keys that LocalElasticAgent writes, read from its source; file timers are torchrun's own affair."""
+    """Method: the upper-case string keys that LocalElasticAgent writes, read from its source; file
+    timers are torchrun's own affair.
+    """
     from torch.distributed.elastic.agent.server import local_elastic_agent
     from torch.distributed.elastic.multiprocessing import api
 
     agent = local_elastic_agent.LocalElasticAgent
     source = inspect.getsource(agent._start_workers)
-    source += inspect.getsource(getattr(agent, "_set_local_rank_env", api.DefaultLogsSpecs.reify)) + inspect.getsource(api.DefaultLogsSpecs.reify)
-    theirs = set(re.findall(r'\["([A-Z_]+)"\] =', source)) | set(re.findall(r'"([A-Z_]+)": ', source))
+    source += inspect.getsource(
+        getattr(agent, "_set_local_rank_env", api.DefaultLogsSpecs.reify)
+    ) + inspect.getsource(api.DefaultLogsSpecs.reify)
+    theirs = set(re.findall(r'\["([A-Z_]+)"\] =', source)) | set(
+        re.findall(r'"([A-Z_]+)": ', source)
+    )
     ours = worker_environment({}, RUN, rank=1, local_rank=1, attempt=0, error_file="/e")
     assert set(ours) == theirs - {"CUDA_VISIBLE_DEVICES"}  # which is the launcher's own, handed on
     assert len(ours) == 18
 
 
 def test_the_values_are_torchruns() -> None:
-    env = worker_environment({"HOME": "/h", "RANK": "9"}, RUN, rank=2, local_rank=2, attempt=1, error_file="/e")
+    env = worker_environment(
+        {"HOME": "/h", "RANK": "9"}, RUN, rank=2, local_rank=2, attempt=1, error_file="/e"
+    )
     assert env == {
         "HOME": "/h",
         "RANK": "2",
@@ -50,7 +66,9 @@ def test_the_values_are_torchruns() -> None:
 
 
 def test_a_spare_finds_no_rank_even_if_the_launcher_had_one() -> None:
-    env = worker_environment(dict.fromkeys(OF_A_RANK, "5"), RUN, rank=None, local_rank=None, attempt=0, error_file="")
+    env = worker_environment(
+        dict.fromkeys(OF_A_RANK, "5"), RUN, rank=None, local_rank=None, attempt=0, error_file=""
+    )
     assert not set(OF_A_RANK) & set(env)
     assert env["WORLD_SIZE"] == "4"
 
@@ -63,5 +81,15 @@ def test_the_users_own_threads_and_nccl_setting_stay() -> None:
 
 
 def test_a_single_worker_keeps_torchs_own_number_of_threads() -> None:
-    alone = RunIdentity(run_id="r", role="d", world_size=1, local_world_size=1, master_addr="h", master_port=1, max_restarts=0)
-    assert "OMP_NUM_THREADS" not in worker_environment({}, alone, rank=0, local_rank=0, attempt=0, error_file="")
+    alone = RunIdentity(
+        run_id="r",
+        role="d",
+        world_size=1,
+        local_world_size=1,
+        master_addr="h",
+        master_port=1,
+        max_restarts=0,
+    )
+    assert "OMP_NUM_THREADS" not in worker_environment(
+        {}, alone, rank=0, local_rank=0, attempt=0, error_file=""
+    )

@@ -1,4 +1,7 @@
-"""What is told of a zygote that is lost while it forks: how it ended, and what lies behind that. The desk is real, and so are the processes it deals with."""
+"""What is told of a zygote that is lost while it forks: how it ended, and what lies behind that.
+
+The desk is real, and so are the processes it deals with.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +48,8 @@ while (packet := receive_packet(sock)) is not None:
 
 @dataclass
 class Desk:
-    """A desk whose zygote is a process that has imported nothing: it is ready at once, and refuses each request (`answer`), ends at the
-    first (`die`), or says nothing.
+    """A desk whose zygote is a process that has imported nothing: it is ready at once, and refuses
+    each request (`answer`), ends at the first (`die`), or says nothing.
     """
 
     loop: Loop
@@ -66,12 +69,17 @@ class Desk:
     def start(self) -> ZygoteClient:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            process = subprocess.Popen([sys.executable, "-c", STAND_IN, str(theirs.fileno()), self.does], pass_fds=[theirs.fileno()])
+            process = subprocess.Popen(
+                [sys.executable, "-c", STAND_IN, str(theirs.fileno()), self.does],
+                pass_fds=[theirs.fileno()],
+            )
         self.clients.append(ZygoteClient(process, ours))
         return self.clients[-1]
 
     def until(self, done: Callable[[], bool], what: str) -> None:
-        assert self.loop.run_until(done, within_s=BOUND_S), f"not within {BOUND_S} s: {what} {self.record}"
+        assert self.loop.run_until(done, within_s=BOUND_S), (
+            f"not within {BOUND_S} s: {what} {self.record}"
+        )
 
 
 @pytest.fixture
@@ -94,7 +102,13 @@ def asked(desk: Desk, forks: ForkDesk, house: House) -> int:
     """A child that wants to be, and whose request the zygote has."""
     spec = house.spec()
     handover = Handover.make()
-    forks.ask(Child(spec, handover, Channel(desk.loop, handover.sock, on_message=lambda _: None, on_close=lambda _: None)))
+    forks.ask(
+        Child(
+            spec,
+            handover,
+            Channel(desk.loop, handover.sock, on_message=lambda _: None, on_close=lambda _: None),
+        )
+    )
     desk.until(lambda: forks.busy, "the request")
     return spec.worker
 
@@ -112,13 +126,22 @@ def house(tmp_path: Path) -> Iterator[House]:
     one.close()
 
 
-def test_a_fork_whose_zygote_is_killed_names_the_signal(make: Callable[[str], Desk], house: House) -> None:
+def test_a_fork_whose_zygote_is_killed_names_the_signal(
+    make: Callable[[str], Desk], house: House
+) -> None:
     desk = make("nothing")
     begun = desk.begin()
     worker, pid = asked(desk, begun, house), begun.pid
     os.kill(pid, signal.SIGKILL)
-    desk.until(lambda: worker in desk.record.failed and len(desk.record.zygotes) == 2, "the failure, and another zygote")
-    assert desk.record.failed[worker] == f"the zygote was lost while it forked it: the zygote {pid} was ended by signal 9 (SIGKILL)"
+    desk.until(
+        lambda: worker in desk.record.failed and len(desk.record.zygotes) == 2,
+        "the failure, and another zygote",
+    )
+    assert (
+        desk.record.failed[worker]
+        == f"the zygote was lost while it forked it: the zygote {pid} was ended by signal 9"
+        " (SIGKILL)"
+    )
     assert desk.record.lost == [f"the zygote {pid} was ended by signal 9 (SIGKILL)"]
 
 
@@ -132,14 +155,18 @@ def test_a_zygote_that_gives_no_answer_in_time_is_killed_and_the_reason_says_tha
     os.kill(begun.pid, signal.SIGSTOP)
     pid, worker = begun.pid, asked(desk, begun, house)
     desk.until(lambda: worker in desk.record.failed, "the failure")
-    assert desk.record.failed[worker].startswith(f"the zygote was lost while it forked it: the zygote {pid} gave no answer within 1 s"), desk.record
+    assert desk.record.failed[worker].startswith(
+        f"the zygote was lost while it forked it: the zygote {pid} gave no answer within 1 s"
+    ), desk.record
     assert desk.record.failed[worker].endswith("and was killed")
 
 
 def test_an_answer_that_lies_there_already_is_read_before_the_zygote_is_given_up(
     make: Callable[[str], Desk], house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was the launcher that stood still: when it looks at last, the time is over, and the answer waits behind the timer."""
+    """It was the launcher that stood still: when it looks at last, the time is over, and the answer
+    waits behind the timer.
+    """
     desk = make("answer")
     begun = desk.begin()
     hurried(monkeypatch, deadline_s=0.0, look_s=0.0)
@@ -153,7 +180,9 @@ def test_an_answer_that_lies_there_already_is_read_before_the_zygote_is_given_up
     assert desk.record.lost == []
 
 
-def test_a_zygote_that_ends_by_an_exception_leaves_its_last_words(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_zygote_that_ends_by_an_exception_leaves_its_last_words(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     """The real one, before it has imported anything; a request without what is to be forked."""
     client = ZygoteClient.start()
     try:
@@ -166,12 +195,18 @@ def test_a_zygote_that_ends_by_an_exception_leaves_its_last_words(capfd: pytest.
         client.kill()
 
 
-def test_the_last_words_of_a_zygote_stand_in_the_reason(make: Callable[[str], Desk], house: House) -> None:
+def test_the_last_words_of_a_zygote_stand_in_the_reason(
+    make: Callable[[str], Desk], house: House
+) -> None:
     desk = make("die")
     begun = desk.begin()
     worker, pid = asked(desk, begun, house), begun.pid
     desk.until(lambda: worker in desk.record.failed, "the failure")
-    assert desk.record.failed[worker] == f"the zygote was lost while it forked it: the zygote {pid} ended with exit code 3: MemoryError: no room"
+    assert (
+        desk.record.failed[worker]
+        == f"the zygote was lost while it forked it: the zygote {pid} ended with exit code 3:"
+        " MemoryError: no room"
+    )
 
 
 def test_a_second_fork_that_is_refused_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +235,10 @@ def left_s(patience: Patience, *, for_s: float) -> float:
     return found_s
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="this kernel does not count how long a thread waits for a processor")
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/schedstat"),
+    reason="this kernel does not count how long a thread waits for a processor",
+)
 def test_what_a_process_waits_for_a_processor_is_not_silence() -> None:
     """Beside one that takes all of it, which is left for 1 s with a patience of 0.3 s."""
     with child(BURN), child(BURN, idle=True) as pid:

@@ -1,4 +1,6 @@
-"""Deaths: of workers with their children, of the zygote, of the launcher; and what takes the zygote's place."""
+"""Deaths: of workers with their children, of the zygote, of the launcher; and what takes the
+zygote's place.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ time.sleep(600)
 
 
 def children_of(house: House, in_child: str = "pass", count: int = 2) -> tuple[int, list[int]]:
-    """A worker with children that sleep; they hold its channel and its pipes, as DataLoader workers do."""
+    """A worker with children that sleep; they hold its channel and its pipes, as DataLoader workers
+    do.
+    """
     worker = house.script(CHILDREN.format(count=count, in_child=in_child))
     text = house.wait_text("children")
     return worker, [int(pid) for pid in text.split()[1:]]
@@ -78,7 +82,9 @@ def test_a_process_that_lives_is_not_ending() -> None:
 
 def test_children_in_a_process_group_of_their_own_end_too(house: House) -> None:
     """And threads of the worker may have forked them: nothing but the session ties them to it."""
-    worker, pids = children_of(house, in_child="os.setpgid(0, 0); import ctypes; ctypes.CDLL(None).prctl(1, 0)")
+    worker, pids = children_of(
+        house, in_child="os.setpgid(0, 0); import ctypes; ctypes.CDLL(None).prctl(1, 0)"
+    )
     os.kill(house.record.started[worker], signal.SIGKILL)
     house.wait_exit(worker)
     house.until(lambda: all(map(is_gone, pids)), "the children's end")
@@ -94,8 +100,13 @@ def test_a_stopped_worker_is_killed_and_never_comes_back(house: House) -> None:
 
 
 def test_orphans_of_orphans_are_reaped_in_silence(house: House) -> None:
-    """The launcher is a subreaper: a grandchild whose parent exits becomes its child, and no zombie stays."""
-    grandchild = "if os.fork() == 0:\n    pid = os.fork()\n    if pid == 0:\n        os._exit(0)\n    print('orphan', pid)\n    os._exit(0)\n"
+    """The launcher is a subreaper: a grandchild whose parent exits becomes its child, and no zombie
+    stays.
+    """
+    grandchild = (
+        "if os.fork() == 0:\n    pid = os.fork()\n    if pid == 0:\n        os._exit(0)\n   "
+        " print('orphan', pid)\n    os._exit(0)\n"
+    )
     text = f"import os, time\n{grandchild}time.sleep(600)"
     worker = house.script(text)
     orphan = int(house.wait_text("orphan").split()[1])
@@ -138,9 +149,14 @@ def test_a_lost_zygote_touches_no_worker_and_a_new_one_serves(house: House) -> N
 
 
 def test_stop_all_terminates_kills_after_the_grace_and_ends_with_nothing(house: House) -> None:
-    """Last in this file: one worker obeys SIGTERM, one does not, the store host has nobody to tell it."""
+    """Last in this file: one worker obeys SIGTERM, one does not, the store host has nobody to tell
+    it.
+    """
     obeys = house.script("import time; print('a up'); time.sleep(600)")
-    defies = house.script("import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('b up'); time.sleep(600)")
+    defies = house.script(
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('b up');"
+        " time.sleep(600)"
+    )
     store = house.start(replace(house.spec(), kind="store", rank=-1))
     house.wait_text("a up")
     house.wait_text("b up")
@@ -155,18 +171,33 @@ def test_stop_all_terminates_kills_after_the_grace_and_ends_with_nothing(house: 
     house.until(lambda: not house.host.pids())
 
 
-def test_without_a_zygote_workers_are_spawned_and_behave_the_same(bare: Callable[[], House]) -> None:
-    """A traceback to the letter, argv, exit code, children killed; the session is a stand-in put into the path."""
+def test_without_a_zygote_workers_are_spawned_and_behave_the_same(
+    bare: Callable[[], House],
+) -> None:
+    """A traceback to the letter, argv, exit code, children killed; the session is a stand-in put
+    into the path.
+    """
     house = bare()
     entry = house.folder / "sitecustomize.py"
-    entry.write_text(f"import sys; sys.path.insert(0, {str(HERE.parents[1])!r}); import tests.processes.fake_session")
+    entry.write_text(
+        f"import sys; sys.path.insert(0, {str(HERE.parents[1])!r}); import"
+        " tests.processes.fake_session"
+    )
     env = {**house.spec().env, "PYTHONPATH": str(house.folder)}
-    worker = house.script("import sys; print(sys.argv[1:], __name__, sys.path[0])\nraise ValueError('no')\n", "a", env=env)
+    worker = house.script(
+        "import sys; print(sys.argv[1:], __name__, sys.path[0])\nraise ValueError('no')\n",
+        "a",
+        env=env,
+    )
     exited = house.wait_exit(worker)
     assert exited.exit_code == 1
     assert house.text() == f"['a'] __main__ {house.folder}\n", house.text("stderr")
     path = house.folder / f"script_{worker}.py"
-    assert house.text("stderr") == f"Traceback (most recent call last):\n  File \"{path}\", line 2, in <module>\n    raise ValueError('no')\nValueError: no\n"
+    assert (
+        house.text("stderr")
+        == f'Traceback (most recent call last):\n  File "{path}", line 2, in <module>\n    raise'
+        " ValueError('no')\nValueError: no\n"
+    )
     assert (worker, Warned(worker, "finish: 1")) in house.record.messages
 
 
@@ -174,13 +205,20 @@ def test_a_preload_that_cannot_be_imported_is_named(bare: Callable[[], House]) -
     house = bare()
     house.host.start_zygote(preload=("no_such_module_here",))
     house.until(lambda: bool(house.record.preload_errors), "the error")
-    assert house.record.preload_errors == ["--preload no_such_module_here: ModuleNotFoundError: No module named 'no_such_module_here'"]
+    assert house.record.preload_errors == [
+        "--preload no_such_module_here: ModuleNotFoundError: No module named 'no_such_module_here'"
+    ]
 
 
-def test_a_preload_that_starts_a_thread_makes_the_launcher_spawn_and_say_so(bare: Callable[[], House]) -> None:
+def test_a_preload_that_starts_a_thread_makes_the_launcher_spawn_and_say_so(
+    bare: Callable[[], House],
+) -> None:
     """Trap 20."""
     house = bare()
-    (house.folder / "threaded.py").write_text("import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()")
+    (house.folder / "threaded.py").write_text(
+        "import threading, time; threading.Thread(target=time.sleep, args=(600,),"
+        " daemon=True).start()"
+    )
     house.host.start_zygote(preload=("threaded",), first_path=str(house.folder))
     worker = house.script("", entry="program")  # needs no session
     house.until(lambda: bool(house.record.fallbacks), "the fallback")
@@ -205,9 +243,16 @@ house.loop.run()
 
 
 def test_a_killed_launcher_leaves_no_orphan(tmp_path: Path) -> None:
-    """Trap 21: SIGKILL to the launcher; worker, its forked children and the zygote are gone at once, whoever reaps them."""
+    """Trap 21: SIGKILL to the launcher; worker, its forked children and the zygote are gone at
+    once, whoever reaps them.
+    """
     code = LAUNCHER.format(children=CHILDREN.format(count=2, in_child="pass"))
-    with subprocess.Popen([python(), "-c", code, str(tmp_path), str(HERE)], cwd=HERE.parents[1], stdout=subprocess.PIPE, text=True) as launcher:
+    with subprocess.Popen(
+        [python(), "-c", code, str(tmp_path), str(HERE)],
+        cwd=HERE.parents[1],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as launcher:
         assert launcher.stdout is not None
         pids = [int(pid) for pid in launcher.stdout.readline().split()]
         assert len(pids) == 4

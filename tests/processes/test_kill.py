@@ -1,4 +1,6 @@
-"""A kill that is ordered: evidence first, within its budget, and SIGKILL right after, of a real process by a real launcher."""
+"""A kill that is ordered: evidence first, within its budget, and SIGKILL right after, of a real
+process by a real launcher.
+"""
 
 from __future__ import annotations
 
@@ -52,13 +54,24 @@ class Observed(Launcher):
 @pytest.fixture
 def launcher(tmp_path: Path) -> Iterator[Observed]:
     (tmp_path / "evidence").mkdir()
-    with closing(Ledger.create(tmp_path / "ledger.db", a_run.META, pid=1)) as ledger, closing(Loop()) as loop:
+    with (
+        closing(Ledger.create(tmp_path / "ledger.db", a_run.META, pid=1)) as ledger,
+        closing(Loop()) as loop,
+    ):
         vault = Vault.create(tmp_path / "vault", a_run.META.run)
-        logs = WorkerLogs(loop, make_log_folder(tmp_path / "logs", "run"), ConsolePolicy(), lambda *_: None)
+        logs = WorkerLogs(
+            loop, make_log_folder(tmp_path / "logs", "run"), ConsolePolicy(), lambda *_: None
+        )
         specs = Specs(
-            place=Place(a_run.META.run, str(tmp_path), str(vault.folder)), script=Script("sleep", "program", ("600",)), workers=2, role="default",
-            master=("127.0.0.1", 0), max_restarts=0, logs=logs, options={},
-        )  # fmt: skip
+            place=Place(a_run.META.run, str(tmp_path), str(vault.folder)),
+            script=Script("sleep", "program", ("600",)),
+            workers=2,
+            role="default",
+            master=("127.0.0.1", 0),
+            max_restarts=0,
+            logs=logs,
+            options={},
+        )
         books = Bookkeeping(
             ledger=ledger,
             vault=vault,
@@ -68,9 +81,20 @@ def launcher(tmp_path: Path) -> Iterator[Observed]:
             show=lambda _: None,
         )
         around = Surroundings(
-            loop=loop, logs=logs, vault=vault, books=books, specs=specs, checkpoint_root=tmp_path, zygote=None, preload=(), first_path="",
-            tell=lambda _: None, hang_after_s=None, evidence_folder=tmp_path / "evidence", diagnose=("true",),
-        )  # fmt: skip
+            loop=loop,
+            logs=logs,
+            vault=vault,
+            books=books,
+            specs=specs,
+            checkpoint_root=tmp_path,
+            zygote=None,
+            preload=(),
+            first_path="",
+            tell=lambda _: None,
+            hang_after_s=None,
+            evidence_folder=tmp_path / "evidence",
+            diagnose=("true",),
+        )
         one = Observed(around, CoordinatorOptions(2, Restart()))
         one.ends = []
         one._host.open()
@@ -80,21 +104,40 @@ def launcher(tmp_path: Path) -> Iterator[Observed]:
 
 
 def begin(launcher: Observed, vault: Vault) -> int:
-    """A process that sleeps, and whose beacon has said once that it is in step 6 as rank 1; the run holds it for hung."""
+    """A process that sleeps, and whose beacon has said once that it is in step 6 as rank 1; the run
+    holds it for hung.
+    """
     order, around = Spawn(WORKER, 1, "rank", 1), launcher._around
     around.specs.store_is_up(StoreUp("127.0.0.1", 1))
     around.books.started(order)
     launcher._host.start(around.specs.worker(order))
     assert around.loop.run_until(lambda: WORKER in launcher._host.pids(), within_s=BOUND_S)
     pid = launcher._host.pids()[WORKER]
-    pack_into(vault.beacon(WORKER, create=True), Beacon(WORKER, pid, rank=1, step=6, at_ns=int(clock.now_s() * 1e9)))
+    pack_into(
+        vault.beacon(WORKER, create=True),
+        Beacon(WORKER, pid, rank=1, step=6, at_ns=int(clock.now_s() * 1e9)),
+    )
     around.books.look(WORKER, pid, now_s=clock.now_s())
-    around.books.record(Interruption(1, Mechanism.HANG, clock.now_s(), ranks=(1,), pids=(pid,), nodes=("here",), reason="it does not answer"))
+    around.books.record(
+        Interruption(
+            1,
+            Mechanism.HANG,
+            clock.now_s(),
+            ranks=(1,),
+            pids=(pid,),
+            nodes=("here",),
+            reason="it does not answer",
+        )
+    )
     return pid
 
 
-def test_a_kill_that_is_ordered_comes_after_its_evidence_whatever_lies_where_the_stacks_should_be(launcher: Observed, tmp_path: Path) -> None:
-    """The stacks' file is a FIFO into which nobody writes: whoever opens it as a file waits for ever. The kernel's word is of a process that lived."""
+def test_a_kill_that_is_ordered_comes_after_its_evidence_whatever_lies_where_the_stacks_should_be(
+    launcher: Observed, tmp_path: Path
+) -> None:
+    """The stacks' file is a FIFO into which nobody writes: whoever opens it as a file waits for
+    ever. The kernel's word is of a process that lived.
+    """
     os.mkfifo(tmp_path / "evidence" / f"stacks-{WORKER}.txt")
     pid = begin(launcher, launcher._around.vault)
     launcher._do([Kill(WORKER, "it hangs")])

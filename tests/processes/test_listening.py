@@ -37,7 +37,10 @@ def own_address() -> str:
 
 def on_a_machine_named(name: str) -> tuple[str, ...]:
     """Return what runs a command where gethostname() says `name`; skip where that cannot be."""
-    if os.geteuid() != 0 or subprocess.run(["unshare", "-u", "true"], capture_output=True).returncode:
+    if (
+        os.geteuid() != 0
+        or subprocess.run(["unshare", "-u", "true"], capture_output=True).returncode
+    ):
         pytest.skip("only root can give a process another host name")
     return ("unshare", "-u", "sh", "-c", f'hostname {name} && exec "$@"', "sh")
 

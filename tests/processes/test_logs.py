@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from outlast.errors import UsageError
 from outlast.model.limits import LOG_TAIL_LINES
-from outlast.runtime.agent.logs import ConsolePolicy, ErrorRecord, WorkerLogs, make_log_folder, parse_streams, read_error_file
+from outlast.runtime.agent.logs import (
+    ConsolePolicy,
+    ErrorRecord,
+    WorkerLogs,
+    make_log_folder,
+    parse_streams,
+    read_error_file,
+)
 from outlast.runtime.loop import Loop
 
 
@@ -24,7 +31,9 @@ class Desk:
         self.loop = Loop()
         self.console: list[tuple[str, str]] = []
         self.folder = folder
-        self.logs = WorkerLogs(self.loop, folder, policy, lambda stream, text: self.console.append((stream, text)))
+        self.logs = WorkerLogs(
+            self.loop, folder, policy, lambda stream, text: self.console.append((stream, text))
+        )
         self.writers: dict[int, tuple[int, int]] = {}
 
     def attach(self, worker: int, place: int | str) -> None:
@@ -57,7 +66,9 @@ def desk(tmp_path: Path) -> Iterator[Callable[..., Desk]]:
         one.done()
 
 
-def test_every_stream_has_its_file_and_goes_to_the_console_unchanged_by_default(desk: Callable[..., Desk]) -> None:
+def test_every_stream_has_its_file_and_goes_to_the_console_unchanged_by_default(
+    desk: Callable[..., Desk],
+) -> None:
     one = desk()
     one.attach(0, 3)
     one.say(0, b"hello\n")
@@ -77,14 +88,22 @@ def test_every_stream_has_its_file_and_goes_to_the_console_unchanged_by_default(
         ({"redirects": 3}, []),
         ({"redirects": {0: 3}}, []),
         ({"redirects": {1: 3}}, [("stdout", "o\n"), ("stderr", "e\n")]),
-        ({"tee": 3, "role": "default"}, [("stdout", "[default0]:o\n"), ("stderr", "[default0]:e\n")]),
+        (
+            {"tee": 3, "role": "default"},
+            [("stdout", "[default0]:o\n"), ("stderr", "[default0]:e\n")],
+        ),
         ({"tee": 1, "redirects": 3, "role": "t"}, [("stdout", "[t0]:o\n")]),
-        ({"tee": 3, "prefix": "<${role_name} ${rank}/${local_rank}> "}, [("stdout", "<default 0/0> o\n"), ("stderr", "<default 0/0> e\n")]),
+        (
+            {"tee": 3, "prefix": "<${role_name} ${rank}/${local_rank}> "},
+            [("stdout", "<default 0/0> o\n"), ("stderr", "<default 0/0> e\n")],
+        ),
         ({"only_ranks": frozenset({1})}, []),
         ({"only_ranks": frozenset({0})}, [("stdout", "o\n"), ("stderr", "e\n")]),
     ],
 )
-def test_the_console_hears_what_torchrun_would_show(desk: Callable[..., Desk], policy: dict[str, object], shown: list[tuple[str, str]]) -> None:
+def test_the_console_hears_what_torchrun_would_show(
+    desk: Callable[..., Desk], policy: dict[str, object], shown: list[tuple[str, str]]
+) -> None:
     one = desk(**policy)
     one.attach(0, 0)
     one.say(0, b"o\n")
@@ -103,17 +122,26 @@ def test_lines_stay_whole_when_workers_write_in_pieces(desk: Callable[..., Desk]
     assert [text for _, text in one.console] == ["from one\n", "from zero\n", "and more\n"]
 
 
-def test_a_line_without_an_end_is_shown_after_a_while_and_a_progress_bar_at_each_return(desk: Callable[..., Desk]) -> None:
+def test_a_line_without_an_end_is_shown_after_a_while_and_a_progress_bar_at_each_return(
+    desk: Callable[..., Desk],
+) -> None:
     one = desk(tee=3)
     one.attach(0, 0)
     one.say(0, b" 10%\r 20%\r", err=True)
     one.say(0, b"name? ")
     assert one.loop.run_until(lambda: len(one.console) == 3, within_s=5)
     one.say(0, b"none\n")
-    assert one.console == [("stderr", "[default0]: 10%\r"), ("stderr", "[default0]: 20%\r"), ("stdout", "[default0]:name? "), ("stdout", "none\n")]
+    assert one.console == [
+        ("stderr", "[default0]: 10%\r"),
+        ("stderr", "[default0]: 20%\r"),
+        ("stdout", "[default0]:name? "),
+        ("stdout", "none\n"),
+    ]
 
 
-def test_a_spare_is_silent_until_it_has_a_rank_and_then_goes_on_in_the_ranks_file(desk: Callable[..., Desk]) -> None:
+def test_a_spare_is_silent_until_it_has_a_rank_and_then_goes_on_in_the_ranks_file(
+    desk: Callable[..., Desk],
+) -> None:
     one = desk()
     one.attach(0, 2)
     one.say(0, b"first life\n")
@@ -137,7 +165,9 @@ def test_the_end_of_stderr_is_kept_for_the_verdict(desk: Callable[..., Desk]) ->
     assert tail[-1] == f"line {LOG_TAIL_LINES + 49}"
 
 
-def test_what_is_left_in_the_pipe_of_a_dead_worker_is_read_though_a_child_holds_it_open(desk: Callable[..., Desk]) -> None:
+def test_what_is_left_in_the_pipe_of_a_dead_worker_is_read_though_a_child_holds_it_open(
+    desk: Callable[..., Desk],
+) -> None:
     one = desk()
     one.attach(0, 0)
     os.write(one.writers[0][0], b"x" * 5_000 + b"\nlast words")
@@ -145,7 +175,9 @@ def test_what_is_left_in_the_pipe_of_a_dead_worker_is_read_though_a_child_holds_
     assert one.console[-1] == ("stdout", "last words")
 
 
-def test_a_rank_that_is_taken_again_loses_the_dead_ones_error_file(desk: Callable[..., Desk]) -> None:
+def test_a_rank_that_is_taken_again_loses_the_dead_ones_error_file(
+    desk: Callable[..., Desk],
+) -> None:
     one = desk()
     one.attach(0, 0)
     Path(one.logs.error_file(0, 0)).write_text("{}")
@@ -175,7 +207,9 @@ def test_the_console_gets_every_byte_once_and_in_order(pieces: list[bytes]) -> N
         one.say(0, piece)
     one.logs.drain(0)
     data = b"".join(pieces)
-    assert "".join(text for _, text in one.console) == "".join(part.decode("utf-8", "replace") for part in _lines(data))
+    assert "".join(text for _, text in one.console) == "".join(
+        part.decode("utf-8", "replace") for part in _lines(data)
+    )
     one.done()
 
 
@@ -197,10 +231,21 @@ def test_stream_choices_are_torchruns() -> None:
             parse_streams(wrong, "--tee")
 
 
-def test_error_files_of_record_are_read_in_both_forms_and_half_written_ones_are_none(tmp_path: Path) -> None:
+def test_error_files_of_record_are_read_in_both_forms_and_half_written_ones_are_none(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "error.json"
     assert read_error_file(path) is None
-    path.write_text(json.dumps({"message": {"message": "ValueError: x", "extraInfo": {"py_callstack": "Traceback", "timestamp": "17"}}}))
+    path.write_text(
+        json.dumps(
+            {
+                "message": {
+                    "message": "ValueError: x",
+                    "extraInfo": {"py_callstack": "Traceback", "timestamp": "17"},
+                }
+            }
+        )
+    )
     assert read_error_file(path) == ErrorRecord("ValueError: x", "Traceback", 17)
     path.write_text(json.dumps({"message": "plain", "timestamp": 5}))
     assert read_error_file(path) == ErrorRecord("plain", "", 5)

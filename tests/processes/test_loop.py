@@ -53,7 +53,10 @@ def test_descriptors_are_served_in_the_order_of_registration(loop: Loop) -> None
 
 
 def test_all_that_is_ready_is_served_before_the_next_timer_however_many(loop: Loop) -> None:
-    """More than are served in their own order. Whoever asks, by a timer, who has been silent relies on it. Who spoke first is not served last."""
+    """More than are served in their own order.
+
+    Whoever asks, by a timer, who has been silent relies on it. Who spoke first is not served last.
+    """
     pairs = [socket.socketpair() for _ in range(LOOP_CROWD_COUNT + 50)]
     came: list[int] = []
     for number, (ours, _) in enumerate(pairs):
@@ -83,7 +86,10 @@ def test_a_reader_removed_by_an_earlier_callback_of_the_turn_is_not_called(loop:
 
 
 def test_a_signal_wakes_the_loop_and_runs_its_callback_there(loop: Loop) -> None:
-    """The callback may do anything: it does not run inside the handler. Afterwards the disposition is as it was."""
+    """The callback may do anything: it does not run inside the handler.
+
+    Afterwards the disposition is as it was.
+    """
     before = signal.getsignal(signal.SIGUSR1)
     came: list[int] = []
     loop.add_signal(signal.SIGUSR1, lambda: came.append(1))

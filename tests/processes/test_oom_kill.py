@@ -20,12 +20,16 @@ LIMIT_BYTES = 64 << 20
 def small_group() -> Iterator[Path]:
     """A control group with little memory, under either hierarchy."""
     v1 = Path("/sys/fs/cgroup/memory/memory.limit_in_bytes").exists()
-    group = Path("/sys/fs/cgroup/memory" if v1 else "/sys/fs/cgroup") / f"outlast-test-{os.getpid()}"
+    group = (
+        Path("/sys/fs/cgroup/memory" if v1 else "/sys/fs/cgroup") / f"outlast-test-{os.getpid()}"
+    )
     try:
         group.mkdir()
         (group / ("memory.limit_in_bytes" if v1 else "memory.max")).write_text(str(LIMIT_BYTES))
         with contextlib.suppress(OSError):  # no swap account
-            (group / ("memory.memsw.limit_in_bytes" if v1 else "memory.swap.max")).write_text(str(LIMIT_BYTES if v1 else 0))
+            (group / ("memory.memsw.limit_in_bytes" if v1 else "memory.swap.max")).write_text(
+                str(LIMIT_BYTES if v1 else 0)
+            )
     except OSError as error:
         if group.exists():
             group.rmdir()
@@ -34,13 +38,19 @@ def small_group() -> Iterator[Path]:
     group.rmdir()
 
 
-def test_a_worker_killed_for_memory_is_known_as_such(bare: Callable[[], House], small_group: Path) -> None:
+def test_a_worker_killed_for_memory_is_known_as_such(
+    bare: Callable[[], House], small_group: Path
+) -> None:
     """Trap 25. The control: the same SIGKILL without a counter that rose."""
     house = bare()
     env = {**house.spec().env, "GROUP": str(small_group / "cgroup.procs")}
     eat = 'echo $$ > "$GROUP" && exec tail /dev/zero'
-    control = house.start(replace(house.spec(), script="sh", entry="program", args=("-c", "kill -9 $$")))
+    control = house.start(
+        replace(house.spec(), script="sh", entry="program", args=("-c", "kill -9 $$"))
+    )
     assert house.wait_exit(control).oom is False
-    worker = house.start(replace(house.spec(), script="sh", entry="program", args=("-c", eat), env=env))
+    worker = house.start(
+        replace(house.spec(), script="sh", entry="program", args=("-c", eat), env=env)
+    )
     exited = house.wait_exit(worker)
     assert (exited.signal, exited.oom) == (signal.SIGKILL, True)

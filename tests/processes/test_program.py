@@ -38,23 +38,63 @@ def _states(folder: Path) -> tuple[str, list[str]]:
 
 
 @pytest.mark.timeout(120)
-def test_a_program_that_is_alive_is_at_work_and_its_interruption_ends_with_its_restart(tmp_path: Path) -> None:
-    """Method: each rank writes its pid and waits for a file; rank 1 is killed, comes anew, and then the file is made."""
+def test_a_program_that_is_alive_is_at_work_and_its_interruption_ends_with_its_restart(
+    tmp_path: Path,
+) -> None:
+    """Method: each rank writes its pid and waits for a file; rank 1 is killed, comes anew, and then
+    the file is made.
+    """
     folder, go = tmp_path / "run", tmp_path / "go"
-    text = f"echo $$ > {tmp_path}/part-$RANK; mv {tmp_path}/part-$RANK {tmp_path}/pid-$RANK-$TORCHELASTIC_RESTART_COUNT; until [ -e {go} ]; do sleep 0.05; done"
-    command = [OUTLAST, "run", "--nproc-per-node", "2", "--run-dir", str(folder), "--no-python", "sh", "-c", text]
+    text = (
+        f"echo $$ > {tmp_path}/part-$RANK; mv {tmp_path}/part-$RANK"
+        f" {tmp_path}/pid-$RANK-$TORCHELASTIC_RESTART_COUNT; until [ -e {go} ]; do sleep 0.05; done"
+    )
+    command = [
+        OUTLAST,
+        "run",
+        "--nproc-per-node",
+        "2",
+        "--run-dir",
+        str(folder),
+        "--no-python",
+        "sh",
+        "-c",
+        text,
+    ]
     with (tmp_path / "said").open("wb") as said:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd=tmp_path)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd=tmp_path
+        )
     try:
-        _until(lambda: _states(folder) == ("training", ["training"] * 2) and (tmp_path / "pid-1-0").exists(), "both at work")
+        _until(
+            lambda: (
+                _states(folder) == ("training", ["training"] * 2)
+                and (tmp_path / "pid-1-0").exists()
+            ),
+            "both at work",
+        )
         os.kill(int((tmp_path / "pid-1-0").read_text()), signal.SIGKILL)
-        _until(lambda: (tmp_path / "pid-1-1").exists() and _states(folder) == ("training", ["training"] * 2), "both at work again")
+        _until(
+            lambda: (
+                (tmp_path / "pid-1-1").exists()
+                and _states(folder) == ("training", ["training"] * 2)
+            ),
+            "both at work again",
+        )
         go.touch()
         assert process.wait(BOUND_S) == 0, (tmp_path / "said").read_text()
     finally:
         process.kill()
         process.wait()
-    report = json.loads(subprocess.run([OUTLAST, "report", str(folder), "--json"], capture_output=True, text=True, timeout=30, check=True).stdout)
+    report = json.loads(
+        subprocess.run(
+            [OUTLAST, "report", str(folder), "--json"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        ).stdout
+    )
     (one,) = report["interruptions"]
     assert (one["mechanism"], one["rung"], one["ranks"]) == ("signal", "restart", [1])
     assert one["resumed_s"] is not None

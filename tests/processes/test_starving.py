@@ -35,13 +35,20 @@ def child(program: str, *, idle: bool = False) -> Iterator[int]:
 def starved_s(starving: Starving, *, at_least_s: float) -> tuple[float, float]:
     """Looked at until it says so much, or time is up; and how long that took."""
     began_s = clock.now_s()
-    while (found_s := starving.look(now_s=clock.now_s())) < at_least_s and clock.now_s() - began_s < WAIT_S:
+    while (
+        found_s := starving.look(now_s=clock.now_s())
+    ) < at_least_s and clock.now_s() - began_s < WAIT_S:
         pass
     return found_s, clock.now_s() - began_s
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="this kernel does not count how long a thread waits for a processor")
-def test_a_process_beside_one_that_has_all_of_the_processor_waits_for_it_nearly_all_the_time() -> None:
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/schedstat"),
+    reason="this kernel does not count how long a thread waits for a processor",
+)
+def test_a_process_beside_one_that_has_all_of_the_processor_waits_for_it_nearly_all_the_time() -> (
+    None
+):
     with child(BURN), child(BURN, idle=True) as pid:
         found_s, took_s = starved_s(Starving(pid), at_least_s=1.0)
     assert found_s >= 1.0

@@ -1,4 +1,6 @@
-"""A forked worker is what `python script.py` would be: exits, tracebacks, `__main__`, streams, random state, descriptors."""
+"""A forked worker is what `python script.py` would be: exits, tracebacks, `__main__`, streams,
+random state, descriptors.
+"""
 
 from __future__ import annotations
 
@@ -34,26 +36,46 @@ def test_exit_codes_are_kept(house: House, text: str, code: int) -> None:
 
 
 def test_a_signal_that_ends_a_worker_is_named(house: House) -> None:
-    exited = house.wait_exit(house.script("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"))
+    exited = house.wait_exit(
+        house.script("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    )
     assert (exited.exit_code, exited.signal) == (None, signal.SIGSEGV)
 
 
 def test_an_uncaught_exception_prints_what_python_prints_and_ends_with_one(house: House) -> None:
     """Method: the same file under `python`; both stderrs must be the same to the letter."""
-    script = "def inner():\n    raise ValueError('no')\n\n\ntry:\n    inner()\nexcept ValueError as error:\n    raise RuntimeError('outer') from error\n"
+    script = (
+        "def inner():\n    raise ValueError('no')\n\n\ntry:\n    inner()\nexcept ValueError as"
+        " error:\n    raise RuntimeError('outer') from error\n"
+    )
     worker = house.script(script)
     exited = house.wait_exit(worker)
-    plain = subprocess.run([python(), str(house.folder / f"script_{worker}.py")], capture_output=True, text=True, timeout=30, check=False)
+    plain = subprocess.run(
+        [python(), str(house.folder / f"script_{worker}.py")],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
     assert exited.exit_code == plain.returncode == 1
     assert house.text("stderr") == plain.stderr
     assert (worker, Warned(worker, "failed: RuntimeError")) in house.record.messages
-    assert house.logs.stderr_tail(worker)[-1] == "RuntimeError: outer" or worker not in house.logs._pipes
+    assert (
+        house.logs.stderr_tail(worker)[-1] == "RuntimeError: outer"
+        or worker not in house.logs._pipes
+    )
 
 
 def test_a_syntax_error_prints_what_python_prints(house: House) -> None:
     worker = house.script("x = = 1\n")
     assert house.wait_exit(worker).exit_code == 1
-    plain = subprocess.run([python(), str(house.folder / f"script_{worker}.py")], capture_output=True, text=True, timeout=30, check=False)
+    plain = subprocess.run(
+        [python(), str(house.folder / f"script_{worker}.py")],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
     assert house.text("stderr") == plain.stderr
 
 
@@ -71,7 +93,9 @@ def test_an_exception_leaves_torchruns_error_file_unless_record_wrote_it(house: 
 
 
 def test_the_script_is_main_and_finds_what_python_would_give_it(house: House) -> None:
-    """argv, path, file, session, stdin, unbuffered streams, no stranger's descriptors; the environment is the one asked for."""
+    """argv, path, file, session, stdin, unbuffered streams, no stranger's descriptors; the
+    environment is the one asked for.
+    """
     text = """
 import json, os, sys
 print(json.dumps({"name": __name__, "file": __file__, "argv": sys.argv, "path": sys.path[0], "leads": os.getsid(0) == os.getpid(), "stdin": sys.stdin.read(),
@@ -135,22 +159,39 @@ if __name__ == "__main__":
 def test_a_module_runs_as_with_dash_m(house: House) -> None:
     (house.folder / "pack").mkdir()
     (house.folder / "pack" / "__init__.py").write_text("")
-    (house.folder / "pack" / "__main__.py").write_text("import sys; print(__name__, __package__, sys.argv[1:], sys.path[0])")
-    exited = house.wait_exit(house.start(replace(house.spec(), script="pack", entry="module", args=("a",), cwd=str(house.folder))))
+    (house.folder / "pack" / "__main__.py").write_text(
+        "import sys; print(__name__, __package__, sys.argv[1:], sys.path[0])"
+    )
+    exited = house.wait_exit(
+        house.start(
+            replace(house.spec(), script="pack", entry="module", args=("a",), cwd=str(house.folder))
+        )
+    )
     assert exited.exit_code == 0, house.text("stderr")
     assert house.text() == f"__main__ pack ['a'] {house.folder}\n"
 
 
 def test_a_program_that_is_not_python_runs_as_it_is(house: House) -> None:
-    exited = house.wait_exit(house.start(replace(house.spec(), script="sh", entry="program", args=("-c", "echo rank $RANK; exit 4"))))
+    exited = house.wait_exit(
+        house.start(
+            replace(
+                house.spec(), script="sh", entry="program", args=("-c", "echo rank $RANK; exit 4")
+            )
+        )
+    )
     assert (exited.exit_code, house.text()) == (4, "rank 0\n")
-    missing = house.wait_exit(house.start(replace(house.spec(), script="/no/such", entry="program")))
+    missing = house.wait_exit(
+        house.start(replace(house.spec(), script="/no/such", entry="program"))
+    )
     assert missing.exit_code == 127
 
 
 def test_random_states_differ_between_workers(house: House) -> None:
     """Trap 5: a fork copies the zygote's. Five sources, three workers, no two alike."""
-    draw = "random.random(), numpy.random.rand(), torch.rand(1).item(), torch.initial_seed(), m.current_process().authkey.hex()"
+    draw = (
+        "random.random(), numpy.random.rand(), torch.rand(1).item(), torch.initial_seed(),"
+        " m.current_process().authkey.hex()"
+    )
     text = f"import random, numpy, torch, multiprocessing as m\nprint({draw})"
     draws = []
     for _ in range(3):
@@ -162,16 +203,36 @@ def test_random_states_differ_between_workers(house: House) -> None:
 
 
 def test_threads_are_set_as_a_fresh_process_would_set_them(house: House) -> None:
-    """Trap 20: OMP_NUM_THREADS is read at import, which was long ago. Unset, torch takes the physical cores."""
-    house.wait_exit(house.script("import torch; print(torch.get_num_threads())", env={**house.spec().env, "OMP_NUM_THREADS": "3"}))
-    env = {name: value for name, value in house.spec().env.items() if not name.endswith("_NUM_THREADS")}
+    """Trap 20: OMP_NUM_THREADS is read at import, which was long ago.
+
+    Unset, torch takes the physical cores.
+    """
+    house.wait_exit(
+        house.script(
+            "import torch; print(torch.get_num_threads())",
+            env={**house.spec().env, "OMP_NUM_THREADS": "3"},
+        )
+    )
+    env = {
+        name: value for name, value in house.spec().env.items() if not name.endswith("_NUM_THREADS")
+    }
     house.wait_exit(house.script("import torch; print(torch.get_num_threads())", env=env))
-    fresh = subprocess.run([python(), "-c", "import torch; print(torch.get_num_threads())"], env=env, capture_output=True, text=True, timeout=60, check=True)
+    fresh = subprocess.run(
+        [python(), "-c", "import torch; print(torch.get_num_threads())"],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     assert house.text() == "3\n" + fresh.stdout
 
 
 def test_a_multi_threaded_operation_and_a_backward_work_in_a_fork(house: House) -> None:
-    text = "import torch; a = torch.rand(600, 600, requires_grad=True); (a @ a).sum().backward(); print(tuple(a.grad.shape))"
+    text = (
+        "import torch; a = torch.rand(600, 600, requires_grad=True); (a @ a).sum().backward();"
+        " print(tuple(a.grad.shape))"
+    )
     exited = house.wait_exit(house.script(text, env={**house.spec().env, "OMP_NUM_THREADS": "2"}))
     assert (exited.exit_code, house.text()) == (0, "(600, 600)\n"), house.text("stderr")
 
@@ -201,7 +262,9 @@ def test_a_warm_spare_begins_its_script_only_when_it_has_a_rank(house: House) ->
         attempt=0,
         error_file=str(house.folder / "spare_error.json"),
     )
-    worker = house.script("import os; print('rank', os.environ['RANK'])", kind="warm", rank=-1, env=env)
+    worker = house.script(
+        "import os; print('rank', os.environ['RANK'])", kind="warm", rank=-1, env=env
+    )
     house.until(lambda: any(number == worker for number, _ in house.record.messages), "hello")
     assert worker not in house.record.exits
     house.logs.move(worker, attempt=0, place=0)
@@ -215,7 +278,10 @@ def test_the_store_host_says_its_port_serves_and_ends_with_its_channel(house: Ho
     house.until(lambda: any(number == store for number, _ in house.record.messages), "StoreUp")
     up = next(message for number, message in house.record.messages if number == store)
     assert isinstance(up, StoreUp)
-    text = f"from torch.distributed import TCPStore; s = TCPStore('127.0.0.1', {up.port}, is_master=False); s.set('k', 'v'); print(s.get('k'))"
+    text = (
+        f"from torch.distributed import TCPStore; s = TCPStore('127.0.0.1', {up.port},"
+        " is_master=False); s.set('k', 'v'); print(s.get('k'))"
+    )
     assert house.wait_exit(house.script(text)).exit_code == 0, house.text("stderr")
     assert house.text() == "b'v'\n"
     house.host._children[store].channel.close()
@@ -224,7 +290,10 @@ def test_the_store_host_says_its_port_serves_and_ends_with_its_channel(house: Ho
 
 def test_a_fork_is_much_faster_than_a_fresh_interpreter(house: House) -> None:
     """Figures only: first line of the script and first operation of torch, after the request."""
-    text = "import time; print(time.monotonic()); import torch; torch.ones(8).add(1); print(time.monotonic())"
+    text = (
+        "import time; print(time.monotonic()); import torch; torch.ones(8).add(1);"
+        " print(time.monotonic())"
+    )
     forked = []
     for _ in range(5):
         house.console.clear()
@@ -232,10 +301,15 @@ def test_a_fork_is_much_faster_than_a_fresh_interpreter(house: House) -> None:
         house.wait_exit(house.script(text))
         forked.append([float(line) - asked_s for line in house.text().split()])
     asked_s = now()
-    plain = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=True)
+    plain = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=True
+    )
     spawned = [float(line) - asked_s for line in plain.stdout.split()]
     best = min(forked)
-    print(f"forked: first line {best[0] * 1e3:.1f} ms, first operation {best[1] * 1e3:.1f} ms; spawned: {spawned[0] * 1e3:.1f} ms, {spawned[1] * 1e3:.1f} ms")
+    print(
+        f"forked: first line {best[0] * 1e3:.1f} ms, first operation {best[1] * 1e3:.1f} ms;"
+        f" spawned: {spawned[0] * 1e3:.1f} ms, {spawned[1] * 1e3:.1f} ms"
+    )
     assert best[1] < spawned[1]
 
 

@@ -3,10 +3,12 @@
     python tests/sim/mutant.py FOLDER SEEDS LIVES
     python tests/sim/mutant.py FOLDER --tests tests/engine
 
-FOLDER: modules in place of those of the package, named as there (engine/restore.py). SEEDS: a file with the seeds to live. LIVES: a file with a line for
-each seed of the package as it is: the digest of its life, and which conditions it came to. Where it is not there, it is written.
-With --tests these tests run instead of lives, up to the first that fails.
-Exit code 0: every life held every rule; how many went another course is printed. 9: one did not, or did not end; which is printed. Any other: an error.
+FOLDER: modules in place of those of the package, named as there (engine/restore.py). SEEDS: a file
+with the seeds to live. LIVES: a file with a line for each seed of the package as it is: the digest
+of its life, and which conditions it came to. Where it is not there, it is written. With --tests
+these tests run instead of lives, up to the first that fails. Exit code 0: every life held every
+rule; how many went another course is printed. 9: one did not, or did not end; which is printed. Any
+other: an error.
 """
 
 from __future__ import annotations
@@ -24,8 +26,11 @@ from pathlib import Path
 from types import ModuleType
 
 KILLED = 9
-SEED_S = 25  # of processor time: a life that takes longer does not end; those of the code as it is take up to a few seconds
-PROBE = "__came_to__"  # in modules that say which conditions they come to: called with a condition's number and its value
+# of processor time: a life that takes longer does not end; those of the code as it is take up to a
+# few seconds
+SEED_S = 25
+# in modules that say which conditions they come to: called with a condition's number and its value
+PROBE = "__came_to__"
 
 
 class Swapped(importlib.abc.MetaPathFinder):
@@ -33,11 +38,18 @@ class Swapped(importlib.abc.MetaPathFinder):
 
     def __init__(self, folder: Path) -> None:
         self._paths = {
-            "outlast." + str(path.relative_to(folder).with_suffix("")).replace(os.sep, "."): path for path in folder.rglob("*.py")
-        }  # fmt: skip
+            "outlast." + str(path.relative_to(folder).with_suffix("")).replace(os.sep, "."): path
+            for path in folder.rglob("*.py")
+        }
 
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:
-        return importlib.util.spec_from_file_location(fullname, self._paths[fullname]) if fullname in self._paths else None
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        return (
+            importlib.util.spec_from_file_location(fullname, self._paths[fullname])
+            if fullname in self._paths
+            else None
+        )
 
 
 def live_through(seeds: list[int], lives: Path) -> int:
@@ -83,7 +95,10 @@ def test(path: str) -> int:
             if report.failed:
                 failed.append(report.nodeid)
 
-    ended = pytest.main(["-x", "-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:randomly", "--tb=no", path], plugins=[Noting()])
+    ended = pytest.main(
+        ["-x", "-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:randomly", "--tb=no", path],
+        plugins=[Noting()],
+    )
     print("\n" + (failed[0] if failed else f"pytest ends with {ended}" if ended else ""))
     return KILLED if ended else 0
 
@@ -91,7 +106,11 @@ def test(path: str) -> int:
 def main(folder: Path, what: str, which: str) -> int:
     sys.dont_write_bytecode = True
     sys.meta_path.insert(0, Swapped(folder))
-    return test(which) if what == "--tests" else live_through(json.loads(Path(what).read_text()), Path(which))
+    return (
+        test(which)
+        if what == "--tests"
+        else live_through(json.loads(Path(what).read_text()), Path(which))
+    )
 
 
 if __name__ == "__main__":

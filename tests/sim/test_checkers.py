@@ -1,4 +1,6 @@
-"""Each rule sees what breaks it, and nothing else; and a protocol that was broken on purpose is caught."""
+"""Each rule sees what breaks it, and nothing else; and a protocol that was broken on purpose is
+caught.
+"""
 
 from __future__ import annotations
 
@@ -66,17 +68,39 @@ from outlast.sim.shrink import shrink
 
 def over(**changes: object) -> RunOver:
     given: dict[str, object] = {
-        "state": "ended", "exit_code": 0, "reason": "", "committed": 6, "until": 6, "trained": True, "plain": False, "stop_asked": False, "refused": False,
-        "alive": (), "open_interruptions": (), "interruptions": 1, "strikes": 1,
-        "ranks": 3, "done": (0, 1, 2), "blamed": (1,), "struck": (1,), "kinds": ("kill",), "max_restarts": 3,
-    }  # fmt: skip
+        "state": "ended",
+        "exit_code": 0,
+        "reason": "",
+        "committed": 6,
+        "until": 6,
+        "trained": True,
+        "plain": False,
+        "stop_asked": False,
+        "refused": False,
+        "alive": (),
+        "open_interruptions": (),
+        "interruptions": 1,
+        "strikes": 1,
+        "ranks": 3,
+        "done": (0, 1, 2),
+        "blamed": (1,),
+        "struck": (1,),
+        "kinds": ("kill",),
+        "max_restarts": 3,
+    }
     return RunOver(**(given | changes))  # type: ignore[arg-type]
 
 
 def booked(interrupted: bool = True, worked_s: float = 6.0, **seconds: float) -> Booked:
     """One rank in a run of ten seconds."""
     given = {"productive": 6.0, "stall": 1.0, "startup": 3.0} | seconds
-    return Booked(10.0, (dict.fromkeys(CAUSES, 0.0) | {Cause(name): value for name, value in given.items()},), (worked_s,), (0.0,), interrupted)
+    return Booked(
+        10.0,
+        (dict.fromkeys(CAUSES, 0.0) | {Cause(name): value for name, value in given.items()},),
+        (worked_s,),
+        (0.0,),
+        interrupted,
+    )
 
 
 def acted(action: str, *nodes: str, at_s: float = 0.0) -> Acted:
@@ -89,34 +113,77 @@ def failed(reason: str, **changes: object) -> RunOver:
 
 
 def answered(rung: str, reason: str = "", **changes: object) -> Answered:
-    """Rank 1 of three has raised in step 4, has died, and is forked; the others go on where they stand. It is said why, beside `reason`."""
+    """Rank 1 of three has raised in step 4, has died, and is forked; the others go on where they
+    stand. It is said why, beside `reason`.
+    """
     given: dict[str, object] = {
-        "rung": rung, "moves": True, "reason": f"{reason}; last error: boom",
-        "kept": (0, 2), "reentered": (), "begun": (), "taken": (), "forked": (1,), "there": (0, 2),
-        "ready": 0, "held": True, "over": False, "at": frozenset({3}), "passed": frozenset({3}), "sealed": frozenset({2, 3}), "way": "in_place", "nodes": 1,
-        "ranks": 3, "stop_asked": False, "error": True, "apart": False,
-    }  # fmt: skip
+        "rung": rung,
+        "moves": True,
+        "reason": f"{reason}; last error: boom",
+        "kept": (0, 2),
+        "reentered": (),
+        "begun": (),
+        "taken": (),
+        "forked": (1,),
+        "there": (0, 2),
+        "ready": 0,
+        "held": True,
+        "over": False,
+        "at": frozenset({3}),
+        "passed": frozenset({3}),
+        "sealed": frozenset({2, 3}),
+        "way": "in_place",
+        "nodes": 1,
+        "ranks": 3,
+        "stop_asked": False,
+        "error": True,
+        "apart": False,
+    }
     return Answered(**(given | changes))  # type: ignore[arg-type]
 
 
-def noted(nodes: int = 1, moved: int | None = None, begun: int | None = None, late_s: float = 0.0, **changes: object) -> Noted:
-    """Rank 1 was killed in step 4. `late_s`: the run was at work again so much before that was said."""
+def noted(
+    nodes: int = 1,
+    moved: int | None = None,
+    begun: int | None = None,
+    late_s: float = 0.0,
+    **changes: object,
+) -> Noted:
+    """Rank 1 was killed in step 4.
+
+    `late_s`: the run was at work again so much before that was said.
+    """
     given: dict[str, object] = {
-        "id": 1, "mechanism": Mechanism.SIGNAL, "fault_s": 0.9, "detected_s": 1.0, "ranks": (1,), "pids": (1002,), "rung": Rung.RESPAWN, "left_s": 1.1,
+        "id": 1,
+        "mechanism": Mechanism.SIGNAL,
+        "fault_s": 0.9,
+        "detected_s": 1.0,
+        "ranks": (1,),
+        "pids": (1002,),
+        "rung": Rung.RESPAWN,
+        "left_s": 1.1,
         "resumed_s": 1.2,
         "reason": "rank 1 ended: signal 9; step 3 is committed on a live rank",
         "error": "signal 9" if "mechanism" not in changes else "",
-    }  # fmt: skip
+    }
     record = Interruption(**(given | changes))  # type: ignore[arg-type]
-    return Noted(record, nodes, moved, begun, None if record.resumed_s is None else record.resumed_s - late_s)
+    return Noted(
+        record, nodes, moved, begun, None if record.resumed_s is None else record.resumed_s - late_s
+    )
 
 
 AT_S = 2_000.0  # long after the beginning
 ANEW = {"moves": False, "kept": (), "forked": ()}
 PLANS = [Planned(generation, (0,), 0, ()) for generation in range(1, 12)]
 STEP = [Regrouped(1, 2, (0, 1)), StepDone(7, 0, 20, 1, 1, (7,)), StepDone(8, 1, 20, 1, 1, (8,))]
-DRAINED = [Diagnosed(1, {"a": 0.9}), replace(acted("drain", "a"), moves=True), Written("node_barred", {"node": "a"})]
-PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "none", "", 4, None, None)
+DRAINED = [
+    Diagnosed(1, {"a": 0.9}),
+    replace(acted("drain", "a"), moves=True),
+    Written("node_barred", {"node": "a"}),
+]
+PLAN = Regroup(
+    2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "none", "", 4, None, None
+)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +214,13 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
         ([Offered(2, 4, "the shard of rank 1 is torn")], "GoodOnly"),
         ([Saved(4, False)], "OnePast"),
         ([Pruned((2,), 2, 0)], "LastGoodStays"),
-        ([SaveFailed(4, "no room"), over(state="failed", exit_code=1, reason="crash loop", interruptions=0, strikes=0)], "SavesHurtNobody"),
+        (
+            [
+                SaveFailed(4, "no room"),
+                over(state="failed", exit_code=1, reason="crash loop", interruptions=0, strikes=0),
+            ],
+            "SavesHurtNobody",
+        ),
         ([Planned(2, (0, 0), 5, (), 4)], "NothingDurableLost"),
         ([Planned(2, (4, 4), 5, (0,))], "NothingLost"),
         ([NothingMoves(10.0, "here")], "Ends"),
@@ -167,37 +240,121 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
         ([over(state="failed", exit_code=1, reason="bad luck")], "Ends"),
         ([failed("no node with room for ranks [1]")], "NotGivenUp"),
         ([failed("processes [7] cannot be killed")], "NotGivenUp"),
-        ([*PLANS[:2], failed("2 interruptions without a step committed after step 0: a crash loop")], "NotGivenUp"),
-        ([*PLANS[:1], failed("3 interruptions without a step committed after step 0: a crash loop")], "NotGivenUp"),
-        ([*PLANS[:6], *STEP, *PLANS[6:10], failed("6 interruptions without a step executed after step 1: a crash loop")], "NotGivenUp"),
-        ([*STEP, *PLANS[:7], failed("20 interruptions without a step committed after step 1: a crash loop")], "NotGivenUp"),
         (
-            [*STEP, *PLANS[:6], StepDone(7, 0, 20, 1, 1, (7,)), *PLANS[6:10], failed("6 interruptions without a step executed after step 0: a crash loop")],
+            [
+                *PLANS[:2],
+                failed("2 interruptions without a step committed after step 0: a crash loop"),
+            ],
+            "NotGivenUp",
+        ),
+        (
+            [
+                *PLANS[:1],
+                failed("3 interruptions without a step committed after step 0: a crash loop"),
+            ],
+            "NotGivenUp",
+        ),
+        (
+            [
+                *PLANS[:6],
+                *STEP,
+                *PLANS[6:10],
+                failed("6 interruptions without a step executed after step 1: a crash loop"),
+            ],
+            "NotGivenUp",
+        ),
+        (
+            [
+                *STEP,
+                *PLANS[:7],
+                failed("20 interruptions without a step committed after step 1: a crash loop"),
+            ],
+            "NotGivenUp",
+        ),
+        (
+            [
+                *STEP,
+                *PLANS[:6],
+                StepDone(7, 0, 20, 1, 1, (7,)),
+                *PLANS[6:10],
+                failed("6 interruptions without a step executed after step 0: a crash loop"),
+            ],
             "NotGivenUp",
         ),
         ([*PLANS[:3], failed("3 whole restarts without enough progress in between")], "NotGivenUp"),
         ([*PLANS[:5], failed("2 whole restarts without enough progress in between")], "NotGivenUp"),
-        ([*PLANS[:6], failed(f"the budget of {RESPAWNS_COUNT} replacements is spent")], "NotGivenUp"),
+        (
+            [*PLANS[:6], failed(f"the budget of {RESPAWNS_COUNT} replacements is spent")],
+            "NotGivenUp",
+        ),
         ([over(state="stopped", exit_code=130, asked=((130, ""),))], "Ends"),
-        ([over(state="stopped", stop_asked=True, exit_code=1, reason="stop timed out", asked=((0, "its time is up"),))], "AsAsked"),
+        (
+            [
+                over(
+                    state="stopped",
+                    stop_asked=True,
+                    exit_code=1,
+                    reason="stop timed out",
+                    asked=((0, "its time is up"),),
+                )
+            ],
+            "AsAsked",
+        ),
         ([over(state="stopped", stop_asked=True, asked=((0, ""),), ending_s=12.0)], "AsAsked"),
-        ([StopAsked(False, False, False, True), KillOrdered(7, False, unstruck=True)], "StopsSoftly"),
-        ([StopAsked(True, False, False, True), Told("stopping: enough; the step in flight is committed first")], "StopsSoftly"),
-        ([StopAsked(False, False, False, True), Told("stopping: enough; workers are sent SIGTERM")], "StopsSoftly"),
+        (
+            [StopAsked(False, False, False, True), KillOrdered(7, False, unstruck=True)],
+            "StopsSoftly",
+        ),
+        (
+            [
+                StopAsked(True, False, False, True),
+                Told("stopping: enough; the step in flight is committed first"),
+            ],
+            "StopsSoftly",
+        ),
+        (
+            [
+                StopAsked(False, False, False, True),
+                Told("stopping: enough; workers are sent SIGTERM"),
+            ],
+            "StopsSoftly",
+        ),
         ([noted(rung=True)], "Typed"),
         ([Rewritten(noted(resumed_s=None).record, noted(left_s=1.15).record)], "Steady"),
-        ([Rewritten(noted(resumed_s=None, generation=2).record, noted(generation=1).record)], "Steady"),
+        (
+            [Rewritten(noted(resumed_s=None, generation=2).record, noted(generation=1).record)],
+            "Steady",
+        ),
         ([Rewritten(noted().record, noted(reason="another").record)], "Steady"),
         ([answered("respawn", "no snapshot was sealed by all owners", bare=(1,))], "RightRung"),
-        ([answered("respawn", "no snapshot was sealed by all owners (none at all from ranks [1, 2])", bare=(1,))], "RightRung"),
+        (
+            [
+                answered(
+                    "respawn",
+                    "no snapshot was sealed by all owners (none at all from ranks [1, 2])",
+                    bare=(1,),
+                )
+            ],
+            "RightRung",
+        ),
         ([noted(traceback=False)], "Typed"),
         ([noted(left_s=True)], "Typed"),
         ([over(spent=2, rungs=(("respawn", False),))], "Paid"),
-        ([RankGiven(7, PLAN, ()), RankGiven(8, replace(PLAN, generation=3), ()), over(plain=True)], "FreshStore"),
+        (
+            [
+                RankGiven(7, PLAN, ()),
+                RankGiven(8, replace(PLAN, generation=3), ()),
+                over(plain=True),
+            ],
+            "FreshStore",
+        ),
         ([over(spent=0, rungs=(("respawn", False),))], "Paid"),
         ([over(spent=2, rungs=(("respawn", False),), kinds=("part",))], "Paid"),
         ([Noted(noted(nodes=2).record, 2, None, stood_s=0.1)], "OverSoon"),
-        ([Noted(noted(nodes=2, resumed_s=None).record, 2, None, stood_s=0.1, unsure_s=9.0)], "OverSoon"),
+        (
+            [Noted(noted(nodes=2, resumed_s=None).record, 2, None, stood_s=0.1, unsure_s=9.0)],
+            "OverSoon",
+        ),
         ([HungSaid(0.5)], "SaysHowLong"),
         ([HungSaid(True)], "SaysHowLong"),
         ([HungSaid(600.0, 5.0)], "SaysHowLong"),
@@ -216,8 +373,14 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
         ([KillOrdered(7, True)], "KillsOnce"),
         ([KillOrdered(7, False, idle=True)], "KillsOnce"),
         ([KillOrdered(7, False), KillOrdered(7, False)], "KillsOnce"),
-        ([*STEP, failed("no node with room for ranks [1] in 1800 s", kinds=("lose_node",))], "NotTooSoon"),
-        ([PLANS[0], failed("no node with room for ranks [1] in 600 s", kinds=("lose_node",))], "NotTooSoon"),
+        (
+            [*STEP, failed("no node with room for ranks [1] in 1800 s", kinds=("lose_node",))],
+            "NotTooSoon",
+        ),
+        (
+            [PLANS[0], failed("no node with room for ranks [1] in 600 s", kinds=("lose_node",))],
+            "NotTooSoon",
+        ),
         ([Pruned((), 6, 6, (2, 4, 6))], "FewStay"),
         ([booked(startup=2.9)], "SecondsSum"),
         ([booked(startup=4.0, repeated=-1.0)], "SecondsSum"),
@@ -228,11 +391,29 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
         ([answered("respawn", taken=(1,), forked=())], "RightRung"),
         ([answered("repeat", forked=(), kept=(), reentered=(0, 1, 2))], "RightRung"),
         ([answered("restart", "no process stands in a step", there=(), **ANEW)], "RightRung"),
-        ([answered("respawn", "ranks [1] are taken by spares; survivors repeat the step in place")], "RightRung"),
-        ([answered("respawn", "ranks [1] are forked from the zygote; survivors enter main's function again")], "RightRung"),
+        (
+            [
+                answered(
+                    "respawn", "ranks [1] are taken by spares; survivors repeat the step in place"
+                )
+            ],
+            "RightRung",
+        ),
+        (
+            [
+                answered(
+                    "respawn",
+                    "ranks [1] are forked from the zygote; survivors enter main's function again",
+                )
+            ],
+            "RightRung",
+        ),
         ([answered("respawn", "step 4 is committed on a live rank")], "RightRung"),
         ([answered("respawn", "step 3 was seen to pass its vote by a live rank")], "RightRung"),
-        ([answered("respawn", "all ranks, the dead included, had sealed step 4 as prepared")], "RightRung"),
+        (
+            [answered("respawn", "all ranks, the dead included, had sealed step 4 as prepared")],
+            "RightRung",
+        ),
         ([answered("respawn", error=False)], "RightRung"),
         ([replace(answered("respawn"), reason="too bad")], "RightRung"),
         ([*STEP, answered("restart", **ANEW)], "NoDearer"),
@@ -244,15 +425,45 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
         ([noted(reason="rank 1 ended; rank 1 ended")], "SaidOnce"),
         ([noted(reason="")], "SaidOnce"),
         ([noted(rung=None)], "SaidOnce"),
-        ([noted(reason="rank 1 (pid 7) ended: exit code 3; rank 2 (pid 8) ended: signal 9")], "Worded"),
-        ([noted(reason="rank 1 (pid 7) ended: signal 9; rank 2 (pid 8) ended: signal 9")], "Worded"),
-        ([noted(mechanism=Mechanism.LOST_CONTACT, ranks=(), reason="rank 1's collective failed")], "Worded"),
-        ([replace(noted(mechanism=Mechanism.LOST_CONTACT, reason="rank 1's collective failed"), storeless=True)], "Worded"),
+        (
+            [noted(reason="rank 1 (pid 7) ended: exit code 3; rank 2 (pid 8) ended: signal 9")],
+            "Worded",
+        ),
+        (
+            [noted(reason="rank 1 (pid 7) ended: signal 9; rank 2 (pid 8) ended: signal 9")],
+            "Worded",
+        ),
+        (
+            [
+                noted(
+                    mechanism=Mechanism.LOST_CONTACT, ranks=(), reason="rank 1's collective failed"
+                )
+            ],
+            "Worded",
+        ),
+        (
+            [
+                replace(
+                    noted(mechanism=Mechanism.LOST_CONTACT, reason="rank 1's collective failed"),
+                    storeless=True,
+                )
+            ],
+            "Worded",
+        ),
         ([noted(step=4, fault_s=None)], "SaysSinceWhen"),
         ([noted(fault_not_before_s=1.5)], "SaysSinceWhen"),
         ([noted(mechanism=Mechanism.EXCEPTION, failure_class=FailureClass.USER_CODE)], "Whole"),
         ([noted(mechanism=Mechanism.EXCEPTION, error="boom", traceback="at line 3")], "Whole"),
-        ([noted(mechanism=Mechanism.EXCEPTION, failure_class=FailureClass.USER_CODE, error="boom")], "Whole"),
+        (
+            [
+                noted(
+                    mechanism=Mechanism.EXCEPTION,
+                    failure_class=FailureClass.USER_CODE,
+                    error="boom",
+                )
+            ],
+            "Whole",
+        ),
         ([noted(failure_class=FailureClass.USER_CODE)], "Whole"),
         ([noted(parent=2)], "Whole"),
         ([noted(resumed_s=1.3), noted(id=2, parent=1)], "Whole"),
@@ -269,12 +480,21 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
         ([Told("a hot spare fell: ")], "Readable"),
         ([Told("a hot spare ended before it could park: signal 9")], "SpareWasLost"),
         ([over(early_s=2.0)], "SpareWasLost"),
-        ([over(state="stopped", stop_asked=True, reason="stop: ", asked=((0, "stop: "),))], "Readable"),
-        ([Written("script", {"sharded": False}), Written("script", {"sharded": False})], "SaidWhatItIs"),
+        (
+            [over(state="stopped", stop_asked=True, reason="stop: ", asked=((0, "stop: "),))],
+            "Readable",
+        ),
+        (
+            [Written("script", {"sharded": False}), Written("script", {"sharded": False})],
+            "SaidWhatItIs",
+        ),
         ([over(noted=False)], "SaidWhatItIs"),
         ([replace(noted(step=3), committed=(4, 5))], "KnewItsStep"),
         ([replace(noted(step=7), committed=(4, 5))], "KnewItsStep"),
-        ([Written("warning", {"text": "slow"}), Written("warning", {"text": "slow"})], "WarnedOnce"),
+        (
+            [Written("warning", {"text": "slow"}), Written("warning", {"text": "slow"})],
+            "WarnedOnce",
+        ),
         ([FirstFault("kill", 0.2, None, 0.01, 0.0)], "BackInTime"),
         ([FirstFault("stop", 0.5, 1.2, 0.01, 0.0)], "BackInTime"),
         ([FirstFault("exit", 0.01, None, 0.01, 0.0, 3, True, "lost_contact")], "BackInTime"),
@@ -287,13 +507,19 @@ PLAN = Regroup(2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "n
         ([Stock(0, 1, 7.0)], "Stocked"),
         ([Stock(1, 1, 7.0, 1)], "Stocked"),
         ([Diagnosed(1, {"a": 0.79}), acted("drain", "a")], "SureDrains"),
-        ([Diagnosed(1, {"a": 0.79}), Diagnosed(1, {"a": 0.79}), acted("shrink", "a")], "SureDrains"),
+        (
+            [Diagnosed(1, {"a": 0.79}), Diagnosed(1, {"a": 0.79}), acted("shrink", "a")],
+            "SureDrains",
+        ),
         ([Diagnosed(1, {"a": 0.9}), acted("drain", "b")], "SureDrains"),
         ([acted("exclude", "a", "b"), acted("exclude", "c", at_s=5.0)], "WithinBudget"),
         ([DrainPlanned(3, (4, 4), 5, True)], "UndoesNothing"),
         ([DrainPlanned(3, (5, 5), 5, True, (2,))], "Empties"),
         ([replace(acted("page"), own=True)], "NotItsOwn"),
-        ([*DRAINED, *(StepDone(7, 0, 1, step, step, (7,)) for step in range(1, 12)), over()], "DrainsSoon"),
+        (
+            [*DRAINED, *(StepDone(7, 0, 1, step, step, (7,)) for step in range(1, 12)), over()],
+            "DrainsSoon",
+        ),
         ([StartedThere("a", 7)], "NoWorkThere"),
     ],
 )
@@ -305,12 +531,20 @@ def test_what_breaks_a_rule_is_seen_by_it_alone(seen: list[Observation], rule: s
     assert jury.result == "bad"
 
 
-@pytest.mark.parametrize("asked", [StopAsked(False, True, False, True), StopAsked(False, False, True, True)], ids=["nothing is trained", "again"])
+@pytest.mark.parametrize(
+    "asked",
+    [StopAsked(False, True, False, True), StopAsked(False, False, True, True)],
+    ids=["nothing is trained", "again"],
+)
 @pytest.mark.parametrize(("over_s", "rules"), [(1.2, []), (1.6, ["StopsAtOnce"])])
-def test_who_is_asked_to_end_at_once_does(asked: StopAsked, over_s: float, rules: list[str]) -> None:
+def test_who_is_asked_to_end_at_once_does(
+    asked: StopAsked, over_s: float, rules: list[str]
+) -> None:
     jury = Jury()
     jury.see(1.0, asked)
-    jury.see(over_s, over(state="stopped", stop_asked=True, asked=((0, "enough"),), reason="enough"))
+    jury.see(
+        over_s, over(state="stopped", stop_asked=True, asked=((0, "enough"),), reason="enough")
+    )
     assert [one.rule for one in jury.violations] == rules
 
 
@@ -343,8 +577,13 @@ def test_what_is_to_be_warned_of_is(said: bool, rules: list[str]) -> None:
     assert [one.rule for one in jury.violations] == rules
 
 
-@pytest.mark.parametrize(("noticed_s", "over_s", "rules"), [(7.0, 20.0, []), (9.0, 20.0, ["CountedOut"]), (None, 7.0, []), (None, 20.0, ["CountedOut"])])
-def test_a_node_without_power_is_counted_out_in_time(noticed_s: float | None, over_s: float, rules: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("noticed_s", "over_s", "rules"),
+    [(7.0, 20.0, []), (9.0, 20.0, ["CountedOut"]), (None, 7.0, []), (None, 20.0, ["CountedOut"])],
+)
+def test_a_node_without_power_is_counted_out_in_time(
+    noticed_s: float | None, over_s: float, rules: list[str]
+) -> None:
     jury = Jury()
     jury.see(1.0, PowerLost("a", 6.2))
     if noticed_s is not None:
@@ -356,29 +595,86 @@ def test_a_node_without_power_is_counted_out_in_time(noticed_s: float | None, ov
 def test_what_is_as_it_should_be_breaks_none() -> None:
     jury = Jury()
     fine: list[Observation] = [
-        Planned(1, (0, 0), 0, (0, 1)), RankGiven(7, PLAN, ()), Restored(7, 1, "slots", 5, (5, 4)), Arrived(7, 1, 2, 5, 5), Arrived(8, 2, 2, 5, 5),
-        Offered(2, 4, ""), Saved(4, True), SaveFailed(6, "no room"), Pruned((2,), 4, 4), Planned(2, (4,), 5, (), 4),
-        StepDone(7, 1, 2, 6, 6, (7,)), Planned(3, (4, 4), 6, ()), StepDone(8, 2, 3, 5, 5, (8,)),
-        Named(1, "hang", ("hang", "repeat")), Named(2, "lost_contact", ()), Regrouped(2, 3, (0, 1, 2)), WentOn(7, 1, 0.6), WentOn(7, 1, 4.0, 3.9),
-        booked(), booked(worked_s=7.0), booked(startup=2.0, repeated=1.0),
-        Diagnosed(1, {"a": 0.8, "b": 0.3}), acted("drain", "a"), Diagnosed(2, {"b": 0.3}), acted("drain", "b"),
-        Diagnosed(3, {"c": 0.3}), Acted("drain", ("c",), True, 0.0, (2, 10.0)), acted("exclude", "c"), acted("page", at_s=1.0), acted("page", at_s=2.0),
-        acted("page", at_s=11.0), DrainPlanned(3, (4, 4), 5, False), DrainPlanned(4, (5, 5), 5, True), DrainPlanned(5, (5, 5), 5, False, (2,)),
-        KillOrdered(7, False), KillOrdered(8, False), KillOrdered(7, False, True), replace(noted(id=8, step=6), committed=(4, 5)),
-        Written("warning", {"text": "slow"}), Written("warning", {"text": "slow"}, 2), Written("warning", {"text": "odd"}),
-        FirstFault("hang", 1.8, None, 0.01, 0.0, 7, True), FirstFault("hang", 1800.0, None, 0.01, 0.0, 7), FirstFault("hang", 12.0, None, 0.01, 0.4, 2, True),
-        FirstFault("hang", 5.6, None, 0.01, 0.0, silence_s=5.0), FirstFault("hang", 5.6, None, 0.01, 0.0, 7, True, body_s=1.0),
-        StopAsked(False, False, False, True), KillOrdered(9, False), Told("stopping: enough; the step in flight is committed first"),
-        Stock(1, 1, 7.0, 1, True), Stock(1, 1, 0.1, 1), Written("script", {"sharded": False}), Written("script", {"sharded": True}), Told("all is well"),
+        Planned(1, (0, 0), 0, (0, 1)),
+        RankGiven(7, PLAN, ()),
+        Restored(7, 1, "slots", 5, (5, 4)),
+        Arrived(7, 1, 2, 5, 5),
+        Arrived(8, 2, 2, 5, 5),
+        Offered(2, 4, ""),
+        Saved(4, True),
+        SaveFailed(6, "no room"),
+        Pruned((2,), 4, 4),
+        Planned(2, (4,), 5, (), 4),
+        StepDone(7, 1, 2, 6, 6, (7,)),
+        Planned(3, (4, 4), 6, ()),
+        StepDone(8, 2, 3, 5, 5, (8,)),
+        Named(1, "hang", ("hang", "repeat")),
+        Named(2, "lost_contact", ()),
+        Regrouped(2, 3, (0, 1, 2)),
+        WentOn(7, 1, 0.6),
+        WentOn(7, 1, 4.0, 3.9),
+        booked(),
+        booked(worked_s=7.0),
+        booked(startup=2.0, repeated=1.0),
+        Diagnosed(1, {"a": 0.8, "b": 0.3}),
+        acted("drain", "a"),
+        Diagnosed(2, {"b": 0.3}),
+        acted("drain", "b"),
+        Diagnosed(3, {"c": 0.3}),
+        Acted("drain", ("c",), True, 0.0, (2, 10.0)),
+        acted("exclude", "c"),
+        acted("page", at_s=1.0),
+        acted("page", at_s=2.0),
+        acted("page", at_s=11.0),
+        DrainPlanned(3, (4, 4), 5, False),
+        DrainPlanned(4, (5, 5), 5, True),
+        DrainPlanned(5, (5, 5), 5, False, (2,)),
+        KillOrdered(7, False),
+        KillOrdered(8, False),
+        KillOrdered(7, False, True),
+        replace(noted(id=8, step=6), committed=(4, 5)),
+        Written("warning", {"text": "slow"}),
+        Written("warning", {"text": "slow"}, 2),
+        Written("warning", {"text": "odd"}),
+        FirstFault("hang", 1.8, None, 0.01, 0.0, 7, True),
+        FirstFault("hang", 1800.0, None, 0.01, 0.0, 7),
+        FirstFault("hang", 12.0, None, 0.01, 0.4, 2, True),
+        FirstFault("hang", 5.6, None, 0.01, 0.0, silence_s=5.0),
+        FirstFault("hang", 5.6, None, 0.01, 0.0, 7, True, body_s=1.0),
+        StopAsked(False, False, False, True),
+        KillOrdered(9, False),
+        Told("stopping: enough; the step in flight is committed first"),
+        Stock(1, 1, 7.0, 1, True),
+        Stock(1, 1, 0.1, 1),
+        Written("script", {"sharded": False}),
+        Written("script", {"sharded": True}),
+        Told("all is well"),
         Told("a hot spare ended before it could park: signal 9", True),
-        Rewritten(noted(resumed_s=None, left_s=None, rung=None).record, noted().record), answered("respawn", "none at all from ranks [1, 2]", bare=(1,)),
-        Begun(3, 3), HungSaid(1.0, looks=2), HungSaid(5.0, 5.0),
-        QuietSaid(5.0, 5.0), Pruned((), 4, 4, (2, 4, 6)), Asked(1), Asked(2), Enrolled("node-0"), StaysOut("node-0", 1.0),
+        Rewritten(noted(resumed_s=None, left_s=None, rung=None).record, noted().record),
+        answered("respawn", "none at all from ranks [1, 2]", bare=(1,)),
+        Begun(3, 3),
+        HungSaid(1.0, looks=2),
+        HungSaid(5.0, 5.0),
+        QuietSaid(5.0, 5.0),
+        Pruned((), 4, 4, (2, 4, 6)),
+        Asked(1),
+        Asked(2),
+        Enrolled("node-0"),
+        StaysOut("node-0", 1.0),
         Planned(5, (4, 4), 6, (), cut_s=1.5),
-        noted(id=9, reason="rank 1 (pid 7) ended: signal 9; rank 2 raised; rank 2 (pid 8) ended: signal 9", step=4, fault_not_before_s=0.5),
-        noted(moved=1, begun=2, steps_lost=1, steps_repeated=2), noted(id=4, late_s=0.01), noted(id=5, nodes=2, late_s=3.0), noted(id=6, resumed_s=None),
-        RankGiven(7, replace(PLAN, generation=8, fault_s=0.9, detected_s=1.0), ()), noted(id=7, generation=7, fault_s=0.95),
-    ]  # fmt: skip
+        noted(
+            id=9,
+            reason="rank 1 (pid 7) ended: signal 9; rank 2 raised; rank 2 (pid 8) ended: signal 9",
+            step=4,
+            fault_not_before_s=0.5,
+        ),
+        noted(moved=1, begun=2, steps_lost=1, steps_repeated=2),
+        noted(id=4, late_s=0.01),
+        noted(id=5, nodes=2, late_s=3.0),
+        noted(id=6, resumed_s=None),
+        RankGiven(7, replace(PLAN, generation=8, fault_s=0.9, detected_s=1.0), ()),
+        noted(id=7, generation=7, fault_s=0.95),
+    ]
     for one in fine:
         jury.see(1.0, one)
     assert jury.result == "unknown", "the run is not over"
@@ -393,7 +689,12 @@ def test_what_is_as_it_should_be_breaks_none() -> None:
         [over(state="failed", exit_code=1, reason="refused", refused=True)],
         [failed("no node with room for ranks [1]", kinds=("kill", "lose_node"))],
         [*PLANS[:2], failed("3 interruptions without a step committed after step 0: a crash loop")],
-        [*PLANS[:2], *STEP, *PLANS[2:7], failed("6 interruptions without a step executed after step 1: a crash loop")],
+        [
+            *PLANS[:2],
+            *STEP,
+            *PLANS[2:7],
+            failed("6 interruptions without a step executed after step 1: a crash loop"),
+        ],
         [*PLANS[:4], failed("3 whole restarts without enough progress in between")],
     ],
     ids=["plain", "refused", "no node", "never trained", "at one step", "restarts"],
@@ -405,7 +706,7 @@ def test_ends_that_are_no_surprise_break_no_rule(end: list[Observation]) -> None
     assert (jury.result, jury.violations) == ("ok", [])
 
 
-# --- a protocol that is broken on purpose ---------------------------------------------------------------
+# --- a protocol that is broken on purpose ---------------------------------------------------------
 
 
 def restores_a_step_too_early(patch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,6 @@
-"""Checkpoints in simulated lives: what is restored when nobody holds the state any more, and what disks may do meanwhile."""
+"""Checkpoints in simulated lives: what is restored when nobody holds the state any more, and what
+disks may do meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,14 @@ def disk(kind: str, mark: str = "", nth: int = 1, *, number: int = 0, **more: An
 
 def all_at(step: int) -> tuple[PlannedFault, ...]:
     """SIGKILL to every rank, in this step."""
-    return tuple(PlannedFault(f"kill {rank} at {step}", "kill", rank, at_step=step) for rank in range(RANKS))
+    return tuple(
+        PlannedFault(f"kill {rank} at {step}", "kill", rank, at_step=step) for rank in range(RANKS)
+    )
 
 
-def a_life(*faults: PlannedFault, way: str = "in_place", seed: int = 1, **more: Any) -> tuple[Life, list[tuple[int, int]]]:
+def a_life(
+    *faults: PlannedFault, way: str = "in_place", seed: int = 1, **more: Any
+) -> tuple[Life, list[tuple[int, int]]]:
     """And where it was rolled back from and to."""
     options = Options(**({"way": way, "ranks": RANKS, "steps": 12, "checkpoint_every": 3} | more))
     life = lived(seed=seed, options=options, faults=faults)
@@ -37,14 +43,28 @@ def a_life(*faults: PlannedFault, way: str = "in_place", seed: int = 1, **more: 
 
 
 @pytest.mark.parametrize("way", ["in_place", "respawn", "reenter"])
-def test_when_all_ranks_are_lost_at_once_the_run_goes_on_from_the_newest_checkpoint(way: str) -> None:
+def test_when_all_ranks_are_lost_at_once_the_run_goes_on_from_the_newest_checkpoint(
+    way: str,
+) -> None:
     assert a_life(*all_at(9), way=way)[1] == [(8, 6)]
     assert a_life(*all_at(9), way=way, checkpoint_every=0)[1] == [(8, 0)]
 
 
-def test_when_all_holders_of_the_snapshots_are_lost_sharded_state_comes_from_the_newest_checkpoint() -> None:
-    dark = tuple(PlannedFault(f"dark {node}", "lose_node", None, at_step=9, node=node, for_s=20.0) for node in range(2))
-    _, back = a_life(*(PlannedFault(one.id, one.kind, None, "saved", 7, node=one.node, for_s=one.for_s) for one in dark), way="sharded", nodes=2)
+def test_when_all_holders_of_the_snapshots_are_lost_sharded_state_comes_from_the_newest_checkpoint() -> (
+    None
+):
+    dark = tuple(
+        PlannedFault(f"dark {node}", "lose_node", None, at_step=9, node=node, for_s=20.0)
+        for node in range(2)
+    )
+    _, back = a_life(
+        *(
+            PlannedFault(one.id, one.kind, None, "saved", 7, node=one.node, for_s=one.for_s)
+            for one in dark
+        ),
+        way="sharded",
+        nodes=2,
+    )
     ((_, step),) = back
     assert step == 6
     dead = all_at(9)
@@ -65,8 +85,13 @@ def test_a_disk_that_is_always_full_costs_all_checkpoints_and_no_step() -> None:
 
 
 def test_bits_that_flipped_in_the_newest_checkpoint_send_the_run_to_the_one_before() -> None:
-    """Each file has one chance in two, so that with some seeds the newest is still good, and with others none is."""
-    went_back = [a_life(disk("corrupt_disk", "clearing"), *all_at(9), seed=seed)[1][0][1] for seed in range(12)]
+    """Each file has one chance in two, so that with some seeds the newest is still good, and with
+    others none is.
+    """
+    went_back = [
+        a_life(disk("corrupt_disk", "clearing"), *all_at(9), seed=seed)[1][0][1]
+        for seed in range(12)
+    ]
     assert set(went_back) <= {0, 3, 6}
     assert len(set(went_back)) > 1
 
@@ -81,8 +106,13 @@ def test_a_slow_disk_holds_up_saves_and_blames_nobody() -> None:
 
 
 def test_a_regroup_does_not_wait_for_a_slow_disk() -> None:
-    """Rank 0 stands in its second save, for the first is still being written, when rank 2 is killed: rank 0 is not taken for hung."""
-    faults = (disk("slow_disk", "saving", 1, for_s=1e6), PlannedFault("kill", "kill", 2, "saving", 2, after_s=0.03))
+    """Rank 0 stands in its second save, for the first is still being written, when rank 2 is
+    killed: rank 0 is not taken for hung.
+    """
+    faults = (
+        disk("slow_disk", "saving", 1, for_s=1e6),
+        PlannedFault("kill", "kill", 2, "saving", 2, after_s=0.03),
+    )
     life, back = a_life(*faults, checkpoint_every=1)
     assert (len(life.rungs), back) == (1, [])
 
@@ -92,9 +122,18 @@ def test_one_that_is_killed_in_its_save_costs_that_checkpoint_only() -> None:
 
 
 def test_a_plan_strikes_disks_and_comes_back_as_it_was() -> None:
-    text = 'schema = 1\n[[fault]]\nkind = "full_disk"\ntarget = { disk = 1 }\nwhen = { on_mark = "saved", nth = 3 }\nfor_s = 0.5\nneeds = "sim"\n'
+    text = (
+        'schema = 1\n[[fault]]\nkind = "full_disk"\ntarget = { disk = 1 }\nwhen = { on_mark ='
+        ' "saved", nth = 3 }\nfor_s = 0.5\nneeds = "sim"\n'
+    )
     (one,) = parse(text, source="plan")
-    assert (one.kind, one.disk, one.rank, one.mark, one.for_s) == ("full_disk", 1, None, "saved", 0.5)
+    assert (one.kind, one.disk, one.rank, one.mark, one.for_s) == (
+        "full_disk",
+        1,
+        None,
+        "saved",
+        0.5,
+    )
     assert parse(render((one,)), source="again") == (one,)
 
 
@@ -108,7 +147,10 @@ def test_a_plan_strikes_disks_and_comes_back_as_it_was() -> None:
 )
 def test_what_cannot_strike_a_disk_is_named(changed: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        parse(f'schema = 1\n[[fault]]\nkind = "full_disk"\n{changed}\nwhen = {{ at_s = 1.0 }}\n', source="plan")
+        parse(
+            f'schema = 1\n[[fault]]\nkind = "full_disk"\n{changed}\nwhen = {{ at_s = 1.0 }}\n',
+            source="plan",
+        )
 
 
 def test_a_disk_that_is_not_there_is_named() -> None:

@@ -1,4 +1,6 @@
-"""Nodes that nothing tells apart, simulated as one: what comes of it is what comes of each by itself."""
+"""Nodes that nothing tells apart, simulated as one: what comes of it is what comes of each by
+itself.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,17 @@ from dataclasses import replace
 import pytest
 
 from outlast.model.fault_plan import PlannedFault
-from outlast.model.messages import AskStandings, Grant, KillWorker, Leave, Regroup, StartStore, StartWorker, ToNode, ToWorkers
+from outlast.model.messages import (
+    AskStandings,
+    Grant,
+    KillWorker,
+    Leave,
+    Regroup,
+    StartStore,
+    StartWorker,
+    ToNode,
+    ToWorkers,
+)
 from outlast.sim.crews import Parted
 from outlast.sim.draws import Stream
 from outlast.sim.fleets import Fleet, Likeness, alike
@@ -19,21 +31,64 @@ from outlast.sim.world import World
 
 SEEDS = 7
 BOUND_S = 50_000.0
-LARGE = Options(ranks=72, nodes=20, spare_nodes=2, steps=100_000, latency_s=0.001, beat_s=5.0, step_s=2.0, for_s=300.0, failures=1, drift=0.01)
+LARGE = Options(
+    ranks=72,
+    nodes=20,
+    spare_nodes=2,
+    steps=100_000,
+    latency_s=0.001,
+    beat_s=5.0,
+    step_s=2.0,
+    for_s=300.0,
+    failures=1,
+    drift=0.01,
+)
 KILL = PlannedFault("x", "kill", 30, at_s=100.0)
 
 
 def drawn(seed: int) -> tuple[Options, tuple[PlannedFault, ...]]:
-    """Some minutes of one to four ranks on each of about twenty nodes, a fifth of which are struck as hardware fails."""
-    given = {"way": "in_place", "spares": 0, "nodes": 20 + seed % 7, "spare_nodes": 2, "ranks": (18 + seed % 7) * (1 + seed % 4), "for_s": 300.0, "failures": 4,
-             "beat_s": 5.0, "step_s": 2.0, "phase_after": -1, "first_step_s": 0.0, "latency_s": 0.001}  # fmt: skip
+    """Some minutes of one to four ranks on each of about twenty nodes, a fifth of which are struck
+    as hardware fails.
+    """
+    given = {
+        "way": "in_place",
+        "spares": 0,
+        "nodes": 20 + seed % 7,
+        "spare_nodes": 2,
+        "ranks": (18 + seed % 7) * (1 + seed % 4),
+        "for_s": 300.0,
+        "failures": 4,
+        "beat_s": 5.0,
+        "step_s": 2.0,
+        "phase_after": -1,
+        "first_step_s": 0.0,
+        "latency_s": 0.001,
+    }
     options = draw_options(Stream(seed, "options"), given)
     return options, draw_failures(Stream(seed, "failures"), options)
 
 
-def run(seed: int, options: Options, faults: tuple[PlannedFault, ...], *, every_node: bool = False, every_rank: bool = False, tells_all: bool = False) -> World:
-    """A life with all lines of its trace kept. `tells_all`: of the nodes of a fleet too that are not its first."""
-    world = World(options=options, script=script_of(options.way), faults=faults, seed=seed, every_node=every_node, every_rank=every_rank)
+def run(
+    seed: int,
+    options: Options,
+    faults: tuple[PlannedFault, ...],
+    *,
+    every_node: bool = False,
+    every_rank: bool = False,
+    tells_all: bool = False,
+) -> World:
+    """A life with all lines of its trace kept.
+
+    `tells_all`: of the nodes of a fleet too that are not its first.
+    """
+    world = World(
+        options=options,
+        script=script_of(options.way),
+        faults=faults,
+        seed=seed,
+        every_node=every_node,
+        every_rank=every_rank,
+    )
     world.trace.newest = deque()
     world.untold = frozenset() if tells_all else world.untold
     world.run(bound_s=BOUND_S)
@@ -41,14 +96,23 @@ def run(seed: int, options: Options, faults: tuple[PlannedFault, ...], *, every_
 
 
 def test_a_fleet_takes_the_course_that_its_nodes_take() -> None:
-    """The same lives three ways: each line of the trace to the microsecond, each mark, each interruption, and whose seconds are booked as what."""
+    """The same lives three ways: each line of the trace to the microsecond, each mark, each
+    interruption, and whose seconds are booked as what.
+    """
     saved = 0
     for seed in range(SEEDS):
         options, faults = drawn(seed)
         one, nodes = run(seed, options, faults), run(seed, options, faults, every_node=True)
-        for each in (nodes, run(seed, options, faults, every_rank=True)) if seed % 3 == 0 else (nodes,):
+        for each in (
+            (nodes, run(seed, options, faults, every_rank=True)) if seed % 3 == 0 else (nodes,)
+        ):
             assert list(one.trace.newest) == list(each.trace.newest), f"seed {seed}"
-            assert (one.marks, one.committed, one.jury.violations, one.strikes.fired) == (each.marks, each.committed, [], each.strikes.fired)
+            assert (one.marks, one.committed, one.jury.violations, one.strikes.fired) == (
+                each.marks,
+                each.committed,
+                [],
+                each.strikes.fired,
+            )
             assert list(one.interruptions.values()) == list(each.interruptions.values())
             assert one.worked.seconds() == pytest.approx(each.worked.seconds(), abs=1e-6)
             assert one.done == each.done & one.done
@@ -58,7 +122,9 @@ def test_a_fleet_takes_the_course_that_its_nodes_take() -> None:
 
 
 def test_each_node_of_a_fleet_does_what_its_first_does() -> None:
-    """Simulated node by node, with all that the trace does not tell otherwise: each line of the first has its twin of each other, at the same moment."""
+    """Simulated node by node, with all that the trace does not tell otherwise: each line of the
+    first has its twin of each other, at the same moment.
+    """
     options, faults = drawn(3)
     world = run(3, options, faults, every_node=True, tells_all=True)
     likeness = alike(options, faults)
@@ -76,14 +142,26 @@ def test_each_node_of_a_fleet_does_what_its_first_does() -> None:
 
 
 def test_most_of_a_large_life_is_a_fleet() -> None:
-    """Of eighteen nodes that house ranks, four are struck, two may have to hand over state, and one comes before the fleet, one after it."""
+    """Of eighteen nodes that house ranks, four are struck, two may have to hand over state, and one
+    comes before the fleet, one after it.
+    """
     faults = tuple(PlannedFault(str(n), "kill", 20 + 4 * n, at_s=40.0 * n) for n in range(1, 5))
     likeness = alike(LARGE, faults)
     assert likeness is not None
-    assert (likeness.herald, likeness.members, likeness.apart) == (2, (3, 4, 5, 10, 11, 12, 13, 14, 15, 16), 4)
-    life, alone = (lived(seed=1, options=LARGE, faults=faults, every_rank=every_rank) for every_rank in (False, True))
+    assert (likeness.herald, likeness.members, likeness.apart) == (
+        2,
+        (3, 4, 5, 10, 11, 12, 13, 14, 15, 16),
+        4,
+    )
+    life, alone = (
+        lived(seed=1, options=LARGE, faults=faults, every_rank=every_rank)
+        for every_rank in (False, True)
+    )
     assert (life.result, life.end, len(life.fired)) == ("ok", "stopped", 4)
-    assert (life.trace_digest, life.marks["committed"]) == (alone.trace_digest, alone.marks["committed"])
+    assert (life.trace_digest, life.marks["committed"]) == (
+        alone.trace_digest,
+        alone.marks["committed"],
+    )
     assert life.events < 0.4 * alone.events
 
 
@@ -103,12 +181,16 @@ def test_most_of_a_large_life_is_a_fleet() -> None:
         (replace(LARGE, nodes=7, ranks=20), KILL),
     ],
 )
-def test_where_more_may_tell_nodes_apart_there_is_no_fleet(options: Options, fault: PlannedFault) -> None:
+def test_where_more_may_tell_nodes_apart_there_is_no_fleet(
+    options: Options, fault: PlannedFault
+) -> None:
     assert alike(LARGE, (KILL,)) is not None
     assert alike(options, (fault,)) is None
 
 
-def test_a_life_that_parts_its_fleet_is_lived_again_node_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_life_that_parts_its_fleet_is_lived_again_node_by_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As if the coordinator had told one of them something else."""
     whole = lived(seed=1, options=LARGE, faults=(KILL,))
     monkeypatch.setattr(Fleet, "_is_same", lambda *_: False)
@@ -118,7 +200,9 @@ def test_a_life_that_parts_its_fleet_is_lived_again_node_by_node(monkeypatch: py
 
 
 LEAVE = Leave(1, "why")
-PLAN = Regroup(2, -1, 72, "here", 1, "repeat", "in_place", 5, -1, False, "none", "keep", "", 5, None, None)
+PLAN = Regroup(
+    2, -1, 72, "here", 1, "repeat", "in_place", 5, -1, False, "none", "keep", "", 5, None, None
+)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +221,9 @@ PLAN = Regroup(2, -1, 72, "here", 1, "repeat", "in_place", 5, -1, False, "none",
         (StartStore("why", 1), StartStore("why", 1), False),
     ],
 )  # fmt: skip
-def test_what_one_of_a_fleet_is_told_in_another_way_parts_it(first: object, other: object, same: bool) -> None:
+def test_what_one_of_a_fleet_is_told_in_another_way_parts_it(
+    first: object, other: object, same: bool
+) -> None:
     fleet = Fleet(Likeness(2, (3, 4), 4), LARGE.node_names)
     fleet.told(ToNode(7, 1, 5.0, first))  # type: ignore[arg-type]
     fleet.echo(1, ToNode(7, 1, 5.0, other))  # type: ignore[arg-type]

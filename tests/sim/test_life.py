@@ -1,4 +1,6 @@
-"""Simulated lives: one seed, one course; a swarm of them keeps every rule; what is drawn covers what it should."""
+"""Simulated lives: one seed, one course; a swarm of them keeps every rule; what is drawn covers
+what it should.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from outlast.sim.timeline import LATE, NORMAL, URGENT, Timeline
 from outlast.sim.world import World
 
 SWARM_SEEDS = 200
-FOUND = sorted((Path(__file__).parent / "found").glob("*.toml"))  # lives that broke a rule once: what was wrong, seed, options, faults
+# lives that broke a rule once: what was wrong, seed, options, faults
+FOUND = sorted((Path(__file__).parent / "found").glob("*.toml"))
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +38,10 @@ def swarm() -> Tally:
 
 
 def test_a_swarm_keeps_every_rule(swarm: Tally) -> None:
-    assert (swarm.result, swarm.bad) == ("ok", []), f"replay with `outlast sim --seed N --trace`: {swarm.bad}"
+    assert (swarm.result, swarm.bad) == (
+        "ok",
+        [],
+    ), f"replay with `outlast sim --seed N --trace`: {swarm.bad}"
 
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)
@@ -43,27 +49,51 @@ def test_what_a_swarm_once_found_stays_mended(path: Path) -> None:
     """All of it is said in the file, so that it stays the same life when draws change."""
     why, seed, options = (line.removeprefix("# ") for line in path.read_text().splitlines()[:3])
     planned = parse(path.read_text(), source=path.name)
-    life = lived(seed=int(seed.removeprefix("seed ")), options=Options(**json.loads(options.removeprefix("options "))), faults=planned)
+    life = lived(
+        seed=int(seed.removeprefix("seed ")),
+        options=Options(**json.loads(options.removeprefix("options "))),
+        faults=planned,
+    )
     assert life.violations == (), why
 
 
 @pytest.mark.parametrize("way", ["in_place", "respawn", "reenter", "sharded"])
 @pytest.mark.parametrize(
     ("kind", "for_s", "rungs"),
-    [("cut", 2.0, ()), ("cut", 20.0, None), ("lose_node", 1_000.0, None), ("lose_coordinator", 1.0, ()), ("lag", 1.0, ())],
+    [
+        ("cut", 2.0, ()),
+        ("cut", 20.0, None),
+        ("lose_node", 1_000.0, None),
+        ("lose_coordinator", 1.0, ()),
+        ("lag", 1.0, ()),
+    ],
     ids=["a short cut", "a long cut", "no power", "no coordinator", "a slow line"],
 )
-def test_a_node_or_the_coordinator_is_lost_and_the_run_goes_on(way: str, kind: str, for_s: float, rungs: tuple[str, ...] | None) -> None:
-    """What lasts less than a lease (6 s) interrupts nobody; after what lasts longer the ranks live on the spare node."""
+def test_a_node_or_the_coordinator_is_lost_and_the_run_goes_on(
+    way: str, kind: str, for_s: float, rungs: tuple[str, ...] | None
+) -> None:
+    """What lasts less than a lease (6 s) interrupts nobody; after what lasts longer the ranks live
+    on the spare node.
+    """
     options = Options(way=way, ranks=4, nodes=3, spare_nodes=1, steps=200, latency_s=0.003)
-    life = lived(seed=1, options=options, faults=(PlannedFault("x", kind, None if kind == "lose_coordinator" else 1, at_s=1.5, for_s=for_s),))
+    life = lived(
+        seed=1,
+        options=options,
+        faults=(
+            PlannedFault(
+                "x", kind, None if kind == "lose_coordinator" else 1, at_s=1.5, for_s=for_s
+            ),
+        ),
+    )
     assert (life.result, life.end, life.fired) == ("ok", "ended", ("x",))
     assert life.rungs == rungs if rungs is not None else len(life.rungs) == 1
 
 
 @pytest.mark.parametrize(("for_s", "blamed"), [(1.0, []), (50.0, []), (300.0, [(1,)])])
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_who_has_no_processor_is_waited_for_up_to_a_bound(nodes: int, for_s: float, blamed: list[tuple[int, ...]]) -> None:
+def test_who_has_no_processor_is_waited_for_up_to_a_bound(
+    nodes: int, for_s: float, blamed: list[tuple[int, ...]]
+) -> None:
     """At its fifth step, when its deadlines are learned and short."""
     faults = (PlannedFault("1", "starve", 1, mark="body", nth=5, for_s=for_s),)
     life = lived(seed=3, options=Options(ranks=3, nodes=nodes, steps=9), faults=faults)
@@ -72,11 +102,17 @@ def test_who_has_no_processor_is_waited_for_up_to_a_bound(nodes: int, for_s: flo
 
 
 @pytest.mark.parametrize("rank", [None, 1], ids=["all live", "one dies meanwhile"])
-def test_a_run_that_is_to_end_at_once_while_a_coordinator_is_made_anew_leaves_nobody_behind(rank: int | None) -> None:
+def test_a_run_that_is_to_end_at_once_while_a_coordinator_is_made_anew_leaves_nobody_behind(
+    rank: int | None,
+) -> None:
     """It ends once the new one knows who lives."""
     faults = [PlannedFault("1", "lose_coordinator", None, at_s=0.5, for_s=0.1)]
     faults += [] if rank is None else [PlannedFault("2", "kill", rank, at_s=0.65)]
-    life = lived(seed=3, options=Options(ranks=4, nodes=2, steps=1_000, for_s=0.7, again_s=0.05), faults=tuple(faults))
+    life = lived(
+        seed=3,
+        options=Options(ranks=4, nodes=2, steps=1_000, for_s=0.7, again_s=0.05),
+        faults=tuple(faults),
+    )
     assert life.marks["a run is to end at once, and who lives is not known yet"] == 1
     assert (life.result, life.violations, life.end) == ("ok", (), "stopped")
     assert life.sim_s < 2.0, "nobody is waited for who has ended"
@@ -85,7 +121,10 @@ def test_a_run_that_is_to_end_at_once_while_a_coordinator_is_made_anew_leaves_no
 @pytest.mark.parametrize("kind", ["stop", "deaf", "hang"])
 def test_who_was_found_to_hang_while_there_was_no_coordinator_is_found_again(kind: str) -> None:
     """What its agent says then, nobody hears."""
-    faults = (PlannedFault("1", kind, 1, mark="body", nth=8, for_s=1e6), PlannedFault("2", "lose_coordinator", None, mark="body", nth=28, for_s=3.0))
+    faults = (
+        PlannedFault("1", kind, 1, mark="body", nth=8, for_s=1e6),
+        PlannedFault("2", "lose_coordinator", None, mark="body", nth=28, for_s=3.0),
+    )
     life = lived(seed=3, options=Options(ranks=4, nodes=2, steps=40), faults=faults)
     assert (life.result, life.violations, life.end) == ("ok", (), "ended")
     assert [one.ranks for one in life.interruptions] == [(1,)]
@@ -93,17 +132,28 @@ def test_who_was_found_to_hang_while_there_was_no_coordinator_is_found_again(kin
 
 
 @pytest.mark.parametrize("at_s", [0.5, 1.5])
-def test_a_script_without_outlast_calls_goes_on_while_another_coordinator_comes(at_s: float) -> None:
+def test_a_script_without_outlast_calls_goes_on_while_another_coordinator_comes(
+    at_s: float,
+) -> None:
     """All of its processes run: nothing is begun again, nothing is written down."""
     options = Options(way="plain", ranks=4, nodes=2, steps=100, latency_s=0.003)
-    life = lived(seed=1, options=options, faults=(PlannedFault("1", "lose_coordinator", None, at_s=at_s, for_s=1.0),))
+    life = lived(
+        seed=1,
+        options=options,
+        faults=(PlannedFault("1", "lose_coordinator", None, at_s=at_s, for_s=1.0),),
+    )
     assert (life.result, life.violations, life.end, life.fired) == ("ok", (), "ended", ("1",))
     assert life.interruptions == ()
 
 
 def test_a_link_that_stays_cut_is_not_paid_for_by_who_raised_before() -> None:
-    """All come anew, and their group cannot be formed: that is the link's fault, whatever was the first one's."""
-    faults = (PlannedFault("1", "raise", 1, mark="prepared", nth=3), PlannedFault("2", "part", None, node=0, peer=1, mark="still", for_s=400.0))
+    """All come anew, and their group cannot be formed: that is the link's fault, whatever was the
+    first one's.
+    """
+    faults = (
+        PlannedFault("1", "raise", 1, mark="prepared", nth=3),
+        PlannedFault("2", "part", None, node=0, peer=1, mark="still", for_s=400.0),
+    )
     life = lived(seed=3, options=Options(way="respawn", ranks=4, nodes=2, steps=9), faults=faults)
     assert (life.result, life.violations, life.end) == ("ok", (), "ended")
 
@@ -118,8 +168,18 @@ def test_a_swarm_reaches_what_it_is_for(swarm: Tally) -> None:
 
 
 def _twelve_lives(python: str, **environment: str) -> str:
-    program = "import json; from outlast.sim.life import live; print(json.dumps([live(seed=seed, given={}).as_dict() for seed in range(12)]))"
-    return subprocess.run([python, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=True).stdout
+    program = (
+        "import json; from outlast.sim.life import live; print(json.dumps([live(seed=seed,"
+        " given={}).as_dict() for seed in range(12)]))"
+    )
+    return subprocess.run(
+        [python, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
 
 
 def test_the_same_seed_has_the_same_course_whatever_the_hash_seed() -> None:
@@ -132,9 +192,19 @@ def test_the_same_seed_has_the_same_course_whatever_the_hash_seed() -> None:
 def test_the_same_seed_has_the_same_course_under_every_python_at_hand(version: str) -> None:
     """Nothing but the package's own files is given to it: 3.10 needs tomli beside them."""
     python, source = shutil.which(f"python{version}") or "", str(Path(outlast.__file__).parents[1])
-    if not python or subprocess.run([python, "-c", "import outlast.sim.life"], env={"PYTHONPATH": source}, capture_output=True, timeout=60).returncode:
+    if (
+        not python
+        or subprocess.run(
+            [python, "-c", "import outlast.sim.life"],
+            env={"PYTHONPATH": source},
+            capture_output=True,
+            timeout=60,
+        ).returncode
+    ):
         pytest.skip(f"no Python {version} that can read the package is at hand")
-    assert _twelve_lives(python, PYTHONPATH=source) == _twelve_lives(sys.executable, PYTHONPATH=source)
+    assert _twelve_lives(python, PYTHONPATH=source) == _twelve_lives(
+        sys.executable, PYTHONPATH=source
+    )
 
 
 def test_ticks_that_are_left_out_change_nothing() -> None:
@@ -142,8 +212,19 @@ def test_ticks_that_are_left_out_change_nothing() -> None:
     saved = 0
     for seed in range(25):
         options = draw_options(Stream(seed, "options"), {})
-        faults = tuple(one for one in draw_faults(Stream(seed, "faults"), options) if one.kind != "hang")
-        worlds = [World(options=options, script=script_of(options.way), faults=faults, seed=seed, rests=rests) for rests in (True, False)]
+        faults = tuple(
+            one for one in draw_faults(Stream(seed, "faults"), options) if one.kind != "hang"
+        )
+        worlds = [
+            World(
+                options=options,
+                script=script_of(options.way),
+                faults=faults,
+                seed=seed,
+                rests=rests,
+            )
+            for rests in (True, False)
+        ]
         worlds[0].run(bound_s=SLACK_S)
         if worlds[0].age_s > 30.0:
             continue
@@ -165,7 +246,11 @@ def test_a_new_draw_for_one_purpose_shifts_no_other() -> None:
 def test_draws_are_the_same_in_every_version_of_python() -> None:
     """Golden: a seed that somebody reported must stay that seed."""
     stream = Stream(7, "work")
-    assert [stream.below(1000), stream.pick("abcdef"), round(stream.between(2, 3), 6)] == [231, "e", 2.971205]
+    assert [stream.below(1000), stream.pick("abcdef"), round(stream.between(2, 3), 6)] == [
+        231,
+        "e",
+        2.971205,
+    ]
 
 
 def test_ties_go_by_priority_and_then_by_who_came_first() -> None:
@@ -180,7 +265,10 @@ def test_ties_go_by_priority_and_then_by_who_came_first() -> None:
 
 
 def test_options_that_are_given_stay_and_shift_no_other() -> None:
-    drawn, given = draw_options(Stream(3, "options"), {}), draw_options(Stream(3, "options"), {"ranks": 17})
+    drawn, given = (
+        draw_options(Stream(3, "options"), {}),
+        draw_options(Stream(3, "options"), {"ranks": 17}),
+    )
     assert given == replace(drawn, ranks=17)
 
 
@@ -207,8 +295,14 @@ def test_impossible_options_are_named(given: dict[str, object], said: str) -> No
     [
         (PlannedFault("x", "kill", 3, "body"), "fault x strikes rank 3, and there are 3"),
         (PlannedFault("x", "kill", -1, "parked"), "strikes a spare"),
-        (PlannedFault("x", "cut", None, at_s=1.0, node=1), "fault x strikes node 1, and there are 1"),
-        (PlannedFault("x", "lose_coordinator", None, at_s=1.0), "fault x is of several nodes, and there is one"),
+        (
+            PlannedFault("x", "cut", None, at_s=1.0, node=1),
+            "fault x strikes node 1, and there are 1",
+        ),
+        (
+            PlannedFault("x", "lose_coordinator", None, at_s=1.0),
+            "fault x is of several nodes, and there is one",
+        ),
     ],
 )
 def test_a_plan_for_what_does_not_exist_is_refused(fault: PlannedFault, said: str) -> None:
@@ -217,6 +311,16 @@ def test_a_plan_for_what_does_not_exist_is_refused(fault: PlannedFault, said: st
 
 
 def test_a_fault_that_never_fires_is_said_so() -> None:
-    life = lived(seed=0, options=Options(), faults=(PlannedFault("late", "kill", 1, "body", 50), PlannedFault("timely", "kill", 1, "body", 2)))
-    assert [(one["id"], one["fired"]) for one in life.as_dict()["faults"]] == [("late", False), ("timely", True)]
+    life = lived(
+        seed=0,
+        options=Options(),
+        faults=(
+            PlannedFault("late", "kill", 1, "body", 50),
+            PlannedFault("timely", "kill", 1, "body", 2),
+        ),
+    )
+    assert [(one["id"], one["fired"]) for one in life.as_dict()["faults"]] == [
+        ("late", False),
+        ("timely", True),
+    ]
     assert (life.result, life.counts) == ("ok", True)

@@ -19,4 +19,7 @@ def test_each_mutant_has_a_name_of_its_own() -> None:
     assert len(names) == len(set(names)) >= 20
     there = {name for file in FLIPPED for name in conditions(file)}.union(names)
     assert set(SURVIVORS) <= there
-    assert set(remembered()) <= there, "python tests/sim/mutation.py --again --only nothing --remember forgets those that are no more"
+    assert set(remembered()) <= there, (
+        "python tests/sim/mutation.py --again --only nothing --remember forgets those that are no"
+        " more"
+    )

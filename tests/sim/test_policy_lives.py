@@ -1,4 +1,6 @@
-"""Drawn verdicts in simulated lives: the policy acts, the rules hold, and a stretch is the course that its steps take with a policy too."""
+"""Drawn verdicts in simulated lives: the policy acts, the rules hold, and a stretch is the course
+that its steps take with a policy too.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,16 @@ ROOMY = {"nodes": 4, "spare_nodes": 1, "ranks": 5, "policy": "eager"}
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_same_seed_has_the_same_course_with_any_policy_until_a_verdict_comes(policy: str) -> None:
-    """Verdicts are drawn in a stream of their own: of lives without an interruption nothing changes. (Of five ranks there is no play, which needs a policy.)"""
+def test_the_same_seed_has_the_same_course_with_any_policy_until_a_verdict_comes(
+    policy: str,
+) -> None:
+    """Verdicts are drawn in a stream of their own: of lives without an interruption nothing
+    changes. (Of five ranks there is no play, which needs a policy.)
+    """
     for seed in range(30):
-        life, other = (live(seed=seed, given={"policy": name, "ranks": 5}) for name in (policy, "none"))
+        life, other = (
+            live(seed=seed, given={"policy": name, "ranks": 5}) for name in (policy, "none")
+        )
         assert life.violations == ()
         if not other.rungs:
             assert life.trace_digest == other.trace_digest
@@ -29,12 +37,21 @@ def test_a_policy_does_in_lives_all_that_it_can() -> None:
         life = live(seed=seed, given=ROOMY | {"steps": 40})
         assert life.violations == (), f"seed {seed}"
         marks.update(life.marks)
-    assert {"a node is barred", "a node is drained", "the policy stops a run", "a run is to shrink"} <= set(marks)
+    assert {
+        "a node is barred",
+        "a node is drained",
+        "the policy stops a run",
+        "a run is to shrink",
+    } <= set(marks)
 
 
 @pytest.mark.parametrize("way", ["in_place", "reenter", "respawn", "sharded"])
 def test_a_stretch_is_the_course_that_its_steps_take_under_a_policy(way: str) -> None:
     for seed in range(8):
         given = ROOMY | {"way": way, "steps": 300}
-        leaping, stepping = (live(seed=seed, given=given, every_step=every_step) for every_step in (False, True))
-        assert [line[12:] for line in leaping.newest] == [line[12:] for line in stepping.newest], f"seed {seed}"
+        leaping, stepping = (
+            live(seed=seed, given=given, every_step=every_step) for every_step in (False, True)
+        )
+        assert [line[12:] for line in leaping.newest] == [line[12:] for line in stepping.newest], (
+            f"seed {seed}"
+        )

@@ -21,32 +21,52 @@ FIRST = (
 FOUR = Options(way="in_place", ranks=4, steps=40)
 MADE = {  # branches that hardly any drawn life comes to: seed, options, and what strikes
     "another rank is lost once the rung is chosen": (
-        0, FOUR, (PlannedFault("bad", "raise", 1, "body", 3, times=1_000), PlannedFault("then", "kill", 2, "still", 5, after_s=0.001)),
+        0,
+        FOUR,
+        (
+            PlannedFault("bad", "raise", 1, "body", 3, times=1_000),
+            PlannedFault("then", "kill", 2, "still", 5, after_s=0.001),
+        ),
     ),
     "news of a store that another one takes the place of": (
-        10, Options(way="in_place", ranks=3), (PlannedFault("first", "kill", 0, "boot"),),
+        10,
+        Options(way="in_place", ranks=3),
+        (PlannedFault("first", "kill", 0, "boot"),),
     ),
     "donated for a generation that is over": (
-        7, FOUR, (
+        7,
+        FOUR,
+        (
             PlannedFault("first", "kill", 2, "body", 3),
             PlannedFault("twice", "repeat", 0, "donating", for_s=0.6),
             PlannedFault("then", "kill", 1, "joined", 2),
         ),
     ),
-}  # fmt: skip
+}
 ELSEWHERE = {
-    "one that was taken for hung has come to its end after all",  # tests/engine/test_protocol.py: the false alarm is made there
+    # tests/engine/test_protocol.py: the false alarm is made there
+    "one that was taken for hung has come to its end after all",
     "one that was accused cannot reach others",  # tests/engine/test_links.py
-    "a drain is called off", "the policy stops a run that ends already",  # tests/engine/test_policy_acting.py
+    # tests/engine/test_policy_acting.py
+    "a drain is called off",
+    "the policy stops a run that ends already",
     # tests/engine/test_durable.py:
-    "images that are older than a checkpoint", "what all begin from has changed while checkpoints were read",
+    "images that are older than a checkpoint",
+    "what all begin from has changed while checkpoints were read",
     # and tests/engine/test_nodes.py:
-    "a coordinator that another one has taken the place of", "a node that was about to return does not", "an agent comes too late",
-    "an agent that is not in says something", "a rank's private state is of another step",
-    "an order that the agent has followed already", "counted out while the agent was away", "the coordinator was held up itself",
-    "fewer nodes than were asked for", "news that came twice",
-    "the nodes that are there have too little room", "those that were killed cannot be heard",
-}  # fmt: skip
+    "a coordinator that another one has taken the place of",
+    "a node that was about to return does not",
+    "an agent comes too late",
+    "an agent that is not in says something",
+    "a rank's private state is of another step",
+    "an order that the agent has followed already",
+    "counted out while the agent was away",
+    "the coordinator was held up itself",
+    "fewer nodes than were asked for",
+    "news that came twice",
+    "the nodes that are there have too little room",
+    "those that were killed cannot be heard",
+}
 
 
 def _named() -> Counter[str]:
@@ -54,8 +74,14 @@ def _named() -> Counter[str]:
     out: Counter[str] = Counter()
     for path in Path(outlast.engine.__path__[0]).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "rare":
-                assert isinstance(node.args[0], ast.Constant), f"{path.name}:{node.lineno}: a name is written in quotes"
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id == "rare"
+            ):
+                assert isinstance(node.args[0], ast.Constant), (
+                    f"{path.name}:{node.lineno}: a name is written in quotes"
+                )
                 out[node.args[0].value] += 1
     return out
 

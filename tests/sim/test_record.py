@@ -1,4 +1,6 @@
-"""A life that was written down: read back, it is the same; what is no such record is refused by name."""
+"""A life that was written down: read back, it is the same; what is no such record is refused by
+name.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ def written(seed: int = 12) -> dict[str, Any]:
 @pytest.mark.parametrize("seed", [0, 12, 60])
 def test_a_life_that_is_read_back_takes_the_same_course(seed: int) -> None:
     record = read(json.dumps(written(seed)), source="life.json", version="1")
-    assert lived(seed=record.seed, options=record.options, faults=record.faults).trace_digest == record.trace_digest
+    assert (
+        lived(seed=record.seed, options=record.options, faults=record.faults).trace_digest
+        == record.trace_digest
+    )
 
 
 @pytest.mark.parametrize(

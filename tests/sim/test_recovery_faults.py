@@ -1,4 +1,6 @@
-"""Faults of the recovery itself, one life each: the plan's faults struck, a regroup ran, and a later step was committed."""
+"""Faults of the recovery itself, one life each: the plan's faults struck, a regroup ran, and a
+later step was committed.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ KILL = PlannedFault("kill", "kill", 1, "body", 3)
 
 
 def lived_through(options: Options, *faults: PlannedFault, seed: int = 1) -> World:
-    """The world after a life that kept every rule, in which all `faults` struck, generations came after the first, and steps were committed in the last."""
+    """The world after a life that kept every rule, in which all `faults` struck, generations came
+    after the first, and steps were committed in the last.
+    """
     world = World(options=options, script=script_of(options.way), faults=faults, seed=seed)
     world.run(bound_s=20_000.0)
     assert world.jury.violations == []
@@ -35,12 +39,17 @@ def lived_through(options: Options, *faults: PlannedFault, seed: int = 1) -> Wor
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_worker_wakes_up_two_generations_late(way: str) -> None:
-    """Its node stands still while it is counted out, and while a rank elsewhere is killed. It contributes to nothing, and is ended."""
+    """Its node stands still while it is counted out, and while a rank elsewhere is killed.
+
+    It contributes to nothing, and is ended.
+    """
     frozen = PlannedFault("frozen", "freeze", None, node=1, at_s=1.0, for_s=12.0)
     second = PlannedFault("second", "kill", 0, at_s=9.5)
     world = lived_through(replace(NODES, way=way, steps=400), frozen, second)
     wakes_s = BEGAN_S + 13.0
-    late = [p for p in world.nodes[1].processes.values() if p.rank >= 0 and p.machine.generation == 1]
+    late = [
+        p for p in world.nodes[1].processes.values() if p.rank >= 0 and p.machine.generation == 1
+    ]
     assert late
     assert all(not p.alive and world.nodes[1].world_s(p.ended_s) > wakes_s - 0.1 for p in late)
     assert max(generation for at_s, generation, _, _ in world.commits if at_s < wakes_s) >= 3
@@ -49,9 +58,14 @@ def test_a_worker_wakes_up_two_generations_late(way: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_step_that_is_committed_while_nobody_coordinates_ends_the_interruption(way: str) -> None:
-    """The coordinator dies once all are told how to go on, and another one comes two seconds later. What it cost is what it took."""
+    """The coordinator dies once all are told how to go on, and another one comes two seconds later.
+
+    What it cost is what it took.
+    """
     stage, nth = ("starting", 2) if way == "respawn" else ("moving", 1)
-    head = PlannedFault("head", "lose_coordinator", None, mark=stage, nth=nth, after_s=0.1, for_s=2.0)
+    head = PlannedFault(
+        "head", "lose_coordinator", None, mark=stage, nth=nth, after_s=0.1, for_s=2.0
+    )
     world = lived_through(replace(NODES, way=way), KILL, head)
     [one] = world.interruptions.values()
     assert one.resumed_s is not None
@@ -80,34 +94,58 @@ def test_a_spare_dies_while_it_takes_over(way: str, mark: str, nth: int, kind: s
     options = replace(FOUR, way=way, spares=1, spare_kind=kind)
     kill = replace(KILL, mark="body", nth=30)  # the spare is parked by then
     world = lived_through(options, kill, PlannedFault("spare", "kill", 1, mark, nth))
-    second = next(p for node in world.nodes for p in node.processes.values() if p.worker == world.strikes.struck[1][2])
+    second = next(
+        p
+        for node in world.nodes
+        for p in node.processes.values()
+        if p.worker == world.strikes.struck[1][2]
+    )
     assert (second.kind, second.alive, second.rank) == (kind, False, 1)
     assert len(world.interruptions) == 2
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_messages_come_after_the_next_generation_and_twice_and_out_of_order(way: str) -> None:
-    """All that survivors say comes again up to half a second later, over ways of which each may overtake the other, while two ranks are killed in turn."""
-    echoes = tuple(PlannedFault(f"echo{rank}", "repeat", rank, "boot", for_s=1e3) for rank in (0, 2, 3))
+    """All that survivors say comes again up to half a second later, over ways of which each may
+    overtake the other, while two ranks are killed in turn.
+    """
+    echoes = tuple(
+        PlannedFault(f"echo{rank}", "repeat", rank, "boot", for_s=1e3) for rank in (0, 2, 3)
+    )
     held = PlannedFault("held", "mute", 2, "still", 1, for_s=0.3)
     second = PlannedFault("second", "kill", 3, at_s=1.2)
     reached.clear()
-    lived_through(replace(FOUR, way=way, latency_s=0.03, max_restarts=5), KILL, *echoes, held, second)
-    stale = {"joined a generation that is over", "an inventory of a generation that is over", "broke in a generation that is over, or condemned",
-             "committed in a generation that is over", "how it can be healed is said again, too late", "a plan that is stale, or comes twice",
-             "one that was given up says something"}  # fmt: skip
+    lived_through(
+        replace(FOUR, way=way, latency_s=0.03, max_restarts=5), KILL, *echoes, held, second
+    )
+    stale = {
+        "joined a generation that is over",
+        "an inventory of a generation that is over",
+        "broke in a generation that is over, or condemned",
+        "committed in a generation that is over",
+        "how it can be healed is said again, too late",
+        "a plan that is stale, or comes twice",
+        "one that was given up says something",
+    }
     assert len(stale & set(reached)) >= 2
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_all_holders_of_a_snapshot_are_lost(way: str) -> None:
-    """Replicated: every process is killed at one moment. Sharded: the only node with the images of two ranks loses power. What is lost is begun again."""
+    """Replicated: every process is killed at one moment.
+
+    Sharded: the only node with the images of two ranks loses power. What is lost is begun again.
+    """
     if way == "sharded":
-        world = lived_through(replace(NODES, way=way), PlannedFault("power", "lose_node", 1, at_s=1.0, for_s=1e4))
+        world = lived_through(
+            replace(NODES, way=way), PlannedFault("power", "lose_node", 1, at_s=1.0, for_s=1e4)
+        )
         assert world.rolled_back
         return
     all_at_once = tuple(PlannedFault(f"kill{rank}", "kill", rank, at_s=1.5) for rank in range(4))
     world = lived_through(replace(FOUR, way=way, steps=200), *all_at_once)
-    assert [one.rung.value for one in world.interruptions.values() if one.rung is not None] == ["restart"]
+    assert [one.rung.value for one in world.interruptions.values() if one.rung is not None] == [
+        "restart"
+    ]
     assert world.rolled_back
     assert world.rolled_back[0][1] == 0

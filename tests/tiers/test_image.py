@@ -16,42 +16,72 @@ from safetensors.numpy import load_file
 
 from outlast.errors import CapacityError, CorruptError, StateError
 from outlast.model.limits import CHECKSUM_BLOCK_BYTES, IMAGE_ALIGN_BYTES
-from outlast.runtime.tiers.image import ITEM_BYTES, Piece, TensorSpec, header_bytes, image_bytes, image_chunks, read_image, write_image
+from outlast.runtime.tiers.image import (
+    ITEM_BYTES,
+    Piece,
+    TensorSpec,
+    header_bytes,
+    image_bytes,
+    image_chunks,
+    read_image,
+    write_image,
+)
 
-NAMES = st.text(st.characters(exclude_categories=("Cs",)), max_size=8).filter(lambda name: name != "__metadata__")
+NAMES = st.text(st.characters(exclude_categories=("Cs",)), max_size=8).filter(
+    lambda name: name != "__metadata__"
+)
 SHAPES = st.lists(st.integers(0, 5), max_size=3).map(tuple)
-METADATA = st.dictionaries(NAMES, st.text(st.characters(exclude_categories=("Cs",)), max_size=20), max_size=4)
+METADATA = st.dictionaries(
+    NAMES, st.text(st.characters(exclude_categories=("Cs",)), max_size=20), max_size=4
+)
 
 
 def filled(name: str, dtype: str, shape: tuple[int, ...], seed: int = 0) -> Piece:
     spec = TensorSpec(name, dtype, shape)
-    return Piece(spec, memoryview(np.random.default_rng(seed).integers(0, 256, spec.nbytes, dtype=np.uint8)))
+    return Piece(
+        spec, memoryview(np.random.default_rng(seed).integers(0, 256, spec.nbytes, dtype=np.uint8))
+    )
 
 
 @st.composite
 def piece_lists(draw: st.DrawFn, dtypes: Iterable[str] = ITEM_BYTES) -> list[Piece]:
-    specs = draw(st.lists(st.tuples(NAMES, st.sampled_from(sorted(dtypes)), SHAPES), max_size=8, unique_by=lambda spec: spec[0]))
+    specs = draw(
+        st.lists(
+            st.tuples(NAMES, st.sampled_from(sorted(dtypes)), SHAPES),
+            max_size=8,
+            unique_by=lambda spec: spec[0],
+        )
+    )
     return [filled(*spec, seed=seed) for seed, spec in enumerate(specs)]
 
 
-def written(pieces: Sequence[Piece], metadata: dict[str, str], reserved: int = 0) -> tuple[bytes, int]:
+def written(
+    pieces: Sequence[Piece], metadata: dict[str, str], reserved: int = 0
+) -> tuple[bytes, int]:
     specs = [piece.spec for piece in pieces]
     target = memoryview(bytearray(image_bytes(specs, metadata_bytes=4096) + reserved))
-    length, checksum = write_image(target, pieces=pieces, metadata=metadata, header_bytes_reserved=reserved)
+    length, checksum = write_image(
+        target, pieces=pieces, metadata=metadata, header_bytes_reserved=reserved
+    )
     return bytes(target[:length]), checksum
 
 
 @settings(max_examples=150, deadline=None)
 @given(piece_lists(set(ITEM_BYTES) - {"C128"}), METADATA)
-def test_what_goes_in_comes_out_and_stock_safetensors_reads_the_same(pieces: list[Piece], metadata: dict[str, str]) -> None:
+def test_what_goes_in_comes_out_and_stock_safetensors_reads_the_same(
+    pieces: list[Piece], metadata: dict[str, str]
+) -> None:
     data, checksum = written(pieces, metadata)
     image = read_image(memoryview(data), len(data), checksum)
     assert image.metadata == metadata
-    assert {name: (spec, bytes(view)) for name, (spec, view) in image.tensors.items()} == {p.spec.name: (p.spec, bytes(p.data)) for p in pieces}
-    stock = dict(deserialize(data))
-    assert {name: (entry["dtype"], tuple(entry["shape"]), bytes(entry["data"])) for name, entry in stock.items()} == {
-        p.spec.name: (p.spec.dtype, p.spec.shape, bytes(p.data)) for p in pieces
+    assert {name: (spec, bytes(view)) for name, (spec, view) in image.tensors.items()} == {
+        p.spec.name: (p.spec, bytes(p.data)) for p in pieces
     }
+    stock = dict(deserialize(data))
+    assert {
+        name: (entry["dtype"], tuple(entry["shape"]), bytes(entry["data"]))
+        for name, entry in stock.items()
+    } == {p.spec.name: (p.spec.dtype, p.spec.shape, bytes(p.data)) for p in pieces}
 
 
 @settings(max_examples=60, deadline=None)
@@ -63,7 +93,9 @@ def test_chunks_are_the_image(pieces: list[Piece], metadata: dict[str, str]) -> 
 
 
 def test_every_flipped_byte_is_refused() -> None:
-    """Method: flip one bit of each byte in turn, padding included; the seal's checksum must not match."""
+    """Method: flip one bit of each byte in turn, padding included; the seal's checksum must not
+    match.
+    """
     data, checksum = written([filled("w", "F32", (3, 5)), filled("b", "BOOL", (7,))], {"step": "3"})
     for at in range(len(data)):
         broken = bytearray(data)
@@ -85,7 +117,9 @@ def test_every_truncation_is_refused_even_without_a_checksum() -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_a_broken_form_is_refused_by_name_and_never_by_another_error(data: st.DataObject) -> None:
-    """Method: without a checksum, replace a few bytes of header or length; either it reads or it is CorruptError."""
+    """Method: without a checksum, replace a few bytes of header or length; either it reads or it is
+    CorruptError.
+    """
     image, _ = written([filled("w", "F32", (3, 5)), filled("b", "U8", (2,))], {"a": "b"})
     broken = bytearray(image)
     for _ in range(data.draw(st.integers(1, 4))):
@@ -109,11 +143,27 @@ def test_a_header_that_lies_is_refused(header: bytes) -> None:
         read_image(memoryview(data), len(data), None)
 
 
-@pytest.mark.parametrize("size", [0, 1, CHECKSUM_BLOCK_BYTES - 1, CHECKSUM_BLOCK_BYTES, CHECKSUM_BLOCK_BYTES + 1, 3 * CHECKSUM_BLOCK_BYTES + 77])
+@pytest.mark.parametrize(
+    "size",
+    [
+        0,
+        1,
+        CHECKSUM_BLOCK_BYTES - 1,
+        CHECKSUM_BLOCK_BYTES,
+        CHECKSUM_BLOCK_BYTES + 1,
+        3 * CHECKSUM_BLOCK_BYTES + 77,
+    ],
+)
 @pytest.mark.parametrize("lead", [0, 5, CHECKSUM_BLOCK_BYTES, 2 * CHECKSUM_BLOCK_BYTES + 3])
 def test_the_fused_checksum_is_that_of_the_whole_image(size: int, lead: int) -> None:
-    """Method: sizes around the block's edge, after a header shorter and longer than a block, among tiny tensors."""
-    pieces = [filled("lead", "U8", (lead,)), filled("x", "U8", (size,), 1), *(filled(f"t{index}", "F32", ()) for index in range(50))]
+    """Method: sizes around the block's edge, after a header shorter and longer than a block, among
+    tiny tensors.
+    """
+    pieces = [
+        filled("lead", "U8", (lead,)),
+        filled("x", "U8", (size,), 1),
+        *(filled(f"t{index}", "F32", ()) for index in range(50)),
+    ]
     for reserved in (0, CHECKSUM_BLOCK_BYTES * 2 + IMAGE_ALIGN_BYTES):
         data, checksum = written(pieces, {}, reserved)
         assert checksum == xxhash.xxh3_64_intdigest(data)
@@ -122,14 +172,24 @@ def test_the_fused_checksum_is_that_of_the_whole_image(size: int, lead: int) -> 
 
 
 def test_stock_safetensors_opens_the_bytes_as_a_file(tmp_path: Path) -> None:
-    values = {"w": np.arange(12, dtype=np.float32).reshape(3, 4), "n": np.array(7, dtype=np.int64), "mask": np.array([True, False, True])}
+    values = {
+        "w": np.arange(12, dtype=np.float32).reshape(3, 4),
+        "n": np.array(7, dtype=np.int64),
+        "mask": np.array([True, False, True]),
+    }
     dtypes = {"w": "F32", "n": "I64", "mask": "BOOL"}
-    pieces = [Piece(TensorSpec(k, dtypes[k], v.shape), v.reshape(-1).view(np.uint8).data) for k, v in values.items()]
+    pieces = [
+        Piece(TensorSpec(k, dtypes[k], v.shape), v.reshape(-1).view(np.uint8).data)
+        for k, v in values.items()
+    ]
     data, _ = written(pieces, {"step": "1"}, header_bytes([piece.spec for piece in pieces]))
     (tmp_path / "image.safetensors").write_bytes(data)
     loaded = load_file(tmp_path / "image.safetensors")
     assert loaded.keys() == values.keys()
-    assert all(np.array_equal(loaded[name], values[name]) and loaded[name].dtype == values[name].dtype for name in values)
+    assert all(
+        np.array_equal(loaded[name], values[name]) and loaded[name].dtype == values[name].dtype
+        for name in values
+    )
 
 
 def test_tensors_lie_at_the_same_place_whatever_the_metadata() -> None:
@@ -137,7 +197,9 @@ def test_tensors_lie_at_the_same_place_whatever_the_metadata() -> None:
     reserved = header_bytes([piece.spec for piece in pieces], metadata_bytes=600)
     short, long = (written(pieces, metadata, reserved)[0] for metadata in ({}, {"note": "x" * 500}))
     assert reserved % IMAGE_ALIGN_BYTES == 0
-    assert short[reserved:] == long[reserved:] == bytes(pieces[1].data) + bytes(pieces[0].data), "whichever is whole cache lines first, then larger elements"
+    assert short[reserved:] == long[reserved:] == bytes(pieces[1].data) + bytes(pieces[0].data), (
+        "whichever is whole cache lines first, then larger elements"
+    )
 
 
 def test_what_cannot_be_held_is_refused_before_a_byte_is_written() -> None:

@@ -1,4 +1,6 @@
-"""Local checkpoints: shards first, manifest last; whatever breaks on the way is never offered for restore."""
+"""Local checkpoints: shards first, manifest last; whatever breaks on the way is never offered for
+restore.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,10 @@ def state(step: int, rank: int) -> list[Piece]:
 def save(root: Path, step: int, disk: Disk | None = None) -> Checkpoint:
     disk = disk or Disk()
     folder = checkpoint_folder(root, step)
-    files = tuple(write_shard(folder, rank, pieces=state(step, rank), metadata={"step": str(step)}, disk=disk) for rank in range(WORLD))
+    files = tuple(
+        write_shard(folder, rank, pieces=state(step, rank), metadata={"step": str(step)}, disk=disk)
+        for rank in range(WORLD)
+    )
     return write_manifest(folder, Manifest("run-1", 1, step, WORLD, "replicated", files), disk=disk)
 
 
@@ -119,9 +124,10 @@ def operations(tmp_path: Path) -> list[str]:
 def test_a_save_cut_short_at_any_write_is_never_offered_for_restore(tmp_path: Path) -> None:
     """A checkpoint exists only once its manifest does.
 
-    Method: dry-run one save to count its operations, then replay it once per operation in a process that ends there
-    without clean-up (in the middle, if it is a write). The step already committed must stay the newest restorable
-    one, until the manifest's rename is past; the next save of the same step must work, and leftovers go.
+    Method: dry-run one save to count its operations, then replay it once per operation in a process
+    that ends there without clean-up (in the middle, if it is a write). The step already committed
+    must stay the newest restorable one, until the manifest's rename is past; the next save of the
+    same step must work, and leftovers go.
     """
     names = operations(tmp_path)
     committed_after = names.index(f"rename {MANIFEST_NAME}")
@@ -131,7 +137,9 @@ def test_a_save_cut_short_at_any_write_is_never_offered_for_restore(tmp_path: Pa
         save(root, 1)
         assert in_a_child(lambda root=root, at=at: save(root, 2, FaultyDisk(at, crash))) == 7
         search = newest_good(root)
-        assert (search.checkpoint.manifest.step if search.checkpoint else None) == (2 if at > committed_after else 1), names[at]
+        assert (search.checkpoint.manifest.step if search.checkpoint else None) == (
+            2 if at > committed_after else 1
+        ), names[at]
         assert search.refused == ()
         if at <= committed_after:
             if at % 2:
@@ -141,7 +149,9 @@ def test_a_save_cut_short_at_any_write_is_never_offered_for_restore(tmp_path: Pa
             assert restorable(root) == 2
 
 
-def test_a_disk_that_is_full_at_any_write_is_a_capacity_error_and_costs_no_checkpoint(tmp_path: Path) -> None:
+def test_a_disk_that_is_full_at_any_write_is_a_capacity_error_and_costs_no_checkpoint(
+    tmp_path: Path,
+) -> None:
     names = operations(tmp_path)
     for at in range(len(names)):
         root = tmp_path / f"at-{at}"
@@ -165,9 +175,18 @@ def test_a_disk_that_is_really_full_is_a_capacity_error(tmp_path: Path) -> None:
 def test_everything_is_synced_before_the_manifest_gets_its_name(tmp_path: Path) -> None:
     names = [name for name in operations(tmp_path) if name != "write"]
     assert names == [
-        "make_folder", "sync", "rename rank-0.safetensors", "make_folder", "sync", "rename rank-1.safetensors",
-        "sync", "sync", f"rename {MANIFEST_NAME}", "sync", "sync",
-    ]  # fmt: skip
+        "make_folder",
+        "sync",
+        "rename rank-0.safetensors",
+        "make_folder",
+        "sync",
+        "rename rank-1.safetensors",
+        "sync",
+        "sync",
+        f"rename {MANIFEST_NAME}",
+        "sync",
+        "sync",
+    ]
 
 
 def test_a_checkpoint_reads_back_and_its_shards_are_safetensors(tmp_path: Path) -> None:
@@ -202,8 +221,15 @@ def test_the_newest_good_one_is_found_by_walking_back_and_refusals_are_said(tmp_
     (made[2].folder / MANIFEST_NAME).write_text("{}")
     search = newest_good(tmp_path)
     assert search.checkpoint == made[1]
-    assert [refusal.folder for refusal in search.refused] == [made[step].folder for step in (5, 4, 3, 2)]
-    assert all(word in refusal.reason for word, refusal in zip(("has -1", "checksum", "has 100", "schema"), search.refused, strict=True))
+    assert [refusal.folder for refusal in search.refused] == [
+        made[step].folder for step in (5, 4, 3, 2)
+    ]
+    assert all(
+        word in refusal.reason
+        for word, refusal in zip(
+            ("has -1", "checksum", "has 100", "schema"), search.refused, strict=True
+        )
+    )
     with pytest.raises(CorruptError):
         read_shard(made[4], 0)
     assert newest_good(tmp_path / "nowhere").checkpoint is None
@@ -219,11 +245,15 @@ def test_a_manifest_that_names_a_missing_shard_is_not_written(tmp_path: Path) ->
     entry = write_shard(checkpoint_folder(tmp_path, 1), 0, pieces=state(1, 0), metadata={})
     (checkpoint_folder(tmp_path, 1) / entry.name).unlink()
     with pytest.raises(CorruptError):
-        write_manifest(checkpoint_folder(tmp_path, 1), Manifest("run-1", 1, 1, 1, "replicated", (entry,)))
+        write_manifest(
+            checkpoint_folder(tmp_path, 1), Manifest("run-1", 1, 1, 1, "replicated", (entry,))
+        )
     assert checkpoints(tmp_path) == ()
 
 
-def test_a_committed_checkpoint_is_never_written_over_but_a_refused_one_can_be_set_aside(tmp_path: Path) -> None:
+def test_a_committed_checkpoint_is_never_written_over_but_a_refused_one_can_be_set_aside(
+    tmp_path: Path,
+) -> None:
     for _ in range(2):
         checkpoint = save(tmp_path, 1)
         with pytest.raises(RunFolderError):
@@ -243,7 +273,11 @@ def test_pruning_keeps_the_newest_and_removes_older_leftovers(tmp_path: Path) ->
         write_shard(checkpoint_folder(tmp_path, step), 0, pieces=state(step, 0), metadata={})
     removed = prune(tmp_path, 2)
     assert removed == tuple(checkpoint_folder(tmp_path, step) for step in (5, 3, 2, 1))
-    assert sorted(path.name[-1] for path in tmp_path.iterdir()) == ["4", "6", "7"], "7 may be a save in progress"
+    assert sorted(path.name[-1] for path in tmp_path.iterdir()) == [
+        "4",
+        "6",
+        "7",
+    ], "7 may be a save in progress"
     assert prune(tmp_path, 0) == (checkpoint_folder(tmp_path, 4),), "one is always kept"
 
 

@@ -1,4 +1,6 @@
-"""Checkpoints that --resume refuses are set aside: kept, and out of the way of the next save of their step."""
+"""Checkpoints that --resume refuses are set aside: kept, and out of the way of the next save of
+their step.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,16 @@ from outlast.runtime.tiers.image import Piece, TensorSpec
 
 def save(root: Path, step: int) -> Path:
     folder = local.checkpoint_folder(root, step)
-    entry = local.write_shard(folder, 0, pieces=[Piece(TensorSpec("t", "U8", (64,)), memoryview(bytearray(64)))], metadata={})
-    local.write_manifest(folder, Manifest(run="a", generation=1, step=step, world_size=1, kind="sharded", files=(entry,)))
+    entry = local.write_shard(
+        folder,
+        0,
+        pieces=[Piece(TensorSpec("t", "U8", (64,)), memoryview(bytearray(64)))],
+        metadata={},
+    )
+    local.write_manifest(
+        folder,
+        Manifest(run="a", generation=1, step=step, world_size=1, kind="sharded", files=(entry,)),
+    )
     return folder
 
 

@@ -6,8 +6,23 @@ import pytest
 import torch
 
 from outlast.errors import StateError
-from outlast.runtime.tiers.image import TensorSpec, header_bytes, image_bytes, read_image, write_image
-from outlast.runtime.worker.tensors import DTYPES, Pieces, copy_into, is_live, piece, spec_of, to_tensor, view_of
+from outlast.runtime.tiers.image import (
+    TensorSpec,
+    header_bytes,
+    image_bytes,
+    read_image,
+    write_image,
+)
+from outlast.runtime.worker.tensors import (
+    DTYPES,
+    Pieces,
+    copy_into,
+    is_live,
+    piece,
+    spec_of,
+    to_tensor,
+    view_of,
+)
 
 
 def random_tensor(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
@@ -17,18 +32,29 @@ def random_tensor(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def as_bytes(tensor: torch.Tensor) -> bytes:
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+    return (
+        tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        if tensor.numel()
+        else b""
+    )
 
 
 @pytest.mark.parametrize("dtype", sorted(DTYPES, key=str), ids=str)
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (7,), (2, 3, 4)], ids=str)
-def test_every_dtype_and_shape_comes_back_bit_for_bit(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def test_every_dtype_and_shape_comes_back_bit_for_bit(
+    dtype: torch.dtype, shape: tuple[int, ...]
+) -> None:
     tensor = random_tensor(dtype, shape)
     given = piece("t", tensor)
     assert given.spec == TensorSpec("t", DTYPES[dtype], shape)
     assert given.data.nbytes == given.spec.nbytes
     target = memoryview(bytearray(image_bytes([given.spec])))
-    spec, data = read_image(target, *write_image(target, pieces=[given], metadata={}, header_bytes_reserved=header_bytes([given.spec]))).tensors["t"]
+    spec, data = read_image(
+        target,
+        *write_image(
+            target, pieces=[given], metadata={}, header_bytes_reserved=header_bytes([given.spec])
+        ),
+    ).tensors["t"]
     again, new = torch.zeros_like(tensor), to_tensor(spec, data)
     copy_into(again, spec, data)
     assert as_bytes(again) == as_bytes(new) == as_bytes(tensor)
@@ -48,13 +74,23 @@ def test_the_piece_of_a_contiguous_tensor_is_live_and_that_of_another_is_a_copy(
 
 
 def test_views_are_kept_until_the_tensor_is_another() -> None:
-    """Method: change values, storage, shape, dtype and strides of one name in turn; what is written must be what is there."""
+    """Method: change values, storage, shape, dtype and strides of one name in turn; what is written
+    must be what is there.
+    """
     pieces, tensor = Pieces(), torch.zeros(2, 4)
     first = pieces.of([("a", tensor)])[0]
     tensor.fill_(1)
     assert pieces.of([("a", tensor)])[0] is first
     tensor.data = torch.full((2, 4), 2.0)
-    for changed in (tensor, tensor.view(4, 2), tensor.view(torch.int32), tensor.t(), torch.tensor(5.0), torch.zeros(0), torch.zeros(0, 3)):
+    for changed in (
+        tensor,
+        tensor.view(4, 2),
+        tensor.view(torch.int32),
+        tensor.t(),
+        torch.tensor(5.0),
+        torch.zeros(0),
+        torch.zeros(0, 3),
+    ):
         given = pieces.of([("a", changed)])[0]
         assert given.spec == spec_of("a", changed)
         assert torch.equal(to_tensor(*given), changed)
@@ -106,7 +142,11 @@ def test_a_parameter_is_written_in_place_without_autograd() -> None:
 
 
 def test_another_dtype_or_shape_is_refused_and_the_tensor_stays() -> None:
-    for given in (piece("t", torch.ones(4)), piece("t", torch.ones(1, 3)), piece("t", torch.ones(3, dtype=torch.int32))):
+    for given in (
+        piece("t", torch.ones(4)),
+        piece("t", torch.ones(1, 3)),
+        piece("t", torch.ones(3, dtype=torch.int32)),
+    ):
         tensor = torch.zeros(3)
         with pytest.raises(StateError, match="t is F32"):
             copy_into(tensor, *given)
@@ -114,7 +154,11 @@ def test_another_dtype_or_shape_is_refused_and_the_tensor_stays() -> None:
 
 
 def test_tensors_that_no_image_can_hold_are_refused_by_name() -> None:
-    for tensor in (torch.eye(2).to_sparse(), torch.empty(2, device="meta"), torch.empty(2, dtype=torch.bits8)):
+    for tensor in (
+        torch.eye(2).to_sparse(),
+        torch.empty(2, device="meta"),
+        torch.empty(2, dtype=torch.bits8),
+    ):
         with pytest.raises(StateError, match="odd"):
             spec_of("odd", tensor)
     with pytest.raises(StateError):

@@ -1,4 +1,6 @@
-"""The vault: what is sealed survives its writers, what is not is never given out, and a full file system is an error."""
+"""The vault: what is sealed survives its writers, what is not is never given out, and a full file
+system is an error.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ SHAPE = (1000,)
 
 
 def state(step: int, name: str = "w") -> list[Piece]:
-    return [Piece(TensorSpec(name, "F32", SHAPE), np.full(SHAPE, step, np.float32).view(np.uint8).data)]
+    return [
+        Piece(TensorSpec(name, "F32", SHAPE), np.full(SHAPE, step, np.float32).view(np.uint8).data)
+    ]
 
 
 SLOT = image_bytes([state(0)[0].spec])
@@ -47,8 +51,17 @@ def vault(folder: Path) -> Iterator[Vault]:
     vault.remove()
 
 
-def put(vault: Vault, step: int, rank: int = 0, generation: int = 1, slot: int | None = None) -> Seal:
-    return vault.write(rank, generation=generation, step=step, pieces=state(step), metadata={"step": str(step)}, slot=slot)
+def put(
+    vault: Vault, step: int, rank: int = 0, generation: int = 1, slot: int | None = None
+) -> Seal:
+    return vault.write(
+        rank,
+        generation=generation,
+        step=step,
+        pieces=state(step),
+        metadata={"step": str(step)},
+        slot=slot,
+    )
 
 
 def value(vault: Vault, step: int, rank: int = 0) -> float:
@@ -113,12 +126,18 @@ def test_reserving_twice_changes_nothing(vault: Vault, folder: Path) -> None:
     vault.reserve(0, SLOT, companions=1)
     vault.reserve(0, SLOT - 500, companions=1)
     after = (folder / "rank-0" / "slot-1").stat()
-    assert (before.st_ino, before.st_size, before.st_blocks) == (after.st_ino, after.st_size, after.st_blocks)
+    assert (before.st_ino, before.st_size, before.st_blocks) == (
+        after.st_ino,
+        after.st_size,
+        after.st_blocks,
+    )
     assert after.st_blocks * 512 >= SLOT, "allocated, not sparse"
     assert value(vault, 1) == 1
 
 
-def test_a_flipped_byte_in_slot_or_seal_is_refused_and_the_other_step_stays(vault: Vault, folder: Path) -> None:
+def test_a_flipped_byte_in_slot_or_seal_is_refused_and_the_other_step_stays(
+    vault: Vault, folder: Path
+) -> None:
     vault.reserve(0, SLOT, companions=1)
     put(vault, 1)
     length = put(vault, 2).length
@@ -133,7 +152,9 @@ def test_a_flipped_byte_in_slot_or_seal_is_refused_and_the_other_step_stays(vaul
     assert value(vault, 1) == 1
 
 
-def test_two_images_of_one_step_are_both_given_and_a_damaged_one_is_not(vault: Vault, folder: Path) -> None:
+def test_two_images_of_one_step_are_both_given_and_a_damaged_one_is_not(
+    vault: Vault, folder: Path
+) -> None:
     """One was sealed at the vote, one when the next step began."""
     vault.reserve(0, SLOT, companions=1)
     length = put(vault, 7, slot=0).length
@@ -168,7 +189,9 @@ def grown(step: int) -> list[Piece]:
 
 
 def test_slots_grow_with_the_state(vault: Vault, folder: Path) -> None:
-    """The other slot keeps its image, and a process that had mapped the smaller slots reads the larger ones."""
+    """The other slot keeps its image, and a process that had mapped the smaller slots reads the
+    larger ones.
+    """
     vault.reserve(0, SLOT, companions=1)
     vault.reserve_transfer(SLOT)
     put(vault, 1)
@@ -183,10 +206,15 @@ def test_slots_grow_with_the_state(vault: Vault, folder: Path) -> None:
     other.close()
 
 
-def test_a_state_that_has_outgrown_all_memory_is_told(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_that_has_outgrown_all_memory_is_told(
+    vault: Vault, monkeypatch: pytest.MonkeyPatch
+) -> None:
     vault.reserve(0, SLOT, companions=1)
     put(vault, 1)
-    monkeypatch.setattr("outlast.runtime.tiers.vault._room", lambda *_: SimpleNamespace(free=0, of="nothing", hint="get more"))
+    monkeypatch.setattr(
+        "outlast.runtime.tiers.vault._room",
+        lambda *_: SimpleNamespace(free=0, of="nothing", hint="get more"),
+    )
     with pytest.raises(CapacityError, match="has outgrown its slot"):
         vault.write(0, generation=1, step=2, pieces=grown(2), metadata={})
     assert vault.steps(0) == (1,)
@@ -204,7 +232,9 @@ def test_a_failed_write_takes_its_own_seal_only(vault: Vault) -> None:
     assert value(vault, 1) == 1
 
 
-def test_the_transfer_image_is_found_by_generation_and_step_only(vault: Vault, folder: Path) -> None:
+def test_the_transfer_image_is_found_by_generation_and_step_only(
+    vault: Vault, folder: Path
+) -> None:
     vault.reserve_transfer(SLOT)
     with pytest.raises(CorruptError):
         vault.read_transfer(None, 7)
@@ -224,18 +254,26 @@ def test_the_transfer_image_is_found_by_generation_and_step_only(vault: Vault, f
     other.close()
 
 
-def test_of_two_transfer_images_of_a_step_the_newest_that_is_whole_is_read(vault: Vault, folder: Path) -> None:
+def test_of_two_transfer_images_of_a_step_the_newest_that_is_whole_is_read(
+    vault: Vault, folder: Path
+) -> None:
     vault.reserve_transfer(SLOT)
     vault.write_transfer(3, 7, state(7), {"by": "first"})
     vault.write_transfer(4, 7, state(7), {"by": "second"})
-    assert [vault.read_transfer(generation, 7).metadata["by"] for generation in (3, 4, None)] == ["first", "second", "second"]
+    assert [vault.read_transfer(generation, 7).metadata["by"] for generation in (3, 4, None)] == [
+        "first",
+        "second",
+        "second",
+    ]
     flip(folder / "transfer-beside" / "slot-0", SLOT - 1)
     assert vault.read_transfer(None, 7).metadata["by"] == "first"
     with pytest.raises(CorruptError):
         vault.read_transfer(4, 7)
 
 
-def test_where_there_is_no_room_beside_it_a_transfer_image_is_written_over(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_there_is_no_room_beside_it_a_transfer_image_is_written_over(
+    vault: Vault, monkeypatch: pytest.MonkeyPatch
+) -> None:
     vault.reserve_transfer(SLOT)
     vault.write_transfer(3, 7, state(7), {})
 
@@ -290,10 +328,16 @@ while True:
 """
 
 
-def test_a_writer_killed_at_any_moment_leaves_one_of_its_last_two_steps_whole(vault: Vault, folder: Path) -> None:
-    """Method: SIGKILL a process that seals without pause, at several moments; what its seals name must verify."""
+def test_a_writer_killed_at_any_moment_leaves_one_of_its_last_two_steps_whole(
+    vault: Vault, folder: Path
+) -> None:
+    """Method: SIGKILL a process that seals without pause, at several moments; what its seals name
+    must verify.
+    """
     for after in (2, 3, 5):
-        process = subprocess.Popen([sys.executable, "-c", WRITER, str(folder)], stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(folder)], stdout=subprocess.PIPE, text=True
+        )
         try:
             assert process.stdout is not None
             said = [int(process.stdout.readline()) for _ in range(after)]
@@ -308,26 +352,44 @@ def test_a_writer_killed_at_any_moment_leaves_one_of_its_last_two_steps_whole(va
             assert value(vault, step) == step
 
 
-def test_room_for_all_companions_is_looked_for_before_anything_is_allocated(vault: Vault, folder: Path) -> None:
+def test_room_for_all_companions_is_looked_for_before_anything_is_allocated(
+    vault: Vault, folder: Path
+) -> None:
     found = os.statvfs(folder)
     slot = found.f_bavail * found.f_frsize // (4 * SLOTS_COUNT)
-    with pytest.raises(CapacityError, match=f"{4 * SLOTS_COUNT * slot + VAULT_SPARE_BYTES:,}") as caught:
+    with pytest.raises(
+        CapacityError, match=f"{4 * SLOTS_COUNT * slot + VAULT_SPARE_BYTES:,}"
+    ) as caught:
         vault.reserve(0, slot, companions=4)
     assert "fewer workers" in caught.value.hint
     assert not (folder / "rank-0").exists()
 
 
-def test_room_is_what_the_control_group_leaves_where_that_is_less(folder: Path, tmp_path: Path) -> None:
-    """Pages of tmpfs count against the group's limit: /dev/shm may be half empty, and the allocation ends in an OOM kill all the same."""
+def test_room_is_what_the_control_group_leaves_where_that_is_less(
+    folder: Path, tmp_path: Path
+) -> None:
+    """Pages of tmpfs count against the group's limit: /dev/shm may be half empty, and the
+    allocation ends in an OOM kill all the same.
+    """
     pod = tmp_path / "tree" / "pod"
     (pod / "container").mkdir(parents=True)
     free = VAULT_SPARE_BYTES + 4 * SLOTS_COUNT * SLOT - 1
-    for name, text in {"memory.max": "1000000000", "memory.current": f"{1_000_000_000 - free}", "memory.stat": "file 0"}.items():
+    for name, text in {
+        "memory.max": "1000000000",
+        "memory.current": f"{1_000_000_000 - free}",
+        "memory.stat": "file 0",
+    }.items():
         (pod / name).write_text(f"{text}\n")
     (tmp_path / "own").write_text("0::/pod/container\n")
     Vault.create(folder, "run-1").close()
     vault = Vault(folder, "run-1", -1, memory_hierarchies(tmp_path / "own", tmp_path / "tree"))
-    with pytest.raises(CapacityError, match=rf"needs {free + 1:,} more bytes .* {free:,} are available \(memory limit of the control group {pod}\)") as caught:
+    with pytest.raises(
+        CapacityError,
+        match=(
+            rf"needs {free + 1:,} more bytes .* {free:,} are available \(memory limit of the"
+            rf" control group {pod}\)"
+        ),
+    ) as caught:
         vault.reserve(0, SLOT, companions=4)
     assert "--memory" in caught.value.hint
     assert "--shm-size" not in caught.value.hint
@@ -341,14 +403,22 @@ def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
     """32 MiB of tmpfs of our own."""
     where = tmp_path / "shm"
     where.mkdir()
-    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", where], check=False).returncode != 0:
+    if (
+        os.geteuid() != 0
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", where], check=False
+        ).returncode
+        != 0
+    ):
         pytest.skip("mounting a tmpfs needs root")
     yield where
     subprocess.run(["umount", "-l", where], check=True)
 
 
 def test_a_full_file_system_is_an_error_and_leaves_nothing_half_made(small_tmpfs: Path) -> None:
-    """Method: take the room between the check and the allocation by going to `Area` directly, then fill up for the rest."""
+    """Method: take the room between the check and the allocation by going to `Area` directly, then
+    fill up for the rest.
+    """
     vault = Vault.create(small_tmpfs / "vault", "run-1")
     vault.reserve(0, SLOT, companions=1)
     put(vault, 1)
@@ -360,9 +430,13 @@ def test_a_full_file_system_is_an_error_and_leaves_nothing_half_made(small_tmpfs
             vault._area(rank).reserve(20 << 20)
     with pytest.raises(CapacityError):
         vault.reserve_transfer(20 << 20)
-    assert sorted((path, path.stat().st_size) for path in (small_tmpfs / "vault").rglob("*")) == before
+    assert (
+        sorted((path, path.stat().st_size) for path in (small_tmpfs / "vault").rglob("*")) == before
+    )
     assert value(vault, 1) == 1
-    (small_tmpfs / "filler").write_bytes(bytes(os.statvfs(small_tmpfs).f_bavail * os.statvfs(small_tmpfs).f_frsize))
+    (small_tmpfs / "filler").write_bytes(
+        bytes(os.statvfs(small_tmpfs).f_bavail * os.statvfs(small_tmpfs).f_frsize)
+    )
     with pytest.raises(CapacityError):
         vault.beacon(1, create=True)
     put(vault, 3)
@@ -408,7 +482,9 @@ time.sleep(60)
 
 def test_the_vault_of_a_killed_launcher_is_adopted_with_its_images(folder: Path) -> None:
     """Method: a process makes the vault, another seals in it, the owner gets SIGKILL."""
-    process = subprocess.Popen([sys.executable, "-c", OWNER, str(folder), "run-1"], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(folder), "run-1"], stdout=subprocess.PIPE, text=True
+    )
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -431,9 +507,13 @@ def test_the_vault_of_a_killed_launcher_is_adopted_with_its_images(folder: Path)
 
 
 def test_only_old_vaults_of_dead_owners_are_cleaned(tmp_path: Path) -> None:
-    """Method: four vaults, dead or alive, old or young by their files' times; a young seal makes an old vault young."""
+    """Method: four vaults, dead or alive, old or young by their files' times; a young seal makes an
+    old vault young.
+    """
     prefix = vault_folder("").name
-    living, young, old, sealed, ownerless = (tmp_path / f"{prefix}{name}" for name in ("living", "young", "old", "sealed", "ownerless"))
+    living, young, old, sealed, ownerless = (
+        tmp_path / f"{prefix}{name}" for name in ("living", "young", "old", "sealed", "ownerless")
+    )
     owner = Vault.create(living, "living")
     for path in (young, old, sealed):
         vault = Vault.create(path, path.name)
@@ -450,7 +530,9 @@ def test_only_old_vaults_of_dead_owners_are_cleaned(tmp_path: Path) -> None:
     put(worker, 1)
     worker.close()
     assert clean_stale(tmp_path) == tuple(sorted((old, ownerless)))
-    assert sorted(path for path in tmp_path.iterdir()) == sorted((living, young, sealed, tmp_path / "somebody-else"))
+    assert sorted(path for path in tmp_path.iterdir()) == sorted(
+        (living, young, sealed, tmp_path / "somebody-else")
+    )
     owner.remove()
 
 
@@ -478,8 +560,13 @@ def test_seals_have_their_own_place_per_slot(vault: Vault, folder: Path) -> None
 
 
 @pytest.mark.parametrize("steps", [(0, 5, 10, 15, 17), (0, 20, 27), (3, 4, 5), (7, 20, 40)])
-def test_who_seals_now_and_then_never_writes_over_the_newest_image(vault: Vault, steps: tuple[int, ...]) -> None:
-    """Steps on a grid and off it. After each, the one before is still there; sealing a step again takes its own slot."""
+def test_who_seals_now_and_then_never_writes_over_the_newest_image(
+    vault: Vault, steps: tuple[int, ...]
+) -> None:
+    """Steps on a grid and off it.
+
+    After each, the one before is still there; sealing a step again takes its own slot.
+    """
     vault.reserve(0, SLOT, companions=1)
     for before, step in zip((None, *steps), steps, strict=False):
         for _ in range(2):

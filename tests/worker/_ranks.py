@@ -1,4 +1,6 @@
-"""Run a function on n real ranks: forked from a clean, single-threaded server, bounded in time, killed by pid at the end."""
+"""Run a function on n real ranks: forked from a clean, single-threaded server, bounded in time,
+killed by pid at the end.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-os.environ.setdefault("RES_OPTIONS", "attempts:0")  # torch's store asks the DNS at each connection; a lost answer costs 5 s
+# torch's store asks the DNS at each connection; a lost answer costs 5 s
+os.environ.setdefault("RES_OPTIONS", "attempts:0")
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["torch", "torch.distributed.device_mesh", "torch.optim", "torch.nn.parallel", "torch.distributed.fsdp", "torch._dynamo"])
+_FORKS.set_forkserver_preload(
+    [
+        "torch",
+        "torch.distributed.device_mesh",
+        "torch.optim",
+        "torch.nn.parallel",
+        "torch.distributed.fsdp",
+        "torch._dynamo",
+    ]
+)
 
 
 @dataclass(slots=True)
@@ -25,14 +37,25 @@ class Rank:
     port: int
 
 
-def run_ranks(n: int, function: Callable[..., Any], *args: Any, timeout_s: float = 30.0, may_die: tuple[int, ...] = ()) -> list[Any]:
-    """What `function(Rank, *args)` returned on each rank; None for those that may die. Fails with the rank's traceback."""
+def run_ranks(
+    n: int,
+    function: Callable[..., Any],
+    *args: Any,
+    timeout_s: float = 30.0,
+    may_die: tuple[int, ...] = (),
+) -> list[Any]:
+    """What `function(Rank, *args)` returned on each rank; None for those that may die.
+
+    Fails with the rank's traceback.
+    """
     host, port = _start_store()
     started = []
     try:
         for rank in range(n):
             ours, theirs = _FORKS.Pipe()
-            process = _FORKS.Process(target=_child, args=(theirs, function, Rank(rank, n, port), args), daemon=True)
+            process = _FORKS.Process(
+                target=_child, args=(theirs, function, Rank(rank, n, port), args), daemon=True
+            )
             process.start()
             theirs.close()
             started.append((process, ours))
@@ -51,13 +74,17 @@ def _start_store() -> tuple[Any, int]:
     return host, int(ours.recv())
 
 
-def _collect(started: list[tuple[Any, Any]], deadline_s: float, may_die: tuple[int, ...]) -> list[Any]:
+def _collect(
+    started: list[tuple[Any, Any]], deadline_s: float, may_die: tuple[int, ...]
+) -> list[Any]:
     out: list[Any] = [None] * len(started)
     waiting = {rank for rank in range(len(started)) if rank not in may_die}
     while waiting:
         left_s = deadline_s - time.monotonic()
         assert left_s > 0, f"ranks {sorted(waiting)} did not end in time"
-        ready = multiprocessing.connection.wait([started[rank][1] for rank in waiting], timeout=left_s)
+        ready = multiprocessing.connection.wait(
+            [started[rank][1] for rank in waiting], timeout=left_s
+        )
         for rank in [rank for rank in waiting if started[rank][1] in ready]:
             try:
                 well, out[rank] = started[rank][1].recv()

@@ -27,8 +27,23 @@ def never() -> bool:
     return False
 
 
-def box(rows: memoryview, rank: int, world_size: int, *, cancelled: Callable[[], bool] = never, timeout_s: float = 20.0, generation: int = 1) -> BallotBox:
-    return BallotBox(rows, generation=generation, rank=rank, world_size=world_size, timeout_s=timeout_s, cancelled=cancelled)
+def box(
+    rows: memoryview,
+    rank: int,
+    world_size: int,
+    *,
+    cancelled: Callable[[], bool] = never,
+    timeout_s: float = 20.0,
+    generation: int = 1,
+) -> BallotBox:
+    return BallotBox(
+        rows,
+        generation=generation,
+        rank=rank,
+        world_size=world_size,
+        timeout_s=timeout_s,
+        cancelled=cancelled,
+    )
 
 
 @pytest.fixture
@@ -61,7 +76,9 @@ def vote_often(rows: memoryview, rank: int, times: int, said: Any) -> None:
 
 
 def test_every_rank_reads_every_ballot_of_every_vote(rows: memoryview, ended: list[Any]) -> None:
-    """Four processes, 3,000 votes as fast as they can: a fast one must not overwrite what a slow one still reads."""
+    """Four processes, 3,000 votes as fast as they can: a fast one must not overwrite what a slow
+    one still reads.
+    """
     ours = []
     for rank in range(4):
         here, there = _FORKS.Pipe(duplex=False)
@@ -74,7 +91,10 @@ def test_every_rank_reads_every_ballot_of_every_vote(rows: memoryview, ended: li
 
 
 def test_who_waits_for_a_stopped_rank_is_woken_at_once(rows: memoryview, ended: list[Any]) -> None:
-    """Rank 1 is stopped before its ballot. Method: the wake-up comes from another thread, as the agent's word does."""
+    """Rank 1 is stopped before its ballot.
+
+    Method: the wake-up comes from another thread, as the agent's word does.
+    """
     over = threading.Event()
     waiting = box(rows, 0, 2, cancelled=over.is_set)
     left_s: list[float] = []
@@ -114,7 +134,9 @@ def test_a_rank_that_never_votes_is_named(rows: memoryview) -> None:
         box(rows, 0, 3, timeout_s=0.03).exchange(b"mine")
 
 
-def test_a_rank_killed_in_the_middle_of_its_ballot_has_not_voted(rows: memoryview, ended: list[Any]) -> None:
+def test_a_rank_killed_in_the_middle_of_its_ballot_has_not_voted(
+    rows: memoryview, ended: list[Any]
+) -> None:
     """The child dies where its ballot is written and the head would follow."""
 
     def die_in_between() -> None:
@@ -140,7 +162,9 @@ class Dying:
 
 
 def test_a_ballot_that_is_seen_half_written_is_read_again(rows: memoryview) -> None:
-    """As on processors whose stores become visible in another order: the word has moved, the ballot has not come."""
+    """As on processors whose stores become visible in another order: the word has moved, the ballot
+    has not come.
+    """
     theirs, mine = box(rows, 1, 2), box(rows, 0, 2)
     theirs._put(1, b"all of it")
     place = bytes(rows[:])
@@ -159,7 +183,10 @@ def test_a_ballot_that_is_seen_half_written_is_read_again(rows: memoryview) -> N
 
 
 def test_what_was_voted_in_an_older_generation_does_not_count(rows: memoryview) -> None:
-    """Ranks left it at different votes, and one of the new ranks is new. Method: all in one thread, the last rank takes."""
+    """Ranks left it at different votes, and one of the new ranks is new.
+
+    Method: all in one thread, the last rank takes.
+    """
     for number in range(1, 4):
         box(rows, 1, 2, generation=3)._put(number, b"old")
     with pytest.raises(Cut, match="rank 1"):

@@ -50,7 +50,9 @@ def _held(batches: Batches) -> list[list[int]]:
 
 
 def test_an_error_in_fetching_costs_no_batch() -> None:
-    """Method: the data set fails in the second of three micro-batches; the next call gives what an undisturbed one would."""
+    """Method: the data set fails in the second of three micro-batches; the next call gives what an
+    undisturbed one would.
+    """
     data = Flaky()
     batches = _batches(data)
     data.fails_at = 2

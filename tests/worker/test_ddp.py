@@ -1,4 +1,6 @@
-"""DDP over rebuilt groups: one hash in all steps, nothing of the user's lost, nothing of a failed step left."""
+"""DDP over rebuilt groups: one hash in all steps, nothing of the user's lost, nothing of a failed
+step left.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +46,21 @@ class World:
             groups.destroy(self.group)
         self.generation += 1
         self.group = groups.build(
-            store=self.store, generation=self.generation, rank=self.rank.rank, world_size=world_size or self.rank.world_size, backend="gloo",
-            timeout_s=20.0, watch=self.watch,
-        )  # fmt: skip
+            store=self.store,
+            generation=self.generation,
+            rank=self.rank.rank,
+            world_size=world_size or self.rank.world_size,
+            backend="gloo",
+            timeout_s=20.0,
+            watch=self.watch,
+        )
 
 
 def network() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(*[nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(6)], nn.Linear(64, 7))
+    return nn.Sequential(
+        *[nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(6)], nn.Linear(64, 7)
+    )
 
 
 def batch(rank: Rank) -> tuple[Any, Any]:
@@ -93,9 +102,17 @@ def frozen_hash() -> str:
     return str(run_ranks(4, _hashes, {}, True)[0][0])
 
 
-@pytest.mark.parametrize("options", [{}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}], ids=["plain", "bucket_view", "find_unused"])
-def test_gradients_have_one_hash_in_all_steps_over_rebuilds_with_frozen_buckets(options: dict[str, Any]) -> None:
-    """Method: 4 ranks, fixed input, 5 buckets, 3 generations of 3 backwards; every gradient of every rank hashed."""
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}],
+    ids=["plain", "bucket_view", "find_unused"],
+)
+def test_gradients_have_one_hash_in_all_steps_over_rebuilds_with_frozen_buckets(
+    options: dict[str, Any],
+) -> None:
+    """Method: 4 ranks, fixed input, 5 buckets, 3 generations of 3 backwards; every gradient of
+    every rank hashed.
+    """
     answers = run_ranks(4, _hashes, options, True)
     assert {digest for answer in answers for digest in answer} == {answers[0][0]}
 
@@ -108,7 +125,10 @@ def test_without_freezing_the_first_backward_differs_so_the_test_above_can_fail(
 
 
 def _from_solo(rank: Rank) -> list[str]:
-    """Rank 3 is a spare: it made DDP alone, ran a throw-away step, and comes in generation 1. Rank 0 warmed up before run.steps."""
+    """Rank 3 is a spare: it made DDP alone, ran a throw-away step, and comes in generation 1.
+
+    Rank 0 warmed up before run.steps.
+    """
     if rank.rank < 3:
         world = World(Rank(rank.rank, 3, rank.port))
         model = ddp.wrap(network(), **SEVERAL_BUCKETS)
@@ -150,7 +170,8 @@ def test_buckets_that_a_backward_of_the_scripts_laid_out_are_laid_out_anew() -> 
 
 def _keeps(rank: Rank) -> dict[str, Any]:
     world = World(rank)
-    model = DistributedDataParallel(network(), find_unused_parameters=False, **SEVERAL_BUCKETS)  # the user's own
+    # the user's own
+    model = DistributedDataParallel(network(), find_unused_parameters=False, **SEVERAL_BUCKETS)
     ddp.freeze_buckets(model)
     calls: list[str] = []
     model.register_forward_hook(lambda *_: calls.append("forward"))
@@ -178,11 +199,18 @@ def _keeps(rank: Rank) -> dict[str, Any]:
     return out
 
 
-def test_hooks_comm_hooks_mode_and_arguments_survive_a_rebuild_and_gradients_are_untouched() -> None:
+def test_hooks_comm_hooks_mode_and_arguments_survive_a_rebuild_and_gradients_are_untouched() -> (
+    None
+):
     expected = {
-        "arguments": {"find_unused_parameters": False, **SEVERAL_BUCKETS}, "mode": False, "sync": False, "gradients": True,
-        "parameters": True, "same bits": True, "calls": ["backward", "forward"],
-    }  # fmt: skip
+        "arguments": {"find_unused_parameters": False, **SEVERAL_BUCKETS},
+        "mode": False,
+        "sync": False,
+        "gradients": True,
+        "parameters": True,
+        "same bits": True,
+        "calls": ["backward", "forward"],
+    }
     assert run_ranks(2, _keeps) == [expected] * 2
 
 
@@ -205,16 +233,25 @@ def _interrupted(rank: Rank, options: dict[str, Any]) -> tuple[list[str], str]:
     return [backward(model, rank) for _ in range(3)], ddp.not_exact(model)
 
 
-@pytest.mark.parametrize("options", [{}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}], ids=["plain", "bucket_view", "find_unused"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}],
+    ids=["plain", "bucket_view", "find_unused"],
+)
 def test_a_backward_cut_short_leaves_nothing_behind_in_the_repeat(options: dict[str, Any]) -> None:
-    """Method: SIGKILL in the middle of a backward; the repeats of the three left equal those of three that never failed."""
+    """Method: SIGKILL in the middle of a backward; the repeats of the three left equal those of
+    three that never failed.
+    """
     answers = run_ranks(4, _interrupted, options, may_die=(3,))
     undisturbed = run_ranks(3, _hashes, options, True)
     assert {digest for answer in answers[:3] for digest in answer[0]} == {undisturbed[0][0]}
 
 
 def _raises_in_forward(rank: Rank) -> list[str]:
-    """All ranks live; user code raises between forward and backward, and within no_sync. No new group."""
+    """All ranks live; user code raises between forward and backward, and within no_sync.
+
+    No new group.
+    """
     World(rank)
     model = ddp.wrap(network(), **SEVERAL_BUCKETS)
     ddp.freeze_buckets(model)
@@ -233,7 +270,9 @@ def test_a_step_that_failed_between_forward_and_backward_repeats_with_the_same_b
 
 
 def _accumulates(rank: Rank, options: dict[str, Any], cut_at: int) -> str:
-    """Three micro-batches, the group rebuilt in front of number `cut_at` (0: before the first, 3: not at all)."""
+    """Three micro-batches, the group rebuilt in front of number `cut_at` (0: before the first, 3:
+    not at all).
+    """
     world = World(rank)
     model = ddp.wrap(network(), **SEVERAL_BUCKETS, **options)
     ddp.freeze_buckets(model)
@@ -249,8 +288,12 @@ def _accumulates(rank: Rank, options: dict[str, Any], cut_at: int) -> str:
     return gradients(model)
 
 
-@pytest.mark.parametrize("options", [{}, {"gradient_as_bucket_view": True}], ids=["plain", "bucket_view"])
-def test_gradients_accumulated_under_no_sync_survive_a_rebuild_bit_for_bit(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"gradient_as_bucket_view": True}], ids=["plain", "bucket_view"]
+)
+def test_gradients_accumulated_under_no_sync_survive_a_rebuild_bit_for_bit(
+    options: dict[str, Any],
+) -> None:
     answers = [run_ranks(2, _accumulates, options, cut_at) for cut_at in (3, 0, 1, 2)]
     assert {digest for answer in answers for digest in answer} == {answers[0][0]}
 
@@ -351,8 +394,12 @@ def test_a_communication_hook_moves_on_to_a_new_reducer() -> None:
 def _refusals(rank: Rank) -> dict[str, str]:
     World(rank)
     out = {"plain": ddp.not_rebuildable(ddp.wrap(network()))}
-    out["world"] = ddp.not_rebuildable(DistributedDataParallel(network(), process_group=dist.group.WORLD))
-    out["subgroup"] = ddp.rebuild(DistributedDataParallel(network(), process_group=dist.new_group([0, 1])))
+    out["world"] = ddp.not_rebuildable(
+        DistributedDataParallel(network(), process_group=dist.group.WORLD)
+    )
+    out["subgroup"] = ddp.rebuild(
+        DistributedDataParallel(network(), process_group=dist.new_group([0, 1]))
+    )
     out["static"] = ddp.rebuild(DistributedDataParallel(network(), static_graph=True))
     hooked = ddp.wrap(network())
     hooked.register_comm_hook(dist.group.WORLD, default_hooks.allreduce_hook)
@@ -381,5 +428,8 @@ def test_uninstalled_ddp_is_as_torch_made_it() -> None:
     assert DistributedDataParallel.__init__ is not before[0]
     ddp.uninstall()
     ddp.uninstall()
-    assert (DistributedDataParallel.__init__, DistributedDataParallel._build_params_for_reducer) == before
+    assert (
+        DistributedDataParallel.__init__,
+        DistributedDataParallel._build_params_for_reducer,
+    ) == before
     assert ddp.missing() == ""

@@ -34,7 +34,11 @@ def trained(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> N
 
 def test_a_digest_is_stable_for_ever() -> None:
     """Golden: digests of runs of different versions are compared."""
-    tensors = {"b": torch.arange(6, dtype=torch.int32).reshape(2, 3), "a": torch.tensor([1.5, -0.0], dtype=torch.bfloat16), "c": torch.tensor(True)}
+    tensors = {
+        "b": torch.arange(6, dtype=torch.int32).reshape(2, 3),
+        "a": torch.tensor([1.5, -0.0], dtype=torch.bfloat16),
+        "c": torch.tensor(True),
+    }
     assert digest(tensors) == GOLDEN
     assert digest(dict(reversed(tensors.items()))) == GOLDEN
 
@@ -92,11 +96,18 @@ def replica(rank: int, folder: str) -> dict[str, Any]:
     state = State(model=model, optimizer=optimizer)
     model(torch.randn(6, 7) + rank).square().mean().backward()
     optimizer.step()
-    return {"parameters": digest(dict(model.named_parameters())), "plain": digest({"w": torch.ones(2)}), "model": digest(model), "all": digest(state, all=True)}
+    return {
+        "parameters": digest(dict(model.named_parameters())),
+        "plain": digest({"w": torch.ones(2)}),
+        "model": digest(model),
+        "all": digest(state, all=True),
+    }
 
 
 def shard(rank: int, folder: str) -> dict[str, Any]:
-    """Under fully_shard: digest of the whole, save and load of this rank's shards into a differently trained model."""
+    """Under fully_shard: digest of the whole, save and load of this rank's shards into a
+    differently trained model.
+    """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -120,8 +131,17 @@ def shard(rank: int, folder: str) -> dict[str, Any]:
     private = (private[0], {name: tensor.clone() for name, tensor in private[1].items()})
     shards = state.shards()
     trained(model, optimizer, 2)
-    out: dict[str, Any] = {"at_0": at_0, "sharded": state.sharded, "after_4": digest(state), "undo_bytes": state.undo_bytes, "signature": state.signature()}
-    out["offsets"] = {name: [list(part.global_shape), list(part.offsets), list(saved[name].shape), part.replica] for name, part in shards.items()}
+    out: dict[str, Any] = {
+        "at_0": at_0,
+        "sharded": state.sharded,
+        "after_4": digest(state),
+        "undo_bytes": state.undo_bytes,
+        "signature": state.signature(),
+    }
+    out["offsets"] = {
+        name: [list(part.global_shape), list(part.offsets), list(saved[name].shape), part.replica]
+        for name, part in shards.items()
+    }
     for steps in (0, 1):  # into a state without optimizer tensors, and with
         again, optimizer, state = make(steps)
         _, shared = state.bytes_needed()
@@ -142,7 +162,9 @@ def shard(rank: int, folder: str) -> dict[str, Any]:
 
 def _rank(rank: Rank, work: Any, folder: str) -> str:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank.rank, world_size=2)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank.rank, world_size=2
+    )
     said = json.dumps(work(rank.rank, folder))
     dist.destroy_process_group()
     return said
@@ -163,7 +185,9 @@ def test_ranks_of_a_ddp_run_agree_on_parameters_and_all_covers_their_own_buffers
 
 
 def test_shards_have_the_digest_of_the_whole_and_are_put_back_bit_for_bit() -> None:
-    """Under fully_shard on two ranks: the digest equals the unsharded model's; a restored state goes on as the one that was saved."""
+    """Under fully_shard on two ranks: the digest equals the unsharded model's; a restored state
+    goes on as the one that was saved.
+    """
     ranks = on_two_ranks(shard)
     for out in ranks:
         assert out["sharded"]

@@ -50,8 +50,12 @@ def is_as(trained: Trained, before: dict[str, torch.Tensor]) -> bool:
     return all(torch.equal(value, before[name]) for name, value in trained.values().items())
 
 
-@pytest.mark.parametrize(("change", "bytewise"), [(in_place, False), (in_place, True), (through_data, True)])
-def test_what_the_script_changes_is_put_back_from_the_next_beginning_on(trained: Trained, change: Change, bytewise: bool) -> None:
+@pytest.mark.parametrize(
+    ("change", "bytewise"), [(in_place, False), (in_place, True), (through_data, True)]
+)
+def test_what_the_script_changes_is_put_back_from_the_next_beginning_on(
+    trained: Trained, change: Change, bytewise: bool
+) -> None:
     edits = trained.state.edits
     trained.begin(bytewise=bytewise)
     change(trained.average.weight)
@@ -99,7 +103,9 @@ def test_weights_that_are_swapped_in_a_phase_are_put_back(trained: Trained, chan
     assert is_as(trained, before)
 
 
-def test_a_later_phase_that_changes_what_was_not_copied_is_no_silent_error(trained: Trained) -> None:
+def test_a_later_phase_that_changes_what_was_not_copied_is_no_silent_error(
+    trained: Trained,
+) -> None:
     edits = trained.state.edits
     edits.begin_phase("evaluate")
     edits.end_phase("evaluate")
@@ -136,7 +142,9 @@ def test_a_successor_knows_what_is_edited(trained: Trained) -> None:
 
 
 def test_state_that_is_restored_is_not_taken_for_an_edit(trained: Trained) -> None:
-    """A replaced rank begins in the middle of a run: what its parameters become there, the script did not do."""
+    """A replaced rank begins in the middle of a run: what its parameters become there, the script
+    did not do.
+    """
     text, tensors = trained.state.shared_tensors()
     there = {name: tensor.clone() for name, tensor in tensors.items()}
     trained.begin()

@@ -40,8 +40,14 @@ def test_where_nothing_is_over_gradients_are_the_same_bits() -> None:
     exits.install()
     for model in models:
         model(torch.ones(2, 4)).sum().backward()
-    assert all(torch.equal(one.grad, other.grad) for one, other in zip(*(model.parameters() for model in models), strict=True))  # type: ignore[arg-type]
-    assert sum(len(one._backward_hooks or ()) for one in models[1].parameters()) <= 2 * BACKWARD_EXITS_COUNT
+    assert all(
+        torch.equal(one.grad, other.grad)
+        for one, other in zip(*(model.parameters() for model in models), strict=True)
+    )  # type: ignore[arg-type]
+    assert (
+        sum(len(one._backward_hooks or ()) for one in models[1].parameters())
+        <= 2 * BACKWARD_EXITS_COUNT
+    )
     exits.remove()
     assert not any(one._backward_hooks for one in models[1].parameters())
 

@@ -1,6 +1,8 @@
-"""How gloo fails when a peer is killed: the rules that the simulated collectives (sim/collectives.py) follow, seen on the real thing.
+"""How gloo fails when a peer is killed: the rules that the simulated collectives
+(sim/collectives.py) follow, seen on the real thing.
 
-nowhere ok before all have entered; after that ok on any of the survivors, and an error, or for ever nothing, on the others
+nowhere ok before all have entered; after that ok on any of the survivors, and an error, or for ever
+nothing, on the others
 """
 
 from __future__ import annotations
@@ -23,19 +25,34 @@ from outlast.runtime.worker import groups
 from tests.worker._ranks import Rank, run_ranks
 
 RANKS, VICTIM = 3, 1
-STUCK_S = 3.0  # a survivor that has heard nothing by then never will: gloo raises within tens of milliseconds, if it does
+# a survivor that has heard nothing by then never will: gloo raises within tens of milliseconds, if
+# it does
+STUCK_S = 3.0
 
 
 def _reduces_until_a_peer_is_gone(rank: Rank, board: str, seed: int) -> tuple[int, str]:
-    """All-reduce after all-reduce; how many ended well here, and how the last one did not. The victim writes down what it has entered."""
+    """All-reduce after all-reduce; how many ended well here, and how the last one did not.
+
+    The victim writes down what it has entered.
+    """
     chance = random.Random(seed)
     tensor, at_s = torch.zeros(chance.choice((1, 4_096, 262_144))), chance.uniform(0.0, 0.02)
     store = groups.connect("127.0.0.1", rank.port, 20.0)
-    groups.build(store=store, generation=0, rank=rank.rank, world_size=RANKS, backend="gloo", timeout_s=60.0, watch=None)
+    groups.build(
+        store=store,
+        generation=0,
+        rank=rank.rank,
+        world_size=RANKS,
+        backend="gloo",
+        timeout_s=60.0,
+        watch=None,
+    )
     with open(board, "r+b") as file:
         entered = memoryview(mmap.mmap(file.fileno(), 8)).cast("q")
     if rank.rank == VICTIM:
-        threading.Thread(target=_kill_itself, args=(time.perf_counter() + at_s,), daemon=True).start()
+        threading.Thread(
+            target=_kill_itself, args=(time.perf_counter() + at_s,), daemon=True
+        ).start()
     done = 0
     while True:
         if rank.rank == VICTIM:
@@ -64,8 +81,12 @@ def _fates(folder: Path, trials: int) -> Counter[str]:
         said = run_ranks(RANKS, _reduces_until_a_peer_is_gone, str(board), seed, may_die=(VICTIM,))
         entered = int.from_bytes(board.read_bytes(), "little")
         done = [said[rank][0] for rank in range(RANKS) if rank != VICTIM]
-        assert max(done) <= entered, f"seed {seed}: ended well on {done}, and the victim had entered {entered}"
-        assert max(done) - min(done) <= 1, f"seed {seed}: {done}: whoever enters the next one waits for all"
+        assert max(done) <= entered, (
+            f"seed {seed}: ended well on {done}, and the victim had entered {entered}"
+        )
+        assert max(done) - min(done) <= 1, (
+            f"seed {seed}: {done}: whoever enters the next one waits for all"
+        )
         fates[f"ok on {sum(one == entered for one in done)} of 2"] += 1
         fates.update(said[rank][1] for rank in range(RANKS) if rank != VICTIM)
     return fates

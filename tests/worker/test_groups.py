@@ -1,4 +1,6 @@
-"""Groups that are built again in the same process: ready, counted, destroyed broken or not, and never leaking."""
+"""Groups that are built again in the same process: ready, counted, destroyed broken or not, and
+never leaking.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,22 @@ from outlast.runtime.worker import ddp, groups  # noqa: E402
 from outlast.runtime.worker.wake import SocketWatch, open_sockets  # noqa: E402
 
 
-def join(rank: Rank, generation: int, store: Any, watch: SocketWatch | None = None, timeout_s: float = 20.0) -> groups.Group:
-    return groups.build(store=store, generation=generation, rank=rank.rank, world_size=rank.world_size, backend="gloo", timeout_s=timeout_s, watch=watch)
+def join(
+    rank: Rank,
+    generation: int,
+    store: Any,
+    watch: SocketWatch | None = None,
+    timeout_s: float = 20.0,
+) -> groups.Group:
+    return groups.build(
+        store=store,
+        generation=generation,
+        rank=rank.rank,
+        world_size=rank.world_size,
+        backend="gloo",
+        timeout_s=timeout_s,
+        watch=watch,
+    )
 
 
 def _resident_kib() -> int:
@@ -50,7 +66,9 @@ def _rebuild_many(rank: Rank, times: int) -> dict[str, Any]:
     before_hook = sys.excepthook
     held, took_s = [], []
     group = join(rank, 0, store, watch)
-    model = ddp.wrap(torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)]), bucket_cap_mb=0.02)
+    model = ddp.wrap(
+        torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)]), bucket_cap_mb=0.02
+    )
     ddp.freeze_buckets(model)
     for generation in range(1, times + 1):
         dist.new_group([0, 1])
@@ -69,22 +87,38 @@ def _rebuild_many(rank: Rank, times: int) -> dict[str, Any]:
             held.append(_held())
     groups.destroy(group)
     groups.destroy(group)
-    return {"held": held, "took_s": sorted(took_s), "hook": sys.excepthook is before_hook, "left": watch.sockets}
+    return {
+        "held": held,
+        "took_s": sorted(took_s),
+        "hook": sys.excepthook is before_hook,
+        "left": watch.sockets,
+    }
 
 
-def test_twenty_rebuilds_with_subgroups_and_a_mesh_leak_no_memory_descriptor_or_thread(capsys: Any) -> None:
-    """Method: 4 ranks rebuild group and DDP 20 times, making a subgroup and a 2x2 mesh each time; compare the 5th with the 20th."""
+def test_twenty_rebuilds_with_subgroups_and_a_mesh_leak_no_memory_descriptor_or_thread(
+    capsys: Any,
+) -> None:
+    """Method: 4 ranks rebuild group and DDP 20 times, making a subgroup and a 2x2 mesh each time;
+    compare the 5th with the 20th.
+    """
     answers = run_ranks(4, _rebuild_many, 20)
     for answer in answers:
         assert answer["hook"], "torch's excepthooks must not pile up"
         assert answer["left"] == {}
-        (early_kib, early_descriptors, early_threads), (late_kib, late_descriptors, late_threads) = answer["held"]
+        (
+            (early_kib, early_descriptors, early_threads),
+            (late_kib, late_descriptors, late_threads),
+        ) = answer["held"]
         assert late_descriptors <= early_descriptors + 2, "a leak would show 15 times over"
         assert late_threads <= early_threads + 2
         assert late_kib - early_kib < 4_096
     with capsys.disabled():
         took_s = answers[0]["took_s"]
-        print(f" [rebuild of group and DDP, 4 ranks: median {took_s[len(took_s) // 2] * 1e3:.1f} ms, worst {took_s[-1] * 1e3:.1f} ms]", end="")
+        print(
+            f" [rebuild of group and DDP, 4 ranks: median {took_s[len(took_s) // 2] * 1e3:.1f} ms,"
+            f" worst {took_s[-1] * 1e3:.1f} ms]",
+            end="",
+        )
 
 
 def _count(rank: Rank) -> list[int]:
@@ -128,7 +162,9 @@ def _survive(rank: Rank) -> float:
     return took_s
 
 
-def test_a_group_with_a_killed_member_is_destroyed_at_once_and_the_survivors_build_the_next() -> None:
+def test_a_group_with_a_killed_member_is_destroyed_at_once_and_the_survivors_build_the_next() -> (
+    None
+):
     """Method: SIGKILL of rank 2 of 3 while the others are in all_reduce, a subgroup open as well."""
     took_s = run_ranks(3, _survive, may_die=(2,))
     assert max(took_s[0], took_s[1]) < 1.0
@@ -143,10 +179,20 @@ def _cancel(rank: Rank) -> str:
         return len(asked) > 20
 
     with pytest.raises(groups.Cancelled):
-        groups.build(store=store, generation=0, rank=0, world_size=2, backend="gloo", timeout_s=20.0, cancelled=cancelled)
+        groups.build(
+            store=store,
+            generation=0,
+            rank=0,
+            world_size=2,
+            backend="gloo",
+            timeout_s=20.0,
+            cancelled=cancelled,
+        )
     assert asked[-1] - asked[0] < 5.0
     store.set("the client", "still works")
-    group = groups.build(store=store, generation=1, rank=0, world_size=1, backend="gloo", timeout_s=20.0)
+    group = groups.build(
+        store=store, generation=1, rank=0, world_size=1, backend="gloo", timeout_s=20.0
+    )
     groups.destroy(group)
     return "left"
 
@@ -156,7 +202,10 @@ def test_a_rank_that_waits_for_its_peers_leaves_as_soon_as_the_generation_is_ove
 
 
 def _wake_while_building(rank: Rank) -> float:
-    """Rank 1 says that it is here and never builds; rank 0 waits inside the backend. The next group they build together."""
+    """Rank 1 says that it is here and never builds; rank 0 waits inside the backend.
+
+    The next group they build together.
+    """
     watch = SocketWatch()
     watch.install()
     store = groups.connect("127.0.0.1", rank.port, 20.0, watch)
@@ -186,8 +235,12 @@ def _wake_while_building(rank: Rank) -> float:
     return took_s
 
 
-def test_a_rank_whose_peer_never_connects_is_woken_while_it_builds_and_meets_it_in_the_next_group() -> None:
-    """Torch names a group by a count that goes on where building one failed: the peer, which did not fail, would wait for another name."""
+def test_a_rank_whose_peer_never_connects_is_woken_while_it_builds_and_meets_it_in_the_next_group() -> (
+    None
+):
+    """Torch names a group by a count that goes on where building one failed: the peer, which did
+    not fail, would wait for another name.
+    """
     took_s = run_ranks(2, _wake_while_building)
     assert took_s[0] < 1.0
 
@@ -207,9 +260,16 @@ def test_a_spare_makes_and_runs_ddp_without_any_peer() -> None:
 
 
 def test_a_process_that_ends_right_after_its_group_ends_well() -> None:
-    """The threads of a gloo group are joined in a C++ destructor; Python must not end the thread that is in there."""
-    script = "from outlast.runtime.worker import groups\nfor _ in range(3):\n    groups.destroy(groups.solo())\n"
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    """The threads of a gloo group are joined in a C++ destructor; Python must not end the thread
+    that is in there.
+    """
+    script = (
+        "from outlast.runtime.worker import groups\nfor _ in range(3):\n   "
+        " groups.destroy(groups.solo())\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+    )
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
@@ -241,5 +301,8 @@ def _leave_with_a_stuck_group(rank: Rank) -> bool:
 
 
 def test_a_group_that_cannot_be_let_go_does_not_keep_the_process() -> None:
-    """Rank 0 has left an operation that never ends, in a group whose sockets stay up. Its exit functions run all the same."""
+    """Rank 0 has left an operation that never ends, in a group whose sockets stay up.
+
+    Its exit functions run all the same.
+    """
     assert run_ranks(2, _leave_with_a_stuck_group, may_die=(0,))[1] is True

@@ -1,4 +1,5 @@
-"""Guards: the script's collectives are counted and, after the optimizer, refused; its groups and meshes are noted.
+"""Guards: the script's collectives are counted and, after the optimizer, refused; its groups and
+meshes are noted.
 
 A spare parks in front of them, and at its first read of rank.
 """
@@ -61,7 +62,9 @@ COLLECTIVES = {
 
 
 @pytest.mark.parametrize("name", COLLECTIVES)
-def test_a_collective_of_the_scripts_is_counted_and_refused_in_the_tail_with_its_line(guards: Guards, name: str) -> None:
+def test_a_collective_of_the_scripts_is_counted_and_refused_in_the_tail_with_its_line(
+    guards: Guards, name: str
+) -> None:
     call = COLLECTIVES[name]
     call()
     assert guards.counted >= 1
@@ -170,7 +173,9 @@ def test_a_need_that_is_refused_makes_nothing(guards: Guards) -> None:
 
 
 def test_a_stand_in_says_the_rank_that_the_process_has(guards: Guards) -> None:
-    """Method: the solo group stands for rank 2 of 3; outlast itself, and other groups, tell what is."""
+    """Method: the solo group stands for rank 2 of 3; outlast itself, and other groups, tell what
+    is.
+    """
     sub = dist.new_group([0])
     guards.stands_for = lambda: (2, 3)
     assert (dist.get_rank(), rank_imported_before(), dist.get_world_size()) == (2, 2, 3)
@@ -200,7 +205,15 @@ def test_a_group_that_cannot_count_accuses_nobody(guards: Guards) -> None:
         dist.group.WORLD = groups_before
 
 
-@pytest.mark.parametrize("read", [lambda: dist.get_rank(), lambda: rank_imported_before(), lambda: dist.get_world_size(), lambda: dist.group.WORLD.rank()])
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: dist.get_rank(),
+        lambda: rank_imported_before(),
+        lambda: dist.get_world_size(),
+        lambda: dist.group.WORLD.rank(),
+    ],
+)
 def test_the_first_read_of_rank_or_size_parks_once(guards: Guards, read: Any) -> None:
     parked: list[str] = []
     guards.install(on_rank_read=lambda: parked.append("parked"))
@@ -229,8 +242,12 @@ def test_a_sampler_or_a_mesh_parks_too_but_ddp_does_not(guards: Guards) -> None:
     assert parked == ["parked", "parked"]
 
 
-def test_the_answer_after_parking_is_that_of_the_group_which_was_joined_meanwhile(guards: Guards) -> None:
-    """Method: the hook replaces the default group by one whose rank is 2 of 3 (a group object; nothing is connected)."""
+def test_the_answer_after_parking_is_that_of_the_group_which_was_joined_meanwhile(
+    guards: Guards,
+) -> None:
+    """Method: the hook replaces the default group by one whose rank is 2 of 3 (a group object;
+    nothing is connected).
+    """
 
     class Joined(dist.ProcessGroup):
         def __init__(self) -> None:

@@ -1,4 +1,6 @@
-"""Optimizer hooks: the first call of a step asks, under whatever wraps the optimizer; what cannot be repeated is refused."""
+"""Optimizer hooks: the first call of a step asks, under whatever wraps the optimizer; what cannot
+be repeated is refused.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ def a_step(model: nn.Module) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_first_call_of_each_step_asks_under_a_scheduler_too(kind: str, hook: Any, asked: Asked) -> None:
+def test_the_first_call_of_each_step_asks_under_a_scheduler_too(
+    kind: str, hook: Any, asked: Asked
+) -> None:
     model = nn.Linear(3, 1)
     optimizer = KINDS[kind](model.parameters())
     before = torch.optim.lr_scheduler.StepLR(optimizer, 1)  # schedulers wrap optimizer.step
@@ -105,7 +109,9 @@ def test_an_interrupted_vote_keeps_the_optimizer_from_running(hook: Any, asked: 
     assert not torch.equal(model.weight, kept)
 
 
-def test_several_optimizers_ask_once_and_the_same_one_twice_is_refused_with_both_lines(hook: Any, asked: Asked) -> None:
+def test_several_optimizers_ask_once_and_the_same_one_twice_is_refused_with_both_lines(
+    hook: Any, asked: Asked
+) -> None:
     one, two = nn.Linear(3, 1), nn.Linear(3, 1)
     first, second = KINDS["sgd"](one.parameters()), KINDS["adamw"](two.parameters())
     hooks = hook(first, second)
@@ -143,8 +149,13 @@ def test_closures_are_refused_with_the_line(hook: Any, asked: Asked) -> None:
     model = nn.Linear(3, 1)
     optimizer = KINDS["sgd"](model.parameters())
     hook(optimizer)
-    for call in (lambda: optimizer.step(lambda: a_step(model)), lambda: optimizer.step(closure=lambda: a_step(model))):
-        with pytest.raises(TransactionError, match=rf"{__file__}:\d+ in <lambda>: SGD.step was given a closure"):
+    for call in (
+        lambda: optimizer.step(lambda: a_step(model)),
+        lambda: optimizer.step(closure=lambda: a_step(model)),
+    ):
+        with pytest.raises(
+            TransactionError, match=rf"{__file__}:\d+ in <lambda>: SGD.step was given a closure"
+        ):
             call()
     assert asked.votes == 0
 
@@ -176,7 +187,9 @@ def test_outside_of_a_step_and_once_removed_calls_pass_unseen(hook: Any, asked: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_scaler_that_skips_calls_none_and_one_that_steps_calls_once(kind: str, hook: Any, asked: Asked) -> None:
+def test_a_scaler_that_skips_calls_none_and_one_that_steps_calls_once(
+    kind: str, hook: Any, asked: Asked
+) -> None:
     """A fused optimizer is called by the scaler in either case, and skips by itself."""
     model = nn.Linear(3, 1)
     optimizer = KINDS[kind](model.parameters())
@@ -195,8 +208,12 @@ def test_a_scaler_that_skips_calls_none_and_one_that_steps_calls_once(kind: str,
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("explicit", [False, True])
-def test_a_step_that_failed_after_unscale_repeats_with_the_same_result_once_the_scaler_is_reset(kind: str, explicit: bool, hook: Any, asked: Asked) -> None:
-    """Method: interrupt the vote under scaler.step, repeat, and compare with a run that was never interrupted."""
+def test_a_step_that_failed_after_unscale_repeats_with_the_same_result_once_the_scaler_is_reset(
+    kind: str, explicit: bool, hook: Any, asked: Asked
+) -> None:
+    """Method: interrupt the vote under scaler.step, repeat, and compare with a run that was never
+    interrupted.
+    """
 
     def train(repeat: bool) -> Any:
         torch.manual_seed(0)
@@ -257,13 +274,17 @@ def test_the_users_line_is_the_innermost_outside_of_torch() -> None:
     assert seen[0].endswith(" in forward")
 
 
-def scaled_step(model: nn.Module, scaler: torch.amp.GradScaler, *optimizers: Any, by: float = 1.0) -> None:
+def scaled_step(
+    model: nn.Module, scaler: torch.amp.GradScaler, *optimizers: Any, by: float = 1.0
+) -> None:
     scaler.scale(model(torch.ones(2, 3)).sum() * by).backward()
     for optimizer in optimizers:
         scaler.step(optimizer)
 
 
-def test_a_scaler_that_skips_its_optimizers_asks_when_it_is_updated(hook: Any, asked: Asked) -> None:
+def test_a_scaler_that_skips_its_optimizers_asks_when_it_is_updated(
+    hook: Any, asked: Asked
+) -> None:
     model = nn.Linear(3, 1)
     optimizer, scaler = KINDS["sgd"](model.parameters()), torch.amp.GradScaler("cpu")
     hooks = hook(optimizer, scaler)

@@ -14,7 +14,14 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, Subset, TensorDataset
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+)
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from outlast.errors import StateError
@@ -32,7 +39,12 @@ class Augmented(Dataset[Any]):
         return 13
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return {"index": index, "noise": torch.rand(2), "numpy": np.random.normal(), "python": random.random()}
+        return {
+            "index": index,
+            "noise": torch.rand(2),
+            "numpy": np.random.normal(),
+            "python": random.random(),
+        }
 
 
 class Flaky(Augmented):
@@ -73,16 +85,32 @@ def collate(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
 def plain(workers: int = 0, *, persistent: bool = False, data: Any = None) -> DataLoader[Any]:
     data = Augmented() if data is None else data
     sampler = StepSampler(data, 4, seed=3)
-    return DataLoader(data, batch_sampler=sampler, num_workers=workers, persistent_workers=persistent, collate_fn=collate)
+    return DataLoader(
+        data,
+        batch_sampler=sampler,
+        num_workers=workers,
+        persistent_workers=persistent,
+        collate_fn=collate,
+    )
 
 
 def stateful(workers: int = 0, *, persistent: bool = False) -> DataLoader[Any]:
-    return StatefulDataLoader(Augmented(), batch_size=4, shuffle=True, drop_last=True, num_workers=workers, persistent_workers=persistent, collate_fn=collate)
+    return StatefulDataLoader(
+        Augmented(),
+        batch_size=4,
+        shuffle=True,
+        drop_last=True,
+        num_workers=workers,
+        persistent_workers=persistent,
+        collate_fn=collate,
+    )
 
 
 def distributed(workers: int = 0) -> DataLoader[Any]:
     sampler = DistributedSampler(Augmented(), num_replicas=2, rank=1, seed=2)
-    return StatefulDataLoader(Augmented(), batch_size=2, sampler=sampler, num_workers=workers, collate_fn=collate)
+    return StatefulDataLoader(
+        Augmented(), batch_size=2, sampler=sampler, num_workers=workers, collate_fn=collate
+    )
 
 
 def iterable(workers: int = 0) -> DataLoader[Any]:
@@ -101,13 +129,20 @@ def run(source: BatchSource, count: int) -> list[Any]:
 
 def same(left: Any, right: Any) -> bool:
     return bool(tree.encode(left, "x").text == tree.encode(right, "x").text) and all(
-        torch.equal(a, b) for a, b in zip(tree.encode(left, "x").tensors.values(), tree.encode(right, "x").tensors.values(), strict=True)
+        torch.equal(a, b)
+        for a, b in zip(
+            tree.encode(left, "x").tensors.values(),
+            tree.encode(right, "x").tensors.values(),
+            strict=True,
+        )
     )
 
 
 def stored(position: dict[str, Any]) -> Any:
     encoded = tree.encode(position, "loader")
-    return tree.decode(encoded.text, {name: tensor.clone() for name, tensor in encoded.tensors.items()})
+    return tree.decode(
+        encoded.text, {name: tensor.clone() for name, tensor in encoded.tensors.items()}
+    )
 
 
 MAKERS = {
@@ -125,7 +160,9 @@ MAKERS = {
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_a_seek_gives_the_same_batches_and_the_main_random_state_never_moves(kind: str) -> None:
-    """Method: run on and note positions; then, in a new loader with another random state, seek to each kind of place (start, middle, an epoch's end)."""
+    """Method: run on and note positions; then, in a new loader with another random state, seek to
+    each kind of place (start, middle, an epoch's end).
+    """
     source = seeded(MAKERS[kind]())
     before = random_state.capture()
     positions, batches = [stored(source.position())], []
@@ -152,7 +189,9 @@ def test_augmentation_differs_between_epochs_and_samples(kind: str) -> None:
 
 
 def test_workers_change_no_batch() -> None:
-    """A plain loader's batches depend on seed, epoch and sample, not on how many processes make them."""
+    """A plain loader's batches depend on seed, epoch and sample, not on how many processes make
+    them.
+    """
     alone, helped = open_source(plain(), "loader"), open_source(plain(2), "loader")
     assert same(run(alone, STEPS), run(helped, STEPS))
     helped.close()
@@ -169,7 +208,11 @@ def test_samples_are_augmented_alike_for_every_world_size() -> None:
         assert torch.equal(torch.cat([half[key] for half in halves]), whole[key])
 
 
-@pytest.mark.parametrize("make", [plain, lambda data: StatefulDataLoader(data, batch_size=4, collate_fn=collate)], ids=["plain", "stateful"])
+@pytest.mark.parametrize(
+    "make",
+    [plain, lambda data: StatefulDataLoader(data, batch_size=4, collate_fn=collate)],
+    ids=["plain", "stateful"],
+)
 def test_an_error_while_fetching_loses_no_batch(make: Any) -> None:
     Flaky.failures = 0
     expected = run(seeded(make(data=Flaky()) if make is plain else make(Flaky())), 4)
@@ -187,7 +230,9 @@ def test_an_error_while_fetching_loses_no_batch(make: Any) -> None:
 
 
 def test_the_loader_object_stays_the_users() -> None:
-    """The workers' seeding data set is ours alone; the user's len(), dataset and iteration are untouched."""
+    """The workers' seeding data set is ours alone; the user's len(), dataset and iteration are
+    untouched.
+    """
     loader = stateful(1)
     data = loader.dataset
     source = open_source(loader, "loader")
@@ -223,7 +268,9 @@ class OwnLoop(DataLoader[Any]):
     ],
     ids=["shuffled", "sequential", "iterable", "own-loop"],
 )
-def test_a_loader_that_cannot_go_back_is_refused_with_what_to_use(loader: DataLoader[Any], words: str) -> None:
+def test_a_loader_that_cannot_go_back_is_refused_with_what_to_use(
+    loader: DataLoader[Any], words: str
+) -> None:
     with pytest.raises(StateError, match=words) as error:
         open_source(loader, "train")
     assert "train" in str(error.value)
@@ -237,8 +284,13 @@ def test_an_empty_loader_and_a_foreign_position_are_errors() -> None:
         open_source(plain(), "loader").seek({"epoch": 1})
 
 
-def test_a_forked_loader_worker_never_collects_the_process_groups_that_its_parent_has_left(tmp_path: Any) -> None:
-    """Method: a gloo group in a reference cycle; a forked child collects. Without care it waits for ever for threads it does not have."""
+def test_a_forked_loader_worker_never_collects_the_process_groups_that_its_parent_has_left(
+    tmp_path: Any,
+) -> None:
+    """Method: a gloo group in a reference cycle; a forked child collects.
+
+    Without care it waits for ever for threads it does not have.
+    """
     open_source(plain(), "loader")
     gc.collect()
     gc.disable()

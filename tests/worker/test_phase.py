@@ -1,4 +1,6 @@
-"""Work between steps: `for attempt in run.phase(name): with attempt:` runs once, or again as a whole when it is cut short."""
+"""Work between steps: `for attempt in run.phase(name): with attempt:` runs once, or again as a
+whole when it is cut short.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,12 @@ end()
 
 
 def _script(strike: str, *, swallow: bool = False, how: str = "True") -> str:
-    return EVALUATING.format(strike=strike, how=how, try_="try:" if swallow else "if True:", except_="except: pass" if swallow else "pass")
+    return EVALUATING.format(
+        strike=strike,
+        how=how,
+        try_="try:" if swallow else "if True:",
+        except_="except: pass" if swallow else "pass",
+    )
 
 
 def times_done(run: Run) -> int:
@@ -73,7 +80,10 @@ def test_a_phase_does_not_lie_before_the_block() -> None:
     run = Run(Membership.of(None, reenters=False))
     steps = run.steps(run.state(model=torch.nn.Linear(1, 1)), until=2)
     step = next(steps)
-    with pytest.raises(TransactionError, match="before the block of step 1"), next(iter(run.phase("evaluate"))):
+    with (
+        pytest.raises(TransactionError, match="before the block of step 1"),
+        next(iter(run.phase("evaluate"))),
+    ):
         pass
     with step:
         pass
@@ -81,10 +91,21 @@ def test_a_phase_does_not_lie_before_the_block() -> None:
 
 
 @pytest.mark.drill
-@pytest.mark.parametrize(("strike", "swallow"), [("os.kill(os.getpid(), 9)", False), ("os.kill(os.getpid(), 9)", True), ('raise RuntimeError("once")', False)])
+@pytest.mark.parametrize(
+    ("strike", "swallow"),
+    [
+        ("os.kill(os.getpid(), 9)", False),
+        ("os.kill(os.getpid(), 9)", True),
+        ('raise RuntimeError("once")', False),
+    ],
+)
 @pytest.mark.timeout(150)
-def test_a_phase_that_is_cut_short_is_done_again_with_the_same_random_numbers(tmp_path: Path, strike: str, swallow: bool) -> None:
-    """Method: rank 1 is struck in its evaluation; what is drawn and reduced, and the digest at the end, are those of a run without the strike."""
+def test_a_phase_that_is_cut_short_is_done_again_with_the_same_random_numbers(
+    tmp_path: Path, strike: str, swallow: bool
+) -> None:
+    """Method: rank 1 is struck in its evaluation; what is drawn and reduced, and the digest at the
+    end, are those of a run without the strike.
+    """
     results = []
     for name, how in (("plain", "False"), ("struck", "True")):
         folder = tmp_path / name
@@ -93,6 +114,11 @@ def test_a_phase_that_is_cut_short_is_done_again_with_the_same_random_numbers(tm
         assert ran.code == 0, ran.outcome
         assert bool(ran.outcome.interruptions) == (how == "True"), ran.outcome
         ran.ended_clean()
-        results.append((set(re.findall(r"evaluated \d ([\d.]+)", ran.out)), set(re.findall(r"digest \d (\w+)", ran.out))))
+        results.append(
+            (
+                set(re.findall(r"evaluated \d ([\d.]+)", ran.out)),
+                set(re.findall(r"digest \d (\w+)", ran.out)),
+            )
+        )
     assert results[0] == results[1]
     assert all(len(values) == 1 for values in results[0])

@@ -7,7 +7,14 @@ import pytest
 from outlast.runtime.tiers.image import Image
 from outlast.runtime.worker.place import BEGUN, ENTERED, PREPARED, Place, best, place_of
 
-PLACES = [Place(PREPARED, 0), Place(ENTERED, 0), Place(PREPARED, 1), Place(ENTERED, 1), Place(BEGUN, 1)]  # in the order of time
+# in the order of time
+PLACES = [
+    Place(PREPARED, 0),
+    Place(ENTERED, 0),
+    Place(PREPARED, 1),
+    Place(ENTERED, 1),
+    Place(BEGUN, 1),
+]
 
 
 def chosen(*places: Place, begun: bool, phases: int = 0) -> Place:
@@ -30,7 +37,9 @@ def test_survivors_in_a_phase_want_the_newest_image_that_is_not_behind_it() -> N
     """A rank that was ahead of all that live does not bring back what they have not done yet."""
     assert chosen(Place(PREPARED, 0), Place(ENTERED, 0), begun=False) == Place(ENTERED, 0)
     assert chosen(Place(ENTERED, 0), Place(PREPARED, 1), begun=False) == Place(ENTERED, 0)
-    assert chosen(Place(ENTERED, 0), Place(PREPARED, 1), begun=False, phases=1) == Place(PREPARED, 1)
+    assert chosen(Place(ENTERED, 0), Place(PREPARED, 1), begun=False, phases=1) == Place(
+        PREPARED, 1
+    )
     assert chosen(Place(ENTERED, 0), Place(BEGUN, 1), begun=False) == Place(ENTERED, 0)
     assert chosen(Place(PREPARED, 1), Place(BEGUN, 1), begun=False, phases=1) == Place(BEGUN, 1)
 

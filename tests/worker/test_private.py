@@ -1,4 +1,6 @@
-"""Private state: what moves behind the vote is known by name, compared between ranks, and can be taken from a peer."""
+"""Private state: what moves behind the vote is known by name, compared between ranks, and can be
+taken from a peer.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,9 @@ def test_a_tensor_of_an_object_moves_in_place() -> None:
     assert rank.state.private.moved() == {"object:meter"}
 
 
-@pytest.mark.parametrize("draw", [random.random, np.random.rand, lambda: torch.rand(1), lambda: random.gauss(0, 1)])
+@pytest.mark.parametrize(
+    "draw", [random.random, np.random.rand, lambda: torch.rand(1), lambda: random.gauss(0, 1)]
+)
 def test_a_draw_from_any_generator_of_the_process_is_a_move(draw: Callable[[], object]) -> None:
     rank = Rank()
     draw()
@@ -87,7 +91,10 @@ def test_a_draw_from_any_generator_of_the_process_is_a_move(draw: Callable[[], o
 
 @pytest.mark.parametrize("part", MOVES)
 def test_the_key_of_movers_tells_whether_ranks_agree(part: str) -> None:
-    """Equal moves give equal keys; one move more gives another. What is not a mover has no part in it."""
+    """Equal moves give equal keys; one move more gives another.
+
+    What is not a mover has no part in it.
+    """
     keys = []
     for times, idle in ((1, 0.0), (1, 7.0), (2, 0.0)):
         rank = Rank()
@@ -144,7 +151,9 @@ def test_a_rank_lost_behind_a_phase_takes_only_what_moves_there() -> None:
     text, tensors = donor.state.private.movers_tensors([])
     successor = Rank()
     successor.meter.total = 9.0
-    assert successor.state.private.load_movers(text, tensors, after_phase=True) == ["extra:model.1.extra"]
+    assert successor.state.private.load_movers(text, tensors, after_phase=True) == [
+        "extra:model.1.extra"
+    ]
     assert (successor.meter.total, successor.net[1].seen) == (9.0, 1)
     assert successor.state.private.movers == {"object:meter", "extra:model.1.extra"}
 
@@ -154,4 +163,7 @@ def test_movers_are_described_in_words_a_user_knows() -> None:
     for move in MOVES.values():
         move(rank)
     rank.state.private.moved()
-    assert rank.state.private.described_movers() == "buffer model.1.running_mean, extra state of model.1.extra, meter and 2 more"
+    assert (
+        rank.state.private.described_movers()
+        == "buffer model.1.running_mean, extra state of model.1.extra, meter and 2 more"
+    )

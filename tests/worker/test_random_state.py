@@ -23,7 +23,14 @@ def _leave_no_trace() -> Iterator[None]:
 
 
 def draws() -> list[float]:
-    out = [random.random(), random.gauss(0, 1), float(np.random.rand()), float(np.random.normal()), torch.rand(1).item(), torch.randn(3)[1].item()]
+    out = [
+        random.random(),
+        random.gauss(0, 1),
+        float(np.random.rand()),
+        float(np.random.normal()),
+        torch.rand(1).item(),
+        torch.randn(3)[1].item(),
+    ]
     return [*out, random.gauss(0, 1), float(np.random.normal())]
 
 
@@ -44,7 +51,8 @@ MOVES: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("move", MOVES)
 def test_any_draw_is_seen_and_no_draw_costs_no_copy(move: str, cached: bool) -> None:
     """A cached second Gaussian is state too: taking it moves no word of the generator."""
-    random.random(), np.random.random(), torch.rand(1)  # a test before this one may have left a seed that is set here once more
+    # a test before this one may have left a seed that is set here once more
+    random.random(), np.random.random(), torch.rand(1)
     if cached:
         random.gauss(0, 1), np.random.normal()
     before = random_state.capture()
@@ -63,7 +71,11 @@ def test_restored_state_draws_the_same_numbers(warm_up: int) -> None:
     state = random_state.capture()
     encoded = random_state.encode(state)
     expected = draws()
-    random_state.restore(random_state.decode(encoded.text, {name: tensor.clone() for name, tensor in encoded.tensors.items()}))
+    random_state.restore(
+        random_state.decode(
+            encoded.text, {name: tensor.clone() for name, tensor in encoded.tensors.items()}
+        )
+    )
     assert draws() == expected
     assert not random_state.moved_since(random_state.capture(state))
 
@@ -106,9 +118,11 @@ def test_an_isolated_block_depends_on_its_seed_and_leaves_no_trace() -> None:
 
 
 def test_fresh_children_of_one_fork_draw_different_numbers() -> None:
-    """A fork copies the state of torch and NumPy; a spawned process has its own from the system's entropy.
+    """A fork copies the state of torch and NumPy; a spawned process has its own from the system's
+    entropy.
 
-    Method: two children start from the same state, as forks do, and call fresh(); a control child does not.
+    Method: two children start from the same state, as forks do, and call fresh(); a control child
+    does not.
     """
     state = random_state.capture()
     seen = []
@@ -127,15 +141,29 @@ def test_fresh_children_of_one_fork_draw_different_numbers() -> None:
 def test_a_damaged_state_is_corrupt() -> None:
     encoded = random_state.encode(random_state.capture())
     with pytest.raises(CorruptError):
-        random_state.decode(encoded.text, {name: tensor for name, tensor in encoded.tensors.items() if name != "random:python"})
+        random_state.decode(
+            encoded.text,
+            {name: tensor for name, tensor in encoded.tensors.items() if name != "random:python"},
+        )
 
 
-DRAWS = {"numpy": lambda: np.random.normal(), "python": lambda: random.gauss(0, 1), "torch": lambda: torch.randn(())}
+DRAWS = {
+    "numpy": lambda: np.random.normal(),
+    "python": lambda: random.gauss(0, 1),
+    "torch": lambda: torch.randn(()),
+}
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.none() | st.integers(0, 5)), max_size=6), st.sampled_from(sorted(DRAWS)))
-def test_a_capture_is_exact_whatever_was_drawn_and_put_back_in_between(events: list[tuple[int, int | None]], kind: str) -> None:
-    """Gaussians come in pairs, of which one is cached: the words of a generator are the same with it and without."""
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.none() | st.integers(0, 5)), max_size=6),
+    st.sampled_from(sorted(DRAWS)),
+)
+def test_a_capture_is_exact_whatever_was_drawn_and_put_back_in_between(
+    events: list[tuple[int, int | None]], kind: str
+) -> None:
+    """Gaussians come in pairs, of which one is cached: the words of a generator are the same with
+    it and without.
+    """
     random_state.seed_cpu(1)
     held = [random_state.capture()]
     for drawn, back in events:

@@ -1,4 +1,6 @@
-"""Without `outlast run` a script runs alone: a step is just a step, but it is used in the same way or refused in the same words."""
+"""Without `outlast run` a script runs alone: a step is just a step, but it is used in the same way
+or refused in the same words.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,14 @@ def _state(run: Run, **more: object) -> outlast.State:
     model = torch.nn.Linear(4, 2)
     data = TensorDataset(torch.randn(16, 4))
     loader = DataLoader(data, batch_sampler=outlast.StepSampler(data, batch_size=4))
-    return run.state(**{"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "loader": loader, **more})
+    return run.state(
+        **{
+            "model": model,
+            "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+            "loader": loader,
+            **more,
+        }
+    )
 
 
 def _update(state: outlast.State, step: outlast.Step) -> None:
@@ -137,7 +146,9 @@ def test_a_tensor_that_changes_its_shape_is_named(run: Run) -> None:
         _train(run, state, grow)
 
 
-def test_values_are_logged_and_callbacks_called_once_when_the_block_has_ended(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_values_are_logged_and_callbacks_called_once_when_the_block_has_ended(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     called = []
     for step in run.steps(_state(run), until=3, log_every=2):
         with step:
@@ -165,11 +176,22 @@ def test_the_same_script_runs_under_python(tmp_path: Path) -> None:
 @pytest.mark.drill
 def test_the_same_script_runs_under_torchrun_and_reduces_over_its_ranks(tmp_path: Path) -> None:
     torchrun = str(Path(sys.executable).with_name("torchrun"))
-    done = _start([torchrun, "--standalone", "--nproc-per-node", "2", str(write(tmp_path, LOGGING))])
+    done = _start(
+        [torchrun, "--standalone", "--nproc-per-node", "2", str(write(tmp_path, LOGGING))]
+    )
     assert done.returncode == 0, done.stderr
     assert "step 10 before 1.5 total 10" in done.stdout.splitlines(), done.stdout
-    assert len({line.split()[2] for line in done.stdout.splitlines() if line.startswith("digest")}) == 1
+    assert (
+        len({line.split()[2] for line in done.stdout.splitlines() if line.startswith("digest")})
+        == 1
+    )
 
 
 def _start(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=50)
+    return subprocess.run(
+        command,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )

@@ -18,9 +18,13 @@ prints = st.dictionaries(st.sampled_from("abcd"), st.sampled_from("xyz"), max_si
 
 
 def made(seed: int = 0) -> State:
-    """Parameters of many sizes, larger than one piece among them, and the state of an optimizer that has stepped."""
+    """Parameters of many sizes, larger than one piece among them, and the state of an optimizer
+    that has stepped.
+    """
     torch.manual_seed(seed)
-    net = nn.Sequential(nn.Linear(3, 5), nn.Linear(200, 250), *(nn.Linear(2, 2) for _ in range(WATCH_TENSORS_COUNT)))
+    net = nn.Sequential(
+        nn.Linear(3, 5), nn.Linear(200, 250), *(nn.Linear(2, 2) for _ in range(WATCH_TENSORS_COUNT))
+    )
     optimizer = torch.optim.AdamW(net.parameters())
     for parameter in net.parameters():
         parameter.grad = torch.ones_like(parameter)
@@ -32,7 +36,12 @@ def made(seed: int = 0) -> State:
 @given(st.lists(prints, min_size=2, max_size=5))
 def test_what_differs_is_what_some_two_ranks_do_not_share(ranks: list[dict[str, str]]) -> None:
     found = difference(ranks)
-    differing = {name for one in ranks for name in one if any(other.get(name) != one[name] for other in ranks)}
+    differing = {
+        name
+        for one in ranks
+        for name in one
+        if any(other.get(name) != one[name] for other in ranks)
+    }
     assert set(found.names if found else ()) == differing
 
 
@@ -62,7 +71,9 @@ def test_the_watch_tells_of_a_flipped_bit() -> None:
     left, right = made(), made()
     bits = right.parameters["model.1.weight"].detach().view(torch.int32).view(-1)
     bits[40_000] ^= 1
-    keys = [(Watch(left).key(step), Watch(right).key(step)) for step in range(1, 60 * WATCH_EVERY_STEPS)]
+    keys = [
+        (Watch(left).key(step), Watch(right).key(step)) for step in range(1, 60 * WATCH_EVERY_STEPS)
+    ]
     assert any(mine != theirs for mine, theirs in keys)
 
 
@@ -73,8 +84,12 @@ def test_own_state_is_not_watched() -> None:
 
 
 def _compared(rank: Rank) -> list[Difference | None]:
-    """Equal states; another weight on rank 1; another learning rate on rank 2; fewer tensors on rank 0."""
-    dist.init_process_group("gloo", store=dist.TCPStore("127.0.0.1", rank.port), rank=rank.rank, world_size=3)
+    """Equal states; another weight on rank 1; another learning rate on rank 2; fewer tensors on
+    rank 0.
+    """
+    dist.init_process_group(
+        "gloo", store=dist.TCPStore("127.0.0.1", rank.port), rank=rank.rank, world_size=3
+    )
     state = made()
     found = [compare(state)]
     bias = state.parameters["model.0.bias"].detach()

@@ -16,8 +16,17 @@ from outlast.runtime.worker.sampler import StepSampler, mix, permute
 
 
 @settings(max_examples=80, deadline=None)
-@given(length=st.integers(1, 500), batch=st.integers(1, 40), world=st.integers(1, 8), seed=st.integers(0, 2**70), step=st.integers(0, 200), last=st.booleans())
-def test_the_union_over_ranks_is_the_same_batch_for_every_world_size(length: int, batch: int, world: int, seed: int, step: int, last: bool) -> None:
+@given(
+    length=st.integers(1, 500),
+    batch=st.integers(1, 40),
+    world=st.integers(1, 8),
+    seed=st.integers(0, 2**70),
+    step=st.integers(0, 200),
+    last=st.booleans(),
+)
+def test_the_union_over_ranks_is_the_same_batch_for_every_world_size(
+    length: int, batch: int, world: int, seed: int, step: int, last: bool
+) -> None:
     """Also in order: the ranks' slices, laid end to end, are what one rank alone gets."""
     if length < batch and not last:
         return
@@ -56,16 +65,25 @@ def test_an_epoch_holds_every_sample_once_and_epochs_differ() -> None:
 
 
 def test_the_order_of_a_seed_never_changes() -> None:
-    """Golden numbers: a checkpoint made by one version must go on with the same batches under another."""
+    """Golden numbers: a checkpoint made by one version must go on with the same batches under
+    another.
+    """
     sampler = StepSampler(1_000_000, 6, seed=7)
     assert [sampler.indices(step) for step in (0, 1, 170_000)] == GOLDEN
 
 
 def test_the_order_is_not_biased() -> None:
-    """Chi-square over all orders of four samples, and over where one sample of a hundred lands; bounds hold for one draw in 10^6."""
-    orders = collections.Counter(tuple(permute(np.arange(4, dtype=np.uint64), 4, key=mix(key)).tolist()) for key in range(2_400))
+    """Chi-square over all orders of four samples, and over where one sample of a hundred lands;
+    bounds hold for one draw in 10^6.
+    """
+    orders = collections.Counter(
+        tuple(permute(np.arange(4, dtype=np.uint64), 4, key=mix(key)).tolist())
+        for key in range(2_400)
+    )
     assert sum((orders[order] - 100) ** 2 / 100 for order in itertools.permutations(range(4))) < 70
-    places = collections.Counter(int(permute(np.array([17], dtype=np.uint64), 100, key=mix(key))[0]) for key in range(5_000))
+    places = collections.Counter(
+        int(permute(np.array([17], dtype=np.uint64), 100, key=mix(key))[0]) for key in range(5_000)
+    )
     assert sum((places[place] - 50) ** 2 / 50 for place in range(100)) < 180
 
 
@@ -100,4 +118,8 @@ def test_it_can_be_sent_to_a_process() -> None:
     assert pickle.loads(pickle.dumps(sampler)).indices(3) == sampler.indices(3)
 
 
-GOLDEN = [[505504, 466553, 974314, 234998, 420236, 817621], [386007, 276778, 856333, 857547, 928354, 444213], [813535, 785027, 697815, 524209, 510109, 939242]]
+GOLDEN = [
+    [505504, 466553, 974314, 234998, 420236, 817621],
+    [386007, 276778, 856333, 857547, 928354, 444213],
+    [813535, 785027, 697815, 524209, 510109, 939242],
+]

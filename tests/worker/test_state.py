@@ -1,4 +1,6 @@
-"""A rank's state is captured and put back bit for bit: into a new process, back to a step's begin, and across an applied optimizer."""
+"""A rank's state is captured and put back bit for bit: into a new process, back to a step's begin,
+and across an applied optimizer.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class Noisy(Dataset[Any]):
 
 
 class Net(nn.Module):
-    """Dropout, BatchNorm, tied weights, a buffer that forward assigns anew, and one that is not persistent."""
+    """Dropout, BatchNorm, tied weights, a buffer that forward assigns anew, and one that is not
+    persistent.
+    """
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -79,7 +83,9 @@ class Tally:
 
 
 class Rows(optim.Optimizer):
-    """Keeps tuples, numbers and a bf16 tensor beside float parameters; load_state_dict would cast and lose."""
+    """Keeps tuples, numbers and a bf16 tensor beside float parameters; load_state_dict would cast
+    and lose.
+    """
 
     def __init__(self, params: Any) -> None:
         super().__init__(params, {"lr": 0.05})
@@ -92,9 +98,16 @@ class Rows(optim.Optimizer):
                     continue
                 s = self.state[p]
                 if not s:
-                    s.update(count=0, factors=(torch.zeros(p.shape[0], dtype=p.dtype), torch.zeros(())), low=torch.zeros_like(p, dtype=torch.float64))
+                    s.update(
+                        count=0,
+                        factors=(torch.zeros(p.shape[0], dtype=p.dtype), torch.zeros(())),
+                        low=torch.zeros_like(p, dtype=torch.float64),
+                    )
                 s["count"] += 1
-                s["factors"] = (s["factors"][0] * 0.9 + p.grad.reshape(p.shape[0], -1).mean(1), s["factors"][1] + 1)
+                s["factors"] = (
+                    s["factors"][0] * 0.9 + p.grad.reshape(p.shape[0], -1).mean(1),
+                    s["factors"][1] + 1,
+                )
                 s["low"].mul_(0.9).add_(p.grad)
                 p.sub_((s["low"] / s["count"]).to(p.dtype), alpha=group["lr"])
 
@@ -115,27 +128,47 @@ SCHEDULERS: dict[str, Callable[[Any], Any]] = {
     "onecycle": lambda o: schedules.OneCycleLR(o, max_lr=0.1, total_steps=20),
     "plateau": lambda o: schedules.ReduceLROnPlateau(o, patience=0, factor=0.5),
     "lambda": lambda o: schedules.LambdaLR(o, lambda step: 0.9**step),
-    "chain": lambda o: schedules.SequentialLR(o, [schedules.LinearLR(o, 0.1), schedules.MultiStepLR(o, [2, 3])], [3]),
+    "chain": lambda o: schedules.SequentialLR(
+        o, [schedules.LinearLR(o, 0.1), schedules.MultiStepLR(o, [2, 3])], [3]
+    ),
 }
 
 
 class Training:
     """One rank's training, and a step that can be cut short."""
 
-    def __init__(self, optimizer: str = "adamw", scheduler: str = "cosine", *, dtype: torch.dtype = torch.float32, scaled: bool = False, seed: int = 0) -> None:
+    def __init__(
+        self,
+        optimizer: str = "adamw",
+        scheduler: str = "cosine",
+        *,
+        dtype: torch.dtype = torch.float32,
+        scaled: bool = False,
+        seed: int = 0,
+    ) -> None:
         torch.manual_seed(seed), random.seed(seed), np.random.seed(seed)
         self.model = Net(dtype)
         self.optimizer = OPTIMIZERS[optimizer](self.model.parameters())
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.scheduler = SCHEDULERS[scheduler](self.optimizer)
-        self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20, growth_interval=2, enabled=True) if scaled else None
+        self.scaler = (
+            torch.amp.GradScaler("cpu", init_scale=2.0**20, growth_interval=2, enabled=True)
+            if scaled
+            else None
+        )
         self.tally = Tally()
         self.generator = torch.Generator().manual_seed(seed)
         data = Noisy()
         loader = DataLoader(data, batch_sampler=StepSampler(data, 5, seed=9))
         self.state = State(
-            model=self.model, optimizer=self.optimizer, scheduler=self.scheduler, scaler=self.scaler, loader=loader, tally=self.tally, generator=self.generator
+            model=self.model,
+            optimizer=self.optimizer,
+            scheduler=self.scheduler,
+            scaler=self.scaler,
+            loader=loader,
+            tally=self.tally,
+            generator=self.generator,
         )
 
     def fetch(self) -> torch.Tensor:
@@ -144,7 +177,9 @@ class Training:
         return batch.to(self.model.first.weight.dtype)
 
     def body(self, batch: torch.Tensor) -> None:
-        noise = torch.rand(6, generator=self.generator) + random.random() + float(np.random.normal())
+        noise = (
+            torch.rand(6, generator=self.generator) + random.random() + float(np.random.normal())
+        )
         loss = (self.model(batch) - noise.to(batch.dtype)).square().mean()
         self.tally.add(loss.item())
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
@@ -173,7 +208,10 @@ class Training:
     def save(self) -> Any:
         """Copies, as an image would hold them."""
         both = (self.state.private.tensors(), self.state.shared_tensors())
-        return [(text, {name: tensor.clone() for name, tensor in tensors.items()}) for text, tensors in both]
+        return [
+            (text, {name: tensor.clone() for name, tensor in tensors.items()})
+            for text, tensors in both
+        ]
 
     def load(self, saved: Any) -> None:
         self.state.private.load(*saved[0])
@@ -189,13 +227,19 @@ def assert_same(left: Any, right: Any) -> None:
             assert digest({"x": tensor}) == digest({"x": others[name]}), name
 
 
-CASES = [(optimizer, "cosine") for optimizer in OPTIMIZERS] + [("sgd-momentum", scheduler) for scheduler in SCHEDULERS]
+CASES = [(optimizer, "cosine") for optimizer in OPTIMIZERS] + [
+    ("sgd-momentum", scheduler) for scheduler in SCHEDULERS
+]
 
 
 @pytest.mark.parametrize(("optimizer", "scheduler"), CASES)
 @pytest.mark.parametrize("at", [0, 3])
-def test_a_new_process_goes_on_as_if_it_were_the_old_one(optimizer: str, scheduler: str, at: int) -> None:
-    """Method: save at a step (0: before the first, with no optimizer state), load into a training of another seed that has run on, train both, compare."""
+def test_a_new_process_goes_on_as_if_it_were_the_old_one(
+    optimizer: str, scheduler: str, at: int
+) -> None:
+    """Method: save at a step (0: before the first, with no optimizer state), load into a training
+    of another seed that has run on, train both, compare.
+    """
     old = Training(optimizer, scheduler)
     for _ in range(at):
         old.step()
@@ -221,7 +265,9 @@ def undisturbed(steps: int, *args: str, scaled: bool = False) -> Any:
 
 @pytest.mark.parametrize(("optimizer", "scheduler"), CASES)
 def test_a_step_repeated_in_place_leaves_no_trace(optimizer: str, scheduler: str) -> None:
-    """Method: at every step, cut the body short after its backward, roll back, do it again; twice at every other step."""
+    """Method: at every step, cut the body short after its backward, roll back, do it again; twice
+    at every other step.
+    """
     expected, other = undisturbed(4, optimizer, scheduler), Training(optimizer, scheduler)
     for number in range(4):
         batch = other.fetch()
@@ -238,7 +284,10 @@ def test_a_step_repeated_in_place_leaves_no_trace(optimizer: str, scheduler: str
 
 @pytest.mark.parametrize(("optimizer", "scheduler"), CASES)
 def test_an_applied_optimizer_can_be_undone(optimizer: str, scheduler: str) -> None:
-    """Also the first, which makes the optimizer's state. Method: apply, undo and roll back, repeat, at every step."""
+    """Also the first, which makes the optimizer's state.
+
+    Method: apply, undo and roll back, repeat, at every step.
+    """
     expected, other = undisturbed(3, optimizer, scheduler), Training(optimizer, scheduler)
     for _ in range(3):
         batch = other.fetch()
@@ -267,7 +316,10 @@ def test_other_dtypes_survive(dtype: torch.dtype) -> None:
 
 def test_a_scaler_forgets_its_stage_and_gets_its_scale_back() -> None:
     """The scale is one that grows on the way; unscale_ twice in a step would raise."""
-    expected, final = undisturbed(5, "sgd-momentum", scaled=True), undisturbed(6, "sgd-momentum", scaled=True)
+    expected, final = (
+        undisturbed(5, "sgd-momentum", scaled=True),
+        undisturbed(6, "sgd-momentum", scaled=True),
+    )
     other = Training("sgd-momentum", scaled=True)
     for _ in range(5):
         batch = other.fetch()
@@ -306,10 +358,18 @@ def test_loading_keeps_the_identity_of_parameters_and_optimizer_tensors() -> Non
     training = Training("adamw")
     training.step()
     saved = training.save()
-    mine = [*training.model.parameters(), *optim_state.tensors("optimizer", training.optimizer).values(), training.model.norm.running_mean]
+    mine = [
+        *training.model.parameters(),
+        *optim_state.tensors("optimizer", training.optimizer).values(),
+        training.model.norm.running_mean,
+    ]
     training.step()
     training.load(saved)
-    now = [*training.model.parameters(), *optim_state.tensors("optimizer", training.optimizer).values(), training.model.norm.running_mean]
+    now = [
+        *training.model.parameters(),
+        *optim_state.tensors("optimizer", training.optimizer).values(),
+        training.model.norm.running_mean,
+    ]
     assert all(a is b for a, b in zip(mine, now, strict=True))
     for tensor in (*saved[0][1].values(), *saved[1][1].values()):
         if tensor.is_floating_point():
@@ -319,7 +379,9 @@ def test_loading_keeps_the_identity_of_parameters_and_optimizer_tensors() -> Non
 
 
 def test_gradients_that_were_zeros_at_begin_are_zeros_again() -> None:
-    """After zero_grad(set_to_none=False), weight decay moves a parameter that got no gradient; with None it would not."""
+    """After zero_grad(set_to_none=False), weight decay moves a parameter that got no gradient; with
+    None it would not.
+    """
     unused = nn.Parameter(torch.ones(2))
     used = nn.Parameter(torch.ones(2))
     optimizer = optim.SGD([unused, used], lr=0.1, weight_decay=0.5)
@@ -339,7 +401,9 @@ def _two_parameters() -> tuple[State, list[nn.Parameter]]:
 
 
 def test_which_gradients_are_zeros_and_which_are_none_is_restored() -> None:
-    """A rank that is replaced has to treat a parameter without a gradient as its predecessor would have."""
+    """A rank that is replaced has to treat a parameter without a gradient as its predecessor would
+    have.
+    """
     state, parameters = _two_parameters()
     parameters[1].grad = torch.ones(2)
     state.begin()
@@ -425,7 +489,9 @@ def test_a_state_that_changes_shape_is_an_error_that_names_the_tensor() -> None:
     training.step()
     training.state.check_signature()
     training.model.mean = torch.zeros(9)
-    with pytest.raises(StateError, match=r"model\.mean was torch.float32 \[6\] and is now torch.float32 \[9\]"):
+    with pytest.raises(
+        StateError, match=r"model\.mean was torch.float32 \[6\] and is now torch.float32 \[9\]"
+    ):
         training.state.check_signature()
     training.model.mean = torch.zeros(6)
     training.model.first = nn.Linear(6, 6)
@@ -439,7 +505,10 @@ def test_a_parameter_that_changes_shape_under_its_name_is_found_within_sixteen_l
     for _ in range(5):
         training.state.check_signature()
     training.model.first.weight.data = torch.zeros(9, 9)
-    with pytest.raises(StateError, match=r"model\.first\.weight was torch.float32 \[6, 6\] and is now torch.float32 \[9, 9\]"):
+    with pytest.raises(
+        StateError,
+        match=r"model\.first\.weight was torch.float32 \[6, 6\] and is now torch.float32 \[9, 9\]",
+    ):
         all(training.state.check_signature() is None for _ in range(SHAPES_LOOK_STEPS))
 
 
@@ -461,7 +530,10 @@ def test_a_saved_state_of_another_model_is_refused_by_name_before_anything_is_wr
 
 def test_signatures_of_ranks_that_run_the_same_script_are_equal() -> None:
     assert Training(seed=1).state.signature() == Training(seed=2).state.signature()
-    assert Training("tuples", dtype=torch.float64).state.signature() != Training("tuples").state.signature()
+    assert (
+        Training("tuples", dtype=torch.float64).state.signature()
+        != Training("tuples").state.signature()
+    )
 
 
 REFUSED = [
@@ -474,7 +546,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "value", "words"), REFUSED, ids=lambda value: str(value)[:12])
-def test_what_cannot_be_state_is_refused_by_its_argument(name: str, value: object, words: str) -> None:
+def test_what_cannot_be_state_is_refused_by_its_argument(
+    name: str, value: object, words: str
+) -> None:
     with pytest.raises(StateError, match=words):
         State(**{name: value})
 
@@ -483,7 +557,11 @@ def test_private_state_that_moved_in_the_tail_is_noticed() -> None:
     """Random draws, a buffer, an object."""
     training = Training()
     plain = State(model=training.model)
-    for move in (lambda: torch.rand(1), lambda: training.model.seen.add_(1), lambda: setattr(training.model, "mean", torch.ones(6))):
+    for move in (
+        lambda: torch.rand(1),
+        lambda: training.model.seen.add_(1),
+        lambda: setattr(training.model, "mean", torch.ones(6)),
+    ):
         plain.private.tensors()
         assert not plain.private.moved()
         move()
@@ -534,8 +612,12 @@ def test_a_disabled_scaler_has_no_state_and_is_left_alone() -> None:
     assert not state.scalers["scaler"].is_enabled()
 
 
-def test_an_undo_copy_goes_to_the_host_where_the_device_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The allocator refuses a second copy once, as a device does on which training itself just fits."""
+def test_an_undo_copy_goes_to_the_host_where_the_device_is_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The allocator refuses a second copy once, as a device does on which training itself just
+    fits.
+    """
     net = nn.Linear(2, 2)
     state = State(model=net)
     real, asked = torch.empty_like, []

@@ -1,4 +1,6 @@
-"""What a step promises to the script when it is cut short: real ranks, struck at outlast's own places (see runtime/worker/marks.py)."""
+"""What a step promises to the script when it is cut short: real ranks, struck at outlast's own
+places (see runtime/worker/marks.py).
+"""
 
 from __future__ import annotations
 
@@ -93,14 +95,23 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def _says_each_step_truly(ran: Ran, *, torn: tuple[int, ...]) -> None:
-    """Each printed mean is the mean over both ranks; a value of a step in `torn` may be said to be rank 0's own."""
-    lines = {int(number): rest for number, rest in re.findall(r"^step (\d+) (before.*|once.*)$", ran.out, re.MULTILINE)}
+    """Each printed mean is the mean over both ranks; a value of a step in `torn` may be said to be
+    rank 0's own.
+    """
+    lines = {
+        int(number): rest
+        for number, rest in re.findall(r"^step (\d+) (before.*|once.*)$", ran.out, re.MULTILINE)
+    }
     assert set(lines) >= set(range(1, STEPS + 1)), ran.out
     for number in range(1, STEPS + 1):
         said = " ".join(re.findall(rf"^step {number} (.*)$", ran.out, re.MULTILINE))
         for name, mean in (("before", number + 0.5), ("after", 10 * number + 0.5)):
             true = f"{name} {mean:g}" in said
-            assert true or (number in torn and re.search(rf"{name} [\d.]+ \(rank 0 alone", said)), (name, mean, said)
+            assert true or (number in torn and re.search(rf"{name} [\d.]+ \(rank 0 alone", said)), (
+                name,
+                mean,
+                said,
+            )
     for _, once in re.findall(r"^step (\d+) .*once ([\d.]+)(?! \()", ran.out, re.MULTILINE):
         assert once == "2", "logged in an attempt that did not count"
 
@@ -108,11 +119,23 @@ def _says_each_step_truly(ran: Ran, *, torn: tuple[int, ...]) -> None:
 @pytest.mark.drill
 @pytest.mark.parametrize(
     ("mark", "do"),
-    [("prepared", "SIGKILL"), ("passed", "SIGKILL"), ("applied", "SIGKILL"), ("committed", "SIGKILL"), ("prepared", "raise"), ("voting", "exit")],
+    [
+        ("prepared", "SIGKILL"),
+        ("passed", "SIGKILL"),
+        ("applied", "SIGKILL"),
+        ("committed", "SIGKILL"),
+        ("prepared", "raise"),
+        ("voting", "exit"),
+    ],
 )
 @pytest.mark.timeout(120)
-def test_on_commit_runs_once_a_step_values_count_once_and_the_digest_is_the_undisturbed_one(tmp_path: Path, undisturbed: str, mark: str, do: str) -> None:
-    """Method: rank 1 is struck at step 4 while the data set draws random numbers. What a rank said before it died its successor does not say again."""
+def test_on_commit_runs_once_a_step_values_count_once_and_the_digest_is_the_undisturbed_one(
+    tmp_path: Path, undisturbed: str, mark: str, do: str
+) -> None:
+    """Method: rank 1 is struck at step 4 while the data set draws random numbers.
+
+    What a rank said before it died its successor does not say again.
+    """
     ran = go(tmp_path, TALKING, marks=_strike(mark, step=4, do=do))
     assert ran.code == 0, ran.outcome
     assert len(ran.outcome.interruptions) == 1, ran.outcome
@@ -126,22 +149,32 @@ def test_on_commit_runs_once_a_step_values_count_once_and_the_digest_is_the_undi
 
 
 @pytest.mark.timeout(120)
-def test_a_body_that_swallows_what_interrupts_it_repeats_its_step_and_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
-    """Method: everything in the body is wrapped in a bare except, with a second optimizer behind the one that votes; rank 1 dies in its vote."""
+def test_a_body_that_swallows_what_interrupts_it_repeats_its_step_and_ends_like_an_undisturbed_one(
+    tmp_path: Path,
+) -> None:
+    """Method: everything in the body is wrapped in a bare except, with a second optimizer behind
+    the one that votes; rank 1 dies in its vote.
+    """
     ran = go(tmp_path, SWALLOWING, marks=_strike("voting", step=4))
     assert ran.code == 0, ran.outcome
     assert len(ran.outcome.interruptions) == 1, ran.outcome
     extras = re.findall(r"extra \d \[([\d.]+),", ran.out)
     assert len(extras) == 2, ran.out
-    assert all(abs(float(extra) - 0.2) < 1e-5 for extra in extras), "eight steps of 0.1 from 1.0: the second optimizer ran once a step"
+    assert all(abs(float(extra) - 0.2) < 1e-5 for extra in extras), (
+        "eight steps of 0.1 from 1.0: the second optimizer ran once a step"
+    )
     assert len(_digests(ran)) == 1
     ran.ended_clean()
 
 
 @pytest.mark.drill
-@pytest.mark.parametrize(("mark", "step"), [("committed", 4), ("finishing", 4), ("prepared", 5), ("committed", 6)])
+@pytest.mark.parametrize(
+    ("mark", "step"), [("committed", 4), ("finishing", 4), ("prepared", 5), ("committed", 6)]
+)
 @pytest.mark.timeout(120)
-def test_training_goes_on_in_a_second_leg_after_a_rank_was_lost_in_either(tmp_path: Path, undisturbed: str, mark: str, step: int) -> None:
+def test_training_goes_on_in_a_second_leg_after_a_rank_was_lost_in_either(
+    tmp_path: Path, undisturbed: str, mark: str, step: int
+) -> None:
     ran = go(tmp_path, LEGS, marks=_strike(mark, step=step))
     assert ran.code == 0, ran.outcome
     assert ran.outcome.interruptions, "the drill never struck"
@@ -163,8 +196,12 @@ def test_all_ranks_may_leave_the_loop_early(tmp_path: Path, leave: str) -> None:
 @pytest.mark.drill
 @pytest.mark.parametrize("leave", ["break", "sys.exit(0)"])
 @pytest.mark.timeout(120)
-def test_one_rank_that_leaves_early_hangs_nobody(tmp_path: Path, undisturbed: str, leave: str) -> None:
-    """Method: rank 1 leaves after step 4; the others miss it in step 5, and all come anew from step 4, past the place where it left."""
+def test_one_rank_that_leaves_early_hangs_nobody(
+    tmp_path: Path, undisturbed: str, leave: str
+) -> None:
+    """Method: rank 1 leaves after step 4; the others miss it in step 5, and all come anew from step
+    4, past the place where it left.
+    """
     ran = go(tmp_path, EARLY.format(who=" and run.rank == 1", leave=leave), within_s=90.0)
     assert ran.code == 0, ran.outcome
     assert undisturbed in _digests(ran)
@@ -172,10 +209,20 @@ def test_one_rank_that_leaves_early_hangs_nobody(tmp_path: Path, undisturbed: st
 
 
 @pytest.mark.drill
-@pytest.mark.parametrize(("leave", "said"), [('raise RuntimeError("between")', "RuntimeError: between"), ("raise KeyboardInterrupt", "KeyboardInterrupt")])
+@pytest.mark.parametrize(
+    ("leave", "said"),
+    [
+        ('raise RuntimeError("between")', "RuntimeError: between"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+    ],
+)
 @pytest.mark.timeout(120)
-def test_what_one_rank_raises_between_two_steps_costs_that_rank_and_nothing_else(tmp_path: Path, undisturbed: str, leave: str, said: str) -> None:
-    """Method: nobody pressed a key; a KeyboardInterrupt of the script's own is an error like any other."""
+def test_what_one_rank_raises_between_two_steps_costs_that_rank_and_nothing_else(
+    tmp_path: Path, undisturbed: str, leave: str, said: str
+) -> None:
+    """Method: nobody pressed a key; a KeyboardInterrupt of the script's own is an error like any
+    other.
+    """
     ran = go(tmp_path, EARLY.format(who=" and run.rank == 1", leave=leave))
     assert ran.code == 0, ran.outcome
     assert _digests(ran) == {undisturbed}
@@ -186,8 +233,16 @@ def test_what_one_rank_raises_between_two_steps_costs_that_rank_and_nothing_else
 @pytest.mark.drill
 @pytest.mark.parametrize("flags", [(), ("--spares", "1"), ("--no-zygote",)])
 @pytest.mark.timeout(120)
-def test_a_world_of_one_trains_with_and_without_spares(tmp_path: Path, flags: tuple[str, ...]) -> None:
-    ran = go(tmp_path, EARLY.format(who=" and False", leave="break"), *flags, workers=1, marks=_strike("committed", step=4, rank=0))
+def test_a_world_of_one_trains_with_and_without_spares(
+    tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    ran = go(
+        tmp_path,
+        EARLY.format(who=" and False", leave="break"),
+        *flags,
+        workers=1,
+        marks=_strike("committed", step=4, rank=0),
+    )
     assert ran.code == 0, ran.outcome
     assert len(_digests(ran)) == 1
     ran.ended_clean()
@@ -197,14 +252,22 @@ def test_a_world_of_one_trains_with_and_without_spares(tmp_path: Path, flags: tu
 @pytest.mark.parametrize("do", ["raise", "SIGKILL"])
 @pytest.mark.parametrize("before", [True, False], ids=["before", "behind"])
 @pytest.mark.timeout(120)
-def test_what_stands_beside_the_block_is_done_again_as_the_first_time(tmp_path: Path, before: bool, do: str) -> None:
-    """It draws a number and lowers the learning rate. Method: rank 1 is struck in step 4, before the vote; rank 0 says the same as in an undisturbed run.
+def test_what_stands_beside_the_block_is_done_again_as_the_first_time(
+    tmp_path: Path, before: bool, do: str
+) -> None:
+    """It draws a number and lowers the learning rate.
 
-    Behind an interrupted block it runs too, though the step is not committed."""
+    Method: rank 1 is struck in step 4, before the vote; rank 0 says the same as in an undisturbed
+    run.
+
+    Behind an interrupted block it runs too, though the step is not committed.
+    """
     said = []
     for name, marks in (("undisturbed", None), ("struck", _strike("prepared", step=4, do=do))):
         (tmp_path / name).mkdir()
-        ran = go(tmp_path / name, BESIDE_THE_BLOCK.replace("{before}", str(before)), marks=marks or [])
+        ran = go(
+            tmp_path / name, BESIDE_THE_BLOCK.replace("{before}", str(before)), marks=marks or []
+        )
         assert ran.code == 0, ran.outcome
         said.append((_digests(ran), set(re.findall(r"^drew 0 .*$", ran.out, re.MULTILINE))))
     assert said[0] == said[1]

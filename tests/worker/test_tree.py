@@ -36,9 +36,15 @@ def same(left: Any, right: Any) -> bool:
     if isinstance(left, torch.Tensor):
         return left.dtype == right.dtype and left.shape == right.shape and bits(left) == bits(right)
     if isinstance(left, (np.ndarray, np.generic)):
-        return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
+        return (
+            left.dtype == right.dtype
+            and left.shape == right.shape
+            and left.tobytes() == right.tobytes()
+        )
     if isinstance(left, dict):
-        return len(left) == len(right) and all(same(a, b) and same(left[a], right[b]) for a, b in zip(left, right, strict=True))
+        return len(left) == len(right) and all(
+            same(a, b) and same(left[a], right[b]) for a, b in zip(left, right, strict=True)
+        )
     if isinstance(left, (list, tuple, collections.deque)):
         return len(left) == len(right) and all(same(a, b) for a, b in zip(left, right, strict=True))
     return bool(left == right)
@@ -54,14 +60,47 @@ def there_and_back(value: Any) -> Any:
     return decode(encoded.text, encoded.tensors)
 
 
-DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool, torch.complex64]
-floats = st.floats(allow_nan=True) | st.integers(0, 2**64 - 1).map(lambda word: struct.unpack("<d", word.to_bytes(8, "little"))[0])
-keys = st.text(max_size=8) | st.integers() | st.booleans() | st.none() | st.tuples(st.integers(), st.text(max_size=3))
-tensors = st.builds(lambda data, dtype: torch.tensor(data).to(dtype), st.lists(st.integers(-5, 5), max_size=4), st.sampled_from(DTYPES))
-scalars = st.none() | st.booleans() | st.integers() | floats | st.text(max_size=20) | st.binary(max_size=20) | st.complex_numbers()
+DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.uint8,
+    torch.bool,
+    torch.complex64,
+]
+floats = st.floats(allow_nan=True) | st.integers(0, 2**64 - 1).map(
+    lambda word: struct.unpack("<d", word.to_bytes(8, "little"))[0]
+)
+keys = (
+    st.text(max_size=8)
+    | st.integers()
+    | st.booleans()
+    | st.none()
+    | st.tuples(st.integers(), st.text(max_size=3))
+)
+tensors = st.builds(
+    lambda data, dtype: torch.tensor(data).to(dtype),
+    st.lists(st.integers(-5, 5), max_size=4),
+    st.sampled_from(DTYPES),
+)
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | floats
+    | st.text(max_size=20)
+    | st.binary(max_size=20)
+    | st.complex_numbers()
+)
 values = st.recursive(
     scalars | tensors | st.sets(st.integers() | st.text(max_size=3), max_size=4),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=4) | st.lists(inner, max_size=3).map(tuple),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(keys, inner, max_size=4)
+        | st.lists(inner, max_size=3).map(tuple)
+    ),
     max_leaves=12,
 )
 
@@ -108,18 +147,40 @@ def test_each_special_type_comes_back_as_itself(value: Any) -> None:
 
 def test_a_tensor_that_occurs_twice_is_stored_once_and_names_never_collide() -> None:
     shared = torch.ones(3)
-    out = there_and_back({"a": shared, "b": [shared], 1: torch.zeros(1), "1": torch.full((1,), 5.0)})
+    out = there_and_back(
+        {"a": shared, "b": [shared], 1: torch.zeros(1), "1": torch.full((1,), 5.0)}
+    )
     assert out["a"] is out["b"][0]
     assert (out[1].item(), out["1"].item()) == (0, 5)
 
 
-@pytest.mark.parametrize("bad", [object(), lambda: 0, np.array([object()]), torch.ones(1).to_sparse(), torch.ones(1, device="meta")], ids=str)
+@pytest.mark.parametrize(
+    "bad",
+    [
+        object(),
+        lambda: 0,
+        np.array([object()]),
+        torch.ones(1).to_sparse(),
+        torch.ones(1, device="meta"),
+    ],
+    ids=str,
+)
 def test_what_cannot_be_kept_is_refused_by_its_path(bad: Any) -> None:
     with pytest.raises(StateError, match="scheduler/inner/1"):
         encode({"inner": [0, bad]}, "scheduler")
 
 
-BROKEN = ["", "{", '{"?":1}', '{"T":"gone"}', '{"e":["os","system","x"]}', '{"nt":["os","path",[]]}', '{"dtype":"load"}', '{"f":"00"}', "{}"]
+BROKEN = [
+    "",
+    "{",
+    '{"?":1}',
+    '{"T":"gone"}',
+    '{"e":["os","system","x"]}',
+    '{"nt":["os","path",[]]}',
+    '{"dtype":"load"}',
+    '{"f":"00"}',
+    "{}",
+]
 
 
 @pytest.mark.parametrize("text", BROKEN)

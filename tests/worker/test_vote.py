@@ -19,8 +19,12 @@ WORLD = 3
 
 
 def by_collective(rank: Rank) -> list[Outcome]:
-    dist.init_process_group("gloo", store=dist.TCPStore("127.0.0.1", rank.port), rank=rank.rank, world_size=WORLD)
-    member: Any = types.SimpleNamespace(world_size=WORLD, ballots=None, guards=types.SimpleNamespace(ours=contextlib.nullcontext))
+    dist.init_process_group(
+        "gloo", store=dist.TCPStore("127.0.0.1", rank.port), rank=rank.rank, world_size=WORLD
+    )
+    member: Any = types.SimpleNamespace(
+        world_size=WORLD, ballots=None, guards=types.SimpleNamespace(ours=contextlib.nullcontext)
+    )
     return [vote(member, one) for one in cast(rank.rank)]
 
 
@@ -31,7 +35,9 @@ def through_the_box() -> list[list[Outcome]]:
 
     def one(rank: int) -> None:
         member: Any = types.SimpleNamespace(world_size=WORLD)
-        member.ballots = ballots.BallotBox(rows, generation=1, rank=rank, world_size=WORLD, timeout_s=10.0, cancelled=lambda: False)
+        member.ballots = ballots.BallotBox(
+            rows, generation=1, rank=rank, world_size=WORLD, timeout_s=10.0, cancelled=lambda: False
+        )
         told[rank] += [vote(member, each) for each in cast(rank)]
 
     threads = [threading.Thread(target=one, args=(rank,)) for rank in range(WORLD)]
@@ -43,14 +49,23 @@ def through_the_box() -> list[list[Outcome]]:
 
 
 def cast(rank: int) -> list[Ballot]:
-    """All well; one rank not sealed; one asked to stop; values; other names on one rank; as many values as there may be; what is compared."""
+    """All well; one rank not sealed; one asked to stop; values; other names on one rank; as many
+    values as there may be; what is compared.
+    """
     return [
         Ballot(True, False),
         Ballot(rank != 1, False),
         Ballot(True, rank == 2),
         Ballot(True, False, (("loss", 0.1 * rank), ("norm", 2.0)), (("late", 1.0),)),
-        Ballot(True, False, (("loss", 1.0),) if rank else (("other", 1.0), ("more", 1.0)), (("late", 1.0),)),
-        Ballot(True, False, tuple((f"name {index}", float(index)) for index in range(LOGGED_MAX)), ()),
+        Ballot(
+            True,
+            False,
+            (("loss", 1.0),) if rank else (("other", 1.0), ("more", 1.0)),
+            (("late", 1.0),),
+        ),
+        Ballot(
+            True, False, tuple((f"name {index}", float(index)) for index in range(LOGGED_MAX)), ()
+        ),
         Ballot(True, False, movers=7.0, watched=9.0),
         Ballot(True, False, movers=7.0 + (rank == 1), watched=9.0 + (rank == 2)),
         Ballot(True, False, watched=9.0 if rank else -8.0),
@@ -72,4 +87,5 @@ def test_every_rank_learns_the_same(way: str) -> None:
     assert full.current[-1] == (f"name {LOGGED_MAX - 1}", 3.0 * (LOGGED_MAX - 1))
     assert (alike.same_movers, alike.same_watched) == (True, True)
     assert (unlike.same_movers, unlike.same_watched) == (False, False)
-    assert apart.same_watched  # one rank looked before its optimizer, the others behind theirs: that tells nothing
+    # one rank looked before its optimizer, the others behind theirs: that tells nothing
+    assert apart.same_watched

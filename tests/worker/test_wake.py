@@ -1,4 +1,6 @@
-"""Waking: every rank that is blocked in a collective raises, and nothing but its groups' sockets is touched."""
+"""Waking: every rank that is blocked in a collective raises, and nothing but its groups' sockets is
+touched.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,23 @@ def setup(rank: Rank) -> tuple[SocketWatch, groups.Group, Any]:
     watch = SocketWatch()
     watch.install()
     store = groups.connect("127.0.0.1", rank.port, 20.0, watch)
-    group = groups.build(store=store, generation=0, rank=rank.rank, world_size=rank.world_size, backend="gloo", timeout_s=20.0, watch=watch)
+    group = groups.build(
+        store=store,
+        generation=0,
+        rank=rank.rank,
+        world_size=rank.world_size,
+        backend="gloo",
+        timeout_s=20.0,
+        watch=watch,
+    )
     return watch, group, store
 
 
 def blocked_then_woken(rank: Rank, watch: SocketWatch, store: Any, block: Any) -> float:
-    """The last rank never enters `block`. The others wake themselves once all of them have begun; seconds from wake to raise."""
+    """The last rank never enters `block`.
+
+    The others wake themselves once all of them have begun; seconds from wake to raise.
+    """
     if rank.rank == rank.world_size - 1:
         store.wait(["out"])
         return 0.0
@@ -78,9 +91,20 @@ def _in_the_midst(rank: Rank) -> float:
     watch.install()
     store = groups.connect("127.0.0.1", rank.port, 20.0, watch)
     for generation in range(40):
-        group = groups.build(store=store, generation=generation, rank=rank.rank, world_size=rank.world_size, backend="gloo", timeout_s=3.0, watch=watch)
+        group = groups.build(
+            store=store,
+            generation=generation,
+            rank=rank.rank,
+            world_size=rank.world_size,
+            backend="gloo",
+            timeout_s=3.0,
+            watch=watch,
+        )
         at_s: list[float] = []
-        timer = threading.Timer(chance.uniform(0.0, 0.01), lambda at_s=at_s: (at_s.append(time.perf_counter()), watch.wake()))
+        timer = threading.Timer(
+            chance.uniform(0.0, 0.01),
+            lambda at_s=at_s: (at_s.append(time.perf_counter()), watch.wake()),
+        )
         timer.start()
         with pytest.raises(RuntimeError):
             [dist.all_reduce(torch.ones(34, dtype=torch.float64)) for _ in range(1_000_000)]
@@ -88,16 +112,19 @@ def _in_the_midst(rank: Rank) -> float:
         timer.join()
         worst_s = max(worst_s, raised_s - at_s[0])
         store.add(f"left/{generation}", 1)
-        while store.add(f"left/{generation}", 0) < rank.world_size:  # as in a run: nobody drops its group before all stand still
+        # as in a run: nobody drops its group before all stand still
+        while store.add(f"left/{generation}", 0) < rank.world_size:
             time.sleep(0.001)
         groups.destroy(group)
     return worst_s
 
 
 def test_ranks_in_the_midst_of_a_collective_are_woken() -> None:
-    """gloo forgets a send that fails, and who waits for it waits until the time-out: waking lets sends go through.
+    """gloo forgets a send that fails, and who waits for it waits until the time-out: waking lets
+    sends go through.
 
-    Method: all ranks are woken at about the same moment of a stream of all-reduces, forty times; some sends are always on their way.
+    Method: all ranks are woken at about the same moment of a stream of all-reduces, forty times;
+    some sends are always on their way.
     """
     assert max(run_ranks(4, _in_the_midst)) < BOUND_S
 
@@ -105,7 +132,9 @@ def test_ranks_in_the_midst_of_a_collective_are_woken() -> None:
 def _in_subgroup(rank: Rank) -> float:
     watch, group, store = setup(rank)
     sub = dist.new_group([0, 1, 2, 3])
-    took_s = blocked_then_woken(rank, watch, store, lambda: dist.all_reduce(torch.ones(8), group=sub))
+    took_s = blocked_then_woken(
+        rank, watch, store, lambda: dist.all_reduce(torch.ones(8), group=sub)
+    )
     groups.destroy(group)
     return took_s
 
@@ -120,7 +149,8 @@ def _in_mesh(rank: Rank) -> float:
     watch, group, store = setup(rank)
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
 
-    def block() -> None:  # ranks 1 and 2 share a dimension with rank 3; rank 0 hears of it through them only
+    # ranks 1 and 2 share a dimension with rank 3; rank 0 hears of it through them only
+    def block() -> None:
         dist.all_reduce(torch.ones(8), group=mesh.get_group("shard"))
         dist.all_reduce(torch.ones(8), group=mesh.get_group("replicate"))
 
@@ -135,7 +165,9 @@ def test_ranks_blocked_in_a_two_by_two_mesh_are_woken() -> None:
 
 def _in_backward(rank: Rank) -> float:
     watch, group, store = setup(rank)
-    model = ddp.wrap(torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(6)]), bucket_cap_mb=0.02)
+    model = ddp.wrap(
+        torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(6)]), bucket_cap_mb=0.02
+    )
     ddp.freeze_buckets(model)
 
     def block() -> None:
@@ -151,7 +183,9 @@ def test_ranks_blocked_in_the_backward_of_ddp_are_woken() -> None:
 
 
 def _innocent(rank: Rank) -> bool:
-    """A connection that is made while the group is built, one made before, and one that took over a group's descriptor number."""
+    """A connection that is made while the group is built, one made before, and one that took over a
+    group's descriptor number.
+    """
     server = socket.create_server(("127.0.0.1", 0))
     old = socket.create_connection(server.getsockname())
     watch = SocketWatch()
@@ -167,7 +201,15 @@ def _innocent(rank: Rank) -> bool:
     thread = threading.Thread(target=busy)
     thread.start()
     watch.install()
-    group = groups.build(store=store, generation=0, rank=rank.rank, world_size=rank.world_size, backend="gloo", timeout_s=20.0, watch=watch)
+    group = groups.build(
+        store=store,
+        generation=0,
+        rank=rank.rank,
+        world_size=rank.world_size,
+        backend="gloo",
+        timeout_s=20.0,
+        watch=watch,
+    )
     sockets = watch.sockets
     stop.set()
     thread.join()
@@ -177,12 +219,14 @@ def _innocent(rank: Rank) -> bool:
     keep = os.dup(fd)
     os.dup2(usurper.fileno(), fd)  # the number now is another socket
     store.add("noted", 1)
-    while store.add("noted", 0) < rank.world_size:  # the first to wake closes the others' connections, and gloo then lets go of the numbers
+    # the first to wake closes the others' connections, and gloo then lets go of the numbers
+    while store.add("noted", 0) < rank.world_size:
         time.sleep(0.001)
     woken = watch.wake()
     os.dup2(keep, fd)
     os.close(keep)
-    assert woken <= rank.world_size - 2  # fewer where a peer was faster and gloo has closed them already
+    # fewer where a peer was faster and gloo has closed them already
+    assert woken <= rank.world_size - 2
     usurper.sendall(b"x")
     assert far.recv(1) == b"x"
     for connection in [old, *made]:
@@ -200,12 +244,20 @@ def test_no_socket_but_the_groups_is_touched() -> None:
 def test_uninstalled_nothing_of_torch_is_changed() -> None:
     from torch.distributed import distributed_c10d
 
-    before = (distributed_c10d._new_process_group_helper, distributed_c10d.split_group, dist.split_group)
+    before = (
+        distributed_c10d._new_process_group_helper,
+        distributed_c10d.split_group,
+        dist.split_group,
+    )
     watch = SocketWatch()
     watch.install()
     watch.install()
     assert distributed_c10d._new_process_group_helper is not before[0]
     watch.uninstall()
     watch.uninstall()
-    assert (distributed_c10d._new_process_group_helper, distributed_c10d.split_group, dist.split_group) == before
+    assert (
+        distributed_c10d._new_process_group_helper,
+        distributed_c10d.split_group,
+        dist.split_group,
+    ) == before
     assert watch.wake() == 0

@@ -1,4 +1,6 @@
-"""What a worker leaves behind: stacks and a copy of the flight recorder, also while it holds the interpreter lock."""
+"""What a worker leaves behind: stacks and a copy of the flight recorder, also while it holds the
+interpreter lock.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ in_a_call_that_never_returns()
 """
 
 
-def test_the_main_threads_stack_comes_first_and_outlasts_own_threads_are_left_out(tmp_path: Path) -> None:
+def test_the_main_threads_stack_comes_first_and_outlasts_own_threads_are_left_out(
+    tmp_path: Path,
+) -> None:
     witness = Witness(tmp_path, tmp_path / "recorder", 3)
     witness.begin()
     gone = threading.Event()
@@ -36,12 +40,18 @@ def test_the_main_threads_stack_comes_first_and_outlasts_own_threads_are_left_ou
     own.start(), other.start()
     try:
         witness.testify()
-        until("the stacks are there", lambda: (tmp_path / "stacks-3.txt").stat().st_size, within_s=10.0)
+        until(
+            "the stacks are there",
+            lambda: (tmp_path / "stacks-3.txt").stat().st_size,
+            within_s=10.0,
+        )
     finally:
         gone.set()
         own.join(), other.join()
     text = (tmp_path / "stacks-3.txt").read_text()
-    assert text.startswith(f"Thread 0x{threading.main_thread().ident:016x} [MainThread] (most recent call first):\n")
+    assert text.startswith(
+        f"Thread 0x{threading.main_thread().ident:016x} [MainThread] (most recent call first):\n"
+    )
     assert "[loader]" in text
     assert "outlast-listener" not in text
 
@@ -69,14 +79,26 @@ def test_the_recorder_is_copied_where_there_is_something_in_it(tmp_path: Path) -
     assert not before or b'"entries"' in (tmp_path / "recorder").read_bytes()
 
 
-def test_a_process_that_holds_the_interpreter_lock_writes_its_stack_when_it_is_signalled(tmp_path: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-c", HOLDS_THE_LOCK, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+def test_a_process_that_holds_the_interpreter_lock_writes_its_stack_when_it_is_signalled(
+    tmp_path: Path,
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDS_THE_LOCK, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "there\n"
-        until("it sleeps in the call", lambda: Path(f"/proc/{process.pid}/wchan").read_text() not in ("0", ""), within_s=10.0)
+        until(
+            "it sleeps in the call",
+            lambda: Path(f"/proc/{process.pid}/wchan").read_text() not in ("0", ""),
+            within_s=10.0,
+        )
         os.kill(process.pid, limits.STACKS_SIGNAL)
-        until("the stack is there", lambda: "in_a_call_that_never_returns" in (tmp_path / "stacks-3.txt").read_text(), within_s=10.0)
+        until(
+            "the stack is there",
+            lambda: "in_a_call_that_never_returns" in (tmp_path / "stacks-3.txt").read_text(),
+            within_s=10.0,
+        )
         assert process.poll() is None
     finally:
         process.kill()

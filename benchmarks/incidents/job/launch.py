@@ -1,15 +1,28 @@
-"""Start jobs quickly: one process pays for importing torch, and each job's launcher and workers are forked from it.
+"""Start jobs quickly: one process pays for importing torch, and each job's launcher and workers are
+forked from it.
 
 Orders come on standard input, answers go to standard output, a JSON object a line:
 
-    {"argv": [...], "log": path, "env": {...}}  begins a job: torchrun's own main() with these arguments    -> {"began": pid}
-    {"end": true}                               kills every process of the job and waits for them           -> {"gone": count}
-                                                the launcher's end, told when it comes                      -> {"ended": exit code, negative for a signal}
+    {"argv": [...], "log": path, "env": {...}}  begins a job: torchrun's own main() with these
+                                                arguments    -> {"began": pid}
+    {"end": true}                               kills every process of the job and waits for them
+                                                -> {"gone": count}
+                                                the launcher's end, told when it comes                      ->
+                                                                                                            {"ended":
+                                                                                                            exit
+                                                                                                            code,
+                                                                                                            negative
+                                                                                                            for
+                                                                                                            a
+                                                                                                            signal}
 
-One job at a time. The end of standard input ends everything. torchrun starts its workers through `subprocess.Popen`; here they are forked by a process that
-stands ready beside the launcher, so that neither torchrun's stack nor its threads lie in them. The launcher reaps them as if it had started them itself.
+One job at a time. The end of standard input ends everything. torchrun starts its workers through
+`subprocess.Popen`; here they are forked by a process that stands ready beside the launcher, so that
+neither torchrun's stack nor its threads lie in them. The launcher reaps them as if it had started
+them itself.
 
-Limits: Linux. A worker runs the script by `runpy` under the arguments that torchrun gave; its interpreter flags are not looked at.
+Limits: Linux. A worker runs the script by `runpy` under the arguments that torchrun gave; its
+interpreter flags are not looked at.
 """
 
 from __future__ import annotations
@@ -37,7 +50,7 @@ def prctl(option: int, value: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
-# --- the process that stands by ---------------------------------------------------------------------------
+# --- the process that stands by -------------------------------------------------------------------
 
 
 def answer(**news: Any) -> None:
@@ -83,7 +96,9 @@ def descendants() -> list[int]:
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError):
-            children.setdefault(int(path.read_text().rpartition(")")[2].split()[1]), []).append(int(path.parent.name))
+            children.setdefault(int(path.read_text().rpartition(")")[2].split()[1]), []).append(
+                int(path.parent.name)
+            )
     found, todo = [], [os.getpid()]
     while todo:
         more = children.get(todo.pop(), [])
@@ -93,7 +108,10 @@ def descendants() -> list[int]:
 
 
 def end_all() -> int:
-    """Kill and wait, until there is no child left: orphans become this process's children. Returns how many were waited for."""
+    """Kill and wait, until there is no child left: orphans become this process's children.
+
+    Returns how many were waited for.
+    """
     count, until_s = 0, time.monotonic() + GONE_WITHIN_S
     while time.monotonic() < until_s:
         for pid in descendants():
@@ -108,7 +126,7 @@ def end_all() -> int:
     raise SystemExit(f"processes that do not end: {descendants()}")
 
 
-# --- a job's launcher, and the process beside it that forks its workers -------------------------------------
+# --- a job's launcher, and the process beside it that forks its workers ---------------------------
 
 
 def begin(order: dict[str, Any]) -> list[str]:
@@ -116,7 +134,10 @@ def begin(order: dict[str, Any]) -> list[str]:
     os.setsid()
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    log, nothing = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), os.open(os.devnull, os.O_RDONLY)
+    log, nothing = (
+        os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
+        os.open(os.devnull, os.O_RDONLY),
+    )
     for fd, onto in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(fd, onto)
     os.environ.update(order["env"])
@@ -173,7 +194,9 @@ class Forked:
 
     line: socket.socket  # to the process that forks
 
-    def __init__(self, args: list[str], env: dict[str, str], stdout: Any, stderr: Any, **_: Any) -> None:
+    def __init__(
+        self, args: list[str], env: dict[str, str], stdout: Any, stderr: Any, **_: Any
+    ) -> None:
         fds = [1 if stdout is None else stdout.fileno(), 2 if stderr is None else stderr.fileno()]
         socket.send_fds(self.line, [json.dumps({"args": list(args), "env": env}).encode()], fds)
         self.args, self.pid = args, int(self.line.recv(32))
@@ -214,7 +237,9 @@ def run_torchrun(argv: list[str], line: socket.socket) -> None:
 
 
 def leave(code: object) -> None:
-    """Without taking the interpreter down: to free what was forked with everything imported takes seconds, in which peers wait for who has failed."""
+    """Without taking the interpreter down: to free what was forked with everything imported takes
+    seconds, in which peers wait for who has failed.
+    """
     if isinstance(code, str):
         print(code, file=sys.stderr)
     sys.stdout.flush()
@@ -224,11 +249,17 @@ def leave(code: object) -> None:
 
 if __name__ == "__main__":
     import torch
-    from torch._inductor import codecache  # noqa: F401  the flight recorder's stacks ask for it: two seconds, once
+
+    # The flight recorder's stacks ask for codecache: two seconds, once.
+    from torch._inductor import codecache  # noqa: F401
     from torch.distributed import device_mesh, run  # noqa: F401
     from torch.distributed.elastic.agent.server import local_elastic_agent  # noqa: F401
     from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
-    from torch.distributed.elastic.rendezvous import c10d_rendezvous_backend, dynamic_rendezvous, registry  # noqa: F401
+    from torch.distributed.elastic.rendezvous import (
+        c10d_rendezvous_backend,  # noqa: F401
+        dynamic_rendezvous,  # noqa: F401
+        registry,  # noqa: F401
+    )
     from torch.utils import data  # noqa: F401
 
     torch.set_num_threads(1)

@@ -1,7 +1,10 @@
-"""Train a tiny model under torchrun, in groups TP x DP, PP x DP or HSDP. `python train.py settings.json`.
+"""Train a tiny model under torchrun, in groups TP x DP, PP x DP or HSDP.
 
-Beside the training: a thread that saves the flight recorder now and then (gloo saves nothing by itself), stacks of a step that takes too long
-(`faulthandler.dump_traceback_later`, which needs no interpreter lock), and one small file that says which step and phase this rank is in.
+`python train.py settings.json`.
+
+Beside the training: a thread that saves the flight recorder now and then (gloo saves nothing by
+itself), stacks of a step that takes too long (`faulthandler.dump_traceback_later`, which needs no
+interpreter lock), and one small file that says which step and phase this rank is in.
 """
 
 from __future__ import annotations
@@ -52,7 +55,14 @@ class Recorder(threading.Thread):
 
     def save(self) -> None:
         with self.once:
-            replace(self.path, bytes(_dump_fr_trace_json(True, False) if self.as_json else _dump_fr_trace(True, True, False)))
+            replace(
+                self.path,
+                bytes(
+                    _dump_fr_trace_json(True, False)
+                    if self.as_json
+                    else _dump_fr_trace(True, True, False)
+                ),
+            )
 
     def run(self) -> None:
         while True:
@@ -158,7 +168,14 @@ class Job:
         print(f"[rank {self.rank}] {text}", flush=True)
 
     def phase(self, phase: str) -> None:
-        place = {"rank": self.rank, "pid": os.getpid(), "host": socket.gethostname(), "step": self.step, "phase": phase, "time": time.time()}
+        place = {
+            "rank": self.rank,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "step": self.step,
+            "phase": phase,
+            "time": time.time(),
+        }
         replace(self.at / f"rank-{self.rank}.json", json.dumps(place).encode())
         if note := self.tokenizer.note(self.step, phase):
             self.tokenizer.encode(note)
@@ -168,11 +185,16 @@ class Job:
         names = AXES[self.settings["layout"]]
         self.mesh = init_device_mesh("cpu", tuple(self.settings["mesh"]), mesh_dim_names=names)
         self.groups = {name: self.mesh.get_group(name) for name in names}
-        for group in self.groups.values():  # a mesh gives its groups half an hour, whatever the world has
-            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=self.settings["timeout_s"]), group)
+        # a mesh gives its groups half an hour, whatever the world has
+        for group in self.groups.values():
+            dist.distributed_c10d._set_pg_timeout(
+                timedelta(seconds=self.settings["timeout_s"]), group
+            )
         self.tokenizer = Tokenizer(self.notes, self.at, self.rank)
         given = self.settings["recorder"]
-        path = Path(given["folder"]) / given["name"].format(rank=self.rank, host=socket.gethostname())
+        path = Path(given["folder"]) / given["name"].format(
+            rank=self.rank, host=socket.gethostname()
+        )
         self.recorder = Recorder(path, as_json=given["json"][self.rank], every_s=given["every_s"])
         self.recorder.save()
         self.recorder.start()
@@ -183,9 +205,14 @@ class Job:
         length = self.settings["steps"]
         for step, note in self.notes.items():
             length = step if note["kind"] == "short" else length
-        yield from DataLoader(Shards(self.rank, length), batch_size=None, num_workers=workers, prefetch_factor=2 if workers else None)
+        yield from DataLoader(
+            Shards(self.rank, length),
+            batch_size=None,
+            num_workers=workers,
+            prefetch_factor=2 if workers else None,
+        )
 
-    # --- a step ----------------------------------------------------------------------------------------
+    # --- a step -----------------------------------------------------------------------------------
 
     def tensor_parallel(self, x: Tensor) -> Tensor:
         for _ in range(2):
@@ -228,7 +255,12 @@ class Job:
         return gradient
 
     def gradients(self, gradient: Tensor) -> None:
-        dist.all_reduce(gradient, group=self.groups[{"tp_dp": "dp", "pp_dp": "dp", "hsdp": "replicate"}[self.settings["layout"]]])
+        dist.all_reduce(
+            gradient,
+            group=self.groups[
+                {"tp_dp": "dp", "pp_dp": "dp", "hsdp": "replicate"}[self.settings["layout"]]
+            ],
+        )
 
     def norms(self, gradient: Tensor, width: int) -> Tensor:
         norms = gradient.norm().repeat(width)
@@ -274,11 +306,15 @@ class Job:
             torch.save({"model": state, "step": self.step}, path)
 
     def train(self) -> None:
-        forward = {"tp_dp": self.tensor_parallel, "pp_dp": self.pipeline, "hsdp": self.sharded}[self.settings["layout"]]
+        forward = {"tp_dp": self.tensor_parallel, "pp_dp": self.pipeline, "hsdp": self.sharded}[
+            self.settings["layout"]
+        ]
         batches = self.batches()
         while True:
             if self.step > 1:  # the first ones take their time
-                faulthandler.dump_traceback_later(self.settings["stacks_after_s"], repeat=True, file=self.stacks)
+                faulthandler.dump_traceback_later(
+                    self.settings["stacks_after_s"], repeat=True, file=self.stacks
+                )
             self.phase("data")
             batch = next(batches, None)
             if batch is None:
@@ -288,7 +324,10 @@ class Job:
             gradient = forward(batch)
             self.phase("optimizer")
             loss = self.update(gradient)
-            self.say(f"step {self.step} loss {loss:.5f} time {1000 * (time.perf_counter() - began_s):.1f} ms")
+            self.say(
+                f"step {self.step} loss {loss:.5f} time"
+                f" {1000 * (time.perf_counter() - began_s):.1f} ms"
+            )
             if self.step % self.settings["save_every"] == self.settings["save_every"] - 1:
                 self.phase("checkpoint")
                 self.save()
@@ -305,7 +344,10 @@ class Job:
 def main() -> None:
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
     job = Job(json.loads(Path(sys.argv[1]).read_text()))
-    job.say(f"pid {os.getpid()} on {socket.gethostname()}, local rank {os.environ['LOCAL_RANK']} of {job.world}, torch {torch.__version__}")
+    job.say(
+        f"pid {os.getpid()} on {socket.gethostname()}, local rank {os.environ['LOCAL_RANK']} of"
+        f" {job.world}, torch {torch.__version__}"
+    )
     if job.settings["faulthandler"]:
         faulthandler.enable()
     job.join()

@@ -1,11 +1,15 @@
-"""`outlast calibrate`: how often what fails, how sure that is, how long recoveries take, and what the data cannot tell.
+"""`outlast calibrate`: how often what fails, how sure that is, how long recoveries take, and what
+the data cannot tell.
 
     outlast calibrate                                        from the newest run under runs/
-    outlast calibrate runs/a runs/b --out cluster.toml       from several ledgers, and a cluster file for `outlast plan --cluster`
-    outlast calibrate --csv failures.csv                     from a table that says who was watched when
+    outlast calibrate runs/a runs/b --out cluster.toml       from several ledgers, and a cluster
+                                                             file for `outlast plan --cluster`
+    outlast calibrate --csv failures.csv                     from a table that says who was watched
+                                                             when
     outlast calibrate --csv failures.csv --units 512 --from 2025-01-01 --to 2025-06-01
 
-Exit codes: 0, also where nothing has failed yet (then there is an upper bound); 2 for what cannot be read, and for a ledger without a committed step.
+Exit codes: 0, also where nothing has failed yet (then there is an upper bound); 2 for what cannot
+be read, and for a ledger without a committed step.
 """
 
 from __future__ import annotations
@@ -47,7 +51,9 @@ def main(argv: Sequence[str]) -> int:
             check_new(args.out)
         one = _from_table(args) if args.csv is not None else _from_ledgers(args)
         if args.out is not None:
-            cluster = cluster_of(one, name=args.csv or ", ".join(record.source for record in one.records))
+            cluster = cluster_of(
+                one, name=args.csv or ", ".join(record.source for record in one.records)
+            )
             write_new(args.out, "\n".join([render(cluster).rstrip("\n"), *never_seen(one), ""]))
     except OutlastError as error:  # files and their names may hold anything
         raise type(error)(words.plain(error.args[0]), hint=words.plain(error.hint)) from None
@@ -63,34 +69,75 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parser() -> Parser:
-    out = Parser(prog="outlast calibrate", description="How often what fails, how sure that is, and how long recoveries take: docs/calibration.md.")
-    out.add_argument("runs", nargs="*", metavar="RUN", help="a run's folder, or its name under runs/ (default: the newest)")
-    out.add_argument("--csv", metavar="FAILURES", help="a table of failures in place of ledgers; its columns stand in docs/calibration.md")
-    out.add_argument("--units", type=int, metavar="N", help="so many units were watched, where the table does not say who was watched when")
-    out.add_argument("--from", dest="begin", metavar="TIME", help="from then on (2025-01-01, 2025-01-01T12:00:00Z, or seconds)")
+    out = Parser(
+        prog="outlast calibrate",
+        description=(
+            "How often what fails, how sure that is, and how long recoveries take:"
+            " docs/calibration.md."
+        ),
+    )
+    out.add_argument(
+        "runs",
+        nargs="*",
+        metavar="RUN",
+        help="a run's folder, or its name under runs/ (default: the newest)",
+    )
+    out.add_argument(
+        "--csv",
+        metavar="FAILURES",
+        help="a table of failures in place of ledgers; its columns stand in docs/calibration.md",
+    )
+    out.add_argument(
+        "--units",
+        type=int,
+        metavar="N",
+        help="so many units were watched, where the table does not say who was watched when",
+    )
+    out.add_argument(
+        "--from",
+        dest="begin",
+        metavar="TIME",
+        help="from then on (2025-01-01, 2025-01-01T12:00:00Z, or seconds)",
+    )
     out.add_argument("--to", dest="end", metavar="TIME", help="until then")
     out.add_argument(
-        "--class", dest="classes", action="append", default=[], metavar="NAME=CLASS", help="a name in the table stands for this class; may be repeated"
+        "--class",
+        dest="classes",
+        action="append",
+        default=[],
+        metavar="NAME=CLASS",
+        help="a name in the table stands for this class; may be repeated",
     )
-    out.add_argument("--out", metavar="FILE", help="also write a cluster file (TOML) for `outlast plan --cluster`; FILE must not exist")
+    out.add_argument(
+        "--out",
+        metavar="FILE",
+        help="also write a cluster file (TOML) for `outlast plan --cluster`; FILE must not exist",
+    )
     out.add_argument("--json", action="store_true", help="for programs: one JSON object on stdout")
     return out
 
 
-# --- reading -----------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
 def _from_ledgers(args: argparse.Namespace) -> Calibration:
     if args.units is not None or args.begin is not None or args.end is not None or args.classes:
-        raise UsageError("--units, --from, --to and --class are about a table of failures", hint="name it with --csv; a ledger knows its ranks and its times")
+        raise UsageError(
+            "--units, --from, --to and --class are about a table of failures",
+            hint="name it with --csv; a ledger knows its ranks and its times",
+        )
     views = [look(run) for run in args.runs or [None]]
     paths = [view.path.resolve() for view in views]
     if len(set(paths)) < len(paths):
         twice = next(path for path in paths if paths.count(path) > 1)
-        raise UsageError(f"{twice} is named twice", hint="each failure counts once: name each run once")
+        raise UsageError(
+            f"{twice} is named twice", hint="each failure counts once: name each run once"
+        )
     records = [observe(view.records, now_s=view.now_s, source=_name(view)) for view in views]
     phases = phases_of(view.records for view in views)
-    return calibrate(records, phases=phases, booked=[booked(view.records, now_s=view.now_s) for view in views])
+    return calibrate(
+        records, phases=phases, booked=[booked(view.records, now_s=view.now_s) for view in views]
+    )
 
 
 def _name(view: RunView) -> str:
@@ -99,9 +146,22 @@ def _name(view: RunView) -> str:
 
 def _from_table(args: argparse.Namespace) -> Calibration:
     if args.runs:
-        raise UsageError("runs and --csv cannot be calibrated together", hint="calibrate them apart: their units may not be the same")
+        raise UsageError(
+            "runs and --csv cannot be calibrated together",
+            hint="calibrate them apart: their units may not be the same",
+        )
     fleet, dates = _fleet(args)
-    return calibrate([read_failures(read_lines(args.csv), source=args.csv, fleet=fleet, dates=dates, classes=_classes(args.classes))])
+    return calibrate(
+        [
+            read_failures(
+                read_lines(args.csv),
+                source=args.csv,
+                fleet=fleet,
+                dates=dates,
+                classes=_classes(args.classes),
+            )
+        ]
+    )
 
 
 def _fleet(args: argparse.Namespace) -> tuple[Fleet | None, bool | None]:
@@ -110,10 +170,18 @@ def _fleet(args: argparse.Namespace) -> tuple[Fleet | None, bool | None]:
     if len(missing) == len(given):
         return None, None
     if missing:
-        raise UsageError(f"{', '.join(missing)} missing", hint="--units, --from and --to go together: so many units, watched from then to then")
-    (from_s, dated), (to_s, to_dated) = read_moment(args.begin, "--from"), read_moment(args.end, "--to")
+        raise UsageError(
+            f"{', '.join(missing)} missing",
+            hint="--units, --from and --to go together: so many units, watched from then to then",
+        )
+    (from_s, dated), (to_s, to_dated) = (
+        read_moment(args.begin, "--from"),
+        read_moment(args.end, "--to"),
+    )
     if dated is not to_dated:
-        raise UsageError("--from and --to are not alike", hint="both are dates, or both are seconds")
+        raise UsageError(
+            "--from and --to are not alike", hint="both are dates, or both are seconds"
+        )
     return Fleet(args.units, from_s, to_s), dated
 
 
@@ -123,14 +191,17 @@ def _classes(given: Sequence[str]) -> Mapping[str, FailureClass]:
     for text in given:
         name, _, stands_for = text.rpartition("=")
         if not name or stands_for not in known:
-            raise UsageError(f"--class {text}: {stands_for!r} is no class", hint=f"as in --class DBE=hbm; {meant(stands_for, known)}")
+            raise UsageError(
+                f"--class {text}: {stands_for!r} is no class",
+                hint=f"as in --class DBE=hbm; {meant(stands_for, known)}",
+            )
         if name in out:
             raise UsageError(f"--class says {name} twice", hint="each name stands for one class")
         out[name] = FailureClass(stands_for)
     return out
 
 
-# --- showing -----------------------------------------------------------------------------------------------
+# --- showing --------------------------------------------------------------------------------------
 
 
 def _show(console: Console, one: Calibration, *, out: str | None) -> None:
@@ -139,10 +210,21 @@ def _show(console: Console, one: Calibration, *, out: str | None) -> None:
         console.print("\nHow often", style="bold")
         console.print(Padding(_rates(one, wide=console.width >= WIDE), (0, 0, 0, 2)))
     else:
-        console.print("\nNothing has failed yet. That is no rate of zero, but an upper bound (95 %):", style="bold")
+        console.print(
+            "\nNothing has failed yet. That is no rate of zero, but an upper bound (95 %):",
+            style="bold",
+        )
     for bound in one.bounds:
-        most = f"at most once in {words.long_duration(1 / bound.high_per_s)} of a {bound.unit.name.lower()}"
-        console.print(Text(f"  {what_of(bound)}: never seen in {words.long_duration(bound.exposure_s)} of {bound.unit.name.lower()}s; {most}"))
+        most = (
+            f"at most once in {words.long_duration(1 / bound.high_per_s)} of a"
+            f" {bound.unit.name.lower()}"
+        )
+        console.print(
+            Text(
+                f"  {what_of(bound)}: never seen in {words.long_duration(bound.exposure_s)} of"
+                f" {bound.unit.name.lower()}s; {most}"
+            )
+        )
     for text in _laws(one):
         console.print(Padding(Text(text), (0, 0, 0, 2)))
     if one.phases is not None and one.phases.detect.samples_s:
@@ -150,12 +232,17 @@ def _show(console: Console, one: Calibration, *, out: str | None) -> None:
         console.print(Padding(_phases(one.phases, wide=console.width >= WIDE), (0, 0, 0, 2)))
         for text in _books(one):
             console.print(Padding(Text(text, "dim"), (0, 0, 0, 2)))
-    for title, texts in (("What these data cannot tell", one.cannot_tell()), ("Taken for granted", one.assumptions())):
+    for title, texts in (
+        ("What these data cannot tell", one.cannot_tell()),
+        ("Taken for granted", one.assumptions()),
+    ):
         if texts:
             console.print(f"\n{title}", style="bold")
             console.print(Padding(_listed(texts), (0, 0, 0, 2)))
     if out is not None:
-        console.print(Text(f"\nwritten to {words.plain(out)}: `outlast plan --cluster {words.plain(out)}`"))
+        console.print(
+            Text(f"\nwritten to {words.plain(out)}: `outlast plan --cluster {words.plain(out)}`")
+        )
 
 
 def _head(one: Calibration) -> str:
@@ -163,15 +250,26 @@ def _head(one: Calibration) -> str:
     for unit in (Unit.GPU, Unit.NODE, Unit.RACK):
         exposure_s = sum(record.exposure_s.get(unit, 0.0) for record in one.records)
         if exposure_s > 0:
-            watched.append(f"{words.long_duration(exposure_s)} of {unit.name.lower() if unit is not Unit.GPU else 'GPU'}s")
-    return f"{words.plain(one.source)}: {words.count(one.failures, 'failure')} in {' = '.join(watched)}"
+            watched.append(
+                f"{words.long_duration(exposure_s)} of"
+                f" {unit.name.lower() if unit is not Unit.GPU else 'GPU'}s"
+            )
+    return (
+        f"{words.plain(one.source)}: {words.count(one.failures, 'failure')} in"
+        f" {' = '.join(watched)}"
+    )
 
 
 def _rates(one: Calibration, *, wide: bool) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("class", "takes"):
         table.add_column(name, no_wrap=True)
-    for name in ("count", "one each", f"{LEVEL * 100:.0f} % interval", *(["per 1,000 a day"] if wide else [])):
+    for name in (
+        "count",
+        "one each",
+        f"{LEVEL * 100:.0f} % interval",
+        *(["per 1,000 a day"] if wide else []),
+    ):
         table.add_column(name, justify="right", no_wrap=True)
     for rate in one.rates:
         table.add_row(*_rate_row(rate, wide=wide))
@@ -181,8 +279,16 @@ def _rates(one: Calibration, *, wide: bool) -> Table:
 def _rate_row(rate: ClassRate, *, wide: bool) -> list[str]:
     unit = rate.unit.name.lower()
     each = "-" if rate.mttf_s is None else f"{words.long_duration(rate.mttf_s)} of a {unit}"
-    interval = f"{words.long_duration(1 / rate.high_per_s)} to {words.long_duration(1 / rate.low_per_s)}"
-    row = [rate.failure_class.value.replace("_", " "), rate.extent.name.lower(), f"{rate.count:,}", each, interval]
+    interval = (
+        f"{words.long_duration(1 / rate.high_per_s)} to {words.long_duration(1 / rate.low_per_s)}"
+    )
+    row = [
+        rate.failure_class.value.replace("_", " "),
+        rate.extent.name.lower(),
+        f"{rate.count:,}",
+        each,
+        interval,
+    ]
     return [*row, *([f"{(rate.rate_per_s or 0.0) * 86_400 * 1_000:.3g}"] if wide else [])]
 
 
@@ -213,7 +319,12 @@ def _phases(phases: Phases, *, wide: bool) -> Table:
         table.add_column("of which", overflow="fold")
     for phase in phases.all():
         if phase.samples_s:
-            row = [str(len(phase.samples_s)), words.duration(phase.median_s), words.duration(phase.p95_s), words.duration(phase.mean_s)]
+            row = [
+                str(len(phase.samples_s)),
+                words.duration(phase.median_s),
+                words.duration(phase.p95_s),
+                words.duration(phase.mean_s),
+            ]
             table.add_row(phase.name, *row, phase.how, *([_kinds(phase)] if wide else []))
     return table
 
@@ -223,20 +334,42 @@ def _kinds(phase: Phase) -> str:
     names = {kind: kind.replace("_", " ") for kind in phase.by}
     if len(names) == 1:
         return next(iter(names.values()))
-    return ", ".join(f"{count} {names[kind]} ({words.duration(mean_s)})" for kind, (count, mean_s) in phase.by.items())
+    return ", ".join(
+        f"{count} {names[kind]} ({words.duration(mean_s)})"
+        for kind, (count, mean_s) in phase.by.items()
+    )
 
 
 def _books(one: Calibration) -> Iterator[str]:
     phases = one.phases
     if phases is not None and phases.step_s is not None:
-        later = f"; the first one after a recovery {words.duration(phases.slow_start_s)} longer, and productive" if phases.slow_start_s > 0 else ""
+        later = (
+            f"; the first one after a recovery {words.duration(phases.slow_start_s)} longer, and"
+            " productive"
+            if phases.slow_start_s > 0
+            else ""
+        )
         yield f"A step takes {words.duration(phases.step_s)} (mean, undisturbed){later}."
     interruptions = sum(books.interruptions for books in one.booked)
-    lost_s = sum((books.lost_per_interruption_s or 0.0) * books.interruptions for books in one.booked)
+    lost_s = sum(
+        (books.lost_per_interruption_s or 0.0) * books.interruptions for books in one.booked
+    )
     if interruptions:
-        yield f"The ledger booked {words.duration(lost_s / interruptions)} to each interruption, work done again included."
-    steady_s, training_s = sum(sum(books.steady_s.values()) for books in one.booked), sum(books.training_s for books in one.booked)
+        yield (
+            f"The ledger booked {words.duration(lost_s / interruptions)} to each interruption, work"
+            " done again included."
+        )
+    steady_s, training_s = (
+        sum(sum(books.steady_s.values()) for books in one.booked),
+        sum(books.training_s for books in one.booked),
+    )
     if steady_s > 0:
-        yield f"Waiting for data, stalls, evaluation and code between steps took {words.percent(steady_s / training_s)} of training; a step has them in it."
+        yield (
+            "Waiting for data, stalls, evaluation and code between steps took"
+            f" {words.percent(steady_s / training_s)} of training; a step has them in it."
+        )
     if phases is not None and phases.unfinished:
-        yield f"{words.count(phases.unfinished, 'interruption')} ended in no new commit (yet), and gave no sample."
+        yield (
+            f"{words.count(phases.unfinished, 'interruption')} ended in no new commit (yet), and"
+            " gave no sample."
+        )

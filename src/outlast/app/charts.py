@@ -1,4 +1,7 @@
-"""Charts as data, and drawn with letters: curves and bars. `charts_file.py` draws the same data as PNG and SVG."""
+"""Charts as data, and drawn with letters: curves and bars.
+
+`charts_file.py` draws the same data as PNG and SVG.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,10 @@ class Curves:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """From `low` to `high`, each under its label; `base` is where all would be. A plain bar begins at the base."""
+    """From `low` to `high`, each under its label; `base` is where all would be.
+
+    A plain bar begins at the base.
+    """
 
     title: str
     x_label: str
@@ -56,7 +62,9 @@ Chart: TypeAlias = Curves | Bars
 
 def drawn(chart: Chart, *, blocks: bool) -> list[str]:
     """Lines of text, readable without colour; `blocks`: the output can show more than ASCII."""
-    body = _curves(chart, blocks=blocks) if isinstance(chart, Curves) else _bars(chart, blocks=blocks)
+    body = (
+        _curves(chart, blocks=blocks) if isinstance(chart, Curves) else _bars(chart, blocks=blocks)
+    )
     return [chart.title, *(f"  {line}".rstrip() for line in body)]
 
 
@@ -64,7 +72,10 @@ def _curves(chart: Curves, *, blocks: bool) -> Iterator[str]:
     """One row for each x: a bar for the first line, numbers for the others."""
     first = chart.lines[0]
     top, bottom = max(first.y, default=1.0), 0.0 if chart.y_from_zero else _floor(first.y)
-    rows = [(chart.say_x(x), *(chart.say_y(line.y[at]) for line in chart.lines)) for at, x in enumerate(first.x)]
+    rows = [
+        (chart.say_x(x), *(chart.say_y(line.y[at]) for line in chart.lines))
+        for at, x in enumerate(first.x)
+    ]
     heads = (chart.x_label, *(line.name for line in chart.lines))
     widths = [max(len(row[column]) for row in [heads, *rows]) for column in range(len(heads))]
     yield "  ".join(head.rjust(width) for head, width in zip(heads, widths, strict=True))
@@ -72,13 +83,18 @@ def _curves(chart: Curves, *, blocks: bool) -> Iterator[str]:
     for row, x, y in zip(rows, first.x, first.y, strict=True):
         share = (y - bottom) / (top - bottom) if top > bottom else 1.0
         words = "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        yield f"{words}  {bar(share, BAR_COLUMNS, blocks=blocks) if share > 0 else ''}{'  ' + named[x] if x in named else ''}"
+        yield (
+            f"{words} "
+            f" {bar(share, BAR_COLUMNS, blocks=blocks) if share > 0 else ''}{'  ' + named[x] if x in named else ''}"
+        )
     if bottom:
         yield f"bars begin at {chart.say_y(bottom)}"
 
 
 def _floor(values: Sequence[float]) -> float:
-    """Where bars begin, so that differences can be seen: somewhat below the least, 0 if that is near."""
+    """Where bars begin, so that differences can be seen: somewhat below the least, 0 if that is
+    near.
+    """
     least, most = min(values, default=0.0), max(values, default=1.0)
     room = (most - least) * 0.25 or most * 0.1
     return 0.0 if least - room < most / 3 else _round_down(least - room, room)
@@ -90,19 +106,30 @@ def _round_down(value: float, step: float) -> float:
 
 
 def _bars(chart: Bars, *, blocks: bool) -> Iterator[str]:
-    """A row for each: bars that reach to both sides of the base where any does, plain ones otherwise."""
+    """A row for each: bars that reach to both sides of the base where any does, plain ones
+    otherwise.
+    """
     rows = chart.rows[:ROWS_MOST]
     label_width = max((len(label) for label, _, _ in rows), default=0)
-    least, most = min((low for _, low, _ in rows), default=0.0), max((high for _, _, high in rows), default=1.0)
+    least, most = (
+        min((low for _, low, _ in rows), default=0.0),
+        max((high for _, _, high in rows), default=1.0),
+    )
     least, most = min(least, chart.base), max(most, chart.base)
     for at, (label, low, high) in enumerate(rows):
         note = f"  {chart.notes[at]}" if at < len(chart.notes) else ""
         if least < chart.base:
             words = f"{chart.say_x(low)} to {chart.say_x(high)}"
-            yield f"{label.ljust(label_width)}  {_around(low, high, chart.base, least, most)}  {words}{note}"
+            yield (
+                f"{label.ljust(label_width)}  {_around(low, high, chart.base, least, most)} "
+                f" {words}{note}"
+            )
         else:
             share = (high - chart.base) / (most - chart.base) if most > chart.base else 0.0
-            yield f"{label.ljust(label_width)}  {chart.say_x(high).rjust(8)}  {bar(share, BAR_COLUMNS, blocks=blocks) if share > 0 else ''}{note}"
+            yield (
+                f"{label.ljust(label_width)}  {chart.say_x(high).rjust(8)} "
+                f" {bar(share, BAR_COLUMNS, blocks=blocks) if share > 0 else ''}{note}"
+            )
 
 
 def _around(low: float, high: float, base: float, least: float, most: float) -> str:

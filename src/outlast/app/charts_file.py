@@ -1,4 +1,6 @@
-"""Charts as PNG and SVG, by matplotlib (extra `outlast[plot]`), which is imported when something is drawn and not before."""
+"""Charts as PNG and SVG, by matplotlib (extra `outlast[plot]`), which is imported when something is
+drawn and not before.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,16 @@ COLOURS = ("#1f5fa8", "#c8502a", "#6b7780", "#3f8f5a")
 TICKS_MOST = 7
 BELOW, ABOVE = "#c8502a", "#1f5fa8"
 STYLE: Any = {
-    "font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e3e7ea", "axes.axisbelow": True,
-    "svg.fonttype": "none", "svg.hashsalt": "outlast",  # text stays text; the same chart is the same file
-}  # fmt: skip
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e3e7ea",
+    "axes.axisbelow": True,
+    # text stays text; the same chart is the same file
+    "svg.fonttype": "none",
+    "svg.hashsalt": "outlast",
+}
 
 
 def can_draw() -> bool:
@@ -31,9 +40,15 @@ def format_of(path: str) -> str:
     """By the file's name. Raises UsageError."""
     suffix = path.rpartition(".")[2].lower()
     if suffix not in FORMATS:
-        raise UsageError(f"{path}: charts are drawn as {' or '.join(FORMATS)}", hint="name a file that ends in .svg or .png")
+        raise UsageError(
+            f"{path}: charts are drawn as {' or '.join(FORMATS)}",
+            hint="name a file that ends in .svg or .png",
+        )
     if not can_draw():
-        raise UsageError("--chart needs the package matplotlib", hint="pip install 'outlast[plot]'; charts in letters need nothing")
+        raise UsageError(
+            "--chart needs the package matplotlib",
+            hint="pip install 'outlast[plot]'; charts in letters need nothing",
+        )
     return suffix
 
 
@@ -46,10 +61,14 @@ def picture(charts: Sequence[Chart], kind: str) -> bytes:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    heights = [HEIGHT_INCHES if isinstance(one, Curves) else 1.2 + ROW_INCHES * max(3, len(one.rows)) for one in charts]
+    heights = [
+        HEIGHT_INCHES if isinstance(one, Curves) else 1.2 + ROW_INCHES * max(3, len(one.rows))
+        for one in charts
+    ]
     with rc_context(STYLE):
         figure = Figure(figsize=(WIDTH_INCHES, sum(heights)), layout="constrained")
-        parts = figure.subfigures(len(charts), 1, squeeze=False, height_ratios=heights)[:, 0]  # so that long labels of one do not squeeze the others
+        # so that long labels of one do not squeeze the others
+        parts = figure.subfigures(len(charts), 1, squeeze=False, height_ratios=heights)[:, 0]
         for chart, part in zip(charts, parts, strict=True):
             place = part.subplots()
             place.set_title(chart.title, loc="left", fontsize=11)
@@ -58,14 +77,27 @@ def picture(charts: Sequence[Chart], kind: str) -> bytes:
             else:
                 _bars(place, chart)
         out = io.BytesIO()
-        figure.savefig(out, format=kind, dpi=144, metadata={"Date": None} if kind == "svg" else {"Software": None})
+        figure.savefig(
+            out,
+            format=kind,
+            dpi=144,
+            metadata={"Date": None} if kind == "svg" else {"Software": None},
+        )
     return out.getvalue()
 
 
 def _curves(place: Any, chart: Curves) -> None:
     for at, line in enumerate(chart.lines):
         colour = COLOURS[at % len(COLOURS)]
-        place.plot(line.x, line.y, color=colour, label=line.name, marker="o", markersize=3.5, linestyle=":" if "formula" in line.name else "-")
+        place.plot(
+            line.x,
+            line.y,
+            color=colour,
+            label=line.name,
+            marker="o",
+            markersize=3.5,
+            linestyle=":" if "formula" in line.name else "-",
+        )
         if line.low:
             place.fill_between(line.x, line.low, line.high, color=colour, alpha=0.15, linewidth=0)
     if chart.x_log:
@@ -73,7 +105,15 @@ def _curves(place: Any, chart: Curves) -> None:
     if chart.y_from_zero:
         place.set_ylim(bottom=0)
     for name, x, y in chart.marks:
-        place.plot([x], [y], marker="o", markersize=7, markerfacecolor="none", markeredgecolor="black", linestyle="none")
+        place.plot(
+            [x],
+            [y],
+            marker="o",
+            markersize=7,
+            markerfacecolor="none",
+            markeredgecolor="black",
+            linestyle="none",
+        )
         at_the_end = x == chart.lines[0].x[-1]
         place.annotate(
             f"{name}: {chart.say_x(x)}",
@@ -117,7 +157,9 @@ def _bars(place: Any, chart: Bars) -> None:
     rows = list(enumerate(chart.rows))
     for at, (_, low, high) in rows:
         place.barh(at, min(low, chart.base) - chart.base, left=chart.base, color=BELOW, height=0.65)
-        place.barh(at, max(high, chart.base) - chart.base, left=chart.base, color=ABOVE, height=0.65)
+        place.barh(
+            at, max(high, chart.base) - chart.base, left=chart.base, color=ABOVE, height=0.65
+        )
     place.set_yticks([at for at, _ in rows], [_label(chart, at) for at, _ in rows])
     place.invert_yaxis()
     place.axvline(chart.base, color="black", linewidth=0.8)

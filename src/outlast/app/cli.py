@@ -1,6 +1,7 @@
 """The command `outlast`.
 
-Exit codes   0 ended well, 1 the run failed, 2 usage, 3 undetermined (diagnose: unknown), 130 and 143 on SIGINT and SIGTERM.
+Exit codes   0 ended well, 1 the run failed, 2 usage, 3 undetermined (diagnose: unknown), 130 and
+             143 on SIGINT and SIGTERM.
 Start        Neither torch nor Rich is imported before a subcommand needs it.
 """
 
@@ -24,15 +25,25 @@ COMMANDS = {
     "status": "how a run stands now",
     "report": "where the time of a run went, and every interruption",
     "diagnose": "who, where and why: from logs, dumps, stacks and kernel messages to one verdict",
-    "policy": "what is done once an interruption has a verdict: show, check, try on recorded incidents",
-    "calibrate": "from ledgers, or a table of failures: rates, phases of recovery, and how sure they are",
+    "policy": (
+        "what is done once an interruption has a verdict: show, check, try on recorded incidents"
+    ),
+    "calibrate": (
+        "from ledgers, or a table of failures: rates, phases of recovery, and how sure they are"
+    ),
     "plan": "look ahead: how often to save, where to, how many spares, how far a run can grow",
-    "sim": "simulated lives of runs, from seeds: the code that decides, under faults nobody would think of",
+    "sim": (
+        "simulated lives of runs, from seeds: the code that decides, under faults nobody would"
+        " think of"
+    ),
 }
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with errors that say what to do, and no abbreviated flags. Raises UsageError instead of leaving the process."""
+    """argparse with errors that say what to do, and no abbreviated flags.
+
+    Raises UsageError instead of leaving the process.
+    """
 
     def __init__(self, *args: typing.Any, **keywords: typing.Any) -> None:
         super().__init__(*args, **{"allow_abbrev": False, **keywords})
@@ -53,7 +64,9 @@ def finite(text: str) -> float:
 
 
 class _Version(argparse.Action):
-    """Looks the version up only when it is asked for; the look-up costs more than the rest of the start."""
+    """Looks the version up only when it is asked for; the look-up costs more than the rest of the
+    start.
+    """
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
         from importlib.metadata import version
@@ -63,11 +76,15 @@ class _Version(argparse.Action):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line; the exit code. Errors go to stderr as `error: ...`, a blank line, `hint: ...`."""
+    """Run a command line; the exit code.
+
+    Errors go to stderr as `error: ...`, a blank line, `hint: ...`.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a path or a traceback may hold what the terminal cannot show
+            # a path or a traceback may hold what the terminal cannot show
+            stream.reconfigure(errors="backslashreplace")
     try:
         return _dispatch(arguments)
     except OutlastError as error:
@@ -75,7 +92,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return SIGINT_EXIT
     except BrokenPipeError:  # `outlast report | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # tidy: what is still buffered must go somewhere at exit
+        # What is still buffered must go somewhere at exit.
+        nowhere = os.open(os.devnull, os.O_WRONLY)  # tidy: the device that swallows it
+        os.dup2(nowhere, sys.stdout.fileno())
         return 0
 
 
@@ -117,21 +136,49 @@ def _dispatch(arguments: list[str]) -> int:
     command = arguments[0]
     if not command.startswith("-") and command not in COMMANDS:
         close = difflib.get_close_matches(command, COMMANDS, n=1)
-        raise UsageError(f"there is no command {command!r}", hint=f"did you mean `outlast {close[0]}`?" if close else "`outlast --help` lists the commands")
+        raise UsageError(
+            f"there is no command {command!r}",
+            hint=(
+                f"did you mean `outlast {close[0]}`?"
+                if close
+                else "`outlast --help` lists the commands"
+            ),
+        )
     options = parser.parse_args(arguments)
     return _show(options.command, options.run, as_json=options.json)
 
 
 def _parser() -> Parser:
-    parser = Parser(prog="outlast", description="PyTorch training that outlives its workers, and says where every second went.")
+    parser = Parser(
+        prog="outlast",
+        description="PyTorch training that outlives its workers, and says where every second went.",
+    )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and leave")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
-    for name in ("run", "diagnose", "policy", "calibrate", "plan", "sim"):  # they have parsers of their own
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=Parser
+    )
+    # they have parsers of their own
+    for name in ("run", "diagnose", "policy", "calibrate", "plan", "sim"):
         commands.add_parser(name, help=COMMANDS[name], add_help=False)
     for name in ("status", "report"):
-        one = commands.add_parser(name, help=COMMANDS[name], description=f"Say {COMMANDS[name]}." if name == "status" else "Say where the time of a run went.")
-        one.add_argument("run", nargs="?", metavar="RUN", help="a run's folder, or its name under runs/ (default: the newest)")
-        one.add_argument("--json", action="store_true", help="for programs: one JSON object on stdout")
+        one = commands.add_parser(
+            name,
+            help=COMMANDS[name],
+            description=(
+                f"Say {COMMANDS[name]}."
+                if name == "status"
+                else "Say where the time of a run went."
+            ),
+        )
+        one.add_argument(
+            "run",
+            nargs="?",
+            metavar="RUN",
+            help="a run's folder, or its name under runs/ (default: the newest)",
+        )
+        one.add_argument(
+            "--json", action="store_true", help="for programs: one JSON object on stdout"
+        )
     return parser
 
 

@@ -2,11 +2,14 @@
 
     outlast diagnose DIR                 the sentence, what to do, the evidence, how sure
     outlast diagnose DIR logs.tar.gz     several places, archives too, are one incident
-    outlast diagnose DIR --explain       also who waits for whom, as the flight-recorder dumps show it
-    outlast diagnose DIR --html FILE     also one page to mail: no references to the outside, secrets taken out
+    outlast diagnose DIR --explain       also who waits for whom, as the flight-recorder dumps show
+                                         it
+    outlast diagnose DIR --html FILE     also one page to mail: no references to the outside,
+                                         secrets taken out
 
-Exit codes: 0 a verdict, 3 unknown (and only then), 2 nothing that could be read, or a wrong command line.
-Everything shown has its secrets taken out and its control characters made visible, `--json` too.
+Exit codes: 0 a verdict, 3 unknown (and only then), 2 nothing that could be read, or a wrong command
+line. Everything shown has its secrets taken out and its control characters made visible, `--json`
+too.
 """
 
 from __future__ import annotations
@@ -24,7 +27,10 @@ UNKNOWN_EXIT = 3
 def main(argv: Sequence[str]) -> int:
     args = parser().parse_args(list(argv))
     if args.explain and args.json:
-        raise UsageError("--explain draws for people, --json writes for programs", hint="leave one of them out; `--html FILE` has both")
+        raise UsageError(
+            "--explain draws for people, --json writes for programs",
+            hint="leave one of them out; `--html FILE` has both",
+        )
     try:
         return _run(args.paths, as_json=args.json, html=args.html, explain=args.explain)
     except OutlastError as error:  # a file's name may hold anything
@@ -34,8 +40,21 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parser() -> Parser:
-    out = Parser(prog="outlast diagnose", description="Find the culprit: from logs, dumps, stacks and kernel messages to one verdict.")
-    out.add_argument("paths", nargs="+", metavar="PATH", help="a folder of anything, a file, or an archive (tar, zip, gz, bz2, xz); several are one incident")
+    out = Parser(
+        prog="outlast diagnose",
+        description=(
+            "Find the culprit: from logs, dumps, stacks and kernel messages to one verdict."
+        ),
+    )
+    out.add_argument(
+        "paths",
+        nargs="+",
+        metavar="PATH",
+        help=(
+            "a folder of anything, a file, or an archive (tar, zip, gz, bz2, xz); several are one"
+            " incident"
+        ),
+    )
     out.add_argument("--json", action="store_true", help="for programs: one JSON object on stdout")
     out.add_argument("--html", metavar="FILE", help="also write one page that can be mailed")
     out.add_argument("--explain", action="store_true", help="also draw who waits for whom")

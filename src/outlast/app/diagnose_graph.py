@@ -1,4 +1,7 @@
-"""The wait-for graph as text: who is waited for, by whom, for what. Each rank stands once, as near to the blame as it waits."""
+"""The wait-for graph as text: who is waited for, by whom, for what.
+
+Each rank stands once, as near to the blame as it waits.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,13 @@ class _Node:
     below: list[_Node] = field(default_factory=list)
 
 
-def graph(edges: Sequence[Edge], *, blamed: Sequence[int], suspects: Sequence[int], boxes: bool) -> list[str]:
-    """Lines of a forest. Its roots are the blamed, the suspects, and whoever is waited for and waits for nobody."""
+def graph(
+    edges: Sequence[Edge], *, blamed: Sequence[int], suspects: Sequence[int], boxes: bool
+) -> list[str]:
+    """Lines of a forest.
+
+    Its roots are the blamed, the suspects, and whoever is waited for and waits for nobody.
+    """
     waiting: dict[int, dict[str, set[int]]] = {}
     for who, whom, why in edges:
         waiting.setdefault(whom, {}).setdefault(why, set()).add(who)
@@ -36,8 +44,16 @@ def graph(edges: Sequence[Edge], *, blamed: Sequence[int], suspects: Sequence[in
     rest = (set(waiting) | sources) - drawn
     if rest:
         out.append(f"in a circle: {ranks(rest)}")
-        out += [f"  rank {who} waits for rank {whom}: {why}" for who, whom, why in sorted(edges) if who in rest and whom in rest]
-    return out if len(out) <= LINES_MAX else [*out[:LINES_MAX], f"... and {len(out) - LINES_MAX:,} more lines"]
+        out += [
+            f"  rank {who} waits for rank {whom}: {why}"
+            for who, whom, why in sorted(edges)
+            if who in rest and whom in rest
+        ]
+    return (
+        out
+        if len(out) <= LINES_MAX
+        else [*out[:LINES_MAX], f"... and {len(out) - LINES_MAX:,} more lines"]
+    )
 
 
 def _grow(forest: Sequence[_Node], waiting: dict[int, dict[str, set[int]]]) -> set[int]:
@@ -51,7 +67,11 @@ def _grow(forest: Sequence[_Node], waiting: dict[int, dict[str, set[int]]]) -> s
             for why, who in waiting.get(rank, {}).items():
                 by_why.setdefault(why, set()).update(who - placed)
                 placed |= who
-        node.below = [_Node(frozenset(who), f"{ranks(who)} {'waits' if len(who) == 1 else 'wait'}: {why}") for why, who in by_why.items() if who]
+        node.below = [
+            _Node(frozenset(who), f"{ranks(who)} {'waits' if len(who) == 1 else 'wait'}: {why}")
+            for why, who in by_why.items()
+            if who
+        ]
         queue.extend(node.below)
     return placed
 
@@ -64,7 +84,13 @@ def _drawn(forest: Sequence[_Node], boxes: bool) -> list[str]:
         node, mark, indent = stack.pop()
         out.append(mark + node.words)
         for place, below in enumerate(reversed(node.below)):
-            stack.append((below, indent + (corner if place == 0 else tee), indent + ("   " if place == 0 else bar)))
+            stack.append(
+                (
+                    below,
+                    indent + (corner if place == 0 else tee),
+                    indent + ("   " if place == 0 else bar),
+                )
+            )
     return out
 
 
@@ -82,4 +108,6 @@ def spans(some: Iterable[int]) -> str:
             runs[-1].append(rank)
         else:
             runs.append([rank])
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+    return ", ".join(
+        f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs
+    )

@@ -1,4 +1,6 @@
-"""A verdict as one page to mail: no script, no reference to the outside, and a policy in the page that would not load one."""
+"""A verdict as one page to mail: no script, no reference to the outside, and a policy in the page
+that would not load one.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +29,44 @@ code, pre, .text { font: 13px/1.45 ui-monospace, monospace; overflow-wrap: anywh
 
 def page(facts: text.Facts) -> str:
     verdict = facts.verdict
-    rows = [("Do", verdict["action"]), ("How sure", text.sure(verdict)), ("Refuted by", verdict["refuted_by"]), ("Next test", verdict["next_test"])]
+    rows = [
+        ("Do", verdict["action"]),
+        ("How sure", text.sure(verdict)),
+        ("Refuted by", verdict["refuted_by"]),
+        ("Next test", verdict["next_test"]),
+    ]
     rows += [("Suspect", f"rank {one['rank']}: {one['reason']}") for one in verdict["suspects"]]
     parts = [
         f"<h1>{escape(verdict['reason'])}</h1>",
         f'<p><span class="class">{escape(text.headline(verdict))}</span></p>',
         _table(rows),
-        "<h2>Evidence</h2>", _evidence(verdict["evidence"]),
-        *(["<h2>Who waits for whom</h2>", f"<pre>{escape(chr(10).join(facts.graph(boxes=True)))}</pre>"] if facts.has_dumps else []),
-        *(["<h2>Notes</h2>", "<ul>" + "".join(f"<li>{escape(note)}</li>" for note in facts.notes) + "</ul>"] if facts.notes else []),
-        f"<details><summary>The same for programs</summary><pre>{escape(json_text(verdict))}</pre></details>",
-        f"<footer><p>outlast diagnose {escape(__version__)}: {escape(facts.read)} read. Secrets of known forms were taken out.</p></footer>",
-    ]  # fmt: skip
+        "<h2>Evidence</h2>",
+        _evidence(verdict["evidence"]),
+        *(
+            [
+                "<h2>Who waits for whom</h2>",
+                f"<pre>{escape(chr(10).join(facts.graph(boxes=True)))}</pre>",
+            ]
+            if facts.has_dumps
+            else []
+        ),
+        *(
+            [
+                "<h2>Notes</h2>",
+                "<ul>" + "".join(f"<li>{escape(note)}</li>" for note in facts.notes) + "</ul>",
+            ]
+            if facts.notes
+            else []
+        ),
+        (
+            "<details><summary>The same for"
+            f" programs</summary><pre>{escape(json_text(verdict))}</pre></details>"
+        ),
+        (
+            f"<footer><p>outlast diagnose {escape(__version__)}: {escape(facts.read)} read. Secrets"
+            " of known forms were taken out.</p></footer>"
+        ),
+    ]
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -57,13 +85,22 @@ def page(facts: text.Facts) -> str:
 
 
 def _table(rows: Iterable[tuple[str, str]]) -> str:
-    return "<table>" + "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows if value) + "</table>"
+    return (
+        "<table>"
+        + "".join(
+            f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>"
+            for name, value in rows
+            if value
+        )
+        + "</table>"
+    )
 
 
 def _evidence(evidence: Iterable[dict[str, typing.Any]]) -> str:
     rows = [
-        f'<tr><td><code>{escape(text.place(one))}</code></td><td class="{escape(one["role"])}">{escape(one["role"])}</td>'
-        f'<td class="text">{escape(one["text"])}</td></tr>'
+        f"<tr><td><code>{escape(text.place(one))}</code></td><td"
+        f' class="{escape(one["role"])}">{escape(one["role"])}</td><td'
+        f' class="text">{escape(one["text"])}</td></tr>'
         for one in evidence
     ]
     return "<table>" + "".join(rows) + "</table>" if rows else "<p>No line shows why.</p>"

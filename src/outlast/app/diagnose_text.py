@@ -1,4 +1,5 @@
-"""A verdict on one screen: the sentence, what to do, the evidence, how sure, what would refute it, the next test.
+"""A verdict on one screen: the sentence, what to do, the evidence, how sure, what would refute it,
+the next test.
 
 `Facts` is what the screen and the page have in common; all of its texts are clean.
 """
@@ -26,7 +27,8 @@ from outlast.runtime.evidence.reading import Diagnosis
 EVIDENCE_SHOWN_COUNT, NOTES_SHOWN_COUNT, SUSPECTS_SHOWN_COUNT, OTHERS_SHOWN_COUNT = 8, 5, 3, 3
 NOTE_COLUMNS_MAX = 400
 FILE_COLUMNS_MAX = 48
-ROLES = {"root": "bold red", "messenger": "yellow", "effect": "", "advice": "dim"}  # those that count most first
+# those that count most first
+ROLES = {"root": "bold red", "messenger": "yellow", "effect": "", "advice": "dim"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +44,31 @@ class Facts:
     def graph(self, *, boxes: bool) -> list[str]:
         if not self.has_dumps:
             return ["there were no flight-recorder dumps, which tell who waits for whom"]
-        blamed, suspects = ([one["rank"] for one in self.verdict[key]] for key in ("ranks", "suspects"))
+        blamed, suspects = (
+            [one["rank"] for one in self.verdict[key]] for key in ("ranks", "suspects")
+        )
         return graph(self.edges, blamed=blamed, suspects=suspects, boxes=boxes)
 
 
 def facts_of(diagnosis: Diagnosis, verdict: dict[str, typing.Any]) -> Facts:
-    edges = () if diagnosis.blame is None else tuple((who, whom, clean(why)) for who, whom, why in diagnosis.blame.edges)
+    edges = (
+        ()
+        if diagnosis.blame is None
+        else tuple((who, whom, clean(why)) for who, whom, why in diagnosis.blame.edges)
+    )
     read = [words.count(diagnosis.dumps_count, "dump")] if diagnosis.dumps_count else []
-    read += [words.count(diagnosis.logs_count, "file") + f" ({size(diagnosis.read_bytes)})"] if diagnosis.logs_count else []
-    return Facts(verdict, edges, diagnosis.blame is not None, tuple(clean(note) for note in diagnosis.notes), " and ".join(read))
+    read += (
+        [words.count(diagnosis.logs_count, "file") + f" ({size(diagnosis.read_bytes)})"]
+        if diagnosis.logs_count
+        else []
+    )
+    return Facts(
+        verdict,
+        edges,
+        diagnosis.blame is not None,
+        tuple(clean(note) for note in diagnosis.notes),
+        " and ".join(read),
+    )
 
 
 def show(facts: Facts, *, explain: bool) -> None:
@@ -73,17 +91,27 @@ def show(facts: Facts, *, explain: bool) -> None:
 
 def headline(verdict: dict[str, typing.Any]) -> str:
     """`hbm (0.93), exception, rank 3, gpu-12, 0000:3b:00.0`."""
-    parts = [f"{verdict['class']} ({verdict['confidence']:.2f})", *([verdict["mechanism"].replace("_", " ")] if verdict["mechanism"] else [])]
+    parts = [
+        f"{verdict['class']} ({verdict['confidence']:.2f})",
+        *([verdict["mechanism"].replace("_", " ")] if verdict["mechanism"] else []),
+    ]
     parts += [ranks(one["rank"] for one in verdict["ranks"])] if verdict["ranks"] else []
     return ", ".join([*parts, *_few(verdict["nodes"]), *_few(verdict["devices"])])
 
 
 def sure(verdict: dict[str, typing.Any]) -> str:
     """How likely the class is, and what else it may be."""
-    others = [f"{one['class']} {one['confidence'] * 100:.0f} %" for one in verdict["others"][:OTHERS_SHOWN_COUNT]]
+    others = [
+        f"{one['class']} {one['confidence'] * 100:.0f} %"
+        for one in verdict["others"][:OTHERS_SHOWN_COUNT]
+    ]
     if verdict["class"] == "unknown":
-        return "the evidence does not suffice for a class" + (f"; nearest: {', '.join(others)}" if others else "")
-    return f"{verdict['class']} {verdict['confidence'] * 100:.0f} %" + (f"; else {', '.join(others)}" if others else "")
+        return "the evidence does not suffice for a class" + (
+            f"; nearest: {', '.join(others)}" if others else ""
+        )
+    return f"{verdict['class']} {verdict['confidence'] * 100:.0f} %" + (
+        f"; else {', '.join(others)}" if others else ""
+    )
 
 
 def place(evidence: dict[str, typing.Any]) -> str:
@@ -110,17 +138,29 @@ def _evidence(console: Console, evidence: Sequence[dict[str, typing.Any]]) -> No
     wide = max(len(_end(place(one), FILE_COLUMNS_MAX)) for one in shown)
     for one in shown:
         role = one["role"]
-        line = Text.assemble(f"  {_end(place(one), FILE_COLUMNS_MAX):<{wide}}  ", (f"{role:<9}", ROLES.get(role, "")), "  ")
+        line = Text.assemble(
+            f"  {_end(place(one), FILE_COLUMNS_MAX):<{wide}}  ",
+            (f"{role:<9}", ROLES.get(role, "")),
+            "  ",
+        )
         line.append(cut_at_word(" ".join(one["text"].split()), max(20, console.width - len(line))))
         console.print(line, no_wrap=True, overflow="ignore", crop=False)
     if len(evidence) > len(shown):
-        console.print(Text(f"  and {words.count(len(evidence) - len(shown), 'more line')} in --json and --html", "dim"))
+        console.print(
+            Text(
+                f"  and {words.count(len(evidence) - len(shown), 'more line')} in --json and"
+                " --html",
+                "dim",
+            )
+        )
 
 
 def chosen(evidence: Sequence[dict[str, typing.Any]]) -> list[dict[str, typing.Any]]:
     """Those that count most, in the order they were given."""
     order = {role: number for number, role in enumerate(ROLES)}
-    best = sorted(range(len(evidence)), key=lambda at: (order.get(evidence[at]["role"], len(order)), at))[:EVIDENCE_SHOWN_COUNT]
+    best = sorted(
+        range(len(evidence)), key=lambda at: (order.get(evidence[at]["role"], len(order)), at)
+    )[:EVIDENCE_SHOWN_COUNT]
     return [evidence[at] for at in sorted(best)]
 
 
@@ -129,16 +169,26 @@ def _body(console: Console, facts: Facts) -> None:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    rows = [("Do", verdict["action"]), ("How sure", sure(verdict)), ("Refuted by", verdict["refuted_by"]), ("Next test", verdict["next_test"])]
+    rows = [
+        ("Do", verdict["action"]),
+        ("How sure", sure(verdict)),
+        ("Refuted by", verdict["refuted_by"]),
+        ("Next test", verdict["next_test"]),
+    ]
     suspects = verdict["suspects"]
-    rows += [("Suspect" if at == 0 else "", f"rank {one['rank']}: {one['reason']}") for at, one in enumerate(suspects[:SUSPECTS_SHOWN_COUNT])]
+    rows += [
+        ("Suspect" if at == 0 else "", f"rank {one['rank']}: {one['reason']}")
+        for at, one in enumerate(suspects[:SUSPECTS_SHOWN_COUNT])
+    ]
     if len(suspects) > SUSPECTS_SHOWN_COUNT:
         rows.append(("", f"and {ranks(one['rank'] for one in suspects[SUSPECTS_SHOWN_COUNT:])}"))
     notes = [note for note in facts.notes if note not in verdict["reason"]]
     shown = [cut_at_word(note, NOTE_COLUMNS_MAX) for note in notes[:NOTES_SHOWN_COUNT]]
     rows += [("Note" if at == 0 else "", note) for at, note in enumerate(shown)]
     if len(notes) > NOTES_SHOWN_COUNT:
-        rows.append(("", f"and {words.count(len(notes) - NOTES_SHOWN_COUNT, 'more note')} in --html"))
+        rows.append(
+            ("", f"and {words.count(len(notes) - NOTES_SHOWN_COUNT, 'more note')} in --html")
+        )
     for name, text in rows:
         if text:
             table.add_row(Text(name), Text(text))

@@ -1,8 +1,9 @@
-"""The live view of `outlast run`, on stderr: a few lines that stay in place on a terminal, plain lines elsewhere.
+"""The live view of `outlast run`, on stderr: a few lines that stay in place on a terminal, plain
+lines elsewhere.
 
-A snapshot is what `outlast status --json` prints. The view asks nobody for the time: `wall_s` of the snapshots is its clock.
-Of a resumed run, `wall_s` and ETTR are over all its launcher sessions, as in `outlast report`.
-One thread; nothing is drawn between calls.
+A snapshot is what `outlast status --json` prints. The view asks nobody for the time: `wall_s` of
+the snapshots is its clock. Of a resumed run, `wall_s` and ETTR are over all its launcher sessions,
+as in `outlast report`. One thread; nothing is drawn between calls.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ PLAIN_EVERY_S = 10.0
 
 
 class LiveView:
-    """Use as a context manager, or call `close`. `console` is one for stderr (see words.console_for)."""
+    """Use as a context manager, or call `close`.
+
+    `console` is one for stderr (see words.console_for).
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -40,7 +44,10 @@ class LiveView:
         self.close()
 
     def update(self, snapshot: Facts) -> None:
-        """Show this from now on. Off a terminal: a line at the start, at each interruption and its end, and every 10 s."""
+        """Show this from now on.
+
+        Off a terminal: a line at the start, at each interruption and its end, and every 10 s.
+        """
         self._facts = snapshot
         if self._console.is_terminal:
             self._start()
@@ -55,7 +62,9 @@ class LiveView:
         self._write(Text(text))
 
     def pass_through(self, write: Callable[[], object]) -> None:
-        """Call `write`, which writes to the same terminal by other ways (a worker's output), with the view out of its way."""
+        """Call `write`, which writes to the same terminal by other ways (a worker's output), with
+        the view out of its way.
+        """
         drawn = self._live is not None
         self._stop()
         try:
@@ -70,7 +79,13 @@ class LiveView:
 
     def _start(self) -> None:
         if self._live is None:
-            self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False)
+            self._live = Live(
+                console=self._console,
+                auto_refresh=False,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
             self._live.start()
 
     def _stop(self) -> None:
@@ -98,7 +113,10 @@ class LiveView:
 
 
 def _view(snapshot: Facts) -> RenderableType:
-    parts: list[RenderableType] = [headline(snapshot), Padding(Text(f"workers  {_workers(snapshot)}"), (0, 0, 0, 2))]
+    parts: list[RenderableType] = [
+        headline(snapshot),
+        Padding(Text(f"workers  {_workers(snapshot)}"), (0, 0, 0, 2)),
+    ]
     if snapshot.get("interruptions"):
         parts.append(Padding(last_interruptions(snapshot), (0, 0, 0, 2)))
     return Group(*parts)

@@ -1,4 +1,6 @@
-"""What was asked of `outlast plan`, worked out: the plan, and with it what was searched, scaled or looked at besides."""
+"""What was asked of `outlast plan`, worked out: the plan, and with it what was searched, scaled or
+looked at besides.
+"""
 
 from __future__ import annotations
 
@@ -55,15 +57,40 @@ def answer(cluster: Cluster, args: argparse.Namespace) -> Found:
     budget = _budget(args.budget)
     mapper = _mapper(args)
     if args.replicas is not None and not 2 <= args.replicas <= REPLICAS_MOST:
-        raise UsageError(f"--replicas is {args.replicas}", hint=f"from 2, so that there is a spread, to {REPLICAS_MOST:,}")
+        raise UsageError(
+            f"--replicas is {args.replicas}",
+            hint=f"from 2, so that there is a spread, to {REPLICAS_MOST:,}",
+        )
     optimum = None
     if args.optimise is not None:
         count = args.replicas or replicas_for_search(resolve(cluster).scenario)
-        optimum = optimise(cluster, [Parameter(one) for one in args.optimise], seed=args.seed, replicas=count, budget=budget, mapper=mapper)
+        optimum = optimise(
+            cluster,
+            [Parameter(one) for one in args.optimise],
+            seed=args.seed,
+            replicas=count,
+            budget=budget,
+            mapper=mapper,
+        )
         cluster = optimum.cluster
-    made = plan(cluster, seed=args.seed, replicas=args.replicas, everything=args.sensitivity, mapper=mapper)
-    scaled = scale(cluster, sizes, seed=args.seed, replicas=args.replicas or REPLICAS_LEAST, mapper=mapper) if sizes else None
-    return Found(cluster, made, optimum, scaled, _power(cluster, made, args.seed) if args.power else None, args.sensitivity)
+    made = plan(
+        cluster, seed=args.seed, replicas=args.replicas, everything=args.sensitivity, mapper=mapper
+    )
+    scaled = (
+        scale(
+            cluster, sizes, seed=args.seed, replicas=args.replicas or REPLICAS_LEAST, mapper=mapper
+        )
+        if sizes
+        else None
+    )
+    return Found(
+        cluster,
+        made,
+        optimum,
+        scaled,
+        _power(cluster, made, args.seed) if args.power else None,
+        args.sensitivity,
+    )
 
 
 def _sizes(text: str | None) -> Sequence[int]:
@@ -71,7 +98,9 @@ def _sizes(text: str | None) -> Sequence[int]:
         return ()
     low, high = quantities.parse_range(text, name="--scale")
     if high > GPUS_MOST:
-        raise UsageError(f"--scale is {text!r}; the largest is {GPUS_MOST:,} GPUs", hint="as in --scale 1e3:1e8")
+        raise UsageError(
+            f"--scale is {text!r}; the largest is {GPUS_MOST:,} GPUs", hint="as in --scale 1e3:1e8"
+        )
     return grid(low, high)
 
 
@@ -91,7 +120,9 @@ def _mapper(args: argparse.Namespace) -> Mapper:
         raise UsageError("--numba needs the package numba", hint="pip install 'outlast[numba]'")
     from outlast.planner.compiled import simulate_compiled
 
-    return lambda function, tasks: mapper(simulate_compiled if function is simulate else function, tasks)
+    return lambda function, tasks: mapper(
+        simulate_compiled if function is simulate else function, tasks
+    )
 
 
 def _machines(args: argparse.Namespace) -> Mapper:
@@ -114,4 +145,9 @@ def _power(cluster: Cluster, made: Plan, seed: int) -> Power:
     assert isinstance(idle, (int, float))
     assert isinstance(edge_s, float)
     ettr = course.position_s / part.job.duration_s
-    return power(part, course.interruptions, draw=Draw(gpu_w, float(idle), edge_s), ettr=0.0 if math.isnan(ettr) else ettr)
+    return power(
+        part,
+        course.interruptions,
+        draw=Draw(gpu_w, float(idle), edge_s),
+        ettr=0.0 if math.isnan(ettr) else ettr,
+    )

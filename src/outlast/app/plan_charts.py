@@ -36,7 +36,9 @@ def charts(found: Found) -> list[Chart]:
     """Those that were asked for; without any, where the time goes."""
     out: list[Chart] = []
     if found.optimum is not None:
-        telling = [one for one in found.optimum.curves if max(one.value) - min(one.value) >= TELLING]
+        telling = [
+            one for one in found.optimum.curves if max(one.value) - min(one.value) >= TELLING
+        ]
         out += [_searched(one) for one in telling]
     if found.asked_sensitivity:
         out += [_tornado(found.plan)]
@@ -46,26 +48,48 @@ def charts(found: Found) -> list[Chart]:
 
 
 def _lost(plan: Plan) -> Bars:
-    terms = sorted(((share, term.value) for term, share in plan.lost.items() if share >= NOTHING), reverse=True)
-    return Bars("Where the time goes that is not productive", "share of the wall clock", tuple((name, 0.0, share) for share, name in terms), share_words)
+    terms = sorted(
+        ((share, term.value) for term, share in plan.lost.items() if share >= NOTHING), reverse=True
+    )
+    return Bars(
+        "Where the time goes that is not productive",
+        "share of the wall clock",
+        tuple((name, 0.0, share) for share, name in terms),
+        share_words,
+    )
 
 
 def _tornado(plan: Plan) -> Bars:
     swings = plan.sensitivity[:SWINGS_MOST]
-    rows = tuple((one.path, min(one.ettr_low, one.ettr_high), max(one.ettr_low, one.ettr_high)) for one in swings)
+    rows = tuple(
+        (one.path, min(one.ettr_low, one.ettr_high), max(one.ettr_low, one.ettr_high))
+        for one in swings
+    )
     notes = tuple(f"{one.low} .. {one.high}" for one in swings)
-    return Bars("What ETTR depends on", "ETTR", rows, share_words, base=plan.sensitivity_base, notes=notes)
+    return Bars(
+        "What ETTR depends on", "ETTR", rows, share_words, base=plan.sensitivity_base, notes=notes
+    )
 
 
 def _searched(curve: Curve) -> Curves:
     say_x = gpus_words if curve.parameter == "repair.spares" else long_duration
     chosen = curve.x.index(curve.chosen)
     line = Line("productive", curve.x, curve.value)
-    title = "spare nodes" if curve.parameter == "repair.spares" else f"interval of {curve.parameter.split('.')[1]}"
+    title = (
+        "spare nodes"
+        if curve.parameter == "repair.spares"
+        else f"interval of {curve.parameter.split('.')[1]}"
+    )
     return Curves(
-        f"Productive share of all GPUs, by {title}", title, "productive share of all GPUs", (line,), say_x, share_words,
-        x_log=curve.parameter != "repair.spares", marks=(("chosen", curve.x[chosen], curve.value[chosen]),),
-    )  # fmt: skip
+        f"Productive share of all GPUs, by {title}",
+        title,
+        "productive share of all GPUs",
+        (line,),
+        say_x,
+        share_words,
+        x_log=curve.parameter != "repair.spares",
+        marks=(("chosen", curve.x[chosen], curve.value[chosen]),),
+    )
 
 
 def _scale(scale: Scale) -> Curves:
@@ -75,8 +99,21 @@ def _scale(scale: Scale) -> Curves:
         Line("model grows too", x, tuple(row.ettr_growing for row in scale.rows)),
         Line("Daly's formula, model as it is", x, tuple(row.ettr_formula for row in scale.rows)),
     )
-    marks = tuple((f"{share}", gpus, float(share.removesuffix(" %")) / 100) for share, gpus in _usable(scale) if x[0] <= gpus <= x[-1])
-    return Curves("ETTR by the number of GPUs", "GPUs", "ETTR", lines, gpus_words, share_words, marks=marks, y_from_zero=True)
+    marks = tuple(
+        (f"{share}", gpus, float(share.removesuffix(" %")) / 100)
+        for share, gpus in _usable(scale)
+        if x[0] <= gpus <= x[-1]
+    )
+    return Curves(
+        "ETTR by the number of GPUs",
+        "GPUs",
+        "ETTR",
+        lines,
+        gpus_words,
+        share_words,
+        marks=marks,
+        y_from_zero=True,
+    )
 
 
 def _usable(scale: Scale) -> list[tuple[str, float]]:

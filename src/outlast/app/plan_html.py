@@ -1,4 +1,6 @@
-"""A plan as one page to mail: no script, no reference to the outside, and a policy in the page that would not load one."""
+"""A plan as one page to mail: no script, no reference to the outside, and a policy in the page that
+would not load one.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,19 @@ code, pre { font: 13px/1.45 ui-monospace, monospace } pre { overflow-x: auto } s
 def page(found: Found) -> str:
     lines = plan_text.answer_lines(found)
     parts = [
-        f"<h1>{escape(lines[0])}</h1>", *([f"<p>{escape(found.cluster.about)}</p>"] if found.cluster.about else []),
+        f"<h1>{escape(lines[0])}</h1>",
+        *([f"<p>{escape(found.cluster.about)}</p>"] if found.cluster.about else []),
         f"<pre>{escape(chr(10).join(lines[1:]))}</pre>",
-        "<h2>Charts</h2>", *_charts(found),
-        "<h2>Inputs, each with its source</h2>", _inputs(found),
-        f"<details><summary>The same for programs</summary><pre>{escape(json_text(found.facts()))}</pre></details>",
+        "<h2>Charts</h2>",
+        *_charts(found),
+        "<h2>Inputs, each with its source</h2>",
+        _inputs(found),
+        (
+            "<details><summary>The same for"
+            f" programs</summary><pre>{escape(json_text(found.facts()))}</pre></details>"
+        ),
         f"<footer><p>outlast plan {escape(__version__)}</p></footer>",
-    ]  # fmt: skip
+    ]
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -55,7 +63,9 @@ def _charts(found: Found) -> list[str]:
     """Drawn, where matplotlib is there; else in letters."""
     all_of_them = charts(found)
     if not can_draw():
-        return [f"<pre>{escape(chr(10).join(drawn(one, blocks=True)))}</pre>" for one in all_of_them]
+        return [
+            f"<pre>{escape(chr(10).join(drawn(one, blocks=True)))}</pre>" for one in all_of_them
+        ]
     return [_inline(picture([one], "svg").decode()) for one in all_of_them]
 
 
@@ -67,8 +77,12 @@ def _inline(svg: str) -> str:
 
 def _inputs(found: Found) -> str:
     rows = "".join(
-        f'<tr><td><code>{escape(one.path)}</code></td><td>{escape(one.said)}</td><td class="{one.origin.value}">{escape(one.origin.value)}</td>'
+        f"<tr><td><code>{escape(one.path)}</code></td><td>{escape(one.said)}</td><td"
+        f' class="{one.origin.value}">{escape(one.origin.value)}</td>'
         f"<td>{escape(one.source)}</td></tr>"
         for one in found.plan.resolved.inputs.values()
     )
-    return f"<table><thead><tr><th>input</th><th>value</th><th>said by</th><th>source</th></tr></thead><tbody>{rows}</tbody></table>"
+    return (
+        "<table><thead><tr><th>input</th><th>value</th><th>said"
+        f" by</th><th>source</th></tr></thead><tbody>{rows}</tbody></table>"
+    )

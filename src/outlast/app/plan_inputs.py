@@ -1,6 +1,9 @@
-"""What `outlast plan` plans for: defaults, then a preset, a ledger or a cluster file, then flags. The later wins; each value keeps who gave it.
+"""What `outlast plan` plans for: defaults, then a preset, a ledger or a cluster file, then flags.
 
-A flag is a short name of an input, or of several: `--restart 5min` is `--set recovery.regroup=5min`, and leaves detection at 0 s.
+The later wins; each value keeps who gave it.
+
+A flag is a short name of an input, or of several: `--restart 5min` is `--set
+recovery.regroup=5min`, and leaves detection at 0 s.
 """
 
 from __future__ import annotations
@@ -21,16 +24,26 @@ from outlast.runtime.given import read_text
 PRESETS = ("outlast.planner", "presets", ".toml")
 # flag -> the one input that it is a short name of
 SHORT: Mapping[str, str] = {
-    "gpus": "job.gpus", "gpus_per_node": "job.gpus_per_node", "nodes_per_rack": "job.nodes_per_rack", "step": "job.step",
-    "detect": "recovery.detect", "take": "recovery.take", "repair": "repair.time", "spares": "repair.spares", "price": "money.gpu_hour",
-}  # fmt: skip
+    "gpus": "job.gpus",
+    "gpus_per_node": "job.gpus_per_node",
+    "nodes_per_rack": "job.nodes_per_rack",
+    "step": "job.step",
+    "detect": "recovery.detect",
+    "take": "recovery.take",
+    "repair": "repair.time",
+    "spares": "repair.spares",
+    "price": "money.gpu_hour",
+}
 
 
 def cluster_of(args: argparse.Namespace) -> Cluster:
     """Raises UsageError: several bases, an input that does not exist, a value that cannot be read."""
     given = [name for name in ("preset", "cluster", "ledger") if getattr(args, name) is not None]
     if len(given) > 1:
-        raise UsageError(f"--{given[0]} and --{given[1]} both say what to begin with", hint="take one, and change it by flags or --set")
+        raise UsageError(
+            f"--{given[0]} and --{given[1]} both say what to begin with",
+            hint="take one, and change it by flags or --set",
+        )
     return _with_flags(_base(args), args)
 
 
@@ -40,7 +53,11 @@ def preset_names() -> tuple[str, ...]:
 
 def preset(name: str) -> Cluster:
     package, folder, suffix = PRESETS
-    return parse(shipped.text(package, folder, name, suffix, what="preset"), source=f"the preset {name}", origin=Origin.PRESET)
+    return parse(
+        shipped.text(package, folder, name, suffix, what="preset"),
+        source=f"the preset {name}",
+        origin=Origin.PRESET,
+    )
 
 
 def _base(args: argparse.Namespace) -> Cluster:
@@ -61,7 +78,9 @@ def _of_ledger(run: str) -> Cluster:
 
     view = look(run)
     record = observe(view.records, now_s=view.now_s, source=view.path.name)
-    one = calibrate([record], phases=phases_of([view.records]), booked=[booked(view.records, now_s=view.now_s)])
+    one = calibrate(
+        [record], phases=phases_of([view.records]), booked=[booked(view.records, now_s=view.now_s)]
+    )
     return cluster_of(one, name=view.path.name)
 
 
@@ -69,7 +88,9 @@ def _with_flags(cluster: Cluster, args: argparse.Namespace) -> Cluster:
     for name, path in SHORT.items():
         value = getattr(args, name)
         if value is not None:
-            cluster = cluster.put(path, value, origin=Origin.FLAG, source=_flag(name), name=_flag(name))
+            cluster = cluster.put(
+                path, value, origin=Origin.FLAG, source=_flag(name), name=_flag(name)
+            )
     for name, change in CHANGES.items():
         value = getattr(args, name)
         if value is not None:
@@ -77,8 +98,13 @@ def _with_flags(cluster: Cluster, args: argparse.Namespace) -> Cluster:
     for text in args.set or ():
         path, equals, value = text.partition("=")
         if not equals:
-            raise UsageError(f"--set {text!r} sets nothing", hint="as in --set tier.storage.stall=2s")
-        cluster = _settle(cluster.put(path.strip(), value.strip(), origin=Origin.FLAG, source="--set"), path.strip())
+            raise UsageError(
+                f"--set {text!r} sets nothing", hint="as in --set tier.storage.stall=2s"
+            )
+        cluster = _settle(
+            cluster.put(path.strip(), value.strip(), origin=Origin.FLAG, source="--set"),
+            path.strip(),
+        )
     return cluster
 
 
@@ -86,7 +112,7 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-# --- flags that are more than one input ------------------------------------------------------------------------
+# --- flags that are more than one input -----------------------------------------------------------
 
 
 def _days(cluster: Cluster, text: str) -> Cluster:
@@ -96,11 +122,16 @@ def _days(cluster: Cluster, text: str) -> Cluster:
 
 
 def _params(cluster: Cluster, text: str) -> Cluster:
-    return _settle(cluster.put("job.parameters", text, origin=Origin.FLAG, source="--params", name="--params"), "job.parameters")
+    return _settle(
+        cluster.put("job.parameters", text, origin=Origin.FLAG, source="--params", name="--params"),
+        "job.parameters",
+    )
 
 
 def _settle(cluster: Cluster, path: str) -> Cluster:
-    """What was worked out, or given otherwise, from what `path` now says differently, is no longer given."""
+    """What was worked out, or given otherwise, from what `path` now says differently, is no longer
+    given.
+    """
     if path in ("job.parameters", "job.bytes_per_parameter"):
         return cluster.without("job.state")
     head, _, key = path.rpartition(".")
@@ -113,16 +144,29 @@ def _settle(cluster: Cluster, path: str) -> Cluster:
 
 
 def _mttf(cluster: Cluster, text: str) -> Cluster:
-    """Of one GPU, all classes together: each class keeps its share. From here on the rate is taken as known."""
+    """Of one GPU, all classes together: each class keeps its share.
+
+    From here on the rate is taken as known.
+    """
     wanted_s = quantities.parse(text, Kind.DURATION, name="--mttf", endless=True)
     scenario = resolve(cluster).scenario
     total = math.fsum(rate_per_s(one, scenario.job) for one in scenario.failures)
     if not total:
-        raise UsageError("--mttf scales failures, and there is none", hint="give a [[failure]] in a cluster file")
+        raise UsageError(
+            "--mttf scales failures, and there is none", hint="give a [[failure]] in a cluster file"
+        )
     factor = wanted_s * total / scenario.job.gpus
     for name, rate in zip(cluster.failures, scenario.failures, strict=True):
         path = f"failure.{name}.mttf"
-        cluster = _settle(cluster.put_value(path, rate.mttf_s * factor, origin=Origin.FLAG, source="--mttf, shared out as before"), path)
+        cluster = _settle(
+            cluster.put_value(
+                path,
+                rate.mttf_s * factor,
+                origin=Origin.FLAG,
+                source="--mttf, shared out as before",
+            ),
+            path,
+        )
     return cluster
 
 
@@ -134,16 +178,22 @@ def _durable(cluster: Cluster) -> str:
 
 def _bandwidth(cluster: Cluster, text: str) -> Cluster:
     path = f"tier.{_durable(cluster)}.bandwidth"
-    return _settle(cluster.put(path, text, origin=Origin.FLAG, source="--bandwidth", name="--bandwidth"), path)
+    return _settle(
+        cluster.put(path, text, origin=Origin.FLAG, source="--bandwidth", name="--bandwidth"), path
+    )
 
 
 def _save(cluster: Cluster, text: str) -> Cluster:
-    return cluster.put(f"tier.{_durable(cluster)}.stall", text, origin=Origin.FLAG, source="--save", name="--save")
+    return cluster.put(
+        f"tier.{_durable(cluster)}.stall", text, origin=Origin.FLAG, source="--save", name="--save"
+    )
 
 
 def _restart(cluster: Cluster, text: str) -> Cluster:
     """All of it, from the failure to the restore: detection and taking a spare are in it."""
-    cluster = cluster.put("recovery.regroup", text, origin=Origin.FLAG, source="--restart", name="--restart")
+    cluster = cluster.put(
+        "recovery.regroup", text, origin=Origin.FLAG, source="--restart", name="--restart"
+    )
     for key in ("detect", "take"):
         path = f"recovery.{key}"
         if cluster.inputs[path].origin is not Origin.FLAG:
@@ -155,11 +205,22 @@ def _interval(cluster: Cluster, texts: list[str]) -> Cluster:
     """`15min` of the durable tier, or `peer=30s` of a named one."""
     for text in texts:
         name, equals, value = text.rpartition("=")
-        cluster = cluster.put(f"tier.{name if equals else _durable(cluster)}.interval", value, origin=Origin.FLAG, source="--interval", name="--interval")
+        cluster = cluster.put(
+            f"tier.{name if equals else _durable(cluster)}.interval",
+            value,
+            origin=Origin.FLAG,
+            source="--interval",
+            name="--interval",
+        )
     return cluster
 
 
 CHANGES: Mapping[str, Callable[[Cluster, str], Cluster]] = {
-    "days": _days, "params": _params, "mttf": _mttf, "bandwidth": _bandwidth, "save": _save, "restart": _restart,
+    "days": _days,
+    "params": _params,
+    "mttf": _mttf,
+    "bandwidth": _bandwidth,
+    "save": _save,
+    "restart": _restart,
     "interval": _interval,  # type: ignore[dict-item]
-}  # fmt: skip
+}

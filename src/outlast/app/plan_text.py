@@ -41,7 +41,7 @@ def answer_lines(found: Found) -> list[str]:
     return lines
 
 
-# --- the answer ------------------------------------------------------------------------------------------------
+# --- the answer -----------------------------------------------------------------------------------
 
 
 def _answer(plan: Plan) -> Iterator[str]:
@@ -50,15 +50,30 @@ def _answer(plan: Plan) -> Iterator[str]:
     yield f"{scenario.name}: {job.gpus:,} GPUs for {long_duration(job.duration_s)}"
     yield ""
     error = f"+- {_fine(ettr.mean_se)}" if ettr.mean_se >= NOTHING else "below 0.01 %"
-    yield _row("ETTR", f"{percent(ettr.mean)}   90 of 100 such runs: {_between(ettr.low, ettr.high)}; error of the mean by simulation {error}")
+    yield _row(
+        "ETTR",
+        f"{percent(ettr.mean)}   90 of 100 such runs: {_between(ettr.low, ettr.high)}; error of the"
+        f" mean by simulation {error}",
+    )
     yield _row("limited by", _binding(plan))
-    yield _row("fails", "never" if math.isinf(plan.mttf_s) else f"each {long_duration(plan.mttf_s)}, {_times(plan.interruptions)} in this run")
+    yield _row(
+        "fails",
+        (
+            "never"
+            if math.isinf(plan.mttf_s)
+            else f"each {long_duration(plan.mttf_s)}, {_times(plan.interruptions)} in this run"
+        ),
+    )
     for tier in scenario.tiers:
         yield _row(f"save to {tier.name}", _tier_words(plan, tier.name))
     yield _row("spares", _spares(plan))
     for name, one in plan.redundancy.items():
-        yield _row(f"copies, {name}", f"{one['scheme']}: {one['memory']:.3g}x the memory, survives the loss of a {one['survives']}; "
-                   f"chance {one['lost_with_next']:.1e} that a lost node's group loses too much before it is whole again")  # fmt: skip
+        yield _row(
+            f"copies, {name}",
+            f"{one['scheme']}: {one['memory']:.3g}x the memory, survives the loss of a"
+            f" {one['survives']}; chance {one['lost_with_next']:.1e} that a lost node's group loses"
+            " too much before it is whole again",
+        )
     yield _row("costs", _costs(plan))
     for note in plan.notes:
         yield _row("note", note)
@@ -78,7 +93,9 @@ def _times(number: float) -> str:
 
 def _binding(plan: Plan) -> str:
     """The terms that take something, most first."""
-    terms = sorted(((share, term.value) for term, share in plan.lost.items() if share >= NOTHING), reverse=True)
+    terms = sorted(
+        ((share, term.value) for term, share in plan.lost.items() if share >= NOTHING), reverse=True
+    )
     return ", ".join(f"{name} {_fine(share)}" for share, name in terms) if terms else "nothing"
 
 
@@ -90,12 +107,17 @@ def _tier_words(plan: Plan, name: str) -> str:
     scenario = plan.scenario
     (tier,) = [one for one in scenario.tiers if one.name == name]
     interval_s = scenario.interval_s(tier)
-    survives = f"survives the loss of {'everything' if tier.survives.name == 'RUN' else 'a ' + tier.survives.name.lower()}"
+    survives = (
+        "survives the loss of"
+        f" {'everything' if tier.survives.name == 'RUN' else 'a ' + tier.survives.name.lower()}"
+    )
     if math.isinf(interval_s):
         return f"never: {plan.resolved.inputs[f'tier.{name}.interval'].source}"
     if scenario.is_live(tier):
         return f"each step, without a stall; {survives}"
-    stall = f"standing still for {long_duration(tier.stall_s)}" if tier.stall_s else "without a stall"
+    stall = (
+        f"standing still for {long_duration(tier.stall_s)}" if tier.stall_s else "without a stall"
+    )
     write = f", safe {long_duration(tier.write_s)} later" if tier.write_s else ""
     return f"each {long_duration(interval_s)}, {stall}{write}; {survives}"
 
@@ -103,7 +125,10 @@ def _tier_words(plan: Plan, name: str) -> str:
 def _spares(plan: Plan) -> str:
     job, spares = plan.scenario.job, plan.scenario.repair.spare_nodes
     share = spares * job.gpus_per_node / job.gpus
-    return f"{count(spares, 'node')} of {job.gpus_per_node} GPUs, {_fine(share)} of the run; {plan.resolved.inputs['repair.spares'].source}"
+    return (
+        f"{count(spares, 'node')} of {job.gpus_per_node} GPUs, {_fine(share)} of the run;"
+        f" {plan.resolved.inputs['repair.spares'].source}"
+    )
 
 
 def _costs(plan: Plan) -> str:
@@ -120,7 +145,7 @@ def _costs(plan: Plan) -> str:
     return ", ".join(words)
 
 
-# --- what it rests on ------------------------------------------------------------------------------------------
+# --- what it rests on -----------------------------------------------------------------------------
 
 
 def _assumed(plan: Plan) -> Iterator[str]:
@@ -141,7 +166,9 @@ def _assumed(plan: Plan) -> Iterator[str]:
 
 def _is_idle(one: Input) -> bool:
     """A default that stands for `there is none of it`."""
-    return one.origin is Origin.DEFAULT and (not one.source.startswith("assumption") or one.path.startswith("power."))
+    return one.origin is Origin.DEFAULT and (
+        not one.source.startswith("assumption") or one.path.startswith("power.")
+    )
 
 
 def _sensitive(found: Found) -> Iterator[str]:
@@ -154,7 +181,10 @@ def _sensitive(found: Found) -> Iterator[str]:
 
 
 def _swing(one: Swing) -> str:
-    return f"{one.path} = {one.value}: ETTR {percent(one.ettr_low)} at {one.low}, {percent(one.ettr_high)} at {one.high} ({one.why})"
+    return (
+        f"{one.path} = {one.value}: ETTR {percent(one.ettr_low)} at {one.low},"
+        f" {percent(one.ettr_high)} at {one.high} ({one.why})"
+    )
 
 
 def _inputs(plan: Plan) -> Iterator[str]:
@@ -162,42 +192,87 @@ def _inputs(plan: Plan) -> Iterator[str]:
     width = max(len(one.path) for one in inputs)
     said = max(min(24, len(one.said)) for one in inputs)
     yield "Inputs:"
-    yield from (f"  {one.path.ljust(width)}  {one.said.ljust(said)}  {one.origin.value}: {one.source}" for one in inputs)
+    yield from (
+        f"  {one.path.ljust(width)}  {one.said.ljust(said)}  {one.origin.value}: {one.source}"
+        for one in inputs
+    )
 
 
-# --- what was asked besides ------------------------------------------------------------------------------------
+# --- what was asked besides -----------------------------------------------------------------------
 
 
 def _options(found: Found) -> Iterator[str]:
     assert found.optimum is not None
-    yield "Searched in simulation, and judged beside the others over failures that nothing was chosen on:"
+    yield (
+        "Searched in simulation, and judged beside the others over failures that nothing was"
+        " chosen on:"
+    )
     rows = [_option_row(one, best=at == 0) for at, one in enumerate(found.optimum.options)]
-    yield from _table(("policy", "productive", "behind the best", "ETTR", "intervals", "spares"), rows)
+    yield from _table(
+        ("policy", "productive", "behind the best", "ETTR", "intervals", "spares"), rows
+    )
     yield "  productive: share of all GPUs, spares included"
 
 
 def _option_row(one: Option, *, best: bool) -> tuple[str, ...]:
-    behind = "" if best else f"{one.behind * 100 + 0.0:.2f} +- {one.behind_se * 100:.2f} %".replace("-0.00 +-", "0.00 +-")
-    intervals = ", ".join(f"{name} {'never' if math.isinf(seconds) else long_duration(seconds)}" for name, seconds in one.interval_s.items())
+    behind = (
+        ""
+        if best
+        else f"{one.behind * 100 + 0.0:.2f} +- {one.behind_se * 100:.2f} %".replace(
+            "-0.00 +-", "0.00 +-"
+        )
+    )
+    intervals = ", ".join(
+        f"{name} {'never' if math.isinf(seconds) else long_duration(seconds)}"
+        for name, seconds in one.interval_s.items()
+    )
     redundancy = "".join(f", {name} {scheme}" for name, scheme in one.redundancy.items())
-    return one.name, f"{one.value * 100:.2f} %", behind, f"{one.ettr * 100:.2f} %", intervals + redundancy, f"{one.spares:,}"
+    return (
+        one.name,
+        f"{one.value * 100:.2f} %",
+        behind,
+        f"{one.ettr * 100:.2f} %",
+        intervals + redundancy,
+        f"{one.spares:,}",
+    )
 
 
 def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
     widths = [max(len(row[column]) for row in [heads, *rows]) for column in range(len(heads))]
     for row in [heads, *rows]:
-        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        yield (
+            "  "
+            + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        )
 
 
 def _caps(found: Found) -> Iterator[str]:
     assert found.scale is not None
     rows = [
-        (gpus_words(row.gpus), long_duration(row.mttf_s), long_duration(row.save_s),
-         *map(share_words, (row.ettr, row.ettr_formula, row.ettr_growing)), f"{row.spares:,}", row.binding)
+        (
+            gpus_words(row.gpus),
+            long_duration(row.mttf_s),
+            long_duration(row.save_s),
+            *map(share_words, (row.ettr, row.ettr_formula, row.ettr_growing)),
+            f"{row.spares:,}",
+            row.binding,
+        )
         for row in found.scale.rows
-    ]  # fmt: skip
+    ]
     yield "How far:"
-    yield from _table(("GPUs", "fails each", "a save takes", "ETTR", "by formula", "model grows too", "spare nodes", "limited by"), rows)
+    yield from _table(
+        (
+            "GPUs",
+            "fails each",
+            "a save takes",
+            "ETTR",
+            "by formula",
+            "model grows too",
+            "spare nodes",
+            "limited by",
+        ),
+        rows,
+    )
     yield ""
     yield "The most GPUs, by assumption (where only the size is given, progress is 0 there):"
     for name, gpus in found.scale.max_gpus.items():
@@ -205,18 +280,37 @@ def _caps(found: Found) -> Iterator[str]:
 
 
 def _power(power: Power) -> Iterator[str]:
-    yield f"Power while training: {_watts(power.training_w)}. In one simulated run all GPUs stop and begin together:"
+    yield (
+        f"Power while training: {_watts(power.training_w)}. In one simulated run all GPUs stop and"
+        " begin together:"
+    )
     for one in power.swings:
         if one.kind == "step":
-            band = "in the band of 0.1 to 20 Hz that is risky" if one.in_band else "outside the band of 0.1 to 20 Hz"
+            band = (
+                "in the band of 0.1 to 20 Hz that is risky"
+                if one.in_band
+                else "outside the band of 0.1 to 20 Hz"
+            )
             yield f"  each step: {one.frequency_hz:.3g} Hz, {band}"
         elif one.count and one.ramp_w_per_s is not None and one.longest_s is not None:
             ramp = f"{_watts(one.amplitude_w)} at {_watts(one.ramp_w_per_s)}/s"
-            yield f"  each {one.kind}: {ramp}, {one.per_day:.3g} a day, down for {long_duration(one.longest_s)} at most"
+            yield (
+                f"  each {one.kind}: {ramp}, {one.per_day:.3g} a day, down for"
+                f" {long_duration(one.longest_s)} at most"
+            )
     for remedy in power.remedies:
-        cost = f"costs {_fine(remedy.ettr_cost)} of the time" if remedy.ettr_cost else f"costs {_fine(remedy.energy_cost)} more energy"
-        yield f"  {remedy.what}: {_watts(remedy.amplitude_w)} at {_watts(remedy.ramp_w_per_s)}/s; {cost}"
+        cost = (
+            f"costs {_fine(remedy.ettr_cost)} of the time"
+            if remedy.ettr_cost
+            else f"costs {_fine(remedy.energy_cost)} more energy"
+        )
+        yield (
+            f"  {remedy.what}: {_watts(remedy.amplitude_w)} at {_watts(remedy.ramp_w_per_s)}/s;"
+            f" {cost}"
+        )
 
 
 def _watts(watts: float) -> str:
-    return next((f"{watts / size:.3g} {unit}" for size, unit in WATTS if watts >= size), f"{watts:.3g} W")
+    return next(
+        (f"{watts / size:.3g} {unit}" for size, unit in WATTS if watts >= size), f"{watts:.3g} W"
+    )

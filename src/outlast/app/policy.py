@@ -1,11 +1,14 @@
 """`outlast policy`: what is done once an interruption has a verdict.
 
-    outlast policy show                          the policy of a run that names none, to be copied and changed
+    outlast policy show                          the policy of a run that names none, to be copied
+                                                 and changed
     outlast policy check POLICY                  whether it can be read, and what is wrong with it
-    outlast policy test POLICY INCIDENT...       what it would have done in recorded incidents, one after the other
+    outlast policy test POLICY INCIDENT...       what it would have done in recorded incidents, one
+                                                 after the other
 
-POLICY is a file, or `default`. An INCIDENT is a file with what `outlast diagnose --json` printed, one object or one on each line; a folder of such files; or
-a run's folder, whose ledger holds the verdicts of its interruptions. Nothing is done. Exit codes: 0, 2 for what cannot be read.
+POLICY is a file, or `default`. An INCIDENT is a file with what `outlast diagnose --json` printed,
+one object or one on each line; a folder of such files; or a run's folder, whose ledger holds the
+verdicts of its interruptions. Nothing is done. Exit codes: 0, 2 for what cannot be read.
 """
 
 from __future__ import annotations
@@ -46,17 +49,40 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parser() -> Parser:
-    out = Parser(prog="outlast policy", description="What is done once an interruption has a verdict: docs/policy.md.")
+    out = Parser(
+        prog="outlast policy",
+        description="What is done once an interruption has a verdict: docs/policy.md.",
+    )
     doing = out.add_subparsers(dest="doing", required=True, metavar="DOING", parser_class=Parser)
     doing.add_parser("show", help="print the policy of a run that names none")
-    check = doing.add_parser("check", help="whether a policy can be read", description="Say whether a policy can be read, and what it holds.")
-    test = doing.add_parser("test", help="what a policy would have done in recorded incidents", description="Replay recorded incidents; nothing is done.")
+    check = doing.add_parser(
+        "check",
+        help="whether a policy can be read",
+        description="Say whether a policy can be read, and what it holds.",
+    )
+    test = doing.add_parser(
+        "test",
+        help="what a policy would have done in recorded incidents",
+        description="Replay recorded incidents; nothing is done.",
+    )
     for one in (check, test):
         one.add_argument("policy", metavar="POLICY", help="a file (TOML), or `default`")
     test.add_argument(
-        "incidents", nargs="+", metavar="INCIDENT", help="a file with what `outlast diagnose --json` printed, a folder of them, or a run's folder"
+        "incidents",
+        nargs="+",
+        metavar="INCIDENT",
+        help=(
+            "a file with what `outlast diagnose --json` printed, a folder of them, or a run's"
+            " folder"
+        ),
     )
-    test.add_argument("--apart", type=_apart, metavar="SECONDS", default=APART_S, help=f"between two incidents that have no times ({APART_S:g})")
+    test.add_argument(
+        "--apart",
+        type=_apart,
+        metavar="SECONDS",
+        default=APART_S,
+        help=f"between two incidents that have no times ({APART_S:g})",
+    )
     test.add_argument("--json", action="store_true", help="for programs: one JSON object on stdout")
     return out
 
@@ -72,12 +98,18 @@ def _apart(text: str) -> float:
 
 
 def _read(name: str) -> Policy:
-    return parse(TEXT if name == DEFAULT else read_text(name), source="the default policy" if name == DEFAULT else name)
+    return parse(
+        TEXT if name == DEFAULT else read_text(name),
+        source="the default policy" if name == DEFAULT else name,
+    )
 
 
 def _check(name: str) -> None:
     policy = _read(name)
-    print(f"{_plain(name)}: {len(policy.rules)} rule{'' if len(policy.rules) == 1 else 's'}{', nothing of which is done (dry_run)' if policy.dry_run else ''}")
+    print(
+        f"{_plain(name)}: {len(policy.rules)}"
+        f" rule{'' if len(policy.rules) == 1 else 's'}{', nothing of which is done (dry_run)' if policy.dry_run else ''}"
+    )
     for rule in policy.rules:
         dry = " (dry run)" if rule.dry_run and not policy.dry_run else ""
         print(f"  {_plain(rule.id)}: {rule.action.value}, otherwise {rule.otherwise.value}{dry}")
@@ -90,7 +122,10 @@ def _test(args: argparse.Namespace) -> None:
     incidents = [one for path in args.incidents for one in read_incidents(path)]
     timed = {one.at_s is None for one in incidents}
     if len(timed) > 1:
-        raise UsageError("some incidents have times, and some have none", hint="replay them apart, or give each an at_s")
+        raise UsageError(
+            "some incidents have times, and some have none",
+            hint="replay them apart, or give each an at_s",
+        )
     decided = replay(incidents, policy=policy, apart_s=args.apart)
     facts = [_facts(one, at_s, said) for one, at_s, said in decided]
     if args.json:
@@ -102,13 +137,21 @@ def _test(args: argparse.Namespace) -> None:
 
 def _facts(one: Recorded, at_s: float, said: ActionVerdict) -> dict[str, Any]:
     verdict = one.verdict
-    about = {"incident": one.source, "at_s": round(at_s, 6), "class": verdict.failure_class.value, "confidence": round(verdict.confidence, 4)}
+    about = {
+        "incident": one.source,
+        "at_s": round(at_s, 6),
+        "class": verdict.failure_class.value,
+        "confidence": round(verdict.confidence, 4),
+    }
     return about | said.facts()
 
 
 def _show(number: int, facts: Mapping[str, Any]) -> None:
     where = f", on {_listed(facts['blamed'])}" if facts["blamed"] else ""
-    print(f"{number}. {_plain(facts['incident'])}, at {facts['at_s']:,.0f} s: {facts['class']}, confidence {facts['confidence']:.2f}{where}")
+    print(
+        f"{number}. {_plain(facts['incident'])}, at {facts['at_s']:,.0f} s: {facts['class']},"
+        f" confidence {facts['confidence']:.2f}{where}"
+    )
     done = " ".join(part for part in (facts["action"], _listed(facts["nodes"])) if part)
     print(f"   {'would ' if facts['dry_run'] and facts['action'] != 'retry' else ''}{done}")
     print(f"   because {_plain(facts['reason'])}")
@@ -120,4 +163,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _plain(text: str) -> str:
     """Nothing that a terminal obeys."""
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text
+    )

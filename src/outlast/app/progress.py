@@ -31,14 +31,21 @@ class _Bar:
         self._tasks: dict[str, int] = {}
 
     def told(self, progress: Progress) -> None:
-        if progress.total < (PROGRESS_FROM_DUMPS_COUNT if progress.what == "dumps" else PROGRESS_FROM_BYTES):
+        if progress.total < (
+            PROGRESS_FROM_DUMPS_COUNT if progress.what == "dumps" else PROGRESS_FROM_BYTES
+        ):
             return
         if self._rich is None:
             from rich.console import Console
             from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Rich
 
-            columns = TextColumn("reading {task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeRemainingColumn()
+            columns = (
+                TextColumn("reading {task.description}"),
+                BarColumn(),
+                TextColumn("{task.percentage:>3.0f} %"),
+                TimeRemainingColumn(),
+            )
             self._rich = Rich(*columns, console=Console(stderr=True), transient=True)
             self._rich.start()
         if progress.what not in self._tasks:

@@ -1,8 +1,11 @@
-"""`outlast report`: where the time of a run went, and every interruption. Read from the ledger, at any time.
+"""`outlast report`: where the time of a run went, and every interruption.
 
-Clocks   `wall_s`, `rank_seconds` and ETTR count launcher start to end, summed over the sessions of a resumed run; nobody
-         held ranks in between, so that is apart as `downtime_s`, and `elapsed_s` is both. Times of interruptions are
-         seconds since the run began, on the line of `elapsed_s`.
+Read from the ledger, at any time.
+
+Clocks   `wall_s`, `rank_seconds` and ETTR count launcher start to end, summed over the sessions of
+         a resumed run; nobody held ranks in between, so that is apart as `downtime_s`, and
+         `elapsed_s` is both. Times of interruptions are seconds since the run began, on the line of
+         `elapsed_s`.
 """
 
 from __future__ import annotations
@@ -28,11 +31,19 @@ SHOWN_COUNT = 20  # interruptions in the table; --json has all
 BAR_COLUMNS = 32
 WIDE = 100  # columns of the output from which explanations stand beside the figures
 MEANING = {
-    "startup": "launcher start to a rank's first second in the script", "productive": "first execution of steps that stayed",
-    "data_wait": "waiting for a batch", "stall": "standing still for a snapshot or a checkpoint", "repeated": "steps rolled back or executed again",
-    "detection": "fault to detection", "regroup": "detection to the next process or group", "restore": "moving state back",
-    "evaluation": "run.phase(...)", "other": "user code between steps", "degraded": "ranks asked for but given up", "shutdown": "after the last step",
-}  # fmt: skip
+    "startup": "launcher start to a rank's first second in the script",
+    "productive": "first execution of steps that stayed",
+    "data_wait": "waiting for a batch",
+    "stall": "standing still for a snapshot or a checkpoint",
+    "repeated": "steps rolled back or executed again",
+    "detection": "fault to detection",
+    "regroup": "detection to the next process or group",
+    "restore": "moving state back",
+    "evaluation": "run.phase(...)",
+    "other": "user code between steps",
+    "degraded": "ranks asked for but given up",
+    "shutdown": "after the last step",
+}
 
 
 def report_facts(view: RunView) -> dict[str, typing.Any]:
@@ -44,39 +55,79 @@ def report_facts(view: RunView) -> dict[str, typing.Any]:
     over_s = newest.session.over_s if view.now_s is None else view.now_s
     elapsed_s = max(books.wall_s, over_s - newest.began_s)
     return {
-        "run": records.meta.run, "state": view.state, "reason": newest.session.reason, "path": str(view.path), "version": records.meta.version,
-        "world_size": records.meta.world_size, "steps": view.step,
+        "run": records.meta.run,
+        "state": view.state,
+        "reason": newest.session.reason,
+        "path": str(view.path),
+        "version": records.meta.version,
+        "world_size": records.meta.world_size,
+        "steps": view.step,
         "generation": records.newest_generation,
-        "wall_s": books.wall_s, "elapsed_s": elapsed_s, "downtime_s": elapsed_s - books.wall_s,
-        "ettr": books.ettr, "ettr_training": books.ettr_training, "productive_s": seconds[Cause.PRODUCTIVE] / max(1, books.world_size),
-        "rank_seconds": {cause.value: value for cause, value in seconds.items()}, "spare_seconds": books.spare_seconds,
-        "step_median_s": _median_step_s(records.sessions), "mttr": asdict(recovery(one for one, _ in records.unique_interruptions())),
+        "wall_s": books.wall_s,
+        "elapsed_s": elapsed_s,
+        "downtime_s": elapsed_s - books.wall_s,
+        "ettr": books.ettr,
+        "ettr_training": books.ettr_training,
+        "productive_s": seconds[Cause.PRODUCTIVE] / max(1, books.world_size),
+        "rank_seconds": {cause.value: value for cause, value in seconds.items()},
+        "spare_seconds": books.spare_seconds,
+        "step_median_s": _median_step_s(records.sessions),
+        "mttr": asdict(recovery(one for one, _ in records.unique_interruptions())),
         "interruptions": records.interruptions(),
         "verdicts": [
             dict(event.data["verdict"], interruption=event.data["interruption"])  # type: ignore[call-overload]
-            for part in records.sessions for event in part.events if event.kind == "verdict"
+            for part in records.sessions
+            for event in part.events
+            if event.kind == "verdict"
         ],
-        "warnings": [str(event.data.get("text", "")) for part in records.sessions for event in part.events if event.kind == "warning"],
+        "warnings": [
+            str(event.data.get("text", ""))
+            for part in records.sessions
+            for event in part.events
+            if event.kind == "warning"
+        ],
         "sessions": [
-            {"session": part.session.session, "pid": part.session.pid,
-             "from_s": part.session.started_s - part.began_s, "to_s": part.session.over_s - part.began_s,
-             "state": part.session.state, "exit_code": part.session.exit_code, "reason": part.session.reason}
+            {
+                "session": part.session.session,
+                "pid": part.session.pid,
+                "from_s": part.session.started_s - part.began_s,
+                "to_s": part.session.over_s - part.began_s,
+                "state": part.session.state,
+                "exit_code": part.session.exit_code,
+                "reason": part.session.reason,
+            }
             for part in records.sessions
         ],
-    }  # fmt: skip
+    }
 
 
 def show_report(console: Console, facts: Facts) -> None:
     """The same for people: the verdict first, then where the time went, then every interruption."""
     _show_head(console, facts)
     total_s = sum(facts["rank_seconds"].values())
-    console.print(f"\nWhere the rank-seconds went ({words.count(facts['world_size'], 'rank')} x {words.duration(facts['wall_s'])})", style="bold")
+    console.print(
+        f"\nWhere the rank-seconds went ({words.count(facts['world_size'], 'rank')} x"
+        f" {words.duration(facts['wall_s'])})",
+        style="bold",
+    )
     console.print(Padding(_causes(console, facts, total_s), (0, 0, 0, 2)))
     if facts["spare_seconds"] > 0:
-        console.print(f"  Spares stood by for {words.duration(facts['spare_seconds'])}, apart from the above.", style="dim")
+        console.print(
+            f"  Spares stood by for {words.duration(facts['spare_seconds'])}, apart from the"
+            " above.",
+            style="dim",
+        )
     if facts["interruptions"]:
         hidden = len(facts["interruptions"]) - SHOWN_COUNT
-        console.print("\nInterruptions" + (f" (the last {SHOWN_COUNT}; {hidden:,} before them are in --json)" if hidden > 0 else ""), style="bold")
+        console.print(
+            "\nInterruptions"
+            + (
+                f" (the last {SHOWN_COUNT}; {hidden:,} before them are in --json)"
+                if hidden > 0
+                else ""
+            ),
+            style="bold",
+        )
         _show_interruptions(console, facts["interruptions"][-SHOWN_COUNT:])
     if facts["verdicts"]:
         console.print("\nVerdicts", style="bold")
@@ -93,12 +144,21 @@ def _show_head(console: Console, facts: Facts) -> None:
     going = "" if state in OVER else " so far"
     console.print(
         Text.assemble(
-            (facts["run"], "bold"), "  ", (state, STATE_STYLE.get(state, "")),
-            f"  {words.count(facts['steps'], 'step')} on {words.count(facts['world_size'], 'rank')} in {words.duration(facts['wall_s'])}{going}",
+            (facts["run"], "bold"),
+            "  ",
+            (state, STATE_STYLE.get(state, "")),
+            f"  {words.count(facts['steps'], 'step')} on {words.count(facts['world_size'], 'rank')}"
+            f" in {words.duration(facts['wall_s'])}{going}",
         )
-    )  # fmt: skip
+    )
     if state == "lost":
-        console.print(Text("The launcher is gone though the run has not ended: go on with `outlast run --resume`.", style=STATE_STYLE[state]))
+        console.print(
+            Text(
+                "The launcher is gone though the run has not ended: go on with `outlast run"
+                " --resume`.",
+                style=STATE_STYLE[state],
+            )
+        )
     if state in ("failed", "stopped") and facts["reason"]:
         console.print(Text(f"{state}: {facts['reason']}", style=STATE_STYLE[state]))
     broken = next((one for one in reversed(facts["interruptions"]) if one["traceback"]), None)
@@ -106,27 +166,48 @@ def _show_head(console: Console, facts: Facts) -> None:
         console.print(Padding(Text(broken["traceback"].rstrip()), (1, 0, 0, 2)))
     console.print()
     pairs = Table.grid(padding=(0, 3, 0, 0))
-    pairs.add_row("ETTR", Text(words.percent(facts["ettr"]), "bold"), f"{words.percent(facts['ettr_training'])} without start-up and shutdown")
+    pairs.add_row(
+        "ETTR",
+        Text(words.percent(facts["ettr"]), "bold"),
+        f"{words.percent(facts['ettr_training'])} without start-up and shutdown",
+    )
     pairs.add_row("MTTR", *_mttr(facts))
-    repeated, lost = (sum(one[key] for one in facts["interruptions"]) for key in ("steps_repeated", "steps_lost"))
-    pairs.add_row("steps", f"{facts['steps']:,}", f"{repeated:,} repeated, {lost:,} lost" + _pace(facts))
+    repeated, lost = (
+        sum(one[key] for one in facts["interruptions"]) for key in ("steps_repeated", "steps_lost")
+    )
+    pairs.add_row(
+        "steps", f"{facts['steps']:,}", f"{repeated:,} repeated, {lost:,} lost" + _pace(facts)
+    )
     if len(facts["sessions"]) > 1:
-        pairs.add_row("down", words.duration(facts["downtime_s"]), f"between {len(facts['sessions'])} launcher sessions; not in the figures here")
+        pairs.add_row(
+            "down",
+            words.duration(facts["downtime_s"]),
+            f"between {len(facts['sessions'])} launcher sessions; not in the figures here",
+        )
     console.print(Padding(pairs, (0, 0, 0, 2)))
 
 
 def _pace(facts: Facts) -> str:
-    return "" if facts["step_median_s"] is None else f", one takes {words.duration(facts['step_median_s'])} (median)"
+    return (
+        ""
+        if facts["step_median_s"] is None
+        else f", one takes {words.duration(facts['step_median_s'])} (median)"
+    )
 
 
 def _mttr(facts: Facts) -> tuple[Text, str]:
     mttr = facts["mttr"]
-    many = words.count(mttr["count"], "interruption") + (f", {mttr['open_count']} not yet over" if mttr["open_count"] else "")
+    many = words.count(mttr["count"], "interruption") + (
+        f", {mttr['open_count']} not yet over" if mttr["open_count"] else ""
+    )
     if mttr["median_range_s"] is None:
         return Text("-", "bold"), many
     exact = all(mttr[name][0] == mttr[name][1] for name in ("median_range_s", "max_range_s"))
     unsure = "" if exact else "; from-to where a fault's time is unknown"
-    return Text(words.span(*mttr["median_range_s"]), "bold"), f"median; max {words.span(*mttr['max_range_s'])}; {many}{unsure}"
+    return (
+        Text(words.span(*mttr["median_range_s"]), "bold"),
+        f"median; max {words.span(*mttr['max_range_s'])}; {many}{unsure}",
+    )
 
 
 def _causes(console: Console, facts: Facts, total_s: float) -> Table:
@@ -140,8 +221,17 @@ def _causes(console: Console, facts: Facts, total_s: float) -> Table:
     for cause, value in sorted(facts["rank_seconds"].items(), key=lambda item: -item[1]):
         if value > 0:
             share = value / total_s
-            bar = Text(words.bar(share, BAR_COLUMNS, blocks=blocks), "green" if cause == "productive" else "yellow")
-            table.add_row(cause.replace("_", " "), words.duration(value), words.percent(share), bar, MEANING[cause] if console.width >= WIDE else "")
+            bar = Text(
+                words.bar(share, BAR_COLUMNS, blocks=blocks),
+                "green" if cause == "productive" else "yellow",
+            )
+            table.add_row(
+                cause.replace("_", " "),
+                words.duration(value),
+                words.percent(share),
+                bar,
+                MEANING[cause] if console.width >= WIDE else "",
+            )
     table.add_row("total", words.duration(total_s), "100.0 %", "", "", style="bold")
     return table
 
@@ -166,9 +256,22 @@ def _interruptions(some: list[dict[str, typing.Any]], *, wide: bool) -> Table:
         table.add_column("why", overflow="fold")
     for one in some:
         at_s = one["detected_s"] if one["fault_s"] is None else one["fault_s"]
-        row = [str(one["id"]), words.duration(at_s), words.listed(one["ranks"]) or "-", *([f"{one['step']:,}"] if wide else [])]
-        row += [one["mechanism"].replace("_", " "), one["rung"] or "-", *([words.duration(words.detection_s(one))] if wide else [])]
-        row += [words.recovery_words(one) if one["parent"] is None else f"with {one['parent']}", f"{one['steps_repeated']:,}", f"{one['steps_lost']:,}"]
+        row = [
+            str(one["id"]),
+            words.duration(at_s),
+            words.listed(one["ranks"]) or "-",
+            *([f"{one['step']:,}"] if wide else []),
+        ]
+        row += [
+            one["mechanism"].replace("_", " "),
+            one["rung"] or "-",
+            *([words.duration(words.detection_s(one))] if wide else []),
+        ]
+        row += [
+            words.recovery_words(one) if one["parent"] is None else f"with {one['parent']}",
+            f"{one['steps_repeated']:,}",
+            f"{one['steps_lost']:,}",
+        ]
         table.add_row(*map(Text, row), *([Text(_why(one))] if wide else []))
     return table
 
@@ -185,12 +288,23 @@ def _verdict(one: Facts) -> Text:
 
 def _why(one: Facts) -> str:
     kind = "" if one["class"] == "unknown" else one["class"].replace("_", " ")
-    return ": ".join(part for part in (kind, one["reason"] or one["error"].strip().rpartition("\n")[2]) if part) or "unknown"
+    return (
+        ": ".join(
+            part
+            for part in (kind, one["reason"] or one["error"].strip().rpartition("\n")[2])
+            if part
+        )
+        or "unknown"
+    )
 
 
 def _median_step_s(sessions: tuple[SessionRecords, ...]) -> float | None:
     """The median of the buckets' medians, each weighted with its steps."""
-    buckets = sorted((bucket.median_s, bucket.to_step - bucket.from_step) for part in sessions for bucket in part.steps)
+    buckets = sorted(
+        (bucket.median_s, bucket.to_step - bucket.from_step)
+        for part in sessions
+        for bucket in part.steps
+    )
     half = sum(steps for _, steps in buckets) / 2
     for median_s, steps in buckets:
         half -= steps

@@ -1,4 +1,6 @@
-"""`outlast run`: from a command line to a run folder, a vault and a launcher; from the run's end to an exit code."""
+"""`outlast run`: from a command line to a run folder, a vault and a launcher; from the run's end to
+an exit code.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ from outlast.runtime.tiers.vault import Vault, clean_stale, vault_folder
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a script under outlast; the exit code, which is the training's, whatever becomes of the console."""
+    """Run a script under outlast; the exit code, which is the training's, whatever becomes of the
+    console.
+    """
     with console.unblocked():
         try:
             return _supervise(argv)
@@ -71,17 +75,32 @@ def _with_meeting_address(options: RunOptions) -> RunOptions:
     return replace(options, meeting=replace(meeting, master_addr=address))
 
 
-def _open_folder(options: RunOptions, began_s: float, began_wall_s: float) -> tuple[RunFolder, Ledger]:
+def _open_folder(
+    options: RunOptions, began_s: float, began_wall_s: float
+) -> tuple[RunFolder, Ledger]:
     release = version("outlast")
     name = Path(options.program.script).stem
-    card = {"argv": redacted_words(sys.argv[1:]), "workers": options.workers, "spares": options.spares.count}
+    card = {
+        "argv": redacted_words(sys.argv[1:]),
+        "workers": options.workers,
+        "spares": options.spares.count,
+    }
     given = Path(options.run_dir) if options.run_dir else None
     if options.checkpoints.resume:
         path = given if given is not None else run_folder.newest()
         folder = RunFolder.resume(path, version=release, options=card)
-        return folder, Ledger.resume(folder.ledger, pid=os.getpid(), started_s=began_s, started_wall_s=began_wall_s)
+        return folder, Ledger.resume(
+            folder.ledger, pid=os.getpid(), started_s=began_s, started_wall_s=began_wall_s
+        )
     folder = RunFolder.create(given, name=name, version=release, options=card)
-    meta = Meta(run=folder.run, name=folder.name, world_size=options.workers, version=release, started_s=began_s, started_wall_s=began_wall_s)
+    meta = Meta(
+        run=folder.run,
+        name=folder.name,
+        world_size=options.workers,
+        version=release,
+        started_s=began_s,
+        started_wall_s=began_wall_s,
+    )
     return folder, Ledger.create(folder.ledger, meta, pid=os.getpid())
 
 
@@ -99,7 +118,10 @@ def _open_vault(folder: RunFolder, *, resume: bool) -> tuple[Vault, bool]:
 
 
 def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteClient) -> End:
-    """Whatever ends it, and wherever: what it opened is closed, and its vault is gone. Only a vault that was taken over stays where nothing ran in it."""
+    """Whatever ends it, and wherever: what it opened is closed, and its vault is gone.
+
+    Only a vault that was taken over stays where nothing ran in it.
+    """
     loop = Loop()
     with contextlib.ExitStack() as closing:
         for opened in (folder, ledger, loop):
@@ -109,7 +131,16 @@ def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteC
             try:
                 with _stops(signal.SIG_UNBLOCK):  # what came meanwhile is raised here
                     view = LiveView(console_for(stderr=True, environment=os.environ))
-                    books, launcher = _prepare(options, folder, ledger, zygote, vault=vault, adopted=adopted, loop=loop, view=view)
+                    books, launcher = _prepare(
+                        options,
+                        folder,
+                        ledger,
+                        zygote,
+                        vault=vault,
+                        adopted=adopted,
+                        loop=loop,
+                        view=view,
+                    )
                 launcher.listen()
             except BaseException as error:
                 _end_unrun(ledger, error)
@@ -130,17 +161,33 @@ def _close_books(books: Bookkeeping, end: End, view: LiveView) -> None:
     try:
         books.close(end)
     except OutlastError as error:
-        view.print_line(f"warning: the ledger lacks this run's end and what was queued before it: {error}")
+        view.print_line(
+            f"warning: the ledger lacks this run's end and what was queued before it: {error}"
+        )
 
 
 def _prepare(
-    options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteClient, *, vault: Vault, adopted: bool, loop: Loop, view: LiveView
+    options: RunOptions,
+    folder: RunFolder,
+    ledger: Ledger,
+    zygote: ZygoteClient,
+    *,
+    vault: Vault,
+    adopted: bool,
+    loop: Loop,
+    view: LiveView,
 ) -> tuple[Bookkeeping, Launcher]:
     """`adopted`: the vault is what a killed launcher left."""
     root = Path(options.checkpoints.folder) if options.checkpoints.folder else folder.checkpoints
-    start, checkpoint, refused = newest_start(root, vault if adopted else None, options.workers) if options.checkpoints.resume else (Restart(), ("", 0), [])
+    start, checkpoint, refused = (
+        newest_start(root, vault if adopted else None, options.workers)
+        if options.checkpoints.resume
+        else (Restart(), ("", 0), [])
+    )
     newest = ledger.newest()
-    log_folder = make_log_folder(Path(options.log_dir) if options.log_dir else folder.logs, options.meeting.run_id or "none")
+    log_folder = make_log_folder(
+        Path(options.log_dir) if options.log_dir else folder.logs, options.meeting.run_id or "none"
+    )
     logs = WorkerLogs(loop, log_folder, options.console, _sink(view))
     books = Bookkeeping(
         ledger=ledger,
@@ -152,38 +199,69 @@ def _prepare(
     )
     specs = Specs(
         place=Place(folder.run, str(folder.path.resolve()), str(vault.folder)),
-        script=Script(options.program.script, options.program.entry, options.program.args), workers=options.workers, role=options.meeting.role,
-        master=(options.meeting.master_addr, options.meeting.master_port), max_restarts=options.meeting.max_restarts or 0, logs=logs,
+        script=Script(options.program.script, options.program.entry, options.program.args),
+        workers=options.workers,
+        role=options.meeting.role,
+        master=(options.meeting.master_addr, options.meeting.master_port),
+        max_restarts=options.meeting.max_restarts or 0,
+        logs=logs,
         options={
-            "checkpoint_every": options.checkpoints.every_steps or 0, "checkpoint_root": str(root.resolve()), "snapshot_every": options.snapshot_every,
+            "checkpoint_every": options.checkpoints.every_steps or 0,
+            "checkpoint_root": str(root.resolve()),
+            "snapshot_every": options.snapshot_every,
         },
-    )  # fmt: skip
+    )
     around = Surroundings(
-        loop=loop, logs=logs, vault=vault, books=books, specs=specs, checkpoint_root=root.resolve(), zygote=zygote if options.zygote else None,
-        preload=options.preload, first_path=options.program.first_path, tell=view.print_line,
-        missing=folder.missing, hang_after_s=options.hang_after_s, evidence_folder=folder.evidence,
+        loop=loop,
+        logs=logs,
+        vault=vault,
+        books=books,
+        specs=specs,
+        checkpoint_root=root.resolve(),
+        zygote=zygote if options.zygote else None,
+        preload=options.preload,
+        first_path=options.program.first_path,
+        tell=view.print_line,
+        missing=folder.missing,
+        hang_after_s=options.hang_after_s,
+        evidence_folder=folder.evidence,
         diagnose=(sys.executable, "-m", "outlast.app.cli", "diagnose", "--json"),
-    )  # fmt: skip
+    )
     for note in (*options.notes, *(f"warning: a checkpoint was refused: {one}" for one in refused)):
         view.print_line(note)
     if options.checkpoints.resume:
-        view.print_line(f"resuming {folder.path} at step {start.step}" + (f" from {start.checkpoint}" if start.checkpoint else ""))
+        view.print_line(
+            f"resuming {folder.path} at step {start.step}"
+            + (f" from {start.checkpoint}" if start.checkpoint else "")
+        )
     launcher = Launcher(
         around,
         CoordinatorOptions(
-            world_size=options.workers, start=start, spares=options.spares.count, spare_kind=options.spares.kind,
-            max_restarts=options.meeting.max_restarts, checkpoint=checkpoint, checkpoint_on_stop=bool(options.checkpoints.every_steps),
+            world_size=options.workers,
+            start=start,
+            spares=options.spares.count,
+            spare_kind=options.spares.kind,
+            max_restarts=options.meeting.max_restarts,
+            checkpoint=checkpoint,
+            checkpoint_on_stop=bool(options.checkpoints.every_steps),
             durable=bool(options.checkpoints.every_steps or checkpoint[0]),
             term_grace_s=options.term_grace_s,
-            generation=max(0, newest.generation), first_interruption=max(newest.interruption + 1, 1), first_worker=max(newest.worker + 1, 1),
-            greets=options.program.entry != "program", policy=options.policy,
+            generation=max(0, newest.generation),
+            first_interruption=max(newest.interruption + 1, 1),
+            first_worker=max(newest.worker + 1, 1),
+            greets=options.program.entry != "program",
+            policy=options.policy,
         ),
-    )  # fmt: skip
+    )
     return books, launcher
 
 
 def _end_unrun(ledger: Ledger, error: BaseException) -> None:
-    state, code, reason = "failed", error.exit_code if isinstance(error, OutlastError) else 1, str(error)
+    state, code, reason = (
+        "failed",
+        error.exit_code if isinstance(error, OutlastError) else 1,
+        str(error),
+    )
     if isinstance(error, KeyboardInterrupt | SystemExit):
         code = SIGINT_EXIT if isinstance(error, KeyboardInterrupt) else int(error.code or 0)
         state, reason = "stopped", "the launcher was told to stop before anything ran"
@@ -191,7 +269,7 @@ def _end_unrun(ledger: Ledger, error: BaseException) -> None:
         ledger.end_session(ended_s=clock.now_s(), state=state, exit_code=code, reason=reason)
 
 
-# --- signals before the launcher listens: they raise, but never while what they would leave behind is not noted yet ---
+# --- signals before the launcher listens: they raise, but never while what they would leave behind
 
 
 @contextlib.contextmanager
@@ -201,7 +279,9 @@ def _stops_raise() -> Iterator[None]:
     def leave(number: int, _frame: object) -> None:
         sys.exit(stop_signals.exit_code(number))
 
-    before = {one: signal.signal(one, leave) for one in stop_signals.heeded() if one is not signal.SIGINT}
+    before = {
+        one: signal.signal(one, leave) for one in stop_signals.heeded() if one is not signal.SIGINT
+    }
     try:
         yield
     finally:
@@ -211,7 +291,9 @@ def _stops_raise() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _stops(how: int) -> Iterator[None]:
-    """The signals that stop a run blocked (signal.SIG_BLOCK) or let through (SIG_UNBLOCK) inside; afterwards as before."""
+    """The signals that stop a run blocked (signal.SIG_BLOCK) or let through (SIG_UNBLOCK) inside;
+    afterwards as before.
+    """
     before = signal.pthread_sigmask(how, stop_signals.heeded())
     try:
         yield
@@ -233,4 +315,8 @@ def _say_end(end: End, folder: RunFolder) -> None:
     if end.traceback:
         print(end.traceback, file=sys.stderr, end="")
     if end.exit_code != 0 and end.exit_code not in stop_signals.EXIT_CODES:
-        print(f"error: {end.reason}\n\nhint: `outlast report {folder.path}` shows what happened; logs lie in {folder.logs}", file=sys.stderr)
+        print(
+            f"error: {end.reason}\n\nhint: `outlast report {folder.path}` shows what happened; logs"
+            f" lie in {folder.logs}",
+            file=sys.stderr,
+        )

@@ -1,4 +1,7 @@
-"""`outlast status`: how a run stands now. Read from the ledger, so it works on a live, an ended and a lost run."""
+"""`outlast status`: how a run stands now.
+
+Read from the ledger, so it works on a live, an ended and a lost run.
+"""
 
 from __future__ import annotations
 
@@ -15,32 +18,67 @@ from outlast.model.goodput import account
 from outlast.runtime.ledger.view import RunView
 
 STATE_STYLE = {
-    "training": "green", "ended": "green", "starting": "cyan", "regrouping": "yellow", "stopped": "yellow",
-    "failed": "bold red", "lost": "bold red", "hot": "cyan", "warm": "cyan",
-}  # fmt: skip
+    "training": "green",
+    "ended": "green",
+    "starting": "cyan",
+    "regrouping": "yellow",
+    "stopped": "yellow",
+    "failed": "bold red",
+    "lost": "bold red",
+    "hot": "cyan",
+    "warm": "cyan",
+}
 LAST_COUNT = 5
 OVER = ("ended", "failed", "stopped", "lost")
 
 
 def status_facts(view: RunView) -> dict[str, typing.Any]:
-    """The JSON of `status`. What the launcher said last; of a run that is over, nobody is shown as training."""
+    """The JSON of `status`.
+
+    What the launcher said last; of a run that is over, nobody is shown as training.
+    """
     records, state = view.records, view.state
     said: dict[str, typing.Any] = dict(records.snapshot or {})
     books = account(records, now_s=view.now_s)
     newest = records.sessions[-1]
     alive = [life for life in newest.lives if life.ended_s is None]
     facts: dict[str, typing.Any] = {
-        "generation": records.newest_generation, "step": view.step, "steps_per_s": 0.0,
-        "workers": [{"rank": life.rank, "pid": life.pid, "node": life.node, "state": "starting"} for life in alive if life.rank >= 0],
-        "spares": [{"pid": life.pid, "kind": life.kind, "node": life.node} for life in alive if life.rank < 0],
+        "generation": records.newest_generation,
+        "step": view.step,
+        "steps_per_s": 0.0,
+        "workers": [
+            {"rank": life.rank, "pid": life.pid, "node": life.node, "state": "starting"}
+            for life in alive
+            if life.rank >= 0
+        ],
+        "spares": [
+            {"pid": life.pid, "kind": life.kind, "node": life.node}
+            for life in alive
+            if life.rank < 0
+        ],
         "reason": newest.session.reason,
-    } | said  # fmt: skip
-    facts = {"run": records.meta.run, "state": state} | facts | {"run": records.meta.run, "state": state}
-    facts |= {"path": str(view.path), "world_size": records.meta.world_size, "session": newest.session.session}
-    facts |= {"ettr": books.ettr, "wall_s": round(books.wall_s, 6), "interruptions": records.interruptions()[-LAST_COUNT:]}
+    } | said
+    facts = (
+        {"run": records.meta.run, "state": state}
+        | facts
+        | {"run": records.meta.run, "state": state}
+    )
+    facts |= {
+        "path": str(view.path),
+        "world_size": records.meta.world_size,
+        "session": newest.session.session,
+    }
+    facts |= {
+        "ettr": books.ettr,
+        "wall_s": round(books.wall_s, 6),
+        "interruptions": records.interruptions()[-LAST_COUNT:],
+    }
     if view.is_over:  # what the launcher said last is up to a second older than the end
         facts |= {"generation": records.newest_generation, "step": view.step, "steps_per_s": 0.0}
-        facts["workers"] = [{**worker, "state": "lost" if state == "lost" else "gone"} for worker in facts["workers"]]
+        facts["workers"] = [
+            {**worker, "state": "lost" if state == "lost" else "gone"}
+            for worker in facts["workers"]
+        ]
         facts["spares"] = []
         facts["reason"] = newest.session.reason or facts["reason"]
     return facts
@@ -50,9 +88,14 @@ def show_status(console: Console, facts: Facts) -> None:
     """The same for people."""
     console.print(headline(facts))
     if facts["state"] == "lost":
-        console.print("The launcher is gone though the run has not ended: go on with `outlast run --resume`.", style="bold red")
+        console.print(
+            "The launcher is gone though the run has not ended: go on with `outlast run --resume`.",
+            style="bold red",
+        )
     elif facts["state"] in ("failed", "stopped") and facts["reason"]:
-        console.print(Text(f"{facts['state']}: {facts['reason']}", style=STATE_STYLE[facts["state"]]))
+        console.print(
+            Text(f"{facts['state']}: {facts['reason']}", style=STATE_STYLE[facts["state"]])
+        )
     console.print()
     console.print(Padding(_processes(facts), (0, 0, 0, 2)))
     if facts["interruptions"]:
@@ -61,16 +104,28 @@ def show_status(console: Console, facts: Facts) -> None:
 
 
 def headline(facts: Facts) -> Text:
-    """`training  step 1,204 of 2,000   9.6 steps/s   ETTR 97.1 % over 2 sessions   1 m 02 s   generation 3`, after the run's name where there is one."""
+    """`training  step 1,204 of 2,000   9.6 steps/s   ETTR 97.1 % over 2 sessions   1 m 02 s
+    generation 3`, after the run's name where there is one.
+    """
     step = f"step {facts['step']:,}"
     if facts.get("until"):
         step += f" of {facts['until']:,}"
     parts = [step]
     if facts.get("steps_per_s"):
         parts.append(f"{facts['steps_per_s']:.3g} steps/s")
-    over = f" over {facts['session']} sessions" if facts.get("session", 1) > 1 else ""  # of the launcher: those before a --resume count
-    parts += [f"ETTR {words.percent(facts.get('ettr') or 0.0)}{over}", words.duration(facts.get("wall_s") or 0.0), f"generation {facts['generation']}"]
-    line = Text.assemble((str(facts["run"]), "bold"), "  ", (facts["state"], STATE_STYLE.get(facts["state"], "")), "  ")
+    # of the launcher: those before a --resume count
+    over = f" over {facts['session']} sessions" if facts.get("session", 1) > 1 else ""
+    parts += [
+        f"ETTR {words.percent(facts.get('ettr') or 0.0)}{over}",
+        words.duration(facts.get("wall_s") or 0.0),
+        f"generation {facts['generation']}",
+    ]
+    line = Text.assemble(
+        (str(facts["run"]), "bold"),
+        "  ",
+        (facts["state"], STATE_STYLE.get(facts["state"], "")),
+        "  ",
+    )
     return line.append("   ".join(parts))
 
 
@@ -81,8 +136,19 @@ def last_interruptions(facts: Facts) -> RenderableType:
         at_s = one["detected_s"] if one.get("fault_s") is None else one["fault_s"]
         over = one.get("resumed_s") is not None
         what = f"{words.ranks(one)}, {str(one['mechanism']).replace('_', ' ')}"
-        outcome = f"back after {words.recovery_words(one)}" + (f" by {one['rung']}" if one.get("rung") else "") if over else "not yet back"
-        lines.append(Text.assemble((f"#{one['id']}", "bold"), f"  at {words.duration(at_s)}  {what}: ", (outcome, "green" if over else "yellow")))
+        outcome = (
+            f"back after {words.recovery_words(one)}"
+            + (f" by {one['rung']}" if one.get("rung") else "")
+            if over
+            else "not yet back"
+        )
+        lines.append(
+            Text.assemble(
+                (f"#{one['id']}", "bold"),
+                f"  at {words.duration(at_s)}  {what}: ",
+                (outcome, "green" if over else "yellow"),
+            )
+        )
     return Group(*lines)
 
 
@@ -93,7 +159,17 @@ def _processes(facts: Facts) -> Table:
     table.add_column("node")
     table.add_column("state")
     for worker in sorted(facts["workers"], key=lambda worker: worker["rank"]):
-        table.add_row(str(worker["rank"]), str(worker["pid"]), worker["node"], Text(worker["state"], STATE_STYLE.get(worker["state"], "")))
+        table.add_row(
+            str(worker["rank"]),
+            str(worker["pid"]),
+            worker["node"],
+            Text(worker["state"], STATE_STYLE.get(worker["state"], "")),
+        )
     for spare in facts["spares"]:
-        table.add_row("spare", str(spare["pid"]), spare["node"], Text(spare["kind"], STATE_STYLE.get(spare["kind"], "")))
+        table.add_row(
+            "spare",
+            str(spare["pid"]),
+            spare["node"],
+            Text(spare["kind"], STATE_STYLE.get(spare["kind"], "")),
+        )
     return table

@@ -1,7 +1,8 @@
 """`outlast run`'s command line, understood: torchrun's flags and ours, as `RunOptions`.
 
-The words are read by torch's own parser, in the process that imports torch anyway. Here they are judged: what one node can do is taken over, what
-changes nothing on one node is noted, and what cannot be done is an error that names the flag.
+The words are read by torch's own parser, in the process that imports torch anyway. Here they are
+judged: what one node can do is taken over, what changes nothing on one node is noted, and what
+cannot be done is an error that names the flag.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from outlast.runtime.given import read_text
 
 @dataclass(frozen=True)
 class Program:
-    """What every worker runs. entry: "script" (a path), "module" (-m), "program" (--no-python: executed as it is)."""
+    """What every worker runs. entry: "script" (a path), "module" (-m), "program" (--no-python:
+    executed as it is).
+    """
 
     script: str
     entry: str
@@ -31,7 +34,11 @@ class Program:
     @property
     def first_path(self) -> str:
         """The folder that Python puts in front of sys.path for it."""
-        return os.path.dirname(os.path.realpath(self.script)) if self.entry == "script" else os.getcwd()
+        return (
+            os.path.dirname(os.path.realpath(self.script))
+            if self.entry == "script"
+            else os.getcwd()
+        )
 
 
 @dataclass(frozen=True)
@@ -51,9 +58,11 @@ class Checkpoints:
 
 @dataclass(frozen=True)
 class Meeting:
-    """What workers find in MASTER_ADDR and MASTER_PORT (0: any free port), and under which name. run_id "": one is made up.
+    """What workers find in MASTER_ADDR and MASTER_PORT (0: any free port), and under which name.
+    run_id "": one is made up.
 
-    max_restarts: whole restarts without progress; None: not given (torchrun's own default is none at all, ours is a budget).
+    max_restarts: whole restarts without progress; None: not given (torchrun's own default is none
+    at all, ours is a budget).
     """
 
     run_id: str
@@ -65,7 +74,10 @@ class Meeting:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """All that `outlast run` was asked for. log_dir and run_dir "": the usual place. `notes`: flags without effect here, each in a sentence."""
+    """All that `outlast run` was asked for. log_dir and run_dir "": the usual place.
+
+    `notes`: flags without effect here, each in a sentence.
+    """
 
     program: Program
     workers: int
@@ -86,7 +98,9 @@ class RunOptions:
 
 def read_command_line(argv: list[str], zygote: ZygoteClient) -> RunOptions | str:
     """The options, or the text of --help. Raises UsageError. Blocks while the zygote imports torch."""
-    return understand(zygote.parse(argv), prefix=os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", ""))
+    return understand(
+        zygote.parse(argv), prefix=os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "")
+    )
 
 
 def understand(answer: dict[str, Any], *, prefix: str = "") -> RunOptions | str:
@@ -104,23 +118,40 @@ def understand(answer: dict[str, Any], *, prefix: str = "") -> RunOptions | str:
         workers=workers,
         meeting=_meeting(asked, given),
         spares=Spares(spares, asked["spare_kind"]),
-        checkpoints=Checkpoints(asked["checkpoint_every"], asked["checkpoint_dir"] or "", asked["resume"]),
+        checkpoints=Checkpoints(
+            asked["checkpoint_every"], asked["checkpoint_dir"] or "", asked["resume"]
+        ),
         snapshot_every=asked["snapshot_every"],
         console=_console(asked, prefix),
         preload=tuple(asked["preload"]),
         run_dir=asked["run_dir"] or "",
         log_dir=asked["log_dir"] or "",
         hang_after_s=asked["hang_after"],
-        policy=default_policy() if asked["policy"] is None else parse(read_text(asked["policy"]), source=asked["policy"]),
-        term_grace_s=TERM_GRACE_S if asked.get("shutdown_timeout") is None else float(asked["shutdown_timeout"]),
+        policy=(
+            default_policy()
+            if asked["policy"] is None
+            else parse(read_text(asked["policy"]), source=asked["policy"])
+        ),
+        term_grace_s=(
+            TERM_GRACE_S
+            if asked.get("shutdown_timeout") is None
+            else float(asked["shutdown_timeout"])
+        ),
         zygote=not asked["no_zygote"],
-        notes=tuple(f"--{name.replace('_', '-')} has no effect here: {why}" for name, why in _WITHOUT_EFFECT.items() if name in given),
+        notes=tuple(
+            f"--{name.replace('_', '-')} has no effect here: {why}"
+            for name, why in _WITHOUT_EFFECT.items()
+            if name in given
+        ),
     )
 
 
 _WITHOUT_EFFECT = {
     "monitor_interval": "the kernel tells at once when a worker ends",
-    "start_method": "workers are forked from a process that has paid for the imports (--no-zygote starts fresh ones)",
+    "start_method": (
+        "workers are forked from a process that has paid for the imports (--no-zygote starts fresh"
+        " ones)"
+    ),
     "rdzv_conf": "on one node nobody is waited for",
     "local_addr": "on one node workers meet on --master-addr",
 }
@@ -131,7 +162,9 @@ _REFUSED = {
     "duplicate_stdout_filters": "filter the files in --log-dir",
     "duplicate_stderr_filters": "filter the files in --log-dir",
     "virtual_local_rank": "choose the device by LOCAL_RANK in the script",
-    "signals_to_handle": "SIGINT, SIGTERM, SIGHUP and SIGQUIT end the run cleanly; others cannot be chosen",
+    "signals_to_handle": (
+        "SIGINT, SIGTERM, SIGHUP and SIGQUIT end the run cleanly; others cannot be chosen"
+    ),
 }
 
 
@@ -142,12 +175,21 @@ def _refuse(asked: dict[str, Any], given: set[str]) -> None:
             hint="leave --nnodes away; --nproc-per-node says how many workers this node gets",
         )
     if asked["node_rank"] != 0:
-        raise UsageError(f"--node-rank {asked['node_rank']}: runs on one node only, which is node 0", hint="leave --node-rank away")
+        raise UsageError(
+            f"--node-rank {asked['node_rank']}: runs on one node only, which is node 0",
+            hint="leave --node-rank away",
+        )
     if asked["rdzv_backend"] not in ("static", "c10d"):
-        raise UsageError(f"--rdzv-backend {asked['rdzv_backend']} is not supported", hint="on one node use --standalone")
+        raise UsageError(
+            f"--rdzv-backend {asked['rdzv_backend']} is not supported",
+            hint="on one node use --standalone",
+        )
     host = asked["rdzv_endpoint"].rpartition(":")[0] or asked["rdzv_endpoint"]
     if host not in ("", "localhost", "127.0.0.1", "[::1]", "::1") and not asked["standalone"]:
-        raise UsageError(f"--rdzv-endpoint {asked['rdzv_endpoint']}: runs on one node only", hint="use --standalone, or --master-addr and --master-port")
+        raise UsageError(
+            f"--rdzv-endpoint {asked['rdzv_endpoint']}: runs on one node only",
+            hint="use --standalone, or --master-addr and --master-port",
+        )
     for name, instead in _REFUSED.items():
         if name in given:
             raise UsageError(f"--{name.replace('_', '-')} is not supported", hint=instead)
@@ -172,7 +214,9 @@ def _counts(asked: dict[str, Any]) -> tuple[int, int]:
         raise UsageError(f"--nproc-per-node {workers}: at least one worker is needed")
     if workers + spares > WORKERS_MAX_COUNT:
         raise UsageError(
-            f"{workers} workers and {spares} spares are more than the {WORKERS_MAX_COUNT} that a node may have", hint="lower --nproc-per-node or --spares"
+            f"{workers} workers and {spares} spares are more than the {WORKERS_MAX_COUNT} that a"
+            " node may have",
+            hint="lower --nproc-per-node or --spares",
         )
     return workers, spares
 
@@ -181,9 +225,14 @@ def _program(asked: dict[str, Any], spares: int) -> Program:
     script, args = asked["training_script"], tuple(asked["training_script_args"])
     if asked["no_python"] and not asked.get("run_path"):
         if asked["module"]:
-            raise UsageError("--no-python and --module exclude each other", hint="leave one of them away")
+            raise UsageError(
+                "--no-python and --module exclude each other", hint="leave one of them away"
+            )
         if spares:
-            raise UsageError("--spares does not go with --no-python: a program cannot wait for a rank", hint="leave one of them away")
+            raise UsageError(
+                "--spares does not go with --no-python: a program cannot wait for a rank",
+                hint="leave one of them away",
+            )
         return Program(script, "program", args)
     if asked["module"]:
         return Program(script, "module", args)
@@ -201,17 +250,28 @@ def _where(script: str) -> str:
 
 
 def _meeting(asked: dict[str, Any], given: set[str]) -> Meeting:
-    addr, port = asked["master_addr"], asked["master_port"] if "master_port" in given else 0  # older torch: 29500 unless it is given
-    static = asked["rdzv_backend"] == "static" and asked["rdzv_endpoint"] and not asked["standalone"]
+    # older torch: 29500 unless it is given
+    addr, port = asked["master_addr"], asked["master_port"] if "master_port" in given else 0
+    static = (
+        asked["rdzv_backend"] == "static" and asked["rdzv_endpoint"] and not asked["standalone"]
+    )
     if static:
         addr, _, text = asked["rdzv_endpoint"].rpartition(":")
         if not text.isdigit():
-            raise UsageError(f"--rdzv-endpoint {asked['rdzv_endpoint']} has no port", hint="write host:port")
+            raise UsageError(
+                f"--rdzv-endpoint {asked['rdzv_endpoint']} has no port", hint="write host:port"
+            )
         port = int(text)
     if asked["max_restarts"] < 0:
         raise UsageError(f"--max-restarts {asked['max_restarts']}: cannot be negative")
     run_id = "" if asked["standalone"] or asked["rdzv_id"] == "none" else asked["rdzv_id"]
-    return Meeting(run_id, asked["role"], addr, port, asked["max_restarts"] if "max_restarts" in given else None)
+    return Meeting(
+        run_id,
+        asked["role"],
+        addr,
+        port,
+        asked["max_restarts"] if "max_restarts" in given else None,
+    )
 
 
 def _console(asked: dict[str, Any], prefix: str) -> ConsolePolicy:
@@ -219,6 +279,14 @@ def _console(asked: dict[str, Any], prefix: str) -> ConsolePolicy:
     try:
         only = frozenset(int(rank) for rank in text.split(",")) if text else frozenset()
     except ValueError:
-        raise UsageError(f"--local-ranks-filter {text}: not a list of ranks", hint="write --local-ranks-filter 0,1,2") from None
-    redirects, tee = parse_streams(asked["redirects"], "--redirects"), parse_streams(asked["tee"], "--tee")
-    return ConsolePolicy(role=asked["role"], redirects=redirects, tee=tee, only_ranks=only, prefix=prefix)
+        raise UsageError(
+            f"--local-ranks-filter {text}: not a list of ranks",
+            hint="write --local-ranks-filter 0,1,2",
+        ) from None
+    redirects, tee = (
+        parse_streams(asked["redirects"], "--redirects"),
+        parse_streams(asked["tee"], "--tee"),
+    )
+    return ConsolePolicy(
+        role=asked["role"], redirects=redirects, tee=tee, only_ranks=only, prefix=prefix
+    )

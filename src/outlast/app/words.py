@@ -24,12 +24,23 @@ def console_for(*, stderr: bool = False, environment: Mapping[str, str]) -> Cons
     if probe.is_terminal and not environment.get("NO_COLOR"):
         return probe
     columns = environment.get("COLUMNS", "")
-    width = int(columns) if columns.isdigit() and int(columns) >= 40 else probe.width if probe.is_terminal else PLAIN_WIDTH
-    return Console(stderr=stderr, highlight=False, color_system=None, force_terminal=False, width=width)
+    width = (
+        int(columns)
+        if columns.isdigit() and int(columns) >= 40
+        else probe.width
+        if probe.is_terminal
+        else PLAIN_WIDTH
+    )
+    return Console(
+        stderr=stderr, highlight=False, color_system=None, force_terminal=False, width=width
+    )
 
 
 def long_duration(seconds: float) -> str:
-    """As `duration` below two days; above in days or years: 45 d, 5.32 d, 15.8 y. For rates, where months of waiting are usual."""
+    """As `duration` below two days; above in days or years: 45 d, 5.32 d, 15.8 y.
+
+    For rates, where months of waiting are usual.
+    """
     days = seconds / 86_400
     if days < 2:
         return duration(seconds)
@@ -47,12 +58,18 @@ def bar(share: float, columns: int, *, blocks: bool) -> str:
     if not blocks:
         return "#" * round(share * columns)
     eighths = max(1, round(share * columns * 8))
-    return "\N{FULL BLOCK}" * (eighths // 8) + "\u258f\u258e\u258d\u258c\u258b\u258a\u2589"[eighths % 8 - 1 :][: min(1, eighths % 8)]
+    return (
+        "\N{FULL BLOCK}" * (eighths // 8)
+        + "\u258f\u258e\u258d\u258c\u258b\u258a\u2589"[eighths % 8 - 1 :][: min(1, eighths % 8)]
+    )
 
 
 def plain(text: str) -> str:
     """Nothing that a terminal obeys."""
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
 
 
 def listed(items: Iterable[object]) -> str:
@@ -62,7 +79,9 @@ def listed(items: Iterable[object]) -> str:
 def ranks(one: Facts) -> str:
     """`rank 2`, `ranks 1, 3`."""
     names: list[int] = one.get("ranks") or []
-    return f"rank {names[0]}" if len(names) == 1 else f"ranks {listed(names)}" if names else "no rank"
+    return (
+        f"rank {names[0]}" if len(names) == 1 else f"ranks {listed(names)}" if names else "no rank"
+    )
 
 
 def detection_s(one: Facts) -> float | None:
@@ -78,7 +97,9 @@ def began(one: Facts) -> str:
         words.append(f"at step {one['step']:,}")
     if late_s is not None:
         words.append(f"detected after {duration(late_s)}")
-    return ", ".join(words) + (f" (part of {one['parent']})" if one.get("parent") is not None else "")
+    return ", ".join(words) + (
+        f" (part of {one['parent']})" if one.get("parent") is not None else ""
+    )
 
 
 def ended(one: Facts) -> str:
@@ -92,7 +113,13 @@ def states(workers: Iterable[Facts]) -> str:
     by_state: dict[str, int] = {}
     for worker in workers:
         by_state[worker["state"]] = by_state.get(worker["state"], 0) + 1
-    return listed(f"{number} {state}" for state, number in sorted(by_state.items(), key=lambda item: (-item[1], item[0]))) or "none"
+    return (
+        listed(
+            f"{number} {state}"
+            for state, number in sorted(by_state.items(), key=lambda item: (-item[1], item[0]))
+        )
+        or "none"
+    )
 
 
 def spares(some: Iterable[Facts]) -> str:

@@ -1,1 +1,4 @@
-"""Evidence to verdict, pure: readers take bytes or lines, reasoning takes what they found. No clock, no files, no torch."""
+"""Evidence to verdict, pure: readers take bytes or lines, reasoning takes what they found.
+
+No clock, no files, no torch.
+"""

@@ -1,9 +1,13 @@
-"""All findings on one clock: times of hosts whose clocks are wrong are set right by the collectives that their ranks entered together (`collectives/skew.py`).
+"""All findings on one clock: times of hosts whose clocks are wrong are set right by the collectives
+that their ranks entered together (`collectives/skew.py`).
 
-A finding is of the clock of its rank, or else of its node, as far as other findings tell which ranks live there. The others' clocks are taken for right: the
-median. Differences below APART_S are left alone: so much may be how much later a rank usually comes, and no order is read from so little (`LATER_THAN_S`).
+A finding is of the clock of its rank, or else of its node, as far as other findings tell which
+ranks live there. The others' clocks are taken for right: the median. Differences below APART_S are
+left alone: so much may be how much later a rank usually comes, and no order is read from so little
+(`LATER_THAN_S`).
 
-Not seen: a host's clock that was set in the middle of the job; times of logs that are in another zone than they say.
+Not seen: a host's clock that was set in the middle of the job; times of logs that are in another
+zone than they say.
 
 This module is pure: it reads times, and no clock.
 """
@@ -21,8 +25,12 @@ from outlast.diagnose.findings import Finding
 APART_S = 2.0
 
 
-def on_one_clock(findings: Sequence[Finding], offsets: Mapping[int, float], *, about: Sequence[Finding] = ()) -> list[Finding]:
-    """The same findings in the same order, with other times. `offsets`: seconds by which each rank's clock is ahead of some rank's.
+def on_one_clock(
+    findings: Sequence[Finding], offsets: Mapping[int, float], *, about: Sequence[Finding] = ()
+) -> list[Finding]:
+    """The same findings in the same order, with other times.
+
+    `offsets`: seconds by which each rank's clock is ahead of some rank's.
 
     about  where nodes of ranks may be told too, besides in `findings`.
     """
@@ -34,7 +42,15 @@ def on_one_clock(findings: Sequence[Finding], offsets: Mapping[int, float], *, a
     def set_right(one: Finding) -> Finding:
         if one.at_s is None or (one.rank not in offsets and one.node not in nodes):
             return one
-        return replace(one, at_s=one.at_s - (ahead.get(one.rank, 0.0) if one.rank is not None and one.rank in offsets else nodes[one.node or ""]))
+        return replace(
+            one,
+            at_s=one.at_s
+            - (
+                ahead.get(one.rank, 0.0)
+                if one.rank is not None and one.rank in offsets
+                else nodes[one.node or ""]
+            ),
+        )
 
     return [set_right(one) for one in findings]
 
@@ -44,7 +60,9 @@ def wrong_clocks(offsets: Mapping[int, float]) -> dict[int, float]:
     if not offsets:
         return {}
     middle = median_low(offsets.values())
-    return {rank: offset - middle for rank, offset in offsets.items() if abs(offset - middle) > APART_S}
+    return {
+        rank: offset - middle for rank, offset in offsets.items() if abs(offset - middle) > APART_S
+    }
 
 
 def note_of(offsets: Mapping[int, float]) -> str:
@@ -53,16 +71,23 @@ def note_of(offsets: Mapping[int, float]) -> str:
     if not ahead:
         return ""
     least, most = min(ahead.values()), max(ahead.values())
-    by = f"{_seconds(least)}" if most - least < APART_S else f"{_seconds(least)} to {_seconds(most)}"
+    by = (
+        f"{_seconds(least)}" if most - least < APART_S else f"{_seconds(least)} to {_seconds(most)}"
+    )
     verb = "clock of {} is" if len(ahead) == 1 else "clocks of {} are"
-    return f"by the collectives that ranks entered together the {verb.format(named(ahead))} off by {by}; times were set right by that"
+    return (
+        f"by the collectives that ranks entered together the {verb.format(named(ahead))} off by"
+        f" {by}; times were set right by that"
+    )
 
 
 def _seconds(value: float) -> str:
     return f"{value:+,.0f} s"
 
 
-def _of_nodes(findings: Sequence[Finding], offsets: Mapping[int, float], ahead: Mapping[int, float]) -> dict[str, float]:
+def _of_nodes(
+    findings: Sequence[Finding], offsets: Mapping[int, float], ahead: Mapping[int, float]
+) -> dict[str, float]:
     """By the ranks that live there: the median of theirs."""
     ranks: dict[str, set[int]] = defaultdict(set)
     for one in findings:

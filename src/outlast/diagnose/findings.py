@@ -1,4 +1,5 @@
-"""What a reader hands on: one thing that the evidence shows, on one clock as far as that can be known.
+"""What a reader hands on: one thing that the evidence shows, on one clock as far as that can be
+known.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -18,12 +19,17 @@ Doubt = Literal["", "older", "stranger"]
 class Finding:
     """One line, record or deduction that means something.
 
-    rule           the name of the rule that recognised it, as in the tables of `diagnose/rules/`, or of the deduction ("graph.self_stuck")
-    failure_class  what it points to; None where it points to nothing by itself (effects, messengers)
+    rule           the name of the rule that recognised it, as in the tables of `diagnose/rules/`,
+                   or of the deduction ("graph.self_stuck")
+    failure_class  what it points to; None where it points to nothing by itself (effects,
+                   messengers)
     at_s           Unix seconds, where the evidence carries a time; None otherwise
-    order          its place in its file: earlier lines have smaller numbers, whatever their times say
-    doubt          why it may not be of this job at all (`diagnose/history.py`); "" where nothing says so
-    rank           global rank, where the evidence names one; node and device likewise ("0000:3b:00.0", "mlx5_4", "nvme0n1", "/dev/shm")
+    order          its place in its file: earlier lines have smaller numbers, whatever their times
+                   say
+    doubt          why it may not be of this job at all (`diagnose/history.py`); "" where nothing
+                   says so
+    rank           global rank, where the evidence names one; node and device likewise
+                   ("0000:3b:00.0", "mlx5_4", "nvme0n1", "/dev/shm")
     """
 
     evidence: Evidence

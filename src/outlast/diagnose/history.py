@@ -1,15 +1,20 @@
-"""Lines of hosts that may be of another job: a kernel's log goes back for weeks, and knows all that runs beside this one.
+"""Lines of hosts that may be of another job: a kernel's log goes back for weeks, and knows all that
+runs beside this one.
 
-*Older*: what the job's own logs begin with says since when it was there; those are the logs in which a rank, torch's launcher or a collective speaks, and
-only those with a time in their very first lines: a log whose first time is that of its failure does not say when it began. A line of another log that is
-OLD_S older is marked; one of a process that was ended, which leaves nothing behind that a later job could suffer from, once it is BEFORE_S older than
-a log that has the job's start in it. It weighs little, and is not nothing: a host's clock and a container's may be in two zones, so that it may be of the job
-after all. It counts for its class alone, not for how the job ended; and not even that where a newer line says the same, or where no two zones are so far apart.
+*Older*: what the job's own logs begin with says since when it was there; those are the logs in
+which a rank, torch's launcher or a collective speaks, and only those with a time in their very
+first lines: a log whose first time is that of its failure does not say when it began. A line of
+another log that is OLD_S older is marked; one of a process that was ended, which leaves nothing
+behind that a later job could suffer from, once it is BEFORE_S older than a log that has the job's
+start in it. It weighs little, and is not nothing: a host's clock and a container's may be in two
+zones, so that it may be of the job after all. It counts for its class alone, not for how the job
+ended; and not even that where a newer line says the same, or where no two zones are so far apart.
 
-*Stranger*: a kernel ended some process, but each rank that left anything stands in a stack that was taken of it, none of them waits for its data loader's
-workers, and nothing says that one ended.
+*Stranger*: a kernel ended some process, but each rank that left anything stands in a stack that was
+taken of it, none of them waits for its data loader's workers, and nothing says that one ended.
 
-Not seen: a job whose own logs begin without times; logs that were begun anew long after the job (a resumed run, a log that was rotated).
+Not seen: a job whose own logs begin without times; logs that were begun anew long after the job (a
+resumed run, a log that was rotated).
 
 This module is pure: no clock, no files, no torch.
 """
@@ -26,7 +31,9 @@ from outlast.diagnose.stacks.reader import Stack, doing
 from outlast.model.terms import Mechanism
 from outlast.model.verdict import Role
 
-OLD_S = 3 * 3_600.0  # few set a collective's time-out higher, and so long may pass from the cause to the first line that a job says of it
+# few set a collective's time-out higher, and so long may pass from the cause to the first line that
+# a job says of it
+OLD_S = 3 * 3_600.0
 BEFORE_S = 120.0  # clocks of a host and of a job agree so well, where they are in one zone
 ZONES_S = 26.5 * 3_600.0  # UTC-12 to UTC+14, and time to spare
 JOBS = ("elastic.", "c10d.", "nccl.", "gloo.", "python.", "ledger.")
@@ -34,24 +41,48 @@ KILLS = ("oom.", "segfault.")  # what a kernel says of a process that it ended
 ENDS = (Mechanism.SIGNAL, Mechanism.EXIT, Mechanism.EXCEPTION, Mechanism.LOST_CONTACT)
 
 
-def without_history(findings: Sequence[Finding], samples: Sequence[Sample]) -> tuple[list[Finding], str]:
-    """The findings that may be of the job, those from before it marked as older; and what was done, in a sentence ("" for nothing)."""
-    own = {one.evidence.file for one in findings if one.rank is not None or one.rule.startswith(JOBS)}
+def without_history(
+    findings: Sequence[Finding], samples: Sequence[Sample]
+) -> tuple[list[Finding], str]:
+    """The findings that may be of the job, those from before it marked as older; and what was done,
+    in a sentence ("" for nothing).
+    """
+    own = {
+        one.evidence.file for one in findings if one.rank is not None or one.rule.startswith(JOBS)
+    }
     ours = [one for one in samples if one.name in own]
     near_s = max((one.at_s for one in findings if one.at_s is not None), default=None)
-    began_s, started_s = _began_s(ours, near_s=near_s), _began_s([one for one in ours if one.starts], near_s=near_s)
+    began_s, started_s = (
+        _began_s(ours, near_s=near_s),
+        _began_s([one for one in ours if one.starts], near_s=near_s),
+    )
     if began_s is None:
         return list(findings), ""
     old: dict[int, float] = {}
     for one in findings:
         if one.at_s is None or one.evidence.file in own:
             continue
-        killed = one.rule.startswith(KILLS) and started_s is not None and one.at_s < min(began_s, started_s) - BEFORE_S
+        killed = (
+            one.rule.startswith(KILLS)
+            and started_s is not None
+            and one.at_s < min(began_s, started_s) - BEFORE_S
+        )
         if killed or one.at_s < began_s - OLD_S:
             old[id(one)] = began_s - one.at_s
-    said = {one.failure_class for one in findings if id(one) not in old and one.evidence.role is Role.ROOT}
-    kept = [one for one in findings if id(one) not in old or (old[id(one)] <= ZONES_S and one.failure_class not in {None, *said})]
-    return [_marked(one, "older") if id(one) in old else one for one in kept], _note([one for one in findings if id(one) in old], began_s)
+    said = {
+        one.failure_class
+        for one in findings
+        if id(one) not in old and one.evidence.role is Role.ROOT
+    }
+    kept = [
+        one
+        for one in findings
+        if id(one) not in old
+        or (old[id(one)] <= ZONES_S and one.failure_class not in {None, *said})
+    ]
+    return [_marked(one, "older") if id(one) in old else one for one in kept], _note(
+        [one for one in findings if id(one) in old], began_s
+    )
 
 
 def marked_strangers(findings: Sequence[Finding]) -> list[Finding]:
@@ -60,16 +91,25 @@ def marked_strangers(findings: Sequence[Finding]) -> list[Finding]:
     left = {one.rank for one in findings if one.rank is not None}
     if len(stood) < 2 or stood != left or any(_ended(one) or _loads(one) for one in findings):
         return list(findings)
-    return [_marked(one, "stranger") if one.rule.startswith(KILLS) and not one.doubt else one for one in findings]
+    return [
+        _marked(one, "stranger") if one.rule.startswith(KILLS) and not one.doubt else one
+        for one in findings
+    ]
 
 
 def _marked(one: Finding, doubt: Doubt) -> Finding:
-    """It says nothing of how this job ended, and in what is shown it is a messenger: something failed, elsewhere or earlier."""
-    return replace(one, doubt=doubt, mechanism=None, evidence=replace(one.evidence, role=Role.MESSENGER))
+    """It says nothing of how this job ended, and in what is shown it is a messenger: something
+    failed, elsewhere or earlier.
+    """
+    return replace(
+        one, doubt=doubt, mechanism=None, evidence=replace(one.evidence, role=Role.MESSENGER)
+    )
 
 
 def _ended(one: Finding) -> bool:
-    return one.rule.startswith(("elastic.", "exit.")) or (one.mechanism in ENDS and not one.rule.startswith(KILLS))
+    return one.rule.startswith(("elastic.", "exit.")) or (
+        one.mechanism in ENDS and not one.rule.startswith(KILLS)
+    )
 
 
 def _loads(one: Finding) -> bool:
@@ -78,7 +118,10 @@ def _loads(one: Finding) -> bool:
 
 
 def _began_s(samples: Iterable[Sample], *, near_s: float | None) -> float | None:
-    """Unix seconds of the first time in any of them. Those without a year are of the year that brings them nearest to the other evidence."""
+    """Unix seconds of the first time in any of them.
+
+    Those without a year are of the year that brings them nearest to the other evidence.
+    """
     first: list[float | None] = []
     for one in samples:
         first.append(one.began_s)
@@ -105,4 +148,7 @@ def _note(old: Sequence[Finding], began_s: float) -> str:
     named = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
     newest_s = max(one.at_s or 0.0 for one in old)
     what, verb = (f"{len(old):,} lines", "are") if len(old) > 1 else ("1 line", "is")
-    return f"{what} of {named} {verb} {(began_s - newest_s) / 3_600:.1f} hours or more older than the job's own logs, and of little or no weight"
+    return (
+        f"{what} of {named} {verb} {(began_s - newest_s) / 3_600:.1f} hours or more older than the"
+        " job's own logs, and of little or no weight"
+    )

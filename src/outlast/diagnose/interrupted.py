@@ -27,7 +27,15 @@ from outlast.model.verdict import Evidence, Role
 RULE = "ledger.interruption"  # as fuse/decide.py knows it
 ERROR_COUNT = 160  # characters of an error that the sentence repeats
 SIGKILL = 9
-CRASHES = {4: "SIGILL", 5: "SIGTRAP", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 11: "SIGSEGV", 31: "SIGSYS"}
+CRASHES = {
+    4: "SIGILL",
+    5: "SIGTRAP",
+    6: "SIGABRT",
+    7: "SIGBUS",
+    8: "SIGFPE",
+    11: "SIGSEGV",
+    31: "SIGSYS",
+}
 SIGNALS = CRASHES | {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", SIGKILL: "SIGKILL", 15: "SIGTERM"}
 RECOVERED = {
     Rung.REPEAT: "by repeating the step",
@@ -67,8 +75,8 @@ def interrupted(
 ) -> list[Interrupted]:
     """One finding for each rank of an interruption.
 
-    `about` is the interruption in its public shape (`Interruption.public`); `processes` are those of
-    standing.json, none where only the ledger is known. Raises KeyError, TypeError or ValueError
+    `about` is the interruption in its public shape (`Interruption.public`); `processes` are those
+    of standing.json, none where only the ledger is known. Raises KeyError, TypeError or ValueError
     where these are not what outlast writes.
     """
     _check_numbers(about)
@@ -125,7 +133,10 @@ def _sentence(
     if not ranks:
         what = f"{cause[:1].upper()}{cause[1:]}" or "Something was lost"
     else:
-        what = f"{_who(ranks, about.get('pids') or ())} {_how(about, mechanism, own, sender, len(ranks) > 1)}"
+        what = (
+            f"{_who(ranks, about.get('pids') or ())}"
+            f" {_how(about, mechanism, own, sender, len(ranks) > 1)}"
+        )
     return "; ".join(part for part in (what, _done(about)) if part) + "."
 
 

@@ -1,13 +1,19 @@
-"""Who is behind, from beacons alone: the pages in which the workers of a run said where they stood (model/beacon.py).
+"""Who is behind, from beacons alone: the pages in which the workers of a run said where they stood
+(model/beacon.py).
 
-Ranks that stand in the vote, or wait for the coordinator, wait for others. Of the newest generation, the first of these that has an answer, has it:
+Ranks that stand in the vote, or wait for the coordinator, wait for others. Of the newest
+generation, the first of these that has an answer, has it:
 
-    apart    a rank that stands where no peer is waited for (loading data, copying) while others wait at the vote of the step that it is to come to
+    apart    a rank that stands where no peer is waited for (loading data, copying) while others
+             wait at the vote of the step that it is to come to
     behind   ranks that have committed fewer steps than others
-    body     ranks still in the body of the step whose vote others wait in: the one they wait for, if it is one; it may be one of several
+    body     ranks still in the body of the step whose vote others wait in: the one they wait for,
+             if it is one; it may be one of several
 
-Limits  A body has collectives of its own, which beacons do not tell apart: of several ranks in it, any may wait for another, so none is named.
-        A beacon shows the moment of its last write; a rank that died has one too, and those of a healthy run that were copied while it trained look like this.
+Limits  A body has collectives of its own, which beacons do not tell apart: of several ranks in it,
+        any may wait for another, so none is named. A beacon shows the moment of its last write; a
+        rank that died has one too, and those of a healthy run that were copied while it trained
+        look like this.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -39,7 +45,10 @@ class _Place:
 
     def says(self, newest_ns: int) -> str:
         stood_s = max(0.0, (newest_ns - self.beacon.at_ns) / 1e9)
-        return f"rank {self.rank}: in {self.beacon.phase.value} after step {self.beacon.step}, {stood_s:.1f} s before the newest beacon"
+        return (
+            f"rank {self.rank}: in {self.beacon.phase.value} after step {self.beacon.step},"
+            f" {stood_s:.1f} s before the newest beacon"
+        )
 
 
 def find_laggards(beacons: Mapping[str, Beacon]) -> tuple[Finding, ...]:
@@ -50,23 +59,38 @@ def find_laggards(beacons: Mapping[str, Beacon]) -> tuple[Finding, ...]:
     newest_ns = max(place.beacon.at_ns for place in places)
     voters = [place for place in places if place.beacon.phase is Phase.VOTE]
     voted_for = max((place.beacon.step for place in voters), default=-1)
-    apart = [place for place in places if place.beacon.phase in _APART and place.beacon.step <= voted_for]
+    apart = [
+        place for place in places if place.beacon.phase in _APART and place.beacon.step <= voted_for
+    ]
     furthest = max(place.beacon.step for place in places)
     behind = [place for place in places if place.beacon.step < furthest]
-    body = [place for place in places if place.beacon.phase is Phase.BODY and place.beacon.step <= voted_for]
+    body = [
+        place
+        for place in places
+        if place.beacon.phase is Phase.BODY and place.beacon.step <= voted_for
+    ]
     for rule, found in (("beacon.apart", apart), ("beacon.behind", behind), ("beacon.body", body)):
         if found and len(found) < len(places):
             name = rule if rule != "beacon.body" or len(found) == 1 else "beacon.one_of"
-            return tuple(_finding(name, place.name, place.says(newest_ns), place.rank) for place in found)
+            return tuple(
+                _finding(name, place.name, place.says(newest_ns), place.rank) for place in found
+            )
     if all(place.beacon.phase is places[0].beacon.phase for place in places):
-        text = f"all {len(places)} ranks stand in {places[0].beacon.phase.value} after step {furthest}: beacons tell nobody from the others"
+        text = (
+            f"all {len(places)} ranks stand in {places[0].beacon.phase.value} after step"
+            f" {furthest}: beacons tell nobody from the others"
+        )
         return (_finding("beacon.level", places[0].name, text, None),)
     return ()
 
 
 def _newest_of_each_rank(beacons: Mapping[str, Beacon]) -> Sequence[_Place]:
     """Of the newest generation. A worker that handed its rank on left a beacon too: an older one."""
-    held = [_Place(name, beacon) for name, beacon in beacons.items() if beacon.rank >= 0 and beacon.phase not in _NOT_IN_A_STEP]
+    held = [
+        _Place(name, beacon)
+        for name, beacon in beacons.items()
+        if beacon.rank >= 0 and beacon.phase not in _NOT_IN_A_STEP
+    ]
     generation = max((place.beacon.generation for place in held), default=0)
     newest: dict[int, _Place] = {}
     for place in sorted(held, key=lambda place: place.beacon.at_ns):
@@ -77,4 +101,6 @@ def _newest_of_each_rank(beacons: Mapping[str, Beacon]) -> Sequence[_Place]:
 
 def _finding(rule: str, name: str, text: str, rank: int | None) -> Finding:
     row = RULES[rule]
-    return Finding(Evidence(name, None, text, row.role), rule, row.failure_class, row.mechanism, rank=rank)
+    return Finding(
+        Evidence(name, None, text, row.role), rule, row.failure_class, row.mechanism, rank=rank
+    )

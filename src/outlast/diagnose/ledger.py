@@ -1,8 +1,11 @@
-"""What outlast itself recorded of a run, as evidence: the interruption that the run ended in, or its newest.
+"""What outlast itself recorded of a run, as evidence: the interruption that the run ended in, or
+its newest.
 
-An interruption that was recovered from is history: only the newest is diagnosed, with those that belong to it, and how many came before is said.
-Its class, where the ledger has one, was said by somebody at the time (an exit code, a kernel counter): it is a root. Without one, the mechanism and the
-reason are all there is: a messenger. Tracebacks and error texts go through the readers of logs like any other line.
+An interruption that was recovered from is history: only the newest is diagnosed, with those that
+belong to it, and how many came before is said. Its class, where the ledger has one, was said by
+somebody at the time (an exit code, a kernel counter): it is a root. Without one, the mechanism and
+the reason are all there is: a messenger. Tracebacks and error texts go through the readers of logs
+like any other line.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -19,7 +22,10 @@ from outlast.model.records import Interruption, Records, SessionRecords
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """`lines` are error texts, to be read like a log. `is_quiet`: a ledger of a run in which nothing was interrupted."""
+    """`lines` are error texts, to be read like a log.
+
+    `is_quiet`: a ledger of a run in which nothing was interrupted.
+    """
 
     findings: tuple[Finding, ...] = ()
     lines: tuple[bytes, ...] = ()
@@ -33,15 +39,36 @@ def read_records(records: Records, *, name: str) -> Recorded:
         return Recorded(notes=("the ledger has no interruption",), is_quiet=True)
     newest = _newest(session.interruptions)
     before = len(records.unique_interruptions()) - len(newest)
-    notes = () if not before else (f"{before:,} earlier {'interruption was' if before == 1 else 'interruptions were'} recovered from and not looked at",)
-    findings = [finding for place, one in enumerate(newest) for finding in _findings(one, session, name=name, order=place)]
-    lines = [line for one in newest for line in (one.traceback or one.error).encode("utf-8", "replace").splitlines()]
+    notes = (
+        ()
+        if not before
+        else (
+            (
+                f"{before:,} earlier {'interruption was' if before == 1 else 'interruptions were'}"
+                " recovered from and not looked at"
+            ),
+        )
+    )
+    findings = [
+        finding
+        for place, one in enumerate(newest)
+        for finding in _findings(one, session, name=name, order=place)
+    ]
+    lines = [
+        line
+        for one in newest
+        for line in (one.traceback or one.error).encode("utf-8", "replace").splitlines()
+    ]
     return Recorded(tuple(findings), tuple(lines), notes)
 
 
 def _newest(interruptions: Sequence[Interruption]) -> list[Interruption]:
     """The newest that is no part of another, and its parts."""
-    root = max((one for one in interruptions if one.parent is None), key=lambda one: one.detected_s, default=interruptions[-1])
+    root = max(
+        (one for one in interruptions if one.parent is None),
+        key=lambda one: one.detected_s,
+        default=interruptions[-1],
+    )
     return [root, *(one for one in interruptions if one.parent == root.id)]
 
 

@@ -1,6 +1,8 @@
-"""Whether what was read belongs to one job and one clock: identities and times in the first and last lines of each log, compared.
+"""Whether what was read belongs to one job and one clock: identities and times in the first and
+last lines of each log, compared.
 
-A note is said, no line is left out for it. What is not seen: two jobs that say the same of themselves; a clock that is wrong by less than CLOCKS_APART_S.
+A note is said, no line is left out for it. What is not seen: two jobs that say the same of
+themselves; a clock that is wrong by less than CLOCKS_APART_S.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -23,23 +25,68 @@ Day = tuple[int, int, int, int, int]  # month, day, hour, minute, second
 _ENV = rb"[\"']?\s{0,2}[=:]\s{0,2}[\"']?"
 _FLAG = rb"[\"']?[=\s,:]{1,3}[\"']?"
 _ID = rb"([\w.:-]{1,64})"
-# what a job says of itself -> patterns; the sources are torchrun's options and log lines, and Slurm's environment
+# what a job says of itself -> patterns; the sources are torchrun's options and log lines, and
+# Slurm's environment
 _IDENTITIES: tuple[tuple[str, re.Pattern[bytes]], ...] = (
-    ("run id", re.compile(rb"(?:\brdzv_id" + _ENV + rb"|--rdzv[-_]id" + _FLAG + rb"|\bTORCHELASTIC_RUN_ID" + _ENV + rb"|^\s*run_id\s*:\s*)" + _ID)),
-    ("Slurm job", re.compile(rb"(?:\bSLURM_JOB_?ID" + _ENV + rb"|\bslurmstepd: error: \*\*\* (?:STEP|JOB) |\bsrun: job )([0-9]{1,12})")),
-    ("world size", re.compile(rb"(?:\bWORLD_SIZE" + _ENV + rb"|\bworld[ _]size" + _ENV + rb"|\bglobal_world_sizes\s*=\s*\[)([0-9]{1,7})\b", re.IGNORECASE)),
-    ("master port", re.compile(rb"(?:\bMASTER_PORT" + _ENV + rb"|\bmaster_port\s*=\s*|--master[-_]port" + _FLAG + rb")([0-9]{1,5})\b")),
+    (
+        "run id",
+        re.compile(
+            rb"(?:\brdzv_id"
+            + _ENV
+            + rb"|--rdzv[-_]id"
+            + _FLAG
+            + rb"|\bTORCHELASTIC_RUN_ID"
+            + _ENV
+            + rb"|^\s*run_id\s*:\s*)"
+            + _ID
+        ),
+    ),
+    (
+        "Slurm job",
+        re.compile(
+            rb"(?:\bSLURM_JOB_?ID"
+            + _ENV
+            + rb"|\bslurmstepd: error: \*\*\* (?:STEP|JOB) |\bsrun: job )([0-9]{1,12})"
+        ),
+    ),
+    (
+        "world size",
+        re.compile(
+            rb"(?:\bWORLD_SIZE"
+            + _ENV
+            + rb"|\bworld[ _]size"
+            + _ENV
+            + rb"|\bglobal_world_sizes\s*=\s*\[)([0-9]{1,7})\b",
+            re.IGNORECASE,
+        ),
+    ),
+    (
+        "master port",
+        re.compile(
+            rb"(?:\bMASTER_PORT"
+            + _ENV
+            + rb"|\bmaster_port\s*=\s*|--master[-_]port"
+            + _FLAG
+            + rb")([0-9]{1,5})\b"
+        ),
+    ),
 )
 _HINT = re.compile(rb"(?i)rdzv|run_id|slurm|srun: job|world[ _]size|master[-_]port")
 _NO_ID = {b"none", b"null", b"default", b"static", b"0"}
 _DATE = rb"(?<![0-9])(20[0-9]{2})[-/](0[1-9]|1[0-2])[-/]([0-3][0-9])"
 _CLOCK = rb"([0-2][0-9]):([0-5][0-9]):([0-5][0-9])(?:[.,][0-9]{1,9})?\s?(Z|[+-][0-9]{2}:?[0-9]{2})?"
 # the head of torch's and torchrun's own lines
-_GLOG = re.compile(rb"(?<![A-Za-z0-9])[IWEF](0[1-9]|1[0-2])([0-3][0-9]) ([01][0-9]|2[0-3]):([0-5][0-9]):([0-5][0-9])\.[0-9]{3,9} ")
-# what is said at the start and not later: torchrun's first words, torch's of its environment, gloo's and NCCL's of who met
+_GLOG = re.compile(
+    rb"(?<![A-Za-z0-9])[IWEF](0[1-9]|1[0-2])([0-3][0-9])"
+    rb" ([01][0-9]|2[0-3]):([0-5][0-9]):([0-5][0-9])\.[0-9]{3,9} "
+)
+# what is said at the start and not later: torchrun's first words, torch's of its environment,
+# gloo's and NCCL's of who met
 _START = re.compile(
-    rb"torch/distributed/run\.py:|torch\.distributed\.run|elastic_operator with launch configs|Starting worker group"
-    rb"|Utils\.hpp:\d+\] Warning: Environment variable|\[Gloo\] Rank \d+ is connected|ProcessGroupNCCL initialization options"
+    rb"torch/distributed/run\.py:|torch\.distributed\.run|elastic_operator with launch"
+    rb" configs|Starting worker group"
+    rb"|Utils\.hpp:\d+\] Warning: Environment variable|\[Gloo\] Rank \d+ is"
+    rb" connected|ProcessGroupNCCL initialization options"
     rb"|NCCL version \d|NCCL INFO Bootstrap"
 )
 _TIME = re.compile(_DATE + rb"[T _](?:at )?" + _CLOCK)
@@ -47,8 +94,12 @@ _TIME = re.compile(_DATE + rb"[T _](?:at )?" + _CLOCK)
 
 @dataclass(slots=True)
 class Sample:
-    """What one log says of its job and of time. Times without a zone are read as UTC. `began_s`, `began_day`: the first lines, with a year or without.
-    `starts`: those lines are what a job says when it starts, so that the log has its beginning."""
+    """What one log says of its job and of time.
+
+    Times without a zone are read as UTC. `began_s`, `began_day`: the first lines, with a year or
+    without. `starts`: those lines are what a job says when it starts, so that the log has its
+    beginning.
+    """
 
     name: str
     identities: dict[str, set[str]] = field(default_factory=dict)
@@ -119,7 +170,9 @@ def world_size(samples: Sequence[Sample]) -> int:
 
 
 def _jobs(samples: Sequence[Sample]) -> list[str]:
-    """An id differs, or a world size and a port do: ports alone change when torchrun starts its workers again, world sizes alone when a job shrinks."""
+    """An id differs, or a world size and a port do: ports alone change when torchrun starts its
+    workers again, world sizes alone when a job shrinks.
+    """
     by = {what: _values(samples, what) for what, _ in _IDENTITIES}
     apart = [what for what in ("run id", "Slurm job") if len(by[what]) > 1]
     if not apart and len(by["world size"]) > 1:
@@ -131,7 +184,9 @@ def _jobs(samples: Sequence[Sample]) -> list[str]:
 
 
 def _values(samples: Sequence[Sample], what: str) -> dict[str, str]:
-    """Each value that logs give, with the first log that gives it; a log that gives several is no witness."""
+    """Each value that logs give, with the first log that gives it; a log that gives several is no
+    witness.
+    """
     found: dict[str, str] = {}
     for sample in samples:
         values = sample.identities.get(what, set())
@@ -147,8 +202,14 @@ def _each(values: dict[str, str]) -> str:
 
 
 def _clocks(samples: Sequence[Sample]) -> list[str]:
-    """The largest gap between one log's last time and another's first, where logs of one job would overlap."""
-    spans = sorted((sample.first_s, sample.last_s, sample.name) for sample in samples if sample.first_s is not None and sample.last_s is not None)
+    """The largest gap between one log's last time and another's first, where logs of one job would
+    overlap.
+    """
+    spans = sorted(
+        (sample.first_s, sample.last_s, sample.name)
+        for sample in samples
+        if sample.first_s is not None and sample.last_s is not None
+    )
     apart: list[tuple[float, str, str]] = []
     reached_s, reached_by = 0.0, ""
     for first_s, last_s, name in spans:
@@ -161,6 +222,16 @@ def _clocks(samples: Sequence[Sample]) -> list[str]:
     gap_s, before, after = max(apart)
     begins = {sample.name: sample for sample in samples}
     shift_s = (begins[after].last_s or 0.0) - (begins[before].last_s or 0.0)
-    zone = abs(shift_s - round(shift_s / ZONE_S) * ZONE_S) < ZONE_SLACK_S and abs(shift_s) < 14.5 * 3_600
-    why = "clocks that differ by a time zone, or two jobs" if zone else "a clock that is wrong, a time zone, or two jobs"
-    return [f"the times in {after} begin {gap_s / 3_600:.1f} hours after those in {before} end: {why}; order in time between them means little"]
+    zone = (
+        abs(shift_s - round(shift_s / ZONE_S) * ZONE_S) < ZONE_SLACK_S
+        and abs(shift_s) < 14.5 * 3_600
+    )
+    why = (
+        "clocks that differ by a time zone, or two jobs"
+        if zone
+        else "a clock that is wrong, a time zone, or two jobs"
+    )
+    return [
+        f"the times in {after} begin {gap_s / 3_600:.1f} hours after those in {before} end: {why};"
+        " order in time between them means little"
+    ]

@@ -1,8 +1,11 @@
-"""Our own earlier output, met again as evidence: recognised, so that a verdict is never its own witness.
+"""Our own earlier output, met again as evidence: recognised, so that a verdict is never its own
+witness.
 
-A text verdict stands between a first and a last line that no program writes by accident; `without` takes out what is between them and leaves empty
-lines, so that line numbers stay. A block that does not end within OWN_OUTPUT_LINES_MAX lines is read as evidence after all: a first line alone,
-forged or cut, hides nothing. A line of ours that stands alone (`is_line_of_ours`) repeats evidence and concludes from it: it counts for nothing either.
+A text verdict stands between a first and a last line that no program writes by accident; `without`
+takes out what is between them and leaves empty lines, so that line numbers stay. A block that does
+not end within OWN_OUTPUT_LINES_MAX lines is read as evidence after all: a first line alone, forged
+or cut, hides nothing. A line of ours that stands alone (`is_line_of_ours`) repeats evidence and
+concludes from it: it counts for nothing either.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -24,7 +27,10 @@ LAST_WORDS = "end of outlast diagnose"
 
 _CLASS = rb'"class":\s*"[a-z_]+",\s*"mechanism":\s*(?:null|"[a-z_]+"),\s*"confidence":'
 _JSON = re.compile(rb"\s*\{\s*" + _CLASS)
-_REPORT = re.compile(rb"\S+  (?:starting|training|regrouping|ended|failed|stopped|lost)  [\d,]+ steps? on [\d,]+ ranks? in ")
+_REPORT = re.compile(
+    rb"\S+  (?:starting|training|regrouping|ended|failed|stopped|lost)  [\d,]+ steps? on [\d,]+"
+    rb" ranks? in "
+)
 _FIRST = re.compile(rb"outlast diagnose: [a-z_]+ \(\d")
 _BATCH_LINES = 128
 _LAST = LAST_WORDS.encode()
@@ -32,12 +38,21 @@ _CLASS_LINE = re.compile(rb'"class":\s*"[a-z_]+",\s*$')
 _ONE_LINE = re.compile(rb"\{\s*" + _CLASS)
 
 
-LINE_NEEDLES = (b"outlast diagnose", b"outlast report", b"refuted_by", b"where the rank-seconds went", b"refuted by")
+LINE_NEEDLES = (
+    b"outlast diagnose",
+    b"outlast report",
+    b"refuted_by",
+    b"where the rank-seconds went",
+    b"refuted by",
+)
 _LINE = re.compile(
-    r'^\W{0,8}(?:outlast (?:diagnose|report|status)\b|where the rank-seconds went|<!doctype html><!-- outlast)|"refuted_by"\s?:|^\W{0,4}refuted by\b',
+    r"^\W{0,8}(?:outlast (?:diagnose|report|status)\b|where the rank-seconds went|<!doctype"
+    r' html><!-- outlast)|"refuted_by"\s?:|^\W{0,4}refuted by\b',
     re.IGNORECASE,
 )
-_CLASS_NAMED = re.compile(r'"class"\s?:\s?"(?:' + "|".join(one.value for one in FailureClass) + ')"')
+_CLASS_NAMED = re.compile(
+    r'"class"\s?:\s?"(?:' + "|".join(one.value for one in FailureClass) + ')"'
+)
 
 
 def is_line_of_ours(text: str) -> bool:
@@ -46,18 +61,23 @@ def is_line_of_ours(text: str) -> bool:
 
 
 def is_ours(head: bytes) -> bool:
-    """A whole file of ours: a verdict in JSON or HTML, or what `outlast report` and `outlast status` print."""
+    """A whole file of ours: a verdict in JSON or HTML, or what `outlast report` and `outlast
+    status` print.
+    """
     if _JSON.match(head) or _REPORT.match(head):
         return True
     start = head[:2048]
-    pages = any(f'name="generator" content="{one}'.encode() in start for one in (GENERATOR, PLAN_GENERATOR))
+    pages = any(
+        f'name="generator" content="{one}'.encode() in start for one in (GENERATOR, PLAN_GENERATOR)
+    )
     return pages or (start.lstrip()[:1] == b"{" and b'"ettr"' in head and b'"rank_seconds"' in head)
 
 
 def without(lines: Iterable[bytes]) -> Iterator[bytes]:
     """The same number of lines; those of an earlier verdict are empty."""
     source = iter(lines)
-    while batch := list(islice(source, _BATCH_LINES)):  # looked at together: two searches a line would cost as much as reading it
+    # looked at together: two searches a line would cost as much as reading it
+    while batch := list(islice(source, _BATCH_LINES)):
         text = b"\n".join(batch)
         if b"outlast diagnose" in text or b'"class":' in text:
             yield from _looked_at(_Feed(batch, source))
@@ -73,7 +93,12 @@ def _looked_at(feed: _Feed) -> Iterator[bytes]:
         elif _FIRST.search(line):
             yield from _block(line, feed, lambda one: _LAST in one)
         elif _CLASS_LINE.search(line):
-            yield from _block(line, feed, _closing_brace(line), holds=(b'"mechanism":', b'"confidence":', b'"refuted_by":', b'"next_test":'))
+            yield from _block(
+                line,
+                feed,
+                _closing_brace(line),
+                holds=(b'"mechanism":', b'"confidence":', b'"refuted_by":', b'"next_test":'),
+            )
         else:
             yield b"" if _ONE_LINE.search(line) and b'"refuted_by":' in line else line
 
@@ -98,7 +123,13 @@ def _closing_brace(first: bytes) -> Callable[[bytes], bool]:
     return lambda line: line.rstrip() == closing
 
 
-def _block(first: bytes, source: Iterator[bytes], is_last: Callable[[bytes], bool], *, holds: tuple[bytes, ...] = ()) -> Iterator[bytes]:
+def _block(
+    first: bytes,
+    source: Iterator[bytes],
+    is_last: Callable[[bytes], bool],
+    *,
+    holds: tuple[bytes, ...] = (),
+) -> Iterator[bytes]:
     held = [first]
     for line in source:
         held.append(line)

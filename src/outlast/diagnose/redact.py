@@ -1,11 +1,15 @@
 """What may be shown and mailed: secrets taken out, control characters made visible.
 
-Secrets    found by their own shape (keys of AWS, Hugging Face, GitHub, GitLab, Slack, Google, OpenAI, npm, PyPI, Stripe, JSON web tokens, private keys),
-           or by what stands before them (names of passwords, tokens and keys in assignments, JSON, headers, URLs and command lines).
-           A number or a truth value after "token" or "key" is no secret: `pad_token_id=0`, `max_tokens: 4096`.
-Controls   ESC, C0, C1, DEL, line and paragraph separators, and what turns the direction of text or hides in it, as \\x1b or \\u202e.
-Limits     Linear time: every pattern begins with a literal or a word boundary and repeats one class of characters at a time.
-           Not promised: a secret without a known shape and without a name before it stays.
+Secrets    found by their own shape (keys of AWS, Hugging Face, GitHub, GitLab, Slack, Google,
+           OpenAI, npm, PyPI, Stripe, JSON web tokens, private keys), or by what stands before them
+           (names of passwords, tokens and keys in assignments, JSON, headers, URLs and command
+           lines). A number or a truth value after "token" or "key" is no secret: `pad_token_id=0`,
+           `max_tokens: 4096`.
+Controls   ESC, C0, C1, DEL, line and paragraph separators, and what turns the direction of text or
+           hides in it, as \\x1b or \\u202e.
+Limits     Linear time: every pattern begins with a literal or a word boundary and repeats one class
+           of characters at a time. Not promised: a secret without a known shape and without a name
+           before it stays.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -28,13 +32,21 @@ _SECRET_NAME = r"(?:passw(?:or)?d|passphrase|pwd|secret|token|api[_-]?key|apikey
 _NAME = rf"[\w.-]{{0,64}}?{_SECRET_NAME}[\w.-]{{0,64}}"
 _QUOTED = r"\\?\"[^\"\\]{0,4096}\\?\"|\\?'[^'\\]{0,4096}\\?'"
 _BARE = r"[^\s\"',;&)\]}\\]{1,4096}"
-_HARMLESS = re.compile(r"(?:[-+]?[0-9][0-9._]{0,11}(?:e[-+]?[0-9]{1,3})?|true|false|none|null|nan|\*+|<[^>]*>|\[redacted\])\Z", re.IGNORECASE)
-_ALWAYS = re.compile(r"passw|passphrase|pwd|secret", re.IGNORECASE)  # a number after these is a secret too
+_HARMLESS = re.compile(
+    r"(?:[-+]?[0-9][0-9._]{0,11}(?:e[-+]?[0-9]{1,3})?|true|false|none|null|nan|\*+|<[^>]*>|\[redacted\])\Z",
+    re.IGNORECASE,
+)
+# a number after these is a secret too
+_ALWAYS = re.compile(r"passw|passphrase|pwd|secret", re.IGNORECASE)
 _COUNTED = re.compile(
-    r"tokens|tokeniz|token_?(?:id|type|count|len|num|idx|index|per)|(?:num|max|min|n|pad|bos|eos|unk|mask|sep|cls|per|special|added)_?token", re.IGNORECASE
+    r"tokens|tokeniz|token_?(?:id|type|count|len|num|idx|index|per)|(?:num|max|min|n|pad|bos|eos|unk|mask|sep|cls|per|special|added)_?token",
+    re.IGNORECASE,
 )
 
-_PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----|\Z)")
+_PRIVATE_KEY = re.compile(
+    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE"
+    r" KEY-----|\Z)"
+)
 _SHAPES = re.compile(
     r"""(?x)
     \b(?:AKIA|ASIA|ABIA|ACCA|AROA|AIDA)[A-Z0-9]{16}\b
@@ -50,14 +62,24 @@ _HEADER = re.compile(
     r"(?i)\b(authorization\\?[\"']?\s{0,4}[:=]\s{0,4}\\?[\"']?(?:(?:bearer|basic|token|digest|aws4-hmac-sha256)\s{1,4})?|bearer\s{1,4}(?=\S{12}))([^\s\"'\\]{1,8192})"
 )
 _COOKIE = re.compile(r"(?i)\b((?:set-)?cookie\s{0,4}:\s{0,4})([^\r\n]{1,8192})")
-_URL_USER = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]{1,31}://)([^\s/@:\"']{0,1024}:[^\s/@\"']{1,4096}|[^\s/@:\"']{16,4096})@")
+_URL_USER = re.compile(
+    r"\b([A-Za-z][A-Za-z0-9+.-]{1,31}://)([^\s/@:\"']{0,1024}:[^\s/@\"']{1,4096}|[^\s/@:\"']{16,4096})@"
+)
 _URL_QUERY = re.compile(
     r"(?i)([?&](?:token|sig|signature|key|api_?key|access_?token|auth|code|secret|password|x-(?:amz|goog)-(?:signature|credential|security-token))=)([^&\s\"'#]{1,4096})"
 )
-_ASSIGNED = re.compile(rf"(?i)(?<![\w.-])({_NAME})(\\?[\"']?\s{{0,4}}(?:=>|:=|[:=])\s{{0,4}})({_QUOTED}|{_BARE})")
-_SHOUTED = re.compile(rf"(?<![\w.-])([A-Z][A-Z0-9_]{{0,64}}_(?:KEY|PASS|PW|AUTH|CREDS))(\\?[\"']?\s{{0,4}}[:=]\s{{0,4}})({_QUOTED}|{_BARE})")
-_FLAG = re.compile(rf"(?i)(?<![\w-])(--?{_NAME})([\"']?[\s,]{{1,4}})(?![\s,]|[\"']?--?[a-z])({_QUOTED}|{_BARE})")
-_NETRC = re.compile(r"(?i)\b((?:login|user|account)\s{1,4}\S{1,256}\s{1,4}password\s{1,4})(\S{1,1024})")
+_ASSIGNED = re.compile(
+    rf"(?i)(?<![\w.-])({_NAME})(\\?[\"']?\s{{0,4}}(?:=>|:=|[:=])\s{{0,4}})({_QUOTED}|{_BARE})"
+)
+_SHOUTED = re.compile(
+    rf"(?<![\w.-])([A-Z][A-Z0-9_]{{0,64}}_(?:KEY|PASS|PW|AUTH|CREDS))(\\?[\"']?\s{{0,4}}[:=]\s{{0,4}})({_QUOTED}|{_BARE})"
+)
+_FLAG = re.compile(
+    rf"(?i)(?<![\w-])(--?{_NAME})([\"']?[\s,]{{1,4}})(?![\s,]|[\"']?--?[a-z])({_QUOTED}|{_BARE})"
+)
+_NETRC = re.compile(
+    r"(?i)\b((?:login|user|account)\s{1,4}\S{1,256}\s{1,4}password\s{1,4})(\S{1,1024})"
+)
 _SSHPASS = re.compile(r"(\bsshpass\s{1,4}-p\s{0,4})(\S{1,1024})")
 _WANDB = re.compile(r"(?i)\b(wandb\b[^\n]{0,200}?[^0-9a-fx])([0-9a-f]{40})(?![0-9a-f])")
 
@@ -84,23 +106,34 @@ def redacted(text: str) -> str:
 
 
 def redacted_words(words: Sequence[str]) -> list[str]:
-    """A command line without its secrets: what a word is may stand in the one before it (`--api-key X`)."""
+    """A command line without its secrets: what a word is may stand in the one before it (`--api-key
+    X`).
+    """
     out: list[str] = []
     for before, word in zip(["", *words], words):  # noqa: B905 - the last word stands before nothing
         alone = redacted(word)
-        named = before.startswith("-") and "=" not in before and redacted(f"{before}={word}") == f"{before}={GONE}"
+        named = (
+            before.startswith("-")
+            and "=" not in before
+            and redacted(f"{before}={word}") == f"{before}={GONE}"
+        )
         out.append(GONE if named else alone)
     return out
 
 
 def escaped(text: str, *, lines: bool = False) -> str:
-    """Control characters as they would be written in Python. A newline and a tab stay where `lines` says so; else they are a space."""
+    """Control characters as they would be written in Python.
+
+    A newline and a tab stay where `lines` says so; else they are a space.
+    """
     text = _CONTROL.sub(_visible, text.replace("\r\n", "\n").rstrip("\r\n"))
     return text if lines else text.replace("\n", " ").replace("\t", " ")
 
 
 def clean(text: str, *, lines: bool = False) -> str:
-    """Both: what may go to a terminal, into a mail, into a page (which has its own marks to escape)."""
+    """Both: what may go to a terminal, into a mail, into a page (which has its own marks to
+    escape).
+    """
     return escaped(redacted(text), lines=lines)
 
 
@@ -126,11 +159,21 @@ def _assigned(match: re.Match[str]) -> str:
     mark = re.match(r"\\?[\"']", value)
     quote = mark[0] if mark else ""
     bare = value[len(quote) : len(value) - len(quote)] if quote else value
-    if not bare or bare.startswith(GONE.rstrip("]")) or (not _ALWAYS.search(name) and (_HARMLESS.match(bare) or _COUNTED.search(name))):
+    if (
+        not bare
+        or bare.startswith(GONE.rstrip("]"))
+        or (not _ALWAYS.search(name) and (_HARMLESS.match(bare) or _COUNTED.search(name)))
+    ):
         return match[0]
     return f"{name}{between}{quote}{GONE}{quote}"
 
 
 def _visible(match: re.Match[str]) -> str:
     code = ord(match[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return (
+        f"\\x{code:02x}"
+        if code < 0x100
+        else f"\\u{code:04x}"
+        if code < 0x10000
+        else f"\\U{code:08x}"
+    )

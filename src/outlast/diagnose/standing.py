@@ -1,7 +1,9 @@
-"""Where the processes of a live run stood when one of them was given up: `standing.json`, as runtime/coordinator/evidence.py writes it.
+"""Where the processes of a live run stood when one of them was given up: `standing.json`, as
+runtime/coordinator/evidence.py writes it.
 
-Who was given up, and how it had failed, the run knew itself: that is taken as it stands (`ledger.interruption`). Why is another matter: what the kernel
-says of a process that hangs (/proc/<pid>/stat, wchan) is the only thing here that points to a class.
+Who was given up, and how it had failed, the run knew itself: that is taken as it stands
+(`ledger.interruption`). Why is another matter: what the kernel says of a process that hangs
+(/proc/<pid>/stat, wchan) is the only thing here that points to a class.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -20,7 +22,24 @@ from outlast.model.verdict import Evidence
 
 HEAD = b'"outlast": "standing"'
 SCHEMA = 1
-_STORAGE = ("nfs", "rpc_", "fuse", "lustre", "ll_", "cl_", "ext4", "xfs", "jbd2", "btrfs", "io_schedule", "folio_wait", "wait_on_page", "blk_", "ceph", "sync_")
+_STORAGE = (
+    "nfs",
+    "rpc_",
+    "fuse",
+    "lustre",
+    "ll_",
+    "cl_",
+    "ext4",
+    "xfs",
+    "jbd2",
+    "btrfs",
+    "io_schedule",
+    "folio_wait",
+    "wait_on_page",
+    "blk_",
+    "ceph",
+    "sync_",
+)
 _DEVICE = ("nvidia", "nv_", "os_acquire", "uvm", "_nv0", "rm_", "amdgpu", "kfd", "ttm_")
 
 
@@ -33,7 +52,11 @@ def read_standing(raw: bytes, *, name: str) -> Recorded:
             raise ValueError(f"schema {told['schema']!r} is not {SCHEMA}")
         about_it = interrupted(about, name=name, processes=processes)
         findings = (*about_it, *(one for process in processes for one in _process(process, name)))
-        lines = str(about.get("traceback") or about.get("error") or "").encode("utf-8", "replace").splitlines()
+        lines = (
+            str(about.get("traceback") or about.get("error") or "")
+            .encode("utf-8", "replace")
+            .splitlines()
+        )
     except (
         KeyError, TypeError, AttributeError, RecursionError, OverflowError, UnicodeDecodeError
     ) as error:  # fmt: skip
@@ -47,13 +70,28 @@ def _process(process: Mapping[str, Any], name: str) -> Iterator[Finding]:
         yield _finding("standing.oom", name, f"rank {rank}: killed by the kernel for memory", rank)
     state, wchan = _state(str(kernel.get("stat", ""))), str(kernel.get("wchan", ""))
     if state in ("T", "t"):
-        yield _finding("standing.stopped", name, f"rank {rank}: state {state}: stopped by a signal or a debugger", rank)
+        yield _finding(
+            "standing.stopped",
+            name,
+            f"rank {rank}: state {state}: stopped by a signal or a debugger",
+            rank,
+        )
     elif state == "D":
         at = f"rank {rank}: state D in {wchan or 'the kernel'}: not to be interrupted"
         storage, device = (wchan.startswith(words) for words in (_STORAGE, _DEVICE))
-        yield _finding("standing.storage" if storage else "standing.device" if device else "standing.kernel", name, at, rank)
+        yield _finding(
+            "standing.storage" if storage else "standing.device" if device else "standing.kernel",
+            name,
+            at,
+            rank,
+        )
     elif state == "R" and process["killed"]:
-        yield _finding("standing.running", name, f"rank {rank}: state R: it computes, or turns round in a loop", rank)
+        yield _finding(
+            "standing.running",
+            name,
+            f"rank {rank}: state R: it computes, or turns round in a loop",
+            rank,
+        )
 
 
 def _state(stat: str) -> str:
@@ -63,4 +101,6 @@ def _state(stat: str) -> str:
 
 def _finding(rule: str, name: str, text: str, rank: int) -> Finding:
     row = RULES[rule]
-    return Finding(Evidence(name, None, text, row.role), rule, row.failure_class, row.mechanism, rank=rank)
+    return Finding(
+        Evidence(name, None, text, row.role), rule, row.failure_class, row.mechanism, rank=rank
+    )

@@ -1,8 +1,9 @@
 """Findings in bounded memory: a log may say the same thing a hundred million times.
 
-Of those that say the same (rule) of the same rank, node, device and process group in one file, the first FINDINGS_FIRST_COUNT and the last
-FINDINGS_LAST_COUNT are kept. Past FINDINGS_MAX_COUNT in all, only what is new keeps coming in, one of a kind; past twice that, nothing does.
-`dropped_count` says how many were not kept.
+Of those that say the same (rule) of the same rank, node, device and process group in one file, the
+first FINDINGS_FIRST_COUNT and the last FINDINGS_LAST_COUNT are kept. Past FINDINGS_MAX_COUNT in
+all, only what is new keeps coming in, one of a kind; past twice that, nothing does. `dropped_count`
+says how many were not kept.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -33,7 +34,14 @@ class Thinned:
 
     def add(self, findings: Iterable[Finding]) -> None:
         for one in findings:
-            key = (one.evidence.file, one.rule, one.rank, one.node, one.device, getattr(one, "group", None))
+            key = (
+                one.evidence.file,
+                one.rule,
+                one.rank,
+                one.node,
+                one.device,
+                getattr(one, "group", None),
+            )
             kept = self._kept.get(key)
             if kept is None and self._count < 2 * FINDINGS_MAX_COUNT:
                 kept = self._kept[key] = _Kept()
@@ -54,5 +62,8 @@ class Thinned:
         for kept in self._kept.values():
             out += kept.first
             out += kept.last
-        files = {name: place for place, name in enumerate(dict.fromkeys(one.evidence.file for one in out))}
+        files = {
+            name: place
+            for place, name in enumerate(dict.fromkeys(one.evidence.file for one in out))
+        }
         return sorted(out, key=lambda one: (files[one.evidence.file], one.order))

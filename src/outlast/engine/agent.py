@@ -1,11 +1,13 @@
 """The agent: carries messages between coordinator and workers, and watches the workers' beacons.
 
-Death is the kernel's word and passes straight through. A hang is the agent's own finding: a member past its
-deadline raises the question, all members are pinged, and PING_DEADLINE_S later the answers name the
-culprit. Its own late tick moves every age by its lateness (trap 19), so a starved agent sees no hangs.
+Death is the kernel's word and passes straight through. A hang is the agent's own finding: a member
+past its deadline raises the question, all members are pinged, and PING_DEADLINE_S later the answers
+name the culprit. Its own late tick moves every age by its lateness (trap 19), so a starved agent
+sees no hangs.
 
-A script without an outlast call has no beacon that moves. Where a bound on silence was given, its workers are hung
-once none of them has printed anything for that long: which of them it is cannot be told, and all come anew anyway.
+A script without an outlast call has no beacon that moves. Where a bound on silence was given, its
+workers are hung once none of them has printed anything for that long: which of them it is cannot be
+told, and all come anew anyway.
 
 Sans-IO: `on_tick` gets what was read from the beacons; outputs are carried out by the driver.
 """
@@ -16,8 +18,24 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from outlast.engine.hang import STEP_PHASES, Deadlines, HangVerdict, Standing, find_culprits, find_longest, find_stopped
-from outlast.engine.protocol.outputs import Deliver, HostStore, Kill, Output, Spawn, Terminate, ToCoordinator
+from outlast.engine.hang import (
+    STEP_PHASES,
+    Deadlines,
+    HangVerdict,
+    Standing,
+    find_culprits,
+    find_longest,
+    find_stopped,
+)
+from outlast.engine.protocol.outputs import (
+    Deliver,
+    HostStore,
+    Kill,
+    Output,
+    Spawn,
+    Terminate,
+    ToCoordinator,
+)
 from outlast.engine.rare import rare
 from outlast.model import limits
 from outlast.model.beacon import Beacon
@@ -51,8 +69,11 @@ ROUNDING_S = 1e-6  # sums of seconds since a machine's start differ by less from
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One worker at one tick. `stopped`: the kernel holds the process stopped. `starved_s`: of the time since its beacon moved, for so long some thread of it
-    was ready to run and had no processor, as far as the driver has looked (see `Agent.looks_closely`).
+    """One worker at one tick.
+
+    `stopped`: the kernel holds the process stopped. `starved_s`: of the time since its beacon
+    moved, for so long some thread of it was ready to run and had no processor, as far as the driver
+    has looked (see `Agent.looks_closely`).
     """
 
     beacon: Beacon
@@ -71,10 +92,12 @@ class Watched:
     moved_s: float = 0.0
     starved_s: float = 0.0  # since then
     first_step: int = -1
-    heard_s: float = math.inf  # its last output, or its start; not started yet: nobody waits to hear from it
+    # its last output, or its start; not started yet: nobody waits to hear from it
+    heard_s: float = math.inf
     reported: bool = False
     reading: Reading | None = None
-    due_s: float = math.inf  # it is overdue after that; as of `reckoned`, the version of the deadlines
+    # it is overdue after that; as of `reckoned`, the version of the deadlines
+    due_s: float = math.inf
     reckoned: int = -1
 
     @property
@@ -93,7 +116,8 @@ class Question:
     asked_by: int = 0  # the coordinator's nonce; 0: this agent asks by itself
     answers: dict[int, Pong] = field(default_factory=dict)
     starved: dict[int, float] = field(default_factory=dict)  # when it was asked
-    again: bool = False  # somebody seems to hold the others up, and may just have been late to move on with them
+    # somebody seems to hold the others up, and may just have been late to move on with them
+    again: bool = False
 
 
 def each_its_own(order: ToWorkers) -> list[tuple[int, ForWorker]]:
@@ -101,14 +125,26 @@ def each_its_own(order: ToWorkers) -> list[tuple[int, ForWorker]]:
     message = order.message
     if not isinstance(message, Regroup):
         return [(worker, message) for worker in order.workers]
-    return [(worker, message.held_by(rank)) for worker, rank in zip(order.workers, order.ranks, strict=True)]
+    return [
+        (worker, message.held_by(rank))
+        for worker, rank in zip(order.workers, order.ranks, strict=True)
+    ]
 
 
 class Agent:
-    """One per node. Drive it with `on_message` (from coordinator or worker), `on_event` (from the process host), `on_tick`."""
+    """One per node.
 
-    def __init__(self, *, now_s: float, hang_after_s: float | None = None, alone: bool = True) -> None:
-        """`hang_after_s`: of silence, for a plain script. `alone`: this is the only node; else the coordinator judges who hangs."""
+    Drive it with `on_message` (from coordinator or worker), `on_event` (from the process host),
+    `on_tick`.
+    """
+
+    def __init__(
+        self, *, now_s: float, hang_after_s: float | None = None, alone: bool = True
+    ) -> None:
+        """`hang_after_s`: of silence, for a plain script.
+
+        `alone`: this is the only node; else the coordinator judges who hangs.
+        """
         self.deadlines = Deadlines()
         self._hang_after_s = hang_after_s
         self._alone = alone
@@ -170,8 +206,17 @@ class Agent:
             return [ToCoordinator(replace(message, number=self._store))]
         return [ToCoordinator(message)]
 
-    def on_tick(self, readings: Mapping[int, Reading], *, now_s: float, heard_s: Mapping[int, float] | None = None) -> list[Output]:
-        """Every TICK_S, with one reading per worker whose beacon exists. `heard_s`: when a worker last printed something."""
+    def on_tick(
+        self,
+        readings: Mapping[int, Reading],
+        *,
+        now_s: float,
+        heard_s: Mapping[int, float] | None = None,
+    ) -> list[Output]:
+        """Every TICK_S, with one reading per worker whose beacon exists.
+
+        `heard_s`: when a worker last printed something.
+        """
         late_s = now_s - self._ticked_s - limits.TICK_S
         self._ticked_s = now_s
         if late_s > limits.LATE_TICK_S - limits.TICK_S:
@@ -187,7 +232,9 @@ class Agent:
                 news = True
                 self._look(watched, reading, now_s)
         if news:
-            self.deadlines.learn([reading.beacon for reading in readings.values() if reading.beacon.rank >= 0])
+            self.deadlines.learn(
+                [reading.beacon for reading in readings.values() if reading.beacon.rank >= 0]
+            )
         return [*(self._progress(now_s) if news else ()), *self._judge(now_s), *self._listen(now_s)]
 
     def _was_late(self, late_s: float, readings: Mapping[int, Reading]) -> None:
@@ -198,25 +245,44 @@ class Agent:
                 one.reckoned = -1
 
     def quiet_until_s(self) -> float:
-        """As long as nothing moves, and nobody says anything, no tick before this can lead to anything. Infinity: none at all."""
+        """As long as nothing moves, and nobody says anything, no tick before this can lead to
+        anything. Infinity: none at all.
+        """
         if self._question is not None:
             return self._ticked_s
-        watched = [one for one in self._watched.values() if one.reading is not None and not one.reported]
-        due_s = [one.moved_s + limits.STOPPED_FLOOR_S for one in watched if one.reading is not None and one.reading.stopped]
+        watched = [
+            one for one in self._watched.values() if one.reading is not None and not one.reported
+        ]
+        due_s = [
+            one.moved_s + limits.STOPPED_FLOOR_S
+            for one in watched
+            if one.reading is not None and one.reading.stopped
+        ]
         if not self._plain:
-            overdue_s = min([self._due_s(one) for one in watched if one.rank >= 0], default=math.inf)
+            overdue_s = min(
+                [self._due_s(one) for one in watched if one.rank >= 0], default=math.inf
+            )
             due_s += [max(overdue_s, self._patient_until_s)]
         elif self._hang_after_s is not None:
-            heard_s = [one.heard_s for one in self._watched.values() if one.rank >= 0 and not one.reported]
-            due_s += [max(max(heard_s) + self._hang_after_s, self._patient_until_s)] if heard_s else []
+            heard_s = [
+                one.heard_s for one in self._watched.values() if one.rank >= 0 and not one.reported
+            ]
+            due_s += (
+                [max(max(heard_s) + self._hang_after_s, self._patient_until_s)] if heard_s else []
+            )
         return min(due_s, default=math.inf)
 
     def looks_closely(self, worker: int, *, now_s: float) -> bool:
-        """Whether it matters if this worker has a processor: it has stood still for half of what it may, or is asked. Looking costs a file for each thread."""
+        """Whether it matters if this worker has a processor: it has stood still for half of what it
+        may, or is asked. Looking costs a file for each thread.
+        """
         watched = self._watched.get(worker)
         if watched is None or watched.reading is None or watched.rank < 0 or self._plain:
             return False
-        return self._question is not None or now_s - watched.moved_s > (self._due_s(watched) - watched.moved_s) / 2
+        return (
+            self._question is not None
+            or now_s - watched.moved_s > (self._due_s(watched) - watched.moved_s) / 2
+        )
 
     @property
     def asks(self) -> bool:
@@ -226,7 +292,10 @@ class Agent:
     @property
     def learns(self) -> bool:
         """Some rank here is in the first steps of its process."""
-        return any(one.rank >= 0 and self._steps_done(one) < limits.FIRST_STEPS_COUNT for one in self._watched.values())
+        return any(
+            one.rank >= 0 and self._steps_done(one) < limits.FIRST_STEPS_COUNT
+            for one in self._watched.values()
+        )
 
     def reports_again(self) -> None:
         """Whoever was told of those that hang is gone, and may not have had them killed."""
@@ -238,10 +307,17 @@ class Agent:
         self._ticked_s = until_s
 
     def _progress(self, now_s: float) -> list[Output]:
-        members = [w.reading.beacon for w in self._watched.values() if w.reading is not None and w.rank >= 0]
+        members = [
+            w.reading.beacon
+            for w in self._watched.values()
+            if w.reading is not None and w.rank >= 0
+        ]
         if not members:
             return []
-        newest, oldest = max(beacon.step for beacon in members), min(beacon.step for beacon in members)
+        newest, oldest = (
+            max(beacon.step for beacon in members),
+            min(beacon.step for beacon in members),
+        )
         if (newest, oldest) == self._moved:
             return []
         self._moved = (newest, oldest)
@@ -250,9 +326,15 @@ class Agent:
         return [ToCoordinator(Progress(newest, oldest, step_s, now_s))]
 
     def _judge(self, now_s: float) -> list[Output]:
-        if self._question is None and not any(self._is_late(one, now_s) for one in self._watched.values()):
+        if self._question is None and not any(
+            self._is_late(one, now_s) for one in self._watched.values()
+        ):
             return []
-        standing = [self._standing(watched, now_s) for watched in self._watched.values() if watched.reading is not None and not watched.reported]
+        standing = [
+            self._standing(watched, now_s)
+            for watched in self._watched.values()
+            if watched.reading is not None and not watched.reported
+        ]
         stopped = find_stopped(members=standing)
         if stopped is not None:
             return self._report(stopped, now_s)
@@ -263,16 +345,38 @@ class Agent:
 
     def _listen(self, now_s: float) -> list[Output]:
         """Silence of a plain script's workers, all together."""
-        members = [watched for watched in self._watched.values() if watched.rank >= 0 and not watched.reported]
-        if self._hang_after_s is None or not self._plain or not members or now_s < self._patient_until_s:
+        members = [
+            watched
+            for watched in self._watched.values()
+            if watched.rank >= 0 and not watched.reported
+        ]
+        if (
+            self._hang_after_s is None
+            or not self._plain
+            or not members
+            or now_s < self._patient_until_s
+        ):
             return []
         heard_s = max(watched.heard_s for watched in members)
         if now_s - heard_s <= self._hang_after_s:
             return []
         if not self._alone:
             self._patient_until_s = now_s + limits.AWAITED_LOOK_S
-            return [self._tell([self._standing(watched, now_s) for watched in members if watched.reading is not None], 0, now_s)]
-        verdict = HangVerdict(tuple(watched.worker for watched in members), f"no worker has printed anything for {self._hang_after_s:g} s")
+            return [
+                self._tell(
+                    [
+                        self._standing(watched, now_s)
+                        for watched in members
+                        if watched.reading is not None
+                    ],
+                    0,
+                    now_s,
+                )
+            ]
+        verdict = HangVerdict(
+            tuple(watched.worker for watched in members),
+            f"no worker has printed anything for {self._hang_after_s:g} s",
+        )
         for watched in members:
             watched.moved_s, watched.reckoned = heard_s, -1
         return self._report(verdict, now_s)
@@ -283,10 +387,19 @@ class Agent:
         beacon = reading.beacon
         if beacon.beats != watched.beats:
             self._patient_until_s = 0.0
-            moved_s = max(watched.moved_s, min(now_s, beacon.at_ns / 1e9))  # one that was never published says no time
-            if watched.phase in STEP_PHASES and self._steps_done(watched) < limits.FIRST_STEPS_COUNT:
+            # one that was never published says no time
+            moved_s = max(watched.moved_s, min(now_s, beacon.at_ns / 1e9))
+            if (
+                watched.phase in STEP_PHASES
+                and self._steps_done(watched) < limits.FIRST_STEPS_COUNT
+            ):
                 self.deadlines.learn_first(moved_s - watched.moved_s)
-            watched.beats, watched.phase, watched.moved_s, watched.reckoned = beacon.beats, beacon.phase, moved_s, -1
+            watched.beats, watched.phase, watched.moved_s, watched.reckoned = (
+                beacon.beats,
+                beacon.phase,
+                moved_s,
+                -1,
+            )
             self._plain = self._plain and beacon.phase is Phase.BOOT
             if watched.first_step < 0 and beacon.phase is Phase.BODY:
                 watched.first_step = beacon.step
@@ -300,7 +413,10 @@ class Agent:
         """When its deadline is over; infinity: it has none."""
         if watched.reckoned != self.deadlines.version:
             deadline = self._deadline_of(watched)
-            watched.due_s, watched.reckoned = math.inf if deadline is None else watched.since_s + deadline, self.deadlines.version
+            watched.due_s, watched.reckoned = (
+                math.inf if deadline is None else watched.since_s + deadline,
+                self.deadlines.version,
+            )
         return watched.due_s
 
     def _deadline_of(self, watched: Watched) -> float | None:
@@ -308,16 +424,26 @@ class Agent:
         return self.deadlines.of(phase=watched.phase, steps_done=self._steps_done(watched))
 
     def _steps_done(self, watched: Watched) -> int:
-        return watched.reading.beacon.step - watched.first_step if watched.reading is not None and watched.first_step >= 0 else 0
+        return (
+            watched.reading.beacon.step - watched.first_step
+            if watched.reading is not None and watched.first_step >= 0
+            else 0
+        )
 
     def _standing(self, watched: Watched, now_s: float) -> Standing:
         assert watched.reading is not None
         pong = self._question.answers.get(watched.worker) if self._question is not None else None
         return Standing(
-            worker=watched.worker, rank=watched.rank, phase=watched.phase, step=watched.reading.beacon.step, age_s=now_s - watched.since_s,
-            stopped=watched.reading.stopped, collectives=None if pong is None else pong.collectives, where="" if pong is None else pong.where,
+            worker=watched.worker,
+            rank=watched.rank,
+            phase=watched.phase,
+            step=watched.reading.beacon.step,
+            age_s=now_s - watched.since_s,
+            stopped=watched.reading.stopped,
+            collectives=None if pong is None else pong.collectives,
+            where="" if pong is None else pong.where,
             cut_off=() if pong is None else pong.cut_off,
-        )  # fmt: skip
+        )
 
     def _is_late(self, watched: Watched, now_s: float) -> bool:
         """It is stopped, or overdue by itself: somebody has to look closer."""
@@ -334,7 +460,8 @@ class Agent:
     def _overdue(self, members: list[Standing]) -> dict[int, float]:
         out: dict[int, float] = {}
         if self._plain:
-            return out  # a script that never calls outlast.join stays in boot for as long as it likes
+            # a script that never calls outlast.join stays in boot for as long as it likes
+            return out
         for member in members:
             deadline = self._deadline_of(self._watched[member.worker])
             if deadline is not None and member.age_s > deadline:
@@ -349,10 +476,20 @@ class Agent:
             return []
         return self._ping([member.worker for member in members], overdue, now_s)
 
-    def _ping(self, workers: list[int], overdue: dict[int, float], now_s: float, *, asked_by: int = 0, again: bool = False) -> list[Output]:
+    def _ping(
+        self,
+        workers: list[int],
+        overdue: dict[int, float],
+        now_s: float,
+        *,
+        asked_by: int = 0,
+        again: bool = False,
+    ) -> list[Output]:
         self._nonce += 1
         starved = {worker: self._watched[worker].starved_s for worker in workers}
-        self._question = Question(self._nonce, now_s, overdue, asked_by, starved=starved, again=again)
+        self._question = Question(
+            self._nonce, now_s, overdue, asked_by, starved=starved, again=again
+        )
         return [Deliver(worker, Ping(self._nonce)) for worker in workers]
 
     def _conclude(self, members: list[Standing], now_s: float) -> list[Output]:
@@ -363,7 +500,10 @@ class Agent:
             rare("one that was asked after has moved")
             self._question = None
             return []
-        if any(one.collectives is None and self._waited_s(one.worker, now_s) < limits.PING_DEADLINE_S for one in members):
+        if any(
+            one.collectives is None and self._waited_s(one.worker, now_s) < limits.PING_DEADLINE_S
+            for one in members
+        ):
             return []
         if not self._alone:
             self._question = None
@@ -372,7 +512,9 @@ class Agent:
         verdict = find_culprits(members=members, overdue=still_overdue)
         if verdict.behind and not self._question.again:
             rare("one that has come less far is looked at once more")
-            return self._ping([member.worker for member in members], still_overdue, now_s, again=True)
+            return self._ping(
+                [member.worker for member in members], still_overdue, now_s, again=True
+            )
         self._question = None
         if verdict.awaited:
             self._patient_until_s = self._next_due_s(members, still_overdue, now_s)
@@ -398,25 +540,52 @@ class Agent:
         if self._question is not None:
             self._question.asked_by = nonce
             return []
-        members = [watched.worker for watched in self._watched.values() if watched.rank >= 0 and watched.reading is not None]
+        members = [
+            watched.worker
+            for watched in self._watched.values()
+            if watched.rank >= 0 and watched.reading is not None
+        ]
         return self._ping(members, {}, now_s, asked_by=nonce)
 
     def _tell(self, members: list[Standing], nonce: int, now_s: float) -> Output:
         stood = tuple(
-            Stood(one.worker, one.rank, one.phase.value, one.step, one.age_s, None if self._plain else self._deadline_of(self._watched[one.worker]),
-                  one.stopped, one.collectives, one.where, one.cut_off)
+            Stood(
+                one.worker,
+                one.rank,
+                one.phase.value,
+                one.step,
+                one.age_s,
+                None if self._plain else self._deadline_of(self._watched[one.worker]),
+                one.stopped,
+                one.collectives,
+                one.where,
+                one.cut_off,
+            )
             for one in members
-        )  # fmt: skip
+        )
         heard_s = [watched.heard_s for watched in self._watched.values() if watched.rank >= 0]
-        quiet_s = now_s - max(heard_s) if self._hang_after_s is not None and self._plain and heard_s and max(heard_s) < math.inf else None
-        return ToCoordinator(Standings(nonce, stood, quiet_s, self._hang_after_s or 0.0, self.deadlines.exhausted))
+        quiet_s = (
+            now_s - max(heard_s)
+            if self._hang_after_s is not None
+            and self._plain
+            and heard_s
+            and max(heard_s) < math.inf
+            else None
+        )
+        return ToCoordinator(
+            Standings(nonce, stood, quiet_s, self._hang_after_s or 0.0, self.deadlines.exhausted)
+        )
 
     def _take_judgement(self, judged: Judged, now_s: float) -> None:
         if judged.outcome == "nobody":
             self.deadlines.double()
-        self._patient_until_s = now_s + (limits.AWAITED_LOOK_S if judged.outcome == "awaited" else 0.0)
+        self._patient_until_s = now_s + (
+            limits.AWAITED_LOOK_S if judged.outcome == "awaited" else 0.0
+        )
 
-    def _next_due_s(self, members: list[Standing], overdue: Mapping[int, float], now_s: float) -> float:
+    def _next_due_s(
+        self, members: list[Standing], overdue: Mapping[int, float], now_s: float
+    ) -> float:
         """When to ask again: as soon as one that is awaited is late too, and now and then."""
         due_s = [now_s + limits.AWAITED_LOOK_S]
         for member in members:
@@ -433,7 +602,18 @@ class Agent:
             deadline = self._deadline_of(watched) or limits.STOPPED_FLOOR_S
             if self._plain and self._hang_after_s is not None:
                 deadline = self._hang_after_s
-            out.append(ToCoordinator(WorkerHung(worker, watched.phase.value, watched.moved_s, deadline, now_s, verdict.reason)))
+            out.append(
+                ToCoordinator(
+                    WorkerHung(
+                        worker,
+                        watched.phase.value,
+                        watched.moved_s,
+                        deadline,
+                        now_s,
+                        verdict.reason,
+                    )
+                )
+            )
         self._drop_question()
         return out
 

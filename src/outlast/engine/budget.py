@@ -1,4 +1,5 @@
-"""Budgets that refill with progress: a run that moves on may fail often, one that stands still may not.
+"""Budgets that refill with progress: a run that moves on may fail often, one that stands still may
+not.
 
 Units: steps and counts. This module is pure.
 """
@@ -19,7 +20,10 @@ class Budget:
     spent: list[int] = field(default_factory=list)  # the step at which each missing token was taken
 
     def left(self, *, step: int) -> int:
-        """Tokens in stock when `step` is the newest committed step. Steps committed twice count once."""
+        """Tokens in stock when `step` is the newest committed step.
+
+        Steps committed twice count once.
+        """
         self._refill(step)
         return self.capacity - len(self.spent)
 
@@ -45,8 +49,9 @@ class Budget:
 class Budgets:
     """One budget per dear rung, and how often the run was interrupted where.
 
-    An interruption counts at the step behind which it came, until a later one has been executed: one that strikes from outside hits anywhere, one that
-    the run itself makes hits at one place. Steps that are executed again count for that, too. What they do not count for is progress.
+    An interruption counts at the step behind which it came, until a later one has been executed:
+    one that strikes from outside hits anywhere, one that the run itself makes hits at one place.
+    Steps that are executed again count for that, too. What they do not count for is progress.
 
     at_step     interruptions at the place of the newest one, it included
     since_step  all of them since a step was committed that never had been before
@@ -58,16 +63,20 @@ class Budgets:
     at_step: int = 0
     since_step: int = 0
     repeats: int = 0
-    _places: dict[int, int] = field(default_factory=dict)  # the step behind which interruptions came -> how many
+    # the step behind which interruptions came -> how many
+    _places: dict[int, int] = field(default_factory=dict)
 
     def copy(self) -> Budgets:
         """Return budgets that can be spent without these."""
         places = dict(self._places)
-        return replace(self, respawns=self.respawns.copy(), restarts=self.restarts.copy(), _places=places)
+        return replace(
+            self, respawns=self.respawns.copy(), restarts=self.restarts.copy(), _places=places
+        )
 
     def note_fault(self, *, step: int, reached: int) -> int:
-        """Count one more interruption while `step` is the newest committed step; how many there were behind `reached`, the newest that was executed
-        since the last one, or that was to be gone on from.
+        """Count one more interruption while `step` is the newest committed step; how many there
+        were behind `reached`, the newest that was executed since the last one, or that was to be
+        gone on from.
         """
         if step > self.step:
             self.step, self.since_step, self.repeats = step, 0, 0
@@ -86,6 +95,11 @@ class Budgets:
 
 
 def default_budgets(max_restarts: int | None) -> Budgets:
-    """`max_restarts` is torchrun's flag: when given, it is the number of whole restarts without progress."""
+    """`max_restarts` is torchrun's flag: when given, it is the number of whole restarts without
+    progress.
+    """
     restarts = limits.RESTARTS_COUNT if max_restarts is None else max_restarts
-    return Budgets(respawns=Budget(limits.RESPAWNS_COUNT, limits.REFILL_STEPS), restarts=Budget(restarts, limits.REFILL_STEPS))
+    return Budgets(
+        respawns=Budget(limits.RESPAWNS_COUNT, limits.REFILL_STEPS),
+        restarts=Budget(restarts, limits.REFILL_STEPS),
+    )

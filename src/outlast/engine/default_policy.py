@@ -1,6 +1,7 @@
 """The policy of a run that names none.
 
-It is text, so that `outlast policy show` prints what is in force, to be copied and changed; and it is a module, for what decides opens no files.
+It is text, so that `outlast policy show` prints what is in force, to be copied and changed; and it
+is a module, for what decides opens no files.
 """
 
 from __future__ import annotations

@@ -26,15 +26,23 @@ _FIXED: dict[Phase, float] = {
 }
 _SCALE_MAX = limits.STEP_CEILING_S / limits.STEP_FLOOR_S
 STEP_PHASES = (Phase.DATA, Phase.BODY, Phase.VOTE, Phase.APPLY, Phase.SNAPSHOT)
-_FLOORS: dict[Phase, float] = {Phase.SNAPSHOT: limits.SNAPSHOT_FLOOR_S, Phase.DATA: limits.DATA_FLOOR_S}
+_FLOORS: dict[Phase, float] = {
+    Phase.SNAPSHOT: limits.SNAPSHOT_FLOOR_S,
+    Phase.DATA: limits.DATA_FLOOR_S,
+}
 _EXEMPT = (Phase.PARKED, Phase.WAIT, Phase.REGROUP)  # the coordinator's own deadlines hold there
-_ALONE = (Phase.BOOT, Phase.DATA, Phase.APPLY, Phase.SNAPSHOT, Phase.CHECKPOINT)  # a rank waits for no other here
-_BEFORE = (Phase.BOOT, Phase.DATA, Phase.CHECKPOINT)  # of those: a rank comes from here into the collectives of its step
+# a rank waits for no other here
+_ALONE = (Phase.BOOT, Phase.DATA, Phase.APPLY, Phase.SNAPSHOT, Phase.CHECKPOINT)
+# of those: a rank comes from here into the collectives of its step
+_BEFORE = (Phase.BOOT, Phase.DATA, Phase.CHECKPOINT)
 
 
 @dataclass(slots=True)
 class Deadlines:
-    """How long each phase may last, learned from how long it lasted on any member. `first_s`: the longest that one did in a process's first steps."""
+    """How long each phase may last, learned from how long it lasted on any member.
+
+    `first_s`: the longest that one did in a process's first steps.
+    """
 
     typical_s: dict[Phase, float] = field(default_factory=dict)
     first_s: float = 0.0
@@ -59,7 +67,10 @@ class Deadlines:
             self.version += 1
 
     def learn(self, beacons: Iterable[Beacon]) -> None:
-        """Take over what the workers measured themselves. A table is not changed once it is in a beacon that was read."""
+        """Take over what the workers measured themselves.
+
+        A table is not changed once it is in a beacon that was read.
+        """
         tables = [beacon.typical_s for beacon in beacons]
         if tables == self._learned:
             return
@@ -80,22 +91,35 @@ class Deadlines:
             self.version += 1
 
     def of(self, *, phase: Phase, steps_done: int) -> float | None:
-        """The deadline of `phase` for a worker that committed `steps_done` steps in this process; None: never overdue."""
+        """The deadline of `phase` for a worker that committed `steps_done` steps in this process;
+        None: never overdue.
+        """
         if phase in _EXEMPT:
             return None
         if phase in _FIXED:
             return _FIXED[phase]
         if steps_done < limits.FIRST_STEPS_COUNT:
             known = bool(self.typical_s) and self.first_s > 0.0
-            learned = max(self.first_s * limits.DEADLINE_FACTOR, limits.FIRST_STEPS_FLOOR_S) * self.scale
-            return min(learned, limits.FIRST_STEPS_DEADLINE_S) if known else limits.FIRST_STEPS_DEADLINE_S
+            learned = (
+                max(self.first_s * limits.DEADLINE_FACTOR, limits.FIRST_STEPS_FLOOR_S) * self.scale
+            )
+            return (
+                min(learned, limits.FIRST_STEPS_DEADLINE_S)
+                if known
+                else limits.FIRST_STEPS_DEADLINE_S
+            )
         learned = self.typical_s.get(phase, 0.0) * limits.DEADLINE_FACTOR * self.scale
-        return min(max(learned, _FLOORS.get(phase, limits.STEP_FLOOR_S) * self.scale), limits.STEP_CEILING_S)
+        return min(
+            max(learned, _FLOORS.get(phase, limits.STEP_FLOOR_S) * self.scale),
+            limits.STEP_CEILING_S,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One member at the moment of the question. `collectives` is None while its listener has not answered the ping; `cut_off`: ranks that do not
+    """One member at the moment of the question.
+
+    `collectives` is None while its listener has not answered the ping; `cut_off`: ranks that do not
     acknowledge what it has sent them.
     """
 
@@ -112,8 +136,11 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class HangVerdict:
-    """`culprits` are worker numbers; empty when nobody can be told from the others. `awaited`: the others may well wait for a rank that is in time.
-    `behind`: they are culprits because others have come further, which may just have happened: they are to be looked at once more.
+    """`culprits` are worker numbers; empty when nobody can be told from the others.
+
+    `awaited`: the others may well wait for a rank that is in time. `behind`: they are culprits
+    because others have come further, which may just have happened: they are to be looked at once
+    more.
     """
 
     culprits: tuple[int, ...]
@@ -129,11 +156,17 @@ def find_stopped(*, members: Sequence[Standing]) -> HangVerdict | None:
         return None
     rare("a stopped process")
     ranks = sorted(m.rank for m in members if m.worker in culprits)
-    return HangVerdict(culprits, f"ranks {ranks} are stopped (SIGSTOP) and have not moved for {limits.STOPPED_FLOOR_S:g} s")
+    return HangVerdict(
+        culprits,
+        f"ranks {ranks} are stopped (SIGSTOP) and have not moved for {limits.STOPPED_FLOOR_S:g} s",
+    )
 
 
 def find_culprits(*, members: Sequence[Standing], overdue: Mapping[int, float]) -> HangVerdict:
-    """Among members that were pinged PING_DEADLINE_S ago. `overdue`: worker -> its deadline, for those past it."""
+    """Among members that were pinged PING_DEADLINE_S ago.
+
+    `overdue`: worker -> its deadline, for those past it.
+    """
     deaf = [m for m in members if m.collectives is None and m.worker in overdue]
     if deaf:
         rare("one that does not answer")
@@ -146,7 +179,12 @@ def find_culprits(*, members: Sequence[Standing], overdue: Mapping[int, float]) 
     if apart:
         rare("ranks that cannot reach each other")
         first, second = apart[0]
-        return HangVerdict((), f"rank {first} cannot reach rank {second}: who has come less far may wait for what does not come through", awaited=True)
+        return HangVerdict(
+            (),
+            f"rank {first} cannot reach rank {second}: who has come less far may wait for what does"
+            " not come through",
+            awaited=True,
+        )
     shared = [m for m in members if m.phase not in _ALONE and m.phase not in _EXEMPT]
     places = [_came_to(m) for m in shared]
     least = min(places, default=None)
@@ -158,28 +196,46 @@ def find_culprits(*, members: Sequence[Standing], overdue: Mapping[int, float]) 
     on_its_way = any(m.phase in _BEFORE and m.step <= furthest for m in in_time)
     if late and left_behind and not on_its_way:
         rare("one that has come less far than its peers")
-        return _verdict(late, "have come less far (steps, collectives) than their peers, which wait for them", behind=True)
+        return _verdict(
+            late,
+            "have come less far (steps, collectives) than their peers, which wait for them",
+            behind=True,
+        )
     ahead = {m.worker for m, place in zip(shared, places, strict=True) if place != least}
     if on_its_way or any(m.worker not in ahead for m in in_time):
         rare("one that is awaited, and in time")
-        return HangVerdict((), "somebody stands elsewhere, within its own deadline or the coordinator's: it is not the fault of those that wait", awaited=True)
+        return HangVerdict(
+            (),
+            "somebody stands elsewhere, within its own deadline or the coordinator's: it is not the"
+            " fault of those that wait",
+            awaited=True,
+        )
     return HangVerdict((), "all ranks stand at the same place: nobody can be told from the others")
 
 
 def _came_to(member: Standing) -> tuple[int, bool, int]:
-    """A place in the run that can be compared: counters of collectives begin anew with each generation, for all."""
+    """A place in the run that can be compared: counters of collectives begin anew with each
+    generation, for all.
+    """
     return member.step, member.phase is not Phase.SETUP, member.collectives or 0
 
 
 def _is_past(member: Standing, other: Standing) -> bool:
-    """`other` stands where ranks wait for each other. Who is in a regroup comes from, or waits for, one that still sets up."""
+    """`other` stands where ranks wait for each other.
+
+    Who is in a regroup comes from, or waits for, one that still sets up.
+    """
     if member.phase in _EXEMPT:
         return other.phase is Phase.SETUP
-    return member.step > other.step if member.phase in _ALONE else _came_to(member) > _came_to(other)
+    return (
+        member.step > other.step if member.phase in _ALONE else _came_to(member) > _came_to(other)
+    )
 
 
 def find_longest(*, members: Sequence[Standing], overdue: Mapping[int, float]) -> HangVerdict:
-    """All have stood at the same place up to the ceiling of deadlines: one has to go, or they stand for ever. The one that moved last least."""
+    """All have stood at the same place up to the ceiling of deadlines: one has to go, or they stand
+    for ever. The one that moved last least.
+    """
     rare("nothing tells apart those that stand")
     longest = max((m for m in members if m.worker in overdue), key=lambda m: (m.age_s, -m.rank))
     return _verdict([longest], "has stood longest where all stand, and nothing tells them apart")
@@ -188,4 +244,8 @@ def find_longest(*, members: Sequence[Standing], overdue: Mapping[int, float]) -
 def _verdict(found: Sequence[Standing], why: str, *, behind: bool = False) -> HangVerdict:
     ranks = sorted(m.rank for m in found)
     at = "; ".join(f"rank {m.rank} at {m.where}" for m in found if m.where)
-    return HangVerdict(tuple(m.worker for m in found), f"ranks {ranks} {why}" + (f" ({at})" if at else ""), behind=behind)
+    return HangVerdict(
+        tuple(m.worker for m in found),
+        f"ranks {ranks} {why}" + (f" ({at})" if at else ""),
+        behind=behind,
+    )

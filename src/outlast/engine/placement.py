@@ -1,4 +1,7 @@
-"""On which node each rank lives: first placement, and places for ranks that were lost. This module is pure."""
+"""On which node each rank lives: first placement, and places for ranks that were lost.
+
+This module is pure.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,14 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 
-def place(ranks: Sequence[int], *, homes: Mapping[int, str], room: Mapping[str, int]) -> dict[int, str]:
-    """A node for each rank, in the order of `ranks`: where it was if there is room, else the first node with room. Ranks that find none are left out.
+def place(
+    ranks: Sequence[int], *, homes: Mapping[int, str], room: Mapping[str, int]
+) -> dict[int, str]:
+    """A node for each rank, in the order of `ranks`: where it was if there is room, else the first
+    node with room. Ranks that find none are left out.
 
-    `room`: nodes that can be had, in order of preference, and how many more ranks each can take. Neighbouring ranks stay together.
+    `room`: nodes that can be had, in order of preference, and how many more ranks each can take.
+    Neighbouring ranks stay together.
     """
     left = dict(room)
     out: dict[int, str] = {}
@@ -32,11 +39,19 @@ def place(ranks: Sequence[int], *, homes: Mapping[int, str], room: Mapping[str, 
     return out
 
 
-def offers(lost: Sequence[int], *, homes: Mapping[int, str], spares: Sequence[tuple[int, str]], room: Mapping[str, int]) -> dict[int, tuple[int, str]]:
-    """Who takes each lost rank: (worker number of a spare, its node), or (-1, a node for a fresh process). Ranks that find no place are left out.
+def offers(
+    lost: Sequence[int],
+    *,
+    homes: Mapping[int, str],
+    spares: Sequence[tuple[int, str]],
+    room: Mapping[str, int],
+) -> dict[int, tuple[int, str]]:
+    """Who takes each lost rank: (worker number of a spare, its node), or (-1, a node for a fresh
+    process). Ranks that find no place are left out.
 
-    Where its own node can be had, a rank stays there, for what it had sealed lies there: by a spare, or a fresh process. Else a spare elsewhere comes first.
-    `room` counts the places of the lost ranks themselves, where their node can be had. `spares`: (worker, node), best first.
+    Where its own node can be had, a rank stays there, for what it had sealed lies there: by a
+    spare, or a fresh process. Else a spare elsewhere comes first. `room` counts the places of the
+    lost ranks themselves, where their node can be had. `spares`: (worker, node), best first.
     """
     left = dict(room)
     ready: dict[str, deque[int]] = {}
@@ -49,10 +64,18 @@ def offers(lost: Sequence[int], *, homes: Mapping[int, str], spares: Sequence[tu
             left[home] -= 1
             out[rank] = (ready[home].popleft() if ready.get(home) else -1, home)
     for rank in lost:
-        other = next((node for node, workers in ready.items() if workers and left.get(node, 0) > 0), None) if rank not in out else None
+        other = (
+            next(
+                (node for node, workers in ready.items() if workers and left.get(node, 0) > 0), None
+            )
+            if rank not in out
+            else None
+        )
         if other is not None:
             left[other] -= 1
             out[rank] = (ready[other].popleft(), other)
-    for rank, node in place([rank for rank in lost if rank not in out], homes={}, room=left).items():
+    for rank, node in place(
+        [rank for rank in lost if rank not in out], homes={}, room=left
+    ).items():
         out[rank] = (-1, node)
     return out

@@ -1,9 +1,12 @@
-"""What a policy says to an incident, given what was done before: a rule, and whether its action is held back.
+"""What a policy says to an incident, given what was done before: a rule, and whether its action is
+held back.
 
-An action passes four gates: sureness (drain and shrink), budgets of the action and of the rule, the rule's backoff, the circuit breaker. Where one holds it
-back, the rule's `otherwise` is tried, and then nothing is done. A dry run is decided as if what it only says had been done.
+An action passes four gates: sureness (drain and shrink), budgets of the action and of the rule, the
+rule's backoff, the circuit breaker. Where one holds it back, the rule's `otherwise` is tried, and
+then nothing is done. A dry run is decided as if what it only says had been done.
 
-What lies in the past is `Past`, one for each decision, oldest first; a later reading of the clock than `now_s` counts as now. This module is pure.
+What lies in the past is `Past`, one for each decision, oldest first; a later reading of the clock
+than `now_s` counts as now. This module is pure.
 """
 
 from __future__ import annotations
@@ -12,7 +15,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from outlast.engine.symptoms import as_signal, exit_codes, has, lines_of, xids
-from outlast.model.policy import DISRUPTIVE, MOVING, OF_NODES, Action, Breaker, Budget, Policy, Rule, When
+from outlast.model.policy import (
+    DISRUPTIVE,
+    MOVING,
+    OF_NODES,
+    Action,
+    Breaker,
+    Budget,
+    Policy,
+    Rule,
+    When,
+)
 from outlast.model.records import Facts
 from outlast.model.verdict import Verdict
 
@@ -23,7 +36,8 @@ class ActionVerdict:
     action      what is to be done, to `nodes` where it is of nodes
     wanted      what the rule says; `held`: the gate that held it back, "" for none
     dry_run     it is only said
-    blamed, met nodes that were blamed; ids of all rules of which the rest of `when` applied: later incidents are counted by these
+    blamed, met nodes that were blamed; ids of all rules of which the rest of `when` applied: later
+    incidents are counted by these
     """
 
     action: Action
@@ -43,9 +57,16 @@ class ActionVerdict:
     def facts(self) -> dict[str, object]:
         """For the ledger, and for programs."""
         return {
-            "rule": self.rule, "action": self.action.value, "nodes": list(self.nodes), "reason": self.reason, "dry_run": self.dry_run,
-            "wanted": self.wanted.value, "held": self.held, "blamed": list(self.blamed), "met": list(self.met),
-        }  # fmt: skip
+            "rule": self.rule,
+            "action": self.action.value,
+            "nodes": list(self.nodes),
+            "reason": self.reason,
+            "dry_run": self.dry_run,
+            "wanted": self.wanted.value,
+            "held": self.held,
+            "blamed": list(self.blamed),
+            "met": list(self.met),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +89,16 @@ class Past:
 
 
 def past_of(decided: ActionVerdict, *, at_s: float, outage: int) -> Past:
-    return Past(at_s, outage, decided.rule, decided.action, decided.nodes, decided.dry_run, decided.blamed, decided.met)
+    return Past(
+        at_s,
+        outage,
+        decided.rule,
+        decided.action,
+        decided.nodes,
+        decided.dry_run,
+        decided.blamed,
+        decided.met,
+    )
 
 
 def past_from(facts: Facts, *, at_s: float) -> Past:
@@ -81,13 +111,27 @@ def past_from(facts: Facts, *, at_s: float) -> Past:
 
     outage = facts["outage"]
     assert isinstance(outage, int), outage
-    return Past(at_s, outage, str(facts["rule"]), Action(str(facts["action"])), texts("nodes"), bool(facts["dry_run"]), texts("blamed"), texts("met"))
+    return Past(
+        at_s,
+        outage,
+        str(facts["rule"]),
+        Action(str(facts["action"])),
+        texts("nodes"),
+        bool(facts["dry_run"]),
+        texts("blamed"),
+        texts("met"),
+    )
 
 
-def blame(verdict: Verdict, *, home_of: Callable[[int], str], node_of: Callable[[str], str]) -> dict[str, float]:
-    """The nodes on which the guilty are, and how sure that is. `home_of` a rank, and `node_of` a name in the evidence: "" where that is not known.
+def blame(
+    verdict: Verdict, *, home_of: Callable[[int], str], node_of: Callable[[str], str]
+) -> dict[str, float]:
+    """The nodes on which the guilty are, and how sure that is.
 
-    A rank has to be guilty, and the class right: the less likely of both counts. Suspects are not blamed.
+    `home_of` a rank, and `node_of` a name in the evidence: "" where that is not known.
+
+    A rank has to be guilty, and the class right: the less likely of both counts. Suspects are not
+    blamed.
     """
     out: dict[str, float] = {}
     for one in verdict.ranks:
@@ -111,7 +155,8 @@ def decide_action(
 ) -> ActionVerdict:
     """What is to be done about an incident, and why. Same input, same action.
 
-    `outage`: incidents before training went on are one outage, and count once. `blamed`: see `blame`. `codes`: exit codes besides those in the evidence.
+    `outage`: incidents before training went on are one outage, and count once. `blamed`: see
+    `blame`. `codes`: exit codes besides those in the evidence.
     """
     past = [replace(one, at_s=now_s) if one.at_s > now_s else one for one in history]
     named = dict(blamed or {})
@@ -120,10 +165,14 @@ def decide_action(
         if rule.id not in met:
             continue
         counts = _counts(rule, now_s, outage, past, named)
-        concerned = named if rule.action in OF_NODES and (named or rule.when.incidents > 1) else [""]
+        concerned = (
+            named if rule.action in OF_NODES and (named or rule.when.incidents > 1) else [""]
+        )
         if max((counts[node] for node in concerned), default=0) < rule.when.incidents:
             continue
-        return replace(_Gates(now_s, policy, rule, past, named, counts).decide(), blamed=tuple(named), met=met)
+        return replace(
+            _Gates(now_s, policy, rule, past, named, counts).decide(), blamed=tuple(named), met=met
+        )
     return ActionVerdict(Action.RETRY, "", "no rule matches", blamed=tuple(named), met=met)
 
 
@@ -138,15 +187,27 @@ def _applies(when: When, verdict: Verdict, codes: Sequence[int]) -> bool:
     lines = lines_of(verdict)
     if when.xids and not xids(lines).intersection(when.xids):
         return False
-    if when.exit_codes and not exit_codes(lines).union(map(as_signal, codes)).intersection(map(as_signal, when.exit_codes)):
+    if when.exit_codes and not exit_codes(lines).union(map(as_signal, codes)).intersection(
+        map(as_signal, when.exit_codes)
+    ):
         return False
     return not when.logs or any(has(line, pattern) for pattern in when.logs for line in lines)
 
 
-def _counts(rule: Rule, now_s: float, outage: int, past: Sequence[Past], blamed: Mapping[str, float]) -> dict[str, int]:
-    """How many outages so far, this one included: of each node that is blamed, and in all, under ""."""
-    before = [one for one in past if rule.id in one.met and one.outage != outage and now_s - one.at_s < rule.when.within_s]
-    return {"": 1 + len({one.outage for one in before})} | {node: 1 + len({one.outage for one in before if node in one.blamed}) for node in blamed}
+def _counts(
+    rule: Rule, now_s: float, outage: int, past: Sequence[Past], blamed: Mapping[str, float]
+) -> dict[str, int]:
+    """How many outages so far, this one included: of each node that is blamed, and in all, under
+    "".
+    """
+    before = [
+        one
+        for one in past
+        if rule.id in one.met and one.outage != outage and now_s - one.at_s < rule.when.within_s
+    ]
+    return {"": 1 + len({one.outage for one in before})} | {
+        node: 1 + len({one.outage for one in before if node in one.blamed}) for node in blamed
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,29 +231,53 @@ class _Gates:
             gate, why = self._held(action, nodes)
             if not gate:
                 said = f"rule {rule.id}: {self._says(action, nodes)}"
-                return ActionVerdict(action, rule.id, "; ".join([*reasons, said]), nodes, self.dry_run, rule.action, first)
+                return ActionVerdict(
+                    action,
+                    rule.id,
+                    "; ".join([*reasons, said]),
+                    nodes,
+                    self.dry_run,
+                    rule.action,
+                    first,
+                )
             first = first or gate
             reasons.append(f"rule {rule.id} would {action.value}: {why}")
-        return ActionVerdict(Action.RETRY, rule.id, "; ".join(reasons), (), self.dry_run, rule.action, first)
+        return ActionVerdict(
+            Action.RETRY, rule.id, "; ".join(reasons), (), self.dry_run, rule.action, first
+        )
 
     def _says(self, action: Action, nodes: tuple[str, ...]) -> str:
         said = f"{action.value} {', '.join(nodes)}".strip()
         if action in MOVING:
-            said += " (" + ", ".join(f"confidence {self.blamed[node]:.2f}, incident {self.counts[node]} there" for node in nodes) + ")"
+            said += (
+                " ("
+                + ", ".join(
+                    f"confidence {self.blamed[node]:.2f}, incident {self.counts[node]} there"
+                    for node in nodes
+                )
+                + ")"
+            )
         return f"{said} (dry run)" if self.dry_run and action is not Action.RETRY else said
 
-    # --- gates -----------------------------------------------------------------------------------------------
+    # --- gates ------------------------------------------------------------------------------------
 
     def _nodes(self, action: Action) -> tuple[str, ...]:
         """Those that it would be done to."""
         if action not in OF_NODES:
             return ()
         needed = self.rule.when.incidents if self.rule.action in OF_NODES else 1
-        there = [node for node in self.blamed if self.counts[node] >= needed and not self._is_out(node, action)]
+        there = [
+            node
+            for node in self.blamed
+            if self.counts[node] >= needed and not self._is_out(node, action)
+        ]
         return tuple(node for node in there if action not in MOVING or self._is_sure(node))
 
     def _is_sure(self, node: str) -> bool:
-        return self.blamed[node] >= self.policy.drain.confidence or self.counts[node] >= self.policy.drain.incidents
+        return (
+            self.blamed[node] >= self.policy.drain.confidence
+            or self.counts[node] >= self.policy.drain.incidents
+        )
 
     def _is_out(self, node: str, action: Action) -> bool:
         """It has been done, or more than that."""
@@ -200,7 +285,9 @@ class _Gates:
         return any(one.action in done and node in one.nodes for one in self._taken())
 
     def _taken(self) -> list[Past]:
-        """Decisions that count: those that were carried out, and in a dry run those that only were said too."""
+        """Decisions that count: those that were carried out, and in a dry run those that only were
+        said too.
+        """
         return [one for one in self.past if self.dry_run or not one.dry_run]
 
     def _held(self, action: Action, nodes: tuple[str, ...]) -> tuple[str, str]:
@@ -209,25 +296,49 @@ class _Gates:
             return "", ""
         if action in OF_NODES and not nodes:
             return self._why_no_node(action)
-        why = self._spent(self.policy.budgets.get(action), len(nodes) or 1, [one for one in self._taken() if one.action is action], f"of {action.value}s")
+        why = self._spent(
+            self.policy.budgets.get(action),
+            len(nodes) or 1,
+            [one for one in self._taken() if one.action is action],
+            f"of {action.value}s",
+        )
         if not why and action is self.rule.action:
-            why = self._spent(self.rule.budget, len(nodes) or 1, self._by_rule(action), "of this rule")
+            why = self._spent(
+                self.rule.budget, len(nodes) or 1, self._by_rule(action), "of this rule"
+            )
         if why:
             return "budget", why
         if action is self.rule.action and (until_s := self._rests_until_s()) > self.now_s:
             return "backoff", f"it rests for {until_s - self.now_s:.0f} s more"
-        if action in DISRUPTIVE and (until_s := self._open_until_s(self.policy.breaker)) > self.now_s:
-            return "breaker", f"the circuit breaker is open for {until_s - self.now_s:.0f} s more, after {self.policy.breaker.actions} actions in a short time"
+        if (
+            action in DISRUPTIVE
+            and (until_s := self._open_until_s(self.policy.breaker)) > self.now_s
+        ):
+            return (
+                "breaker",
+                (
+                    f"the circuit breaker is open for {until_s - self.now_s:.0f} s more, after"
+                    f" {self.policy.breaker.actions} actions in a short time"
+                ),
+            )
         return "", ""
 
     def _why_no_node(self, action: Action) -> tuple[str, str]:
         if not self.blamed:
             return "nobody", "the verdict names no node, nor a rank whose node is known"
-        left = [confidence for node, confidence in self.blamed.items() if not self._is_out(node, action)]
+        left = [
+            confidence for node, confidence in self.blamed.items() if not self._is_out(node, action)
+        ]
         if action not in MOVING or not left:
             return "done", f"{', '.join(self.blamed)} was taken out before"
         sure, best = self.policy.drain, max(left)
-        return "confidence", f"confidence {best:.2f} is below {sure.confidence:g}, and there were fewer than {sure.incidents} such incidents on one node"
+        return (
+            "confidence",
+            (
+                f"confidence {best:.2f} is below {sure.confidence:g}, and there were fewer than"
+                f" {sure.incidents} such incidents on one node"
+            ),
+        )
 
     def _by_rule(self, action: Action) -> list[Past]:
         return [one for one in self._taken() if one.rule == self.rule.id and one.action is action]
@@ -237,14 +348,22 @@ class _Gates:
         if budget is None:
             return ""
         used = sum(one.tokens for one in taken if self.now_s - one.at_s < budget.within_s)
-        return f"the budget {whose}, {budget.times} in {budget.within_s:g} s, is spent" if used + tokens > budget.times else ""
+        return (
+            f"the budget {whose}, {budget.times} in {budget.within_s:g} s, is spent"
+            if used + tokens > budget.times
+            else ""
+        )
 
     def _rests_until_s(self) -> float:
         backoff = self.rule.backoff
         until_s, pause_s = float("-inf"), 0.0
         for one in self._by_rule(self.rule.action) if backoff is not None else ():
             assert backoff is not None
-            pause_s = min(backoff.most_s, pause_s * backoff.factor) if one.at_s < until_s + backoff.most_s else backoff.first_s
+            pause_s = (
+                min(backoff.most_s, pause_s * backoff.factor)
+                if one.at_s < until_s + backoff.most_s
+                else backoff.first_s
+            )
             until_s = one.at_s + pause_s
         return until_s
 

@@ -14,5 +14,8 @@ reached: Counter[str] = Counter()  # of this process; a simulated life begins by
 
 
 def rare(name: str) -> None:
-    """The branch `name` was taken. A name is written once in the source, in quotes, so that it can be listed."""
+    """The branch `name` was taken.
+
+    A name is written once in the source, in quotes, so that it can be listed.
+    """
     reached[name] += 1

@@ -1,9 +1,9 @@
 """Which rung of the ladder answers an interruption, and why.
 
-Cheapest first: repeat the step in place; let survivors enter main's function again; respawn the lost process
-from the zygote; take a spare; restart all ranks; stop. Which of repeat, reenter and respawn the survivors can
-take is the script's `way` (trap 14). A lost rank comes from a spare where one is parked, else from
-the zygote.
+Cheapest first: repeat the step in place; let survivors enter main's function again; respawn the
+lost process from the zygote; take a spare; restart all ranks; stop. Which of repeat, reenter and
+respawn the survivors can take is the script's `way` (trap 14). A lost rank comes from a spare where
+one is parked, else from the zygote.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -31,11 +31,14 @@ class Situation:
     way        the dearest of the members' ways
     state      there is live or sealed state to go on from (engine.restore found a step)
     committed  newest step committed by anybody
-    reached    newest step executed by anybody since the newest plan; if none was, the step that it goes on from
+    reached    newest step executed by anybody since the newest plan; if none was, the step that it
+               goes on from
     error      the user's error, for a verdict of stop
     trained    a step was committed in this run
-    free       nobody has failed, but a link between nodes, or the run itself takes a node out: no budget pays for that
-    stands     False: what there is lies sealed, and no process stands in a step with it; `way` is "respawn" then, whatever the script's is
+    free       nobody has failed, but a link between nodes, or the run itself takes a node out: no
+               budget pays for that
+    stands     False: what there is lies sealed, and no process stands in a step with it; `way` is
+               "respawn" then, whatever the script's is
     """
 
     lost: tuple[int, ...]
@@ -66,7 +69,9 @@ class RecoveryVerdict:
     budgets: Budgets | None = field(default=None, compare=False, repr=False)
 
 
-def decide_rung(*, situation: Situation, spares: Sequence[int], budgets: Budgets, world_size: int) -> RecoveryVerdict:
+def decide_rung(
+    *, situation: Situation, spares: Sequence[int], budgets: Budgets, world_size: int
+) -> RecoveryVerdict:
     """Pick the rung. What it costs is taken from a copy of `budgets`, which the verdict carries.
 
     spares   for each rank to be replaced, in rising order, the parked one that may take it, or -1
@@ -81,7 +86,9 @@ def decide_rung(*, situation: Situation, spares: Sequence[int], budgets: Budgets
     return changed(verdict, budgets=left)
 
 
-def _pick(situation: Situation, spares: Sequence[int], budgets: Budgets, world_size: int) -> RecoveryVerdict:
+def _pick(
+    situation: Situation, spares: Sequence[int], budgets: Budgets, world_size: int
+) -> RecoveryVerdict:
     """Pick the rung, and take what it costs from `budgets`."""
     budgets.note_fault(step=situation.committed, reached=situation.reached)
     if situation.way != "plain" and (loop := _crash_loop(situation, budgets)):
@@ -90,44 +97,77 @@ def _pick(situation: Situation, spares: Sequence[int], budgets: Budgets, world_s
     lost = set(situation.lost)
     if not lost and situation.state and situation.way == "in_place":
         if budgets.take_repeat():
-            return RecoveryVerdict(Rung.REPEAT, "in_place", {}, "every process lives: the step is repeated in place")
+            return RecoveryVerdict(
+                Rung.REPEAT, "in_place", {}, "every process lives: the step is repeated in place"
+            )
         rare("repeating the step has been tried often enough")
         lost = set(situation.raised)  # this process cannot get over the step: a fresh one may
-    if situation.way == "plain" or not situation.state or situation.way == "respawn" or len(lost) == world_size:
+    if (
+        situation.way == "plain"
+        or not situation.state
+        or situation.way == "respawn"
+        or len(lost) == world_size
+    ):
         return _restart(situation, budgets, left=world_size - len(lost))
     if not lost and situation.way == "in_place":
-        return _restart(situation, budgets, left=world_size)  # nobody to blame, and repeating has been tried
+        # nobody to blame, and repeating has been tried
+        return _restart(situation, budgets, left=world_size)
     if not lost:
-        return RecoveryVerdict(Rung.REENTER, "reenter", {}, "every process lives: all enter main's function again")
+        return RecoveryVerdict(
+            Rung.REENTER, "reenter", {}, "every process lives: all enter main's function again"
+        )
     return _replace(situation, sorted(lost), spares, budgets)
 
 
 def _crash_loop(situation: Situation, budgets: Budgets) -> str:
     """Why this is one, or ""."""
     if budgets.at_step > limits.SAME_STEP_FAULTS_COUNT and situation.trained:
-        return f"{budgets.at_step} interruptions without a step executed after step {situation.reached}: a crash loop"
-    if budgets.since_step > (limits.STANDSTILL_FAULTS_COUNT if situation.trained else limits.SETUP_FAULTS_COUNT):
-        return f"{budgets.since_step} interruptions without a step committed after step {situation.committed}: a crash loop"
+        return (
+            f"{budgets.at_step} interruptions without a step executed after step"
+            f" {situation.reached}: a crash loop"
+        )
+    if budgets.since_step > (
+        limits.STANDSTILL_FAULTS_COUNT if situation.trained else limits.SETUP_FAULTS_COUNT
+    ):
+        return (
+            f"{budgets.since_step} interruptions without a step committed after step"
+            f" {situation.committed}: a crash loop"
+        )
     return ""
 
 
-def _replace(situation: Situation, lost: list[int], spares: Sequence[int], budgets: Budgets) -> RecoveryVerdict:
+def _replace(
+    situation: Situation, lost: list[int], spares: Sequence[int], budgets: Budgets
+) -> RecoveryVerdict:
     replace = dict.fromkeys(lost, -1)
     for rank, spare in zip(lost, spares, strict=False):
         replace[rank] = spare
-    if not budgets.respawns.take(step=situation.committed):  # one for all: a node of many ranks is one loss
+    # one for all: a node of many ranks is one loss
+    if not budgets.respawns.take(step=situation.committed):
         rare("the budget of replacements is spent")
-        return _stop(f"the budget of {budgets.respawns.capacity} replacements is spent and too few steps were committed since to refill it", situation)
+        return _stop(
+            f"the budget of {budgets.respawns.capacity} replacements is spent and too few steps"
+            " were committed since to refill it",
+            situation,
+        )
     return replacing(replace, way=situation.way)
 
 
 def replacing(replace: dict[int, int], *, way: str) -> RecoveryVerdict:
-    """Survivors go on in this way. `replace`: of each lost rank the spare that takes it, or -1 for a fork."""
+    """Survivors go on in this way.
+
+    `replace`: of each lost rank the spare that takes it, or -1 for a fork.
+    """
     how = "repeat the step in place" if way == "in_place" else "enter main's function again"
     lost, taken = sorted(replace), [worker for worker in replace.values() if worker >= 0]
     if len(taken) == len(lost):
-        return RecoveryVerdict(Rung.SPARE, way, replace, f"ranks {lost} are taken by spares; survivors {how}")
-    reason = f"ranks {lost} are forked from the zygote{' or taken by spares' if taken else ''}; survivors {how}"
+        return RecoveryVerdict(
+            Rung.SPARE, way, replace, f"ranks {lost} are taken by spares; survivors {how}"
+        )
+    reason = (
+        f"ranks {lost} are forked from the zygote{' or taken by spares' if taken else ''};"
+        f" survivors {how}"
+    )
     return RecoveryVerdict(Rung.RESPAWN, way, replace, reason)
 
 
@@ -135,11 +175,17 @@ def _restart(situation: Situation, budgets: Budgets, *, left: int) -> RecoveryVe
     """`left`: processes that live, and could go on."""
     if not budgets.restarts.take(step=situation.committed):
         rare("the budget of restarts is spent")
-        return _stop(f"{budgets.restarts.capacity} whole restarts without enough progress in between", situation)
+        return _stop(
+            f"{budgets.restarts.capacity} whole restarts without enough progress in between",
+            situation,
+        )
     if situation.way == "plain":
         why = "a script that has made no outlast call is restarted as a whole"
     elif not situation.state:
-        why = "no live or sealed state is left: all ranks start from the newest checkpoint, or from the beginning"
+        why = (
+            "no live or sealed state is left: all ranks start from the newest checkpoint, or from"
+            " the beginning"
+        )
     elif not situation.stands:
         why = "no process stands in a step with the state that there is: all ranks come anew"
     elif not left:
@@ -154,4 +200,9 @@ def _restart(situation: Situation, budgets: Budgets, *, left: int) -> RecoveryVe
 
 
 def _stop(reason: str, situation: Situation) -> RecoveryVerdict:
-    return RecoveryVerdict(Rung.STOP, "exit", {}, f"{reason}; last error: {situation.error}" if situation.error else reason)
+    return RecoveryVerdict(
+        Rung.STOP,
+        "exit",
+        {},
+        f"{reason}; last error: {situation.error}" if situation.error else reason,
+    )

@@ -10,23 +10,50 @@ from outlast.model.recorded import Recorded
 from outlast.model.verdict import Verdict
 
 
-def replay(incidents: Sequence[Recorded], *, policy: Policy, apart_s: float) -> list[tuple[Recorded, float, ActionVerdict]]:
-    """Each with the second at which it was decided. One without a time comes `apart_s` after the one before; one without an outage stands alone."""
+def replay(
+    incidents: Sequence[Recorded], *, policy: Policy, apart_s: float
+) -> list[tuple[Recorded, float, ActionVerdict]]:
+    """Each with the second at which it was decided.
+
+    One without a time comes `apart_s` after the one before; one without an outage stands alone.
+    """
     out: list[tuple[Recorded, float, ActionVerdict]] = []
     history: list[Past] = []
     now_s = -apart_s
     for number, incident in enumerate(incidents, 1):
-        now_s = now_s + apart_s if incident.at_s is None else max(now_s, incident.at_s) if out else incident.at_s
+        now_s = (
+            now_s + apart_s
+            if incident.at_s is None
+            else max(now_s, incident.at_s)
+            if out
+            else incident.at_s
+        )
         outage = -number if incident.outage is None else incident.outage
-        decided = decide_action(now_s=now_s, verdict=incident.verdict, history=history, policy=policy, outage=outage, blamed=blamed_by(incident.verdict))
+        decided = decide_action(
+            now_s=now_s,
+            verdict=incident.verdict,
+            history=history,
+            policy=policy,
+            outage=outage,
+            blamed=blamed_by(incident.verdict),
+        )
         history.append(past_of(decided, at_s=now_s, outage=outage))
         out.append((incident, now_s, decided))
     return out
 
 
 def blamed_by(verdict: Verdict) -> dict[str, float]:
-    """Where nobody knows any more where the ranks lived: the nodes that the verdict names; else each rank has one of its own."""
+    """Where nobody knows any more where the ranks lived: the nodes that the verdict names; else
+    each rank has one of its own.
+    """
     sure = min((one.confidence for one in verdict.ranks), default=1.0)
     if verdict.nodes:
-        return {node: min(sure, confidence) for node, confidence in blame(verdict, home_of=lambda _: "", node_of=lambda name: name).items()}
-    return blame(verdict, home_of=lambda rank: f"the node of rank {rank}", node_of=lambda name: name)
+        return {
+            node: min(sure, confidence)
+            for node, confidence in blame(
+                verdict, home_of=lambda _: "", node_of=lambda name: name
+            ).items()
+        }
+    return blame(
+        verdict, home_of=lambda rank: f"the node of rank {rank}", node_of=lambda name: name
+    )

@@ -1,12 +1,13 @@
 """Which step everybody goes on from, and how each rank gets there.
 
-Replicated state (DDP): every live rank holds it, so nothing is lost. *Forward* to k+1 if any live rank saw
-the vote of k+1 pass, or if all ranks, the dead included, had sealed "prepared k+1": then every survivor
-still holds its complete gradients and applies them. Else *repeat*: everybody is at k. What the last plan
-decided stays decided: somebody may have followed it and gone, and the others not have heard of it.
+Replicated state (DDP): every live rank holds it, so nothing is lost. *Forward* to k+1 if any live
+rank saw the vote of k+1 pass, or if all ranks, the dead included, had sealed "prepared k+1": then
+every survivor still holds its complete gradients and applies them. Else *repeat*: everybody is at
+k. What the last plan decided stays decided: somebody may have followed it and gone, and the others
+not have heard of it.
 
-Sharded state (FSDP2): a dead rank's shard exists only in its image, so everybody goes to the newest step
-whose image all owners, the dead included, have sealed.
+Sharded state (FSDP2): a dead rank's shard exists only in its image, so everybody goes to the newest
+step whose image all owners, the dead included, have sealed.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -21,7 +22,9 @@ from outlast.engine.rare import rare
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What is left of a rank: a survivor's Inventory, or what the agent found sealed in a dead rank's slots. `ranks`: those of whom the same is left."""
+    """What is left of a rank: a survivor's Inventory, or what the agent found sealed in a dead
+    rank's slots. `ranks`: those of whom the same is left.
+    """
 
     ranks: tuple[int, ...]
     alive: bool
@@ -30,7 +33,8 @@ class Holding:
     passed: int
     in_hook: bool
     sealed: tuple[int, ...]
-    usable: bool = True  # False: alive, but its state is torn (it failed after apply) or not built yet
+    # False: alive, but its state is torn (it failed after apply) or not built yet
+    usable: bool = True
     phases: int = 0  # done since `committed`
     begun: bool = False  # past all phases after `committed`
     over: bool = False  # no step follows
@@ -43,11 +47,15 @@ class RestoreVerdict:
 
     settle  what each live, usable rank does with the step in flight: "forward" or "repeat"
     heal    ranks that must take replicated state from `donor`
-    phases  how many phases after `step` are done: one that saw the vote at a phase's end pass speaks for all
-    replay  nobody is known to be past the phases after `step`: a healed rank must come to them through the script
-    begun   the step after `step` was asked for: it was cut short. False while all that are there stand in, or before, a phase
+    phases  how many phases after `step` are done: one that saw the vote at a phase's end pass
+            speaks for all
+    replay  nobody is known to be past the phases after `step`: a healed rank must come to them
+            through the script
+    begun   the step after `step` was asked for: it was cut short. False while all that are there
+            stand in, or before, a phase
     over    no step follows `step`: what was cut short is the vote that closes the steps
-    finish  all survivors are in the block of `step` yet: whoever is healed takes their state before the script's code behind the step, and runs that too
+    finish  all survivors are in the block of `step` yet: whoever is healed takes their state before
+            the script's code behind the step, and runs that too
     """
 
     step: int | None
@@ -63,17 +71,25 @@ class RestoreVerdict:
 
 
 def decide_replicated(*, holdings: Sequence[Holding], planned: int = -1) -> RestoreVerdict:
-    """Where a run under replicated state goes on from. `holdings` has each rank of the generation once; `planned` is the step of the last plan."""
+    """Where a run under replicated state goes on from.
+
+    `holdings` has each rank of the generation once; `planned` is the step of the last plan.
+    """
     live = [held for held in holdings if held.alive and held.usable and held.committed >= 0]
     if not live:
         return RestoreVerdict(None, {}, -1, (), "no rank that holds the replicated state is alive")
     newest = max(max(held.committed, held.passed) for held in live)
-    seen = "is committed on a live rank" if any(held.committed == newest for held in live) else "was seen to pass its vote by a live rank"
+    seen = (
+        "is committed on a live rank"
+        if any(held.committed == newest for held in live)
+        else "was seen to pass its vote by a live rank"
+    )
     if planned > newest and any(_can_apply(held, planned) for held in live):
         rare("only the last plan knows how far the run is")
         newest, seen = planned, "is what the last plan said, and a live rank can still follow it"
     reason = f"step {newest} {seen}"
-    # the step that all may have sealed is the one after the newest anybody live has committed or seen pass
+    # the step that all may have sealed is the one after the newest anybody live has committed or
+    # seen pass
     if _all_sealed(holdings, live, newest + 1):
         rare("all had sealed the step, the dead included")
         newest += 1
@@ -92,13 +108,28 @@ def decide_replicated(*, holdings: Sequence[Holding], planned: int = -1) -> Rest
     there = [held for held in live if held.committed == newest]
     phases = max((held.phases for held in there), default=0)
     begun = any(held.begun for held in there)
-    # The script's own code behind the step may change state: the donor is to have run it, unless nobody has.
+    # The script's own code behind the step may change state: the donor is to have run it, unless
+    # nobody has.
     past = [held for held in there if not held.finishing]
-    furthest = [held for held in past if held.begun] or past or there or [held for held in live if _settles(held, newest)]
+    furthest = (
+        [held for held in past if held.begun]
+        or past
+        or there
+        or [held for held in live if _settles(held, newest)]
+    )
     donor, heal = min(min(held.ranks) for held in furthest), tuple(sorted(left_out))
     return RestoreVerdict(
-        newest, settle, donor, heal, reason, phases, replay=newest > 0 and not begun, begun=begun, over=any(held.over for held in there), finish=not past,
-    )  # fmt: skip
+        newest,
+        settle,
+        donor,
+        heal,
+        reason,
+        phases,
+        replay=newest > 0 and not begun,
+        begun=begun,
+        over=any(held.over for held in there),
+        finish=not past,
+    )
 
 
 def _settles(held: Holding, step: int) -> str:
@@ -115,12 +146,18 @@ def _can_apply(held: Holding, step: int) -> bool:
 
 
 def _all_sealed(holdings: Sequence[Holding], live: Sequence[Holding], step: int) -> bool:
-    return all(step in held.prepared for held in holdings) and all(held.in_hook and held.committed == step - 1 for held in live)
+    return all(step in held.prepared for held in holdings) and all(
+        held.in_hook and held.committed == step - 1 for held in live
+    )
 
 
 def decide_sharded(*, holdings: Sequence[Holding]) -> RestoreVerdict:
     """Where a run under sharded state goes on from: the newest step sealed by all owners."""
-    common = set(holdings[0].sealed).intersection(*(held.sealed for held in holdings[1:])) if holdings else set()
+    common = (
+        set(holdings[0].sealed).intersection(*(held.sealed for held in holdings[1:]))
+        if holdings
+        else set()
+    )
     if not common:
         rare("no snapshot was sealed by all owners")
         missing = sorted(rank for held in holdings if not held.sealed for rank in held.ranks)
@@ -128,4 +165,6 @@ def decide_sharded(*, holdings: Sequence[Holding]) -> RestoreVerdict:
         return RestoreVerdict(None, {}, -1, (), f"no snapshot was sealed by all owners{which}")
     step = max(common)
     owners = sum(len(held.ranks) for held in holdings)
-    return RestoreVerdict(step, {}, -1, (), f"step {step} is the newest snapshot that all {owners} owners sealed")
+    return RestoreVerdict(
+        step, {}, -1, (), f"step {step} is the newest snapshot that all {owners} owners sealed"
+    )

@@ -1,6 +1,7 @@
 """What the lines of a verdict's evidence say that a policy may ask for: Xids, exit codes, texts.
 
-Patterns run in linear time. Advice is printed beside any failure, and is not asked. This module is pure.
+Patterns run in linear time. Advice is printed beside any failure, and is not asked. This module is
+pure.
 """
 
 from __future__ import annotations
@@ -9,10 +10,15 @@ import re
 
 from outlast.model.verdict import Role, Verdict
 
-# "NVRM: Xid (PCI:0000:3b:00): 79, pid=..." of the driver, and "XID 79", "Xid error: 79" of what repeats it. SXids are the switch's, and count apart.
-_XID = re.compile(r"\bxid(?: error)?(?: \(pci:[0-9a-f:.]{4,20}\))?[ :=]{1,3}(\d{1,3})\b", re.IGNORECASE)
+# "NVRM: Xid (PCI:0000:3b:00): 79, pid=..." of the driver, and "XID 79", "Xid error: 79" of what
+# repeats it. SXids are the switch's, and count apart.
+_XID = re.compile(
+    r"\bxid(?: error)?(?: \(pci:[0-9a-f:.]{4,20}\))?[ :=]{1,3}(\d{1,3})\b", re.IGNORECASE
+)
 # "exitcode  : 1" of torchrun, "exit code 3" of outlast, "exited with code 137", "exit status 9"
-_EXIT = re.compile(r"\bexit(?:ed with)?[ _-]?(?:code|status)[ \t]{0,8}[:=]?[ \t]{0,8}(-?\d{1,3})\b", re.IGNORECASE)
+_EXIT = re.compile(
+    r"\bexit(?:ed with)?[ _-]?(?:code|status)[ \t]{0,8}[:=]?[ \t]{0,8}(-?\d{1,3})\b", re.IGNORECASE
+)
 _SIGNAL = re.compile(r"\bsignal[ :]{1,2}(\d{1,2})\b", re.IGNORECASE)
 SIGNALS = range(1, 65)
 SHELL = 128  # a shell, and a container, say 128 + the signal
@@ -29,7 +35,15 @@ def xids(lines: tuple[str, ...]) -> frozenset[int]:
 def exit_codes(lines: tuple[str, ...]) -> frozenset[int]:
     """A signal is minus its number."""
     codes = {as_signal(int(found)) for line in lines for found in _EXIT.findall(line)}
-    return frozenset(codes | {-int(found) for line in lines for found in _SIGNAL.findall(line) if int(found) in SIGNALS})
+    return frozenset(
+        codes
+        | {
+            -int(found)
+            for line in lines
+            for found in _SIGNAL.findall(line)
+            if int(found) in SIGNALS
+        }
+    )
 
 
 def as_signal(code: int) -> int:
@@ -38,7 +52,9 @@ def as_signal(code: int) -> int:
 
 
 def has(line: str, pattern: str) -> bool:
-    """Whether the pieces of `pattern` between its *s stand in `line` one after the other, in any case."""
+    """Whether the pieces of `pattern` between its *s stand in `line` one after the other, in any
+    case.
+    """
     where, line = 0, line.casefold()
     for piece in pattern.casefold().split("*"):
         found = line.find(piece, where)

@@ -1,11 +1,12 @@
 """The beacon: one page of shared memory in which a worker says where it is, without a system call.
 
-The worker writes it at every change of phase; the agent reads it at every tick, and once more after the
-worker's death. Little-endian. Times are CLOCK_MONOTONIC nanoseconds of the node.
+The worker writes it at every change of phase; the agent reads it at every tick, and once more after
+the worker's death. Little-endian. Times are CLOCK_MONOTONIC nanoseconds of the node.
 
-A sequence lock guards against torn reads: the counter is odd while a write is under way. A worker that
-dies in the middle of a write leaves an odd counter; `unpack` then still returns the fields, each of them old
-or new, with `torn=True`. One that is only put off there by a busy machine looks the same.
+A sequence lock guards against torn reads: the counter is odd while a write is under way. A worker
+that dies in the middle of a write leaves an odd counter; `unpack` then still returns the fields,
+each of them old or new, with `torn=True`. One that is only put off there by a busy machine looks
+the same.
 
 This module is pure: it packs and unpacks bytes.
 """
@@ -55,24 +56,47 @@ class Beacon:
 
 
 def pack_into(page: memoryview, beacon: Beacon, *, seconds: bool = True) -> None:
-    """Write `beacon` into `page` (at least BEACON_BYTES bytes) under the sequence lock. `seconds`: also both tables of seconds, which seldom change."""
+    """Write `beacon` into `page` (at least BEACON_BYTES bytes) under the sequence lock.
+
+    `seconds`: also both tables of seconds, which seldom change.
+    """
     sequence = _HEAD.unpack_from(page, 0)[2] | 1
     place = (
-        beacon.worker, beacon.pid, beacon.rank, beacon.generation, beacon.step, beacon.prepared, beacon.sealed, beacon.attempt,
-        beacon.beats, beacon.at_ns, PHASES.index(beacon.phase), CAUSES.index(beacon.cause), beacon.opened_ns, beacon.since_ns,
-    )  # fmt: skip
+        beacon.worker,
+        beacon.pid,
+        beacon.rank,
+        beacon.generation,
+        beacon.step,
+        beacon.prepared,
+        beacon.sealed,
+        beacon.attempt,
+        beacon.beats,
+        beacon.at_ns,
+        PHASES.index(beacon.phase),
+        CAUSES.index(beacon.cause),
+        beacon.opened_ns,
+        beacon.since_ns,
+    )
     if seconds:
-        body = _BODY.pack(*place, *(beacon.seconds[cause] for cause in CAUSES), *(beacon.typical_s[phase] for phase in PHASES))
+        body = _BODY.pack(
+            *place,
+            *(beacon.seconds[cause] for cause in CAUSES),
+            *(beacon.typical_s[phase] for phase in PHASES),
+        )
     else:
         body = _PLACE_ONLY.pack(*place)
-    # Copied, not packed in place: struct's pack_into fills with zeros first, and a reader would see them.
+    # Copied, not packed in place: struct's pack_into fills with zeros first, and a reader would see
+    # them.
     page[_SEQUENCE_AT : _HEAD.size] = sequence.to_bytes(8, "little")
     page[_HEAD.size : _HEAD.size + len(body)] = body
     page[: _HEAD.size] = _HEAD.pack(BEACON_MAGIC, BEACON_VERSION, sequence + 1)
 
 
 def unpack(page: memoryview) -> Beacon | None:
-    """Read a beacon; None while the worker has not written one. Retries a few torn reads before it says `torn`."""
+    """Read a beacon; None while the worker has not written one.
+
+    Retries a few torn reads before it says `torn`.
+    """
     for _ in range(8):
         magic, version, before = _HEAD.unpack_from(page, 0)
         if magic != BEACON_MAGIC or version != BEACON_VERSION:
@@ -85,8 +109,41 @@ def unpack(page: memoryview) -> Beacon | None:
 
 
 def _beacon(fields: tuple[float, ...], *, torn: bool) -> Beacon:
-    worker, pid, rank, generation, step, prepared, sealed, attempt, beats, at_ns, phase, cause, opened_ns, since_ns = (int(value) for value in fields[:14])
+    (
+        worker,
+        pid,
+        rank,
+        generation,
+        step,
+        prepared,
+        sealed,
+        attempt,
+        beats,
+        at_ns,
+        phase,
+        cause,
+        opened_ns,
+        since_ns,
+    ) = (int(value) for value in fields[:14])
     seconds = dict(zip(CAUSES, fields[14 : 14 + len(CAUSES)], strict=True))
     typical_s = dict(zip(PHASES, fields[14 + len(CAUSES) :], strict=True))
     place, spent_on = PHASES[phase % len(PHASES)], CAUSES[cause % len(CAUSES)]
-    return Beacon(worker, pid, rank, generation, step, prepared, sealed, attempt, beats, at_ns, place, spent_on, opened_ns, since_ns, seconds, typical_s, torn)
+    return Beacon(
+        worker,
+        pid,
+        rank,
+        generation,
+        step,
+        prepared,
+        sealed,
+        attempt,
+        beats,
+        at_ns,
+        place,
+        spent_on,
+        opened_ns,
+        since_ns,
+        seconds,
+        typical_s,
+        torn,
+    )

@@ -1,8 +1,8 @@
 """Double-entry for seconds: every second of a rank goes to exactly one cause.
 
 A `Book` is always in one cause; `switch` closes the running stretch and opens the next. The seconds
-of a step are provisional until it is committed: `commit` keeps them, `roll_back` moves what would have
-been productive to `repeated`, and splits off what lay between fault and detection.
+of a step are provisional until it is committed: `commit` keeps them, `roll_back` moves what would
+have been productive to `repeated`, and splits off what lay between fault and detection.
 
 Invariant: sum(seconds) + provisional + (now - since) == now - opened, for any order of calls.
 
@@ -41,22 +41,32 @@ class Book:
         self.cause = Cause.PRODUCTIVE
 
     def commit_step(self, *, now_s: float, first: bool, then: Cause) -> None:
-        """Keep the step's seconds. `first` is False when this step had been committed before (executed again)."""
+        """Keep the step's seconds.
+
+        `first` is False when this step had been committed before (executed again).
+        """
         self._close(now_s)
         if not first:
             self._recast(now_s, fault_s=None, detected_s=None)
         self._settle()
         self.cause = then
 
-    def roll_back(self, *, now_s: float, fault_s: float | None, detected_s: float | None, then: Cause) -> None:
-        """The step's productive seconds become repeated; those after the fault, detection; those after detection, regroup."""
+    def roll_back(
+        self, *, now_s: float, fault_s: float | None, detected_s: float | None, then: Cause
+    ) -> None:
+        """The step's productive seconds become repeated; those after the fault, detection; those
+        after detection, regroup.
+        """
         self._close(now_s)
         self._recast(now_s, fault_s=fault_s, detected_s=detected_s)
         self._settle()
         self.cause = then
 
     def totals(self, *, now_s: float) -> dict[Cause, float]:
-        """Seconds by cause up to now, the running and the provisional stretches included. Sums to now - opened."""
+        """Seconds by cause up to now, the running and the provisional stretches included.
+
+        Sums to now - opened.
+        """
         out = dict(self.seconds)
         for start, end, cause in self._stretches or ():
             out[cause] += end - start
@@ -64,7 +74,10 @@ class Book:
         return out
 
     def settled(self) -> tuple[dict[Cause, float], float, Cause]:
-        """What a death cannot change: settled seconds, since when the rest runs, and as what. A step in flight runs as productive."""
+        """What a death cannot change: settled seconds, since when the rest runs, and as what.
+
+        A step in flight runs as productive.
+        """
         if self._stretches is None:
             return self.seconds, self.since_s, self.cause
         return self.seconds, self._began_s, Cause.PRODUCTIVE

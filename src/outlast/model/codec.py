@@ -1,9 +1,12 @@
-"""The JSON form of frozen dataclasses: `[NAME, value, ...]`, the values of all fields in their order, read strictly.
+"""The JSON form of frozen dataclasses: `[NAME, value, ...]`, the values of all fields in their
+order, read strictly.
 
-A field is an int, float, str, bool, a dataclass of the same codec, a union of these with each other or with None, or a tuple of any of them. What is to be done
-for each is found out once, when the codec is made: a coordinator says and takes in tens of thousands of messages for one regroup, and nearly all of them
-carry the same inside (a plan, what survivors hold). So the inner message that was written or read last, of each kind, is kept: its like is neither
-written nor made again, and who gets one object from many can treat them as one.
+A field is an int, float, str, bool, a dataclass of the same codec, a union of these with each other
+or with None, or a tuple of any of them. What is to be done for each is found out once, when the
+codec is made: a coordinator says and takes in tens of thousands of messages for one regroup, and
+nearly all of them carry the same inside (a plan, what survivors hold). So the inner message that
+was written or read last, of each kind, is kept: its like is neither written nor made again, and who
+gets one object from many can treat them as one.
 
 Everything here is frozen: what is kept cannot change. This module is pure.
 """
@@ -53,8 +56,10 @@ class Codec:
 
     def __init__(self, kinds: Iterable[type]) -> None:
         self._forms: dict[str, _Form] = {}
-        self._written: dict[type, tuple[object, str]] = {}  # the newest inner message of each kind, and its JSON
-        self._read: dict[type, tuple[list[object], object]] = {}  # the newest of each kind, by its fields
+        # the newest inner message of each kind, and its JSON
+        self._written: dict[type, tuple[object, str]] = {}
+        # the newest of each kind, by its fields
+        self._read: dict[type, tuple[list[object], object]] = {}
         for kind in kinds:
             self._forms[kind.__name__] = self._form(kind)
 
@@ -67,11 +72,14 @@ class Codec:
             text = str(body, "utf-8")
             value, end = _READ(text)
             if end != len(text):
-                raise CorruptError(f"a message that goes on behind its end: {text[end : end + 40]!r}")
+                raise CorruptError(
+                    f"a message that goes on behind its end: {text[end : end + 40]!r}"
+                )
             form, fields = self._fields(value)
         except ValueError as error:
             raise CorruptError(f"a message that is not JSON: {error}") from None
-        except (RecursionError, OverflowError) as error:  # nested too deep; a whole number that no float can hold
+        except (RecursionError, OverflowError) as error:
+            # nested too deep; a whole number that no float can hold
             raise CorruptError(f"a message out of bounds: {error}") from None
         return form.kind(*fields)
 
@@ -95,7 +103,8 @@ class Codec:
     def _inner(self, value: object) -> object:
         form, fields = self._fields(value)
         newest = self._read.get(form.kind)
-        if newest is not None and newest[0] == fields:  # and of the same types: those are what the form says
+        # and of the same types: those are what the form says
+        if newest is not None and newest[0] == fields:
             return newest[1]
         message = form.kind(*fields)
         self._read[form.kind] = fields, message
@@ -111,19 +120,34 @@ class Codec:
         if tuple(map(type, value)) == form.values:
             for place, read in form.inner:
                 fields[place] = read(fields[place])
-        elif len(fields) == len(form.read):  # whole numbers for seconds, null where that may be; or corrupt
-            fields = [one if type(one) is exact else read(one) for one, (exact, read) in zip(fields, form.read, strict=True)]
+        elif len(fields) == len(form.read):
+            # whole numbers for seconds, null where that may be; or corrupt
+            fields = [
+                one if type(one) is exact else read(one)
+                for one, (exact, read) in zip(fields, form.read, strict=True)
+            ]
         else:
-            raise CorruptError(f"{form.kind.__name__} has {len(form.read)} fields, not {len(fields)}")
+            raise CorruptError(
+                f"{form.kind.__name__} has {len(form.read)} fields, not {len(fields)}"
+            )
         return form, fields
 
     def _form(self, kind: type) -> _Form:
         hints = typing.get_type_hints(kind)
-        read = tuple((typing.cast(type, hint), self._reader(hint, f"{kind.__name__}.{name}")) for name, hint in hints.items())
+        read = tuple(
+            (typing.cast(type, hint), self._reader(hint, f"{kind.__name__}.{name}"))
+            for name, hint in hints.items()
+        )
         values = tuple(map(_json_type, hints.values()))
-        inner = tuple((place, read[place][1]) for place, value in enumerate(values) if value is list)
+        inner = tuple(
+            (place, read[place][1]) for place, value in enumerate(values) if value is list
+        )
         text = f'["{kind.__name__}",{",".join("%r" if hint is int else "%s" for hint in hints.values())}]'
-        write = tuple((place, self._writer(hint)) for place, hint in enumerate(hints.values()) if hint is not int)
+        write = tuple(
+            (place, self._writer(hint))
+            for place, hint in enumerate(hints.values())
+            if hint is not int
+        )
         return _Form(kind, (str, *values), inner, read, _taker(tuple(hints)), text, write)
 
     def _writer(self, hint: typing.Any) -> _Write:
@@ -137,7 +161,11 @@ class Codec:
         if origin in (typing.Union, types.UnionType):
             kinds = [arg for arg in args if arg is not type(None)]
             some = self._writer(kinds[0])
-            return some if len(kinds) == len(args) else lambda value: "null" if value is None else some(value)
+            return (
+                some
+                if len(kinds) == len(args)
+                else lambda value: "null" if value is None else some(value)
+            )
         return _WRITERS[hint]
 
     def _reader(self, hint: typing.Any, where: str) -> _Read:
@@ -151,8 +179,16 @@ class Codec:
             return self._inner_reader((typing.cast(type, hint),), where)
         if origin in (typing.Union, types.UnionType):
             kinds = tuple(arg for arg in args if arg is not type(None))
-            inner = self._inner_reader(kinds, where) if dataclasses.is_dataclass(kinds[0]) else self._reader(kinds[0], where)
-            return inner if len(kinds) == len(args) else lambda value: None if value is None else inner(value)
+            inner = (
+                self._inner_reader(kinds, where)
+                if dataclasses.is_dataclass(kinds[0])
+                else self._reader(kinds[0], where)
+            )
+            return (
+                inner
+                if len(kinds) == len(args)
+                else lambda value: None if value is None else inner(value)
+            )
         return _simple_reader(hint, where)
 
     def _inner_reader(self, kinds: tuple[type, ...], where: str) -> _Read:
@@ -166,10 +202,16 @@ class Codec:
 
 
 def _seconds(value: float) -> str:
-    return repr(value) if value - value == 0.0 else _JSON.encode(value)  # what is not finite has another name in JSON
+    # what is not finite has another name in JSON
+    return repr(value) if value - value == 0.0 else _JSON.encode(value)
 
 
-_WRITERS: dict[type, _Write] = {int: repr, float: _seconds, str: _JSON.encode, bool: lambda value: "true" if value else "false"}
+_WRITERS: dict[type, _Write] = {
+    int: repr,
+    float: _seconds,
+    str: _JSON.encode,
+    bool: lambda value: "true" if value else "false",
+}
 
 
 def _taker(names: tuple[str, ...]) -> typing.Callable[[object], tuple[typing.Any, ...]]:

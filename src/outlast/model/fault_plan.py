@@ -1,22 +1,27 @@
-"""Fault plans: which fault strikes what, and when. Data, so that one plan serves the simulated world and drills on real processes.
+"""Fault plans: which fault strikes what, and when.
+
+Data, so that one plan serves the simulated world and drills on real processes.
 
     schema = 1
 
     [[fault]]
     id = "first"                           # optional; else its number
     kind = "kill"                          # see KINDS
-    target = { rank = 1 }                  # or { spare = true }, { store = true }, { coordinator = true }, { node = 0 }, { disk = 0 } (of that node),
-                                           # { agent = 0 } (of that node), { link = [0, 1] } (between two nodes)
+    target = { rank = 1 }                  # or { spare = true }, { store = true }, { coordinator =
+                                           true }, { node = 0 }, { disk = 0 } (of that node), # {
+                                           agent = 0 } (of that node), { link = [0, 1] } (between
+                                           two nodes)
     when = { on_mark = "voting", nth = 2 } # or { at_s = 3.5 }, or { at_step = 4 }
     after_s = 0.02                         # later than that by so much (0)
     for_s = 2.0                            # kinds that pass: for so long
     times = 1                              # on_mark: at so many visits in a row (1)
     needs = "both"                         # "sim", "real" or "both" (what the kind can do)
 
-Times are seconds; `at_s` counts from the beginning of the run. A mark is a place in a worker's life: see MARKS
-and, where checkpoints are written, SAVE_MARKS.
+Times are seconds; `at_s` counts from the beginning of the run. A mark is a place in a worker's
+life: see MARKS and, where checkpoints are written, SAVE_MARKS.
 
-A mark can also be a stage of the coordinator: see STAGES. What strikes no process counts everybody's visits.
+A mark can also be a stage of the coordinator: see STAGES. What strikes no process counts
+everybody's visits.
 
 This module is pure: text in, data out.
 """
@@ -36,7 +41,10 @@ KINDS: Mapping[str, str] = {
     "kill": "SIGKILL",
     "exit": "the process ends with exit code 3",
     "stop": "SIGSTOP, and SIGCONT after for_s; of an agent: its workers go on",
-    "deaf": "the whole process stands still for for_s, and the kernel does not call it stopped: a thread holds the interpreter lock",
+    "deaf": (
+        "the whole process stands still for for_s, and the kernel does not call it stopped: a"
+        " thread holds the interpreter lock"
+    ),
     "starve": "the process is ready to run, and has no processor for for_s: that is nobody's fault",
     "hang": "the main thread stays where it is; the listener answers",
     "raise": "the script raises",
@@ -47,7 +55,10 @@ KINDS: Mapping[str, str] = {
     "repeat": "messages to and from the process come twice, for for_s",
     "linger": "the process is in the kernel when it is killed: it ends for_s later",
     "lose_node": "a node loses power, and has it again for_s later, with nothing in memory",
-    "cut": "the connection between a node's agent and the coordinator breaks, and cannot be made again for for_s",
+    "cut": (
+        "the connection between a node's agent and the coordinator breaks, and cannot be made again"
+        " for for_s"
+    ),
     "lag": "messages between a node's agent and the coordinator wait for for_s",
     "freeze": "a whole node stands still for for_s, its kernel too: then all that was due is late",
     "part": "two nodes cannot reach each other for for_s; the coordinator reaches both",
@@ -55,29 +66,99 @@ KINDS: Mapping[str, str] = {
     "lose_coordinator": "the coordinator dies, and another one comes for_s later",
     "slow_disk": "what is read from a disk, or written to it, takes 50 times as long, for for_s",
     "full_disk": "a disk has no room left, for for_s",
-    "torn_write": "what is being written to a disk within for_s is cut short, though the disk says that it is there",
+    "torn_write": (
+        "what is being written to a disk within for_s is cut short, though the disk says that it is"
+        " there"
+    ),
     "corrupt_disk": "bits flip in about half of the files that lie on a disk",
 }
-PASSING = ("stop", "deaf", "starve", "hold", "mute", "repeat", "linger", "lose_node", "cut", "lag", "freeze", "part", "lose_coordinator",
-           "slow_disk", "full_disk", "torn_write")  # kinds with a for_s  # fmt: skip
-SIM_ONLY = ("deaf", "starve", "hold", "mute", "repeat", "linger", "lose_node", "cut", "lag", "freeze", "part", "snap", "lose_coordinator",
-            "slow_disk", "full_disk", "torn_write", "corrupt_disk")  # fmt: skip
+PASSING = (
+    "stop",
+    "deaf",
+    "starve",
+    "hold",
+    "mute",
+    "repeat",
+    "linger",
+    "lose_node",
+    "cut",
+    "lag",
+    "freeze",
+    "part",
+    "lose_coordinator",
+    "slow_disk",
+    "full_disk",
+    "torn_write",
+)  # kinds with a for_s
+SIM_ONLY = (
+    "deaf",
+    "starve",
+    "hold",
+    "mute",
+    "repeat",
+    "linger",
+    "lose_node",
+    "cut",
+    "lag",
+    "freeze",
+    "part",
+    "snap",
+    "lose_coordinator",
+    "slow_disk",
+    "full_disk",
+    "torn_write",
+    "corrupt_disk",
+)
 NODE_KINDS = ("lose_node", "cut", "lag", "freeze")
 LINK_KINDS = ("part", "snap")
 DISK_KINDS = ("slow_disk", "full_disk", "torn_write", "corrupt_disk")
 MARKS = (
-    "boot", "join", "parked", "setup", "grouping", "restoring", "joined", "body", "reduced", "sealing", "prepared", "voting", "passed", "applied", "committed",
-    "still", "settled", "donating", "phase", "closing", "finishing", "epilogue",
-)  # fmt: skip
-SAVE_MARKS = ("saving", "saved")  # about to copy a shard of a checkpoint; copied, and a thread writes it
-STAGES = ("enrolling", "rebuilding", "starting", "training", "gathering", "leaving", "moving", "handover", "clearing", "stopping")  # of the coordinator
+    "boot",
+    "join",
+    "parked",
+    "setup",
+    "grouping",
+    "restoring",
+    "joined",
+    "body",
+    "reduced",
+    "sealing",
+    "prepared",
+    "voting",
+    "passed",
+    "applied",
+    "committed",
+    "still",
+    "settled",
+    "donating",
+    "phase",
+    "closing",
+    "finishing",
+    "epilogue",
+)
+# about to copy a shard of a checkpoint; copied, and a thread writes it
+SAVE_MARKS = ("saving", "saved")
+# of the coordinator
+STAGES = (
+    "enrolling",
+    "rebuilding",
+    "starting",
+    "training",
+    "gathering",
+    "leaving",
+    "moving",
+    "handover",
+    "clearing",
+    "stopping",
+)
 FOR_S = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedFault:
-    """`rank` -1: a spare; None: no process, but `node` (with `peer`: the link between the two; with `agent`: that node's), or `disk` (that of a node),
-    or the store, or the coordinator. One of `mark`, `at_s` and `at_step` says when.
+    """`rank` -1: a spare; None: no process, but `node` (with `peer`: the link between the two; with
+    `agent`: that node's), or `disk` (that of a node), or the store, or the coordinator. One of
+    `mark`, `at_s` and `at_step` says when.
     """
 
     id: str
@@ -104,12 +185,22 @@ class PlannedFault:
         if self.agent:
             return {"agent": self.node}
         if self.rank is None:
-            return {"node": self.node} if self.node is not None else {"store" if self.kind == "lose_store" else "coordinator": True}
+            return (
+                {"node": self.node}
+                if self.node is not None
+                else {"store" if self.kind == "lose_store" else "coordinator": True}
+            )
         return {"spare": True} if self.rank < 0 else {"rank": self.rank}
 
     def as_dict(self) -> dict[str, Any]:
         """The form that `parse` takes."""
-        when: dict[str, Any] = {"at_s": self.at_s} if self.at_s is not None else {"at_step": self.at_step} if self.at_step is not None else {}
+        when: dict[str, Any] = (
+            {"at_s": self.at_s}
+            if self.at_s is not None
+            else {"at_step": self.at_step}
+            if self.at_step is not None
+            else {}
+        )
         out: dict[str, Any] = {
             "id": self.id, "kind": self.kind,
             "target": self.target,
@@ -136,7 +227,10 @@ def read(plan: Mapping[str, Any], *, source: str) -> tuple[PlannedFault, ...]:
     faults = plan.get("fault", [])
     if not isinstance(faults, list) or not all(isinstance(one, dict) for one in faults):
         raise UsageError(f"{source}: faults are tables", hint="write each as `[[fault]]`")
-    out = tuple(_fault(one, number, f"{source}, fault {one.get('id', number)}") for number, one in enumerate(faults, 1))
+    out = tuple(
+        _fault(one, number, f"{source}, fault {one.get('id', number)}")
+        for number, one in enumerate(faults, 1)
+    )
     twice = {one.id for one in out if sum(other.id == one.id for other in out) > 1}
     if twice:
         raise UsageError(f"{source}: several faults have the id {min(twice)!r}")
@@ -147,7 +241,11 @@ def render(faults: tuple[PlannedFault, ...]) -> str:
     """The plan as TOML, as `parse` reads it."""
     lines = [f"schema = {SCHEMA}"]
     for fault in faults:
-        lines += ["", "[[fault]]", *(f"{key} = {_toml(value)}" for key, value in fault.as_dict().items())]
+        lines += [
+            "",
+            "[[fault]]",
+            *(f"{key} = {_toml(value)}" for key, value in fault.as_dict().items()),
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -163,33 +261,57 @@ def _fault(given: Mapping[str, Any], number: int, where: str) -> PlannedFault:
     if needs not in ("sim", "real", "both"):
         raise UsageError(f'{where}: needs is {needs!r}; it can be "sim", "real" or "both"')
     if needs != "sim" and kind in SIM_ONLY:
-        raise UsageError(f"{where}: {kind} can only be had in the simulated world", hint='needs = "sim"')
+        raise UsageError(
+            f"{where}: {kind} can only be had in the simulated world", hint='needs = "sim"'
+        )
     if "for_s" in given and kind not in PASSING:
         raise UsageError(f"{where}: {kind} does not pass, so it has no for_s")
-    when: dict[str, Any] = {"mark": "", "nth": 1, "at_s": None, "at_step": None} | _when(given.get("when"), where)
+    when: dict[str, Any] = {"mark": "", "nth": 1, "at_s": None, "at_step": None} | _when(
+        given.get("when"), where
+    )
     times = whole(given.get("times", 1), f"{where}: times")
     if times != 1 and not when["mark"]:
-        raise UsageError(f"{where}: times counts visits of a mark", hint="use when = { on_mark = ... }")
+        raise UsageError(
+            f"{where}: times counts visits of a mark", hint="use when = { on_mark = ... }"
+        )
     return PlannedFault(
-        id=str(given.get("id", number)), kind=kind, **_target(given.get("target"), kind, where), **when,
-        after_s=seconds(given.get("after_s", 0.0), f"{where}: after_s"), for_s=seconds(given.get("for_s", FOR_S), f"{where}: for_s"), times=times,
-    )  # fmt: skip
+        id=str(given.get("id", number)),
+        kind=kind,
+        **_target(given.get("target"), kind, where),
+        **when,
+        after_s=seconds(given.get("after_s", 0.0), f"{where}: after_s"),
+        for_s=seconds(given.get("for_s", FOR_S), f"{where}: for_s"),
+        times=times,
+    )
 
 
 def _target(given: object, kind: str, where: str) -> dict[str, Any]:
     if not isinstance(given, dict) or len(given) != 1:
-        raise UsageError(f"{where}: target is {given!r}", hint=f"{kind} strikes {' or '.join(_struck_by(kind))}, as in {{ rank = 1 }}, {{ spare = true }}")
+        raise UsageError(
+            f"{where}: target is {given!r}",
+            hint=(
+                f"{kind} strikes {' or '.join(_struck_by(kind))}, as in {{ rank = 1 }}, {{ spare ="
+                " true }"
+            ),
+        )
     known(given, ("rank", "spare", "store", "node", "agent", "link", "disk", "coordinator"), where)
     what = next(iter(given))
     if what not in _struck_by(kind):
-        raise UsageError(f"{where}: {kind} cannot strike {what}", hint=f"it strikes {' or '.join(_struck_by(kind))}")
+        raise UsageError(
+            f"{where}: {kind} cannot strike {what}",
+            hint=f"it strikes {' or '.join(_struck_by(kind))}",
+        )
     if what == "link":
         return _link(given[what], where)
     if what in ("rank", "node", "agent", "disk"):
         number = whole(given[what], f"{where}: {what}", least=0)
         if what == "disk":
             return {"rank": None, "disk": number}
-        return {"rank": number} if what == "rank" else {"rank": None, "node": number, "agent": what == "agent"}
+        return (
+            {"rank": number}
+            if what == "rank"
+            else {"rank": None, "node": number, "agent": what == "agent"}
+        )
     if given[what] is not True:
         raise UsageError(f"{where}: {what} is true, or not there")
     return {"rank": -1 if what == "spare" else None}
@@ -197,7 +319,9 @@ def _target(given: object, kind: str, where: str) -> dict[str, Any]:
 
 def _link(given: object, where: str) -> dict[str, Any]:
     if not isinstance(given, list) or len(given) != 2 or given[0] == given[1]:
-        raise UsageError(f"{where}: link is {given!r}; it is two different nodes", hint="as in { link = [0, 1] }")
+        raise UsageError(
+            f"{where}: link is {given!r}; it is two different nodes", hint="as in { link = [0, 1] }"
+        )
     node, peer = (whole(one, f"{where}: link", least=0) for one in given)
     return {"rank": None, "node": node, "peer": peer}
 
@@ -209,12 +333,22 @@ def _struck_by(kind: str) -> tuple[str, ...]:
         return ("node", "rank")  # the node that the rank lives on
     if kind in DISK_KINDS:
         return ("disk",)
-    return {"lose_store": ("store",), "lose_coordinator": ("coordinator",), "stop": ("rank", "spare", "agent")}.get(kind, ("rank", "spare"))
+    return {
+        "lose_store": ("store",),
+        "lose_coordinator": ("coordinator",),
+        "stop": ("rank", "spare", "agent"),
+    }.get(kind, ("rank", "spare"))
 
 
 def _when(given: object, where: str) -> dict[str, Any]:
-    if not isinstance(given, dict) or sum(key in given for key in ("on_mark", "at_s", "at_step")) != 1:
-        raise UsageError(f"{where}: when is {given!r}", hint='one of { on_mark = "voting", nth = 2 }, { at_s = 3.5 }, { at_step = 4 }')
+    if (
+        not isinstance(given, dict)
+        or sum(key in given for key in ("on_mark", "at_s", "at_step")) != 1
+    ):
+        raise UsageError(
+            f"{where}: when is {given!r}",
+            hint='one of { on_mark = "voting", nth = 2 }, { at_s = 3.5 }, { at_step = 4 }',
+        )
     known(given, ("on_mark", "nth", "at_s", "at_step"), where)
     if "nth" in given and "on_mark" not in given:
         raise UsageError(f"{where}: nth counts visits of a mark")
@@ -224,7 +358,10 @@ def _when(given: object, where: str) -> dict[str, Any]:
         return {"at_step": whole(given["at_step"], f"{where}: at_step")}
     mark = given["on_mark"]
     if mark not in (*MARKS, *SAVE_MARKS, *STAGES):
-        raise UsageError(f"{where}: there is no mark {mark!r}", hint=meant(str(mark), (*MARKS, *SAVE_MARKS, *STAGES)))
+        raise UsageError(
+            f"{where}: there is no mark {mark!r}",
+            hint=meant(str(mark), (*MARKS, *SAVE_MARKS, *STAGES)),
+        )
     return {"mark": mark, "nth": whole(given.get("nth", 1), f"{where}: nth")}
 
 

@@ -1,17 +1,22 @@
 """Where the rank-seconds went: from the ledger's records to goodput, badput by cause, and MTTR.
 
 Units      seconds; `rank_seconds` are seconds times ranks.
-Symbols    wall_s       launcher start to end, summed over sessions; downtime between sessions is apart, no ranks were held
-           productive   first execution of each step that stays committed, less booked stall and data wait
-           ETTR         productive / (ranks asked for x wall_s); `ettr_training` leaves startup and shutdown out of the total
-           MTTR         fault to first new commit, over interruptions without a parent; children are part of theirs
+Symbols    wall_s       launcher start to end, summed over sessions; downtime between sessions is
+           apart, no ranks were held
+           productive   first execution of each step that stays committed, less booked stall and
+                        data wait
+           ETTR         productive / (ranks asked for x wall_s); `ettr_training` leaves startup and
+                        shutdown out of the total
+           MTTR         fault to first new commit, over interruptions without a parent; children are
+                        part of theirs
 Method     The time line of each rank is cut, so the causes sum to ranks x wall_s by construction:
-           lives book themselves; before the first it is startup; after the last, shutdown; between two lives (and in
-           the last, unsettled stretch of a dead process) it is what the process was doing, until the fault - productive
-           becomes repeated -, then detection, then regroup. Startup of a replacement is regroup. From the first new
-           commit on, a rank that has no process is degraded.
-Limits     A life that says more seconds than it lasted is scaled down to fit. The last, unsettled stretch of a
-           dead process goes to one cause: the one it was in.
+           lives book themselves; before the first it is startup; after the last, shutdown; between
+           two lives (and in the last, unsettled stretch of a dead process) it is what the process
+           was doing, until the fault - productive becomes repeated -, then detection, then regroup.
+           Startup of a replacement is regroup. From the first new commit on, a rank that has no
+           process is degraded.
+Limits     A life that says more seconds than it lasted is scaled down to fit. The last, unsettled
+           stretch of a dead process goes to one cause: the one it was in.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -32,7 +37,10 @@ Seconds = dict[Cause, float]
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """Seconds of a session, or of a run. `by_rank[r]` sums to wall_s; `rank_seconds` to world_size x wall_s."""
+    """Seconds of a session, or of a run.
+
+    `by_rank[r]` sums to wall_s; `rank_seconds` to world_size x wall_s.
+    """
 
     wall_s: float
     world_size: int
@@ -71,39 +79,87 @@ class Recovery:
 
 
 def account(records: Records, *, now_s: float | None) -> Accounting:
-    """The whole run. `now_s` is the monotonic reading of the launcher's node while it lives; None when nobody runs it any more."""
+    """The whole run.
+
+    `now_s` is the monotonic reading of the launcher's node while it lives; None when nobody runs it
+    any more.
+    """
     size = records.meta.world_size
     newest = len(records.sessions) - 1
     parts = [
         account_session(
-            world_size=size, started_s=part.session.started_s, over_s=part.session.over_s if part.session.ended_s is not None or index < newest else None,
-            now_s=part.session.over_s if now_s is None else now_s, alive=now_s is not None and index == newest and part.session.ended_s is None,
-            lives=part.lives, interruptions=part.interruptions,
+            world_size=size,
+            started_s=part.session.started_s,
+            over_s=part.session.over_s
+            if part.session.ended_s is not None or index < newest
+            else None,
+            now_s=part.session.over_s if now_s is None else now_s,
+            alive=now_s is not None and index == newest and part.session.ended_s is None,
+            lives=part.lives,
+            interruptions=part.interruptions,
         )
         for index, part in enumerate(records.sessions)
-    ]  # fmt: skip
-    by_rank = tuple({cause: math.fsum(part.by_rank[rank][cause] for part in parts) for cause in CAUSES} for rank in range(size))
-    return Accounting(math.fsum(part.wall_s for part in parts), size, by_rank, math.fsum(part.spare_seconds for part in parts))
+    ]
+    by_rank = tuple(
+        {cause: math.fsum(part.by_rank[rank][cause] for part in parts) for cause in CAUSES}
+        for rank in range(size)
+    )
+    return Accounting(
+        math.fsum(part.wall_s for part in parts),
+        size,
+        by_rank,
+        math.fsum(part.spare_seconds for part in parts),
+    )
 
 
 def account_session(
-    *, world_size: int, started_s: float, over_s: float | None, now_s: float, alive: bool, lives: Iterable[Life], interruptions: Iterable[Interruption]
+    *,
+    world_size: int,
+    started_s: float,
+    over_s: float | None,
+    now_s: float,
+    alive: bool,
+    lives: Iterable[Life],
+    interruptions: Iterable[Interruption],
 ) -> Accounting:
-    """One launcher session, up to `over_s`, or up to `now_s` where that is None. `alive`: the launcher is still at it."""
+    """One launcher session, up to `over_s`, or up to `now_s` where that is None.
+
+    `alive`: the launcher is still at it.
+    """
     end_s = max(started_s, now_s if over_s is None else over_s)
     of_rank: dict[int, list[Life]] = {}
     for life in lives:
         of_rank.setdefault(life.rank, []).append(life)
     line = _TimeLine(started_s, end_s, alive, sorted(interruptions, key=lambda one: one.detected_s))
-    by_rank = tuple(line.book(rank, _one_after_the_other(of_rank.get(rank, ()))) for rank in range(world_size))
-    return Accounting(end_s - started_s, world_size, by_rank, math.fsum(line.lasted(life) for rank, spares in of_rank.items() if rank < 0 for life in spares))
+    by_rank = tuple(
+        line.book(rank, _one_after_the_other(of_rank.get(rank, ()))) for rank in range(world_size)
+    )
+    return Accounting(
+        end_s - started_s,
+        world_size,
+        by_rank,
+        math.fsum(
+            line.lasted(life) for rank, spares in of_rank.items() if rank < 0 for life in spares
+        ),
+    )
 
 
 def _one_after_the_other(lives: Sequence[Life]) -> list[Life]:
-    """Of one rank, as they began. A process that a node started too late, beside its successor, and that never came to hold the rank, is left out."""
+    """Of one rank, as they began.
+
+    A process that a node started too late, beside its successor, and that never came to hold the
+    rank, is left out.
+    """
     kept: list[Life] = []
     for life in sorted(lives, key=lambda life: life.assigned_s):
-        held_until_s = max((math.inf if one.ended_s is None else one.ended_s for one in kept if one.opened_s is not None), default=-math.inf)
+        held_until_s = max(
+            (
+                math.inf if one.ended_s is None else one.ended_s
+                for one in kept
+                if one.opened_s is not None
+            ),
+            default=-math.inf,
+        )
         if life.opened_s is not None or life.assigned_s >= held_until_s:
             kept.append(life)
     return kept
@@ -126,14 +182,23 @@ def recovery(interruptions: Iterable[Interruption]) -> Recovery:
             continue
         if root.fault_s is not None:
             known.append(max(0.0, resumed_s - root.fault_s))
-        earliest_s = next(at_s for at_s in (root.fault_s, root.fault_not_before_s, root.detected_s) if at_s is not None)
-        low.append(max(0.0, resumed_s - (root.detected_s if root.fault_s is None else root.fault_s)))
+        earliest_s = next(
+            at_s
+            for at_s in (root.fault_s, root.fault_not_before_s, root.detected_s)
+            if at_s is not None
+        )
+        low.append(
+            max(0.0, resumed_s - (root.detected_s if root.fault_s is None else root.fault_s))
+        )
         high.append(max(low[-1], resumed_s - earliest_s))
     return Recovery(
-        count=len(roots), open_count=len(roots) - len(low),
-        median_s=statistics.median(known) if known else None, max_s=max(known, default=None),
-        median_range_s=(statistics.median(low), statistics.median(high)) if low else None, max_range_s=(max(low), max(high)) if low else None,
-    )  # fmt: skip
+        count=len(roots),
+        open_count=len(roots) - len(low),
+        median_s=statistics.median(known) if known else None,
+        max_s=max(known, default=None),
+        median_range_s=(statistics.median(low), statistics.median(high)) if low else None,
+        max_range_s=(max(low), max(high)) if low else None,
+    )
 
 
 def _share(seconds: Mapping[Cause, float], *, without: tuple[Cause, ...]) -> float:
@@ -144,7 +209,9 @@ def _share(seconds: Mapping[Cause, float], *, without: tuple[Cause, ...]) -> flo
 class _TimeLine:
     """One session's span and its interruptions, by detection; books one rank at a time."""
 
-    def __init__(self, started_s: float, end_s: float, alive: bool, interruptions: Sequence[Interruption]) -> None:
+    def __init__(
+        self, started_s: float, end_s: float, alive: bool, interruptions: Sequence[Interruption]
+    ) -> None:
         self.started_s = started_s
         self.end_s = end_s
         self.alive = alive
@@ -154,7 +221,10 @@ class _TimeLine:
     def lasted(self, life: Life) -> float:
         """Seconds of a life inside the session."""
         begin_s = _within(life.assigned_s, self.started_s, self.end_s)
-        return _within(self.end_s if life.ended_s is None else life.ended_s, begin_s, self.end_s) - begin_s
+        return (
+            _within(self.end_s if life.ended_s is None else life.ended_s, begin_s, self.end_s)
+            - begin_s
+        )
 
     def book(self, rank: int, lives: Sequence[Life]) -> Seconds:
         """Seconds by cause of one rank; they sum to end - started."""
@@ -163,33 +233,71 @@ class _TimeLine:
         for index, life in enumerate(lives):
             last = index == len(lives) - 1
             begin_s = _within(life.assigned_s, at_s, self.end_s)
-            until_s = self.end_s if last else _within(lives[index + 1].assigned_s, begin_s, self.end_s)
-            opened_s = _within(begin_s if life.opened_s is None else life.opened_s, begin_s, until_s)
-            out[Cause.STARTUP if index == 0 else Cause.REGROUP] += (begin_s - at_s) + (opened_s - begin_s)
+            until_s = (
+                self.end_s if last else _within(lives[index + 1].assigned_s, begin_s, self.end_s)
+            )
+            opened_s = _within(
+                begin_s if life.opened_s is None else life.opened_s, begin_s, until_s
+            )
+            out[Cause.STARTUP if index == 0 else Cause.REGROUP] += (begin_s - at_s) + (
+                opened_s - begin_s
+            )
             self._book_life(out, rank, life, opened_s, until_s, first=index == 0, last=last)
             at_s = until_s
         out[Cause.STARTUP] += self.end_s - at_s  # a rank that never had a process
         return out
 
-    def _book_life(self, out: Seconds, rank: int, life: Life, opened_s: float, until_s: float, *, first: bool, last: bool) -> None:
+    def _book_life(
+        self,
+        out: Seconds,
+        rank: int,
+        life: Life,
+        opened_s: float,
+        until_s: float,
+        *,
+        first: bool,
+        last: bool,
+    ) -> None:
         def known_as(cause: Cause) -> Cause:
             return Cause.REGROUP if cause is Cause.STARTUP and not first else cause
 
         lives_on = last and life.ended_s is None
         stop_s = until_s if life.ended_s is None else _within(life.ended_s, opened_s, until_s)
-        said = {cause: min(value, stop_s - opened_s) for cause, value in life.seconds.items() if value > 0}  # a torn beacon may say anything, NaN too
+        # a torn beacon may say anything, NaN too
+        said = {
+            cause: min(value, stop_s - opened_s)
+            for cause, value in life.seconds.items()
+            if value > 0
+        }
         said_s = math.fsum(said.values())
         settled_s = min(said_s, stop_s - opened_s)
         for cause, value in said.items():
             out[known_as(cause)] += value * (settled_s / said_s) if said_s > 0 else 0.0
-        cause, from_s = known_as(life.cause), min(opened_s + settled_s, stop_s)  # rounding: the sum may lie beyond its parts
+        # rounding: the sum may lie beyond its parts
+        cause, from_s = known_as(life.cause), min(opened_s + settled_s, stop_s)
         if lives_on and self.alive:
             out[cause] += stop_s - from_s
         else:
-            self._book_loss(out, rank, (from_s, stop_s, until_s), Cause.REPEATED if cause is Cause.PRODUCTIVE else cause, last=last)
+            self._book_loss(
+                out,
+                rank,
+                (from_s, stop_s, until_s),
+                Cause.REPEATED if cause is Cause.PRODUCTIVE else cause,
+                last=last,
+            )
 
-    def _book_loss(self, out: Seconds, rank: int, span_s: tuple[float, float, float], lost: Cause, *, last: bool) -> None:
-        """From the last settled second through the end of the process to the next life, or to the end."""
+    def _book_loss(
+        self,
+        out: Seconds,
+        rank: int,
+        span_s: tuple[float, float, float],
+        lost: Cause,
+        *,
+        last: bool,
+    ) -> None:
+        """From the last settled second through the end of the process to the next life, or to the
+        end.
+        """
         from_s, stop_s, until_s = span_s
         hit = self._first_hit(from_s, until_s)
         gone = not last or (self.alive and hit is not None and hit.resumed_s is None)
@@ -200,7 +308,11 @@ class _TimeLine:
             return
         fault_s = _within(hit.detected_s if hit.fault_s is None else hit.fault_s, from_s, until_s)
         detected_s = _within(hit.detected_s, fault_s, until_s)
-        resumed_s = until_s if hit.resumed_s is None or rank not in hit.ranks else _within(hit.resumed_s, detected_s, until_s)
+        resumed_s = (
+            until_s
+            if hit.resumed_s is None or rank not in hit.ranks
+            else _within(hit.resumed_s, detected_s, until_s)
+        )
         out[lost] += fault_s - from_s
         out[Cause.DETECTION] += detected_s - fault_s
         out[after] += resumed_s - detected_s

@@ -2,18 +2,24 @@
 
 Units      Every duration is in seconds.
 Symbols    delta  save_s      time the run stands still for one save, 0 or more
-           M      mttf_s      mean time to failure of the whole run, not of one part; inf: it never fails
-           R      restart_s   from a failure until the run goes on from what was saved last: detection, replacement, restore
+           M      mttf_s      mean time to failure of the whole run, not of one part; inf: it never
+                  fails
+           R      restart_s   from a failure until the run goes on from what was saved last:
+                  detection, replacement, restore
            tau    interval_s  productive time between the end of one save and the begin of the next
            x      delta / M
-Model      Daly's, of which `best_s`, `efficiency` and `wall_time_s` are exact: failures are exponential and strike at any time, during saves and
-           restarts too; what was done since the last finished save is done again; a restart that is struck begins anew.
-Sources    Young, CACM 17(9), 1974. Daly, FGCS 22(3), 2006. NVIDIA, arXiv 2410.18124. The exact optimum with Lambert's W follows from Daly's cost.
-Limits     A save blocks training. Of one that overlaps it, pass the part that stalls the step; then what fails while it is still being written
-           is not in these forms (the planner's simulation has it). Failures that come in waves, or with age, are not exponential.
+Model      Daly's, of which `best_s`, `efficiency` and `wall_time_s` are exact: failures are
+           exponential and strike at any time, during saves and restarts too; what was done since
+           the last finished save is done again; a restart that is struck begins anew.
+Sources    Young, CACM 17(9), 1974. Daly, FGCS 22(3), 2006. NVIDIA, arXiv 2410.18124. The exact
+           optimum with Lambert's W follows from Daly's cost.
+Limits     A save blocks training. Of one that overlaps it, pass the part that stalls the step; then
+           what fails while it is still being written is not in these forms (the planner's
+           simulation has it). Failures that come in waves, or with age, are not exponential.
 
-All take any positive numbers up to 1e300, an MTTF shorter than a save among them, and return what the docstring says: never NaN, never an overflow.
-Raises UsageError for what is NaN, negative, or 0 where it may not be.
+All take any positive numbers up to 1e300, an MTTF shorter than a save among them, and return what
+the docstring says: never NaN, never an overflow. Raises UsageError for what is NaN, negative, or 0
+where it may not be.
 
 This module is pure: numbers in, numbers out.
 """
@@ -31,43 +37,55 @@ NEGLIGIBLE = 1e-34  # below this x, the exact optimum and Young's are the same f
 def young_s(save_s: float, mttf_s: float) -> float:
     """tau = sqrt(2 delta M): the first order.
 
-    Error, for delta <= M: longer than the best interval, by at most sqrt(delta / 2M) of it, and the efficiency is at most delta / 8M of itself below
-    the best. Beyond that it is too long without bound.
+    Error, for delta <= M: longer than the best interval, by at most sqrt(delta / 2M) of it, and the
+    efficiency is at most delta / 8M of itself below the best. Beyond that it is too long without
+    bound.
     """
     _check(save_s, mttf_s)
     if save_s == 0:
         return 0.0
-    return math.sqrt(2.0) * math.sqrt(save_s) * math.sqrt(mttf_s)  # the product of the three under one root may overflow
+    # the product of the three under one root may overflow
+    return math.sqrt(2.0) * math.sqrt(save_s) * math.sqrt(mttf_s)
 
 
 def daly_first_s(save_s: float, mttf_s: float) -> float:
-    """tau = sqrt(2 delta M) - delta: Daly's first order. M where delta >= 2 M, where this would not be above 0.
+    """tau = sqrt(2 delta M) - delta: Daly's first order.
 
-    Error, for delta <= M / 2: shorter than the best interval, by at most sqrt(2 delta / M) / 3 of it; the efficiency is at most delta / 10M of itself
-    below the best.
+    M where delta >= 2 M, where this would not be above 0.
+
+    Error, for delta <= M / 2: shorter than the best interval, by at most sqrt(2 delta / M) / 3 of
+    it; the efficiency is at most delta / 10M of itself below the best.
     """
     _check(save_s, mttf_s)
     return mttf_s if save_s >= 2 * mttf_s else young_s(save_s, mttf_s) - save_s
 
 
 def daly_first_with_restart_s(save_s: float, mttf_s: float, restart_s: float) -> float:
-    """tau = sqrt(2 delta (M + R)) - delta: Daly's first order with the restart inside. M where this is not above 0.
+    """tau = sqrt(2 delta (M + R)) - delta: Daly's first order with the restart inside.
 
-    In Daly's exact cost the best interval does not depend on R, so this is longer than `daly_first_s` by up to R / 2M of Young's interval.
-    Error, for delta <= M / 2 and R <= M: from sqrt(2 delta / M) / 3 shorter to R / M longer than the best interval.
+    M where this is not above 0.
+
+    In Daly's exact cost the best interval does not depend on R, so this is longer than
+    `daly_first_s` by up to R / 2M of Young's interval. Error, for delta <= M / 2 and R <= M: from
+    sqrt(2 delta / M) / 3 shorter to R / M longer than the best interval.
     """
     _check(save_s, mttf_s)
     need(restart_s=restart_s, least=0.0)
     if math.isinf(mttf_s):
         return math.inf if save_s else 0.0
-    interval_s = math.sqrt(2.0) * math.sqrt(save_s) * math.hypot(math.sqrt(mttf_s), math.sqrt(restart_s)) - save_s
+    interval_s = (
+        math.sqrt(2.0) * math.sqrt(save_s) * math.hypot(math.sqrt(mttf_s), math.sqrt(restart_s))
+        - save_s
+    )
     return interval_s if interval_s > 0 or save_s == 0 else mttf_s
 
 
 def daly_higher_s(save_s: float, mttf_s: float) -> float:
-    """tau = sqrt(2 delta M) [1 + (1/3) (delta / 2M)^(1/2) + (1/9) (delta / 2M)] - delta for delta < 2 M, else M: Daly's higher order.
+    """tau = sqrt(2 delta M) [1 + (1/3) (delta / 2M)^(1/2) + (1/9) (delta / 2M)] - delta for delta <
+    2 M, else M: Daly's higher order.
 
-    Error: within 0.6 % of the best interval for delta <= M / 2, within 6.5 % for any; the efficiency is within 0.2 % of the best for any.
+    Error: within 0.6 % of the best interval for delta <= M / 2, within 6.5 % for any; the
+    efficiency is within 0.2 % of the best for any.
     """
     _check(save_s, mttf_s)
     if save_s >= 2 * mttf_s:
@@ -77,7 +95,10 @@ def daly_higher_s(save_s: float, mttf_s: float) -> float:
 
 
 def best_s(save_s: float, mttf_s: float) -> float:
-    """tau = M (1 + W0(-e^(-delta/M - 1))): the exact optimum of Daly's cost, whatever R. Between sqrt(2 delta M) - delta and both Young's and M."""
+    """tau = M (1 + W0(-e^(-delta/M - 1))): the exact optimum of Daly's cost, whatever R.
+
+    Between sqrt(2 delta M) - delta and both Young's and M.
+    """
     _check(save_s, mttf_s)
     x = save_s / mttf_s
     if x < NEGLIGIBLE or math.isinf(mttf_s):
@@ -86,34 +107,44 @@ def best_s(save_s: float, mttf_s: float) -> float:
 
 
 def availability_best_s(save_s: float, mttf_s: float, restart_s: float) -> float:
-    """tau = sqrt(2 (M + R) delta + delta^2): what makes `availability` highest (arXiv 2410.18124: T_c = T_s + sqrt(2 (T_f + T_r) T_s + T_s^2), with
-    the period T_c = tau + delta, the save T_s = delta, T_f = M, T_r = R).
+    """tau = sqrt(2 (M + R) delta + delta^2): what makes `availability` highest (arXiv 2410.18124:
+    T_c = T_s + sqrt(2 (T_f + T_r) T_s + T_s^2), with the period T_c = tau + delta, the save T_s =
+    delta, T_f = M, T_r = R).
 
-    Exact for that first-order cost, in which a failure costs R and half a period, and no failure strikes twice. Against Daly's cost, for delta <= M / 2 and
-    R <= M: at most sqrt(delta / M) + R / M of the best interval longer than it, and never shorter.
+    Exact for that first-order cost, in which a failure costs R and half a period, and no failure
+    strikes twice. Against Daly's cost, for delta <= M / 2 and R <= M: at most sqrt(delta / M) + R /
+    M of the best interval longer than it, and never shorter.
     """
     _check(save_s, mttf_s)
     need(restart_s=restart_s, least=0.0)
     if math.isinf(mttf_s):
         return math.inf if save_s else 0.0
-    return math.hypot(math.sqrt(2.0) * math.sqrt(save_s) * math.hypot(math.sqrt(mttf_s), math.sqrt(restart_s)), save_s)
+    return math.hypot(
+        math.sqrt(2.0) * math.sqrt(save_s) * math.hypot(math.sqrt(mttf_s), math.sqrt(restart_s)),
+        save_s,
+    )
 
 
 def availability(interval_s: float, save_s: float, mttf_s: float, restart_s: float) -> float:
-    """(T_c - delta) / (T_c (1 + (R + T_c / 2) / M)) with T_c = tau + delta: the share that is productive, to first order; in [0, 1].
+    """(T_c - delta) / (T_c (1 + (R + T_c / 2) / M)) with T_c = tau + delta: the share that is
+    productive, to first order; in [0, 1].
 
     The formula is ours: the cost of which arXiv 2410.18124's interval is the exact optimum.
     """
     _check(save_s, mttf_s)
     need(restart_s=restart_s, least=0.0)
     need(interval_s=interval_s, least=0.0)
-    return _share(interval_s, save_s) / (1 + restart_s / mttf_s + interval_s / mttf_s / 2 + save_s / mttf_s / 2)
+    return _share(interval_s, save_s) / (
+        1 + restart_s / mttf_s + interval_s / mttf_s / 2 + save_s / mttf_s / 2
+    )
 
 
 def efficiency(interval_s: float, save_s: float, mttf_s: float, restart_s: float) -> float:
-    """eta = tau / (M e^(R/M) (e^((tau + delta)/M) - 1)): the share of the wall clock that is productive and kept, in [0, 1]. Exact for Daly's cost.
+    """eta = tau / (M e^(R/M) (e^((tau + delta)/M) - 1)): the share of the wall clock that is
+    productive and kept, in [0, 1]. Exact for Daly's cost.
 
-    Tends to 0 (and is 0 below the smallest float) as M becomes short beside tau + delta + R; to tau / (tau + delta) as M becomes long.
+    Tends to 0 (and is 0 below the smallest float) as M becomes short beside tau + delta + R; to tau
+    / (tau + delta) as M becomes long.
     """
     _check(save_s, mttf_s)
     need(restart_s=restart_s, least=0.0)
@@ -125,10 +156,14 @@ def efficiency(interval_s: float, save_s: float, mttf_s: float, restart_s: float
     return alive * decay / -math.expm1(-struck) if decay > 0 else 0.0
 
 
-def wall_time_s(work_s: float, interval_s: float, save_s: float, mttf_s: float, restart_s: float) -> float:
-    """T_w = M e^(R/M) (e^((tau + delta)/M) - 1) work / tau: the expected wall time of so much productive time. inf where the efficiency is 0.
+def wall_time_s(
+    work_s: float, interval_s: float, save_s: float, mttf_s: float, restart_s: float
+) -> float:
+    """T_w = M e^(R/M) (e^((tau + delta)/M) - 1) work / tau: the expected wall time of so much
+    productive time. inf where the efficiency is 0.
 
-    The last stretch is counted like the others: as if it, too, had its whole length and ended with a save.
+    The last stretch is counted like the others: as if it, too, had its whole length and ended with
+    a save.
     """
     need(work_s=work_s, least=0.0)
     share = efficiency(interval_s, save_s, mttf_s, restart_s)
@@ -145,10 +180,15 @@ def best_efficiency(save_s: float, mttf_s: float, restart_s: float) -> float:
     return efficiency(interval_s, save_s, mttf_s, restart_s)
 
 
-def first_order_overhead(interval_s: float, save_s: float, mttf_s: float, restart_s: float = 0.0) -> float:
-    """delta / tau + tau / 2M + R / M: seconds lost per productive second. At Young's interval sqrt(2 delta / M) + R / M. inf where no float is as large.
+def first_order_overhead(
+    interval_s: float, save_s: float, mttf_s: float, restart_s: float = 0.0
+) -> float:
+    """delta / tau + tau / 2M + R / M: seconds lost per productive second.
 
-    Error: below the exact overhead (1 / efficiency - 1), by at most the square of itself while it is at most 0.4.
+    At Young's interval sqrt(2 delta / M) + R / M. inf where no float is as large.
+
+    Error: below the exact overhead (1 / efficiency - 1), by at most the square of itself while it
+    is at most 0.4.
     """
     _check(save_s, mttf_s)
     need(restart_s=restart_s, least=0.0)

@@ -5,116 +5,159 @@ Units: `_s` seconds, `_bytes` bytes, `_count` pieces, `_steps` steps.
 
 from __future__ import annotations
 
-# --- regroup -----------------------------------------------------------------------------------------
+# --- regroup --------------------------------------------------------------------------------------
 COMPANION_WAIT_S = 0.003  # after a first fault, wait this long for others of the same event
-VICTIM_WAIT_S = 0.05  # a collective failed, nobody is known dead: wait this long for the culprit's notice
-LEAVE_DEADLINE_S = 0.5  # a survivor blocked in a collective must have left it by then; measured 1-2 ms after waking
-RANK_HEARD_S = 0.00005  # longer by so much for each rank: the coordinator tells all and hears all, one after the other (benchmarks/channel.py: 0.02-0.04 ms)
+# a collective failed, nobody is known dead: wait this long for the culprit's notice
+VICTIM_WAIT_S = 0.05
+# a survivor blocked in a collective must have left it by then; measured 1-2 ms after waking
+LEAVE_DEADLINE_S = 0.5
+# longer by so much for each rank: the coordinator tells all and hears all, one after the other
+# (benchmarks/channel.py: 0.02-0.04 ms)
+RANK_HEARD_S = 0.00005
 LEAVE_STEPS = 3.0  # a survivor that is computing gets this many of its learned steps instead
-REGROUP_DEADLINE_S = 30.0  # all members of a new generation have joined, state moved (grows with state: see engine.deadlines)
+# all members of a new generation have joined, state moved (grows with state: see engine.deadlines)
+REGROUP_DEADLINE_S = 30.0
 BOOT_DEADLINE_S = 1_800.0  # process start to the first step, imports and model building included
-BACKWARD_EXITS_COUNT = 16  # places at which a survivor can leave a backward; each costs every backward about 2 us
+# places at which a survivor can leave a backward; each costs every backward about 2 us
+BACKWARD_EXITS_COUNT = 16
 GROUP_TIMEOUT_S = 1_800.0  # torch's own time-out for a collective; outlast never waits for it
 STORE_DEADLINE_S = 20.0  # the store host says its port
 GROUP_CONNECT_S = 10.0  # all ranks are there: connecting a process group takes milliseconds
-GROUP_LET_GO_S = 0.5  # an old process group's threads are joined this long after it is gone, off the path to training
+# an old process group's threads are joined this long after it is gone, off the path to training
+GROUP_LET_GO_S = 0.5
 GROUP_POLL_S = 0.0005  # how often a rank looks whether the others have come to the group
-BALLOT_LOOK_S = 0.01  # a rank that waits for a vote is woken at once; it looks this often all the same, should the wake-up come a moment too early
+# a rank that waits for a vote is woken at once; it looks this often all the same, should the
+# wake-up come a moment too early
+BALLOT_LOOK_S = 0.01
 BALLOT_MAX_BYTES = 512
 
-# --- detection ---------------------------------------------------------------------------------------
+# --- detection ------------------------------------------------------------------------------------
 TICK_S = 0.05  # the agent looks at the beacons this often
 LATE_TICK_S = 0.15  # a tick later than this moves the deadlines by its lateness (trap 19)
 DEADLINE_FACTOR = 5.0  # a phase is overdue at this many times its learned duration
 STEP_FLOOR_S = 1.0  # no deadline of a step's phases is shorter
-DATA_FLOOR_S = 10.0  # a batch may take this long: loaders pause where machines are busy, and one that has died says so at once
+# a batch may take this long: loaders pause where machines are busy, and one that has died says so
+# at once
+DATA_FLOOR_S = 10.0
 STOPPED_FLOOR_S = 0.5  # a process that the kernel reports as stopped (SIGSTOP) is given this long
 STEP_CEILING_S = 600.0
 FIRST_STEPS_COUNT = 3  # compile, warm-up, allocator: these are not learned from ...
-FIRST_STEPS_DEADLINE_S = 600.0  # ... and have this deadline, until the run has shown how long they take
+# ... and have this deadline, until the run has shown how long they take
+FIRST_STEPS_DEADLINE_S = 600.0
 FIRST_STEPS_FLOOR_S = 10.0  # once it has, those of a process that comes later have none shorter
 CHECKPOINT_DEADLINE_S = 1_800.0
 EVALUATION_DEADLINE_S = 3_600.0
 BETWEEN_DEADLINE_S = 1_800.0
-PING_DEADLINE_S = 0.2  # a worker whose listener does not answer by then holds the GIL, or is stopped
-STARVED_MAX_S = 60.0  # of the time that a rank stands still, so much may be excused because its threads were ready and had no processor
+# a worker whose listener does not answer by then holds the GIL, or is stopped
+PING_DEADLINE_S = 0.2
+# of the time that a rank stands still, so much may be excused because its threads were ready and
+# had no processor
+STARVED_MAX_S = 60.0
 HEARING_DEADLINE_S = 0.6  # all agents have said how their ranks stand: pings included
 SNAPSHOT_FLOOR_S = 5.0
-AWAITED_LOOK_S = 10.0  # while all others wait for a rank that may still stand where it stands, they are asked again this often
+# while all others wait for a rank that may still stand where it stands, they are asked again this
+# often
+AWAITED_LOOK_S = 10.0
 
-# --- several nodes ------------------------------------------------------------------------------------
+# --- several nodes --------------------------------------------------------------------------------
 BEAT_S = 1.0  # an agent asks for its lease this often ...
 LEASE_BEATS = 6  # ... and has it for so many of these times
-CLOCK_DRIFT_MAX = 0.01  # a second of one clock is at most so much longer or shorter than one of another
+# a second of one clock is at most so much longer or shorter than one of another
+CLOCK_DRIFT_MAX = 0.01
 LEASE_KILL_S = 1.0  # an agent whose lease is out has killed its processes by then
-CHORUS_WAIT_S = 0.002  # words that the other workers of a node are about to say too wait this long for them
+# words that the other workers of a node are about to say too wait this long for them
+CHORUS_WAIT_S = 0.002
 OFFSET_SAMPLES_COUNT = 16  # messages that tell how two clocks differ
 SILENT_LOOK_S = 0.5  # who is waited for and cannot be heard is looked for this often
 RECONNECT_S = 0.5  # an agent without a connection tries again this often
-ENROL_WAIT_S = 600.0  # nodes that were asked for and do not come: then the run begins on those that are there, if they have room
-NODE_WAIT_S = 1_800.0  # a lost rank finds no node with room, or nodes cannot reach each other: so long the run waits for one, or for them
-LINK_RETRY_S = 1.0  # a group that could not be formed across a link is tried again this much later, each time twice as long ...
+# nodes that were asked for and do not come: then the run begins on those that are there, if they
+# have room
+ENROL_WAIT_S = 600.0
+# a lost rank finds no node with room, or nodes cannot reach each other: so long the run waits for
+# one, or for them
+NODE_WAIT_S = 1_800.0
+# a group that could not be formed across a link is tried again this much later, each time twice as
+# long ...
+LINK_RETRY_S = 1.0
 LINK_RETRY_MAX_S = 30.0  # ... up to this
 DOOR_WAIT_S = 10.0  # a connection that has not said by then whose it is, and proven it, is closed
 DOOR_STRANGERS_COUNT = 256  # such connections at once; the others wait in the kernel's queue
-DOOR_FILES_COUNT = 256  # descriptors of the coordinator's process besides its connections: ledger, logs, store
-DOOR_KEEPALIVE_S = 60.0  # a connection that is silent for so long is asked after: a node that lost its power closes nothing
+# descriptors of the coordinator's process besides its connections: ledger, logs, store
+DOOR_FILES_COUNT = 256
+# a connection that is silent for so long is asked after: a node that lost its power closes nothing
+DOOR_KEEPALIVE_S = 60.0
 
-# --- budgets -----------------------------------------------------------------------------------------
-REPEATS_PER_STEP_COUNT = 3  # the same step fails this often, with every process alive, before a dearer rung
+# --- budgets --------------------------------------------------------------------------------------
+# the same step fails this often, with every process alive, before a dearer rung
+REPEATS_PER_STEP_COUNT = 3
 SETUP_FAULTS_COUNT = 2  # interruptions before the first commit of a run
-RESPAWNS_COUNT = 8  # losses in stock that are mended by replacing ranks, however many at once; REFILL_STEPS committed steps give one back
+# losses in stock that are mended by replacing ranks, however many at once; REFILL_STEPS committed
+# steps give one back
+RESPAWNS_COUNT = 8
 RESTARTS_COUNT = 3
 REFILL_STEPS = 10
-SAME_STEP_FAULTS_COUNT = 5  # interruptions at one step, of any kind, before the verdict "crash loop"; executing it, if only again, ends the count
-STANDSTILL_FAULTS_COUNT = 20  # interruptions, at whatever steps, of a run that executes old steps again and commits no new one, before that verdict
+# interruptions at one step, of any kind, before the verdict "crash loop"; executing it, if only
+# again, ends the count
+SAME_STEP_FAULTS_COUNT = 5
+# interruptions, at whatever steps, of a run that executes old steps again and commits no new one,
+# before that verdict
+STANDSTILL_FAULTS_COUNT = 20
 
-DRAIN_TRIES_COUNT = 3  # a drain that something else comes between is tried so often; then what lives on the node stays until it is lost
+# a drain that something else comes between is tried so often; then what lives on the node stays
+# until it is lost
+DRAIN_TRIES_COUNT = 3
 
-# --- spares ------------------------------------------------------------------------------------------
+# --- spares ---------------------------------------------------------------------------------------
 SPARE_PLAIN_WAIT_S = 5.0  # a script that has not called outlast.join by then gets warm spares
 SPARE_FAILURES_COUNT = 3  # spares that ended before they parked, before no more are made
 SPARE_REFILL_DELAY_S = 1.0  # a spent spare is replaced this long after training goes on
 
-# --- processes ---------------------------------------------------------------------------------------
+# --- processes ------------------------------------------------------------------------------------
 TERM_GRACE_S = 10.0  # SIGTERM to SIGKILL at the end of a run
-KILL_DEADLINE_S = 60.0  # SIGKILL to the kernel's word that the process is gone: giving tens of gigabytes back takes seconds
+# SIGKILL to the kernel's word that the process is gone: giving tens of gigabytes back takes seconds
+KILL_DEADLINE_S = 60.0
 WORKERS_MAX_COUNT = 256  # per node
 ORPHAN_EXIT_CODE = 113  # a worker whose agent is gone ends with this
 ZYGOTE_BOOT_DEADLINE_S = 120.0
-ZYGOTE_FORK_DEADLINE_S = 10.0  # without an answer to a request, of time in which it had a processor; later, the zygote is taken for lost
-STARVING_LOOK_S = 1.0  # while it owes an answer, so often the kernel is asked whether it has a processor
+# without an answer to a request, of time in which it had a processor; later, the zygote is taken
+# for lost
+ZYGOTE_FORK_DEADLINE_S = 10.0
+# while it owes an answer, so often the kernel is asked whether it has a processor
+STARVING_LOOK_S = 1.0
 ZYGOTE_LOSSES_COUNT = 3  # in a row, without a fork in between, before workers are spawned instead
 FORKS_IN_FLIGHT_COUNT = 8  # requests the zygote has not answered yet; the others wait here
 HOUSEKEEPING_S = 0.25  # dead processes are reaped this long after they were seen to end
-ADOPTION_DEADLINE_S = 60.0  # a forked worker's wait for the launcher to become its parent: long only where the process between them gets no processor
+# a forked worker's wait for the launcher to become its parent: long only where the process between
+# them gets no processor
+ADOPTION_DEADLINE_S = 60.0
 OOM_WINDOW_S = 10.0  # a SIGKILL this soon after the kernel counted an OOM kill is taken for it
 OOM_LOOK_S = 2.0  # the counters are read this often, and at each death
 
-# --- messages ----------------------------------------------------------------------------------------
+# --- messages -------------------------------------------------------------------------------------
 MESSAGE_MAX_BYTES = 1 << 20
 TRACEBACK_MAX_BYTES = 64 << 10  # as it is written on the wire
 CHANNEL_BUFFER_MAX_BYTES = 8 << 20  # unsent to one peer
 CHANNEL_READ_BYTES = 64 << 10
-OBJECTS_PER_AGENT_COUNT = 16  # that a word to an agent and one from it leave behind, until they are acknowledged
+# that a word to an agent and one from it leave behind, until they are acknowledged
+OBJECTS_PER_AGENT_COUNT = 16
 LOOP_CROWD_COUNT = 256  # ready descriptors that a loop serves in their own order
 
-# --- input ---------------------------------------------------------------------------------------------
+# --- input ----------------------------------------------------------------------------------------
 GIVEN_FILE_MAX_BYTES = 1 << 20  # of a file named on a command line that is read whole
 GIVEN_LINE_MAX_BYTES = 64 << 10  # of one that is read line by line
 
-# --- logs --------------------------------------------------------------------------------------------
+# --- logs -----------------------------------------------------------------------------------------
 LOG_READ_BYTES = 64 << 10
 LOG_LINE_MAX_BYTES = 64 << 10  # a longer line reaches the console in pieces
 LOG_PARTIAL_S = 0.2  # the beginning of a line is shown after this long without its end
 LOG_TAIL_LINES = 200  # of each worker's stderr, kept for the verdict
 LOG_DRAIN_MAX_BYTES = 4 << 20  # read at most this much of what a dead worker left in its pipes
 
-# --- console -----------------------------------------------------------------------------------------
+# --- console --------------------------------------------------------------------------------------
 CONSOLE_BUFFER_BYTES = 1 << 20  # printed and not yet written; what comes on top is left out
 CONSOLE_LINGER_S = 2.0  # a console that takes nothing for this long does not hold up the end
 
-# --- vault -------------------------------------------------------------------------------------------
+# --- vault ----------------------------------------------------------------------------------------
 CHECKSUM_BLOCK_BYTES = 256 << 10
 SLOTS_COUNT = 2
 VAULT_SPARE_BYTES = 16 << 20  # left free in /dev/shm for everybody else
@@ -124,19 +167,22 @@ STATE_TEXT_BYTES = 4 << 10  # room for a state's text to grow from step to step
 SHAPES_LOOK_STEPS = 16  # between two looks at the shapes of parameters and of what optimizers hold
 WATCH_BYTES = 128 << 10  # of replicated state, looked at at once
 WATCH_TENSORS_COUNT = 16  # and of no more tensors than these
-WATCH_EVERY_STEPS = 8  # between two such looks: one takes some 0.1 ms, and on a device it waits for the device
+# between two such looks: one takes some 0.1 ms, and on a device it waits for the device
+WATCH_EVERY_STEPS = 8
 WATCH_REFRESH_STEPS = 16  # the list of what there is to look at is made anew this often
 LOADER_POSITION_BYTES = 256 << 10  # room for the position of a loader that keeps state of its own
 IMAGE_ALIGN_BYTES = 64  # tensors begin at a multiple of this in an image
 IMAGE_HEADER_MAX_BYTES = 100_000_000  # safetensors refuses longer headers
-METADATA_RESERVE_BYTES = 1 << 10  # room kept in an image's header for metadata that changes from step to step
+# room kept in an image's header for metadata that changes from step to step
+METADATA_RESERVE_BYTES = 1 << 10
 
-# --- checkpoints ------------------------------------------------------------------------------------
+# --- checkpoints ----------------------------------------------------------------------------------
 CHECKPOINTS_KEPT_COUNT = 2  # in a run's folder; the last restorable one is never removed
 
-# --- ledger ------------------------------------------------------------------------------------------
+# --- ledger ---------------------------------------------------------------------------------------
 LEDGER_FLUSH_S = 1.0
-LEDGER_TRIES_COUNT = 3  # flushes in a row that fail before anybody is told: a lock may be held for a moment
+# flushes in a row that fail before anybody is told: a lock may be held for a moment
+LEDGER_TRIES_COUNT = 3
 
 EVIDENCE_BUDGET_S = 0.02  # what a recovery waits for the securing of evidence, in all
 STACKS_SIGNAL = 42  # a real-time signal in the middle of their range, which nobody uses by default
@@ -144,28 +190,34 @@ STACKS_WAIT_S = 0.01  # of that: for a condemned process to write down its stack
 STACKS_FRESH_S = 30.0  # those that are older are of an earlier alarm
 DIAGNOSIS_S = 60.0  # finding a verdict may take so long
 LAST_DIAGNOSIS_S = 15.0  # at the end of a run
-FLIGHT_RECORDER_ENTRIES = 512  # a copy of so many takes some ms; torch's own default takes four times as long
+# a copy of so many takes some ms; torch's own default takes four times as long
+FLIGHT_RECORDER_ENTRIES = 512
 LEDGER_VERSION = 1
 LEDGER_QUEUE_MAX_COUNT = 20_000  # records kept in memory while the disk refuses
 LOCK_PATIENCE_S = 0.2  # a launcher tries a taken lock for this long: readers hold it for an instant
 
-# --- evidence ------------------------------------------------------------------------------------------
+# --- evidence -------------------------------------------------------------------------------------
 EVIDENCE_HEAD_BYTES = 8 << 10  # so much of a file tells what it is
 EVIDENCE_FILES_MAX_COUNT = 1_000_000  # 16,384 ranks with dumps, logs and stacks are 100,000
-EVIDENCE_NESTING_MAX_COUNT = 4  # an archive in an archive in an archive ...; a compressed tar is one
+# an archive in an archive in an archive ...; a compressed tar is one
+EVIDENCE_NESTING_MAX_COUNT = 4
 EVIDENCE_UNPACKED_MAX_BYTES = 64 << 30  # of all archives together
-EVIDENCE_RATIO_MAX = 200  # unpacked to packed, counted once more than the next line has been unpacked; deflate reaches 1,032
+# unpacked to packed, counted once more than the next line has been unpacked; deflate reaches 1,032
+EVIDENCE_RATIO_MAX = 200
 EVIDENCE_RATIO_FREE_BYTES = 256 << 20
 EVIDENCE_DISK_SPARE_BYTES = 1 << 30  # left free where archives are unpacked
-EVIDENCE_DIRECTORY_MAX_BYTES = 64 << 20  # the list of members at a zip's end, which is read into memory
+# the list of members at a zip's end, which is read into memory
+EVIDENCE_DIRECTORY_MAX_BYTES = 64 << 20
 EVIDENCE_TAR_NAME_MAX_BYTES = 64 << 10
 EVIDENCE_XZ_MEMORY_BYTES = 512 << 20  # xz -9 needs 65 MB
 EVIDENCE_READ_BYTES = 1 << 20
 EVIDENCE_LINE_MAX_BYTES = 64 << 10  # a longer line is read as its beginning and its end
 EVIDENCE_LEDGER_MAX_BYTES = 4 << 30
 EVIDENCE_LEDGER_READ_S = 60.0
-EVIDENCE_SAMPLE_LINES = 400  # of a log's beginning and of its end, looked at for whose job it is and when
-FINDINGS_FIRST_COUNT, FINDINGS_LAST_COUNT = 32, 8  # kept of those that say the same of the same rank, node and device in one file
+# of a log's beginning and of its end, looked at for whose job it is and when
+EVIDENCE_SAMPLE_LINES = 400
+# kept of those that say the same of the same rank, node and device in one file
+FINDINGS_FIRST_COUNT, FINDINGS_LAST_COUNT = 32, 8
 FINDINGS_MAX_COUNT = 200_000
 OWN_OUTPUT_LINES_MAX = 2_000  # an earlier diagnosis within a log is no longer than this
 PROGRESS_FROM_BYTES = 256 << 20
@@ -173,12 +225,16 @@ PROGRESS_FROM_DUMPS_COUNT = 1_000
 
 assert 0 < COMPANION_WAIT_S < LEAVE_DEADLINE_S < REGROUP_DEADLINE_S < BOOT_DEADLINE_S
 assert GROUP_POLL_S < COMPANION_WAIT_S and LEAVE_DEADLINE_S < GROUP_CONNECT_S < REGROUP_DEADLINE_S
-assert TICK_S < LATE_TICK_S < STOPPED_FLOOR_S < STEP_FLOOR_S < STEP_CEILING_S <= FIRST_STEPS_DEADLINE_S
+assert (
+    TICK_S < LATE_TICK_S < STOPPED_FLOOR_S < STEP_FLOOR_S < STEP_CEILING_S <= FIRST_STEPS_DEADLINE_S
+)
 assert PING_DEADLINE_S < STOPPED_FLOOR_S, "a ping must be over before the shortest verdict"
 assert PING_DEADLINE_S < HEARING_DEADLINE_S
 assert SLOTS_COUNT == 2, "the vote frees exactly the older slot"
 assert LINK_RETRY_S < LINK_RETRY_MAX_S < NODE_WAIT_S
-assert CHORUS_WAIT_S < COMPANION_WAIT_S, "a regroup waits for its companions longer than for a chorus"
+assert CHORUS_WAIT_S < COMPANION_WAIT_S, (
+    "a regroup waits for its companions longer than for a chorus"
+)
 assert LEASE_BEATS >= 3, "a lost message must not cost the lease"
 assert REPEATS_PER_STEP_COUNT <= SAME_STEP_FAULTS_COUNT < STANDSTILL_FAULTS_COUNT
 assert CHANNEL_BUFFER_MAX_BYTES > 2 * MESSAGE_MAX_BYTES

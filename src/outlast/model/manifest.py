@@ -1,8 +1,9 @@
-"""Records that make bytes count: the seal of an image in memory, the manifest of a checkpoint on disk.
+"""Records that make bytes count: the seal of an image in memory, the manifest of a checkpoint on
+disk.
 
-A seal is SEAL_BYTES little-endian bytes with a checksum of its own, so that a torn one is seen. It names
-its run by a hash: a seal that another run left behind is not valid here. A manifest is JSON, with a
-checksum over its other fields; a checkpoint exists once its manifest does.
+A seal is SEAL_BYTES little-endian bytes with a checksum of its own, so that a torn one is seen. It
+names its run by a hash: a seal that another run left behind is not valid here. A manifest is JSON,
+with a checksum over its other fields; a checkpoint exists once its manifest does.
 
 Units      `length` bytes; `checksum` xxh3_64 of the image or file, as an unsigned integer.
 Limits     Checksums find accidents, not forgers.
@@ -26,7 +27,8 @@ SEAL_BYTES = 64
 SEAL_MAGIC = 0x4C41_4553  # "SEAL"
 SEAL_VERSION = 1
 MANIFEST_VERSION = 1
-_SEAL = struct.Struct("<HHIQqqqQQQ")  # version, spare, magic, run, generation, rank, step, length, checksum, own checksum
+# version, spare, magic, run, generation, rank, step, length, checksum, own checksum
+_SEAL = struct.Struct("<HHIQqqqQQQ")
 assert _SEAL.size == SEAL_BYTES
 
 NO_RANK = -1  # the seal of an image that belongs to no rank, as the transfer image
@@ -34,7 +36,10 @@ NO_RANK = -1  # the seal of an image that belongs to no rank, as the transfer im
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """The image of `rank` at `step` is complete: `length` bytes with this `checksum`. `run` is `run_hash` of the run's id."""
+    """The image of `rank` at `step` is complete: `length` bytes with this `checksum`.
+
+    `run` is `run_hash` of the run's id.
+    """
 
     run: int
     generation: int
@@ -44,7 +49,18 @@ class Seal:
     checksum: int
 
     def pack(self) -> bytes:
-        body = _SEAL.pack(SEAL_VERSION, 0, SEAL_MAGIC, self.run, self.generation, self.rank, self.step, self.length, self.checksum, 0)[:-8]
+        body = _SEAL.pack(
+            SEAL_VERSION,
+            0,
+            SEAL_MAGIC,
+            self.run,
+            self.generation,
+            self.rank,
+            self.step,
+            self.length,
+            self.checksum,
+            0,
+        )[:-8]
         return body + _digest(body)
 
 
@@ -59,7 +75,9 @@ def unpack_seal(data: bytes | memoryview) -> Seal | None:
 
 def run_hash(run_id: str) -> int:
     """64 bits that stand for a run in its seals."""
-    return int.from_bytes(hashlib.blake2b(run_id.encode(), digest_size=8, person=b"outlast-run").digest(), "little")
+    return int.from_bytes(
+        hashlib.blake2b(run_id.encode(), digest_size=8, person=b"outlast-run").digest(), "little"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +91,10 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a checkpoint consists of. `kind` is "replicated" or "sharded"; `metadata` is the saver's."""
+    """What a checkpoint consists of.
+
+    `kind` is "replicated" or "sharded"; `metadata` is the saver's.
+    """
 
     run: str
     generation: int
@@ -85,22 +106,42 @@ class Manifest:
 
     def encode(self) -> bytes:
         body = {
-            "schema": MANIFEST_VERSION, "run": self.run, "generation": self.generation, "step": self.step,
-            "world_size": self.world_size, "kind": self.kind,
-            "files": [{"name": entry.name, "length": entry.length, "xxh3_64": f"{entry.checksum:016x}"} for entry in self.files],
+            "schema": MANIFEST_VERSION,
+            "run": self.run,
+            "generation": self.generation,
+            "step": self.step,
+            "world_size": self.world_size,
+            "kind": self.kind,
+            "files": [
+                {"name": entry.name, "length": entry.length, "xxh3_64": f"{entry.checksum:016x}"}
+                for entry in self.files
+            ],
             "metadata": dict(self.metadata),
-        }  # fmt: skip
-        return json.dumps(body | {"checksum": _digest(_canonical(body)).hex()}, indent=1).encode() + b"\n"
+        }
+        return (
+            json.dumps(body | {"checksum": _digest(_canonical(body)).hex()}, indent=1).encode()
+            + b"\n"
+        )
 
 
 KINDS = ("replicated", "sharded")
 _FIELDS: Mapping[str, type] = {
-    "schema": int, "run": str, "generation": int, "step": int, "world_size": int, "kind": str, "files": list, "metadata": dict, "checksum": str,
-}  # fmt: skip
+    "schema": int,
+    "run": str,
+    "generation": int,
+    "step": int,
+    "world_size": int,
+    "kind": str,
+    "files": list,
+    "metadata": dict,
+    "checksum": str,
+}
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """Strict: raises CorruptError for whatever `Manifest.encode` of this version could not have written."""
+    """Strict: raises CorruptError for whatever `Manifest.encode` of this version could not have
+    written.
+    """
     try:
         body = json.loads(data.decode())
     except (ValueError, RecursionError) as error:
@@ -111,14 +152,34 @@ def decode_manifest(data: bytes) -> Manifest:
         schema = cut_at_word(str(body.get("schema")), 20)
         reads = f"this version of outlast reads {MANIFEST_VERSION}"
         raise CorruptError(f"a manifest has schema {schema}, {reads}")
-    if set(body) != set(_FIELDS) or any(type(body[name]) is not kind for name, kind in _FIELDS.items()):
+    if set(body) != set(_FIELDS) or any(
+        type(body[name]) is not kind for name, kind in _FIELDS.items()
+    ):
         raise CorruptError("a manifest has missing, extra or ill-typed fields")
-    if _digest(_canonical({name: value for name, value in body.items() if name != "checksum"})).hex() != body["checksum"]:
+    if (
+        _digest(
+            _canonical({name: value for name, value in body.items() if name != "checksum"})
+        ).hex()
+        != body["checksum"]
+    ):
         raise CorruptError("a manifest does not match its own checksum")
-    if body["kind"] not in KINDS or not all(type(value) is str for value in body["metadata"].values()):
-        raise CorruptError(f"a manifest is of the unknown kind {body['kind']!r}, or its metadata is not a map of strings")
+    if body["kind"] not in KINDS or not all(
+        type(value) is str for value in body["metadata"].values()
+    ):
+        raise CorruptError(
+            f"a manifest is of the unknown kind {body['kind']!r}, or its metadata is not a map of"
+            " strings"
+        )
     files = tuple(_file_entry(entry) for entry in body["files"])
-    return Manifest(body["run"], body["generation"], body["step"], body["world_size"], body["kind"], files, body["metadata"])
+    return Manifest(
+        body["run"],
+        body["generation"],
+        body["step"],
+        body["world_size"],
+        body["kind"],
+        files,
+        body["metadata"],
+    )
 
 
 def _file_entry(entry: Any) -> FileEntry:
@@ -126,7 +187,15 @@ def _file_entry(entry: Any) -> FileEntry:
         name, length, checksum = entry["name"], entry["length"], int(entry["xxh3_64"], 16)
     except (TypeError, KeyError, ValueError) as error:
         raise CorruptError(f"a manifest names a file by {cut_at_word(str(entry), 80)}") from error
-    if type(name) is not str or type(length) is not int or length < 0 or name in ("", ".", "..") or "/" in name or "\0" in name or len(entry) != 3:
+    if (
+        type(name) is not str
+        or type(length) is not int
+        or length < 0
+        or name in ("", ".", "..")
+        or "/" in name
+        or "\0" in name
+        or len(entry) != 3
+    ):
         raise CorruptError(f"a manifest names a file by {cut_at_word(str(entry), 80)}")
     return FileEntry(name, length, checksum)
 

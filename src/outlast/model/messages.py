@@ -1,8 +1,8 @@
 """What workers, agent and coordinator say to each other (model/wire.py: in which form).
 
-Every message that belongs to a membership carries its generation; a receiver drops those of another.
-A `worker` number names one process for the whole run and is never given twice; a rank is given again.
-Times are CLOCK_MONOTONIC seconds of the node.
+Every message that belongs to a membership carries its generation; a receiver drops those of
+another. A `worker` number names one process for the whole run and is never given twice; a rank is
+given again. Times are CLOCK_MONOTONIC seconds of the node.
 
 This module is pure.
 """
@@ -14,9 +14,10 @@ from operator import attrgetter
 
 from outlast.model.shorten import Some, Text
 
-STORE, IMAGE = -1, -2  # among ranks that were not reached: the store that groups are built with, the transfer image
+# among ranks that were not reached: the store that groups are built with, the transfer image
+STORE, IMAGE = -1, -2
 
-# --- worker to coordinator (through the agent) ---------------------------------------------------------
+# --- worker to coordinator (through the agent) ----------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,8 @@ class Registered:
     way      "in_place" | "reenter" | "respawn": the cheapest way survivors can go on (trap 14)
     sharded  state has one owner per shard; restores go to the newest common snapshot
     exact    identical bits are promised; else `note` says what breaks them
-    at_steps said at run.steps, where that is known; not at outlast.join, where each script is taken for one that comes anew
+    at_steps said at run.steps, where that is known; not at outlast.join, where each script is taken
+    for one that comes anew
     """
 
     worker: int
@@ -57,9 +59,13 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Broke:
-    """This worker cannot go on in this generation. `mechanism`: "exception" (its own), "corrupt" (so was its image), or "collective" (a victim's view).
+    """This worker cannot go on in this generation.
 
-    `unreached`: ranks that it could not connect to on its way into the generation, though they were there; or STORE, or IMAGE.
+    `mechanism`: "exception" (its own), "corrupt" (so was its image), or "collective" (a victim's
+    view).
+
+    `unreached`: ranks that it could not connect to on its way into the generation, though they were
+    there; or STORE, or IMAGE.
     """
 
     worker: int
@@ -84,7 +90,8 @@ class Inventory:
     phases     phases (run.phase) done since `committed`
     begun      it has asked for the step after `committed`: no phase follows that one any more
     over       there is no step after `committed`: it was in the last vote, which closes the steps
-    finishing  it is in the block of `committed` yet: what the script does behind that has not run on its state
+    finishing  it is in the block of `committed` yet: what the script does behind that has not run
+               on its state
     """
 
     worker: int
@@ -111,9 +118,11 @@ class Donated:
 
 @dataclass(frozen=True, slots=True)
 class Underway:
-    """On its way into `generation`, this worker has come to a place where it may have to wait for others.
+    """On its way into `generation`, this worker has come to a place where it may have to wait for
+    others.
 
-    `place`: 1 in run.steps, without a group; 2 at the group; 3 in run.steps, in the group. Who is not there, or at a smaller one, holds the others up.
+    `place`: 1 in run.steps, without a group; 2 at the group; 3 in run.steps, in the group. Who is
+    not there, or at a smaller one, holds the others up.
     """
 
     worker: int
@@ -144,8 +153,8 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Checkpointed:
-    """This rank's shard of the checkpoint of `step` lies in `file` (relative to the checkpoint's folder); or `error` says why not.
-    `generation`: the one in which the step was committed here.
+    """This rank's shard of the checkpoint of `step` lies in `file` (relative to the checkpoint's
+    folder); or `error` says why not. `generation`: the one in which the step was committed here.
     """
 
     worker: int
@@ -160,7 +169,10 @@ class Checkpointed:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """run.steps is over on this worker: `step` is committed. `stopped`: because a stop was asked for."""
+    """run.steps is over on this worker: `step` is committed.
+
+    `stopped`: because a stop was asked for.
+    """
 
     worker: int
     generation: int
@@ -187,8 +199,11 @@ class Warned:
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """Answer to Ping, from the listener thread. `collectives`: how many the default group was given; `where`: the main thread's innermost user frame;
-    `cut_off`: ranks that do not acknowledge what was sent to them over the group's connections, though it was sent more than once.
+    """Answer to Ping, from the listener thread.
+
+    `collectives`: how many the default group was given; `where`: the main thread's innermost user
+    frame; `cut_off`: ranks that do not acknowledge what was sent to them over the group's
+    connections, though it was sent more than once.
     """
 
     worker: int
@@ -198,7 +213,7 @@ class Pong:
     cut_off: Some = ()
 
 
-# --- coordinator to worker (through the agent) ---------------------------------------------------------
+# --- coordinator to worker (through the agent) ----------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,20 +228,27 @@ class Leave:
 class Regroup:
     """The next generation, and how this worker gets there.
 
-    rank        which it holds; -1 on the way to its agent, which puts it in (`ToWorkers.ranks`): ranks that go the same way share a plan
-    settle      "forward": apply the prepared step first; "repeat": roll the step in flight back; "none"
+    rank        which it holds; -1 on the way to its agent, which puts it in (`ToWorkers.ranks`):
+                ranks that go the same way share a plan
+    settle      "forward": apply the prepared step first; "repeat": roll the step in flight back;
+                "none"
     then        "in_place": join the group and go on; "reenter": enter main's function again;
-                "start": a process that was not in the last generation; "exit": this process is given up
+                "start": a process that was not in the last generation; "exit": this process is
+                given up
     step        the step that everybody's state is of, after settling and restoring
     donor       rank whose replicated state is the source, or -1
     donate      this worker writes the transfer image (before it joins)
-    replicated  where a healed rank takes replicated state from: "none", "donor", "transfer", "checkpoint"
-    private     where this rank takes private and sharded state from: "keep", "slot", "checkpoint", "none"
+    replicated  where a healed rank takes replicated state from: "none", "donor", "transfer",
+                "checkpoint"
+    private     where this rank takes private and sharded state from: "keep", "slot", "checkpoint",
+                "none"
     checkpoint  folder of the checkpoint, or ""
     high_water  newest step that this rank has ever committed: executing it again books as repeated
     phases      phases after `step` that are done: nobody does them again
-    replay      survivors may still be in, or before, a phase after `step`: get there by doing that step once, for nothing
-    finish      survivors finish `step` only now: this worker takes their state where that step, done for nothing, ends
+    replay      survivors may still be in, or before, a phase after `step`: get there by doing that
+                step once, for nothing
+    finish      survivors finish `step` only now: this worker takes their state where that step,
+                done for nothing, ends
     """
 
     generation: int
@@ -254,7 +276,9 @@ class Regroup:
         return Regroup(self.generation, rank, *_BUT_FOR_RANK(self))
 
 
-_BUT_FOR_RANK = attrgetter(*(field.name for field in fields(Regroup) if field.name not in ("generation", "rank")))
+_BUT_FOR_RANK = attrgetter(
+    *(field.name for field in fields(Regroup) if field.name not in ("generation", "rank"))
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,13 +288,15 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Commit the step in flight, checkpoint if asked, leave run.steps everywhere at the same step, end."""
+    """Commit the step in flight, checkpoint if asked, leave run.steps everywhere at the same step,
+    end.
+    """
 
     reason: Text
     checkpoint: bool
 
 
-# --- coordinator to agent -------------------------------------------------------------------------------
+# --- coordinator to agent -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +327,10 @@ class TermWorker:
 
 @dataclass(frozen=True, slots=True)
 class ToWorkers:
-    """The same to several workers of one node. `ranks`: of a plan, which each of them holds; else empty."""
+    """The same to several workers of one node.
+
+    `ranks`: of a plan, which each of them holds; else empty.
+    """
 
     workers: tuple[int, ...]
     ranks: tuple[int, ...]
@@ -310,7 +339,10 @@ class ToWorkers:
 
 @dataclass(frozen=True, slots=True)
 class StartStore:
-    """Start a store host; the agent answers StoreUp. `number` counts these orders: what is said of an older one is void."""
+    """Start a store host; the agent answers StoreUp.
+
+    `number` counts these orders: what is said of an older one is void.
+    """
 
     reason: Text
     number: int
@@ -325,12 +357,15 @@ class AskStandings:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Nobody is to blame for what was overdue. `outcome`: "awaited", a rank that all wait for is in time; "nobody", all stand alike."""
+    """Nobody is to blame for what was overdue.
+
+    `outcome`: "awaited", a rank that all wait for is in time; "nobody", all stand alike.
+    """
 
     outcome: str
 
 
-# --- agent to coordinator -------------------------------------------------------------------------------
+# --- agent to coordinator -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,8 +380,9 @@ class WorkerStarted:
 class WorkerExited:
     """The kernel's word. exit_code None when a signal ended it.
 
-    prepared, sealed: steps found sealed in the dead rank's slots (checked against their checksums' records).
-    committed: newest step by its beacon. fault_s: kernel's time as near as known, or null.
+    prepared, sealed: steps found sealed in the dead rank's slots (checked against their checksums'
+    records). committed: newest step by its beacon. fault_s: kernel's time as near as known, or
+    null.
     """
 
     worker: int
@@ -365,7 +401,10 @@ class WorkerExited:
 
 @dataclass(frozen=True, slots=True)
 class WorkerHung:
-    """No progress within the deadline. `last_s` is the last beacon that moved; the agent has not killed it yet."""
+    """No progress within the deadline.
+
+    `last_s` is the last beacon that moved; the agent has not killed it yet.
+    """
 
     worker: int
     phase: str
@@ -377,7 +416,9 @@ class WorkerHung:
 
 @dataclass(frozen=True, slots=True)
 class Stood:
-    """One rank at the moment of a question. `age_s`: since its beacon moved; `deadline_s`: how long it may stand there, null for ever;
+    """One rank at the moment of a question.
+
+    `age_s`: since its beacon moved; `deadline_s`: how long it may stand there, null for ever;
     `collectives`: null if its listener has not answered; `cut_off`: as in Pong.
     """
 
@@ -395,9 +436,12 @@ class Stood:
 
 @dataclass(frozen=True, slots=True)
 class Standings:
-    """How the ranks of one of several nodes stand. `nonce`: of the question, 0: one of them is overdue, and the agent asks.
+    """How the ranks of one of several nodes stand.
 
-    quiet_s    for how long no process of a plain script has printed anything; null: nobody listens, or the script is not plain
+    `nonce`: of the question, 0: one of them is overdue, and the agent asks.
+
+    quiet_s    for how long no process of a plain script has printed anything; null: nobody listens,
+               or the script is not plain
     silence_s  that much is a hang
     exhausted  deadlines have been doubled as often as they are
     """
@@ -411,7 +455,9 @@ class Standings:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The beacons moved: newest step committed on any member and on all, and how long a step typically takes."""
+    """The beacons moved: newest step committed on any member and on all, and how long a step
+    typically takes.
+    """
 
     newest: int
     oldest: int
@@ -445,13 +491,16 @@ class ZygoteLost:
     reason: Text
 
 
-# --- a line between an agent and the coordinator, where there are several nodes ------------------------------
+# --- a line between an agent and the coordinator, where there are several nodes -------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Housed:
-    """One process, as its agent knows it. `plan`: the newest that was delivered to it; `said`: what it has said since that still holds, oldest first;
-    `killed`: the coordinator has ordered so; `exited`: it has ended, and nobody has come into its rank here since.
+    """One process, as its agent knows it.
+
+    `plan`: the newest that was delivered to it; `said`: what it has said since that still holds,
+    oldest first; `killed`: the coordinator has ordered so; `exited`: it has ended, and nobody has
+    come into its rank here since.
     """
 
     worker: int
@@ -459,14 +508,29 @@ class Housed:
     kind: str
     pid: int
     plan: Regroup | None
-    said: tuple[Hello | Parked | Registered | Broke | Inventory | Donated | Underway | Joined | Committed | Finished, ...]
+    said: tuple[
+        Hello
+        | Parked
+        | Registered
+        | Broke
+        | Inventory
+        | Donated
+        | Underway
+        | Joined
+        | Committed
+        | Finished,
+        ...,
+    ]
     killed: bool
     exited: WorkerExited | None
 
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """What lies sealed in a node's vault for `rank`, newest step first, whoever sealed it. `committed`: by a holder that has ended there."""
+    """What lies sealed in a node's vault for `rank`, newest step first, whoever sealed it.
+
+    `committed`: by a holder that has ended there.
+    """
 
     rank: int
     steps: tuple[int, ...]
@@ -484,7 +548,8 @@ class Enrol:
     heard     newest number heard from that one
     step      newest step that its processes have committed
     store     the store that it hosts, if that is up
-    script    what its processes have said of their state: "sharded", "replicated", or "" for nothing so far
+    script    what its processes have said of their state: "sharded", "replicated", or "" for
+              nothing so far
     transfer  generation and step of the transfer image in its vault; empty: none is sealed there
     """
 
@@ -515,7 +580,9 @@ class TurnedAway:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The agent is in, with a lease from its Enrol on. `afresh`: it was counted out, and may come again once it houses nothing.
+    """The agent is in, with a lease from its Enrol on.
+
+    `afresh`: it was counted out, and may come again once it houses nothing.
 
     keep   ranks whose images in its vault still count, the others have to go; null: all stay
     """
@@ -547,8 +614,10 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class FromWorkers:
-    """Several workers of one node say the same. `message` is of worker 0, so that what nodes say alike is alike; of what each has measured, the most
-    (engine/cluster/batching.py).
+    """Several workers of one node say the same.
+
+    `message` is of worker 0, so that what nodes say alike is alike; of what each has measured, the
+    most (engine/cluster/batching.py).
     """
 
     workers: tuple[int, ...]
@@ -577,23 +646,64 @@ class ToNode:
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """The coordinator's first word on a connection, where the run has a token. `nonce`: never said before, hexadecimal."""
+    """The coordinator's first word on a connection, where the run has a token.
+
+    `nonce`: never said before, hexadecimal.
+    """
 
     nonce: str
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The agent's answer, before its Enrol: whoever knows the run's token can make this `digest` (hexadecimal) of that nonce and this node."""
+    """The agent's answer, before its Enrol: whoever knows the run's token can make this `digest`
+    (hexadecimal) of that nonce and this node.
+    """
 
     node: str
     digest: str
 
 
-FromWorker = Hello | Parked | Registered | Broke | Inventory | Donated | Underway | Joined | Committed | Checkpointed | Finished | Refused | Warned | Pong
+FromWorker = (
+    Hello
+    | Parked
+    | Registered
+    | Broke
+    | Inventory
+    | Donated
+    | Underway
+    | Joined
+    | Committed
+    | Checkpointed
+    | Finished
+    | Refused
+    | Warned
+    | Pong
+)
 ForWorker = Leave | Regroup | Ping | Stop
 ForAgent = StartWorker | KillWorker | TermWorker | ToWorkers | StartStore | AskStandings | Judged
-FromAgent = WorkerStarted | WorkerExited | WorkerHung | Standings | Progress | WorkerFailedToStart | StoreUp | StoreLost | ZygoteLost
+FromAgent = (
+    WorkerStarted
+    | WorkerExited
+    | WorkerHung
+    | Standings
+    | Progress
+    | WorkerFailedToStart
+    | StoreUp
+    | StoreLost
+    | ZygoteLost
+)
 OnLine = Enrol | TurnedAway | Welcome | Beat | Grant | FromNode | ToNode
 BeforeLine = Challenge | Proof
-Message = FromWorker | ForWorker | ForAgent | FromAgent | OnLine | FromWorkers | Housed | Images | Stood | BeforeLine
+Message = (
+    FromWorker
+    | ForWorker
+    | ForAgent
+    | FromAgent
+    | OnLine
+    | FromWorkers
+    | Housed
+    | Images
+    | Stood
+    | BeforeLine
+)

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 class Piece:
     """One readable thing.
 
-    name        its name inside the evidence: relative to the folder that was given, members of archives below the archive's name
-    path        a regular file on this machine that holds it; of an archive's member, a copy that lives as long as the diagnosis. None where there is none
+    name        its name inside the evidence: relative to the folder that was given, members of
+                archives below the archive's name
+    path        a regular file on this machine that holds it; of an archive's member, a copy that
+                lives as long as the diagnosis. None where there is none
     size_bytes  how much of it counts: its size when it was found, whatever it has grown to since
     """
 

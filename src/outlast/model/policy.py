@@ -1,23 +1,33 @@
-"""A policy: what is done, once an interruption has a verdict, beyond going on. Data, so that one policy serves live runs, the simulated world and replays.
+"""A policy: what is done, once an interruption has a verdict, beyond going on.
+
+Data, so that one policy serves live runs, the simulated world and replays.
 
     schema = 1
-    dry_run = false                     # true: everything is decided and written down, and nothing is done (false)
-    drain = { confidence = 0.8, incidents = 2 }                # a drain needs one of the two; neither may be below what stands here
-    breaker = { actions = 3, within_s = 3600, open_s = 3600 }  # so many exclusions, drains, shrinks and stops: then none for open_s
+    dry_run = false                     # true: everything is decided and written down, and nothing
+                                        is done (false)
+    drain = { confidence = 0.8, incidents = 2 }                # a drain needs one of the two;
+                                                               neither may be below what stands here
+    breaker = { actions = 3, within_s = 3600, open_s = 3600 }  # so many exclusions, drains, shrinks
+                                                               and stops: then none for open_s
 
     [budget]                            # of each action, whichever rule it comes from
     drain = { times = 2, within_s = 86400 }
 
-    [[rule]]                            # the first one that matches counts; an incident that none matches is retried
+    [[rule]]                            # the first one that matches counts; an incident that none
+                                        matches is retried
     id = "broken"                       # optional; else its number
-    when = { class = ["gpu", "hbm"], confidence = 0.5 }        # see WHEN: all that is given has to hold, of a list one; left out: always
+    when = { class = ["gpu", "hbm"], confidence = 0.5 }        # see WHEN: all that is given has to
+                                                               hold, of a list one; left out: always
     action = "drain"                    # see Action
-    otherwise = "page"                  # retry, page or exclude: what is done where `action` is held back ("page")
+    otherwise = "page"                  # retry, page or exclude: what is done where `action` is
+                                        held back ("page")
     budget = { times = 1, within_s = 3600 }                    # of this rule
-    backoff = { first_s = 60, factor = 2, most_s = 3600 }      # the rule rests so long after it has acted, each time longer
+    backoff = { first_s = 60, factor = 2, most_s = 3600 }      # the rule rests so long after it has
+                                                               acted, each time longer
     dry_run = true                      # of this rule only
 
-Times are seconds; each window ends now. A drained node counts as one of `times`. This module is pure: text in, data out.
+Times are seconds; each window ends now. A drained node counts as one of `times`. This module is
+pure: text in, data out.
 """
 
 from __future__ import annotations
@@ -63,7 +73,10 @@ WHEN: Mapping[str, str] = {
     "xid": "a line of evidence names one of these NVIDIA Xids",
     "exit_code": "a process ended so; a signal is minus its number (-9), or 128 more than it (137)",
     "log": "a line of evidence has this text in it, in any case; * stands for anything",
-    "incidents": "it is at least the n-th to which the rest applies; for exclude, drain and shrink: the n-th on that node",
+    "incidents": (
+        "it is at least the n-th to which the rest applies; for exclude, drain and shrink: the n-th"
+        " on that node"
+    ),
     "within_s": "so far back they are counted (86400)",
 }
 
@@ -90,7 +103,9 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """After the n-th action in a row a rule rests for first_s * factor^(n-1), most_s at most; one that comes most_s later than it might begins a new row."""
+    """After the n-th action in a row a rule rests for first_s * factor^(n-1), most_s at most; one
+    that comes most_s later than it might begins a new row.
+    """
 
     first_s: float
     factor: float
@@ -99,7 +114,11 @@ class Backoff:
     @property
     def memory_s(self) -> float:
         """A row that has lasted for so long rests for most_s, however it began."""
-        growing = 0.0 if self.factor == 1 else math.log(self.most_s / self.first_s) / math.log(self.factor)
+        growing = (
+            0.0
+            if self.factor == 1
+            else math.log(self.most_s / self.first_s) / math.log(self.factor)
+        )
         return 2 * self.most_s * (2 + math.ceil(growing))
 
 
@@ -142,7 +161,10 @@ class Policy:
     @property
     def memory_s(self) -> float:
         """What happened longer ago than this changes no decision."""
-        spans = [self.breaker.within_s + self.breaker.open_s, *(one.within_s for one in self.budgets.values())]
+        spans = [
+            self.breaker.within_s + self.breaker.open_s,
+            *(one.within_s for one in self.budgets.values()),
+        ]
         for rule in self.rules:
             spans.append(rule.when.within_s)
             spans += [rule.budget.within_s] if rule.budget is not None else []
@@ -157,14 +179,26 @@ def parse(text: str, *, source: str) -> Policy:
     rules = given.get("rule", [])
     if not isinstance(rules, list) or not all(isinstance(one, dict) for one in rules):
         raise UsageError(f"{source}: rules are tables", hint="write each as `[[rule]]`")
-    out = tuple(_rule(one, number, f"{source}, rule {one.get('id', number)}") for number, one in enumerate(rules, 1))
+    out = tuple(
+        _rule(one, number, f"{source}, rule {one.get('id', number)}")
+        for number, one in enumerate(rules, 1)
+    )
     _check_order(out, source)
-    budgets = _table(given.get("budget", {}), tuple(action.value for action in Action if action is not Action.RETRY), f"{source}, budget")
+    budgets = _table(
+        given.get("budget", {}),
+        tuple(action.value for action in Action if action is not Action.RETRY),
+        f"{source}, budget",
+    )
     return Policy(
-        rules=out, dry_run=_yes_or_no(given.get("dry_run", False), f"{source}: dry_run"), drain=_sureness(given.get("drain", {}), f"{source}, drain"),
+        rules=out,
+        dry_run=_yes_or_no(given.get("dry_run", False), f"{source}: dry_run"),
+        drain=_sureness(given.get("drain", {}), f"{source}, drain"),
         breaker=_breaker(given.get("breaker", {}), f"{source}, breaker"),
-        budgets={Action(name): _budget(one, f"{source}, budget of {name}") for name, one in budgets.items()},
-    )  # fmt: skip
+        budgets={
+            Action(name): _budget(one, f"{source}, budget of {name}")
+            for name, one in budgets.items()
+        },
+    )
 
 
 def _check_order(rules: tuple[Rule, ...], source: str) -> None:
@@ -173,7 +207,11 @@ def _check_order(rules: tuple[Rule, ...], source: str) -> None:
         raise UsageError(f"{source}: several rules have the id {min(twice)!r}")
     for before, rule in itertools.pairwise(rules):
         if before.when == When(within_s=before.when.within_s):
-            raise UsageError(f"{source}, rule {rule.id}: it is never asked, for rule {before.id} before it matches everything", hint="put it before that one")
+            raise UsageError(
+                f"{source}, rule {rule.id}: it is never asked, for rule {before.id} before it"
+                " matches everything",
+                hint="put it before that one",
+            )
 
 
 def _rule(given: Mapping[str, Any], number: int, where: str) -> Rule:
@@ -182,29 +220,55 @@ def _rule(given: Mapping[str, Any], number: int, where: str) -> Rule:
     if not isinstance(name, str) or not name or not name.isprintable():
         raise UsageError(f"{where}: id is {name!r}; it is a name")
     if "action" not in given:
-        raise UsageError(f"{where}: there is no action", hint=f"one of {', '.join(action.value for action in Action)}")
+        raise UsageError(
+            f"{where}: there is no action",
+            hint=f"one of {', '.join(action.value for action in Action)}",
+        )
     otherwise = _one(Action, given.get("otherwise", "page"), f"{where}: otherwise")
     if otherwise not in MILD:
-        raise UsageError(f"{where}: otherwise is {otherwise.value!r}", hint=f"in place of an action: {', '.join(one.value for one in MILD)}")
+        raise UsageError(
+            f"{where}: otherwise is {otherwise.value!r}",
+            hint=f"in place of an action: {', '.join(one.value for one in MILD)}",
+        )
     return Rule(
-        id=name, when=_when(given.get("when", {}), f"{where}: when"), action=_one(Action, given["action"], f"{where}: action"), otherwise=otherwise,
+        id=name,
+        when=_when(given.get("when", {}), f"{where}: when"),
+        action=_one(Action, given["action"], f"{where}: action"),
+        otherwise=otherwise,
         budget=_budget(given["budget"], f"{where}: budget") if "budget" in given else None,
         backoff=_backoff(given["backoff"], f"{where}: backoff") if "backoff" in given else None,
         dry_run=_yes_or_no(given.get("dry_run", False), f"{where}: dry_run"),
-    )  # fmt: skip
+    )
 
 
 def _when(given: object, where: str) -> When:
     table = _table(given, tuple(WHEN), where)
     if "within_s" in table and "incidents" not in table and len(table) == 1:
-        raise UsageError(f"{where}: within_s says how far back incidents are counted", hint='as in { class = "gpu", incidents = 3, within_s = 3600 }')
+        raise UsageError(
+            f"{where}: within_s says how far back incidents are counted",
+            hint='as in { class = "gpu", incidents = 3, within_s = 3600 }',
+        )
     return When(
-        classes=tuple(_one(FailureClass, one, f"{where}: class") for one in _several(table.get("class"), f"{where}: class")),
-        mechanisms=tuple(_one(Mechanism, one, f"{where}: mechanism") for one in _several(table.get("mechanism"), f"{where}: mechanism")),
+        classes=tuple(
+            _one(FailureClass, one, f"{where}: class")
+            for one in _several(table.get("class"), f"{where}: class")
+        ),
+        mechanisms=tuple(
+            _one(Mechanism, one, f"{where}: mechanism")
+            for one in _several(table.get("mechanism"), f"{where}: mechanism")
+        ),
         confidence=_share(table.get("confidence", 0.0), f"{where}: confidence"),
-        xids=tuple(_number(one, XIDS, f"{where}: xid") for one in _several(table.get("xid"), f"{where}: xid")),
-        exit_codes=tuple(_number(one, EXIT_CODES, f"{where}: exit_code") for one in _several(table.get("exit_code"), f"{where}: exit_code")),
-        logs=tuple(_pattern(one, f"{where}: log") for one in _several(table.get("log"), f"{where}: log")),
+        xids=tuple(
+            _number(one, XIDS, f"{where}: xid")
+            for one in _several(table.get("xid"), f"{where}: xid")
+        ),
+        exit_codes=tuple(
+            _number(one, EXIT_CODES, f"{where}: exit_code")
+            for one in _several(table.get("exit_code"), f"{where}: exit_code")
+        ),
+        logs=tuple(
+            _pattern(one, f"{where}: log") for one in _several(table.get("log"), f"{where}: log")
+        ),
         incidents=whole(table.get("incidents", 1), f"{where}: incidents"),
         within_s=_span(table.get("within_s", DAY_S), f"{where}: within_s"),
     )
@@ -212,13 +276,20 @@ def _when(given: object, where: str) -> When:
 
 def _budget(given: object, where: str) -> Budget:
     table = _table(given, ("times", "within_s"), where, all_of_them=True)
-    return Budget(whole(table["times"], f"{where}: times", least=0), _span(table["within_s"], f"{where}: within_s"))
+    return Budget(
+        whole(table["times"], f"{where}: times", least=0),
+        _span(table["within_s"], f"{where}: within_s"),
+    )
 
 
 def _backoff(given: object, where: str) -> Backoff:
     table = {"factor": 2} | _table(given, ("first_s", "factor", "most_s"), where)
     _need(table, ("first_s", "most_s"), where)
-    first_s, most_s, factor = _span(table["first_s"], f"{where}: first_s"), _span(table["most_s"], f"{where}: most_s"), table["factor"]
+    first_s, most_s, factor = (
+        _span(table["first_s"], f"{where}: first_s"),
+        _span(table["most_s"], f"{where}: most_s"),
+        table["factor"],
+    )
     if type(factor) not in (int, float) or not 1 <= factor <= 1000:
         raise UsageError(f"{where}: factor is {factor!r}; it is a number from 1 to 1000")
     if first_s > most_s:
@@ -229,20 +300,29 @@ def _backoff(given: object, where: str) -> Backoff:
 def _breaker(given: object, where: str) -> Breaker:
     table, usual = _table(given, ("actions", "within_s", "open_s"), where), Breaker()
     return Breaker(
-        whole(table.get("actions", usual.actions), f"{where}: actions"), _span(table.get("within_s", usual.within_s), f"{where}: within_s"),
+        whole(table.get("actions", usual.actions), f"{where}: actions"),
+        _span(table.get("within_s", usual.within_s), f"{where}: within_s"),
         _span(table.get("open_s", usual.open_s), f"{where}: open_s"),
-    )  # fmt: skip
+    )
 
 
 def _sureness(given: object, where: str) -> Sureness:
     table = _table(given, ("confidence", "incidents"), where)
     confidence = _share(table.get("confidence", CONFIDENCE_LEAST), f"{where}: confidence")
     if confidence < CONFIDENCE_LEAST:
-        raise UsageError(f"{where}: confidence is {confidence:g}; no node is drained below {CONFIDENCE_LEAST:g}", hint="exclude interrupts nothing")
-    return Sureness(confidence, whole(table.get("incidents", INCIDENTS_LEAST), f"{where}: incidents", least=INCIDENTS_LEAST))
+        raise UsageError(
+            f"{where}: confidence is {confidence:g}; no node is drained below {CONFIDENCE_LEAST:g}",
+            hint="exclude interrupts nothing",
+        )
+    return Sureness(
+        confidence,
+        whole(
+            table.get("incidents", INCIDENTS_LEAST), f"{where}: incidents", least=INCIDENTS_LEAST
+        ),
+    )
 
 
-# --- values ----------------------------------------------------------------------------------------------
+# --- values ---------------------------------------------------------------------------------------
 
 E = TypeVar("E", bound=Enum)
 
@@ -257,11 +337,16 @@ def _one(kind: type[E], value: object, where: str) -> E:
 def _several(value: object, where: str) -> tuple[object, ...]:
     """One or a list of them; none where it is left out."""
     if value == []:
-        raise UsageError(f"{where} is an empty list: nothing would match", hint="leave it out where it does not matter")
+        raise UsageError(
+            f"{where} is an empty list: nothing would match",
+            hint="leave it out where it does not matter",
+        )
     return () if value is None else tuple(value) if isinstance(value, list) else (value,)
 
 
-def _table(given: object, keys: tuple[str, ...], where: str, *, all_of_them: bool = False) -> dict[str, Any]:
+def _table(
+    given: object, keys: tuple[str, ...], where: str, *, all_of_them: bool = False
+) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise UsageError(f"{where} is {given!r}; it is a table of {', '.join(keys)}")
     known(given, keys, where)
@@ -297,11 +382,16 @@ def _span(value: object, where: str) -> float:
 
 def _number(value: object, numbers: range, where: str) -> int:
     if type(value) is not int or value not in numbers:
-        raise UsageError(f"{where} is {value!r}; it is a whole number from {numbers[0]} to {numbers[-1]}")
+        raise UsageError(
+            f"{where} is {value!r}; it is a whole number from {numbers[0]} to {numbers[-1]}"
+        )
     return value
 
 
 def _pattern(value: object, where: str) -> str:
     if not isinstance(value, str) or not value.replace("*", "").strip():
-        raise UsageError(f"{where} is {value!r}; it is a text to be found in a line", hint='* stands for anything, as in log = "Xid*: 79"')
+        raise UsageError(
+            f"{where} is {value!r}; it is a text to be found in a line",
+            hint='* stands for anything, as in log = "Xid*: 79"',
+        )
     return value

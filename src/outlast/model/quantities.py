@@ -1,21 +1,27 @@
-"""Reading quantities that people write, with their units, and writing them so that they are read back as the same number.
+"""Reading quantities that people write, with their units, and writing them so that they are read
+back as the same number.
 
 Read is:
-  count        16384, 16_384, 1e5, 16k (16,000, not 16,384), 16Ki (16,384); k M G T are powers of 1000, Ki Mi Gi Ti of 1024; whole numbers only
+  count        16384, 16_384, 1e5, 16k (16,000, not 16,384), 16Ki (16,384); k M G T are powers of
+               1000, Ki Mi Gi Ti of 1024; whole numbers only
   parameters   405B, 405e9, 70M, 1.8T: as counts, and B is 1e9 (as is G)
-  bytes        5TB (5e12), 5TiB (5 x 2^40), 512 bytes. `512B` is refused, because 405B means parameters
+  bytes        5TB (5e12), 5TiB (5 x 2^40), 512 bytes. `512B` is refused, because 405B means
+               parameters
   bandwidth    2TB/s, 2TiB/s, 400Gb/s (bits; also Gbit/s, Gbps): bytes per second
-  duration     3h, 54d, 30 min, 2.5s, 500ms, 1h30m, 2 days: seconds. `m` is minutes after hours, and refused alone
+  duration     3h, 54d, 30 min, 2.5s, 500ms, 1h30m, 2 days: seconds. `m` is minutes after hours, and
+               refused alone
   money        2500000, 2.5M: in the plan's currency, whichever it is
   price        2.5/h: money per hour (of one GPU)
   share        5%, 0.05: from 0 to 1; a bare 5 is refused
   range        LOW:HIGH of any of these, as 1e3:1e8
 
-A number that needs a unit and has none is an error, as is a unit of another kind: each error names the input, what is expected, and what was probably meant.
-NaN and infinity are never read; zero only where the caller says so; the word `never` only for durations for which the caller says so.
-Numbers are exact until the last step: the float is the one nearest to what was written.
+A number that needs a unit and has none is an error, as is a unit of another kind: each error names
+the input, what is expected, and what was probably meant. NaN and infinity are never read; zero only
+where the caller says so; the word `never` only for durations for which the caller says so. Numbers
+are exact until the last step: the float is the one nearest to what was written.
 
-Not promised: commas as separators (16,384 is sixteen thousand here and sixteen there), months and years, currencies.
+Not promised: commas as separators (16,384 is sixteen thousand here and sixteen there), months and
+years, currencies.
 
 This module is pure: text in, numbers out.
 """
@@ -41,7 +47,11 @@ _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _SI_BYTES = {**_SI, "P": 10**15, "E": 10**18}
 _BINARY_BYTES = {**_BINARY, "Pi": 2**50, "Ei": 2**60}
 _BYTES = {f"{prefix}B": size for prefix, size in {**_SI_BYTES, **_BINARY_BYTES}.items()}
-_BITS = {f"{prefix}{bit}": Fraction(size, 8) for prefix, size in _SI_BYTES.items() for bit in ("b/s", "bit/s", "bps")}
+_BITS = {
+    f"{prefix}{bit}": Fraction(size, 8)
+    for prefix, size in _SI_BYTES.items()
+    for bit in ("b/s", "bit/s", "bps")
+}
 _DURATION_WORDS = {
     Fraction(1, 10**9): ("ns",),
     Fraction(1, 10**6): ("us", "µs"),
@@ -71,7 +81,10 @@ UNITS: dict[Kind, dict[str, Fraction]] = {
     Kind.COUNT: {unit: Fraction(size) for unit, size in {"": 1, **_SI, **_BINARY}.items()},
     Kind.PARAMETERS: {unit: Fraction(size) for unit, size in {"": 1, **_SI, "B": 10**9}.items()},
     Kind.BYTES: {unit: Fraction(size) for unit, size in {"bytes": 1, "byte": 1, **_BYTES}.items()},
-    Kind.BANDWIDTH: {**{f"{unit}/s": Fraction(size) for unit, size in {"bytes": 1, **_BYTES}.items()}, **_BITS},
+    Kind.BANDWIDTH: {
+        **{f"{unit}/s": Fraction(size) for unit, size in {"bytes": 1, **_BYTES}.items()},
+        **_BITS,
+    },
     Kind.DURATION: {word: size for size, words in _DURATION_WORDS.items() for word in words},
     Kind.MONEY: {unit: Fraction(size) for unit, size in {"": 1, **_SI}.items()},
     Kind.PRICE: {"/h": Fraction(1), "/hour": Fraction(1)},
@@ -93,8 +106,11 @@ _ONE = re.compile(rf"([+-]?)({_NUMBER}) ?([A-Za-zµ/%][A-Za-z/%]*)?")
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]+) ?")
 
 
-def parse(given: object, kind: Kind, *, name: str, zero: bool = False, endless: bool = False) -> float:
-    """What was written, in the base unit: pieces, parameters, bytes, bytes per second, seconds, money, money per hour, share (0 to 1).
+def parse(
+    given: object, kind: Kind, *, name: str, zero: bool = False, endless: bool = False
+) -> float:
+    """What was written, in the base unit: pieces, parameters, bytes, bytes per second, seconds,
+    money, money per hour, share (0 to 1).
 
     given    text, or a bare number as a configuration file may have it
     name     of the input, for the error
@@ -127,20 +143,48 @@ def parse_range(given: object, kind: Kind = Kind.COUNT, *, name: str) -> tuple[f
     """LOW:HIGH, both as `parse` reads them; LOW is less than HIGH. Raises UsageError."""
     low_text, colon, high_text = given.partition(":") if isinstance(given, str) else ("", "", "")
     if not colon or ":" in high_text:
-        raise UsageError(f"{name} is {given!r}; expected a range LOW:HIGH, such as 1e3:1e8", hint="write both ends with a colon between them")
-    low, high = parse(low_text, kind, name=f"the low end of {name}"), parse(high_text, kind, name=f"the high end of {name}")
+        raise UsageError(
+            f"{name} is {given!r}; expected a range LOW:HIGH, such as 1e3:1e8",
+            hint="write both ends with a colon between them",
+        )
+    low, high = (
+        parse(low_text, kind, name=f"the low end of {name}"),
+        parse(high_text, kind, name=f"the high end of {name}"),
+    )
     if low >= high:
-        raise UsageError(f"{name} is {given!r}; its low end is not less than its high end", hint=f"did you mean {high_text.strip()}:{low_text.strip()}?")
+        raise UsageError(
+            f"{name} is {given!r}; its low end is not less than its high end",
+            hint=f"did you mean {high_text.strip()}:{low_text.strip()}?",
+        )
     return low, high
 
 
-def need(*, least: float = -math.inf, above: float = -math.inf, most: float = math.inf, endless: bool = False, **named: float) -> None:
-    """Raise UsageError for the first that is NaN, outside its bounds, or infinite where it may not be (`endless`)."""
+def need(
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    most: float = math.inf,
+    endless: bool = False,
+    **named: float,
+) -> None:
+    """Raise UsageError for the first that is NaN, outside its bounds, or infinite where it may not
+    be (`endless`).
+    """
     for name, value in named.items():
-        if math.isnan(value) or not (least <= value <= most and (value > above or above == -math.inf)) or (math.isinf(value) and not endless):
-            bounds = [f"above {above:g}"] * (above > -math.inf) + [f"at least {least:g}"] * (least > -math.inf) + [f"at most {most:g}"] * (most < math.inf)
+        if (
+            math.isnan(value)
+            or not (least <= value <= most and (value > above or above == -math.inf))
+            or (math.isinf(value) and not endless)
+        ):
+            bounds = (
+                [f"above {above:g}"] * (above > -math.inf)
+                + [f"at least {least:g}"] * (least > -math.inf)
+                + [f"at most {most:g}"] * (most < math.inf)
+            )
             raise UsageError(
-                f"{name} is {value!r}; expected a number that is {' and '.join([*bounds, *(['finite'] if not endless else [])])}", hint=f"change {name}"
+                f"{name} is {value!r}; expected a number that is"
+                f" {' and '.join([*bounds, *(['finite'] if not endless else [])])}",
+                hint=f"change {name}",
             )
 
 
@@ -156,14 +200,22 @@ def _exact(given: object, kind: Kind, *, name: str, zero: bool) -> Fraction:
     if value < 0 or (value == 0 and not zero):
         raise _refusal(name, given, "is not above 0" if not zero else "is below 0", kind)
     if kind is Kind.SHARE and value > 1:
-        raise _refusal(name, given, "is more than the whole", kind, meant=f"{text}%" if "%" not in text and value <= 100 else "")
+        raise _refusal(
+            name,
+            given,
+            "is more than the whole",
+            kind,
+            meant=f"{text}%" if "%" not in text and value <= 100 else "",
+        )
     if kind is Kind.COUNT and value.denominator != 1:
         raise _refusal(name, given, "is not a whole number", kind)
     return value
 
 
 def _read(text: str, kind: Kind) -> Fraction | None:
-    """The value, if the text is a number and a unit of this kind; whether the kind allows the value is not looked at."""
+    """The value, if the text is a number and a unit of this kind; whether the kind allows the value
+    is not looked at.
+    """
     if len(text) > TEXT_MAX_COUNT:
         return None
     one = _ONE.fullmatch(text)
@@ -175,7 +227,9 @@ def _read(text: str, kind: Kind) -> Fraction | None:
 
 
 def _read_parts(text: str) -> Fraction | None:
-    """`1h30m`, `2d 4h`: from large to small, all but the last whole, each less than one of the unit before it."""
+    """`1h30m`, `2d 4h`: from large to small, all but the last whole, each less than one of the unit
+    before it.
+    """
     if re.fullmatch(f"(?:{_PART.pattern})+", text) is None:
         return None
     total, larger = Fraction(0), None
@@ -184,16 +238,22 @@ def _read_parts(text: str) -> Fraction | None:
         minutes = unit == "m" and larger == 3600
         size = Fraction(60) if minutes else UNITS[Kind.DURATION].get(unit)
         value = Fraction(number) * (size or 0)
-        if size is None or (larger is not None and value >= larger) or ("." in number and at < len(parts) - 1):
+        if (
+            size is None
+            or (larger is not None and value >= larger)
+            or ("." in number and at < len(parts) - 1)
+        ):
             return None
         total, larger = total + value, size
     return total
 
 
-# --- what to say of what cannot be read --------------------------------------------------------------------
+# --- what to say of what cannot be read -----------------------------------------------------------
 
 
-def _refusal(name: str, given: object, complaint: str, kind: Kind, *, meant: str = "") -> UsageError:
+def _refusal(
+    name: str, given: object, complaint: str, kind: Kind, *, meant: str = ""
+) -> UsageError:
     hint = f"did you mean {meant}?" if meant else f"write it as {EXAMPLES[kind]}"
     said = f"{name} is {cut_at_word(str(given), TEXT_MAX_COUNT)!r}, which {complaint}"
     return UsageError(f"{said}; expected {kind.value}, such as {EXAMPLES[kind]}", hint=hint)
@@ -214,37 +274,56 @@ def _complaint(text: str) -> str:
 
 
 def _meant(text: str, kind: Kind) -> str:
-    """The input with the unit that was probably meant; empty if nothing comes to mind. What is said can be read."""
+    """The input with the unit that was probably meant; empty if nothing comes to mind.
+
+    What is said can be read.
+    """
     one = _ONE.fullmatch(text)
     if one is None:
         return ""
     number, unit = one[1] + one[2], one[3] or ""
     known = list(UNITS[kind])
-    tries = [_other_kind(unit, kind), *(word for word in known if word.lower() == unit.lower()), *difflib.get_close_matches(unit, known, n=1)]
+    tries = [
+        _other_kind(unit, kind),
+        *(word for word in known if word.lower() == unit.lower()),
+        *difflib.get_close_matches(unit, known, n=1),
+    ]
     if kind is Kind.DURATION and not unit:
         return f"{number}s, {number}min or {number}h"
     return next((f"{number}{word}" for word in tries if word in UNITS[kind] and word != unit), "")
 
 
 def _other_kind(unit: str, kind: Kind) -> str:
-    """The unit of `kind` that stands nearest to what was written as if for another: 405B of bytes is 405GB, 2TB of a bandwidth is 2TB/s."""
+    """The unit of `kind` that stands nearest to what was written as if for another: 405B of bytes
+    is 405GB, 2TB of a bandwidth is 2TB/s.
+    """
     if kind is Kind.BYTES:
-        return {"": "bytes", "B": "GB"}.get(unit, unit.removesuffix("/s") if "/" in unit else f"{unit.removesuffix('b')}B")
+        return {"": "bytes", "B": "GB"}.get(
+            unit, unit.removesuffix("/s") if "/" in unit else f"{unit.removesuffix('b')}B"
+        )
     if kind is Kind.BANDWIDTH:
         unit = f"{unit.removesuffix('Bps')}B" if unit.endswith("Bps") else unit
-        return {"": "GB/s", "B": "GB/s"}.get(unit, f"{unit}/s" if unit.endswith(("B", "b")) else f"{unit}B/s")
+        return {"": "GB/s", "B": "GB/s"}.get(
+            unit, f"{unit}/s" if unit.endswith(("B", "b")) else f"{unit}B/s"
+        )
     if kind is Kind.PARAMETERS:
-        return {"b": "B", "GB": "B", "GiB": "B"}.get(unit, unit.removesuffix("/s").removesuffix("B").removesuffix("i"))
+        return {"b": "B", "GB": "B", "GiB": "B"}.get(
+            unit, unit.removesuffix("/s").removesuffix("B").removesuffix("i")
+        )
     if kind is Kind.DURATION:
         return {"m": "min", "M": "min"}.get(unit, "")
-    return {Kind.COUNT: "G" if unit == "B" else unit[:1], Kind.PRICE: "/h", Kind.SHARE: "%"}.get(kind, "")
+    return {Kind.COUNT: "G" if unit == "B" else unit[:1], Kind.PRICE: "/h", Kind.SHARE: "%"}.get(
+        kind, ""
+    )
 
 
-# --- writing -----------------------------------------------------------------------------------------------
+# --- writing --------------------------------------------------------------------------------------
 
 
 def echo(value: float, kind: Kind) -> str:
-    """The value, as `parse` reads it back: the same float (for a COUNT: the same int), in the shortest of the usual units."""
+    """The value, as `parse` reads it back: the same float (for a COUNT: the same int), in the
+    shortest of the usual units.
+    """
     if value == math.inf and kind is Kind.DURATION:
         return NEVER
     if kind is Kind.DURATION:
@@ -256,8 +335,18 @@ def echo(value: float, kind: Kind) -> str:
         return f"{_plain(number)}/h"
     if kind in (Kind.BYTES, Kind.BANDWIDTH):
         return _echo_bytes(value, number) + ("/s" if kind is Kind.BANDWIDTH else "")
-    suffixes = [*_SI.items()] if kind is not Kind.PARAMETERS else [("k", 10**3), ("M", 10**6), ("B", 10**9), ("T", 10**12)]
-    return min([_plain(number), *(_plain(number / size) + unit for unit, size in suffixes if number >= size)], key=len)
+    suffixes = (
+        [*_SI.items()]
+        if kind is not Kind.PARAMETERS
+        else [("k", 10**3), ("M", 10**6), ("B", 10**9), ("T", 10**12)]
+    )
+    return min(
+        [
+            _plain(number),
+            *(_plain(number / size) + unit for unit, size in suffixes if number >= size),
+        ],
+        key=len,
+    )
 
 
 def echo_range(low: float, high: float, kind: Kind = Kind.COUNT) -> str:
@@ -285,18 +374,32 @@ def _echo_bytes(value: float, number: Decimal) -> str:
 
 def _largest(prefixes: dict[str, int], value: float) -> tuple[str, int]:
     """The largest prefix of which there is one whole; none: ("", 1)."""
-    return max(((prefix, size) for prefix, size in prefixes.items() if value >= size), key=lambda one: one[1], default=("", 1))
+    return max(
+        ((prefix, size) for prefix, size in prefixes.items() if value >= size),
+        key=lambda one: one[1],
+        default=("", 1),
+    )
 
 
 def _echo_duration(value_s: float) -> str:
     number = Decimal(repr(value_s))
     if 0 < number < 1:
-        scale, unit = next(((scale, unit) for scale, unit in ((3, "ms"), (6, "us")) if number.scaleb(scale) >= 1), (9, "ns"))
+        scale, unit = next(
+            ((scale, unit) for scale, unit in ((3, "ms"), (6, "us")) if number.scaleb(scale) >= 1),
+            (9, "ns"),
+        )
         return f"{_plain(number.scaleb(scale))}{unit}"
     if number == 0 or number >= 10**15:
         return f"{_plain(number)}s"
     whole, rest = int(number), number - int(number)
-    days, hours, minutes, seconds = whole // 86_400, whole // 3600 % 24, whole // 60 % 60, whole % 60
-    parts = [f"{count}{unit}" for count, unit in ((days, "d"), (hours, "h"), (minutes, "min")) if count]
+    days, hours, minutes, seconds = (
+        whole // 86_400,
+        whole // 3600 % 24,
+        whole // 60 % 60,
+        whole % 60,
+    )
+    parts = [
+        f"{count}{unit}" for count, unit in ((days, "d"), (hours, "h"), (minutes, "min")) if count
+    ]
     last = (seconds + rest).normalize()
     return "".join([*parts, *([f"{last:f}s"] if last else [])])

@@ -1,6 +1,8 @@
-"""Verdicts that were written down, as `outlast diagnose --json` prints them or as the ledger holds them, read back.
+"""Verdicts that were written down, as `outlast diagnose --json` prints them or as the ledger holds
+them, read back.
 
-Keys that are not known are passed over: a later version may say more. This module is pure: text in, data out.
+Keys that are not known are passed over: a later version may say more. This module is pure: text in,
+data out.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ E = TypeVar("E", bound=Enum)
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """`at_s`: on any one clock; None: nobody wrote it down. `outage`: the same for incidents that were over together; None: it stands alone."""
+    """`at_s`: on any one clock; None: nobody wrote it down.
+
+    `outage`: the same for incidents that were over together; None: it stands alone.
+    """
 
     source: str
     verdict: Verdict
@@ -38,46 +43,75 @@ def read_recorded(text: str, *, source: str) -> list[Recorded]:
         lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     if not lines:
         raise UsageError(f"{source} is empty")
-    return [recorded(_json(line, f"{source}, line {number}"), source=f"{source}, line {number}") for number, line in lines]
+    return [
+        recorded(_json(line, f"{source}, line {number}"), source=f"{source}, line {number}")
+        for number, line in lines
+    ]
 
 
 def _json(line: str, where: str) -> object:
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where} is not JSON: {error}", hint="what `outlast diagnose --json` prints, one object or one on each line") from None
+        raise UsageError(
+            f"{where} is not JSON: {error}",
+            hint="what `outlast diagnose --json` prints, one object or one on each line",
+        ) from None
 
 
 def recorded(said: object, *, source: str) -> Recorded:
-    """A verdict, or a table with a verdict in it, with "at_s", "interruption" and "outage" beside it. Raises UsageError."""
+    """A verdict, or a table with a verdict in it, with "at_s", "interruption" and "outage" beside
+    it. Raises UsageError.
+    """
     if not isinstance(said, dict):
         raise UsageError(f"{source}: it is no JSON object")
     inner = said.get("verdict", said)
     at_s, outage = said.get("at_s"), said.get("outage", said.get("interruption"))
     return Recorded(
-        source, read_verdict(inner, source=source), None if at_s is None else _number(at_s, f"{source}: at_s"),
+        source,
+        read_verdict(inner, source=source),
+        None if at_s is None else _number(at_s, f"{source}: at_s"),
         None if outage is None else _whole(outage, f"{source}: outage"),
-    )  # fmt: skip
+    )
 
 
 def read_verdict(said: object, *, source: str) -> Verdict:
     """The shape of `Verdict.public`. Raises UsageError, which names `source` and the key."""
     if not isinstance(said, dict) or "class" not in said:
-        raise UsageError(f"{source}: there is no verdict: it has no class", hint="a verdict is what `outlast diagnose --json` prints")
+        raise UsageError(
+            f"{source}: there is no verdict: it has no class",
+            hint="a verdict is what `outlast diagnose --json` prints",
+        )
     failure_class, confidence = _class(said, source), _confidence(said, source)
     if failure_class is FailureClass.UNKNOWN and confidence > 0.5:
-        raise UsageError(f"{source}: confidence is {confidence:g}, and the class is unknown: 0.5 is the most")
+        raise UsageError(
+            f"{source}: confidence is {confidence:g}, and the class is unknown: 0.5 is the most"
+        )
     mechanism = said.get("mechanism")
     return Verdict(
-        failure_class, None if mechanism is None else _one(Mechanism, mechanism, f"{source}: mechanism"), confidence,
-        _text(said, "reason"), _text(said, "action"),
-        ranks=tuple(Blamed(_whole(one.get("rank"), f"{source}: rank"), _confidence(one, source)) for one in _tables(said, "ranks", source)),
-        suspects=tuple(Suspect(_whole(one.get("rank"), f"{source}: rank"), _text(one, "reason")) for one in _tables(said, "suspects", source)),
-        nodes=_texts(said, "nodes", source), devices=_texts(said, "devices", source),
+        failure_class,
+        None if mechanism is None else _one(Mechanism, mechanism, f"{source}: mechanism"),
+        confidence,
+        _text(said, "reason"),
+        _text(said, "action"),
+        ranks=tuple(
+            Blamed(_whole(one.get("rank"), f"{source}: rank"), _confidence(one, source))
+            for one in _tables(said, "ranks", source)
+        ),
+        suspects=tuple(
+            Suspect(_whole(one.get("rank"), f"{source}: rank"), _text(one, "reason"))
+            for one in _tables(said, "suspects", source)
+        ),
+        nodes=_texts(said, "nodes", source),
+        devices=_texts(said, "devices", source),
         evidence=tuple(_evidence(one, source) for one in _tables(said, "evidence", source)),
-        refuted_by=_text(said, "refuted_by"), next_test=_text(said, "next_test"),
-        others=tuple((_class(one, source), _confidence(one, source)) for one in _tables(said, "others", source)),
-    )  # fmt: skip
+        refuted_by=_text(said, "refuted_by"),
+        next_test=_text(said, "next_test"),
+        others=tuple(
+            (_class(one, source), _confidence(one, source))
+            for one in _tables(said, "others", source)
+        ),
+    )
 
 
 def _class(said: Mapping[str, Any], source: str) -> FailureClass:
@@ -91,7 +125,12 @@ def _confidence(said: Mapping[str, Any], source: str) -> float:
 def _evidence(one: Mapping[str, Any], source: str) -> Evidence:
     line = one.get("line")
     role = _one(Role, one.get("role"), f"{source}: role")
-    return Evidence(_text(one, "file"), None if line is None else _whole(line, f"{source}: line"), _text(one, "text"), role)
+    return Evidence(
+        _text(one, "file"),
+        None if line is None else _whole(line, f"{source}: line"),
+        _text(one, "text"),
+        role,
+    )
 
 
 def _one(kind: type[E], value: object, where: str) -> E:

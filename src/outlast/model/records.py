@@ -1,8 +1,10 @@
 """What the ledger holds: frozen records, one type per table.
 
-Units      `_s` are CLOCK_MONOTONIC seconds of the launcher's node; `_wall_s` are seconds since 1970 (UTC).
-Clocks     CLOCK_MONOTONIC means nothing across a reboot, so each launcher session has its own readings.
-           `Records.run_s` places them on one line: seconds since the run began (the first launcher's start).
+Units      `_s` are CLOCK_MONOTONIC seconds of the launcher's node; `_wall_s` are seconds since 1970
+           (UTC).
+Clocks     CLOCK_MONOTONIC means nothing across a reboot, so each launcher session has its own
+           readings. `Records.run_s` places them on one line: seconds since the run began (the first
+           launcher's start).
 Identity   A record is replaced by a later one with the same key: Generation by generation, Life by
            (worker, rank), Interruption by id. StepsBucket and Event are only ever added.
 
@@ -33,7 +35,10 @@ class Meta:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One launcher, from its start to its end. `seen_s` is its last sign of life in the ledger; `state` is how it ended, or ""."""
+    """One launcher, from its start to its end.
+
+    `seen_s` is its last sign of life in the ledger; `state` is how it ended, or "".
+    """
 
     session: int
     pid: int
@@ -53,7 +58,9 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One membership: `members[rank]` is the worker that holds the rank, -1 where the rank is given up."""
+    """One membership: `members[rank]` is the worker that holds the rank, -1 where the rank is given
+    up.
+    """
 
     generation: int
     world_size: int
@@ -63,7 +70,8 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One process holding one rank, or parked as a spare (rank -1, kind "hot" or "warm"; else kind "rank").
+    """One process holding one rank, or parked as a spare (rank -1, kind "hot" or "warm"; else kind
+    "rank").
 
     opened_s   when the worker's Book for this rank began; None while nothing was published
     seconds    settled seconds by cause since `opened_s`: those of the step in flight are NOT in it
@@ -88,10 +96,12 @@ class Life:
 class Interruption:
     """One failure, from fault to the first new commit. Facts that are not known yet are None.
 
-    fault_s             the kernel's or the injector's time; for a hang the last beacon that moved; None if unknown
+    fault_s             the kernel's or the injector's time; for a hang the last beacon that moved;
+                        None if unknown
     fault_not_before_s  last commit: where the fault is unknown, it lies between this and detected_s
     left_s              all survivors stand still, their inventories are in
-    regrouped_s         all members have joined the next generation;  restored_s: state is in place everywhere
+    regrouped_s         all members have joined the next generation;  restored_s: state is in place
+                        everywhere
     resumed_s           first new commit. A child (parent set) resumes together with its parent
     """
 
@@ -121,7 +131,11 @@ class Interruption:
     @property
     def mttr_s(self) -> float | None:
         """Fault to first new commit, where both are known."""
-        return None if self.fault_s is None or self.resumed_s is None else max(0.0, self.resumed_s - self.fault_s)
+        return (
+            None
+            if self.fault_s is None or self.resumed_s is None
+            else max(0.0, self.resumed_s - self.fault_s)
+        )
 
     def public(self, *, began_s: float) -> dict[str, object]:
         """The shape that `status`, `report` and the live view show. Times count from `began_s`."""
@@ -130,21 +144,37 @@ class Interruption:
             return None if at_s is None else round(at_s - began_s, 6)
 
         return {
-            "id": self.id, "parent": self.parent,
-            "class": FailureClass(self.failure_class).value, "mechanism": Mechanism(self.mechanism).value,
-            "ranks": list(self.ranks), "pids": list(self.pids), "nodes": list(self.nodes),
-            "rung": None if self.rung is None else Rung(self.rung).value, "generation": self.generation, "step": self.step,
-            "fault_s": since(self.fault_s), "fault_not_before_s": since(self.fault_not_before_s), "detected_s": since(self.detected_s),
-            "left_s": since(self.left_s), "regrouped_s": since(self.regrouped_s), "restored_s": since(self.restored_s),
-            "resumed_s": since(self.resumed_s), "mttr_s": None if self.mttr_s is None else round(self.mttr_s, 6),
-            "steps_repeated": self.steps_repeated, "steps_lost": self.steps_lost,
-            "reason": self.reason, "error": self.error, "traceback": self.traceback,
-        }  # fmt: skip
+            "id": self.id,
+            "parent": self.parent,
+            "class": FailureClass(self.failure_class).value,
+            "mechanism": Mechanism(self.mechanism).value,
+            "ranks": list(self.ranks),
+            "pids": list(self.pids),
+            "nodes": list(self.nodes),
+            "rung": None if self.rung is None else Rung(self.rung).value,
+            "generation": self.generation,
+            "step": self.step,
+            "fault_s": since(self.fault_s),
+            "fault_not_before_s": since(self.fault_not_before_s),
+            "detected_s": since(self.detected_s),
+            "left_s": since(self.left_s),
+            "regrouped_s": since(self.regrouped_s),
+            "restored_s": since(self.restored_s),
+            "resumed_s": since(self.resumed_s),
+            "mttr_s": None if self.mttr_s is None else round(self.mttr_s, 6),
+            "steps_repeated": self.steps_repeated,
+            "steps_lost": self.steps_lost,
+            "reason": self.reason,
+            "error": self.error,
+            "traceback": self.traceback,
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class StepsBucket:
-    """The steps committed in (from_s, to_s]: from_step < step <= to_step, and how long one took, start to commit."""
+    """The steps committed in (from_s, to_s]: from_step < step <= to_step, and how long one took,
+    start to commit.
+    """
 
     from_s: float
     to_s: float
@@ -170,7 +200,10 @@ Record = Generation | Life | Interruption | StepsBucket | Event
 
 @dataclass(frozen=True, slots=True)
 class SessionRecords:
-    """All that one launcher session wrote. `began_s` is where the run's second zero lies on this session's monotonic clock."""
+    """All that one launcher session wrote.
+
+    `began_s` is where the run's second zero lies on this session's monotonic clock.
+    """
 
     session: Session
     began_s: float
@@ -201,14 +234,25 @@ class Records:
         return max(numbers, default=0)
 
     def unique_interruptions(self) -> list[tuple[Interruption, float]]:
-        """All interruptions, each with its session's `began_s`; ids that a later session gave again are moved up."""
+        """All interruptions, each with its session's `began_s`; ids that a later session gave again
+        are moved up.
+        """
         out: list[tuple[Interruption, float]] = []
         highest = -1
         for part in self.sessions:
             first = min((one.id for one in part.interruptions), default=0)
             shift = 0 if first > highest else highest + 1 - first
             for one in part.interruptions:
-                out.append((replace(one, id=one.id + shift, parent=None if one.parent is None else one.parent + shift), part.began_s))
+                out.append(
+                    (
+                        replace(
+                            one,
+                            id=one.id + shift,
+                            parent=None if one.parent is None else one.parent + shift,
+                        ),
+                        part.began_s,
+                    )
+                )
                 highest = max(highest, one.id + shift)
         return out
 
@@ -220,12 +264,15 @@ class Records:
 def began_on_each_clock(sessions: tuple[Session, ...] | list[Session]) -> list[float]:
     """For each session, the reading of its own monotonic clock at which the run began.
 
-    The gap between two sessions is measured by wall clocks; where those went backwards it counts as 0.
+    The gap between two sessions is measured by wall clocks; where those went backwards it counts as
+    0.
     """
     out: list[float] = []
     over_run_s = 0.0
     for session in sessions:
-        starts_run_s = max(over_run_s, session.started_wall_s - sessions[0].started_wall_s) if out else 0.0
+        starts_run_s = (
+            max(over_run_s, session.started_wall_s - sessions[0].started_wall_s) if out else 0.0
+        )
         out.append(session.started_s - starts_run_s)
         over_run_s = starts_run_s + session.over_s - session.started_s
     return out

@@ -1,10 +1,12 @@
-"""How often a run fails, what ETTR that allows, how many spares it takes, and what can be said of a rate that was hardly ever seen.
+"""How often a run fails, what ETTR that allows, how many spares it takes, and what can be said of a
+rate that was hardly ever seen.
 
 Units      Durations in seconds, rates per second, chances from 0 to 1.
 Symbols    m  unit_mttf_s   mean time to failure of one part
            M  mttf_s        mean time to failure of the whole run: the first failure of any part
            n                parts that must all work
-Limits     Every form takes failures as independent, with a constant rate. Waves, lemons and racks that fail as one are in the planner's simulation.
+Limits     Every form takes failures as independent, with a constant rate. Waves, lemons and racks
+           that fail as one are in the planner's simulation.
 
 This module is pure: numbers in, numbers out.
 """
@@ -19,7 +21,8 @@ from outlast.errors import UsageError
 from outlast.model.quantities import need
 from outlast.model.special import beta_i, gamma_q, gamma_quantile
 
-JEFFREYS_COUNT = 0.5  # the prior Gamma(1/2, 0) of a Poisson rate: an exposure without failures counts as half a failure
+# the prior Gamma(1/2, 0) of a Poisson rate: an exposure without failures counts as half a failure
+JEFFREYS_COUNT = 0.5
 SPARES_MAX_COUNT = 2**62
 
 
@@ -46,18 +49,21 @@ def mttf_of_parts_s(parts: Iterable[Part]) -> float:
     return 1 / rate_per_s if rate_per_s > 0 else math.inf
 
 
-# --- Meta's ETTR -------------------------------------------------------------------------------------------
+# --- Meta's ETTR ----------------------------------------------------------------------------------
 
 
 def expected_ettr(*, mttf_s: float, interval_s: float, save_s: float, restart_s: float) -> float:
-    """E[ETTR] = (1 - (u0 + dt/2) / M) / (1 + w / dt): Meta's expectation for a long run that never queues; 0 where it would be below 0.
+    """E[ETTR] = (1 - (u0 + dt/2) / M) / (1 + w / dt): Meta's expectation for a long run that never
+    queues; 0 where it would be below 0.
 
     M   mttf_s      of the run: 1 / (nodes x failures per node)
     u0  restart_s   from a failure to training, without what is repeated
     dt  interval_s  between saves;  w  save_s: the stall of one
 
-    Source: "Revisiting Reliability in Large-Scale Machine Learning Research Clusters", arXiv 2410.21680, which gives it within 5 % of a Monte Carlo.
-    Error: with q = (u0 + dt/2) / M <= 0.3 and w <= dt, within q^2 + w / 2M of Daly's exact efficiency. At q = 1 it is 0, where the truth is not.
+    Source: "Revisiting Reliability in Large-Scale Machine Learning Research Clusters", arXiv
+    2410.21680, which gives it within 5 % of a Monte Carlo. Error: with q = (u0 + dt/2) / M <= 0.3
+    and w <= dt, within q^2 + w / 2M of Daly's exact efficiency. At q = 1 it is 0, where the truth
+    is not.
     """
     need(mttf_s=mttf_s, above=0.0, endless=True)
     need(interval_s=interval_s, above=0.0)
@@ -73,17 +79,19 @@ def ettr_interval_s(*, mttf_s: float, save_s: float) -> float:
     return math.sqrt(2.0) * math.sqrt(save_s) * math.sqrt(mttf_s) if save_s else 0.0
 
 
-# --- spares ------------------------------------------------------------------------------------------------
+# --- spares ---------------------------------------------------------------------------------------
 
 
 def spares_poisson(*, down_mean: float, availability: float) -> int:
     """The fewest spares s with P(Poisson(down_mean) <= s) >= availability.
 
-    down_mean  nodes / mttf of a node x mean repair time: how many are in repair at a time, on average
+    down_mean  nodes / mttf of a node x mean repair time: how many are in repair at a time, on
+               average
 
-    Exact as long as every lost node is replaced at once and spares that stand by do not fail: then lost nodes arrive as a Poisson stream, and how many
-    are in repair is Poisson whatever the repair times' distribution (M/G/infinity; Palm 1943). While spares are out the run stands and fails less often,
-    so it is an upper bound then.
+    Exact as long as every lost node is replaced at once and spares that stand by do not fail: then
+    lost nodes arrive as a Poisson stream, and how many are in repair is Poisson whatever the repair
+    times' distribution (M/G/infinity; Palm 1943). While spares are out the run stands and fails
+    less often, so it is an upper bound then.
     """
     need(down_mean=down_mean, least=0.0)
     _check_availability(availability)
@@ -93,9 +101,11 @@ def spares_poisson(*, down_mean: float, availability: float) -> int:
 
 
 def spares_binomial(*, nodes: int, unit_mttf_s: float, repair_s: float, availability: float) -> int:
-    """The fewest spares s such that of nodes + s, each down for repair / (mttf + repair) of the time, at most s are down with at least this chance.
+    """The fewest spares s such that of nodes + s, each down for repair / (mttf + repair) of the
+    time, at most s are down with at least this chance.
 
-    Exact where spares that stand by fail like the others, each node on its own (whatever the distributions of both times).
+    Exact where spares that stand by fail like the others, each node on its own (whatever the
+    distributions of both times).
     """
     need(nodes=nodes, least=1)
     need(unit_mttf_s=unit_mttf_s, above=0.0, endless=True)
@@ -104,7 +114,8 @@ def spares_binomial(*, nodes: int, unit_mttf_s: float, repair_s: float, availabi
     down = repair_s / unit_mttf_s / (1 + repair_s / unit_mttf_s)
     if down >= 1 - 1e-9:
         raise UsageError(
-            f"a node is in repair for {repair_s:g} s and works for {unit_mttf_s:g} s: practically all of them are down",
+            f"a node is in repair for {repair_s:g} s and works for {unit_mttf_s:g} s: practically"
+            " all of them are down",
             hint="shorten repair_s, or raise unit_mttf_s",
         )
     return _fewest(lambda spares: binomial_at_most(spares, nodes + spares, down) >= availability)
@@ -122,7 +133,9 @@ def binomial_at_most(most: int, count: int, chance: float) -> float:
 def _check_availability(availability: float) -> None:
     need(availability=availability, least=0.0, most=1.0)
     if availability == 1:
-        raise UsageError("availability is 1: no number of spares is never exceeded", hint="ask for 0.999, say")
+        raise UsageError(
+            "availability is 1: no number of spares is never exceeded", hint="ask for 0.999, say"
+        )
 
 
 def _fewest(enough: Callable[[int], bool]) -> int:
@@ -131,7 +144,9 @@ def _fewest(enough: Callable[[int], bool]) -> int:
     while not enough(high):
         high *= 2
         if high > SPARES_MAX_COUNT:
-            raise UsageError("no number of spares suffices", hint="lower the availability asked for")
+            raise UsageError(
+                "no number of spares suffices", hint="lower the availability asked for"
+            )
     low = high // 2 if high > 1 else -1  # not enough
     while high - low > 1:
         middle = (low + high) // 2
@@ -139,25 +154,39 @@ def _fewest(enough: Callable[[int], bool]) -> int:
     return high
 
 
-# --- rates that were estimated -----------------------------------------------------------------------------
+# --- rates that were estimated --------------------------------------------------------------------
 
 
 def rate_quantile_per_s(chance: float, *, failures: float, exposure_s: float) -> float:
-    """The rate that the true one is below with this chance: the quantile of Gamma(failures + 1/2, exposure), Jeffreys' posterior of a Poisson rate.
+    """The rate that the true one is below with this chance: the quantile of Gamma(failures + 1/2,
+    exposure), Jeffreys' posterior of a Poisson rate.
 
     exposure_s  summed over all parts that were watched
-    With no failures it is not 0: half a failure in the exposure on average, and below 1.92 failures in the exposure with a chance of 95 %.
+    With no failures it is not 0: half a failure in the exposure on average, and below 1.92 failures
+    in the exposure with a chance of 95 %.
     """
     need(failures=failures, least=0.0)
     need(exposure_s=exposure_s, above=0.0)
     if not 0 < chance < 1:
-        raise UsageError(f"chance is {chance!r}; expected a number between 0 and 1", hint="0.05 and 0.95 are the ends of the 90 % interval")
+        raise UsageError(
+            f"chance is {chance!r}; expected a number between 0 and 1",
+            hint="0.05 and 0.95 are the ends of the 90 % interval",
+        )
     return gamma_quantile(chance, failures + JEFFREYS_COUNT) / exposure_s
 
 
-def rate_interval_per_s(*, failures: float, exposure_s: float, level: float = 0.9) -> tuple[float, float]:
-    """The central credible interval of the rate: with a chance of (1 - level) / 2 it lies above, and with as much below."""
+def rate_interval_per_s(
+    *, failures: float, exposure_s: float, level: float = 0.9
+) -> tuple[float, float]:
+    """The central credible interval of the rate: with a chance of (1 - level) / 2 it lies above,
+    and with as much below.
+    """
     if not 0 < level < 1:
-        raise UsageError(f"level is {level!r}; expected a number between 0 and 1", hint="0.9 is usual")
-    low, high = (rate_quantile_per_s(chance, failures=failures, exposure_s=exposure_s) for chance in ((1 - level) / 2, (1 + level) / 2))
+        raise UsageError(
+            f"level is {level!r}; expected a number between 0 and 1", hint="0.9 is usual"
+        )
+    low, high = (
+        rate_quantile_per_s(chance, failures=failures, exposure_s=exposure_s)
+        for chance in ((1 - level) / 2, (1 + level) / 2)
+    )
     return low, high

@@ -1,14 +1,19 @@
-"""How far a run can grow before failures outpace it, under each named assumption about storage, network and the model's growth.
+"""How far a run can grow before failures outpace it, under each named assumption about storage,
+network and the model's growth.
 
 Units      GPUs (a float: caps reach 1e25), seconds, bytes, bytes per second.
 Symbols    N    gpus          m    unit_mttf_s: mean time to failure of one GPU; M(N) = m / N
-           S    state to save: S0 (N / N0)^a; a = 0: the model stays as it is; a = 1/2: Chinchilla (parameters ~ sqrt(compute), compute ~ N)
+           S    state to save: S0 (N / N0)^a; a = 0: the model stays as it is; a = 1/2: Chinchilla
+                (parameters ~ sqrt(compute), compute ~ N)
            B    bandwidth of all: b0 for storage that does not grow, else b N^beta, b of one GPU
            T(N) = S(N) / B(N) + latency(N): seconds that one save, or one load, takes
-Cap        N at which M(N) = T(N): not a usable scale, for there progress has gone to 0 long before. `standing` says how much of the time is productive.
-Sources    Fixed and scaled storage caps: our reconstruction of Epoch AI, "Hardware failures won't limit AI scaling", 2024; their formula is not known to us.
-           The memory-based family is our own. A d-dimensional torus of N nodes has bisection ~ N^((d-1)/d).
-Limits     Constant failure rate per GPU, saves that block training, one bandwidth for saving and loading, the best interval, no spares in the way.
+Cap        N at which M(N) = T(N): not a usable scale, for there progress has gone to 0 long before.
+           `standing` says how much of the time is productive.
+Sources    Fixed and scaled storage caps: our reconstruction of Epoch AI, "Hardware failures won't
+           limit AI scaling", 2024; their formula is not known to us. The memory-based family is our
+           own. A d-dimensional torus of N nodes has bisection ~ N^((d-1)/d).
+Limits     Constant failure rate per GPU, saves that block training, one bandwidth for saving and
+           loading, the best interval, no spares in the way.
 
 This module is pure: numbers in, numbers out.
 """
@@ -56,7 +61,9 @@ def fixed_model(state_bytes: float) -> Growth:
 
 
 def chinchilla(state_bytes: float, at_gpus: float) -> Growth:
-    """Parameters, and so the state, grow with the square root of N, from what they are at `at_gpus`."""
+    """Parameters, and so the state, grow with the square root of N, from what they are at
+    `at_gpus`.
+    """
     return Growth("Chinchilla-scaled model", state_bytes, 0.5, at_gpus)
 
 
@@ -80,14 +87,21 @@ class Network:
         need(exponent=self.exponent, hop_s=self.hop_s, least=0.0)
 
     def latency_s(self, gpus: float) -> float:
-        return self.hop_s * {Latency.NONE: 0.0, Latency.RING: gpus, Latency.TREE: math.log2(max(1.0, gpus))}[self.latency]
+        return (
+            self.hop_s
+            * {Latency.NONE: 0.0, Latency.RING: gpus, Latency.TREE: math.log2(max(1.0, gpus))}[
+                self.latency
+            ]
+        )
 
     def bytes_s(self, gpus: float, growth: Growth) -> float:
         """Seconds for the bytes alone."""
         return growth.bytes_at(gpus) / (self.bandwidth * math.pow(gpus, self.exponent))
 
     def with_latency(self, latency: Latency, hop_s: float) -> Network:
-        return Network(f"{self.name}, {latency.value} latency", self.bandwidth, self.exponent, latency, hop_s)
+        return Network(
+            f"{self.name}, {latency.value} latency", self.bandwidth, self.exponent, latency, hop_s
+        )
 
 
 def constant_storage(bandwidth: float) -> Network:
@@ -111,10 +125,14 @@ def transfer_s(gpus: float, growth: Growth, network: Network) -> float:
     return network.bytes_s(gpus, growth) + network.latency_s(gpus)
 
 
-def cap_gpus(unit_mttf_s: float, growth: Growth, network: Network, *, transfers: float = 1.0) -> float:
-    """N at which the mean time between failures is as long as `transfers` transfers (1: a save; 2: a save and a load). inf: not below 1e40.
+def cap_gpus(
+    unit_mttf_s: float, growth: Growth, network: Network, *, transfers: float = 1.0
+) -> float:
+    """N at which the mean time between failures is as long as `transfers` transfers (1: a save; 2:
+    a save and a load). inf: not below 1e40.
 
-    Without latency it is (m b N0^a / (transfers S0))^(1 / (1 + a - beta)); no cap where a - beta <= -1.
+    Without latency it is (m b N0^a / (transfers S0))^(1 / (1 + a - beta)); no cap where a - beta <=
+    -1.
     """
     need(unit_mttf_s=unit_mttf_s, transfers=transfers, above=0.0)
     return _last(lambda gpus: transfers * transfer_s(gpus, growth, network) <= unit_mttf_s / gpus)
@@ -127,27 +145,32 @@ def cap_storage_fixed_gpus(unit_mttf_s: float, save_s: float) -> float:
 
 
 def cap_storage_chinchilla_gpus(unit_mttf_s: float, save_s: float, at_gpus: float) -> float:
-    """N = (m sqrt(N0) / delta0)^(2/3): the cap of a Chinchilla-scaled model that takes delta0 = save_s to save at N0 = at_gpus; storage does not grow."""
+    """N = (m sqrt(N0) / delta0)^(2/3): the cap of a Chinchilla-scaled model that takes delta0 =
+    save_s to save at N0 = at_gpus; storage does not grow.
+    """
     need(unit_mttf_s=unit_mttf_s, save_s=save_s, at_gpus=at_gpus, above=0.0)
     return math.pow(unit_mttf_s * math.sqrt(at_gpus) / save_s, 2 / 3)
 
 
 def exponent_for_cap(unit_mttf_s: float, growth: Growth, bandwidth: float, gpus: float) -> float:
-    """The beta that puts the cap, without latency, at so many GPUs: what the network would have to be."""
+    """The beta that puts the cap, without latency, at so many GPUs: what the network would have to
+    be.
+    """
     need(unit_mttf_s=unit_mttf_s, bandwidth=bandwidth, above=0.0)
     need(gpus=gpus, least=2.0)
     return 1 - math.log(unit_mttf_s * bandwidth / growth.bytes_at(gpus)) / math.log(gpus)
 
 
-# --- what is left, and what takes it -----------------------------------------------------------------------
+# --- what is left, and what takes it --------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
     """A run of so many GPUs, at the interval that is best for it.
 
-    costs  how many times longer everything takes for each term, as logarithms: they sum to -ln(efficiency)
-           "restart" detection and re-initialisation; "bandwidth" saves, loads and repeated work, as far as bytes are the reason; "latency" the same for hops
+    costs  how many times longer everything takes for each term, as logarithms: they sum to
+           -ln(efficiency) "restart" detection and re-initialisation; "bandwidth" saves, loads and
+           repeated work, as far as bytes are the reason; "latency" the same for hops
     """
 
     gpus: float
@@ -163,34 +186,57 @@ class Standing:
         return max(self.costs, key=lambda term: self.costs[term])
 
 
-def standing(gpus: float, *, unit_mttf_s: float, growth: Growth, network: Network, restart_s: float) -> Standing:
-    """Saving and loading take T(N) each, a restart `restart_s` (detection, new members, re-initialisation) and a load; the interval is the best of Daly's cost.
+def standing(
+    gpus: float, *, unit_mttf_s: float, growth: Growth, network: Network, restart_s: float
+) -> Standing:
+    """Saving and loading take T(N) each, a restart `restart_s` (detection, new members,
+    re-initialisation) and a load; the interval is the best of Daly's cost.
 
-    Saves and repeated work are there only because a save takes time, so their whole cost counts as that of the transfer.
+    Saves and repeated work are there only because a save takes time, so their whole cost counts as
+    that of the transfer.
     """
     need(gpus=gpus, least=1.0)
     need(unit_mttf_s=unit_mttf_s, above=0.0, endless=True)
     need(restart_s=restart_s, least=0.0)
     mttf_s, save_s = unit_mttf_s / gpus, transfer_s(gpus, growth, network)
     interval_s = best_s(save_s, mttf_s)
-    moving = (interval_s + 2 * save_s) / mttf_s if math.isfinite(mttf_s) else 0.0  # at the best interval, efficiency = e^(-(tau + delta + R) / M)
+    # at the best interval, efficiency = e^(-(tau + delta + R) / M)
+    moving = (interval_s + 2 * save_s) / mttf_s if math.isfinite(mttf_s) else 0.0
     late = network.latency_s(gpus) / save_s if save_s > 0 else 0.0
-    costs = {"restart": restart_s / mttf_s, "bandwidth": moving * (1 - late), "latency": moving * late}
-    return Standing(gpus, mttf_s, save_s, interval_s, best_efficiency(save_s, mttf_s, restart_s + save_s), costs)
+    costs = {
+        "restart": restart_s / mttf_s,
+        "bandwidth": moving * (1 - late),
+        "latency": moving * late,
+    }
+    return Standing(
+        gpus, mttf_s, save_s, interval_s, best_efficiency(save_s, mttf_s, restart_s + save_s), costs
+    )
 
 
-def gpus_at_efficiency(efficiency: float, *, unit_mttf_s: float, growth: Growth, network: Network, restart_s: float) -> float:
-    """The N above which less than this share of the time is productive. inf: not below 1e40; 0: not even one GPU has it."""
+def gpus_at_efficiency(
+    efficiency: float, *, unit_mttf_s: float, growth: Growth, network: Network, restart_s: float
+) -> float:
+    """The N above which less than this share of the time is productive. inf: not below 1e40; 0: not
+    even one GPU has it.
+    """
     need(efficiency=efficiency, above=0.0, most=1.0)
 
     def holds(gpus: float) -> bool:
-        return standing(gpus, unit_mttf_s=unit_mttf_s, growth=growth, network=network, restart_s=restart_s).efficiency >= efficiency
+        return (
+            standing(
+                gpus, unit_mttf_s=unit_mttf_s, growth=growth, network=network, restart_s=restart_s
+            ).efficiency
+            >= efficiency
+        )
 
     return _last(holds)
 
 
 def _last(holds: Callable[[float], bool]) -> float:
-    """The largest N >= 1 for which it holds, where it holds up to some N only; to 12 digits. 0: for none. inf: up to 1e40."""
+    """The largest N >= 1 for which it holds, where it holds up to some N only; to 12 digits.
+
+    0: for none. inf: up to 1e40.
+    """
     low, high = 0.0, math.log(GPUS_MAX)
     if not holds(1.0):
         return 0.0

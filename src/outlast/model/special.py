@@ -1,11 +1,17 @@
-"""The few special functions that closed forms need, in plain Python: accurate near the points where textbook forms lose their digits.
+"""The few special functions that closed forms need, in plain Python: accurate near the points where
+textbook forms lose their digits.
 
-Symbols    P(a, x)     regularised lower incomplete gamma: the chance that a Gamma(a, 1) variable is at most x; Q = 1 - P
-           I_x(a, b)   regularised incomplete beta: the chance that a Beta(a, b) variable is at most x
+Symbols    P(a, x)     regularised lower incomplete gamma: the chance that a Gamma(a, 1) variable is
+           at most x; Q = 1 - P
+           I_x(a, b)   regularised incomplete beta: the chance that a Beta(a, b) variable is at most
+                       x
            W0          principal branch of Lambert's W
-Sources    Abramowitz and Stegun, Handbook of Mathematical Functions, 1964: 6.5 (series, continued fraction), 26.4.17 (Wilson-Hilferty).
-           DLMF 8.17.22 (continued fraction of the incomplete beta), 5.11.3 (Stirling); Lentz's method: Thompson and Barnett, J. Comput. Phys. 64, 1986.
-Limits     gamma: relative error below 1e-11 up to a = 1e6; time grows with the square root of a. beta: relative error about 1e-15 (a + b).
+Sources    Abramowitz and Stegun, Handbook of Mathematical Functions, 1964: 6.5 (series, continued
+           fraction), 26.4.17 (Wilson-Hilferty). DLMF 8.17.22 (continued fraction of the incomplete
+           beta), 5.11.3 (Stirling); Lentz's method: Thompson and Barnett, J. Comput. Phys. 64,
+           1986.
+Limits     gamma: relative error below 1e-11 up to a = 1e6; time grows with the square root of a.
+           beta: relative error about 1e-15 (a + b).
 
 This module is pure: numbers in, numbers out.
 """
@@ -21,7 +27,9 @@ TINY = 1e-300  # what Lentz's method puts in the place of zero
 
 
 def log_gap(u: float) -> float:
-    """-ln(1 - u) - u for u < 1: u^2/2 + u^3/3 + ... near 0, where the plain form has no digits left. At most as wrong as a few roundings."""
+    """-ln(1 - u) - u for u < 1: u^2/2 + u^3/3 + ... near 0, where the plain form has no digits
+    left. At most as wrong as a few roundings.
+    """
     if abs(u) > 0.25:
         return -math.log1p(-u) - u
     total, power, count = 0.0, u * u, 2
@@ -31,9 +39,11 @@ def log_gap(u: float) -> float:
 
 
 def lambert_gap(x: float) -> float:
-    """1 + W0(-e^(-1 - x)) for x >= 0, in [0, 1]: the distance from the branch point, with all its digits however small x is.
+    """1 + W0(-e^(-1 - x)) for x >= 0, in [0, 1]: the distance from the branch point, with all its
+    digits however small x is.
 
-    It is the u with -ln(1 - u) - u = x, found by Newton's method; ~ sqrt(2x) for small x, and 1 - e^(-1 - x) for large.
+    It is the u with -ln(1 - u) - u = x, found by Newton's method; ~ sqrt(2x) for small x, and 1 -
+    e^(-1 - x) for large.
     """
     if x > 1:
         rest = math.exp(-1 - x)
@@ -50,7 +60,7 @@ def lambert_gap(x: float) -> float:
     return u
 
 
-# --- gamma -------------------------------------------------------------------------------------------------
+# --- gamma ----------------------------------------------------------------------------------------
 
 
 def gamma_p(shape: float, x: float) -> float:
@@ -114,7 +124,10 @@ def _fraction(terms: Iterable[tuple[float, float]], first: float) -> float:
 
 
 def gamma_quantile(chance: float, shape: float) -> float:
-    """The x with P(shape, x) = chance, for 0 < chance < 1 and shape > 0. Newton's method, kept between bounds."""
+    """The x with P(shape, x) = chance, for 0 < chance < 1 and shape > 0.
+
+    Newton's method, kept between bounds.
+    """
     low, high = 0.0, math.inf
     x = _gamma_guess(chance, shape)
     for _ in range(200):
@@ -124,7 +137,11 @@ def gamma_quantile(chance: float, shape: float) -> float:
         slope = _gamma_weight(shape, x) * shape / x if x > 0 else 0.0
         after = x - off / slope if slope > 0 else math.inf
         if not low < after < high:
-            after = math.sqrt(low) * math.sqrt(high) if low > 0 and high < math.inf else (2 * low if math.isinf(high) else high / 2)
+            after = (
+                math.sqrt(low) * math.sqrt(high)
+                if low > 0 and high < math.inf
+                else (2 * low if math.isinf(high) else high / 2)
+            )
         if abs(after - x) <= 4 * EPSILON * after:
             return after
         x = after
@@ -139,7 +156,7 @@ def _gamma_guess(chance: float, shape: float) -> float:
     return shape * cube**3 if cube > 0.2 else max(series, 5e-324)
 
 
-# --- beta --------------------------------------------------------------------------------------------------
+# --- beta -----------------------------------------------------------------------------------------
 
 
 def beta_i(x: float, a: float, b: float) -> float:

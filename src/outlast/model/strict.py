@@ -1,4 +1,5 @@
-"""Reading what people write: unknown keys are errors that say what was meant, and each error names its place.
+"""Reading what people write: unknown keys are errors that say what was meant, and each error names
+its place.
 
 This module is pure: data in, data out.
 """
@@ -19,7 +20,10 @@ else:
 
 
 def toml(text: str, *, source: str, schema: int) -> dict[str, Any]:
-    """A file that begins with `schema = N`. Raises UsageError where it is not TOML, or of another schema."""
+    """A file that begins with `schema = N`.
+
+    Raises UsageError where it is not TOML, or of another schema.
+    """
     try:
         given = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -30,7 +34,10 @@ def toml(text: str, *, source: str, schema: int) -> dict[str, Any]:
 
 def check_schema(given: Mapping[str, Any], *, source: str, schema: int) -> None:
     if type(given.get("schema")) is not int or given["schema"] != schema:
-        raise UsageError(f"{source}: schema is {given.get('schema')!r}; this version reads {schema}", hint=f"begin the file with `schema = {schema}`")
+        raise UsageError(
+            f"{source}: schema is {given.get('schema')!r}; this version reads {schema}",
+            hint=f"begin the file with `schema = {schema}`",
+        )
 
 
 def known(given: Mapping[str, Any], keys: tuple[str, ...], where: str) -> None:

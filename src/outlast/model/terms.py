@@ -22,7 +22,10 @@ class Mechanism(str, Enum):
 
 
 class FailureClass(str, Enum):
-    """Why it happened; `unknown` until evidence says so. The rows of Llama 3's table of interruptions map onto these."""
+    """Why it happened; `unknown` until evidence says so.
+
+    The rows of Llama 3's table of interruptions map onto these.
+    """
 
     GPU = "gpu"
     HBM = "hbm"
@@ -58,7 +61,8 @@ class Rung(str, Enum):
     REENTER = "reenter"  # survivors enter the function given to outlast.main again
     RESPAWN = "respawn"  # the lost process is forked anew from the zygote
     SPARE = "spare"  # a parked spare takes the rank
-    RESTART = "restart"  # all ranks start again, from the newest checkpoint or image, or from step 0
+    # all ranks start again, from the newest checkpoint or image, or from step 0
+    RESTART = "restart"
     STOP = "stop"  # the run ends with a verdict
 
 

@@ -31,7 +31,10 @@ def some(names: Sequence[str], most_count: int = 3) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """360 us, 3 ms, 1.24 s, 2 m 05 s, 3 h 07 m; "-" for None. What is not nothing is not said to be 0."""
+    """360 us, 3 ms, 1.24 s, 2 m 05 s, 3 h 07 m; "-" for None.
+
+    What is not nothing is not said to be 0.
+    """
     if seconds is None:
         return "-"
     if 0 < seconds < 0.0005:

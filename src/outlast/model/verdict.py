@@ -1,7 +1,9 @@
-"""What a diagnosis ends in: who, where, why, how sure, what was seen, what would refute it, what to do.
+"""What a diagnosis ends in: who, where, why, how sure, what was seen, what would refute it, what to
+do.
 
-Confidence is the probability, in [0, 1], that the class is right given all evidence that was read. For the class `unknown` it is that of the best
-named class (which stands first in `others`), and at most 0.5.
+Confidence is the probability, in [0, 1], that the class is right given all evidence that was read.
+For the class `unknown` it is that of the best named class (which stands first in `others`), and at
+most 0.5.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -26,7 +28,11 @@ class Role(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A place in what was read. `line` counts from 1; None where the file has no lines. `text` is as it stood: whoever prints it escapes it."""
+    """A place in what was read.
+
+    `line` counts from 1; None where the file has no lines. `text` is as it stood: whoever prints it
+    escapes it.
+    """
 
     file: str
     line: int | None
@@ -68,7 +74,9 @@ def summary(verdict: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`reason` is the sentence that people read first; `action` what to do now; `next_test` the cheapest thing that would tell more."""
+    """`reason` is the sentence that people read first; `action` what to do now; `next_test` the
+    cheapest thing that would tell more.
+    """
 
     failure_class: FailureClass
     mechanism: Mechanism | None
@@ -86,15 +94,24 @@ class Verdict:
 
     def __post_init__(self) -> None:
         assert 0.0 <= self.confidence <= 1.0, self.confidence
-        assert self.failure_class is not FailureClass.UNKNOWN or self.confidence <= 0.5, self.confidence
+        assert self.failure_class is not FailureClass.UNKNOWN or self.confidence <= 0.5, (
+            self.confidence
+        )
 
     def public(self) -> dict[str, object]:
         """The shape of `outlast diagnose --json`."""
         return {
-            "class": self.failure_class.value, "mechanism": None if self.mechanism is None else self.mechanism.value, "confidence": round(self.confidence, 4),
+            "class": self.failure_class.value,
+            "mechanism": None if self.mechanism is None else self.mechanism.value,
+            "confidence": round(self.confidence, 4),
             "ranks": [{"rank": r.rank, "confidence": round(r.confidence, 4)} for r in self.ranks],
             "suspects": [{"rank": s.rank, "reason": s.reason} for s in self.suspects],
-            "nodes": list(self.nodes), "devices": list(self.devices), "evidence": [e.public() for e in self.evidence],
-            "refuted_by": self.refuted_by, "next_test": self.next_test, "action": self.action, "reason": self.reason,
+            "nodes": list(self.nodes),
+            "devices": list(self.devices),
+            "evidence": [e.public() for e in self.evidence],
+            "refuted_by": self.refuted_by,
+            "next_test": self.next_test,
+            "action": self.action,
+            "reason": self.reason,
             "others": [{"class": c.value, "confidence": round(p, 4)} for c, p in self.others],
-        }  # fmt: skip
+        }

@@ -1,7 +1,9 @@
-"""The wire form of messages: 4 bytes big-endian length, then a JSON array `[NAME, value, ...]` of at most MESSAGE_MAX_BYTES.
+"""The wire form of messages: 4 bytes big-endian length, then a JSON array `[NAME, value, ...]` of
+at most MESSAGE_MAX_BYTES.
 
-Fields go by their order: both ends are of one version, and names were more than half of all that is said. Decoding is strict (model/codec.py): an unknown
-name, a missing or an extra field, or a value of the wrong shape raises CorruptError. Nothing is ever unpickled. This module is pure.
+Fields go by their order: both ends are of one version, and names were more than half of all that is
+said. Decoding is strict (model/codec.py): an unknown name, a missing or an extra field, or a value
+of the wrong shape raises CorruptError. Nothing is ever unpickled. This module is pure.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ def encode(message: Message) -> bytes:
         fits = shortened(message, size_bytes=len(body), most_bytes=MESSAGE_MAX_BYTES)
         body = _CODEC.encode(fits)
     if len(body) > MESSAGE_MAX_BYTES:
-        raise CorruptError(f"a {type(message).__name__} of {len(body):,} bytes is over the limit of {MESSAGE_MAX_BYTES:,}")
+        raise CorruptError(
+            f"a {type(message).__name__} of {len(body):,} bytes is over the limit of"
+            f" {MESSAGE_MAX_BYTES:,}"
+        )
     return len(body).to_bytes(4, "big") + body
 
 
@@ -37,7 +42,9 @@ def decode(body: bytes | bytearray | memoryview) -> Message:
 
 
 class FrameReader:
-    """Cuts a byte stream into messages, up to the first frame that is none or over the limit: `error` then says why, and nothing follows."""
+    """Cuts a byte stream into messages, up to the first frame that is none or over the limit:
+    `error` then says why, and nothing follows.
+    """
 
     def __init__(self) -> None:
         self._rest = bytearray()  # of a frame that is not whole
@@ -53,7 +60,9 @@ class FrameReader:
         while end - at >= 4 and not self.error:
             length = int.from_bytes(data[at : at + 4], "big")
             if length > MESSAGE_MAX_BYTES:
-                self.error = f"a frame of {length:,} bytes is over the limit of {MESSAGE_MAX_BYTES:,}"
+                self.error = (
+                    f"a frame of {length:,} bytes is over the limit of {MESSAGE_MAX_BYTES:,}"
+                )
                 break
             if end - at < 4 + length:
                 break

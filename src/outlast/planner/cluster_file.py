@@ -1,17 +1,22 @@
-"""A cluster file: what is planned for, in TOML, each value with its source. Read into a `Cluster`, and written from a `Scenario`.
+"""A cluster file: what is planned for, in TOML, each value with its source.
+
+Read into a `Cluster`, and written from a `Scenario`.
 
     schema = 1
     name = "ours"                                  # optional
     about = "what this is"                         # optional
 
-    [job]                                          # see schema.py for the keys of each table, and for what stands where one is missing
+    [job]                                          # see schema.py for the keys of each table, and
+                                                   for what stands where one is missing
     gpus = 1024
     duration = "30d"
     source = "our order"                           # of every value in the table
     sources = { step = "measured 2025-05" }        # of one
-    ranges = { step = ["1.8s", "2.4s"] }           # between which it may lie; `--sensitivity` tries both ends
+    ranges = { step = ["1.8s", "2.4s"] }           # between which it may lie; `--sensitivity` tries
+                                                   both ends
 
-    [[failure]]                                    # as many as there are; `name` tells two of one class apart
+    [[failure]]                                    # as many as there are; `name` tells two of one
+                                                   class apart
     class = "gpu"
     unit = "gpu"                                   # gpu, node, rack, run
     extent = "node"                                # process, node, rack, run
@@ -24,8 +29,9 @@
 
     [recovery] [repair] [lemons] [stragglers] [maintenance] [throttle] [money] [power]
 
-A duration that may vary is "30s", { mean = "30s" } (exponential), { median = "30s", p95 = "2min" } (lognormal) or { measured = ["1s", "3s"] }.
-An input has a path: `job.step`, `failure.gpu.mttf`, `tier.storage.stall`. Quantities are read by `model/quantities.py`.
+A duration that may vary is "30s", { mean = "30s" } (exponential), { median = "30s", p95 = "2min" }
+(lognormal) or { measured = ["1s", "3s"] }. An input has a path: `job.step`, `failure.gpu.mttf`,
+`tier.storage.stall`. Quantities are read by `model/quantities.py`.
 
 This module is pure: text in, data out; data in, text out.
 """
@@ -64,7 +70,10 @@ class Origin(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One value and where it comes from. `range`: the two ends between which it may lie; None where nobody said."""
+    """One value and where it comes from.
+
+    `range`: the two ends between which it may lie; None where nobody said.
+    """
 
     path: str
     value: Value
@@ -84,12 +93,17 @@ class Input:
 
     @property
     def is_assumed(self) -> bool:
-        return self.origin in (Origin.DEFAULT, Origin.PRESET) and any(word in self.source for word in ("assum", "[M]", "unverified"))
+        return self.origin in (Origin.DEFAULT, Origin.PRESET) and any(
+            word in self.source for word in ("assum", "[M]", "unverified")
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """All inputs by path, stated defaults among them; `failures` and `tiers` in their order. Values that nobody gave and that have no default are missing."""
+    """All inputs by path, stated defaults among them; `failures` and `tiers` in their order.
+
+    Values that nobody gave and that have no default are missing.
+    """
 
     name: str
     about: str = ""
@@ -105,25 +119,38 @@ class Cluster:
         """By anybody."""
         return path in self.inputs and self.inputs[path].origin is not Origin.DEFAULT
 
-    def put(self, path: str, given: object, *, origin: Origin, source: str, name: str = "") -> Cluster:
-        """With another value, read from text or from what TOML has. `name`: what an error calls it, else its path.
+    def put(
+        self, path: str, given: object, *, origin: Origin, source: str, name: str = ""
+    ) -> Cluster:
+        """With another value, read from text or from what TOML has.
+
+        `name`: what an error calls it, else its path.
 
         Raises UsageError: no such input, or not such a value.
         """
         self.check_path(path)
-        return self.put_value(path, field_of(path).reader.read(given, name or path), origin=origin, source=source)
+        return self.put_value(
+            path, field_of(path).reader.read(given, name or path), origin=origin, source=source
+        )
 
     def put_value(self, path: str, value: Value, *, origin: Origin, source: str) -> Cluster:
         return replace(self, inputs={**self.inputs, path: Input(path, value, origin, source)})
 
     def without(self, *paths: str) -> Cluster:
-        return replace(self, inputs={path: one for path, one in self.inputs.items() if path not in paths})
+        return replace(
+            self, inputs={path: one for path, one in self.inputs.items() if path not in paths}
+        )
 
     def check_path(self, path: str) -> None:
         paths = tuple(self.paths())
         if path not in paths:
             close = difflib.get_close_matches(path, paths, n=1)
-            raise UsageError(f"there is no input {path!r}", hint=f"did you mean {close[0]!r}?" if close else "`outlast plan --inputs` lists them")
+            raise UsageError(
+                f"there is no input {path!r}",
+                hint=f"did you mean {close[0]!r}?"
+                if close
+                else "`outlast plan --inputs` lists them",
+            )
 
     def paths(self) -> Iterator[str]:
         """Of all inputs that there could be."""
@@ -138,11 +165,14 @@ def field_of(path: str) -> Field:
     return TABLES[table][rest] if table in TABLES else LISTS[table][rest.rpartition(".")[2]]
 
 
-# --- reading -----------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
 def parse(text: str, *, source: str, origin: Origin = Origin.FILE) -> Cluster:
-    """Raises UsageError, which names `source`, the table and the key. What is not said has its stated default."""
+    """Raises UsageError, which names `source`, the table and the key.
+
+    What is not said has its stated default.
+    """
     given = toml(text, source=source, schema=SCHEMA)
     known(given, ("schema", "name", "about", *TABLES, *LISTS), source)
     about = {key: given.get(key, source if key == "name" else "") for key in ("name", "about")}
@@ -151,7 +181,14 @@ def parse(text: str, *, source: str, origin: Origin = Origin.FILE) -> Cluster:
             raise UsageError(f"{source}: {key} is {value!r}; it is a text of one line")
     inputs: dict[str, Input] = {}
     for table in TABLES:
-        inputs |= _table(given.get(table, {}), table, TABLES[table], where=f"{source}, {table}", origin=origin, source=source)
+        inputs |= _table(
+            given.get(table, {}),
+            table,
+            TABLES[table],
+            where=f"{source}, {table}",
+            origin=origin,
+            source=source,
+        )
     names: dict[str, tuple[str, ...]] = {}
     for table in LISTS:
         names[table] = _list(given.get(table, []), table, inputs, origin=origin, source=source)
@@ -163,17 +200,28 @@ def defaults() -> Cluster:
     return parse(f"schema = {SCHEMA}\n", source="stated defaults")
 
 
-def _list(given: object, table: str, inputs: dict[str, Input], *, origin: Origin, source: str) -> tuple[str, ...]:
+def _list(
+    given: object, table: str, inputs: dict[str, Input], *, origin: Origin, source: str
+) -> tuple[str, ...]:
     """Reads the tables into `inputs`; their names."""
     if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
-        raise UsageError(f"{source}: {table} is a list of tables", hint=f"write each as `[[{table}]]`")
+        raise UsageError(
+            f"{source}: {table} is a list of tables", hint=f"write each as `[[{table}]]`"
+        )
     rows: list[Mapping[str, Any]] = given or [DEFAULT_LISTS[table]]
     names: list[str] = []
     for at, row in enumerate(rows, 1):
         name = _name(row, table, at, where=f"{source}, {table} {at}", taken=names)
         names.append(name)
         rest = {key: value for key, value in row.items() if key != "name"}
-        inputs |= _table(rest, f"{table}.{name}", LISTS[table], where=f"{source}, {table} {name}", origin=origin if given else Origin.DEFAULT, source=source)
+        inputs |= _table(
+            rest,
+            f"{table}.{name}",
+            LISTS[table],
+            where=f"{source}, {table} {name}",
+            origin=origin if given else Origin.DEFAULT,
+            source=source,
+        )
         _check_row(table, name, inputs, where=f"{source}, {table} {name}")
     return tuple(names)
 
@@ -181,29 +229,60 @@ def _list(given: object, table: str, inputs: dict[str, Input], *, origin: Origin
 def _name(row: Mapping[str, Any], table: str, at: int, *, where: str, taken: list[str]) -> str:
     name = row.get("name", row.get("class", "") if table == "failure" else "")
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise UsageError(f"{where}: name is {name!r}; it is made of letters, digits, - and _", hint='as in name = "storage"')
+        raise UsageError(
+            f"{where}: name is {name!r}; it is made of letters, digits, - and _",
+            hint='as in name = "storage"',
+        )
     if name in taken:
-        raise UsageError(f"{where}: there is another {name!r}", hint="give each a `name` of its own")
+        raise UsageError(
+            f"{where}: there is another {name!r}", hint="give each a `name` of its own"
+        )
     return name
 
 
-def _table(given: object, path: str, fields: Mapping[str, Field], *, where: str, origin: Origin, source: str) -> dict[str, Input]:
+def _table(
+    given: object,
+    path: str,
+    fields: Mapping[str, Field],
+    *,
+    where: str,
+    origin: Origin,
+    source: str,
+) -> dict[str, Input]:
     if not isinstance(given, dict):
         raise UsageError(f"{where} is {given!r}; it is a table of {', '.join(fields)}")
     known(given, (*fields, *NOTES), where)
-    usual, sources, ranges = given.get("source", ""), given.get("sources", {}), given.get("ranges", {})
+    usual, sources, ranges = (
+        given.get("source", ""),
+        given.get("sources", {}),
+        given.get("ranges", {}),
+    )
     for key, table in (("sources", sources), ("ranges", ranges)):
         if not isinstance(table, dict):
-            raise UsageError(f"{where}: {key} is {table!r}; it is a table", hint='as in sources = { step = "measured" }')
+            raise UsageError(
+                f"{where}: {key} is {table!r}; it is a table",
+                hint='as in sources = { step = "measured" }',
+            )
         known(table, tuple(key for key in fields if key in given), f"{where}: {key}")
     out: dict[str, Input] = {}
     for key, one in fields.items():
         if key in given:
             said = _text(sources.get(key, usual), f"{where}: source of {key}") or source
             value = one.reader.read(given[key], f"{where}: {key}")
-            out[f"{path}.{key}"] = Input(f"{path}.{key}", value, origin, said, _range(ranges.get(key), one.reader, f"{where}: range of {key}"))
+            out[f"{path}.{key}"] = Input(
+                f"{path}.{key}",
+                value,
+                origin,
+                said,
+                _range(ranges.get(key), one.reader, f"{where}: range of {key}"),
+            )
         elif one.default is not None:
-            out[f"{path}.{key}"] = Input(f"{path}.{key}", one.reader.read(one.default, f"default of {path}.{key}"), Origin.DEFAULT, one.why)
+            out[f"{path}.{key}"] = Input(
+                f"{path}.{key}",
+                one.reader.read(one.default, f"default of {path}.{key}"),
+                Origin.DEFAULT,
+                one.why,
+            )
     return out
 
 
@@ -211,7 +290,10 @@ def _range(given: object, reader: Reader, where: str) -> tuple[Value, Value] | N
     if given is None:
         return None
     if not isinstance(given, list) or len(given) != 2:
-        raise UsageError(f"{where} is {given!r}; it has two ends", hint='as in ranges = { step = ["1.8s", "2.4s"] }')
+        raise UsageError(
+            f"{where} is {given!r}; it has two ends",
+            hint='as in ranges = { step = ["1.8s", "2.4s"] }',
+        )
     return reader.read(given[0], where), reader.read(given[1], where)
 
 
@@ -225,12 +307,24 @@ def _check_row(table: str, name: str, inputs: Mapping[str, Input], *, where: str
     has = {key for key in LISTS[table] if f"{table}.{name}.{key}" in inputs}
     if table == "failure":
         if ("mttf" in has) == ("exposure" in has):
-            raise UsageError(f"{where}: how often?", hint="give mttf, or count and exposure, and not both")
+            raise UsageError(
+                f"{where}: how often?", hint="give mttf, or count and exposure, and not both"
+            )
         if "exposure" in has and "count" not in has:
-            raise UsageError(f"{where}: exposure without a count", hint="count = how many failures there were in that time")
+            raise UsageError(
+                f"{where}: exposure without a count",
+                hint="count = how many failures there were in that time",
+            )
         if "exposure" in has and inputs[f"{table}.{name}.shape"].value != 1:
-            raise UsageError(f"{where}: a count in an exposure gives a constant rate, and shape is not 1", hint="give mttf, the scale of the Weibull law")
+            raise UsageError(
+                f"{where}: a count in an exposure gives a constant rate, and shape is not 1",
+                hint="give mttf, the scale of the Weibull law",
+            )
     elif not has & {"stall", "write", "bandwidth", "bandwidth_per_gpu"}:
-        raise UsageError(f"{where}: how long does a save take?", hint="give a bandwidth, or stall and write")
+        raise UsageError(
+            f"{where}: how long does a save take?", hint="give a bandwidth, or stall and write"
+        )
     elif {"bandwidth", "bandwidth_per_gpu"} <= has:
-        raise UsageError(f"{where}: there is a bandwidth, and one for each GPU", hint="give one of the two")
+        raise UsageError(
+            f"{where}: there is a bandwidth, and one for each GPU", hint="give one of the two"
+        )

@@ -1,10 +1,15 @@
-"""The course of many runs at once, compiled by numba (extra `outlast[numba]`): what `runs.py` does, run by run in place of array by array.
+"""The course of many runs at once, compiled by numba (extra `outlast[numba]`): what `runs.py` does,
+run by run in place of array by array.
 
 Units      seconds; positions inside are in steps, times without maintenance stops.
-Method     The rules are those of `course.py`, with the closed forms of `saves.py` for what lies between two failures; a run is looked at only where something
-           strikes it. Failures come some rows at a time, as their luck is drawn, so that all that is worked on fits into a processor's cache.
-Limits     The same as `runs.py` replica by replica, but for what rounding leaves. numba takes seconds to compile it, once for each version of this file where
-           the folder of it, or the user's cache, can be written: for many runs, not for one plan. Importing this module needs numba.
+Method     The rules are those of `course.py`, with the closed forms of `saves.py` for what lies
+           between two failures; a run is looked at only where something strikes it. Failures come
+           some rows at a time, as their luck is drawn, so that all that is worked on fits into a
+           processor's cache.
+Limits     The same as `runs.py` replica by replica, but for what rounding leaves. numba takes
+           seconds to compile it, once for each version of this file where the folder of it, or the
+           user's cache, can be written: for many runs, not for one plan. Importing this module
+           needs numba.
 
 This module is pure: no clock, no files (but numba's own cache), no torch.
 """
@@ -29,11 +34,24 @@ from outlast.planner.spread import FAR, MIDDLE, NEAR, Shape, Spread
 from outlast.planner.sweep import Summary, Task, simulate
 
 Counts = NDArray[np.int64]
-DETECT, REGROUP, WAIT, TAKE, RESTORE = range(5)  # phases of a recovery, in their order; of World.spreads too: there WAIT is a repair, RESTORE + j tier j
+# phases of a recovery, in their order; of World.spreads too: there WAIT is a repair, RESTORE + j
+# tier j
+DETECT, REGROUP, WAIT, TAKE, RESTORE = range(5)
 KINDS = {Shape.CONSTANT: 0, Shape.EXPONENTIAL: 1, Shape.LOGNORMAL: 2, Shape.MEASURED: 3}
 NEAR_TABLE, MIDDLE_TABLE, FAR_TABLE = np.array(NEAR), np.array(MIDDLE), np.array(FAR)
-L_DETECT, L_REGROUP, L_TAKE, L_REPAIR = int(Luck.DETECT), int(Luck.REGROUP), int(Luck.TAKE), int(Luck.REPAIR)  # numba knows no enumerations of ours
-L_RESTORE, L_LEMON, L_MENDED, L_DIAGNOSIS = int(Luck.RESTORE), int(Luck.LEMON), int(Luck.MENDED), int(Luck.DIAGNOSIS)
+# numba knows no enumerations of ours
+L_DETECT, L_REGROUP, L_TAKE, L_REPAIR = (
+    int(Luck.DETECT),
+    int(Luck.REGROUP),
+    int(Luck.TAKE),
+    int(Luck.REPAIR),
+)
+L_RESTORE, L_LEMON, L_MENDED, L_DIAGNOSIS = (
+    int(Luck.RESTORE),
+    int(Luck.LEMON),
+    int(Luck.MENDED),
+    int(Luck.DIAGNOSIS),
+)
 PIECE = 512  # replicas at a time: what they are about fits into a processor's cache
 ONE_NODE = int(Extent.NODE)
 compiled: Any = njit(cache=True, _nrt=False, forceinline=True)  # type: ignore[call-overload]
@@ -41,10 +59,14 @@ compiled: Any = njit(cache=True, _nrt=False, forceinline=True)  # type: ignore[c
 
 
 class World(NamedTuple):
-    """A scenario in numbers. By stream of failures: class_of, extents, takes (nodes), of_node. By tier: steps, stall_s, write_s, survives, is_live.
+    """A scenario in numbers.
+
+    By stream of failures: class_of, extents, takes (nodes), of_node. By tier: steps, stall_s,
+    write_s, survives, is_live.
 
     stalls           (L, 2): steps and seconds of the intervals that stall, the longest first
-    spreads          (S, 3): kind and two numbers, or where the measured ones begin and end in `measured_s`
+    spreads          (S, 3): kind and two numbers, or where the measured ones begin and end in
+                     `measured_s`
     """
 
     step_s: float
@@ -77,7 +99,8 @@ class World(NamedTuple):
 class Runs(NamedTuple):
     """Where each run is, (R,) unless said otherwise; names as in `runs.py`.
 
-    back_s, lost     (R, N): when each loss that is in repair comes back, and how many nodes it is; in_repair: so many losses are there
+    back_s, lost     (R, N): when each loss that is in repair comes back, and how many nodes it is;
+                     in_repair: so many losses are there
     """
 
     struck_s: Floats
@@ -112,7 +135,11 @@ def simulate_compiled(task: Task) -> tuple[Summary, ...]:
 
 def run_compiled(scenario: Scenario, histories: Histories) -> Outcomes:
     """As `monte_carlo.run`."""
-    return run_plain(scenario, histories) if is_plain(scenario) else run_any_compiled(scenario, histories)
+    return (
+        run_plain(scenario, histories)
+        if is_plain(scenario)
+        else run_any_compiled(scenario, histories)
+    )
 
 
 def run_any_compiled(scenario: Scenario, histories: Histories) -> Outcomes:
@@ -125,7 +152,13 @@ def _piece(scenario: Scenario, histories: Histories) -> Outcomes:
     begin = 0
     for luck in _luck(scenario, histories):
         rows = slice(begin, begin + ROWS)
-        _strike(world, runs, np.ascontiguousarray(histories.at_s.T[rows]), np.ascontiguousarray(histories.stream.T[rows]), luck)
+        _strike(
+            world,
+            runs,
+            np.ascontiguousarray(histories.at_s.T[rows]),
+            np.ascontiguousarray(histories.stream.T[rows]),
+            luck,
+        )
         begin += ROWS
     worked_s = scenario.maintenance.worked_s(scenario.job.duration_s)
     position = np.empty(histories.replicas)
@@ -138,23 +171,53 @@ def _world(scenario: Scenario, histories: Histories) -> World:
     rates = [scenario.failures[index] for index in histories.stream_class.tolist()]
     stalls: dict[float, float] = {}
     for tier in tiers:
-        stalls[scenario.interval_steps(tier)] = stalls.get(scenario.interval_steps(tier), 0.0) + tier.stall_s
+        stalls[scenario.interval_steps(tier)] = (
+            stalls.get(scenario.interval_steps(tier), 0.0) + tier.stall_s
+        )
     stops = scenario.maintenance
-    spreads, measured_s = _spreads([recovery.detect, recovery.regroup, repair.time, recovery.take, *(tier.restore for tier in tiers)])
+    spreads, measured_s = _spreads(
+        [
+            recovery.detect,
+            recovery.regroup,
+            repair.time,
+            recovery.take,
+            *(tier.restore for tier in tiers),
+        ]
+    )
     return World(
-        step_s=job.step_s, duration_s=job.duration_s, nodes=job.nodes, spares=repair.spare_nodes, shrinks=recovery.shrinks,
-        every_s=stops.every_s if stops.lasts_s else math.inf, lasts_s=stops.lasts_s, wrong=repair.wrong, missed=repair.missed,
-        has_lemons=scenario.lemons.factor > 1, lemons_bound=scenario.lemons_bound, caught=scenario.lemons.caught, class_count=histories.class_count,
-        class_of=histories.stream_class, extents=np.array([int(rate.extent) for rate in rates], dtype=np.int64),
+        step_s=job.step_s,
+        duration_s=job.duration_s,
+        nodes=job.nodes,
+        spares=repair.spare_nodes,
+        shrinks=recovery.shrinks,
+        every_s=stops.every_s if stops.lasts_s else math.inf,
+        lasts_s=stops.lasts_s,
+        wrong=repair.wrong,
+        missed=repair.missed,
+        has_lemons=scenario.lemons.factor > 1,
+        lemons_bound=scenario.lemons_bound,
+        caught=scenario.lemons.caught,
+        class_count=histories.class_count,
+        class_of=histories.stream_class,
+        extents=np.array([int(rate.extent) for rate in rates], dtype=np.int64),
         takes=np.array([scenario.nodes_lost(rate.extent) for rate in rates], dtype=np.int64),
         of_node=np.array([rate.unit in (Unit.GPU, Unit.NODE) for rate in rates], dtype=np.bool_),
-        steps=np.array([min(scenario.interval_steps(tier), NEVER_STEPS) for tier in tiers], dtype=np.float64),
-        stall_s=np.array([tier.stall_s for tier in tiers], dtype=np.float64), write_s=np.array([tier.write_s for tier in tiers], dtype=np.float64),
+        steps=np.array(
+            [min(scenario.interval_steps(tier), NEVER_STEPS) for tier in tiers], dtype=np.float64
+        ),
+        stall_s=np.array([tier.stall_s for tier in tiers], dtype=np.float64),
+        write_s=np.array([tier.write_s for tier in tiers], dtype=np.float64),
         survives=np.array([int(tier.survives) for tier in tiers], dtype=np.int64),
         is_live=np.array([scenario.is_live(tier) for tier in tiers], dtype=np.bool_),
-        stalls=np.array(sorted(((steps, s) for steps, s in stalls.items() if s and math.isfinite(steps)), reverse=True)).reshape(-1, 2),
-        spreads=spreads, measured_s=measured_s,
-    )  # fmt: skip
+        stalls=np.array(
+            sorted(
+                ((steps, s) for steps, s in stalls.items() if s and math.isfinite(steps)),
+                reverse=True,
+            )
+        ).reshape(-1, 2),
+        spreads=spreads,
+        measured_s=measured_s,
+    )
 
 
 def _spreads(spreads: list[Spread]) -> tuple[Floats, Floats]:
@@ -176,18 +239,34 @@ def _runs(scenario: Scenario, histories: Histories) -> Runs:
     loses = any(scenario.nodes_lost(rate.extent) for rate in scenario.failures)
     back = (replicas, failures if loses else 0)
     return Runs(
-        **each, lemons=histories.lemons.copy(), in_repair=np.zeros(replicas, dtype=np.int64), beyond_bound=np.zeros(replicas, dtype=np.bool_),
-        held=np.zeros((replicas, len(scenario.tiers))), phases_s=np.zeros((replicas, 5)), spent_s=np.zeros((replicas, 5)),
-        lost_s=np.zeros((replicas, len(scenario.failures))), back_s=np.empty(back), lost=np.empty(back, dtype=np.int64),
-    )  # fmt: skip
+        **each,
+        lemons=histories.lemons.copy(),
+        in_repair=np.zeros(replicas, dtype=np.int64),
+        beyond_bound=np.zeros(replicas, dtype=np.bool_),
+        held=np.zeros((replicas, len(scenario.tiers))),
+        phases_s=np.zeros((replicas, 5)),
+        spent_s=np.zeros((replicas, 5)),
+        lost_s=np.zeros((replicas, len(scenario.failures))),
+        back_s=np.empty(back),
+        lost=np.empty(back, dtype=np.int64),
+    )
 
 
 def _luck(scenario: Scenario, histories: Histories) -> Iterator[Floats]:
     """(len(Luck), ROWS, R) at a time, of the columns that anybody asks for; always the same array."""
     recovery, repair = scenario.recovery, scenario.repair
-    asks = {Luck.DETECT: recovery.detect, Luck.REGROUP: recovery.regroup, Luck.TAKE: recovery.take, Luck.REPAIR: repair.time}
+    asks = {
+        Luck.DETECT: recovery.detect,
+        Luck.REGROUP: recovery.regroup,
+        Luck.TAKE: recovery.take,
+        Luck.REPAIR: repair.time,
+    }
     columns = {column for column, spread in asks.items() if spread.shape is not Shape.CONSTANT}
-    columns |= {Luck.RESTORE} if any(tier.restore.shape is not Shape.CONSTANT for tier in scenario.tiers) else set()
+    columns |= (
+        {Luck.RESTORE}
+        if any(tier.restore.shape is not Shape.CONSTANT for tier in scenario.tiers)
+        else set()
+    )
     columns |= {Luck.LEMON, Luck.MENDED} if scenario.lemons.factor > 1 else set()
     columns |= {Luck.DIAGNOSIS} if repair.wrong else set()
     drawn = {column: histories.luck_in_order(column) for column in sorted(columns)}
@@ -202,16 +281,31 @@ def _outcomes(scenario: Scenario, runs: Runs, position: Floats, worked_s: float)
     job, (detect_s, regroup_s, wait_s, take_s, restore_s) = scenario.job, runs.spent_s.T
     seconds = {cause: np.zeros(len(position)) for cause in Cause}
     seconds |= {
-        Cause.PRODUCTIVE: position * job.step_s, Cause.STALL: runs.stall_s, Cause.REPEATED: runs.repeated_s, Cause.DETECTION: detect_s,
-        Cause.REGROUP: regroup_s + wait_s + take_s + runs.rejoin_s, Cause.RESTORE: restore_s, Cause.DEGRADED: runs.degraded_s,
-    }  # fmt: skip
-    seconds = {cause: np.maximum(booked, 0.0) for cause, booked in seconds.items()}  # differences of large numbers: -1e-9 s is none
+        Cause.PRODUCTIVE: position * job.step_s,
+        Cause.STALL: runs.stall_s,
+        Cause.REPEATED: runs.repeated_s,
+        Cause.DETECTION: detect_s,
+        Cause.REGROUP: regroup_s + wait_s + take_s + runs.rejoin_s,
+        Cause.RESTORE: restore_s,
+        Cause.DEGRADED: runs.degraded_s,
+    }
+    # differences of large numbers: -1e-9 s is none
+    seconds = {cause: np.maximum(booked, 0.0) for cause, booked in seconds.items()}
     seconds[Cause.OTHER] += job.duration_s - worked_s
     kept_s = runs.position * job.step_s
-    return Outcomes(seconds[Cause.PRODUCTIVE], kept_s, seconds, runs.interruptions, runs.lost_s, wait_s.copy(), runs.waits, runs.beyond_bound)
+    return Outcomes(
+        seconds[Cause.PRODUCTIVE],
+        kept_s,
+        seconds,
+        runs.interruptions,
+        runs.lost_s,
+        wait_s.copy(),
+        runs.waits,
+        runs.beyond_bound,
+    )
 
 
-# --- compiled: one run at a time ---------------------------------------------------------------------------
+# --- compiled: one run at a time ------------------------------------------------------------------
 
 
 @compiled
@@ -225,9 +319,18 @@ def _strike(world, runs, at_s, stream, luck):
             stops = math.floor(wall_s / world.every_s)
             if stops >= 1 and wall_s - stops * world.every_s < world.lasts_s:
                 continue
-            if world.has_lemons and not _is_struck(world, runs, r, stream[k, r], luck[L_LEMON, k, r], luck[L_MENDED, k, r]):
+            if world.has_lemons and not _is_struck(
+                world, runs, r, stream[k, r], luck[L_LEMON, k, r], luck[L_MENDED, k, r]
+            ):
                 continue
-            _fail(world, runs, r, wall_s - stops * world.lasts_s if stops >= 1 else wall_s, stream[k, r], luck[:, k, r])
+            _fail(
+                world,
+                runs,
+                r,
+                wall_s - stops * world.lasts_s if stops >= 1 else wall_s,
+                stream[k, r],
+                luck[:, k, r],
+            )
 
 
 @compiled
@@ -254,7 +357,10 @@ def _fail(world, runs, r, at_s, stream, luck):
     extent, lost = world.extents[stream], world.takes[stream]
     if world.wrong and extent == ONE_NODE and luck[L_DIAGNOSIS] < world.wrong:
         lost += 1
-    detect_s, regroup_s = _seconds(world, DETECT, luck[L_DETECT]), _seconds(world, REGROUP, luck[L_REGROUP])
+    detect_s, regroup_s = (
+        _seconds(world, DETECT, luck[L_DETECT]),
+        _seconds(world, REGROUP, luck[L_REGROUP]),
+    )
     if lost:
         _lose(runs, r, at_s, at_s + _seconds(world, WAIT, luck[L_REPAIR]), lost)
     if recovers:
@@ -269,20 +375,32 @@ def _fail(world, runs, r, at_s, stream, luck):
         while _in_repair(runs, r, ready_s) > world.spares:
             ready_s = _next_s(runs, r, ready_s)
     phases_s = runs.phases_s[r]
-    phases_s[DETECT], phases_s[REGROUP], phases_s[WAIT], phases_s[RESTORE] = detect_s, regroup_s, ready_s - regrouped_s, restore_s
+    phases_s[DETECT], phases_s[REGROUP], phases_s[WAIT], phases_s[RESTORE] = (
+        detect_s,
+        regroup_s,
+        ready_s - regrouped_s,
+        restore_s,
+    )
     phases_s[TAKE] = _seconds(world, TAKE, luck[L_TAKE]) if takes else 0.0
     lost_s = (position - newest) * world.step_s
     runs.repeated_s[r] += lost_s
     runs.charged[r] = world.class_of[stream]
     runs.lost_s[r, runs.charged[r]] += lost_s
-    runs.position[r], runs.extent[r], runs.nodes_lost[r], runs.regroup_s[r] = newest, extent, lost, regroup_s
+    runs.position[r], runs.extent[r], runs.nodes_lost[r], runs.regroup_s[r] = (
+        newest,
+        extent,
+        lost,
+        regroup_s,
+    )
     runs.struck_s[r], runs.resumes_s[r] = at_s, ready_s + phases_s[TAKE] + restore_s
     runs.interruptions[r] += 1
 
 
 @compiled
 def _newest(world, runs, r, extent, luck):
-    """The newest position that survives, and seconds to restore it from the fastest tier that holds it."""
+    """The newest position that survives, and seconds to restore it from the fastest tier that holds
+    it.
+    """
     newest, restore_s = -1.0, 0.0
     for tier in range(len(world.steps)):
         if world.survives[tier] < extent:
@@ -322,15 +440,24 @@ def _go_on_until(world, runs, r, until_s):
 
 @compiled
 def _train(world, runs, r, left_s):
-    """For so long, with nobody coming or going; then what is being written is cut off. The position."""
+    """For so long, with nobody coming or going; then what is being written is cut off.
+
+    The position.
+    """
     begin, missing, pace = runs.position[r], runs.missing[r], world.step_s
     if missing:
-        pace = STANDSTILL_PACE_S if missing == world.nodes else world.step_s * world.nodes / (world.nodes - missing)
+        pace = (
+            STANDSTILL_PACE_S
+            if missing == world.nodes
+            else world.step_s * world.nodes / (world.nodes - missing)
+        )
     position, to_come_s = _reached(world, begin, left_s, pace)
     for tier in range(len(world.steps)):
         saved = _saved(world, tier, position, to_come_s)
         if saved > begin and (position - saved) * pace < world.write_s[tier]:
-            saved = _saved(world, tier, *_reached(world, begin, max(left_s - world.write_s[tier], 0.0), pace))
+            saved = _saved(
+                world, tier, *_reached(world, begin, max(left_s - world.write_s[tier], 0.0), pace)
+            )
         if saved > begin or world.is_live[tier]:
             runs.held[r, tier] = saved
     trained_s = left_s if missing == world.nodes else (position - begin) * pace
@@ -339,12 +466,14 @@ def _train(world, runs, r, left_s):
     return position
 
 
-# --- compiled: saves ---------------------------------------------------------------------------------------
+# --- compiled: saves ------------------------------------------------------------------------------
 
 
 @compiled
 def _reached(world, begin, left_s, pace):
-    """Position, `left_s` after training went on at `begin`; and seconds of the stalls there that are to come."""
+    """Position, `left_s` after training went on at `begin`; and seconds of the stalls there that
+    are to come.
+    """
     at = begin
     for level in range(len(world.stalls)):
         steps, mean_s = world.stalls[level, 0], pace
@@ -370,7 +499,9 @@ def _reached(world, begin, left_s, pace):
 
 @compiled
 def _arrived_s(world, level, at, there, pace):
-    """Seconds from `at` to `there`, with all stalls of this interval and shorter ones that lie between."""
+    """Seconds from `at` to `there`, with all stalls of this interval and shorter ones that lie
+    between.
+    """
     total_s = (there - at) * pace
     for other in range(level, len(world.stalls)):
         steps = world.stalls[other, 0]
@@ -393,7 +524,7 @@ def _saved(world, tier, position, to_come_s):
     return saved
 
 
-# --- compiled: nodes in repair -----------------------------------------------------------------------------
+# --- compiled: nodes in repair --------------------------------------------------------------------
 
 
 @compiled
@@ -432,7 +563,7 @@ def _next_s(runs, r, at_s):
     return next_s
 
 
-# --- compiled: durations -----------------------------------------------------------------------------------
+# --- compiled: durations --------------------------------------------------------------------------
 
 
 @compiled
@@ -449,7 +580,9 @@ def _seconds(world, spread, u):
     place = u * (count - 1)
     below = min(int(place), max(count - 2, 0))
     above = min(below + 1, count - 1)
-    return world.measured_s[begin + below] + (place - below) * (world.measured_s[begin + above] - world.measured_s[begin + below])
+    return world.measured_s[begin + below] + (place - below) * (
+        world.measured_s[begin + above] - world.measured_s[begin + below]
+    )
 
 
 @compiled

@@ -1,8 +1,13 @@
-"""The course of one run, in plain Python: what `scenario.py` says in words, event by event. The other depths of the planner must agree with it.
+"""The course of one run, in plain Python: what `scenario.py` says in words, event by event.
 
-Units      seconds. Inside, positions are in steps, so that saves lie at whole numbers; and times are without maintenance stops (`Maintenance.worked_s`).
-Method     Between two failures it walks from save to save and from one returned node to the next, one at a time. It looks nothing up in a closed form.
-Limits     Made to be read: 10 us a save and 20 us a failure. `monte_carlo.py` does the same for many replicas at once.
+The other depths of the planner must agree with it.
+
+Units      seconds. Inside, positions are in steps, so that saves lie at whole numbers; and times
+           are without maintenance stops (`Maintenance.worked_s`).
+Method     Between two failures it walks from save to save and from one returned node to the next,
+           one at a time. It looks nothing up in a closed form.
+Limits     Made to be read: 10 us a save and 20 us a failure. `monte_carlo.py` does the same for
+           many replicas at once.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -29,14 +34,24 @@ class Phase(str, Enum):
     RESTORE = "restore"
 
 
-_CAUSE = {Phase.DETECT: Cause.DETECTION, Phase.REGROUP: Cause.REGROUP, Phase.WAIT: Cause.REGROUP, Phase.TAKE: Cause.REGROUP, Phase.RESTORE: Cause.RESTORE}
+_CAUSE = {
+    Phase.DETECT: Cause.DETECTION,
+    Phase.REGROUP: Cause.REGROUP,
+    Phase.WAIT: Cause.REGROUP,
+    Phase.TAKE: Cause.REGROUP,
+    Phase.RESTORE: Cause.RESTORE,
+}
 
 
 @dataclass(slots=True)
 class Interruption:
-    """One failure and what it cost. One that strikes during the recovery from another is an interruption of its own, and cuts the other's seconds short.
+    """One failure and what it cost.
 
-    at_s, resumed_s  wall-clock times; resumed_s is None where training did not go on before the next failure or the end
+    One that strikes during the recovery from another is an interruption of its own, and cuts the
+    other's seconds short.
+
+    at_s, resumed_s  wall-clock times; resumed_s is None where training did not go on before the
+                     next failure or the end
     extent           the larger one, where it struck during a recovery
     tier             name of what is restored; None: nothing was saved, the run begins anew
     lost_s           productive seconds that are repeated
@@ -61,7 +76,9 @@ class Interruption:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """position_s: productive seconds kept. seconds: by cause, sums to the duration. spares_in_use: the most at one time. lemons: when it ends."""
+    """position_s: productive seconds kept. seconds: by cause, sums to the duration. spares_in_use:
+    the most at one time. lemons: when it ends.
+    """
 
     position_s: float
     seconds: dict[Cause, float]
@@ -83,11 +100,20 @@ def live(scenario: Scenario, history: History) -> Course:
     run.go_on_until(stops.worked_s(duration_s))
     for interruption in run.interruptions:
         interruption.at_s = stops.wall_s(interruption.at_s)
-        interruption.resumed_s = None if interruption.resumed_s is None else stops.wall_s(interruption.resumed_s)
+        interruption.resumed_s = (
+            None if interruption.resumed_s is None else stops.wall_s(interruption.resumed_s)
+        )
     run.seconds[Cause.OTHER] = duration_s - stops.worked_s(duration_s)
     run.seconds[Cause.PRODUCTIVE] = position_s = run.position * scenario.job.step_s
     nodes = run.nodes
-    return Course(position_s, run.seconds, tuple(run.interruptions), nodes.spares_in_use, nodes.lemons, nodes.lemons_beyond_bound)
+    return Course(
+        position_s,
+        run.seconds,
+        tuple(run.interruptions),
+        nodes.spares_in_use,
+        nodes.lemons,
+        nodes.lemons_beyond_bound,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +135,39 @@ class _Failure:
 
 def _failures(scenario: Scenario, history: History) -> Iterator[_Failure]:
     luck, recovery = history.luck, scenario.recovery
-    spreads = (recovery.detect, Luck.DETECT), (recovery.regroup, Luck.REGROUP), (recovery.take, Luck.TAKE), (scenario.repair.time, Luck.REPAIR)
-    detect, regroup, take, repair = ([float(second) for second in spread.quantile(luck[:, column])] for spread, column in spreads)
-    restores = [[float(second) for second in tier.restore.quantile(luck[:, Luck.RESTORE])] for tier in scenario.tiers]
+    spreads = (
+        (recovery.detect, Luck.DETECT),
+        (recovery.regroup, Luck.REGROUP),
+        (recovery.take, Luck.TAKE),
+        (scenario.repair.time, Luck.REPAIR),
+    )
+    detect, regroup, take, repair = (
+        [float(second) for second in spread.quantile(luck[:, column])] for spread, column in spreads
+    )
+    restores = [
+        [float(second) for second in tier.restore.quantile(luck[:, Luck.RESTORE])]
+        for tier in scenario.tiers
+    ]
     for k, at_s in enumerate(history.at_s.tolist()):
         if at_s < scenario.job.duration_s:
             restore = tuple(restore[k] for restore in restores)
-            lemon, mended, diagnosis = (float(luck[k, column]) for column in (Luck.LEMON, Luck.MENDED, Luck.DIAGNOSIS))
+            lemon, mended, diagnosis = (
+                float(luck[k, column]) for column in (Luck.LEMON, Luck.MENDED, Luck.DIAGNOSIS)
+            )
             rate = scenario.failures[history.which[k]]
-            yield _Failure(at_s, rate, bool(history.extra[k]), detect[k], regroup[k], take[k], repair[k], restore, lemon, mended, diagnosis)
+            yield _Failure(
+                at_s,
+                rate,
+                bool(history.extra[k]),
+                detect[k],
+                regroup[k],
+                take[k],
+                repair[k],
+                restore,
+                lemon,
+                mended,
+                diagnosis,
+            )
 
 
 class _Saves:
@@ -132,8 +182,14 @@ class _Saves:
 
     def next_due(self, position: float) -> float:
         """The next position at which a tier saves; live ones apart."""
-        saving = [steps for steps, alive in zip(self._steps, self._live, strict=True) if not alive and math.isfinite(steps)]
-        return min(((math.floor(position / steps) + 1) * steps for steps in saving), default=math.inf)
+        saving = [
+            steps
+            for steps, alive in zip(self._steps, self._live, strict=True)
+            if not alive and math.isfinite(steps)
+        ]
+        return min(
+            ((math.floor(position / steps) + 1) * steps for steps in saving), default=math.inf
+        )
 
     def due_at(self, position: float) -> Iterator[tuple[int, Tier]]:
         for index, tier in enumerate(self._tiers):
@@ -149,20 +205,36 @@ class _Saves:
             if done_s <= now_s:
                 self._held[index] = saved  # later ones are newer
         self._writing.clear()
-        self._held = [math.floor(position) if alive else held for alive, held in zip(self._live, self._held, strict=True)]
+        self._held = [
+            math.floor(position) if alive else held
+            for alive, held in zip(self._live, self._held, strict=True)
+        ]
 
-    def fall_back(self, extent: Extent, restore_s: tuple[float, ...]) -> tuple[int, float, str | None]:
-        """Position, seconds to restore it, and from where; tiers that do not survive are empty from now on."""
-        self._held = [held if tier.survives >= extent else None for held, tier in zip(self._held, self._tiers, strict=True)]
+    def fall_back(
+        self, extent: Extent, restore_s: tuple[float, ...]
+    ) -> tuple[int, float, str | None]:
+        """Position, seconds to restore it, and from where; tiers that do not survive are empty from
+        now on.
+        """
+        self._held = [
+            held if tier.survives >= extent else None
+            for held, tier in zip(self._held, self._tiers, strict=True)
+        ]
         newest = max((held for held in self._held if held is not None), default=None)
         if newest is None:
             return 0, 0.0, None
-        seconds, index = min((restore_s[index], index) for index, held in enumerate(self._held) if held == newest)
+        seconds, index = min(
+            (restore_s[index], index) for index, held in enumerate(self._held) if held == newest
+        )
         return newest, seconds, self._tiers[index].name
 
 
 class _Run:
-    """A run up to `_now_s`. While there are `_phases` it stands still: to recover from its last interruption, or to take returned nodes in."""
+    """A run up to `_now_s`.
+
+    While there are `_phases` it stands still: to recover from its last interruption, or to take
+    returned nodes in.
+    """
 
     def __init__(self, scenario: Scenario, lemons: int) -> None:
         self._scenario = scenario
@@ -190,7 +262,9 @@ class _Run:
                 self._phases = [(Phase.REGROUP, back_s + self._regroup_s)]
 
     def _stand(self, until_s: float) -> None:
-        """Through phase by phase; when the last is over, training goes on with the nodes that are there."""
+        """Through phase by phase; when the last is over, training goes on with the nodes that are
+        there.
+        """
         for phase, ends_s in self._phases:
             reached_s = max(self._now_s, min(ends_s, until_s))
             spent_s, self._now_s = reached_s - self._now_s, reached_s
@@ -211,10 +285,14 @@ class _Run:
         while self._now_s < until_s:
             due = self._saves.next_due(self.position)
             due_s = self._now_s + (due - self.position) / steps_per_s if steps_per_s else math.inf
-            reached = due if due_s <= until_s else self.position + (until_s - self._now_s) * steps_per_s
+            reached = (
+                due if due_s <= until_s else self.position + (until_s - self._now_s) * steps_per_s
+            )
             reached_s = min(due_s, until_s)
             if self._missing:
-                self.seconds[Cause.DEGRADED] += (reached_s - self._now_s) - (reached - self.position) * step_s
+                self.seconds[Cause.DEGRADED] += (reached_s - self._now_s) - (
+                    reached - self.position
+                ) * step_s
             self.position, self._now_s = reached, reached_s
             if due_s <= until_s:
                 self._save(until_s)
@@ -229,7 +307,10 @@ class _Run:
             self._saves.write(index, self.position, over_s + tier.write_s)
 
     def fail(self, at_s: float, failure: _Failure) -> None:
-        """It has gone on until then. Everything that follows is known now, unless another failure cuts it off."""
+        """It has gone on until then.
+
+        Everything that follows is known now, unless another failure cuts it off.
+        """
         before = self.interruptions[-1] if self._recovers else None
         extent = failure.rate.extent if before is None else max(before.extent, failure.rate.extent)
         lost_nodes = self.nodes.lose(at_s, failure)
@@ -244,17 +325,33 @@ class _Run:
         detected_s = at_s + failure.detect_s
         regrouped_s = detected_s + failure.regroup_s
         if self._scenario.recovery.shrinks:
-            ready_s, taken = regrouped_s, self._missing + self._nodes_lost - self.nodes.lacking(regrouped_s)
+            ready_s, taken = (
+                regrouped_s,
+                self._missing + self._nodes_lost - self.nodes.lacking(regrouped_s),
+            )
         else:
             ready_s, taken = self.nodes.complete_s(regrouped_s), self._nodes_lost
         taken_s = ready_s + (failure.take_s if taken > 0 else 0.0)
         self._phases = [
-            (Phase.DETECT, detected_s), (Phase.REGROUP, regrouped_s), (Phase.WAIT, ready_s), (Phase.TAKE, taken_s), (Phase.RESTORE, taken_s + restore_s),
-        ]  # fmt: skip
+            (Phase.DETECT, detected_s),
+            (Phase.REGROUP, regrouped_s),
+            (Phase.WAIT, ready_s),
+            (Phase.TAKE, taken_s),
+            (Phase.RESTORE, taken_s + restore_s),
+        ]
         self._recovers, self._regroup_s = True, failure.regroup_s
         self.interruptions.append(
-            Interruption(at_s, failure.rate.failure_class, extent, tier, lost_s, dict.fromkeys(Phase, 0.0), lost_nodes, self.nodes.in_repair(at_s))
-        )  # fmt: skip
+            Interruption(
+                at_s,
+                failure.rate.failure_class,
+                extent,
+                tier,
+                lost_s,
+                dict.fromkeys(Phase, 0.0),
+                lost_nodes,
+                self.nodes.in_repair(at_s),
+            )
+        )
 
 
 class _Nodes:
@@ -282,7 +379,9 @@ class _Nodes:
         if count:
             self._returns = [(back_s, nodes) for back_s, nodes in self._returns if back_s > at_s]
             self._returns.append((at_s + failure.repair_s, count))
-        self.spares_in_use = max(self.spares_in_use, min(scenario.repair.spare_nodes, self.in_repair(at_s)))
+        self.spares_in_use = max(
+            self.spares_in_use, min(scenario.repair.spare_nodes, self.in_repair(at_s))
+        )
         return count
 
     def _mend(self, failure: _Failure) -> None:
@@ -290,7 +389,9 @@ class _Nodes:
         lemons, nodes = self._scenario.lemons, self._scenario.job.nodes
         if lemons.factor == 1:
             return
-        if failure.extra or (failure.rate.unit in (Unit.GPU, Unit.NODE) and failure.lemon < self.lemons / nodes):
+        if failure.extra or (
+            failure.rate.unit in (Unit.GPU, Unit.NODE) and failure.lemon < self.lemons / nodes
+        ):
             self.lemons -= failure.mended < lemons.caught
         else:
             self.lemons = min(self.lemons + (failure.mended < self._scenario.repair.missed), nodes)
@@ -301,7 +402,10 @@ class _Nodes:
 
     def lacking(self, at_s: float) -> int:
         """More than there were spares, and at most all."""
-        return min(self._scenario.job.nodes, max(0, self.in_repair(at_s) - self._scenario.repair.spare_nodes))
+        return min(
+            self._scenario.job.nodes,
+            max(0, self.in_repair(at_s) - self._scenario.repair.spare_nodes),
+        )
 
     def complete_s(self, at_s: float) -> float:
         """From then on, the first time at which nobody is lacking."""

@@ -1,20 +1,27 @@
-"""Decision mode: one run of a scenario in which the product's own decisions are asked at every interruption, and only messages are durations.
+"""Decision mode: one run of a scenario in which the product's own decisions are asked at every
+interruption, and only messages are durations.
 
 What is the engine's, each time with the full membership of the job:
 
-    who hangs, since when        engine.hang        (hangs.py)       classes of failure that `Rules.hangs` names
+    who hangs, since when        engine.hang        (hangs.py)       classes of failure that
+                                 `Rules.hangs` names
     where to go on from          engine.restore     (restoring.py)   and engine.durable
     who takes a lost rank        engine.placement   (membership.py)
-    which rung, or to stop       engine.recovery    (replica.py)     with the budgets of engine.budget
-    what a verdict leads to      engine.policy      (acting.py)      where `Rules.diagnosis` says that there are verdicts
+    which rung, or to stop       engine.recovery    (replica.py)     with the budgets of
+                                 engine.budget
+    what a verdict leads to      engine.policy      (acting.py)      where `Rules.diagnosis` says
+                                 that there are verdicts
 
-What is the scenario's: when failures come; how long detection, regroup, replacement, repair and restore take; what each tier holds by when. So this is the
-course of `scenario.py` by another way than `course.py` takes: both agree as long as the engine decides nothing that a scenario does not know. Such things
-are counted by name (`decided.Beside`) and said with the interruption that they belong to. What is left of a run that the engine ends is `shutdown`.
+What is the scenario's: when failures come; how long detection, regroup, replacement, repair and
+restore take; what each tier holds by when. So this is the course of `scenario.py` by another way
+than `course.py` takes: both agree as long as the engine decides nothing that a scenario does not
+know. Such things are counted by name (`decided.Beside`) and said with the interruption that they
+belong to. What is left of a run that the engine ends is `shutdown`.
 
 Units      seconds of wall-clock time; inside, without maintenance stops, as in `course.py`.
-Limits     A failure strikes the body of a step: nobody has voted, and it is repeated. All ranks of a live tier hold the same state; the engine knows no
-           replicas that are made of several ranks. Nodes that are repaired come back under their names.
+Limits     A failure strikes the body of a step: nobody has voted, and it is repeated. All ranks of
+           a live tier hold the same state; the engine knows no replicas that are made of several
+           ranks. Nodes that are repaired come back under their names.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -36,7 +43,11 @@ from outlast.planner.scenario import Scenario
 
 def live(scenario: Scenario, history: History, rules: Rules | None = None) -> Decided:
     """The whole run."""
-    lemons, stops, duration_s = Lemons(scenario, history.lemons), scenario.maintenance, scenario.job.duration_s
+    lemons, stops, duration_s = (
+        Lemons(scenario, history.lemons),
+        scenario.maintenance,
+        scenario.job.duration_s,
+    )
     run = Replica(scenario, rules or Rules())
     out = run.out
     for failure in failures(scenario, history):
@@ -62,9 +73,13 @@ def live(scenario: Scenario, history: History, rules: Rules | None = None) -> De
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Over replicas. ETTR is `position_s` over the length that was asked for, so a run that the engine ended is short of it.
+    """Over replicas.
 
-    per_interruption  decisions of the engine for each interruption, at least 1; NaN where there was none
+    ETTR is `position_s` over the length that was asked for, so a run that the engine ended is short
+    of it.
+
+    per_interruption  decisions of the engine for each interruption, at least 1; NaN where there was
+                      none
     ended             replicas that the engine ended
     beside            in how many replicas the engine decided, or met, what a scenario does not know
     """
@@ -84,12 +99,19 @@ class Estimate:
 
 
 def estimate(scenario: Scenario, histories: Histories, rules: Rules | None = None) -> Estimate:
-    """Every replica of these histories, one after the other: a second for each 16,384 GPUs and 54 days."""
+    """Every replica of these histories, one after the other: a second for each 16,384 GPUs and 54
+    days.
+    """
     runs = [live(scenario, histories.one(replica), rules) for replica in range(histories.replicas)]
     ettr = [run.position_s / scenario.job.duration_s for run in runs]
     beside = Counter(kind for run in runs for kind in run.beside)
     return Estimate(
-        len(runs), statistics.fmean(ettr), statistics.stdev(ettr) / math.sqrt(len(runs)) if len(runs) > 1 else math.inf,
-        {cause: statistics.fmean(run.seconds[cause] for run in runs) for cause in Cause}, sum(len(run.answers) for run in runs),
-        sum(run.decisions for run in runs), sum(run.ended_s is not None for run in runs), dict(beside),
-    )  # fmt: skip
+        len(runs),
+        statistics.fmean(ettr),
+        statistics.stdev(ettr) / math.sqrt(len(runs)) if len(runs) > 1 else math.inf,
+        {cause: statistics.fmean(run.seconds[cause] for run in runs) for cause in Cause},
+        sum(len(run.answers) for run in runs),
+        sum(run.decisions for run in runs),
+        sum(run.ended_s is not None for run in runs),
+        dict(beside),
+    )

@@ -1,17 +1,25 @@
-"""Who fails when, and how lucky each recovery is: drawn ahead, so that all depths and all candidates of a search live through the same.
+"""Who fails when, and how lucky each recovery is: drawn ahead, so that all depths and all
+candidates of a search live through the same.
 
 Units      seconds of wall-clock time since the run began.
-Symbols    R  replicas, N  failures of the one that has most, C  failure classes, B  stretches on which no hazard changes
-Method     Failures are one Poisson process: unit exponentials, summed up, and taken back through the cumulative hazard of all classes together; then a class
-           is picked by its part of the hazard in that stretch. Hazards are constant on a stretch. That is exact for constant rates and waves; a Weibull hazard
-           is cut into stretches whose ends are exact, so that within one the time is off by less than its length (512 equal ones, and 512 of equal hazard).
-           Lemons: their failures above the usual rate are drawn as if there were `lemons_bound` all the time. `extra` marks these; the course takes each
-           with the chance lemons / lemons_bound (thinning).
-Streams    One for each purpose and each block of 256 replicas, seeded by (seed, purpose, block): replica r of a seed is the same in whatever batch it is
-           drawn, and the k-th failure has the same luck however many there are. PCG64 and uniforms only, so the same in all versions of NumPy, with one
-           exception: the rate of a class that was estimated (`count` above 0, `uncertain`) is multiplied by Generator.standard_gamma(count + 1/2) / count,
+Symbols    R  replicas, N  failures of the one that has most, C  failure classes, B  stretches on
+           which no hazard changes
+Method     Failures are one Poisson process: unit exponentials, summed up, and taken back through
+           the cumulative hazard of all classes together; then a class is picked by its part of the
+           hazard in that stretch. Hazards are constant on a stretch. That is exact for constant
+           rates and waves; a Weibull hazard is cut into stretches whose ends are exact, so that
+           within one the time is off by less than its length (512 equal ones, and 512 of equal
+           hazard). Lemons: their failures above the usual rate are drawn as if there were
+           `lemons_bound` all the time. `extra` marks these; the course takes each with the chance
+           lemons / lemons_bound (thinning).
+Streams    One for each purpose and each block of 256 replicas, seeded by (seed, purpose, block):
+           replica r of a seed is the same in whatever batch it is drawn, and the k-th failure has
+           the same luck however many there are. PCG64 and uniforms only, so the same in all
+           versions of NumPy, with one exception: the rate of a class that was estimated (`count`
+           above 0, `uncertain`) is multiplied by Generator.standard_gamma(count + 1/2) / count,
            whose algorithm NumPy may change.
-Limits     Units are not renewed: a repaired one is as old as before. Classes of one replica are independent but for lemons and waves.
+Limits     Units are not renewed: a repaired one is as old as before. Classes of one replica are
+           independent but for lemons and waves.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -37,7 +45,8 @@ BLOCK = 256
 ROWS = 8  # failures of all replicas whose luck is drawn at once
 WEIBULL_STRETCHES = 512
 FAILURES_MAX = 50_000_000  # drawn at once: 400 MB for their times alone
-_CLASS, _GAPS, _LEMONS, _GAMMA = 100, 101, 102, 1000  # purposes beside those of Luck; _GAMMA + c for class c
+# purposes beside those of Luck; _GAMMA + c for class c
+_CLASS, _GAPS, _LEMONS, _GAMMA = 100, 101, 102, 1000
 
 
 class Luck(IntEnum):
@@ -56,7 +65,9 @@ class Luck(IntEnum):
 
 @dataclass(frozen=True)
 class History:
-    """One replica: at_s (N,), ascending; which (N,) indices into scenario.failures; extra (N,) bool; luck (N, len(Luck)); lemons when it begins."""
+    """One replica: at_s (N,), ascending; which (N,) indices into scenario.failures; extra (N,)
+    bool; luck (N, len(Luck)); lemons when it begins.
+    """
 
     at_s: Floats
     which: NDArray[np.int64]
@@ -70,7 +81,8 @@ class Histories:
     """Failures of R replicas.
 
     at_s    (R, N), ascending, inf where a replica has no more
-    stream  (R, N) int16: c below C is class c at its usual rate; else the lemons' extra failures of class `stream_class[c]`
+    stream  (R, N) int16: c below C is class c at its usual rate; else the lemons' extra failures of
+            class `stream_class[c]`
     lemons  (R,) when the run begins
     """
 
@@ -98,10 +110,17 @@ class Histories:
 
     def luck(self, column: Luck) -> Floats:
         """(R, N) of numbers in (0, 1), drawn when asked for; the same each time."""
-        return _columns(_generators(self.seed, column, self.first, self.replicas), self.at_s.shape[1], self.first, self.replicas).T
+        return _columns(
+            _generators(self.seed, column, self.first, self.replicas),
+            self.at_s.shape[1],
+            self.first,
+            self.replicas,
+        ).T
 
     def luck_in_order(self, column: Luck) -> Iterator[Floats]:
-        """The same, (ROWS, R) at a time, failure by failure: all of it at once would not fit into a processor's cache."""
+        """The same, (ROWS, R) at a time, failure by failure: all of it at once would not fit into a
+        processor's cache.
+        """
         generators = _generators(self.seed, column, self.first, self.replicas)
         while True:
             yield _columns(generators, ROWS, self.first, self.replicas)
@@ -110,42 +129,78 @@ class Histories:
         """So many at a time, in their order; a multiple of BLOCK, so that nothing is drawn twice."""
         for begin in range(0, self.replicas, replicas):
             here = slice(begin, begin + replicas)
-            yield replace(self, first=self.first + begin, at_s=self.at_s[here], stream=self.stream[here], lemons=self.lemons[here])
+            yield replace(
+                self,
+                first=self.first + begin,
+                at_s=self.at_s[here],
+                stream=self.stream[here],
+                lemons=self.lemons[here],
+            )
 
     def one(self, replica: int) -> History:
         """Replica `first + replica` by itself."""
         count = int(np.isfinite(self.at_s[replica]).sum())
         first = self.first + replica
-        luck = np.stack([_columns(_generators(self.seed, column, first, 1), count, first, 1)[:, 0] for column in Luck], axis=1)
+        luck = np.stack(
+            [
+                _columns(_generators(self.seed, column, first, 1), count, first, 1)[:, 0]
+                for column in Luck
+            ],
+            axis=1,
+        )
         part = (replica, slice(count))
-        return History(self.at_s[part], self.which[part], self.extra[part], luck, int(self.lemons[replica]))
+        return History(
+            self.at_s[part], self.which[part], self.extra[part], luck, int(self.lemons[replica])
+        )
 
 
-def draw(scenario: Scenario, *, seed: int, replicas: int, first: int = 0, uncertain: bool = True) -> Histories:
-    """Replicas first .. first + replicas - 1 of this seed. `uncertain`: each has rates of its own, drawn from what the counts leave open.
+def draw(
+    scenario: Scenario, *, seed: int, replicas: int, first: int = 0, uncertain: bool = True
+) -> Histories:
+    """Replicas first .. first + replicas - 1 of this seed.
 
-    UsageError where more failures are expected than memory should hold: draw fewer replicas at once, or a shorter run.
+    `uncertain`: each has rates of its own, drawn from what the counts leave open.
+
+    UsageError where more failures are expected than memory should hold: draw fewer replicas at
+    once, or a shorter run.
     """
     if seed < 0 or replicas < 0 or first < 0:
-        raise UsageError(f"seed {seed}, {replicas} replicas from {first}", hint="give numbers that are not negative")
+        raise UsageError(
+            f"seed {seed}, {replicas} replicas from {first}",
+            hint="give numbers that are not negative",
+        )
     hazards = _Hazards.of(scenario)
     expected = hazards.cumulated[:, -1].sum() * (replicas + BLOCK)
     if expected > FAILURES_MAX:
-        raise UsageError(f"{scenario.name}: {expected:.3g} failures in {replicas} replicas", hint="draw fewer replicas at once, or a shorter run")
+        raise UsageError(
+            f"{scenario.name}: {expected:.3g} failures in {replicas} replicas",
+            hint="draw fewer replicas at once, or a shorter run",
+        )
     generators = _generators(seed, _GAPS, first, replicas)
     rates = _rates(scenario, seed, first, len(generators), uncertain)[hazards.stream_class]
     total = np.einsum("sr,sb->br", rates, hazards.cumulated)
     at_s = _arrivals(generators, total[-1])
     stretch = _take_back(at_s, total, hazards.ends_s)
-    stream = _picked(_generators(seed, _CLASS, first, replicas), hazards.cumulated, rates, stretch, len(at_s))
+    stream = _picked(
+        _generators(seed, _CLASS, first, replicas), hazards.cumulated, rates, stretch, len(at_s)
+    )
     here = slice(first % BLOCK, first % BLOCK + replicas)
     return Histories(
-        seed, first, at_s[:, here].T, stream[:, here].T, _lemons(scenario, seed, first, replicas), hazards.stream_class, len(scenario.failures)
-    )  # fmt: skip
+        seed,
+        first,
+        at_s[:, here].T,
+        stream[:, here].T,
+        _lemons(scenario, seed, first, replicas),
+        hazards.stream_class,
+        len(scenario.failures),
+    )
 
 
 def expected_failures(scenario: Scenario) -> float:
-    """How many a history has in the mean, at the estimated rates. Those that are drawn for lemons and may not strike are among them."""
+    """How many a history has in the mean, at the estimated rates.
+
+    Those that are drawn for lemons and may not strike are among them.
+    """
     return float(_Hazards.of(scenario).cumulated[:, -1].sum())
 
 
@@ -168,7 +223,9 @@ def _blocks(first: int, replicas: int) -> range:
 
 
 def _columns(generators: list[Generator], rows: int, first: int, replicas: int) -> Floats:
-    """(rows, replicas) of numbers in (0, 1): failure by failure, so that a longer history begins like a shorter one."""
+    """(rows, replicas) of numbers in (0, 1): failure by failure, so that a longer history begins
+    like a shorter one.
+    """
     out = _uniforms(generators, rows)
     np.maximum(out, 2.0**-54, out=out)  # random() may be 0
     return out[:, first % BLOCK : first % BLOCK + replicas]
@@ -185,16 +242,20 @@ def _lemons(scenario: Scenario, seed: int, first: int, replicas: int) -> NDArray
     exactly = scenario.lemons.share * scenario.job.nodes
     if not exactly:
         return np.zeros(replicas, dtype=np.int64)
-    rounded: NDArray[np.int64] = np.floor(exactly + _columns(_generators(seed, _LEMONS, first, replicas), 1, first, replicas)[0]).astype(np.int64)
+    rounded: NDArray[np.int64] = np.floor(
+        exactly + _columns(_generators(seed, _LEMONS, first, replicas), 1, first, replicas)[0]
+    ).astype(np.int64)
     return rounded
 
 
-# --- hazards --------------------------------------------------------------------------------------------
+# --- hazards --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Hazards:
-    """ends_s (B + 1,): of the stretches. cumulated (S, B + 1): failures expected of each stream by then, at the estimated rates."""
+    """ends_s (B + 1,): of the stretches. cumulated (S, B + 1): failures expected of each stream by
+    then, at the estimated rates.
+    """
 
     ends_s: Floats
     cumulated: Floats
@@ -203,7 +264,9 @@ class _Hazards:
     @staticmethod
     def of(scenario: Scenario) -> _Hazards:
         ends_s = _ends(scenario)
-        usual = [_cumulated(rate, scenario.job.units(rate.unit), ends_s) for rate in scenario.failures]
+        usual = [
+            _cumulated(rate, scenario.job.units(rate.unit), ends_s) for rate in scenario.failures
+        ]
         of_lemons = (scenario.lemons.factor - 1) * scenario.lemons_bound
         in_node = {Unit.GPU: min(scenario.job.gpus_per_node, scenario.job.gpus), Unit.NODE: 1}
         above = [
@@ -212,7 +275,9 @@ class _Hazards:
             if of_lemons and rate.unit in in_node
         ]
         streams = [*usual, *(hazard for _, hazard in above)]
-        stream_class = np.array([*range(len(usual)), *(index for index, _ in above)], dtype=np.int64)
+        stream_class = np.array(
+            [*range(len(usual)), *(index for index, _ in above)], dtype=np.int64
+        )
         return _Hazards(ends_s, np.array(streams).reshape(len(streams), len(ends_s)), stream_class)
 
 
@@ -221,30 +286,50 @@ def _ends(scenario: Scenario) -> Floats:
     duration_s = scenario.job.duration_s
     ends = [0.0, duration_s]
     for rate in scenario.failures:
-        ends += [edge for wave in rate.waves for edge in (wave.begins_s, wave.ends_s) if 0 < edge < duration_s]
+        ends += [
+            edge
+            for wave in rate.waves
+            for edge in (wave.begins_s, wave.ends_s)
+            if 0 < edge < duration_s
+        ]
         if rate.shape != 1 and math.isfinite(rate.mttf_s):
             share = np.linspace(0.0, 1.0, WEIBULL_STRETCHES + 1)[1:-1]
             young, old = rate.age_s, rate.age_s + duration_s
-            equal_hazard = old * ((young / old) ** rate.shape + share * (1 - (young / old) ** rate.shape)) ** (1 / rate.shape) - young
-            ends += [*(duration_s * share).tolist(), *np.clip(equal_hazard, 0.0, duration_s).tolist()]
+            equal_hazard = (
+                old
+                * ((young / old) ** rate.shape + share * (1 - (young / old) ** rate.shape))
+                ** (1 / rate.shape)
+                - young
+            )
+            ends += [
+                *(duration_s * share).tolist(),
+                *np.clip(equal_hazard, 0.0, duration_s).tolist(),
+            ]
     return np.unique(np.array(ends))
 
 
 def _cumulated(rate: FailureRate, units: int, ends_s: Floats) -> Floats:
-    """units x ((age + t)/scale)^k - (age/scale)^k, each stretch times the waves it lies in. Never above 1e200: hopeless is enough."""
+    """units x ((age + t)/scale)^k - (age/scale)^k, each stretch times the waves it lies in.
+
+    Never above 1e200: hopeless is enough.
+    """
     with np.errstate(over="ignore"):
         if rate.shape == 1 or math.isinf(rate.mttf_s):
             grown = ends_s / rate.mttf_s
         else:
-            grown = np.power((rate.age_s + ends_s) / rate.mttf_s, rate.shape) - np.power(rate.age_s / rate.mttf_s, rate.shape)
+            grown = np.power((rate.age_s + ends_s) / rate.mttf_s, rate.shape) - np.power(
+                rate.age_s / rate.mttf_s, rate.shape
+            )
         pieces = np.diff(np.minimum(units * grown, 1e200))
         middles_s = (ends_s[1:] + ends_s[:-1]) / 2
         for wave in rate.waves:
-            pieces *= np.where((middles_s > wave.begins_s) & (middles_s < wave.ends_s), wave.factor, 1.0)
+            pieces *= np.where(
+                (middles_s > wave.begins_s) & (middles_s < wave.ends_s), wave.factor, 1.0
+            )
     return np.concatenate([[0.0], np.cumsum(np.minimum(pieces, 1e200))])
 
 
-# --- times and classes, of whole blocks --------------------------------------------------------------------
+# --- times and classes, of whole blocks -----------------------------------------------------------
 
 
 def _rates(scenario: Scenario, seed: int, first: int, blocks: int, uncertain: bool) -> Floats:
@@ -252,7 +337,12 @@ def _rates(scenario: Scenario, seed: int, first: int, blocks: int, uncertain: bo
     rates = np.ones((len(scenario.failures), blocks * BLOCK))
     for index, rate in enumerate(scenario.failures):
         if uncertain and rate.count:
-            each = [_generator(seed, _GAMMA + index, first // BLOCK + number).standard_gamma(rate.count + 0.5, BLOCK) for number in range(blocks)]
+            each = [
+                _generator(seed, _GAMMA + index, first // BLOCK + number).standard_gamma(
+                    rate.count + 0.5, BLOCK
+                )
+                for number in range(blocks)
+            ]
             rates[index] = np.concatenate(each) / rate.count
     return rates
 
@@ -271,14 +361,18 @@ def _arrivals(generators: list[Generator], until: Floats) -> Floats:
             last = np.subtract(last, row, out=row)
         rows = rows // 8 + 8
         pieces.append(sums)
-    arrivals = pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros((0, len(until))), *pieces])
+    arrivals = (
+        pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros((0, len(until))), *pieces])
+    )
     while len(arrivals) and bool((arrivals[-1] > until).all()):
         arrivals = arrivals[:-1]
     return arrivals
 
 
 def _take_back(sums: Floats, total: Floats, ends_s: Floats) -> NDArray[np.intp]:
-    """In place: from sums of the cumulative hazard to times; inf where they are beyond `total` (B + 1, R). In which stretch they are, if there are several."""
+    """In place: from sums of the cumulative hazard to times; inf where they are beyond `total` (B +
+    1, R). In which stretch they are, if there are several.
+    """
     if len(ends_s) == 2:
         with np.errstate(divide="ignore"):
             scale_s = ends_s[1] / total[1]
@@ -289,12 +383,20 @@ def _take_back(sums: Floats, total: Floats, ends_s: Floats) -> NDArray[np.intp]:
     stretch = np.empty(sums.shape, dtype=np.intp)
     for replica in range(sums.shape[1]):
         here = sums[:, replica].copy()
-        sums[:, replica] = np.where(here > total[-1, replica], np.inf, np.interp(here, total[:, replica], ends_s))
+        sums[:, replica] = np.where(
+            here > total[-1, replica], np.inf, np.interp(here, total[:, replica], ends_s)
+        )
         stretch[:, replica] = np.searchsorted(total[:, replica], here) - 1
     return np.clip(stretch, 0, len(ends_s) - 2)
 
 
-def _picked(generators: list[Generator], cumulated: Floats, rates: Floats, stretch: NDArray[np.intp], rows: int) -> NDArray[np.int16]:
+def _picked(
+    generators: list[Generator],
+    cumulated: Floats,
+    rates: Floats,
+    stretch: NDArray[np.intp],
+    rows: int,
+) -> NDArray[np.int16]:
     """(rows, R): the stream of each failure, by its part of the hazard in that stretch."""
     picked = np.zeros((rows, len(generators) * BLOCK), dtype=np.int16)
     if len(cumulated) < 2:
@@ -302,7 +404,10 @@ def _picked(generators: list[Generator], cumulated: Floats, rates: Floats, stret
     pieces = np.diff(cumulated)
     for number, generator in enumerate(generators):
         block = slice(number * BLOCK, (number + 1) * BLOCK)
-        parts = [rate[block] * (piece[stretch[:, block]] if stretch.size else piece[0]) for rate, piece in zip(rates, pieces, strict=True)]
+        parts = [
+            rate[block] * (piece[stretch[:, block]] if stretch.size else piece[0])
+            for rate, piece in zip(rates, pieces, strict=True)
+        ]
         at = generator.random((rows, BLOCK)) * sum(parts[1:], parts[0])
         upto = np.zeros_like(parts[0])
         for part in parts[:-1]:

@@ -1,8 +1,11 @@
-"""Message mode: lives of `outlast sim`, and the same life told as a scenario and a history, so that decision mode and Monte Carlo can live it too.
+"""Message mode: lives of `outlast sim`, and the same life told as a scenario and a history, so that
+decision mode and Monte Carlo can live it too.
 
-Method     How long detection and the regroup take is measured in lives of the same kind with a single fault each (`measure`), never in the life that is to
-           be told: what is compared is a prediction. A life in which one rank hangs also says when its first step began.
-Limits     Faults are of KINDS, each at a second of its own, on several nodes of equally many ranks. A regroup is counted up to the beginning of the next step.
+Method     How long detection and the regroup take is measured in lives of the same kind with a
+           single fault each (`measure`), never in the life that is to be told: what is compared is
+           a prediction. A life in which one rank hangs also says when its first step began.
+Limits     Faults are of KINDS, each at a second of its own, on several nodes of equally many ranks.
+           A regroup is counted up to the beginning of the next step.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -23,7 +26,16 @@ from outlast.planner import monte_carlo
 from outlast.planner.deciding.decided import Decided, Rules
 from outlast.planner.decisions import live
 from outlast.planner.histories import ROWS, Histories, History, Luck
-from outlast.planner.scenario import Extent, FailureRate, Job, Recovery, Repair, Scenario, Tier, Unit
+from outlast.planner.scenario import (
+    Extent,
+    FailureRate,
+    Job,
+    Recovery,
+    Repair,
+    Scenario,
+    Tier,
+    Unit,
+)
 from outlast.planner.spread import constant, measured
 from outlast.sim.draws import Stream
 from outlast.sim.durations import SEAL_S, steady_step_s
@@ -36,7 +48,8 @@ KINDS: Mapping[str, tuple[FailureClass, Extent]] = {
     "hang": (FailureClass.NETWORK, Extent.PROCESS),
     "lose_node": (FailureClass.POWER_SUPPLY, Extent.NODE),
 }
-RULES = Rules(hangs=frozenset({FailureClass.NETWORK}), parked=False)  # nobody stands parked on a spare node in these lives
+# nobody stands parked on a spare node in these lives
+RULES = Rules(hangs=frozenset({FailureClass.NETWORK}), parked=False)
 AWAY_S = 60.0  # a lost node has power again so much later
 ROUNDING = 1e-6
 PROBE_STEPS = 9.4  # of a life in which something is measured: the fault comes after so many
@@ -44,34 +57,56 @@ PROBE_STEPS = 9.4  # of a life in which something is measured: the fault comes a
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """began_s: when the first step did. detect_s: of each kind, from the fault until all that live stand still. regroup_s: from there to the next step."""
+    """began_s: when the first step did. detect_s: of each kind, from the fault until all that live
+    stand still. regroup_s: from there to the next step.
+    """
 
     began_s: float
     detect_s: Mapping[str, float]
     regroup_s: float
 
 
-def spread_faults(options: Options, kinds: Sequence[str], *, count: int, seed: int, apart_s: float = 0.0) -> tuple[PlannedFault, ...]:
-    """So many faults, of these kinds in turn, at any time but the first and last twentieth, of any rank, and at least so far apart (where there is room)."""
+def spread_faults(
+    options: Options, kinds: Sequence[str], *, count: int, seed: int, apart_s: float = 0.0
+) -> tuple[PlannedFault, ...]:
+    """So many faults, of these kinds in turn, at any time but the first and last twentieth, of any
+    rank, and at least so far apart (where there is room).
+    """
     draws, first_s, last_s = Stream(seed, "told faults"), 0.05 * options.for_s, 0.95 * options.for_s
     free_s = max(0.0, last_s - first_s - apart_s * (count - 1))
     at_s = sorted(draws.between(0.0, free_s) for _ in range(count))
     return tuple(
-        PlannedFault(str(number + 1), kinds[number % len(kinds)], draws.below(options.ranks), at_s=first_s + since_s + number * apart_s, for_s=AWAY_S)
+        PlannedFault(
+            str(number + 1),
+            kinds[number % len(kinds)],
+            draws.below(options.ranks),
+            at_s=first_s + since_s + number * apart_s,
+            for_s=AWAY_S,
+        )
         for number, since_s in enumerate(at_s)
     )
 
 
 def measure(options: Options, *, seed: int, kinds: Sequence[str]) -> Measured:
-    """In one short life for each kind, and for a hang. UsageError where one of them does not come to the end that was meant."""
+    """In one short life for each kind, and for a hang.
+
+    UsageError where one of them does not come to the end that was meant.
+    """
     step_s, detect_s, began_s, regroup_s = steady_step_s(options), {}, 0.0, 0.0
     at_s = PROBE_STEPS * step_s
     for kind in dict.fromkeys(("hang", *kinds)):
         probe = replace(options, for_s=at_s + 12 * step_s + 60.0, steps=10**6)
-        life = lived(seed=seed, options=probe, faults=(PlannedFault("probe", kind, options.ranks - 1, at_s=at_s, for_s=AWAY_S),))
+        life = lived(
+            seed=seed,
+            options=probe,
+            faults=(PlannedFault("probe", kind, options.ranks - 1, at_s=at_s, for_s=AWAY_S),),
+        )
         one = life.interruptions[0] if life.interruptions else None
         if life.result != "ok" or one is None or one.left_s is None or one.restored_s is None:
-            raise UsageError(f"nothing can be measured in a life with one {kind}: {life.end}, {life.violations}", hint="another seed may do")
+            raise UsageError(
+                f"nothing can be measured in a life with one {kind}: {life.end}, {life.violations}",
+                hint="another seed may do",
+            )
         detect_s[kind] = one.left_s - at_s
         if kind == "hang":
             assert one.fault_s is not None, "whoever hangs had a beacon"
@@ -79,25 +114,61 @@ def measure(options: Options, *, seed: int, kinds: Sequence[str]) -> Measured:
     return Measured(began_s, detect_s, regroup_s)
 
 
-def told(options: Options, faults: Sequence[PlannedFault], measured_s: Measured) -> tuple[Scenario, History]:
-    """The life of these options and faults, from its first step to the moment at which it is asked to stop."""
+def told(
+    options: Options, faults: Sequence[PlannedFault], measured_s: Measured
+) -> tuple[Scenario, History]:
+    """The life of these options and faults, from its first step to the moment at which it is asked
+    to stop.
+    """
     nodes, kinds = options.nodes - options.spare_nodes, list(measured_s.detect_s)
-    if options.ranks % nodes or not options.for_s or any(fault.kind not in KINDS or fault.at_s is None or fault.rank is None for fault in faults):
-        raise UsageError("this life cannot be told as a scenario", hint=f"say --for-s, as many ranks for each node, and faults {', '.join(KINDS)} with at_s")
-    job = Job(options.ranks, options.for_s - measured_s.began_s, options.ranks // nodes, 1, _step_s(options))
-    rates = tuple(FailureRate(*KINDS[kind][:1], Unit.RUN, KINDS[kind][1], job.duration_s, source="told") for kind in kinds)
+    if (
+        options.ranks % nodes
+        or not options.for_s
+        or any(
+            fault.kind not in KINDS or fault.at_s is None or fault.rank is None for fault in faults
+        )
+    ):
+        raise UsageError(
+            "this life cannot be told as a scenario",
+            hint=(
+                f"say --for-s, as many ranks for each node, and faults {', '.join(KINDS)} with at_s"
+            ),
+        )
+    job = Job(
+        options.ranks,
+        options.for_s - measured_s.began_s,
+        options.ranks // nodes,
+        1,
+        _step_s(options),
+    )
+    rates = tuple(
+        FailureRate(*KINDS[kind][:1], Unit.RUN, KINDS[kind][1], job.duration_s, source="told")
+        for kind in kinds
+    )
     detect_s = sorted(measured_s.detect_s.values())
     scenario = Scenario(
-        f"{options.way}, {options.ranks} ranks", job, rates, (_tier(options),),
-        Recovery(measured(detect_s), constant(measured_s.regroup_s)), Repair(options.spare_nodes, constant(AWAY_S)),
-    )  # fmt: skip
+        f"{options.way}, {options.ranks} ranks",
+        job,
+        rates,
+        (_tier(options),),
+        Recovery(measured(detect_s), constant(measured_s.regroup_s)),
+        Repair(options.spare_nodes, constant(AWAY_S)),
+    )
     ordered = sorted(faults, key=lambda fault: fault.at_s or 0.0)
     luck = np.full((len(ordered), len(Luck)), 0.5)
     for row, fault in zip(luck, ordered, strict=True):
         row[Luck.STRUCK] = ((fault.rank or 0) + 0.5) / options.ranks
-        row[Luck.DETECT] = detect_s.index(measured_s.detect_s[fault.kind]) / max(1, len(detect_s) - 1)
+        row[Luck.DETECT] = detect_s.index(measured_s.detect_s[fault.kind]) / max(
+            1, len(detect_s) - 1
+        )
     at_s = np.array([(fault.at_s or 0.0) - measured_s.began_s for fault in ordered])
-    return scenario, History(at_s, np.array([kinds.index(fault.kind) for fault in ordered], dtype=np.int64), np.zeros(len(ordered), dtype=np.bool_), luck, 0)
+    return scenario, History(
+        at_s,
+        np.array([kinds.index(fault.kind) for fault in ordered], dtype=np.int64),
+        np.zeros(len(ordered), dtype=np.bool_),
+        luck,
+        0,
+    )
 
 
 def _step_s(options: Options) -> float:
@@ -106,7 +177,9 @@ def _step_s(options: Options) -> float:
 
 
 def _tier(options: Options) -> Tier:
-    """Replicated state lives wherever a rank does; of sharded state each rank seals an image in its node's memory after every step."""
+    """Replicated state lives wherever a rank does; of sharded state each rank seals an image in its
+    node's memory after every step.
+    """
     if options.way == "sharded":
         return Tier("images", _step_s(options), SEAL_S, 0.0, Extent.PROCESS, constant(0.0))
     return Tier("replicas", _step_s(options), 0.0, 0.0, Extent.RACK, constant(0.0))
@@ -118,7 +191,15 @@ class Told(Histories):
     @staticmethod
     def of(scenario: Scenario, history: History) -> Told:
         classes = len(scenario.failures)
-        told = Told(0, 0, history.at_s[None, :], history.which[None, :].astype(np.int16), np.array([history.lemons]), np.arange(classes), classes)
+        told = Told(
+            0,
+            0,
+            history.at_s[None, :],
+            history.which[None, :].astype(np.int16),
+            np.array([history.lemons]),
+            np.arange(classes),
+            classes,
+        )
         object.__setattr__(told, "_luck", history.luck)  # the class is frozen
         return told
 
@@ -133,7 +214,9 @@ class Told(Histories):
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One life, message by message, by decisions and as Monte Carlo has it: newest committed steps when it was over."""
+    """One life, message by message, by decisions and as Monte Carlo has it: newest committed steps
+    when it was over.
+    """
 
     life: Life
     decided: Decided
@@ -143,38 +226,72 @@ class Compared:
 
     @property
     def may_differ_steps(self) -> int:
-        """A step for each interruption: by milliseconds it is voted for or not, and the recovery is as long as it was elsewhere. And the step in flight when
-        the run is asked to stop, which is finished.
+        """A step for each interruption: by milliseconds it is voted for or not, and the recovery is
+        as long as it was elsewhere. And the step in flight when the run is asked to stop, which is
+        finished.
         """
         return len(self.life.interruptions) + 1
 
     @property
     def same_rungs(self) -> bool:
-        """One for all that failed until it was chosen. But for those that are due when the run is asked to stop: decision mode is over then, and messages go
-        on until they are dealt with.
+        """One for all that failed until it was chosen.
+
+        But for those that are due when the run is asked to stop: decision mode is over then, and
+        messages go on until they are dealt with.
         """
-        by_messages = list({one.left_s: one.rung for one in self.life.interruptions if one.rung is not None}.values())
-        by_decisions = list({answer.decided_s: answer.rung for answer in self.decided.answers if answer.rung is not None}.values())
-        return by_messages[: len(by_decisions)] == by_decisions and len(by_messages) <= len(by_decisions) + (
-            self.decided.answers[-1:] != [] and self.decided.answers[-1].rung is None
+        by_messages = list(
+            {
+                one.left_s: one.rung for one in self.life.interruptions if one.rung is not None
+            }.values()
         )
+        by_decisions = list(
+            {
+                answer.decided_s: answer.rung
+                for answer in self.decided.answers
+                if answer.rung is not None
+            }.values()
+        )
+        return by_messages[: len(by_decisions)] == by_decisions and len(by_messages) <= len(
+            by_decisions
+        ) + (self.decided.answers[-1:] != [] and self.decided.answers[-1].rung is None)
 
     @property
     def agree(self) -> bool:
-        """The same interruptions are answered by the same rungs, the run ends or does not, and it comes as far."""
+        """The same interruptions are answered by the same rungs, the run ends or does not, and it
+        comes as far.
+        """
         ended = (self.life.end == "failed") is (self.decided.ended_s is not None)
-        return ended and self.same_rungs and abs(self.message_steps - self.decision_steps) <= self.may_differ_steps
+        return (
+            ended
+            and self.same_rungs
+            and abs(self.message_steps - self.decision_steps) <= self.may_differ_steps
+        )
 
 
-def compare(options: Options, faults: Sequence[PlannedFault], *, seed: int, measured_s: Measured | None = None) -> Compared:
+def compare(
+    options: Options,
+    faults: Sequence[PlannedFault],
+    *,
+    seed: int,
+    measured_s: Measured | None = None,
+) -> Compared:
     """`measured_s`: of lives with these options and other seeds; None: it is measured first."""
     known = measured_s or measure(options, seed=seed + 1, kinds=[fault.kind for fault in faults])
     life = lived(seed=seed, options=options, faults=tuple(faults))
-    scenario, history = told(options, [fault for fault in faults if fault.id in life.fired], known)  # who strikes nobody is no failure
-    decided = live(scenario, history, RULES if options.way == "sharded" else replace(RULES, way=options.way))
+    # who strikes nobody is no failure
+    scenario, history = told(options, [fault for fault in faults if fault.id in life.fired], known)
+    decided = live(
+        scenario, history, RULES if options.way == "sharded" else replace(RULES, way=options.way)
+    )
     step_s = scenario.job.step_s
     newest = decided.position_s / step_s
     if decided.ended_s is not None and decided.answers:
         newest = decided.answers[-1].step + decided.answers[-1].lost_s / step_s
     by_course = float(monte_carlo.run(scenario, Told.of(scenario, history)).position_s[0]) / step_s
-    return Compared(life, decided, life.committed, math.floor(newest + ROUNDING), math.floor(by_course + ROUNDING))
+    return Compared(
+        life,
+        decided,
+        life.committed,
+        math.floor(newest + ROUNDING),
+        math.floor(by_course + ROUNDING),
+    )

@@ -1,11 +1,14 @@
 """Many runs at once, in NumPy: for sweeps, optimisation and scale.
 
-`run` says what becomes of each replica of some histories, and replica by replica it is what `course.live` says. `estimate` draws the histories, batch by batch,
-and sums up: what to expect of a run, how far one run may be from it, and how sure the simulation is of its mean.
+`run` says what becomes of each replica of some histories, and replica by replica it is what
+`course.live` says. `estimate` draws the histories, batch by batch, and sums up: what to expect of a
+run, how far one run may be from it, and how sure the simulation is of its mean.
 
 Units      seconds of wall-clock time.
-Limits     A run in which more than `failures_max` failures are expected is followed only until as many have struck (`simulated_s`), and what it kept until then
-           goes on at that pace; `remarks` says so. That is right where the run has settled by then: where repairs and waves are short beside that time.
+Limits     A run in which more than `failures_max` failures are expected is followed only until as
+           many have struck (`simulated_s`), and what it kept until then goes on at that pace;
+           `remarks` says so. That is right where the run has settled by then: where repairs and
+           waves are short beside that time.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -39,7 +42,8 @@ class Estimate:
     """What to expect of one run of `duration_s`. Means over replicas, unless said otherwise.
 
     simulated_s        how much of it was simulated
-    ettr_mean          productive seconds kept / duration; ettr_mean_se: the standard error of the simulation
+    ettr_mean          productive seconds kept / duration; ettr_mean_se: the standard error of the
+                       simulation
     ettr_low, ettr_high
                        5th and 95th percentile of single runs, what the counts of failures leave
                        open included
@@ -47,7 +51,8 @@ class Estimate:
     lost_s             by class: work repeated, and recovery
     interruptions      failures that struck; _low, _high as above. mttf_s: duration / interruptions
     wait_s, waits      seconds that a run waited for nodes, and how often
-    throughput         share of the samples that an undisturbed run at full speed makes: ETTR, throttling and stragglers
+    throughput         share of the samples that an undisturbed run at full speed makes: ETTR,
+                       throttling and stragglers
     gpu_hours, money   of the job and its spares
     remarks            what the reader has to know besides
     """
@@ -75,23 +80,44 @@ class Estimate:
 
 
 def run(scenario: Scenario, histories: Histories) -> Outcomes:
-    """Every replica of these histories, which were drawn for this scenario's job, failures and lemons."""
+    """Every replica of these histories, which were drawn for this scenario's job, failures and
+    lemons.
+    """
     return run_plain(scenario, histories) if is_plain(scenario) else run_any(scenario, histories)
 
 
-def estimate(scenario: Scenario, *, seed: int, replicas: int, uncertain: bool = True, failures_max: int = FAILURES_MAX) -> Estimate:
-    """Of `replicas` runs of this seed. UsageError for less than two. The same seed is the same luck for every scenario with these failures."""
+def estimate(
+    scenario: Scenario,
+    *,
+    seed: int,
+    replicas: int,
+    uncertain: bool = True,
+    failures_max: int = FAILURES_MAX,
+) -> Estimate:
+    """Of `replicas` runs of this seed.
+
+    UsageError for less than two. The same seed is the same luck for every scenario with these
+    failures.
+    """
     if replicas < 2 or failures_max < 1:
-        raise UsageError(f"{replicas} replicas with at most {failures_max} failures", hint="simulate two replicas at least, with one failure at least")
+        raise UsageError(
+            f"{replicas} replicas with at most {failures_max} failures",
+            hint="simulate two replicas at least, with one failure at least",
+        )
     simulated = _shortened(scenario, failures_max)
-    parts = [run(simulated, draw(simulated, seed=seed, replicas=count, first=first, uncertain=uncertain)) for first, count in _batches(simulated, replicas)]
+    parts = [
+        run(simulated, draw(simulated, seed=seed, replicas=count, first=first, uncertain=uncertain))
+        for first, count in _batches(simulated, replicas)
+    ]
     return _summed_up(scenario, simulated, parts)
 
 
 def _shortened(scenario: Scenario, failures_max: int) -> Scenario:
     if expected_failures(scenario) <= failures_max:
         return scenario
-    return replace(scenario, job=replace(scenario.job, duration_s=expected_by_s(scenario, failures_max)))
+    return replace(
+        scenario, job=replace(scenario.job, duration_s=expected_by_s(scenario, failures_max))
+    )
 
 
 def _batches(scenario: Scenario, replicas: int) -> list[tuple[int, int]]:
@@ -111,10 +137,15 @@ def _summed_up(scenario: Scenario, simulated: Scenario, parts: list[Outcomes]) -
     def mean(pick: Callable[[Outcomes], NDArray[Any]]) -> float:
         return longer * float(all_of(pick).mean())
 
-    # What was trained since the last save is no pace: of a run cut short, only what had been kept by then goes on.
-    ettr = all_of(lambda part: part.kept_s * longer + (part.position_s - part.kept_s)) / job.duration_s
+    # What was trained since the last save is no pace: of a run cut short, only what had been kept
+    # by then goes on.
+    ettr = (
+        all_of(lambda part: part.kept_s * longer + (part.position_s - part.kept_s)) / job.duration_s
+    )
     ettr_low, ettr_high = np.quantile(ettr, INTERVAL).tolist()
-    interruptions_low, interruptions_high = (np.quantile(all_of(lambda part: part.interruptions), INTERVAL) * longer).tolist()
+    interruptions_low, interruptions_high = (
+        np.quantile(all_of(lambda part: part.interruptions), INTERVAL) * longer
+    ).tolist()
     seconds = {cause: mean(lambda part, cause=cause: part.seconds[cause]) for cause in Cause}  # type: ignore[misc]
     productive_s = float(ettr.mean()) * job.duration_s
     seconds[Cause.REPEATED] += max(0.0, seconds[Cause.PRODUCTIVE] - productive_s)
@@ -124,20 +155,37 @@ def _summed_up(scenario: Scenario, simulated: Scenario, parts: list[Outcomes]) -
         lost_s[rate.failure_class] += mean(lambda part, index=index: part.lost_s[:, index])  # type: ignore[misc]
     interruptions = mean(lambda part: part.interruptions)
     throughput = float(ettr.mean()) * _speed(scenario)
-    gpu_hours = (job.gpus + scenario.repair.spare_nodes * job.gpus_per_node) * job.duration_s / HOUR_S
+    gpu_hours = (
+        (job.gpus + scenario.repair.spare_nodes * job.gpus_per_node) * job.duration_s / HOUR_S
+    )
     return Estimate(
-        replicas=len(ettr), duration_s=job.duration_s, simulated_s=simulated.job.duration_s,
-        ettr_mean=float(ettr.mean()), ettr_mean_se=float(ettr.std(ddof=1)) / math.sqrt(len(ettr)), ettr_low=ettr_low, ettr_high=ettr_high,
-        seconds=seconds, lost_s=lost_s, wait_s=mean(lambda part: part.wait_s), waits=mean(lambda part: part.waits),
-        interruptions=interruptions, interruptions_low=interruptions_low, interruptions_high=interruptions_high, mttf_s=_mttf_s(scenario, interruptions),
-        throughput=throughput, samples_per_day=throughput * job.samples_per_step * DAY_S / job.step_s,
-        gpu_hours=gpu_hours, money=gpu_hours * job.gpu_hour_price,
+        replicas=len(ettr),
+        duration_s=job.duration_s,
+        simulated_s=simulated.job.duration_s,
+        ettr_mean=float(ettr.mean()),
+        ettr_mean_se=float(ettr.std(ddof=1)) / math.sqrt(len(ettr)),
+        ettr_low=ettr_low,
+        ettr_high=ettr_high,
+        seconds=seconds,
+        lost_s=lost_s,
+        wait_s=mean(lambda part: part.wait_s),
+        waits=mean(lambda part: part.waits),
+        interruptions=interruptions,
+        interruptions_low=interruptions_low,
+        interruptions_high=interruptions_high,
+        mttf_s=_mttf_s(scenario, interruptions),
+        throughput=throughput,
+        samples_per_day=throughput * job.samples_per_step * DAY_S / job.step_s,
+        gpu_hours=gpu_hours,
+        money=gpu_hours * job.gpu_hour_price,
         remarks=tuple(_remarks(scenario, simulated, parts)),
-    )  # fmt: skip
+    )
 
 
 def _speed(scenario: Scenario) -> float:
-    """Of training, in the mean: a day's sine of heat, and somebody slow for part of the time (as many servers as nodes: the slow are Poisson)."""
+    """Of training, in the mean: a day's sine of heat, and somebody slow for part of the time (as
+    many servers as nodes: the slow are Poisson).
+    """
     slow = scenario.stragglers
     is_slow = -math.expm1(-scenario.job.nodes * slow.lasts.mean_s / slow.mttf_s)
     return (1 - scenario.job.throttle / 2) * (1 - is_slow * (1 - 1 / slow.slowdown))
@@ -154,12 +202,19 @@ def _remarks(scenario: Scenario, simulated: Scenario, parts: list[Outcomes]) -> 
     if simulated is not scenario:
         days, of_days = simulated.job.duration_s / DAY_S, scenario.job.duration_s / DAY_S
         remarks.append(
-            f"so many failures are expected that only the first {days:.3g} of {of_days:.3g} days were simulated;"
-            " the rest is taken to go on as these did, and the interval is that of so short a run: no narrower than it should be"
+            f"so many failures are expected that only the first {days:.3g} of {of_days:.3g} days"
+            " were simulated; the rest is taken to go on as these did, and the interval is that of"
+            " so short a run: no narrower than it should be"
         )
         if simulated.job.duration_s < 5 * scenario.repair.time.mean_s:
-            remarks.append("that is less than five times as long as a repair takes: fewer nodes were in repair than will be")
+            remarks.append(
+                "that is less than five times as long as a repair takes: fewer nodes were in repair"
+                " than will be"
+            )
     beyond = sum(int(part.beyond_bound.sum()) for part in parts)
     if beyond:
-        remarks.append(f"in {beyond} replicas there were more than {simulated.lemons_bound} lemons, which is the most that is reckoned with")
+        remarks.append(
+            f"in {beyond} replicas there were more than {simulated.lemons_bound} lemons, which is"
+            " the most that is reckoned with"
+        )
     return remarks

@@ -1,16 +1,24 @@
-"""The best parameters of the live policy, searched in simulation: intervals, tiers in use, spares, redundancy. Beside them fixed intervals, Young's and Daly's.
+"""The best parameters of the live policy, searched in simulation: intervals, tiers in use, spares,
+redundancy. Beside them fixed intervals, Young's and Daly's.
 
-What is best  The share of all GPUs, spares included, that is productive: ETTR x gpus / (gpus + spare GPUs). A budget caps the spares: a share of the GPUs, or
-              money for the spares' GPU-hours. Redundancy takes memory, which is said and not weighed.
-Method        Coordinate by coordinate, twice: each asked-for parameter over its candidates, the others as they are, all candidates living through the same
-              failures (common random numbers). It begins with the closed forms, and leaves them only for what is better by more than the noise. The
-              winner is then judged, beside the others, over fresh failures, which it was not chosen on.
-              Intervals: a grid around the closed form (x 1/8 to x 8), then a finer one around its best. Spares: from none to twice the closed form.
-              Tiers: every set of them with one that survives as much as any does: what would strike everything has no rate, and is to be survived all
-              the same; for that an interval is a day at most. Redundancy: none, copies=1, copies=2, parity=4+1, parity=8+2; where no
-              tier is in the memory of nodes, one is put up as a candidate (`PEERS`), with its assumptions stated among the inputs.
-Beside it     Fixed intervals, Young's and Daly's, each for the tier that serves most failures; all else as in the best.
-Limits        A local search: parameters that only pay together may be missed. Candidates that differ by less than `se` are not told apart.
+What is best  The share of all GPUs, spares included, that is productive: ETTR x gpus / (gpus +
+              spare GPUs). A budget caps the spares: a share of the GPUs, or money for the spares'
+              GPU-hours. Redundancy takes memory, which is said and not weighed.
+Method        Coordinate by coordinate, twice: each asked-for parameter over its candidates, the
+              others as they are, all candidates living through the same failures (common random
+              numbers). It begins with the closed forms, and leaves them only for what is better by
+              more than the noise. The winner is then judged, beside the others, over fresh
+              failures, which it was not chosen on. Intervals: a grid around the closed form (x 1/8
+              to x 8), then a finer one around its best. Spares: from none to twice the closed form.
+              Tiers: every set of them with one that survives as much as any does: what would strike
+              everything has no rate, and is to be survived all the same; for that an interval is a
+              day at most. Redundancy: none, copies=1, copies=2, parity=4+1, parity=8+2; where no
+              tier is in the memory of nodes, one is put up as a candidate (`PEERS`), with its
+              assumptions stated among the inputs.
+Beside it     Fixed intervals, Young's and Daly's, each for the tier that serves most failures; all
+              else as in the best.
+Limits        A local search: parameters that only pay together may be missed. Candidates that
+              differ by less than `se` are not told apart.
 
 This module is pure: data in, data out.
 """
@@ -44,7 +52,13 @@ REDUNDANCIES = ("none", "copies=1", "copies=2", "parity=4+1", "parity=8+2")
 # a tier that was not asked for: what it would be
 PEERS: Mapping[str, tuple[object, str]] = {
     "redundancy": ("copies=1", "assumption: put up by the search"),
-    "bandwidth_per_gpu": ("50GB/s", "assumption: a link of 400 Gb/s for each GPU, as Llama 3 405B, arXiv 2407.21783 [P], and all of it free"),
+    "bandwidth_per_gpu": (
+        "50GB/s",
+        (
+            "assumption: a link of 400 Gb/s for each GPU, as Llama 3 405B, arXiv 2407.21783 [P],"
+            " and all of it free"
+        ),
+    ),
     "blocking": (False, "assumption: copied beside training"),
     "stall": ("40ms", "assumption: as ByteRobust's saves into memory, 10 to 40 ms [S]"),
 }
@@ -74,7 +88,10 @@ class Budget:
         job = scenario.job
         by_share = self.share * job.gpus / job.gpus_per_node
         if math.isfinite(self.money) and not job.gpu_hour_price:
-            raise UsageError("a budget in money needs the price of a GPU-hour", hint="--price 2.5/h, or a budget as a share of the GPUs: --budget 2%")
+            raise UsageError(
+                "a budget in money needs the price of a GPU-hour",
+                hint="--price 2.5/h, or a budget as a share of the GPUs: --budget 2%",
+            )
         one_node = job.gpus_per_node * job.duration_s / 3600 * job.gpu_hour_price
         by_money = self.money / one_node if one_node else math.inf
         return int(min(job.nodes, by_share + 1e-9, by_money + 1e-9))
@@ -84,7 +101,8 @@ class Budget:
 class Option:
     """A named policy and what it came to over the fresh failures.
 
-    behind, behind_se  `value` of the one that was searched less this one's, replica by replica, and its standard error
+    behind, behind_se  `value` of the one that was searched less this one's, replica by replica, and
+                       its standard error
     """
 
     name: str
@@ -99,15 +117,26 @@ class Option:
 
     def facts(self) -> dict[str, Any]:
         return {
-            "name": self.name, "value": self.value, "ettr": self.ettr, "ettr_se": self.ettr_se, "behind": self.behind, "behind_se": self.behind_se,
-            "interval_s": {name: seconds if math.isfinite(seconds) else None for name, seconds in self.interval_s.items()},
-            "spares": self.spares, "redundancy": self.redundancy,
-        }  # fmt: skip
+            "name": self.name,
+            "value": self.value,
+            "ettr": self.ettr,
+            "ettr_se": self.ettr_se,
+            "behind": self.behind,
+            "behind_se": self.behind_se,
+            "interval_s": {
+                name: seconds if math.isfinite(seconds) else None
+                for name, seconds in self.interval_s.items()
+            },
+            "spares": self.spares,
+            "redundancy": self.redundancy,
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What one parameter came to while it was looked at last, on the failures that it was chosen on; and which x was."""
+    """What one parameter came to while it was looked at last, on the failures that it was chosen
+    on; and which x was.
+    """
 
     parameter: str
     chosen: float
@@ -124,14 +153,29 @@ class Optimum:
 
     def facts(self) -> dict[str, Any]:
         return {
-            "options": [one.facts() for one in self.options], "simulations": self.simulations,
-            "curves": [{"parameter": one.parameter, "chosen": one.chosen, "x": list(one.x), "value": list(one.value)} for one in self.curves],
-        }  # fmt: skip
+            "options": [one.facts() for one in self.options],
+            "simulations": self.simulations,
+            "curves": [
+                {
+                    "parameter": one.parameter,
+                    "chosen": one.chosen,
+                    "x": list(one.x),
+                    "value": list(one.value),
+                }
+                for one in self.curves
+            ],
+        }
 
 
 def replicas_for_search(scenario: Scenario) -> int:
-    """More where runs are short and see few failures, so that candidates can be told apart. In whole blocks of 256."""
-    expected = math.fsum(rates_by_extent(scenario.failures, scenario.job).values()) * scenario.job.duration_s
+    """More where runs are short and see few failures, so that candidates can be told apart.
+
+    In whole blocks of 256.
+    """
+    expected = (
+        math.fsum(rates_by_extent(scenario.failures, scenario.job).values())
+        * scenario.job.duration_s
+    )
     wanted = min(REPLICAS_MOST, SEARCH_WORK / max(1.0, min(expected, SEARCH_FAILURES)))
     return max(BLOCK, int(wanted) // BLOCK * BLOCK)
 
@@ -142,20 +186,44 @@ def value_of(scenario: Scenario, ettr: float) -> float:
     return ettr * job.gpus / (job.gpus + scenario.repair.spare_nodes * job.gpus_per_node)
 
 
-def optimise(cluster: Cluster, parameters: Sequence[Parameter], *, seed: int, replicas: int, budget: Budget = Budget(), mapper: Mapper = in_order) -> Optimum:
+def optimise(
+    cluster: Cluster,
+    parameters: Sequence[Parameter],
+    *,
+    seed: int,
+    replicas: int,
+    budget: Budget = Budget(),
+    mapper: Mapper = in_order,
+) -> Optimum:
     """Raises UsageError for a budget in money without a price."""
-    search = _Search(_with_peers(cluster) if Parameter.REDUNDANCY in parameters else cluster, seed, replicas, budget, mapper)
+    search = _Search(
+        _with_peers(cluster) if Parameter.REDUNDANCY in parameters else cluster,
+        seed,
+        replicas,
+        budget,
+        mapper,
+    )
     for _ in range(ROUNDS):
         for parameter in parameters:
             search.improve(parameter)
-    options = _judged(cluster, search.best, parameters, search.spares_most, seed=seed + JUDGES_SEED, replicas=replicas, mapper=mapper)
+    options = _judged(
+        cluster,
+        search.best,
+        parameters,
+        search.spares_most,
+        seed=seed + JUDGES_SEED,
+        replicas=replicas,
+        mapper=mapper,
+    )
     return Optimum(search.best, options, tuple(search.curves.values()), search.simulations)
 
 
 class _Search:
     """`best`: the cluster with the best parameters so far, all of them settled."""
 
-    def __init__(self, cluster: Cluster, seed: int, replicas: int, budget: Budget, mapper: Mapper) -> None:
+    def __init__(
+        self, cluster: Cluster, seed: int, replicas: int, budget: Budget, mapper: Mapper
+    ) -> None:
         self.best = _settled(cluster)
         self.curves: dict[str, Curve] = {}
         self.simulations = 0
@@ -171,7 +239,13 @@ class _Search:
         elif parameter is Parameter.SPARES:
             self._spares()
         else:
-            self._choose(list(_tier_sets(self.best) if parameter is Parameter.TIERS else _redundancies(self.best)))
+            self._choose(
+                list(
+                    _tier_sets(self.best)
+                    if parameter is Parameter.TIERS
+                    else _redundancies(self.best)
+                )
+            )
 
     def _intervals(self, name: str) -> None:
         path = f"tier.{name}.interval"
@@ -181,30 +255,60 @@ class _Search:
             if not math.isfinite(middle_s):
                 return
             steps = self.best.value("job.step")
-            candidates = {max(steps, round(min(INTERVAL_MOST_S, middle_s * factor) / steps) * steps) for factor in factors}
+            candidates = {
+                max(steps, round(min(INTERVAL_MOST_S, middle_s * factor) / steps) * steps)
+                for factor in factors
+            }
             seconds = sorted({one for one in candidates if one not in seen} | {middle_s})
-            clusters = [_interval(self.best, name, one, "searched in simulation") for one in seconds]
+            clusters = [
+                _interval(self.best, name, one, "searched in simulation") for one in seconds
+            ]
             seen |= zip(seconds, self._choose(clusters), strict=True)
         x = tuple(sorted(seen))
         self.curves[path] = Curve(path, self.best.value(path), x, tuple(seen[one] for one in x))
 
     def _spares(self) -> None:
-        usual = max(4, _settled(self.best.put("repair.spares", AUTO, origin=Origin.DEFAULT, source="")).value("repair.spares"))
+        usual = max(
+            4,
+            _settled(self.best.put("repair.spares", AUTO, origin=Origin.DEFAULT, source="")).value(
+                "repair.spares"
+            ),
+        )
         seen: dict[int, float] = {}
         for factors in (SPARE_FACTORS, FINE):
             middle = usual if not seen else self.best.value("repair.spares")
             wanted = {min(self.spares_most, round(middle * factor)) for factor in factors}
-            counts = sorted({one for one in wanted if one not in seen} | {self.best.value("repair.spares")})
-            seen |= zip(counts, self._choose([_spares(self.best, count) for count in counts]), strict=True)
+            counts = sorted(
+                {one for one in wanted if one not in seen} | {self.best.value("repair.spares")}
+            )
+            seen |= zip(
+                counts, self._choose([_spares(self.best, count) for count in counts]), strict=True
+            )
         x = tuple(sorted(seen))
-        self.curves["repair.spares"] = Curve("repair.spares", self.best.value("repair.spares"), tuple(map(float, x)), tuple(seen[one] for one in x))
+        self.curves["repair.spares"] = Curve(
+            "repair.spares",
+            self.best.value("repair.spares"),
+            tuple(map(float, x)),
+            tuple(seen[one] for one in x),
+        )
 
     def _choose(self, clusters: list[Cluster]) -> list[float]:
-        """Makes the best of them the best, if it is better than what was by more than the noise; what each came to."""
+        """Makes the best of them the best, if it is better than what was by more than the noise;
+        what each came to.
+        """
         scenarios = [resolve(one).scenario for one in [self.best, *clusters]]
-        summaries = run_all(scenarios, seed=self._seed, replicas=self._replicas, failures_most=SEARCH_FAILURES, mapper=self._mapper)
+        summaries = run_all(
+            scenarios,
+            seed=self._seed,
+            replicas=self._replicas,
+            failures_most=SEARCH_FAILURES,
+            mapper=self._mapper,
+        )
         self.simulations += len(scenarios) * self._replicas
-        values = [summary.ettr * value_of(scenario, 1.0) for scenario, summary in zip(scenarios, summaries, strict=True)]
+        values = [
+            summary.ettr * value_of(scenario, 1.0)
+            for scenario, summary in zip(scenarios, summaries, strict=True)
+        ]
         means = [float(one.mean()) for one in values]
         best = int(np.argmax(means[1:]))
         gain = values[best + 1] - values[0]
@@ -213,7 +317,7 @@ class _Search:
         return means[1:]
 
 
-# --- candidates ------------------------------------------------------------------------------------------------
+# --- candidates -----------------------------------------------------------------------------------
 
 
 def _settled(cluster: Cluster) -> Cluster:
@@ -229,7 +333,9 @@ def _interval(cluster: Cluster, name: str, seconds: float, source: str) -> Clust
 
 
 def _spares(cluster: Cluster, count: int) -> Cluster:
-    return cluster.put_value("repair.spares", count, origin=Origin.PLAN, source="searched in simulation")
+    return cluster.put_value(
+        "repair.spares", count, origin=Origin.PLAN, source="searched in simulation"
+    )
 
 
 def _with_peers(cluster: Cluster) -> Cluster:
@@ -246,7 +352,10 @@ def _with_peers(cluster: Cluster) -> Cluster:
 
 
 def _tier_sets(cluster: Cluster) -> Iterator[Cluster]:
-    """All sets of tiers of which one survives as much as any does. A tier that is not in use is never saved; intervals are chosen anew for each set."""
+    """All sets of tiers of which one survives as much as any does.
+
+    A tier that is not in use is never saved; intervals are chosen anew for each set.
+    """
     scenario = resolve(cluster).scenario
     survives = {tier.name: tier.survives for tier in scenario.tiers}
     for size in range(1, len(cluster.tiers) + 1):
@@ -267,65 +376,137 @@ def _only(cluster: Cluster, names: tuple[str, ...]) -> Cluster:
 
 
 def _redundancies(cluster: Cluster) -> Iterator[Cluster]:
-    """Of the tiers that have one, all alike. What follows from it, the time of a save and what it survives, is worked out anew."""
+    """Of the tiers that have one, all alike.
+
+    What follows from it, the time of a save and what it survives, is worked out anew.
+    """
     names = [name for name in cluster.tiers if f"tier.{name}.redundancy" in cluster.inputs]
     for redundancy in REDUNDANCIES:
         out = cluster
         for name in names:
             follows = [f"tier.{name}.{key}" for key in ("survives", "stall", "write", "restore")]
-            out = out.without(*(path for path in follows if path in out.inputs and out.inputs[path].origin in (Origin.WORKED_OUT, Origin.PLAN)))
-            out = out.put(f"tier.{name}.redundancy", redundancy, origin=Origin.PLAN, source="searched in simulation")
+            out = out.without(
+                *(
+                    path
+                    for path in follows
+                    if path in out.inputs
+                    and out.inputs[path].origin in (Origin.WORKED_OUT, Origin.PLAN)
+                )
+            )
+            out = out.put(
+                f"tier.{name}.redundancy",
+                redundancy,
+                origin=Origin.PLAN,
+                source="searched in simulation",
+            )
             out = out.put(f"tier.{name}.interval", AUTO, origin=Origin.PLAN, source="")
         yield _settled(out)
 
 
-# --- beside others ---------------------------------------------------------------------------------------------
+# --- beside others --------------------------------------------------------------------------------
 
 
 def _judged(
-    cluster: Cluster, best: Cluster, parameters: Sequence[Parameter], spares_most: int, *, seed: int, replicas: int, mapper: Mapper
+    cluster: Cluster,
+    best: Cluster,
+    parameters: Sequence[Parameter],
+    spares_most: int,
+    *,
+    seed: int,
+    replicas: int,
+    mapper: Mapper,
 ) -> tuple[Option, ...]:
     """The best first, then the others by their value, over failures that nothing was chosen on."""
     named = [("searched", best), *_others(cluster, best, parameters, spares_most)]
     scenarios = [resolve(one).scenario for _, one in named]
-    summaries = run_all(scenarios, seed=seed, replicas=replicas, failures_most=JUDGE_FAILURES, mapper=mapper)
-    options = [_option(name, one, scenario, summary, scenarios[0], summaries[0])
-               for (name, one), scenario, summary in zip(named, scenarios, summaries, strict=True)]  # fmt: skip
+    summaries = run_all(
+        scenarios, seed=seed, replicas=replicas, failures_most=JUDGE_FAILURES, mapper=mapper
+    )
+    options = [
+        _option(name, one, scenario, summary, scenarios[0], summaries[0])
+        for (name, one), scenario, summary in zip(named, scenarios, summaries, strict=True)
+    ]
     return (options[0], *sorted(options[1:], key=lambda one: -one.value))
 
 
-def _option(name: str, cluster: Cluster, scenario: Scenario, summary: Summary, best_scenario: Scenario, best: Summary) -> Option:
+def _option(
+    name: str,
+    cluster: Cluster,
+    scenario: Scenario,
+    summary: Summary,
+    best_scenario: Scenario,
+    best: Summary,
+) -> Option:
     behind = best.ettr * value_of(best_scenario, 1.0) - summary.ettr * value_of(scenario, 1.0)
-    redundancy = {tier: str(cluster.value(f"tier.{tier}.redundancy")) for tier in cluster.tiers if f"tier.{tier}.redundancy" in cluster.inputs}
+    redundancy = {
+        tier: str(cluster.value(f"tier.{tier}.redundancy"))
+        for tier in cluster.tiers
+        if f"tier.{tier}.redundancy" in cluster.inputs
+    }
     return Option(
-        name=name, value=value_of(scenario, summary.mean), ettr=summary.mean, ettr_se=summary.mean_se, behind=float(behind.mean()),
-        behind_se=float(behind.std(ddof=1) / math.sqrt(len(behind))), interval_s={tier.name: scenario.interval_s(tier) for tier in scenario.tiers},
-        spares=scenario.repair.spare_nodes, redundancy=redundancy,
-    )  # fmt: skip
+        name=name,
+        value=value_of(scenario, summary.mean),
+        ettr=summary.mean,
+        ettr_se=summary.mean_se,
+        behind=float(behind.mean()),
+        behind_se=float(behind.std(ddof=1) / math.sqrt(len(behind))),
+        interval_s={tier.name: scenario.interval_s(tier) for tier in scenario.tiers},
+        spares=scenario.repair.spare_nodes,
+        redundancy=redundancy,
+    )
 
 
-def _others(cluster: Cluster, best: Cluster, parameters: Sequence[Parameter], spares_most: int) -> Iterator[tuple[str, Cluster]]:
-    """As the cluster was given; and, where intervals are searched, the best with its busiest tier saved by another rule, all else the same."""
+def _others(
+    cluster: Cluster, best: Cluster, parameters: Sequence[Parameter], spares_most: int
+) -> Iterator[tuple[str, Cluster]]:
+    """As the cluster was given; and, where intervals are searched, the best with its busiest tier
+    saved by another rule, all else the same.
+    """
     given = _settled(cluster)
-    yield "as given" if given.value("repair.spares") <= spares_most else "as given, over the budget", given
+    yield (
+        "as given" if given.value("repair.spares") <= spares_most else "as given, over the budget",
+        given,
+    )
     if Parameter.INTERVAL not in parameters:
         return
     tier, per_s = _busiest(resolve(best).scenario)
     for seconds in FIXED_S:
-        yield f"{tier.name} every {echo(seconds, Kind.DURATION)}", _interval(best, tier.name, seconds, "fixed")
+        yield (
+            f"{tier.name} every {echo(seconds, Kind.DURATION)}",
+            _interval(best, tier.name, seconds, "fixed"),
+        )
     if per_s and tier.stall_s:
-        rules = {"Young": intervals.young_s, "Daly, first order": intervals.daly_first_s, "Daly, higher order": intervals.daly_higher_s}
+        rules = {
+            "Young": intervals.young_s,
+            "Daly, first order": intervals.daly_first_s,
+            "Daly, higher order": intervals.daly_higher_s,
+        }
         for name, rule in rules.items():
-            yield f"{tier.name} by {name}", _interval(best, tier.name, rule(tier.stall_s, 1 / per_s), name)
+            yield (
+                f"{tier.name} by {name}",
+                _interval(best, tier.name, rule(tier.stall_s, 1 / per_s), name),
+            )
 
 
 def _busiest(scenario: Scenario) -> tuple[Tier, float]:
-    """The tier that serves most failures, those that no cheaper one in use survives; and how many per second."""
-    in_use = sorted((tier for tier in scenario.tiers if math.isfinite(tier.interval_s)), key=lambda tier: tier.survives)
+    """The tier that serves most failures, those that no cheaper one in use survives; and how many
+    per second.
+    """
+    in_use = sorted(
+        (tier for tier in scenario.tiers if math.isfinite(tier.interval_s)),
+        key=lambda tier: tier.survives,
+    )
     rates = rates_by_extent(scenario.failures, scenario.job)
     served: list[tuple[Tier, float]] = []
     below = -1
     for tier in in_use:
-        served.append((tier, math.fsum(per_s for extent, per_s in rates.items() if below < extent <= tier.survives)))
+        served.append(
+            (
+                tier,
+                math.fsum(
+                    per_s for extent, per_s in rates.items() if below < extent <= tier.survives
+                ),
+            )
+        )
         below = tier.survives
     return max(served, key=lambda pair: pair[1])

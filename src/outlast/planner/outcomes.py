@@ -23,7 +23,8 @@ class Outcomes:
     kept_s         of these, what had been reached when training last went on after an interruption
     seconds        by cause; they sum to the duration
     interruptions  failures that struck
-    lost_s         (R, C): what failures of each class cost: work repeated, and the recovery until the next failure
+    lost_s         (R, C): what failures of each class cost: work repeated, and the recovery until
+                   the next failure
     wait_s, waits  seconds waited for nodes, and how many recoveries did
     beyond_bound   there were more lemons than `Scenario.lemons_bound`
     """
@@ -42,5 +43,14 @@ class Outcomes:
         """Of all replicas of these, one after the other."""
         if len(parts) == 1:
             return parts[0]
-        by_name = {one.name: np.concatenate([getattr(part, one.name) for part in parts]) for one in fields(Outcomes) if one.name != "seconds"}
-        return Outcomes(**by_name, seconds={cause: np.concatenate([part.seconds[cause] for part in parts]) for cause in Cause})
+        by_name = {
+            one.name: np.concatenate([getattr(part, one.name) for part in parts])
+            for one in fields(Outcomes)
+            if one.name != "seconds"
+        }
+        return Outcomes(
+            **by_name,
+            seconds={
+                cause: np.concatenate([part.seconds[cause] for part in parts]) for cause in Cause
+            },
+        )

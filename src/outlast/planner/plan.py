@@ -1,9 +1,12 @@
-"""The answer of `outlast plan`: ETTR with its interval, how often the run fails, how often to save where, how many spares, and what limits it.
+"""The answer of `outlast plan`: ETTR with its interval, how often the run fails, how often to save
+where, how many spares, and what limits it.
 
 ETTR       mean, mean_se   over simulated runs, and the simulation's own error
-           low, high       5th and 95th percentile of one run of this length: luck, and what the counts behind the rates leave open
-Overhead   Seconds lost to saves and repeated work for each productive second: stall / interval + what a failure repeats / MTTF, first order, at the intervals
-           of the plan. What an interval decides; restarts come on top.
+           low, high       5th and 95th percentile of one run of this length: luck, and what the
+                           counts behind the rates leave open
+Overhead   Seconds lost to saves and repeated work for each productive second: stall / interval +
+           what a failure repeats / MTTF, first order, at the intervals of the plan. What an
+           interval decides; restarts come on top.
 Binding    The term that takes most of the wall clock (`sweep.Term`). The terms and ETTR sum to 1.
 
 This module is pure: data in, data out.
@@ -23,7 +26,18 @@ from outlast.planner.resolve import Resolved, rate_per_s, rates_by_extent, resol
 from outlast.planner.scale import binding_of, durable, mttf_of
 from outlast.planner.scenario import DAY_S, HOUR_S, Extent, Scenario
 from outlast.planner.sensitivity import Swing, tornado
-from outlast.planner.sweep import FAILURES_MOST, REPAIRS_LEAST, Mapper, Summary, Term, at_known_rates, in_order, long_run, run_all, window
+from outlast.planner.sweep import (
+    FAILURES_MOST,
+    REPAIRS_LEAST,
+    Mapper,
+    Summary,
+    Term,
+    at_known_rates,
+    in_order,
+    long_run,
+    run_all,
+    window,
+)
 
 REPLICAS = 1024
 REPLICAS_LEAST = 256  # histories are drawn in blocks of so many
@@ -43,7 +57,9 @@ class Ettr:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """lost: share of the wall clock by term; by_class: lost share by class of failure. notes: what else should be known."""
+    """lost: share of the wall clock by term; by_class: lost share by class of failure. notes: what
+    else should be known.
+    """
 
     resolved: Resolved
     ettr: Ettr
@@ -72,7 +88,9 @@ class Plan:
 
     @property
     def save_s(self) -> float:
-        """Of the tier that survives most: how long a save takes, whether training waits for it or not."""
+        """Of the tier that survives most: how long a save takes, whether training waits for it or
+        not.
+        """
         tier = durable(self.scenario)
         return tier.stall_s + tier.write_s
 
@@ -81,16 +99,32 @@ class Plan:
         job = self.scenario.job
         return {
             "inputs": {path: input_facts(one) for path, one in self.resolved.inputs.items()},
-            "ettr": {"mean": self.ettr.mean, "mean_se": self.ettr.mean_se, "low": self.ettr.low, "high": self.ettr.high},
-            "mttf_s": finite(self.mttf_s), "interval_s": {name: finite(seconds) for name, seconds in self.interval_s.items()},
-            "save_s": self.save_s, "overhead": finite(self.overhead), "spares": self.scenario.repair.spare_nodes, "redundancy": self.redundancy,
-            "binding": self.binding, "lost": {term.value: share for term, share in self.lost.items()}, "lost_by_class": self.by_class,
-            "interruptions": self.interruptions, "gpu_hours": gpu_hours(self.scenario),
+            "ettr": {
+                "mean": self.ettr.mean,
+                "mean_se": self.ettr.mean_se,
+                "low": self.ettr.low,
+                "high": self.ettr.high,
+            },
+            "mttf_s": finite(self.mttf_s),
+            "interval_s": {name: finite(seconds) for name, seconds in self.interval_s.items()},
+            "save_s": self.save_s,
+            "overhead": finite(self.overhead),
+            "spares": self.scenario.repair.spare_nodes,
+            "redundancy": self.redundancy,
+            "binding": self.binding,
+            "lost": {term.value: share for term, share in self.lost.items()},
+            "lost_by_class": self.by_class,
+            "interruptions": self.interruptions,
+            "gpu_hours": gpu_hours(self.scenario),
             "money": money(self.scenario, self.ettr.mean),
-            "samples_per_day": samples_per_day(self.scenario, self.ettr.mean) if job.samples_per_step else None,
-            "sensitivity": [one.facts() for one in self.sensitivity], "sensitivity_base": self.sensitivity_base,
-            "simulated": self.simulated, "notes": list(self.notes),
-        }  # fmt: skip
+            "samples_per_day": (
+                samples_per_day(self.scenario, self.ettr.mean) if job.samples_per_step else None
+            ),
+            "sensitivity": [one.facts() for one in self.sensitivity],
+            "sensitivity_base": self.sensitivity_base,
+            "simulated": self.simulated,
+            "notes": list(self.notes),
+        }
 
 
 def finite(value: float) -> float | None:
@@ -100,13 +134,29 @@ def finite(value: float) -> float | None:
 def input_facts(one: Input) -> dict[str, Any]:
     value = one.value if isinstance(one.value, (int, float, str, bool)) else one.said
     return {
-        "value": finite(value) if isinstance(value, float) else value, "said": one.said, "origin": one.origin.value, "source": one.source,
-        **({"range": [one.reader.say(end).strip('"') for end in one.range]} if one.range is not None else {}),
-    }  # fmt: skip
+        "value": finite(value) if isinstance(value, float) else value,
+        "said": one.said,
+        "origin": one.origin.value,
+        "source": one.source,
+        **(
+            {"range": [one.reader.say(end).strip('"') for end in one.range]}
+            if one.range is not None
+            else {}
+        ),
+    }
 
 
-def plan(cluster: Cluster, *, seed: int, replicas: int | None = None, everything: bool = False, mapper: Mapper = in_order) -> Plan:
-    """`everything`: look at the sensitivity to each input. replicas: None for as many as the time of a plan allows."""
+def plan(
+    cluster: Cluster,
+    *,
+    seed: int,
+    replicas: int | None = None,
+    everything: bool = False,
+    mapper: Mapper = in_order,
+) -> Plan:
+    """`everything`: look at the sensitivity to each input. replicas: None for as many as the time
+    of a plan allows.
+    """
     resolved = resolve(cluster)
     scenario = resolved.scenario
     part = window(scenario, PLAN_FAILURES)
@@ -115,12 +165,29 @@ def plan(cluster: Cluster, *, seed: int, replicas: int | None = None, everything
     summary, ettr = _simulated(scenario, seed=seed, replicas=count, share=share, mapper=mapper)
     notes = list(_notes(scenario, part, summary))
     most = FAILURES_MOST if everything else SENSITIVITY_FAILURES
-    base, swings = tornado(resolved, cluster, seed=seed, replicas=SENSITIVITY_REPLICAS, failures_most=most, everything=everything, mapper=mapper)
+    base, swings = tornado(
+        resolved,
+        cluster,
+        seed=seed,
+        replicas=SENSITIVITY_REPLICAS,
+        failures_most=most,
+        everything=everything,
+        mapper=mapper,
+    )
     return Plan(
-        resolved=resolved, ettr=ettr, mttf_s=mttf_of(scenario), overhead=overhead(scenario), lost=summary.shares, by_class=summary.by_class,
-        interruptions=summary.interruptions / share, redundancy=redundancy(resolved), sensitivity=swings, sensitivity_base=base,
-        simulated={"replicas": count, "seed": seed, "share_of_run": share}, notes=tuple(notes),
-    )  # fmt: skip
+        resolved=resolved,
+        ettr=ettr,
+        mttf_s=mttf_of(scenario),
+        overhead=overhead(scenario),
+        lost=summary.shares,
+        by_class=summary.by_class,
+        interruptions=summary.interruptions / share,
+        redundancy=redundancy(resolved),
+        sensitivity=swings,
+        sensitivity_base=base,
+        simulated={"replicas": count, "seed": seed, "share_of_run": share},
+        notes=tuple(notes),
+    )
 
 
 def replicas_for(scenario: Scenario) -> int:
@@ -130,10 +197,27 @@ def replicas_for(scenario: Scenario) -> int:
     return max(REPLICAS_LEAST, int(wanted) // REPLICAS_LEAST * REPLICAS_LEAST)
 
 
-def _simulated(scenario: Scenario, *, seed: int, replicas: int, share: float, mapper: Mapper) -> tuple[Summary, Ettr]:
-    both = [scenario] if share == 1 or (known := at_known_rates(scenario)) == scenario else [scenario, known]
-    summary, *rest = run_all(both, seed=seed, replicas=replicas, failures_most=PLAN_FAILURES, uncertain=True, mapper=mapper)
-    low, high = _percentiles(summary) if share == 1 else long_run(rest[0] if rest else summary, summary, share=share)
+def _simulated(
+    scenario: Scenario, *, seed: int, replicas: int, share: float, mapper: Mapper
+) -> tuple[Summary, Ettr]:
+    both = (
+        [scenario]
+        if share == 1 or (known := at_known_rates(scenario)) == scenario
+        else [scenario, known]
+    )
+    summary, *rest = run_all(
+        both,
+        seed=seed,
+        replicas=replicas,
+        failures_most=PLAN_FAILURES,
+        uncertain=True,
+        mapper=mapper,
+    )
+    low, high = (
+        _percentiles(summary)
+        if share == 1
+        else long_run(rest[0] if rest else summary, summary, share=share)
+    )
     return summary, Ettr(min(1.0, max(0.0, summary.mean)), summary.mean_se, low, high)
 
 
@@ -147,15 +231,21 @@ def _notes(scenario: Scenario, part: Scenario, summary: Summary) -> list[str]:
     job = scenario.job
     if part is not scenario:
         notes.append(
-            f"about {_many(job.duration_s / mttf_of(scenario))} failures are expected; those in the first part of it were simulated: "
-            f"{echo(float(f'{part.job.duration_s:.3g}'), Kind.DURATION)}"
+            f"about {_many(job.duration_s / mttf_of(scenario))} failures are expected; those in the"
+            " first part of it were simulated:"
+            f" {echo(float(f'{part.job.duration_s:.3g}'), Kind.DURATION)}"
         )
         loses_nodes = any(scenario.nodes_lost(one.extent) for one in scenario.failures)
         if loses_nodes and part.job.duration_s < REPAIRS_LEAST * scenario.repair.time.mean_s:
             notes.append("that is too short for a repair: waiting for nodes is not in the figures")
     largest = max((one.extent for one in scenario.failures), default=Extent.PROCESS)
-    if not any(tier.survives >= largest and math.isfinite(tier.interval_s) for tier in scenario.tiers):
-        notes.append(f"no tier survives the loss of a {largest.name.lower()}: such a failure begins the run anew")
+    if not any(
+        tier.survives >= largest and math.isfinite(tier.interval_s) for tier in scenario.tiers
+    ):
+        notes.append(
+            f"no tier survives the loss of a {largest.name.lower()}: such a failure begins the run"
+            " anew"
+        )
     if not scenario.failures or not any(math.isfinite(one.mttf_s) for one in scenario.failures):
         notes.append("nothing fails here")
     if 0 < summary.mean < 1e-3 or summary.mean == 0:
@@ -167,15 +257,21 @@ def _many(number: float) -> str:
     return f"{number:,.0f}" if number < 1e9 else f"{number:.2g}"
 
 
-# --- figures without simulation --------------------------------------------------------------------------------
+# --- figures without simulation -------------------------------------------------------------------
 
 
 def overhead(scenario: Scenario) -> float:
-    """Seconds lost per productive second: stalls, and repeated work (half the interval of the tier that serves a failure, and the time of its write)."""
+    """Seconds lost per productive second: stalls, and repeated work (half the interval of the tier
+    that serves a failure, and the time of its write).
+    """
     stalls = math.fsum(tier.stall_s / scenario.interval_s(tier) for tier in scenario.tiers)
     repeated = []
     for extent, per_s in rates_by_extent(scenario.failures, scenario.job).items():
-        usable = [scenario.interval_s(tier) / 2 + tier.write_s for tier in scenario.tiers if tier.survives >= extent and not scenario.is_live(tier)]
+        usable = [
+            scenario.interval_s(tier) / 2 + tier.write_s
+            for tier in scenario.tiers
+            if tier.survives >= extent and not scenario.is_live(tier)
+        ]
         live = any(tier.survives >= extent and scenario.is_live(tier) for tier in scenario.tiers)
         lost_s = scenario.job.step_s / 2 if live else min([*usable, scenario.job.duration_s / 2])
         repeated.append(per_s * lost_s)
@@ -183,7 +279,9 @@ def overhead(scenario: Scenario) -> float:
 
 
 def redundancy(resolved: Resolved) -> dict[str, dict[str, Any]]:
-    """Of each tier that keeps state in the memory of nodes: what it is, the memory it takes, and how likely a further loss comes before the first is mended."""
+    """Of each tier that keeps state in the memory of nodes: what it is, the memory it takes, and
+    how likely a further loss comes before the first is mended.
+    """
     scenario, out = resolved.scenario, {}
     for tier in scenario.tiers:
         one = resolved.inputs.get(f"tier.{tier.name}.redundancy")
@@ -192,31 +290,47 @@ def redundancy(resolved: Resolved) -> dict[str, dict[str, Any]]:
         copied, k, m = redundancy_numbers(str(one.value))
         code = copies(1 + copied) if copied else Code(k, m) if k else Code(1, 0)
         out[tier.name] = {
-            "scheme": str(one.value), "survives": tier.survives.name.lower(), "memory": code.memory, "lost_with_next": _lost_with_next(scenario, code),
-        }  # fmt: skip
+            "scheme": str(one.value),
+            "survives": tier.survives.name.lower(),
+            "memory": code.memory,
+            "lost_with_next": _lost_with_next(scenario, code),
+        }
     return out
 
 
 def _lost_with_next(scenario: Scenario, code: Code) -> float:
-    """Chance, each time a node is lost, that its group loses more than it survives before training goes on: nodes that fail each by itself."""
+    """Chance, each time a node is lost, that its group loses more than it survives before training
+    goes on: nodes that fail each by itself.
+    """
     job, recovery = scenario.job, scenario.recovery
     window_s = recovery.detect.mean_s + recovery.regroup.mean_s + recovery.take.mean_s
-    per_s = math.fsum(rate_per_s(one, job) for one in scenario.failures if one.extent is Extent.NODE) / job.nodes
+    per_s = (
+        math.fsum(rate_per_s(one, job) for one in scenario.failures if one.extent is Extent.NODE)
+        / job.nodes
+    )
     return loss_of_group(code, chance_within(window_s, 1 / per_s) if per_s else 0.0, lost=1)
 
 
 def gpu_hours(scenario: Scenario) -> dict[str, float]:
     job = scenario.job
     hours = job.duration_s / HOUR_S
-    return {"training": job.gpus * hours, "spares": scenario.repair.spare_nodes * job.gpus_per_node * hours}
+    return {
+        "training": job.gpus * hours,
+        "spares": scenario.repair.spare_nodes * job.gpus_per_node * hours,
+    }
 
 
 def money(scenario: Scenario, ettr: float) -> dict[str, float] | None:
-    """In the currency of the price; None where there is none. lost: what the unproductive time of the training GPUs, and the spares, cost."""
+    """In the currency of the price; None where there is none. lost: what the unproductive time of
+    the training GPUs, and the spares, cost.
+    """
     price, hours = scenario.job.gpu_hour_price, gpu_hours(scenario)
     if not price:
         return None
-    return {"total": price * (hours["training"] + hours["spares"]), "lost": price * (hours["training"] * (1 - ettr) + hours["spares"])}
+    return {
+        "total": price * (hours["training"] + hours["spares"]),
+        "lost": price * (hours["training"] * (1 - ettr) + hours["spares"]),
+    }
 
 
 def samples_per_day(scenario: Scenario, ettr: float) -> float:
@@ -225,7 +339,13 @@ def samples_per_day(scenario: Scenario, ettr: float) -> float:
 
 
 def speed(scenario: Scenario) -> float:
-    """Of a step beside an undisturbed one: throttling is a sine over the day, half of its share on average; stragglers hold the run up while any is there."""
+    """Of a step beside an undisturbed one: throttling is a sine over the day, half of its share on
+    average; stragglers hold the run up while any is there.
+    """
     job, slow = scenario.job, scenario.stragglers
-    any_slow = -math.expm1(-job.nodes * slow.lasts.mean_s / slow.mttf_s) if math.isfinite(slow.mttf_s) else 0.0
+    any_slow = (
+        -math.expm1(-job.nodes * slow.lasts.mean_s / slow.mttf_s)
+        if math.isfinite(slow.mttf_s)
+        else 0.0
+    )
     return (1 - job.throttle / 2) * (1 - any_slow + any_slow / slow.slowdown)

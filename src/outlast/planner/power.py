@@ -1,14 +1,22 @@
-"""Power, from the course of a run: how much it swings all at once, how fast, how often; and what would soften that. Works on what was simulated already.
+"""Power, from the course of a run: how much it swings all at once, how fast, how often; and what
+would soften that. Works on what was simulated already.
 
 Units      watts, watts per second, seconds, hertz.
-Model      All GPUs draw `gpu_w` while they train, and `idle` of it while training stands still. They stop, or begin, together within `edge_s`.
-             failure      training stops at it and begins again when it is resumed: a fall and a rise, as far apart as the interruption is long
+Model      All GPUs draw `gpu_w` while they train, and `idle` of it while training stands still.
+           They stop, or begin, together within `edge_s`.
+             failure      training stops at it and begins again when it is resumed: a fall and a
+                          rise, as far apart as the interruption is long
              save         the same around each stall that is longer than the edge
-             step         compute and communication take turns in each step; only the frequency is looked at
-           A floor keeps every GPU at a share of its power at all times (work that is thrown away, or the GPU's own feature). A staggered restart lets nodes
-           begin one after another over so many seconds: the rise is flatter, and the run, which is as fast as its last node, pays these seconds each time.
-Sources    That swings are risky by amplitude, by ramp and by frequency (0.1 to 20 Hz): arXiv 2508.14318.
-Limits     Amplitudes are those of the GPUs' power as given; what capacitors, supplies and the host do is not known here.
+             step         compute and communication take turns in each step; only the frequency is
+                          looked at
+           A floor keeps every GPU at a share of its power at all times (work that is thrown away,
+           or the GPU's own feature). A staggered restart lets nodes begin one after another over so
+           many seconds: the rise is flatter, and the run, which is as fast as its last node, pays
+           these seconds each time.
+Sources    That swings are risky by amplitude, by ramp and by frequency (0.1 to 20 Hz): arXiv
+           2508.14318.
+Limits     Amplitudes are those of the GPUs' power as given; what capacitors, supplies and the host
+           do is not known here.
 
 This module is pure: data in, data out.
 """
@@ -30,7 +38,9 @@ FLOORS = (0.5, 0.8)
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """gpu_w: of a GPU that trains. idle: share of it while training stands still. edge_s: in which all stop or begin."""
+    """gpu_w: of a GPU that trains. idle: share of it while training stands still. edge_s: in which
+    all stop or begin.
+    """
 
     gpu_w: float
     idle: float
@@ -61,7 +71,9 @@ class Swing:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """amplitude_w and ramp_w_per_s of a swing with it; ettr_cost: share of the run's time that it takes; energy_cost: share of the energy that it adds."""
+    """amplitude_w and ramp_w_per_s of a swing with it; ettr_cost: share of the run's time that it
+    takes; energy_cost: share of the energy that it adds.
+    """
 
     what: str
     amplitude_w: float
@@ -84,18 +96,28 @@ class Power:
         }
 
 
-def power(scenario: Scenario, interruptions: Iterable[Interruption], *, draw: Draw, ettr: float) -> Power:
+def power(
+    scenario: Scenario, interruptions: Iterable[Interruption], *, draw: Draw, ettr: float
+) -> Power:
     """Of one simulated course, whose ETTR says how much of the time is spent in steps."""
     training_w = scenario.job.gpus * draw.gpu_w
     amplitude_w = training_w * (1 - draw.idle)
     stops = _stops(interruptions, scenario.job.duration_s)
-    swings = [_failures(stops, scenario.job.duration_s, amplitude_w, draw), *_saves(scenario, ettr, amplitude_w, draw)]
+    swings = [
+        _failures(stops, scenario.job.duration_s, amplitude_w, draw),
+        *_saves(scenario, ettr, amplitude_w, draw),
+    ]
     step_s = scenario.job.step_s
     swings.append(Swing("step", 0, DAY_S * ettr / step_s, amplitude_w, None, None, 1 / step_s))
-    saves_s = sum(one.count * (one.longest_s or 0.0) for one in swings if one.kind.startswith("save"))
+    saves_s = sum(
+        one.count * (one.longest_s or 0.0) for one in swings if one.kind.startswith("save")
+    )
     down_s = sum(end_s - begin_s for begin_s, end_s in stops) + saves_s
     down = min(1.0, down_s / scenario.job.duration_s)
-    remedies = [_stagger(seconds, len(stops), scenario.job.duration_s, amplitude_w, draw) for seconds in STAGGERS_S]
+    remedies = [
+        _stagger(seconds, len(stops), scenario.job.duration_s, amplitude_w, draw)
+        for seconds in STAGGERS_S
+    ]
     remedies += [_floor(floor, down, training_w, draw) for floor in FLOORS if floor > draw.idle]
     return Power(training_w, tuple(swings), tuple(remedies))
 
@@ -112,9 +134,18 @@ def _stops(interruptions: Iterable[Interruption], duration_s: float) -> list[tup
     return stops if begin_s is None else [*stops, (begin_s, duration_s)]
 
 
-def _failures(stops: list[tuple[float, float]], duration_s: float, amplitude_w: float, draw: Draw) -> Swing:
+def _failures(
+    stops: list[tuple[float, float]], duration_s: float, amplitude_w: float, draw: Draw
+) -> Swing:
     longest_s = max((end_s - begin_s for begin_s, end_s in stops), default=0.0)
-    return Swing("failure", len(stops), len(stops) / duration_s * DAY_S, amplitude_w if stops else 0.0, amplitude_w / draw.edge_s if stops else 0.0, longest_s)
+    return Swing(
+        "failure",
+        len(stops),
+        len(stops) / duration_s * DAY_S,
+        amplitude_w if stops else 0.0,
+        amplitude_w / draw.edge_s if stops else 0.0,
+        longest_s,
+    )
 
 
 def _saves(scenario: Scenario, ettr: float, amplitude_w: float, draw: Draw) -> Iterable[Swing]:
@@ -122,17 +153,40 @@ def _saves(scenario: Scenario, ettr: float, amplitude_w: float, draw: Draw) -> I
         interval_s = scenario.interval_s(tier)
         if tier.stall_s > 0 and math.isfinite(interval_s):
             count = int(ettr * scenario.job.duration_s / interval_s)
-            depth_w = amplitude_w * min(1.0, tier.stall_s / draw.edge_s)  # a shorter stall ends before power has fallen to the bottom
+            # a shorter stall ends before power has fallen to the bottom
+            depth_w = amplitude_w * min(1.0, tier.stall_s / draw.edge_s)
             per_day = count / scenario.job.duration_s * DAY_S
-            yield Swing(f"save to {tier.name}", count, per_day, depth_w, amplitude_w / draw.edge_s, tier.stall_s, 1 / (interval_s + tier.stall_s))
+            yield Swing(
+                f"save to {tier.name}",
+                count,
+                per_day,
+                depth_w,
+                amplitude_w / draw.edge_s,
+                tier.stall_s,
+                1 / (interval_s + tier.stall_s),
+            )
 
 
-def _stagger(seconds: float, count: int, duration_s: float, amplitude_w: float, draw: Draw) -> Remedy:
+def _stagger(
+    seconds: float, count: int, duration_s: float, amplitude_w: float, draw: Draw
+) -> Remedy:
     ramp_w_per_s = amplitude_w / max(seconds, draw.edge_s)
-    return Remedy(f"restarts staggered over {seconds:g} s", amplitude_w, ramp_w_per_s, min(1.0, count * seconds / duration_s), 0.0)
+    return Remedy(
+        f"restarts staggered over {seconds:g} s",
+        amplitude_w,
+        ramp_w_per_s,
+        min(1.0, count * seconds / duration_s),
+        0.0,
+    )
 
 
 def _floor(floor: float, down: float, training_w: float, draw: Draw) -> Remedy:
     amplitude_w = training_w * (1 - floor)
     without = (1 - down) + down * draw.idle
-    return Remedy(f"a floor at {floor:.0%} of the power", amplitude_w, amplitude_w / draw.edge_s, 0.0, down * (floor - draw.idle) / without)
+    return Remedy(
+        f"a floor at {floor:.0%} of the power",
+        amplitude_w,
+        amplitude_w / draw.edge_s,
+        0.0,
+        down * (floor - draw.idle) / without,
+    )

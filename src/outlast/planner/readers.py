@@ -1,6 +1,8 @@
-"""How one value of a cluster file is read and written: quantities with their units, durations that vary, words, waves.
+"""How one value of a cluster file is read and written: quantities with their units, durations that
+vary, words, waves.
 
-Every reader takes what TOML has, and what a flag has (always text), and says it again so that the same reader reads the same value.
+Every reader takes what TOML has, and what a flag has (always text), and says it again so that the
+same reader reads the same value.
 
 This module is pure: data in, data out.
 """
@@ -28,7 +30,9 @@ Value: TypeAlias = float | int | str | bool | Spread | tuple[Wave, ...]
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """`read(given, name)` raises UsageError, which names the input; `say(value)` is TOML that is read as the same value."""
+    """`read(given, name)` raises UsageError, which names the input; `say(value)` is TOML that is
+    read as the same value.
+    """
 
     what: str
     read: Callable[[object, str], Value]
@@ -37,11 +41,16 @@ class Reader:
 
 def quantity(kind: Kind, *, zero: bool = False, endless: bool = False) -> Reader:
     if kind is Kind.COUNT:
-        return Reader(kind.value, lambda given, name: quantities.parse_count(given, name=name, zero=zero), lambda value: str(int(value)))
+        return Reader(
+            kind.value,
+            lambda given, name: quantities.parse_count(given, name=name, zero=zero),
+            lambda value: str(int(value)),
+        )
     return Reader(
-        kind.value, lambda given, name: quantities.parse(given, kind, name=name, zero=zero, endless=endless),
+        kind.value,
+        lambda given, name: quantities.parse(given, kind, name=name, zero=zero, endless=endless),
         lambda value: json.dumps(quantities.echo(value, kind)),
-    )  # fmt: skip
+    )
 
 
 def number(*, least: float, above: bool = False) -> Reader:
@@ -53,15 +62,22 @@ def number(*, least: float, above: bool = False) -> Reader:
         except InvalidOperation:
             value = math.nan
         if not least <= value < math.inf or (above and value <= least):
-            raise UsageError(f"{name} is {given!r}; it is a number {'above' if above else 'from'} {least:g}")
+            raise UsageError(
+                f"{name} is {given!r}; it is a number {'above' if above else 'from'} {least:g}"
+            )
         return value
 
     return Reader("a number", read, lambda value: repr(value).removesuffix(".0"))
 
 
 def word(choices: type[Enum]) -> Reader:
-    """One of an enumeration, by its value, or by its name in lower case where values are numbers. The value is the text."""
-    names = tuple(str(one.value) if isinstance(one.value, str) else one.name.lower() for one in choices)
+    """One of an enumeration, by its value, or by its name in lower case where values are numbers.
+
+    The value is the text.
+    """
+    names = tuple(
+        str(one.value) if isinstance(one.value, str) else one.name.lower() for one in choices
+    )
 
     def read(given: object, name: str) -> str:
         if not isinstance(given, str) or given not in names:
@@ -89,14 +105,15 @@ FLAG = Reader("true or false", _read_flag, lambda value: "true" if value else "f
 TEXT = Reader("a text", _read_text, json.dumps)
 
 
-# --- durations that vary -----------------------------------------------------------------------------------
+# --- durations that vary --------------------------------------------------------------------------
 
 SPREAD_KEYS = ("mean", "median", "p95", "measured")
 
 
 def _read_spread(given: object, name: str) -> Spread:
     if isinstance(given, str) and "=" in given:
-        given = dict(part.strip().split("=", 1) for part in given.split(",") if "=" in part)  # as a flag has it: median=5min,p95=20min
+        # as a flag has it: median=5min,p95=20min
+        given = dict(part.strip().split("=", 1) for part in given.split(",") if "=" in part)
     if not isinstance(given, dict):
         return constant(quantities.parse(given, Kind.DURATION, name=name, zero=True))
     table: dict[str, object] = {str(key).strip(): value for key, value in given.items()}
@@ -104,15 +121,30 @@ def _read_spread(given: object, name: str) -> Spread:
     if set(table) == {"measured"}:
         samples = table["measured"]
         if not isinstance(samples, list) or not samples:
-            raise UsageError(f"{name}: measured is {samples!r}; it is a list of durations", hint='as in { measured = ["1.2s", "3s"] }')
-        return measured([quantities.parse(one, Kind.DURATION, name=f"{name}: measured", zero=True) for one in samples])
-    parsed = {key: quantities.parse(value, Kind.DURATION, name=f"{name}: {key}", zero=key == "mean") for key, value in table.items()}
+            raise UsageError(
+                f"{name}: measured is {samples!r}; it is a list of durations",
+                hint='as in { measured = ["1.2s", "3s"] }',
+            )
+        return measured(
+            [
+                quantities.parse(one, Kind.DURATION, name=f"{name}: measured", zero=True)
+                for one in samples
+            ]
+        )
+    parsed = {
+        key: quantities.parse(value, Kind.DURATION, name=f"{name}: {key}", zero=key == "mean")
+        for key, value in table.items()
+    }
     if set(parsed) == {"mean"}:
         return exponential(parsed["mean"])
     if set(parsed) == {"median", "p95"}:
         return lognormal(parsed["median"], parsed["p95"])
     raise UsageError(
-        f"{name} has {', '.join(table) or 'nothing'}", hint='write "30s", { mean = "30s" }, { median = "30s", p95 = "2min" }, or { measured = [...] }'
+        f"{name} has {', '.join(table) or 'nothing'}",
+        hint=(
+            'write "30s", { mean = "30s" }, { median = "30s", p95 = "2min" }, or { measured ='
+            " [...] }"
+        ),
     )
 
 
@@ -121,7 +153,8 @@ def _say_spread(value: Spread) -> str:
         return json.dumps(quantities.echo(seconds, Kind.DURATION))
 
     if value.shape is Shape.LOGNORMAL:
-        p95_s = max(value.numbers[0], float(format(float(value.quantile(0.95)), ".12g")))  # it was given, and comes back but for the last digits
+        # it was given, and comes back but for the last digits
+        p95_s = max(value.numbers[0], float(format(float(value.quantile(0.95)), ".12g")))
         return f"{{ median = {said(value.numbers[0])}, p95 = {said(p95_s)} }}"
     if value.shape is Shape.EXPONENTIAL:
         return f"{{ mean = {said(value.numbers[0])} }}"
@@ -133,20 +166,28 @@ def _say_spread(value: Spread) -> str:
 SPREAD = Reader("a duration that may vary", _read_spread, _say_spread)
 
 
-# --- waves, watts, intervals ---------------------------------------------------------------------------------
+# --- waves, watts, intervals ----------------------------------------------------------------------
 
 
 def _read_waves(given: object, name: str) -> tuple[Wave, ...]:
     if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
-        raise UsageError(f"{name} is {given!r}; it is a list of tables", hint='as in waves = [{ begins = "100d", ends = "200d", factor = 6 }]')
+        raise UsageError(
+            f"{name} is {given!r}; it is a list of tables",
+            hint='as in waves = [{ begins = "100d", ends = "200d", factor = 6 }]',
+        )
     return tuple(_wave(one, f"{name} {at}") for at, one in enumerate(given, 1))
 
 
 def _wave(given: Mapping[str, object], name: str) -> Wave:
     known(given, ("begins", "ends", "factor"), name)
     if "ends" not in given or "factor" not in given:
-        raise UsageError(f"{name} needs an end and a factor", hint='as in { begins = "100d", ends = "200d", factor = 6 }')
-    begins_s = quantities.parse(given.get("begins", "0s"), Kind.DURATION, name=f"{name}: begins", zero=True)
+        raise UsageError(
+            f"{name} needs an end and a factor",
+            hint='as in { begins = "100d", ends = "200d", factor = 6 }',
+        )
+    begins_s = quantities.parse(
+        given.get("begins", "0s"), Kind.DURATION, name=f"{name}: begins", zero=True
+    )
     ends_s = quantities.parse(given["ends"], Kind.DURATION, name=f"{name}: ends", endless=True)
     if ends_s <= begins_s:
         raise UsageError(f"{name} ends before it begins")
@@ -174,7 +215,11 @@ def _read_watts(given: object, name: str) -> float:
     return value
 
 
-WATTS = Reader("a power", _read_watts, lambda value: json.dumps(f"{value:.15g}W" if value < 1e15 else f"{value / 1e6:.15g}MW"))
+WATTS = Reader(
+    "a power",
+    _read_watts,
+    lambda value: json.dumps(f"{value:.15g}W" if value < 1e15 else f"{value / 1e6:.15g}MW"),
+)
 
 AUTO = "auto"
 
@@ -182,9 +227,10 @@ AUTO = "auto"
 def or_auto(reader: Reader) -> Reader:
     """What `reader` reads, or `auto`: it is chosen by the plan."""
     return Reader(
-        f"{reader.what}, or auto", lambda given, name: AUTO if given == AUTO else reader.read(given, name),
+        f"{reader.what}, or auto",
+        lambda given, name: AUTO if given == AUTO else reader.read(given, name),
         lambda value: json.dumps(AUTO) if value == AUTO else reader.say(value),
-    )  # fmt: skip
+    )
 
 
 _REDUNDANCY = re.compile(r"none|copies=([1-9])|parity=([1-9][0-9]?)\+([1-9])")
@@ -192,7 +238,13 @@ _REDUNDANCY = re.compile(r"none|copies=([1-9])|parity=([1-9][0-9]?)\+([1-9])")
 
 def _read_redundancy(given: object, name: str) -> str:
     if not isinstance(given, str) or not _REDUNDANCY.fullmatch(given):
-        raise UsageError(f"{name} is {given!r}, which is none", hint="none, copies=1 (on so many other nodes), or parity=8+2 (eight shares, two of parity)")
+        raise UsageError(
+            f"{name} is {given!r}, which is none",
+            hint=(
+                "none, copies=1 (on so many other nodes), or parity=8+2 (eight shares, two of"
+                " parity)"
+            ),
+        )
     return given
 
 
@@ -200,7 +252,9 @@ REDUNDANCY = Reader("none, copies=N or parity=K+M", _read_redundancy, json.dumps
 
 
 def redundancy_numbers(text: str) -> tuple[int, int, int]:
-    """(copies, k, m) of what `REDUNDANCY` has read: (1, 0, 0) for copies=1, (0, 8, 2) for parity=8+2."""
+    """(copies, k, m) of what `REDUNDANCY` has read: (1, 0, 0) for copies=1, (0, 8, 2) for
+    parity=8+2.
+    """
     found = _REDUNDANCY.fullmatch(text)
     assert found is not None, text
     return int(found[1] or 0), int(found[2] or 0), int(found[3] or 0)

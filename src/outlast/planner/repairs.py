@@ -1,8 +1,10 @@
 """When lost nodes come back: for many runs at once. `course._Nodes` says the same for one.
 
-Method     A run that began with s spares lacks a node while more than s are in repair. How many are is counted anew only where there may be more than s: since
-           it was counted last, no more can have been added than were lost. So most losses are written down and nothing else. What is written down has a
-           place for each loss, in no order; from time to time those that have come back are struck out.
+Method     A run that began with s spares lacks a node while more than s are in repair. How many are
+           is counted anew only where there may be more than s: since it was counted last, no more
+           can have been added than were lost. So most losses are written down and nothing else.
+           What is written down has a place for each loss, in no order; from time to time those that
+           have come back are struck out.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -22,7 +24,9 @@ FREE_COLUMNS = 16  # losses until the next striking out: more of them make each 
 
 
 class Returns:
-    """back_s (R, columns): when a loss comes back; lost (R, columns): so many nodes, 0 where a column is free. most (R,): in repair, at most."""
+    """back_s (R, columns): when a loss comes back; lost (R, columns): so many nodes, 0 where a
+    column is free. most (R,): in repair, at most.
+    """
 
     def __init__(self, scenario: Scenario, replicas: int) -> None:
         self._spares = scenario.repair.spare_nodes
@@ -38,10 +42,17 @@ class Returns:
 
     def narrow(self, replicas: int) -> None:
         """From now on it is about the first so many."""
-        self._back_s, self._lost, self._most = self._all_back_s[:replicas], self._all_lost[:replicas], self._all_most[:replicas]
+        self._back_s, self._lost, self._most = (
+            self._all_back_s[:replicas],
+            self._all_lost[:replicas],
+            self._all_most[:replicas],
+        )
 
     def lose(self, at_s: Floats, back_s: Floats, count: NDArray[np.int64]) -> None:
-        """All of (n,). Of each, no later question is about a time before `at_s`, be `count` 0 or not."""
+        """All of (n,).
+
+        Of each, no later question is about a time before `at_s`, be `count` 0 or not.
+        """
         if self._written == self._back_s.shape[1]:
             self._strike_out(at_s)
         self._back_s[:, self._written] = back_s
@@ -67,7 +78,9 @@ class Returns:
 
     def _in_repair(self, runs: NDArray[np.intp], at_s: Floats) -> NDArray[np.int64]:
         some = slice(0, self._written)
-        in_repair: NDArray[np.int64] = ((self._back_s[runs, some] > at_s[:, None]) * self._lost[runs, some]).sum(axis=1)
+        in_repair: NDArray[np.int64] = (
+            (self._back_s[runs, some] > at_s[:, None]) * self._lost[runs, some]
+        ).sum(axis=1)
         return in_repair
 
     def complete_s(self, at_s: Floats) -> Floats:
@@ -77,7 +90,9 @@ class Returns:
             return at_s
         back_s = self._back_s[runs, : self._written]
         latest_first = np.argsort(-back_s, axis=1)
-        upto = np.cumsum(np.take_along_axis(self._lost[runs, : self._written], latest_first, axis=1), axis=1)
+        upto = np.cumsum(
+            np.take_along_axis(self._lost[runs, : self._written], latest_first, axis=1), axis=1
+        )
         last = np.argmax(upto > self._spares, axis=1)  # of the losses that must come back
         within = np.arange(runs.size)
         complete_s = at_s.copy()
@@ -95,5 +110,7 @@ class Returns:
     def next_s(self, runs: NDArray[np.intp], at_s: Floats) -> Floats:
         """When the next one comes back; inf: nobody is in repair."""
         back_s = self._back_s[runs, : self._written]
-        soonest: Floats = np.where((back_s > at_s[:, None]) & (self._lost[runs, : self._written] > 0), back_s, np.inf).min(axis=1, initial=np.inf)
+        soonest: Floats = np.where(
+            (back_s > at_s[:, None]) & (self._lost[runs, : self._written] > 0), back_s, np.inf
+        ).min(axis=1, initial=np.inf)
         return soonest

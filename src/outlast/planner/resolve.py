@@ -1,8 +1,12 @@
-"""From a cluster to a scenario: what follows from what was given, and what the plan chooses where it says `auto`. Each with its reason.
+"""From a cluster to a scenario: what follows from what was given, and what the plan chooses where
+it says `auto`. Each with its reason.
 
-Chosen here  tier intervals   the interval that is exact for one tier under Daly's cost, each tier for the failures that no cheaper one survives
-             spare nodes      so many that at 99.9 % of all moments every lost node is replaced (Poisson, mean = losses in a repair time)
-Limits       Both are closed forms: a constant rate, a repair pipeline without end. `optimise.py` searches in simulation instead.
+Chosen here  tier intervals   the interval that is exact for one tier under Daly's cost, each tier
+             for the failures that no cheaper one survives
+             spare nodes      so many that at 99.9 % of all moments every lost node is replaced
+                              (Poisson, mean = losses in a repair time)
+Limits       Both are closed forms: a constant rate, a repair pipeline without end. `optimise.py`
+             searches in simulation instead.
 
 This module is pure: data in, data out.
 """
@@ -74,7 +78,9 @@ class _Working:
     def text(self, path: str) -> str:
         return str(self.inputs[path].value)
 
-    def work_out(self, path: str, value: Callable[[], Value], why: str, *, origin: Origin = Origin.WORKED_OUT) -> None:
+    def work_out(
+        self, path: str, value: Callable[[], Value], why: str, *, origin: Origin = Origin.WORKED_OUT
+    ) -> None:
         """Unless it is given."""
         if self.value(path) in (None, AUTO):
             self.inputs[path] = Input(path, value(), origin, why)
@@ -86,25 +92,49 @@ def resolve(cluster: Cluster) -> Resolved:
     job = _job(working)
     failures = tuple(_failure(working, name) for name in cluster.failures)
     recovery = Recovery(
-        detect=working.spread("recovery.detect"), regroup=working.spread("recovery.regroup"), take=working.spread("recovery.take"),
-        shrinks=bool(working.value("recovery.shrinks")), source=working.inputs["recovery.regroup"].source,
-    )  # fmt: skip
+        detect=working.spread("recovery.detect"),
+        regroup=working.spread("recovery.regroup"),
+        take=working.spread("recovery.take"),
+        shrinks=bool(working.value("recovery.shrinks")),
+        source=working.inputs["recovery.regroup"].source,
+    )
     scenario = Scenario(
-        name=cluster.name, job=job, failures=failures, tiers=_tiers(working, job, failures), recovery=recovery,
-        repair=_repair(working, job, failures), lemons=_lemons(working), stragglers=_stragglers(working),
-        maintenance=Maintenance(working.number("maintenance.every"), working.number("maintenance.lasts"), working.inputs["maintenance.every"].source),
-    )  # fmt: skip
+        name=cluster.name,
+        job=job,
+        failures=failures,
+        tiers=_tiers(working, job, failures),
+        recovery=recovery,
+        repair=_repair(working, job, failures),
+        lemons=_lemons(working),
+        stragglers=_stragglers(working),
+        maintenance=Maintenance(
+            working.number("maintenance.every"),
+            working.number("maintenance.lasts"),
+            working.inputs["maintenance.every"].source,
+        ),
+    )
     return Resolved(scenario, working.inputs)
 
 
 def _job(working: _Working) -> Job:
-    working.work_out("job.state", lambda: working.number("job.parameters") * working.number("job.bytes_per_parameter"), "parameters x bytes per parameter")
+    working.work_out(
+        "job.state",
+        lambda: working.number("job.parameters") * working.number("job.bytes_per_parameter"),
+        "parameters x bytes per parameter",
+    )
     return Job(
-        gpus=int(working.number("job.gpus")), duration_s=working.number("job.duration"), gpus_per_node=int(working.number("job.gpus_per_node")),
-        nodes_per_rack=int(working.number("job.nodes_per_rack")), step_s=working.number("job.step"), state_bytes=working.number("job.state"),
-        throttle=working.number("throttle.share"), samples_per_step=working.number("job.samples_per_step"),
-        gpu_hour_price=working.number("money.gpu_hour") if working.value("money.gpu_hour") is not None else 0.0,
-    )  # fmt: skip
+        gpus=int(working.number("job.gpus")),
+        duration_s=working.number("job.duration"),
+        gpus_per_node=int(working.number("job.gpus_per_node")),
+        nodes_per_rack=int(working.number("job.nodes_per_rack")),
+        step_s=working.number("job.step"),
+        state_bytes=working.number("job.state"),
+        throttle=working.number("throttle.share"),
+        samples_per_step=working.number("job.samples_per_step"),
+        gpu_hour_price=(
+            working.number("money.gpu_hour") if working.value("money.gpu_hour") is not None else 0.0
+        ),
+    )
 
 
 def _failure(working: _Working, name: str) -> FailureRate:
@@ -112,53 +142,87 @@ def _failure(working: _Working, name: str) -> FailureRate:
     count = working.number(f"{path}.count") if working.value(f"{path}.count") is not None else 0.0
     if working.value(f"{path}.exposure") is not None:
         exposure_s = working.number(f"{path}.exposure")
-        seen = max(count, FEW)  # none seen is no rate of zero: the posterior Gamma(1/2, exposure) is what is drawn from
-        working.work_out(f"{path}.mttf", lambda: exposure_s / seen, "exposure / count" if count else f"none seen in {echo(exposure_s, Kind.DURATION)}")
+        # none seen is no rate of zero: the posterior Gamma(1/2, exposure) is what is drawn from
+        seen = max(count, FEW)
+        working.work_out(
+            f"{path}.mttf",
+            lambda: exposure_s / seen,
+            "exposure / count" if count else f"none seen in {echo(exposure_s, Kind.DURATION)}",
+        )
         count = seen
     waves = working.value(f"{path}.waves") or ()
     assert isinstance(waves, tuple)
     return FailureRate(
-        failure_class=FailureClass(working.text(f"{path}.class")), unit=Unit[working.text(f"{path}.unit").upper()],
-        extent=Extent[working.text(f"{path}.extent").upper()], mttf_s=working.number(f"{path}.mttf"), shape=working.number(f"{path}.shape"),
-        age_s=working.number(f"{path}.age"), count=count, waves=waves, source=working.inputs[f"{path}.mttf"].source,
-    )  # fmt: skip
+        failure_class=FailureClass(working.text(f"{path}.class")),
+        unit=Unit[working.text(f"{path}.unit").upper()],
+        extent=Extent[working.text(f"{path}.extent").upper()],
+        mttf_s=working.number(f"{path}.mttf"),
+        shape=working.number(f"{path}.shape"),
+        age_s=working.number(f"{path}.age"),
+        count=count,
+        waves=waves,
+        source=working.inputs[f"{path}.mttf"].source,
+    )
 
 
 def _lemons(working: _Working) -> Lemons:
-    share, factor, caught = (working.number(f"lemons.{key}") for key in ("share", "factor", "caught"))
+    share, factor, caught = (
+        working.number(f"lemons.{key}") for key in ("share", "factor", "caught")
+    )
     return Lemons(share, factor, caught, working.inputs["lemons.share"].source)
 
 
 def _stragglers(working: _Working) -> Stragglers:
     return Stragglers(
-        working.number("stragglers.mttf"), working.number("stragglers.slowdown"), working.spread("stragglers.lasts"), working.inputs["stragglers.mttf"].source
+        working.number("stragglers.mttf"),
+        working.number("stragglers.slowdown"),
+        working.spread("stragglers.lasts"),
+        working.inputs["stragglers.mttf"].source,
     )
 
 
-# --- rates -------------------------------------------------------------------------------------------------
+# --- rates ----------------------------------------------------------------------------------------
 
 
 def rate_per_s(rate: FailureRate, job: Job) -> float:
-    """Failures of this class in the whole run, per second: the mean over the run, waves and the change with age included.
+    """Failures of this class in the whole run, per second: the mean over the run, waves and the
+    change with age included.
 
-    Of a class of which none was seen, the mean of what that leaves open: half a failure in its exposure.
+    Of a class of which none was seen, the mean of what that leaves open: half a failure in its
+    exposure.
     """
     if not math.isfinite(rate.mttf_s):
         return 0.0
     rate = with_known_rate(rate)
-    edges = sorted({0.0, job.duration_s, *(edge for wave in rate.waves for edge in (wave.begins_s, wave.ends_s) if 0 < edge < job.duration_s)})
+    edges = sorted(
+        {
+            0.0,
+            job.duration_s,
+            *(
+                edge
+                for wave in rate.waves
+                for edge in (wave.begins_s, wave.ends_s)
+                if 0 < edge < job.duration_s
+            ),
+        }
+    )
     grown = [
-        _grown(rate.age_s + begin_s, rate.age_s + end_s, rate) * math.prod(one.factor for one in rate.waves if one.begins_s <= begin_s < one.ends_s)
+        _grown(rate.age_s + begin_s, rate.age_s + end_s, rate)
+        * math.prod(one.factor for one in rate.waves if one.begins_s <= begin_s < one.ends_s)
         for begin_s, end_s in itertools.pairwise(edges)
     ]
     return job.units(rate.unit) * math.fsum(grown) / job.duration_s
 
 
 def with_known_rate(rate: FailureRate) -> FailureRate:
-    """A class of which none was seen, at the mean rate that this leaves open, taken as known; any other as it is."""
+    """A class of which none was seen, at the mean rate that this leaves open, taken as known; any
+    other as it is.
+    """
     if not 0 < rate.count < 1:
         return rate
-    return replace(rate, mttf_s=rate.mttf_s * rate.count / (rate.count + reliability.JEFFREYS_COUNT), count=0.0)
+    return replace(
+        rate, mttf_s=rate.mttf_s * rate.count / (rate.count + reliability.JEFFREYS_COUNT), count=0.0
+    )
 
 
 def _grown(begin_s: float, end_s: float, rate: FailureRate) -> float:
@@ -166,14 +230,19 @@ def _grown(begin_s: float, end_s: float, rate: FailureRate) -> float:
     if rate.shape == 1:
         return (end_s - begin_s) / rate.mttf_s
     at_end = math.exp(min(600.0, rate.shape * math.log(end_s / rate.mttf_s)))
-    return at_end - (math.exp(min(600.0, rate.shape * math.log(begin_s / rate.mttf_s))) if begin_s else 0.0)
+    return at_end - (
+        math.exp(min(600.0, rate.shape * math.log(begin_s / rate.mttf_s))) if begin_s else 0.0
+    )
 
 
 def rates_by_extent(failures: tuple[FailureRate, ...], job: Job) -> dict[Extent, float]:
-    return {extent: math.fsum(rate_per_s(one, job) for one in failures if one.extent is extent) for extent in Extent}
+    return {
+        extent: math.fsum(rate_per_s(one, job) for one in failures if one.extent is extent)
+        for extent in Extent
+    }
 
 
-# --- tiers -------------------------------------------------------------------------------------------------
+# --- tiers ----------------------------------------------------------------------------------------
 
 
 def _tiers(working: _Working, job: Job, failures: tuple[FailureRate, ...]) -> tuple[Tier, ...]:
@@ -186,23 +255,44 @@ def _tier(working: _Working, name: str, job: Job) -> Tier:
     """Without its interval, if the plan is to choose it: nan."""
     path = f"tier.{name}"
     traffic = _traffic(working, path)
-    working.work_out(f"{path}.survives", lambda: _survives(working, path), "where its copies lie" if traffic != 1 or working.value(f"{path}.redundancy")
-                     else "kept outside the nodes")  # fmt: skip
+    working.work_out(
+        f"{path}.survives",
+        lambda: _survives(working, path),
+        (
+            "where its copies lie"
+            if traffic != 1 or working.value(f"{path}.redundancy")
+            else "kept outside the nodes"
+        ),
+    )
     seconds = _write_s(working, path, job) * traffic
     if working.value(f"{path}.blocking") and not math.isnan(seconds):
-        working.work_out(f"{path}.stall", lambda: seconds, "state / bandwidth, which training waits for")
+        working.work_out(
+            f"{path}.stall", lambda: seconds, "state / bandwidth, which training waits for"
+        )
         working.work_out(f"{path}.write", lambda: 0.0, "training has waited for it")
     working.work_out(f"{path}.stall", lambda: 0.0, "it overlaps training; nothing else is said")
-    working.work_out(f"{path}.write", lambda: 0.0 if math.isnan(seconds) else seconds, "state / bandwidth")
+    working.work_out(
+        f"{path}.write", lambda: 0.0 if math.isnan(seconds) else seconds, "state / bandwidth"
+    )
     stall_s, write_s = working.number(f"{path}.stall"), working.number(f"{path}.write")
     back_s = stall_s + write_s if math.isnan(seconds) else seconds / traffic
-    working.work_out(f"{path}.restore", lambda: constant(back_s), "as long as the save takes" if math.isnan(seconds) else "state / bandwidth, read back")
+    working.work_out(
+        f"{path}.restore",
+        lambda: constant(back_s),
+        "as long as the save takes" if math.isnan(seconds) else "state / bandwidth, read back",
+    )
     interval = working.value(f"{path}.interval")
     return Tier(
-        name=name, interval_s=math.nan if interval == AUTO else working.number(f"{path}.interval"), stall_s=stall_s, write_s=write_s,
-        survives=Extent[working.text(f"{path}.survives").upper()], restore=working.spread(f"{path}.restore"),
-        source=working.inputs[f"{path}.bandwidth" if f"{path}.bandwidth" in working.inputs else f"{path}.stall"].source,
-    )  # fmt: skip
+        name=name,
+        interval_s=math.nan if interval == AUTO else working.number(f"{path}.interval"),
+        stall_s=stall_s,
+        write_s=write_s,
+        survives=Extent[working.text(f"{path}.survives").upper()],
+        restore=working.spread(f"{path}.restore"),
+        source=working.inputs[
+            f"{path}.bandwidth" if f"{path}.bandwidth" in working.inputs else f"{path}.stall"
+        ].source,
+    )
 
 
 def _write_s(working: _Working, path: str, job: Job) -> float:
@@ -215,7 +305,9 @@ def _write_s(working: _Working, path: str, job: Job) -> float:
 
 
 def _traffic(working: _Working, path: str) -> float:
-    """How often the state crosses the network in a save: once for each copy; for k shares with m of parity, (k + m - 1) / k as each share goes to its group."""
+    """How often the state crosses the network in a save: once for each copy; for k shares with m of
+    parity, (k + m - 1) / k as each share goes to its group.
+    """
     redundancy = working.value(f"{path}.redundancy")
     if redundancy is None:
         return 1.0
@@ -232,18 +324,33 @@ def _survives(working: _Working, path: str) -> str:
     return "rack" if working.text(f"{path}.apart") == "rack" else "node"
 
 
-def _with_interval(working: _Working, tier: Tier, tiers: list[Tier], rates: dict[Extent, float], job: Job) -> Tier:
+def _with_interval(
+    working: _Working, tier: Tier, tiers: list[Tier], rates: dict[Extent, float], job: Job
+) -> Tier:
     if not math.isnan(tier.interval_s):
         return tier
     interval_s, why = chosen_interval_s(tier, tiers, rates, step_s=job.step_s)
-    working.inputs[f"tier.{tier.name}.interval"] = Input(f"tier.{tier.name}.interval", interval_s, Origin.PLAN, why)
+    working.inputs[f"tier.{tier.name}.interval"] = Input(
+        f"tier.{tier.name}.interval", interval_s, Origin.PLAN, why
+    )
     return replace(tier, interval_s=interval_s)
 
 
-def chosen_interval_s(tier: Tier, tiers: list[Tier], rates: dict[Extent, float], *, step_s: float) -> tuple[float, str]:
-    """The interval for the failures that need this tier, and why. `rates`: failures per second by extent."""
-    cheaper = [other.survives for other in tiers if other.survives < tier.survives and other.interval_s != math.inf]
-    served = [extent for extent in Extent if extent <= tier.survives and extent > max(cheaper, default=-1)]
+def chosen_interval_s(
+    tier: Tier, tiers: list[Tier], rates: dict[Extent, float], *, step_s: float
+) -> tuple[float, str]:
+    """The interval for the failures that need this tier, and why.
+
+    `rates`: failures per second by extent.
+    """
+    cheaper = [
+        other.survives
+        for other in tiers
+        if other.survives < tier.survives and other.interval_s != math.inf
+    ]
+    served = [
+        extent for extent in Extent if extent <= tier.survives and extent > max(cheaper, default=-1)
+    ]
     rate = math.fsum(rates[extent] for extent in served)
     words = f"failures of {' or '.join(extent.name.lower() for extent in served)}"
     if rate == 0:
@@ -251,9 +358,15 @@ def chosen_interval_s(tier: Tier, tiers: list[Tier], rates: dict[Extent, float],
     mttf_s = 1 / rate
     if tier.stall_s == 0:
         interval_s = min(INTERVAL_MOST_S, max(step_s, tier.write_s))
-        return _in_steps_s(interval_s, step_s), f"a save stalls nothing: as often as one can be written; for {words}"
+        return (
+            _in_steps_s(interval_s, step_s),
+            f"a save stalls nothing: as often as one can be written; for {words}",
+        )
     best_s = intervals.best_s(tier.stall_s, mttf_s)
-    why = f"costs least (exact for Daly's cost) for {words}, one each {echo(round(mttf_s), Kind.DURATION)}"
+    why = (
+        f"costs least (exact for Daly's cost) for {words}, one each"
+        f" {echo(round(mttf_s), Kind.DURATION)}"
+    )
     return _in_steps_s(min(INTERVAL_MOST_S, max(best_s, tier.write_s)), step_s), why
 
 
@@ -261,23 +374,44 @@ def _in_steps_s(interval_s: float, step_s: float) -> float:
     return max(1.0, math.floor(interval_s / step_s + 0.5)) * step_s
 
 
-# --- spares ------------------------------------------------------------------------------------------------
+# --- spares ---------------------------------------------------------------------------------------
 
 
 def _repair(working: _Working, job: Job, failures: tuple[FailureRate, ...]) -> Repair:
     time = working.spread("repair.time")
     wrong = working.number("repair.wrong")
     losses = {Extent.NODE: 1 + wrong, Extent.RACK: min(job.nodes, job.nodes_per_rack)}
-    down_mean = math.fsum(rate_per_s(one, job) * losses.get(one.extent, 0) for one in failures) * time.mean_s
+    down_mean = (
+        math.fsum(rate_per_s(one, job) * losses.get(one.extent, 0) for one in failures)
+        * time.mean_s
+    )
     chosen = _spares(down_mean, job.nodes)
-    enough = f"at {SPARE_CONFIDENCE:.1%} of all moments each lost node is replaced" if chosen < job.nodes else "as many as nodes, which may not suffice"
-    working.work_out("repair.spares", lambda: chosen, f"{enough}; {down_mean:,.1f} are in repair on average", origin=Origin.PLAN)
+    enough = (
+        f"at {SPARE_CONFIDENCE:.1%} of all moments each lost node is replaced"
+        if chosen < job.nodes
+        else "as many as nodes, which may not suffice"
+    )
+    working.work_out(
+        "repair.spares",
+        lambda: chosen,
+        f"{enough}; {down_mean:,.1f} are in repair on average",
+        origin=Origin.PLAN,
+    )
     return Repair(
-        spare_nodes=int(working.number("repair.spares")), time=time, wrong=wrong, missed=working.number("repair.missed"),
+        spare_nodes=int(working.number("repair.spares")),
+        time=time,
+        wrong=wrong,
+        missed=working.number("repair.missed"),
         source=working.inputs["repair.time"].source,
-    )  # fmt: skip
+    )
 
 
 def _spares(down_mean: float, nodes: int) -> int:
     """Not more than nodes: where so many are in repair, spares no longer help."""
-    return nodes if down_mean >= nodes else min(nodes, reliability.spares_poisson(down_mean=down_mean, availability=SPARE_CONFIDENCE))
+    return (
+        nodes
+        if down_mean >= nodes
+        else min(
+            nodes, reliability.spares_poisson(down_mean=down_mean, availability=SPARE_CONFIDENCE)
+        )
+    )

@@ -1,8 +1,9 @@
 """The course of many runs at once: any scenario, in NumPy. `monte_carlo.py` is the door to it.
 
 Units      seconds; positions inside are in steps, times without maintenance stops.
-Method     The k-th failure of all replicas is one round of a loop; between two failures, closed forms (`saves.py`, `repairs.py`) say how far training got,
-           what is saved and when nodes come back. Replicas whose k-th failure does not strike (`strikes.py`) sit the round out.
+Method     The k-th failure of all replicas is one round of a loop; between two failures, closed
+           forms (`saves.py`, `repairs.py`) say how far training got, what is saved and when nodes
+           come back. Replicas whose k-th failure does not strike (`strikes.py`) sit the round out.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -27,7 +28,9 @@ REGROUP, WAIT = 1, 2  # rows of _State.spent_s
 
 
 def run_any(scenario: Scenario, histories: Histories) -> Outcomes:
-    """Every replica of these histories, which were drawn for this scenario's job, failures and lemons."""
+    """Every replica of these histories, which were drawn for this scenario's job, failures and
+    lemons.
+    """
     strikes = Strikes(scenario, histories)
     runs = _Runs(scenario, histories, strikes)
     for strike in strikes:
@@ -38,11 +41,13 @@ def run_any(scenario: Scenario, histories: Histories) -> Outcomes:
 class _State:
     """Where each replica is, (R,) unless said otherwise.
 
-    ends_s              (6, R): since when it stands, or stood last; when it was detected, regrouped, nodes were ready and taken in; since when it trains
+    ends_s              (6, R): since when it stands, or stood last; when it was detected,
+                        regrouped, nodes were ready and taken in; since when it trains
     spent_s             (5, R): in all the phases that lie between these, as booked
     position, held      from which it trains, in steps; held (J, R): by each tier, -1: nothing
     extent, nodes_lost  of the present recovery; extent is -1 where it stands to take nodes in
-    charged             whose the present standstill is: index into lost_s (R x (C + 1),), by replica and class; the last column is nobody's
+    charged             whose the present standstill is: index into lost_s (R x (C + 1),), by
+                        replica and class; the last column is nobody's
     missing, regroup_s  nodes that it goes on without; how long the last regroup took
     """
 
@@ -62,10 +67,22 @@ class _State:
     repeated_s: Floats
 
     def __init__(self, replicas: int, tiers: int, classes: int) -> None:
-        self._whole: dict[str, NDArray[Any]] = {name: np.zeros(replicas) for name in ("position", "regroup_s", "stall_s", "degraded_s", "repeated_s")}
-        self._whole |= {name: np.zeros(replicas, dtype=np.int64) for name in ("nodes_lost", "missing", "waits")}
-        self._whole |= {"ends_s": np.zeros((6, replicas)), "spent_s": np.zeros((5, replicas)), "held": np.zeros((tiers, replicas))}
-        self._whole |= {"extent": np.zeros(replicas, dtype=np.int8), "first_column": np.arange(replicas) * (classes + 1)}
+        self._whole: dict[str, NDArray[Any]] = {
+            name: np.zeros(replicas)
+            for name in ("position", "regroup_s", "stall_s", "degraded_s", "repeated_s")
+        }
+        self._whole |= {
+            name: np.zeros(replicas, dtype=np.int64) for name in ("nodes_lost", "missing", "waits")
+        }
+        self._whole |= {
+            "ends_s": np.zeros((6, replicas)),
+            "spent_s": np.zeros((5, replicas)),
+            "held": np.zeros((tiers, replicas)),
+        }
+        self._whole |= {
+            "extent": np.zeros(replicas, dtype=np.int8),
+            "first_column": np.arange(replicas) * (classes + 1),
+        }
         self._whole["charged"] = self._whole["first_column"] + classes
         self.lost_s = np.zeros(replicas * (classes + 1))
         self.narrow(replicas)
@@ -82,7 +99,9 @@ class _Runs:
     def __init__(self, scenario: Scenario, histories: Histories, strikes: Strikes) -> None:
         self._scenario, self._order = scenario, strikes.order
         self._waits = _Waits(scenario, histories, strikes.order)
-        self._survives = np.array([int(tier.survives) for tier in scenario.tiers], dtype=np.int8)[:, None]
+        self._survives = np.array([int(tier.survives) for tier in scenario.tiers], dtype=np.int8)[
+            :, None
+        ]
         self._saves = Saves(scenario)
         self._state = _State(histories.replicas, len(scenario.tiers), len(scenario.failures))
         self._returns = Returns(scenario, histories.replicas) if strikes.loses_nodes else None
@@ -90,11 +109,16 @@ class _Runs:
     # --- between failures ---
 
     def _go_on_until(self, until_s: Floats) -> Floats:
-        """Where they are then, (n,). What tiers hold is put down; the position is for the caller to decide."""
+        """Where they are then, (n,).
+
+        What tiers hold is put down; the position is for the caller to decide.
+        """
         self._stand(until_s)
         if self._scenario.recovery.shrinks and self._returns:
             self._take_nodes_in(self._returns, until_s)
-        position, self._state.held[...] = self._train(ALL, np.maximum(until_s - self._state.ends_s[RESUMES], 0.0))
+        position, self._state.held[...] = self._train(
+            ALL, np.maximum(until_s - self._state.ends_s[RESUMES], 0.0)
+        )
         return position
 
     def _stand(self, until_s: Floats) -> None:
@@ -107,7 +131,9 @@ class _Runs:
             state.waits += spent_s[WAIT] > 0
 
     def _take_nodes_in(self, returns: Returns, until_s: Floats) -> None:
-        """Runs that train again: with whom, and for those who lack somebody, one regroup after another until nobody comes back in time."""
+        """Runs that train again: with whom, and for those who lack somebody, one regroup after
+        another until nobody comes back in time.
+        """
         state, runs = self._state, np.arange(len(until_s))
         while runs.size:
             runs = runs[state.ends_s[RESUMES, runs] <= until_s[runs]]
@@ -119,11 +145,15 @@ class _Runs:
             state.position[runs], state.held[:, runs] = self._train(runs, back_s - resumed_s[comes])
             in_s = back_s + state.regroup_s[runs]
             state.ends_s[1:, runs] = in_s
-            state.spent_s[REGROUP, runs] += np.minimum(in_s, until_s[runs]) - back_s  # booked at once, as nobody's
+            # booked at once, as nobody's
+            state.spent_s[REGROUP, runs] += np.minimum(in_s, until_s[runs]) - back_s
             state.extent[runs], state.nodes_lost[runs] = -1, 0
 
     def _train(self, runs: Rows, left_s: Floats) -> tuple[Floats, Floats]:
-        """For so long, with nobody coming or going; then what is being written is cut off. Positions and what tiers hold."""
+        """For so long, with nobody coming or going; then what is being written is cut off.
+
+        Positions and what tiers hold.
+        """
         step_s, nodes, state = self._scenario.job.step_s, self._scenario.job.nodes, self._state
         begin = state.position[runs]
         if not self._scenario.recovery.shrinks:
@@ -131,7 +161,11 @@ class _Runs:
             state.stall_s[runs] += left_s - (position - begin) * step_s
         else:
             stands = state.missing[runs] == nodes
-            pace = np.where(stands, STANDSTILL_PACE_S, step_s * nodes / np.maximum(nodes - state.missing[runs], 1))
+            pace = np.where(
+                stands,
+                STANDSTILL_PACE_S,
+                step_s * nodes / np.maximum(nodes - state.missing[runs], 1),
+            )
             position, held = self._saves.held(begin, left_s, pace, state.held[:, runs])
             trained_s = np.where(stands, left_s, (position - begin) * pace)
             state.stall_s[runs] += left_s - trained_s
@@ -141,7 +175,10 @@ class _Runs:
     # --- a failure ---
 
     def fail(self, strike: Strike) -> None:
-        """Everything that follows is known now, unless another failure cuts it off. Runs that are not struck stand still since they last did: 0 s."""
+        """Everything that follows is known now, unless another failure cuts it off.
+
+        Runs that are not struck stand still since they last did: 0 s.
+        """
         self._narrow(len(strike.strikes))
         state, strikes = self._state, strike.strikes
         at_s = np.where(strikes, strike.at_s, state.ends_s[SINCE])
@@ -150,7 +187,9 @@ class _Runs:
         extent = np.where(recovers, np.maximum(state.extent, strike.extent), strike.extent)
         restored, restore_s = self._fall_back(strike, extent)
         lost_s = np.where(strikes, (position - restored) * self._scenario.job.step_s, 0.0)
-        state.ends_s[...] = np.where(strikes, self._phases(strike, at_s, recovers, restore_s), state.ends_s)
+        state.ends_s[...] = np.where(
+            strikes, self._phases(strike, at_s, recovers, restore_s), state.ends_s
+        )
         np.copyto(state.position, restored, where=strikes)
         np.copyto(state.extent, extent, where=strikes)
         np.copyto(state.charged, state.first_column + strike.failure_class, where=strikes)
@@ -162,7 +201,9 @@ class _Runs:
         held = self._state.held
         np.copyto(held, -1.0, where=(self._survives < extent) & strike.strikes)
         newest = held.max(axis=0, initial=-1.0)
-        restore_s = np.where(held == newest, self._waits.restore_s(strike), np.inf).min(axis=0, initial=np.inf)
+        restore_s = np.where(held == newest, self._waits.restore_s(strike), np.inf).min(
+            axis=0, initial=np.inf
+        )
         return np.maximum(newest, 0.0), np.where(newest >= 0, restore_s, 0.0)
 
     def _phases(self, strike: Strike, at_s: Floats, recovers: Flags, restore_s: Floats) -> Floats:
@@ -182,7 +223,9 @@ class _Runs:
             np.copyto(state.regroup_s, regroup_s, where=strike.strikes)
         return ends_s
 
-    def _replace(self, returns: Returns, strike: Strike, at_s: Floats, recovers: Flags, regrouped_s: Floats) -> tuple[Floats, Flags]:
+    def _replace(
+        self, returns: Returns, strike: Strike, at_s: Floats, recovers: Flags, regrouped_s: Floats
+    ) -> tuple[Floats, Flags]:
         """When nodes are at hand, and whether any is taken in."""
         state = self._state
         returns.lose(at_s, strike.at_s + self._waits.repair.at(strike), strike.nodes_lost)
@@ -207,16 +250,28 @@ class _Runs:
         detect_s, regroup_s, wait_s, take_s, restore_s = state.spent_s
         seconds = {cause: np.zeros(replicas) for cause in Cause}
         for cause, booked in (
-            (Cause.PRODUCTIVE, position * job.step_s), (Cause.STALL, state.stall_s), (Cause.REPEATED, state.repeated_s), (Cause.DETECTION, detect_s),
-            (Cause.REGROUP, regroup_s + wait_s + take_s), (Cause.RESTORE, restore_s), (Cause.DEGRADED, state.degraded_s),
-        ):  # fmt: skip
-            seconds[cause] = np.maximum(booked[place], 0.0)  # differences of large numbers: -1e-9 s is none
+            (Cause.PRODUCTIVE, position * job.step_s),
+            (Cause.STALL, state.stall_s),
+            (Cause.REPEATED, state.repeated_s),
+            (Cause.DETECTION, detect_s),
+            (Cause.REGROUP, regroup_s + wait_s + take_s),
+            (Cause.RESTORE, restore_s),
+            (Cause.DEGRADED, state.degraded_s),
+        ):
+            # differences of large numbers: -1e-9 s is none
+            seconds[cause] = np.maximum(booked[place], 0.0)
         seconds[Cause.OTHER] += job.duration_s - worked_s
         lost_s = state.lost_s.reshape(replicas, -1)[place, :-1]
         return Outcomes(
-            seconds[Cause.PRODUCTIVE], state.position[place] * job.step_s, seconds, strikes.interruptions[place], lost_s,
-            wait_s[place], state.waits[place], strikes.beyond_bound[place],
-        )  # fmt: skip
+            seconds[Cause.PRODUCTIVE],
+            state.position[place] * job.step_s,
+            seconds,
+            strikes.interruptions[place],
+            lost_s,
+            wait_s[place],
+            state.waits[place],
+            strikes.beyond_bound[place],
+        )
 
 
 class _Waits:
@@ -224,9 +279,17 @@ class _Waits:
 
     def __init__(self, scenario: Scenario, histories: Histories, order: NDArray[np.intp]) -> None:
         recovery = scenario.recovery
-        self.detect, self.regroup = Seconds(recovery.detect, histories, Luck.DETECT, order), Seconds(recovery.regroup, histories, Luck.REGROUP, order)
-        self.take, self.repair = Seconds(recovery.take, histories, Luck.TAKE, order), Seconds(scenario.repair.time, histories, Luck.REPAIR, order)
-        self._restore = SecondsEach([tier.restore for tier in scenario.tiers], histories, Luck.RESTORE, order)
+        self.detect, self.regroup = (
+            Seconds(recovery.detect, histories, Luck.DETECT, order),
+            Seconds(recovery.regroup, histories, Luck.REGROUP, order),
+        )
+        self.take, self.repair = (
+            Seconds(recovery.take, histories, Luck.TAKE, order),
+            Seconds(scenario.repair.time, histories, Luck.REPAIR, order),
+        )
+        self._restore = SecondsEach(
+            [tier.restore for tier in scenario.tiers], histories, Luck.RESTORE, order
+        )
 
     def restore_s(self, strike: Strike) -> Floats:
         """(J, n), or (J, 1): from each tier."""

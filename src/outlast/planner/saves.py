@@ -1,14 +1,19 @@
-"""How far training gets in some seconds, and what each tier then holds: in closed form, for many runs at once. `course.py` walks from save to save instead.
+"""How far training gets in some seconds, and what each tier then holds: in closed form, for many
+runs at once. `course.py` walks from save to save instead.
 
 Units      positions in steps, all else in seconds.
 Symbols    pace  seconds of training per step, without stalls; larger in a run that has shrunk
            n     runs; J  tiers
-Method     Position x is reached (x - begin) pace after the beginning, and the stalls of all saves that lie between. Tiers are gone through from the longest
-           interval to the shortest: which is the last multiple of this one that has been reached? Between it and the answer lies no save of a tier already
-           dealt with, so that the next tier goes on from there. Where all shorter intervals divide a longer one, each of its rounds takes as long, and a
-           division tells; else it is guessed from the mean pace and put right. The guess is four intervals off at most: by all stalls of one round,
-           before and behind, which are no more than the mean pace spends on one longest interval.
-           A tier holds what had been saved, stalls over, `write` seconds ago. That is asked in the same way, of the runs in which it makes a difference.
+Method     Position x is reached (x - begin) pace after the beginning, and the stalls of all saves
+           that lie between. Tiers are gone through from the longest interval to the shortest: which
+           is the last multiple of this one that has been reached? Between it and the answer lies no
+           save of a tier already dealt with, so that the next tier goes on from there. Where all
+           shorter intervals divide a longer one, each of its rounds takes as long, and a division
+           tells; else it is guessed from the mean pace and put right. The guess is four intervals
+           off at most: by all stalls of one round, before and behind, which are no more than the
+           mean pace spends on one longest interval. A tier holds what had been saved, stalls over,
+           `write` seconds ago. That is asked in the same way, of the runs in which it makes a
+           difference.
 Limits     Positions below 2^53 steps are exact.
 
 This module is pure: no clock, no files, no torch.
@@ -37,16 +42,32 @@ class Saves:
     def __init__(self, scenario: Scenario) -> None:
         tiers = scenario.tiers
         self._steps = _column(min(scenario.interval_steps(tier), NEVER_STEPS) for tier in tiers)
-        self._stall_s, self._write_s = _column(tier.stall_s for tier in tiers), _column(tier.write_s for tier in tiers)
+        self._stall_s, self._write_s = (
+            _column(tier.stall_s for tier in tiers),
+            _column(tier.write_s for tier in tiers),
+        )
         self._live = _column(scenario.is_live(tier) for tier in tiers) > 0
         self._writes = bool(self._write_s.any())
         stalls: dict[float, float] = {}
         for tier in tiers:
-            stalls[scenario.interval_steps(tier)] = stalls.get(scenario.interval_steps(tier), 0.0) + tier.stall_s
-        self._stalls = sorted(((steps, seconds) for steps, seconds in stalls.items() if seconds and math.isfinite(steps)), reverse=True)
+            stalls[scenario.interval_steps(tier)] = (
+                stalls.get(scenario.interval_steps(tier), 0.0) + tier.stall_s
+            )
+        self._stalls = sorted(
+            (
+                (steps, seconds)
+                for steps, seconds in stalls.items()
+                if seconds and math.isfinite(steps)
+            ),
+            reverse=True,
+        )
 
-    def held(self, begin: Floats, left_s: Floats, pace: Floats | float, before: Floats) -> tuple[Floats, Floats]:
-        """Position (n,), and what each tier holds (J, n), `left_s` seconds after training went on at `begin`; `before` (J, n): what they held then."""
+    def held(
+        self, begin: Floats, left_s: Floats, pace: Floats | float, before: Floats
+    ) -> tuple[Floats, Floats]:
+        """Position (n,), and what each tier holds (J, n), `left_s` seconds after training went on
+        at `begin`; `before` (J, n): what they held then.
+        """
         at, left = self._reached(begin, left_s, pace)
         position = at + np.maximum(left, 0.0) / pace
         saved = np.floor(position / self._steps)
@@ -57,28 +78,48 @@ class Saves:
         if self._writes:
             trained_s = (position - saved) * pace  # for as long it was written at least
             tiers, runs = np.nonzero((trained_s < self._write_s) & (saved > begin))
-            saved[tiers, runs] = self._written(tiers, begin[runs], left_s[runs], pace[runs] if isinstance(pace, np.ndarray) else pace)
+            saved[tiers, runs] = self._written(
+                tiers,
+                begin[runs],
+                left_s[runs],
+                pace[runs] if isinstance(pace, np.ndarray) else pace,
+            )
         return position, np.where((saved > begin) | self._live, saved, before)
 
-    def _written(self, tiers: NDArray[np.intp], begin: Floats, left_s: Floats, pace: Floats | float) -> Floats:
-        """Each of one tier in one run: the newest multiple of its interval whose stall was over `write` seconds ago. It may lie before the beginning."""
+    def _written(
+        self, tiers: NDArray[np.intp], begin: Floats, left_s: Floats, pace: Floats | float
+    ) -> Floats:
+        """Each of one tier in one run: the newest multiple of its interval whose stall was over
+        `write` seconds ago. It may lie before the beginning.
+        """
         steps = self._steps[tiers, 0]
         at, left = self._reached(begin, np.maximum(left_s - self._write_s[tiers, 0], 0.0), pace)
         saved: Floats = np.floor((at + np.maximum(left, 0.0) / pace) / steps) * steps
         stands = np.flatnonzero(left < 0)
         if stands.size:
-            saved[stands] -= np.where(self._cut(at[stands], -left[stands])[tiers[stands], np.arange(stands.size)], steps[stands], 0.0)
+            saved[stands] -= np.where(
+                self._cut(at[stands], -left[stands])[tiers[stands], np.arange(stands.size)],
+                steps[stands],
+                0.0,
+            )
         return saved
 
     def _cut(self, there: Floats, to_come_s: Floats) -> NDArray[np.bool_]:
-        """(J, n): training stands within the stalls of these positions, so much of them is to come: which tiers' own is not over?"""
+        """(J, n): training stands within the stalls of these positions, so much of them is to come:
+        which tiers' own is not over?
+        """
         due = there % self._steps == 0
         upto_s = np.cumsum(due * self._stall_s, axis=0)
         cut: NDArray[np.bool_] = due & ~self._live & (to_come_s > upto_s[-1:] - upto_s)
         return cut
 
-    def _reached(self, begin: Floats, left_s: Floats, pace: Floats | float) -> tuple[Floats, Floats]:
-        """(n,): the last position with stalls that is reached, or `begin`; and the seconds since. Below 0: so much of its stalls is still to come."""
+    def _reached(
+        self, begin: Floats, left_s: Floats, pace: Floats | float
+    ) -> tuple[Floats, Floats]:
+        """(n,): the last position with stalls that is reached, or `begin`; and the seconds since.
+
+        Below 0: so much of its stalls is still to come.
+        """
         at, left = begin, left_s
         for level, (steps, stall_s) in enumerate(self._stalls):
             shorter = self._stalls[level + 1 :]
@@ -87,7 +128,9 @@ class Saves:
                 due_s: Floats | float = stall_s + sum(other_s for _, other_s in shorter)
             else:
                 newest, arrived_s = _by_guess(at, left, pace, steps, stall_s, shorter)
-                due_s = stall_s + sum(np.where(newest % other == 0, other_s, 0.0) for other, other_s in shorter)
+                due_s = stall_s + sum(
+                    np.where(newest % other == 0, other_s, 0.0) for other, other_s in shorter
+                )
             arrived_s += due_s
             left = np.where(newest > at, left - arrived_s, left)
             at = np.maximum(newest, at)
@@ -98,8 +141,18 @@ def _column(values: Iterable[float]) -> Floats:
     return np.array([[float(value)] for value in values]).reshape(-1, 1)
 
 
-def _by_rounds(at: Floats, left: Floats, pace: Floats | float, steps: float, stall_s: float, shorter: list[tuple[float, float]]) -> tuple[Floats, Floats]:
-    """The newest multiple of `steps` that is reached, and after how long. It does not lie beyond `at` where none is, or where stalls are still to come."""
+def _by_rounds(
+    at: Floats,
+    left: Floats,
+    pace: Floats | float,
+    steps: float,
+    stall_s: float,
+    shorter: list[tuple[float, float]],
+) -> tuple[Floats, Floats]:
+    """The newest multiple of `steps` that is reached, and after how long.
+
+    It does not lie beyond `at` where none is, or where stalls are still to come.
+    """
     ahead = np.floor(at / steps) + 1
     first_s = (ahead * steps - at) * pace
     round_s = steps * pace + stall_s
@@ -108,7 +161,8 @@ def _by_rounds(at: Floats, left: Floats, pace: Floats | float, steps: float, sta
         round_s = round_s + other_s * (steps / other)
     rounds = left - first_s
     rounds /= round_s
-    np.floor(rounds, out=rounds)  # below 0 where the first is not reached: it is less than a round away
+    # below 0 where the first is not reached: it is less than a round away
+    np.floor(rounds, out=rounds)
     arrived_s = rounds * round_s
     arrived_s += first_s
     rounds += ahead
@@ -116,14 +170,23 @@ def _by_rounds(at: Floats, left: Floats, pace: Floats | float, steps: float, sta
     return rounds, arrived_s
 
 
-def _by_guess(at: Floats, left: Floats, pace: Floats | float, steps: float, stall_s: float, shorter: list[tuple[float, float]]) -> tuple[Floats, Floats]:
+def _by_guess(
+    at: Floats,
+    left: Floats,
+    pace: Floats | float,
+    steps: float,
+    stall_s: float,
+    shorter: list[tuple[float, float]],
+) -> tuple[Floats, Floats]:
     """The same where intervals do not divide each other."""
     passed = [(other, other_s, np.floor(at / other)) for other, other_s in shorter]
     none = np.floor(at / steps)
 
     def after_s(count: Floats, runs: slice | NDArray[np.intp]) -> Floats:
         there = count * steps
-        total = (there - at[runs]) * (pace[runs] if isinstance(pace, np.ndarray) else pace) + stall_s * (count - none[runs] - 1)
+        total = (there - at[runs]) * (
+            pace[runs] if isinstance(pace, np.ndarray) else pace
+        ) + stall_s * (count - none[runs] - 1)
         for other, other_s, already in passed:
             total += other_s * (np.ceil(there / other) - 1 - already[runs])
         return total
@@ -131,7 +194,8 @@ def _by_guess(at: Floats, left: Floats, pace: Floats | float, steps: float, stal
     mean_s = pace + stall_s / steps + sum(other_s / other for other, other_s in shorter)
     count = np.maximum(np.floor((at + left / mean_s) / steps), none)
     arrived_s = after_s(count, slice(None))
-    more = np.flatnonzero(left - arrived_s > NEARLY * steps * pace)  # an interval takes so long at least: few runs are left to ask
+    # an interval takes so long at least: few runs are left to ask
+    more = np.flatnonzero(left - arrived_s > NEARLY * steps * pace)
     while (more := more[after_s(count[more] + 1, more) <= left[more]]).size:
         count[more] += 1
         arrived_s[more] = after_s(count[more], more)

@@ -1,12 +1,17 @@
-"""How far a run can grow: ETTR at each size, what binds there, and the most GPUs under each named assumption.
+"""How far a run can grow: ETTR at each size, what binds there, and the most GPUs under each named
+assumption.
 
-Rows     Each size is simulated twice: with the model as it is, and with a model that grows with the cluster (parameters ~ sqrt(GPUs), Chinchilla, from the size
-         that was asked for). Intervals are chosen anew at each size, and spares (at 99.9 % of all moments, Poisson) where they were not given as a number.
-         Storage keeps its bandwidth; what is given per GPU grows. Beside it: Daly's exact efficiency with the same numbers.
-Windows  Of a run in which many failures are expected, a window of 300 is simulated (`sweep.window`). That is far shorter than a repair where GPUs are many;
-         then the run is given all the spares that it needs, and `lacking` says at what share of moments the spares it has would not suffice (Poisson).
-Caps     Where the mean time between failures is as short as one save (`model/scaling.py`): progress is 0 there. `at 90 % ETTR` and `at 50 % ETTR` are what is
-         usable, with the restart counted.
+Rows     Each size is simulated twice: with the model as it is, and with a model that grows with the
+         cluster (parameters ~ sqrt(GPUs), Chinchilla, from the size that was asked for). Intervals
+         are chosen anew at each size, and spares (at 99.9 % of all moments, Poisson) where they
+         were not given as a number. Storage keeps its bandwidth; what is given per GPU grows.
+         Beside it: Daly's exact efficiency with the same numbers.
+Windows  Of a run in which many failures are expected, a window of 300 is simulated
+         (`sweep.window`). That is far shorter than a repair where GPUs are many; then the run is
+         given all the spares that it needs, and `lacking` says at what share of moments the spares
+         it has would not suffice (Poisson).
+Caps     Where the mean time between failures is as short as one save (`model/scaling.py`): progress
+         is 0 there. `at 90 % ETTR` and `at 50 % ETTR` are what is usable, with the restart counted.
 
 This module is pure: data in, data out.
 """
@@ -34,7 +39,9 @@ USABLE = (0.9, 0.5)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """ettr: simulated, the model as it is; ettr_growing: with a model that grows; ettr_formula: Daly's exact efficiency beside the first."""
+    """ettr: simulated, the model as it is; ettr_growing: with a model that grows; ettr_formula:
+    Daly's exact efficiency beside the first.
+    """
 
     gpus: int
     mttf_s: float
@@ -57,23 +64,43 @@ class Scale:
     def facts(self) -> dict[str, Any]:
         return {
             "scale": [asdict(one) for one in self.rows],
-            "max_gpus": {name: gpus if math.isfinite(gpus) else None for name, gpus in self.max_gpus.items()},
+            "max_gpus": {
+                name: gpus if math.isfinite(gpus) else None for name, gpus in self.max_gpus.items()
+            },
         }
 
 
 def grid(low: float, high: float) -> tuple[int, ...]:
     """Two sizes in each decade, 1 and 3; both ends always."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    inside = [factor * 10.0**power for power in range(first, last + 1) for factor in (1, 3) if low < factor * 10.0**power < high]
+    inside = [
+        factor * 10.0**power
+        for power in range(first, last + 1)
+        for factor in (1, 3)
+        if low < factor * 10.0**power < high
+    ]
     return tuple(sorted({round(low), *map(round, inside), round(high)}))
 
 
-def scale(cluster: Cluster, sizes: Sequence[int], *, seed: int, replicas: int, mapper: Mapper = in_order) -> Scale:
+def scale(
+    cluster: Cluster, sizes: Sequence[int], *, seed: int, replicas: int, mapper: Mapper = in_order
+) -> Scale:
     """Rows for these numbers of GPUs, in their order."""
     both = [_sized(cluster, gpus, growing=growing) for gpus in sizes for growing in (False, True)]
     scenarios = [resolve(one).scenario for one in both]
-    summaries = run_all(list(map(_with_enough_spares, scenarios)), seed=seed, replicas=replicas, failures_most=FAILURES_MOST, mapper=mapper)
-    rows = [_row(scenario, fixed, growing) for scenario, fixed, growing in zip(scenarios[::2], summaries[::2], summaries[1::2], strict=True)]
+    summaries = run_all(
+        list(map(_with_enough_spares, scenarios)),
+        seed=seed,
+        replicas=replicas,
+        failures_most=FAILURES_MOST,
+        mapper=mapper,
+    )
+    rows = [
+        _row(scenario, fixed, growing)
+        for scenario, fixed, growing in zip(
+            scenarios[::2], summaries[::2], summaries[1::2], strict=True
+        )
+    ]
     return Scale(tuple(rows), max_gpus(cluster))
 
 
@@ -81,17 +108,37 @@ def _sized(cluster: Cluster, gpus: int, *, growing: bool) -> Cluster:
     base = resolve(cluster)
     out = cluster.put_value("job.gpus", gpus, origin=Origin.FLAG, source="--scale")
     for name in cluster.tiers:
-        out = out.put(f"tier.{name}.interval", AUTO, origin=Origin.PLAN, source="chosen at each size") if _is_chosen(cluster, name) else out
-    out = out.put("repair.spares", AUTO, origin=Origin.PLAN, source="as many as it needs at each size")
+        out = (
+            out.put(f"tier.{name}.interval", AUTO, origin=Origin.PLAN, source="chosen at each size")
+            if _is_chosen(cluster, name)
+            else out
+        )
+    out = out.put(
+        "repair.spares", AUTO, origin=Origin.PLAN, source="as many as it needs at each size"
+    )
     if not growing:
         return out
     factor = math.sqrt(gpus / base.scenario.job.gpus)
-    out = out.put_value("job.state", base.scenario.job.state_bytes * factor, origin=Origin.FLAG, source="grows with the square root of the GPUs")
+    out = out.put_value(
+        "job.state",
+        base.scenario.job.state_bytes * factor,
+        origin=Origin.FLAG,
+        source="grows with the square root of the GPUs",
+    )
     for name in cluster.tiers:  # times that were given outright grow with the state
         for key in ("stall", "write"):
             path = f"tier.{name}.{key}"
-            if path in cluster.inputs and f"tier.{name}.bandwidth" not in cluster.inputs and f"tier.{name}.bandwidth_per_gpu" not in cluster.inputs:
-                out = out.put_value(path, cluster.value(path) * factor, origin=Origin.FLAG, source="grows with the state")
+            if (
+                path in cluster.inputs
+                and f"tier.{name}.bandwidth" not in cluster.inputs
+                and f"tier.{name}.bandwidth_per_gpu" not in cluster.inputs
+            ):
+                out = out.put_value(
+                    path,
+                    cluster.value(path) * factor,
+                    origin=Origin.FLAG,
+                    source="grows with the state",
+                )
     return out
 
 
@@ -112,12 +159,25 @@ def _row(scenario: Scenario, fixed: Summary, growing: Summary) -> Row:
     mttf_s = mttf_of(scenario)
     tier = durable(scenario)
     job = scenario.job
-    restart_s = scenario.recovery.detect.mean_s + scenario.recovery.regroup.mean_s + scenario.recovery.take.mean_s + tier.restore.mean_s
+    restart_s = (
+        scenario.recovery.detect.mean_s
+        + scenario.recovery.regroup.mean_s
+        + scenario.recovery.take.mean_s
+        + tier.restore.mean_s
+    )
     return Row(
-        gpus=job.gpus, mttf_s=mttf_s, save_s=tier.stall_s + tier.write_s, interval_s={one.name: scenario.interval_s(one) for one in scenario.tiers},
-        ettr=fixed.mean, ettr_se=fixed.mean_se, ettr_formula=intervals.best_efficiency(tier.stall_s, mttf_s, restart_s),
-        ettr_growing=growing.mean, ettr_growing_se=growing.mean_se, spares=scenario.repair.spare_nodes, binding=binding_of(fixed.shares),
-    )  # fmt: skip
+        gpus=job.gpus,
+        mttf_s=mttf_s,
+        save_s=tier.stall_s + tier.write_s,
+        interval_s={one.name: scenario.interval_s(one) for one in scenario.tiers},
+        ettr=fixed.mean,
+        ettr_se=fixed.mean_se,
+        ettr_formula=intervals.best_efficiency(tier.stall_s, mttf_s, restart_s),
+        ettr_growing=growing.mean,
+        ettr_growing_se=growing.mean_se,
+        spares=scenario.repair.spare_nodes,
+        binding=binding_of(fixed.shares),
+    )
 
 
 def mttf_of(scenario: Scenario) -> float:
@@ -128,7 +188,9 @@ def mttf_of(scenario: Scenario) -> float:
 
 def durable(scenario: Scenario) -> Tier:
     """The tier that survives most, of several the last, of those in use."""
-    in_use = [tier for tier in scenario.tiers if math.isfinite(tier.interval_s)] or list(scenario.tiers)
+    in_use = [tier for tier in scenario.tiers if math.isfinite(tier.interval_s)] or list(
+        scenario.tiers
+    )
     return max(reversed(in_use), key=lambda tier: tier.survives)
 
 
@@ -138,11 +200,14 @@ def binding_of(shares: dict[Term, float]) -> str:
     return most.value if most is not None and shares[most] > 0 else "nothing"
 
 
-# --- caps --------------------------------------------------------------------------------------------------
+# --- caps -----------------------------------------------------------------------------------------
 
 
 def max_gpus(cluster: Cluster) -> dict[str, float]:
-    """By assumption; inf where there is no cap below 1e40. Failures at the mean rate of one GPU, all classes together."""
+    """By assumption; inf where there is no cap below 1e40.
+
+    Failures at the mean rate of one GPU, all classes together.
+    """
     scenario = resolve(cluster).scenario
     job = scenario.job
     mttf_s = mttf_of(scenario)
@@ -150,15 +215,42 @@ def max_gpus(cluster: Cluster) -> dict[str, float]:
         return {}
     unit_mttf_s = mttf_s * job.gpus
     storage = scaling.constant_storage(_storage_bandwidth(scenario))
-    fixed, growing = scaling.fixed_model(job.state_bytes), scaling.chinchilla(job.state_bytes, job.gpus)
-    restart_s = scenario.recovery.detect.mean_s + scenario.recovery.regroup.mean_s + scenario.recovery.take.mean_s
-    out = {f"ETTR {share:.0%}, {growth.name}": scaling.gpus_at_efficiency(share, unit_mttf_s=unit_mttf_s, growth=growth, network=storage, restart_s=restart_s)
-           for growth in (fixed, growing) for share in USABLE}  # fmt: skip
-    out |= {f"storage as it is, {growth.name}": scaling.cap_gpus(unit_mttf_s, growth, storage) for growth in (fixed, growing)}
-    networks = [scaling.torus(2, GPU_BANDWIDTH), scaling.torus(3, GPU_BANDWIDTH), scaling.full_bisection(GPU_BANDWIDTH)]
-    networks += [scaling.full_bisection(GPU_BANDWIDTH).with_latency(kind, HOP_S) for kind in (scaling.Latency.RING, scaling.Latency.TREE)]
+    fixed, growing = (
+        scaling.fixed_model(job.state_bytes),
+        scaling.chinchilla(job.state_bytes, job.gpus),
+    )
+    restart_s = (
+        scenario.recovery.detect.mean_s
+        + scenario.recovery.regroup.mean_s
+        + scenario.recovery.take.mean_s
+    )
+    out = {
+        f"ETTR {share:.0%}, {growth.name}": scaling.gpus_at_efficiency(
+            share, unit_mttf_s=unit_mttf_s, growth=growth, network=storage, restart_s=restart_s
+        )
+        for growth in (fixed, growing)
+        for share in USABLE
+    }
+    out |= {
+        f"storage as it is, {growth.name}": scaling.cap_gpus(unit_mttf_s, growth, storage)
+        for growth in (fixed, growing)
+    }
+    networks = [
+        scaling.torus(2, GPU_BANDWIDTH),
+        scaling.torus(3, GPU_BANDWIDTH),
+        scaling.full_bisection(GPU_BANDWIDTH),
+    ]
+    networks += [
+        scaling.full_bisection(GPU_BANDWIDTH).with_latency(kind, HOP_S)
+        for kind in (scaling.Latency.RING, scaling.Latency.TREE)
+    ]
     for network in networks:
-        out |= {f"memory of peers, {network.name}, {growth.name}": scaling.cap_gpus(unit_mttf_s, growth, network) for growth in (fixed, growing)}
+        out |= {
+            f"memory of peers, {network.name}, {growth.name}": scaling.cap_gpus(
+                unit_mttf_s, growth, network
+            )
+            for growth in (fixed, growing)
+        }
     return out
 
 

@@ -1,41 +1,65 @@
-"""What is planned for: the job, how its parts fail, what recovery takes, where state is kept. Data only; all depths of the planner read it.
+"""What is planned for: the job, how its parts fail, what recovery takes, where state is kept.
 
-Units      seconds of wall-clock time, unless a name says otherwise. Counts are of GPUs, nodes or racks.
+Data only; all depths of the planner read it.
 
-The course of a run, which every depth computes (`course.py` says it in plain Python, the others must agree with it):
+Units      seconds of wall-clock time, unless a name says otherwise. Counts are of GPUs, nodes or
+           racks.
 
-Position   `p`: productive seconds that are kept, as at full speed. ETTR of a run of length T is p(T) / T: `ettr_training` of the ledger. Where a run is
-           cut off by its end, what it did since the newest save counts as kept.
-Saves      Tier j is due whenever p comes to a multiple of its interval (p > 0). Training stands still for its stall; it can be restored from that position
-           once the stall is over and `write` more seconds have passed. If several are due, they stall one after another, in the order of the list.
-           Intervals are rounded to whole steps, at least one. A tier whose interval is one step, without stall, is the live state of replicas: it holds
-           the last whole step. Writes of one tier may overlap. A position from which training goes on is not saved again. Position 0, the state that
-           the run begins with, is held by every tier when it begins.
-Failure    At wall time t, of an extent: what is lost with it. Work since the newest position that a tier of at least that extent can restore is repeated
-           (p falls back to it; where no tier has any: to 0, and nothing is restored). If several tiers have it, the one that restores fastest, by the same
-           luck; among equals the first of the list. Tiers that do not survive the extent hold nothing until they save again; a live tier holds the
-           restored position at once. What a failure cut off while it was written is lost, and so is a stall that it cut off.
-Recovery   detection; then regroup; then, where nodes are lost, their replacement; then restore from the tier. A failure during recovery
-           starts it anew, with the larger of both extents, and loses its own nodes besides. Rates are those of the whole job at all times: recovery
-           and missing nodes protect from nothing.
-Nodes      A lost node is replaced by a spare at hand; if none is, the run waits for the first repaired one, and then takes it. `take` is paid once in a
-           recovery that takes any. Lost nodes are in repair from the failure on, all of one failure for the same time, and come back as spares. So a run
-           that waits goes on as soon as no more nodes are in repair than it had spares at the beginning.
-           With `shrinks`, the run goes on without them at (n - missing) / n of its speed. When one returns, training stands still for a regroup that lasts
-           as long as that of the last failure; whoever has returned when training goes on is in, be it after a regroup or after a recovery. A regroup
-           cuts off what is being written or stalls, as a failure does, and loses no position. With all nodes missing it stands (speed 0).
-Diagnosis  Where one node is lost, a healthy one is taken out as well with chance `wrong`, and repaired for as long. `missed` and `caught` too are about
-           failures of one node: a healthy one that is mended badly is a lemon from its failure on, a lemon that is caught is replaced by a sound node,
-           which comes back in its place. A rack that fails does so by what its nodes share, and says nothing about any of them.
-Lemons     Whole nodes: share x nodes, rounded up or down by luck, so that the mean is right. Those in service fail at the usual rate, and in addition at
-           (factor - 1) times it per lemon. `lemons_bound` is the most that are reckoned with; more fail no more often, and the output counts such runs.
-           Any failure of a GPU or node strikes a lemon with the chance that they are of all nodes.
-Stops      Maintenance begins at every multiple of `every` and everything stands still for it, after a save and as if time did not pass: training, writing,
-           recovery and repair go on afterwards where they were. What fails during a stop is found and mended in it. Seconds of it are `other`.
-Seconds    Training at full speed is productive, or repeated once it has been lost; shrunk, the missing share of it is degraded. Stalls are stall, cut off
-           or not. Regroup is regroup, waiting for nodes and taking them. All sum to the duration.
-Luck       Each failure has numbers in (0, 1) of its own, drawn ahead (`histories.py`): its detection, regroup, take, repair and restore are quantiles at
-           these. So changing an interval or the spares changes no luck.
+The course of a run, which every depth computes (`course.py` says it in plain Python, the others
+must agree with it):
+
+Position   `p`: productive seconds that are kept, as at full speed. ETTR of a run of length T is
+           p(T) / T: `ettr_training` of the ledger. Where a run is cut off by its end, what it did
+           since the newest save counts as kept.
+Saves      Tier j is due whenever p comes to a multiple of its interval (p > 0). Training stands
+           still for its stall; it can be restored from that position once the stall is over and
+           `write` more seconds have passed. If several are due, they stall one after another, in
+           the order of the list. Intervals are rounded to whole steps, at least one. A tier whose
+           interval is one step, without stall, is the live state of replicas: it holds the last
+           whole step. Writes of one tier may overlap. A position from which training goes on is not
+           saved again. Position 0, the state that the run begins with, is held by every tier when
+           it begins.
+Failure    At wall time t, of an extent: what is lost with it. Work since the newest position that a
+           tier of at least that extent can restore is repeated (p falls back to it; where no tier
+           has any: to 0, and nothing is restored). If several tiers have it, the one that restores
+           fastest, by the same luck; among equals the first of the list. Tiers that do not survive
+           the extent hold nothing until they save again; a live tier holds the restored position at
+           once. What a failure cut off while it was written is lost, and so is a stall that it cut
+           off.
+Recovery   detection; then regroup; then, where nodes are lost, their replacement; then restore from
+           the tier. A failure during recovery starts it anew, with the larger of both extents, and
+           loses its own nodes besides. Rates are those of the whole job at all times: recovery and
+           missing nodes protect from nothing.
+Nodes      A lost node is replaced by a spare at hand; if none is, the run waits for the first
+           repaired one, and then takes it. `take` is paid once in a recovery that takes any. Lost
+           nodes are in repair from the failure on, all of one failure for the same time, and come
+           back as spares. So a run that waits goes on as soon as no more nodes are in repair than
+           it had spares at the beginning. With `shrinks`, the run goes on without them at (n -
+           missing) / n of its speed. When one returns, training stands still for a regroup that
+           lasts as long as that of the last failure; whoever has returned when training goes on is
+           in, be it after a regroup or after a recovery. A regroup cuts off what is being written
+           or stalls, as a failure does, and loses no position. With all nodes missing it stands
+           (speed 0).
+Diagnosis  Where one node is lost, a healthy one is taken out as well with chance `wrong`, and
+           repaired for as long. `missed` and `caught` too are about failures of one node: a healthy
+           one that is mended badly is a lemon from its failure on, a lemon that is caught is
+           replaced by a sound node, which comes back in its place. A rack that fails does so by
+           what its nodes share, and says nothing about any of them.
+Lemons     Whole nodes: share x nodes, rounded up or down by luck, so that the mean is right. Those
+           in service fail at the usual rate, and in addition at (factor - 1) times it per lemon.
+           `lemons_bound` is the most that are reckoned with; more fail no more often, and the
+           output counts such runs. Any failure of a GPU or node strikes a lemon with the chance
+           that they are of all nodes.
+Stops      Maintenance begins at every multiple of `every` and everything stands still for it, after
+           a save and as if time did not pass: training, writing, recovery and repair go on
+           afterwards where they were. What fails during a stop is found and mended in it. Seconds
+           of it are `other`.
+Seconds    Training at full speed is productive, or repeated once it has been lost; shrunk, the
+           missing share of it is degraded. Stalls are stall, cut off or not. Regroup is regroup,
+           waiting for nodes and taking them. All sum to the duration.
+Luck       Each failure has numbers in (0, 1) of its own, drawn ahead (`histories.py`): its
+           detection, regroup, take, repair and restore are quantiles at these. So changing an
+           interval or the spares changes no luck.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -85,13 +109,18 @@ class Wave:
 class FailureRate:
     """How one class of failure strikes.
 
-    mttf_s       mean time to failure of one unit, at shape 1; else the scale parameter of the Weibull law (time at which 63 % have failed)
-    shape        Weibull shape k: below 1 infant mortality, 1 constant, above 1 wear-out. The hazard at age a is k/mttf (a/mttf)^(k-1)
+    mttf_s       mean time to failure of one unit, at shape 1; else the scale parameter of the
+                 Weibull law (time at which 63 % have failed)
+    shape        Weibull shape k: below 1 infant mortality, 1 constant, above 1 wear-out. The hazard
+                 at age a is k/mttf (a/mttf)^(k-1)
     age_s        age of every unit when the run begins; matters only where shape is not 1
-    count        failures that the rate was estimated from; 0: the rate is taken as known. The posterior is Gamma(count + 1/2, exposure), Jeffreys, where
-                 mttf is exposure / count; so the mean of what is drawn is (count + 1/2) / count times the rate. At other shapes it multiplies the hazard.
+    count        failures that the rate was estimated from; 0: the rate is taken as known. The
+                 posterior is Gamma(count + 1/2, exposure), Jeffreys, where mttf is exposure /
+                 count; so the mean of what is drawn is (count + 1/2) / count times the rate. At
+                 other shapes it multiplies the hazard.
 
-    Units are not renewed: one that failed and was repaired is as old as before, which is all that matters where shape is not 1.
+    Units are not renewed: one that failed and was repaired is as old as before, which is all that
+    matters where shape is not 1.
     """
 
     failure_class: FailureClass
@@ -120,7 +149,10 @@ class Tier:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What an interruption takes. `shrinks`: the run goes on with fewer nodes where no spare is at hand; else it waits."""
+    """What an interruption takes.
+
+    `shrinks`: the run goes on with fewer nodes where no spare is at hand; else it waits.
+    """
 
     detect: Spread
     regroup: Spread
@@ -163,7 +195,8 @@ class Lemons:
 
 @dataclass(frozen=True, slots=True)
 class Stragglers:
-    """Slow but healthy nodes: each node becomes one every `mttf_s`, and makes the run `slowdown` times as slow while it `lasts`. Costs throughput, not ETTR.
+    """Slow but healthy nodes: each node becomes one every `mttf_s`, and makes the run `slowdown`
+    times as slow while it `lasts`. Costs throughput, not ETTR.
 
     Several at once make it no slower than one: all wait for the slowest.
     """
@@ -176,32 +209,51 @@ class Stragglers:
 
 @dataclass(frozen=True, slots=True)
 class Maintenance:
-    """Planned: every `every_s` the run stands still for `lasts_s`, after a save; nothing is repeated."""
+    """Planned: every `every_s` the run stands still for `lasts_s`, after a save; nothing is
+    repeated.
+    """
 
     every_s: float = math.inf
     lasts_s: float = 0.0
     source: str = ""
 
     def worked_s(self, wall_s: float) -> float:
-        """Seconds outside of stops from the beginning to this wall-clock time. During a stop it does not move."""
+        """Seconds outside of stops from the beginning to this wall-clock time.
+
+        During a stop it does not move.
+        """
         if not self.lasts_s or wall_s < self.every_s:
             return wall_s
         begun = math.floor(wall_s / self.every_s)
-        return wall_s - (begun - 1) * self.lasts_s - min(wall_s - begun * self.every_s, self.lasts_s)
+        return (
+            wall_s - (begun - 1) * self.lasts_s - min(wall_s - begun * self.every_s, self.lasts_s)
+        )
 
     def wall_s(self, worked_s: float) -> float:
         """The other way round. Where a stop lies at it, the stop's end."""
         if not self.lasts_s or worked_s < self.every_s:
             return worked_s
-        return worked_s + (math.floor((worked_s - self.every_s) / (self.every_s - self.lasts_s)) + 1) * self.lasts_s
+        return (
+            worked_s
+            + (math.floor((worked_s - self.every_s) / (self.every_s - self.lasts_s)) + 1)
+            * self.lasts_s
+        )
 
     def stands_at(self, wall_s: float) -> bool:
-        return bool(self.lasts_s) and wall_s >= self.every_s and wall_s - math.floor(wall_s / self.every_s) * self.every_s < self.lasts_s
+        return (
+            bool(self.lasts_s)
+            and wall_s >= self.every_s
+            and wall_s - math.floor(wall_s / self.every_s) * self.every_s < self.lasts_s
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What runs. `throttle`: share of speed lost at the hottest hour of a day (a sine); costs throughput, not ETTR."""
+    """What runs.
+
+    `throttle`: share of speed lost at the hottest hour of a day (a sine); costs throughput, not
+    ETTR.
+    """
 
     gpus: int
     duration_s: float
@@ -241,7 +293,10 @@ class Scenario:
 
     def __post_init__(self) -> None:
         for problem in _problems(self):
-            raise UsageError(f"{self.name}: {problem}", hint="change the value; `outlast plan` echoes all of them")
+            raise UsageError(
+                f"{self.name}: {problem}",
+                hint="change the value; `outlast plan` echoes all of them",
+            )
 
     def interval_steps(self, tier: Tier) -> float:
         """A whole number, at least one. inf: never saved."""
@@ -258,26 +313,65 @@ class Scenario:
         return tier.stall_s == 0 and tier.write_s == 0 and self.interval_steps(tier) == 1
 
     def nodes_lost(self, extent: Extent) -> int:
-        """How many nodes a failure of this extent takes out for repair. A failure of the whole run breaks no node."""
-        return {Extent.NODE: 1, Extent.RACK: min(self.job.nodes_per_rack, self.job.nodes)}.get(extent, 0)
+        """How many nodes a failure of this extent takes out for repair.
+
+        A failure of the whole run breaks no node.
+        """
+        return {Extent.NODE: 1, Extent.RACK: min(self.job.nodes_per_rack, self.job.nodes)}.get(
+            extent, 0
+        )
 
     @property
     def lemons_bound(self) -> int:
-        """So many lemons are reckoned with at most: those of the beginning, and four standard deviations above what missed repairs are expected to add."""
+        """So many lemons are reckoned with at most: those of the beginning, and four standard
+        deviations above what missed repairs are expected to add.
+        """
         at_first = math.ceil(self.lemons.share * self.job.nodes)
-        per_s = sum(self.job.units(rate.unit) / rate.mttf_s for rate in self.failures if rate.extent is Extent.NODE)
-        added = min(self.repair.missed * per_s * self.job.duration_s, self.job.nodes) if self.lemons.factor > 1 else 0.0
-        return int(min(self.job.nodes, at_first + (math.ceil(added + 4 * math.sqrt(added)) + 3 if added else 0)))
+        per_s = sum(
+            self.job.units(rate.unit) / rate.mttf_s
+            for rate in self.failures
+            if rate.extent is Extent.NODE
+        )
+        added = (
+            min(self.repair.missed * per_s * self.job.duration_s, self.job.nodes)
+            if self.lemons.factor > 1
+            else 0.0
+        )
+        return int(
+            min(
+                self.job.nodes,
+                at_first + (math.ceil(added + 4 * math.sqrt(added)) + 3 if added else 0),
+            )
+        )
 
 
 def _problems(scenario: Scenario) -> list[str]:
     job, repair, lemons = scenario.job, scenario.repair, scenario.lemons
     wrong: list[str] = []
 
-    def need(name: str, value: float, *, low: float = 0.0, high: float = math.inf, above: bool = False, finite: bool = True) -> None:
-        if math.isnan(value) or value < low or value > high or (above and value <= low) or (finite and math.isinf(value)):
-            bounds = f"{'above' if above else 'at least'} {low:g}" + (f" and at most {high:g}" if math.isfinite(high) else "")
-            wrong.append(f"{name} is {value!r}; it must be {bounds}{' and finite' if finite and math.isinf(high) else ''}")
+    def need(
+        name: str,
+        value: float,
+        *,
+        low: float = 0.0,
+        high: float = math.inf,
+        above: bool = False,
+        finite: bool = True,
+    ) -> None:
+        if (
+            math.isnan(value)
+            or value < low
+            or value > high
+            or (above and value <= low)
+            or (finite and math.isinf(value))
+        ):
+            bounds = f"{'above' if above else 'at least'} {low:g}" + (
+                f" and at most {high:g}" if math.isfinite(high) else ""
+            )
+            wrong.append(
+                f"{name} is {value!r}; it must be"
+                f" {bounds}{' and finite' if finite and math.isinf(high) else ''}"
+            )
 
     need("gpus", job.gpus, low=1)
     need("gpus_per_node", job.gpus_per_node, low=1)
@@ -310,7 +404,13 @@ def _problems(scenario: Scenario) -> list[str]:
     need("time between maintenance", scenario.maintenance.every_s, above=True, finite=False)
     need("length of maintenance", scenario.maintenance.lasts_s)
     if 0 < scenario.maintenance.every_s <= scenario.maintenance.lasts_s:
-        wrong.append(f"maintenance lasts {scenario.maintenance.lasts_s:g} s of every {scenario.maintenance.every_s:g} s; no time is left to train")
+        wrong.append(
+            f"maintenance lasts {scenario.maintenance.lasts_s:g} s of every"
+            f" {scenario.maintenance.every_s:g} s; no time is left to train"
+        )
     if repair.spare_nodes > job.nodes:
-        wrong.append(f"{repair.spare_nodes} spare nodes stand beside {job.nodes} nodes; that is more spares than nodes")
+        wrong.append(
+            f"{repair.spare_nodes} spare nodes stand beside {job.nodes} nodes; that is more spares"
+            " than nodes"
+        )
     return wrong

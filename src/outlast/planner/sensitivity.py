@@ -1,9 +1,13 @@
-"""What the answer is most sensitive to: each input at the low and the high end of what it may be, all else as it was.
+"""What the answer is most sensitive to: each input at the low and the high end of what it may be,
+all else as it was.
 
-Ends         what the cluster file names as its range; for a rate that was counted, the 90 % credible interval of it; else half and twice.
-             A duration that varies is made shorter or longer as a whole. Shares end at 1.
-Decisions    Intervals and spares stay what the plan chose: the world differs from what was planned for.
-Method       Simulation at rates that are taken as known, with common random numbers, so a difference is far better known than the ETTR itself.
+Ends         what the cluster file names as its range; for a rate that was counted, the 90 %
+             credible interval of it; else half and twice. A duration that varies is made shorter or
+             longer as a whole. Shares end at 1.
+Decisions    Intervals and spares stay what the plan chose: the world differs from what was planned
+             for.
+Method       Simulation at rates that are taken as known, with common random numbers, so a
+             difference is far better known than the ETTR itself.
 
 This module is pure: data in, data out.
 """
@@ -26,14 +30,40 @@ from outlast.planner.spread import Spread
 from outlast.planner.sweep import Mapper, in_order, run_all
 
 ALL_FAILURES = "all failures"
-WHY_COUNT, WHY_RANGE, WHY_FACTOR = "90 % of what its count leaves open", "its range", "half and twice"
+WHY_COUNT, WHY_RANGE, WHY_FACTOR = (
+    "90 % of what its count leaves open",
+    "its range",
+    "half and twice",
+)
 # what the run is for, or what the plan decides: no uncertainty of the world
 NOT_VARIED = (
-    "job.gpus", "job.duration", "job.gpus_per_node", "job.nodes_per_rack", "job.bytes_per_parameter", "job.parameters", "job.samples_per_step",
-    "repair.spares", "money.gpu_hour", "throttle.share", "power.gpu", "power.idle", "power.edge", "stragglers.mttf", "stragglers.slowdown", "stragglers.lasts",
-)  # fmt: skip
+    "job.gpus",
+    "job.duration",
+    "job.gpus_per_node",
+    "job.nodes_per_rack",
+    "job.bytes_per_parameter",
+    "job.parameters",
+    "job.samples_per_step",
+    "repair.spares",
+    "money.gpu_hour",
+    "throttle.share",
+    "power.gpu",
+    "power.idle",
+    "power.edge",
+    "stragglers.mttf",
+    "stragglers.slowdown",
+    "stragglers.lasts",
+)
 KEYS_NOT_VARIED = ("interval", "count", "exposure", "shape", "age")
-FIRST = (ALL_FAILURES, "recovery.regroup", "recovery.detect", "repair.time", "job.state", "job.step")  # what a plan looks at without being asked
+# what a plan looks at without being asked
+FIRST = (
+    ALL_FAILURES,
+    "recovery.regroup",
+    "recovery.detect",
+    "repair.time",
+    "job.state",
+    "job.step",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +85,16 @@ class Swing:
 
     def facts(self) -> dict[str, Any]:
         return {
-            "input": self.path, "value": self.value, "low": self.low, "high": self.high, "ettr_at_low": self.ettr_low, "ettr_at_high": self.ettr_high,
-            "swing": self.width, "range": self.why, "source": self.source,
-        }  # fmt: skip
+            "input": self.path,
+            "value": self.value,
+            "low": self.low,
+            "high": self.high,
+            "ettr_at_low": self.ettr_low,
+            "ettr_at_high": self.ettr_high,
+            "swing": self.width,
+            "range": self.why,
+            "source": self.source,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +111,33 @@ class _Ends:
 
 
 def tornado(
-    resolved: Resolved, cluster: Cluster, *, seed: int, replicas: int, failures_most: int, everything: bool, mapper: Mapper = in_order
+    resolved: Resolved,
+    cluster: Cluster,
+    *,
+    seed: int,
+    replicas: int,
+    failures_most: int,
+    everything: bool,
+    mapper: Mapper = in_order,
 ) -> tuple[float, tuple[Swing, ...]]:
-    """ETTR with nothing changed, and the swings, widest first; those that change nothing are left out.
+    """ETTR with nothing changed, and the swings, widest first; those that change nothing are left
+    out.
 
     cluster        what `resolved` was made from
     failures_most  in a replica: more of them is a longer window
     everything     each input; else only those that matter most often
     """
     pinned = pin(cluster, resolved)
-    ends = [one for one in _ends(pinned, resolved) if everything or one.path in FIRST or one.path.startswith("tier.")]
+    ends = [
+        one
+        for one in _ends(pinned, resolved)
+        if everything or one.path in FIRST or one.path.startswith("tier.")
+    ]
     pairs = [tuple(map(_or_none, end.clusters)) for end in ends]
     scenarios = [resolved.scenario, *(one for pair in pairs for one in pair if one is not None)]
-    summaries = run_all(scenarios, seed=seed, replicas=replicas, failures_most=failures_most, mapper=mapper)
+    summaries = run_all(
+        scenarios, seed=seed, replicas=replicas, failures_most=failures_most, mapper=mapper
+    )
     base, *means = (one.mean for one in summaries)
     results = iter(means)
     swings = []
@@ -133,7 +184,11 @@ def _follows(path: str, resolved: Resolved) -> bool:
 
 def _of(cluster: Cluster, one: Input, low: Value, high: Value, why: str) -> _Ends:
     clusters = tuple(_settled(cluster, one.path, value, why) for value in (low, high))
-    said = ("half as long", "twice as long") if isinstance(low, Spread) and why == WHY_FACTOR else (_said(one, low), _said(one, high))
+    said = (
+        ("half as long", "twice as long")
+        if isinstance(low, Spread) and why == WHY_FACTOR
+        else (_said(one, low), _said(one, high))
+    )
     return _Ends(one.path, one.said, *said, why, one.source, (clusters[0], clusters[1]))
 
 
@@ -141,7 +196,9 @@ def _said(one: Input, value: Value) -> str:
     """To three digits, of days where it is a time that long: ends are no better known."""
     short = value
     if isinstance(value, float) and math.isfinite(value):
-        size = DAY_S if value > DAY_S and one.path.endswith((".mttf", ".every", ".interval")) else 1.0
+        size = (
+            DAY_S if value > DAY_S and one.path.endswith((".mttf", ".every", ".interval")) else 1.0
+        )
         short = float(f"{value / size:.3g}") * size
     return one.reader.say(short).replace('"', "")
 
@@ -168,14 +225,15 @@ def _half_and_twice(one: Input) -> tuple[Value, Value] | None:
     return value / 2, value * 2
 
 
-# --- rates ---------------------------------------------------------------------------------------------------
+# --- rates ----------------------------------------------------------------------------------------
 
 
 def _rate(cluster: Cluster, resolved: Resolved, one: Input) -> Iterator[_Ends]:
     name = one.path.split(".")[1]
     value = one.value
     assert isinstance(value, (int, float))
-    if not math.isfinite(value) or (len(cluster.failures) == 1 and one.range is None):  # one class alone: that is all failures
+    # one class alone: that is all failures
+    if not math.isfinite(value) or (len(cluster.failures) == 1 and one.range is None):
         return
     if one.range is not None:
         yield _of(cluster, one, *one.range, WHY_RANGE)
@@ -186,7 +244,11 @@ def _rate(cluster: Cluster, resolved: Resolved, one: Input) -> Iterator[_Ends]:
 
 def _all_failures(cluster: Cluster, resolved: Resolved) -> Iterator[_Ends]:
     """All classes together, as one rate."""
-    mttfs = {path: one for path, one in resolved.inputs.items() if path.startswith("failure.") and path.endswith(".mttf")}
+    mttfs = {
+        path: one
+        for path, one in resolved.inputs.items()
+        if path.startswith("failure.") and path.endswith(".mttf")
+    }
     if not mttfs:
         return
     counts = [_count_of(resolved, path.split(".")[1]) for path in mttfs]
@@ -202,7 +264,9 @@ def _all_failures(cluster: Cluster, resolved: Resolved) -> Iterator[_Ends]:
 
     said = f"{len(mttfs)} class{'es' if len(mttfs) > 1 else ''}"
     clusters = (scaled(1 / high), scaled(1 / low))
-    yield _Ends(ALL_FAILURES, said, f"x {high:.3g}", f"x {low:.3g}", why, "the sum of all rates", clusters)
+    yield _Ends(
+        ALL_FAILURES, said, f"x {high:.3g}", f"x {low:.3g}", why, "the sum of all rates", clusters
+    )
 
 
 def _count_of(resolved: Resolved, name: str) -> float:

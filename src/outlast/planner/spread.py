@@ -1,11 +1,12 @@
 """How long something takes: a duration that varies, as a function of a number in (0, 1).
 
-Every depth of the planner takes a duration as `spread.quantile(u)` with the same u, so that all of them, and all candidates of a search,
-live through the same luck (common random numbers).
+Every depth of the planner takes a duration as `spread.quantile(u)` with the same u, so that all of
+them, and all candidates of a search, live through the same luck (common random numbers).
 
 Units      seconds.
 Symbols    u  in (0, 1): 0.5 is the median, 0.95 is what one in twenty exceeds
-Limits     An exponential or lognormal duration has no upper end; u comes from 53 bits, so none is beyond 37 means.
+Limits     An exponential or lognormal duration has no upper end; u comes from 53 bits, so none is
+           beyond 37 means.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -37,15 +38,21 @@ class Shape(str, Enum):
 class Spread:
     """A duration. Make one with `constant`, `exponential`, `lognormal` or `measured`.
 
-    numbers  constant, exponential: (mean_s,); lognormal: (median_s, sigma of the logarithm); measured: what was measured, sorted
+    numbers  constant, exponential: (mean_s,); lognormal: (median_s, sigma of the logarithm);
+             measured: what was measured, sorted
     """
 
     shape: Shape
     numbers: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        if not self.numbers or not all(math.isfinite(number) and number >= 0 for number in self.numbers):
-            raise UsageError(f"a duration is made of {self.numbers}", hint="give seconds that are finite and not negative")
+        if not self.numbers or not all(
+            math.isfinite(number) and number >= 0 for number in self.numbers
+        ):
+            raise UsageError(
+                f"a duration is made of {self.numbers}",
+                hint="give seconds that are finite and not negative",
+            )
 
     @property
     def mean_s(self) -> float:
@@ -65,7 +72,11 @@ class Spread:
             return -self.numbers[0] * np.log1p(-at)
         if self.shape is Shape.LOGNORMAL:
             return self._of_normal(normal_quantile(at))
-        return np.interp(at, np.linspace(0.0, 1.0, len(self.numbers)), self.numbers) if len(self.numbers) > 1 else np.full(at.shape, self.numbers[0])
+        return (
+            np.interp(at, np.linspace(0.0, 1.0, len(self.numbers)), self.numbers)
+            if len(self.numbers) > 1
+            else np.full(at.shape, self.numbers[0])
+        )
 
     def _of_normal(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
         """A lognormal one, where the logarithm is z standard deviations above its median."""
@@ -80,12 +91,16 @@ class Spread:
 
 
 def quantiles(spreads: Sequence[Spread], u: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Several durations at the same luck, (len(u), spreads, rest of u): what `quantile` says of each, the normal's quantiles worked out once."""
+    """Several durations at the same luck, (len(u), spreads, rest of u): what `quantile` says of
+    each, the normal's quantiles worked out once.
+    """
     out = np.empty((len(u), len(spreads), *u.shape[1:]))
     lognormals = [spread for spread in spreads if spread.shape is Shape.LOGNORMAL]
     z = normal_quantile(u) if lognormals else u
     for place, spread in enumerate(spreads):
-        out[:, place] = spread._of_normal(z) if spread.shape is Shape.LOGNORMAL else spread.quantile(u)
+        out[:, place] = (
+            spread._of_normal(z) if spread.shape is Shape.LOGNORMAL else spread.quantile(u)
+        )
     return out
 
 
@@ -101,14 +116,18 @@ def lognormal(median_s: float, p95_s: float) -> Spread:
     """By the median and what one in twenty exceeds. UsageError if that is less than the median."""
     if not 0 < median_s <= p95_s:
         raise UsageError(
-            f"a duration has median {median_s} s and 95th percentile {p95_s} s", hint="both are above 0, and the second is not less than the first"
+            f"a duration has median {median_s} s and 95th percentile {p95_s} s",
+            hint="both are above 0, and the second is not less than the first",
         )
     return Spread(Shape.LOGNORMAL, (median_s, math.log(p95_s / median_s) / P95_Z))
 
 
 def measured(samples_s: ArrayLike) -> Spread:
     """By what was measured: straight lines between the sorted samples."""
-    return Spread(Shape.MEASURED, tuple(float(sample) for sample in np.sort(np.asarray(samples_s, dtype=np.float64))))
+    return Spread(
+        Shape.MEASURED,
+        tuple(float(sample) for sample in np.sort(np.asarray(samples_s, dtype=np.float64))),
+    )
 
 
 def _mean_of_line(numbers: tuple[float, ...]) -> float:
@@ -118,7 +137,8 @@ def _mean_of_line(numbers: tuple[float, ...]) -> float:
     return (math.fsum(numbers) - (numbers[0] + numbers[-1]) / 2) / (len(numbers) - 1)
 
 
-# Wichura, "Algorithm AS 241: The Percentage Points of the Normal Distribution", Applied Statistics 37(3), 1988: PPND16, relative error 1e-16.
+# Wichura, "Algorithm AS 241: The Percentage Points of the Normal Distribution", Applied Statistics
+# 37(3), 1988: PPND16, relative error 1e-16.
 NEAR = (
     (
         2509.0809287301226727, 33430.575583588128105, 67265.770927008700853, 45921.953931549871457,
@@ -131,24 +151,48 @@ NEAR = (
 )  # fmt: skip
 MIDDLE = (
     (
-        7.7454501427834140764e-4, 0.0227238449892691845833, 0.24178072517745061177, 1.27045825245236838258,
-        3.64784832476320460504, 5.7694972214606914055, 4.6303378461565452959, 1.42343711074968357734,
+        7.7454501427834140764e-4,
+        0.0227238449892691845833,
+        0.24178072517745061177,
+        1.27045825245236838258,
+        3.64784832476320460504,
+        5.7694972214606914055,
+        4.6303378461565452959,
+        1.42343711074968357734,
     ),
     (
-        1.05075007164441684324e-9, 5.475938084995344946e-4, 0.0151986665636164571966, 0.14810397642748007459,
-        0.68976733498510000455, 1.6763848301838038494, 2.05319162663775882187, 1.0,
+        1.05075007164441684324e-9,
+        5.475938084995344946e-4,
+        0.0151986665636164571966,
+        0.14810397642748007459,
+        0.68976733498510000455,
+        1.6763848301838038494,
+        2.05319162663775882187,
+        1.0,
     ),
-)  # fmt: skip
+)
 FAR = (
     (
-        2.01033439929228813265e-7, 2.71155556874348757815e-5, 0.0012426609473880784386, 0.026532189526576123093,
-        0.29656057182850489123, 1.7848265399172913358, 5.4637849111641143699, 6.6579046435011037772,
+        2.01033439929228813265e-7,
+        2.71155556874348757815e-5,
+        0.0012426609473880784386,
+        0.026532189526576123093,
+        0.29656057182850489123,
+        1.7848265399172913358,
+        5.4637849111641143699,
+        6.6579046435011037772,
     ),
     (
-        2.04426310338993978564e-15, 1.4215117583164458887e-7, 1.8463183175100546818e-5, 7.868691311456132591e-4,
-        0.0148753612908506148525, 0.13692988092273580531, 0.59983220655588793769, 1.0,
+        2.04426310338993978564e-15,
+        1.4215117583164458887e-7,
+        1.8463183175100546818e-5,
+        7.868691311456132591e-4,
+        0.0148753612908506148525,
+        0.13692988092273580531,
+        0.59983220655588793769,
+        1.0,
     ),
-)  # fmt: skip
+)
 
 
 def normal_quantile(u: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -167,7 +211,9 @@ def normal_quantile(u: NDArray[np.float64]) -> NDArray[np.float64]:
     return out.reshape(u.shape)
 
 
-def _ratio(polynomials: tuple[tuple[float, ...], tuple[float, ...]], r: NDArray[np.float64]) -> NDArray[np.float64]:
+def _ratio(
+    polynomials: tuple[tuple[float, ...], tuple[float, ...]], r: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """Horner's rule for both at once: they are short, and calls are what takes time."""
     both = np.array(polynomials)[:, :, None]
     sums = both[:, 0] * r

@@ -1,7 +1,9 @@
-"""Which of the failures drawn ahead strike, what they take, and how long the recovery from each lasts: for many runs at once.
+"""Which of the failures drawn ahead strike, what they take, and how long the recovery from each
+lasts: for many runs at once.
 
-A failure drawn ahead does not strike after the end, during a stop, or where it was drawn for a lemon that is not there (any more). How many lemons there are
-depends on the failures before it and on nothing else, so that nothing here asks how far training got.
+A failure drawn ahead does not strike after the end, during a stop, or where it was drawn for a
+lemon that is not there (any more). How many lemons there are depends on the failures before it and
+on nothing else, so that nothing here asks how far training got.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -27,7 +29,9 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Strike:
-    """The k-th failure of the n replicas that have one drawn, each (n,). Where it does not strike, nodes_lost is 0 and the rest means nothing.
+    """The k-th failure of the n replicas that have one drawn, each (n,).
+
+    Where it does not strike, nodes_lost is 0 and the rest means nothing.
 
     at_s  without stops; failure_class: index into scenario.failures
     """
@@ -41,18 +45,28 @@ class Strike:
 
 
 class Strikes:
-    """The failures of all replicas, one by one. Replicas are in the `order` of how many failures were drawn for them, so that the first n have a k-th."""
+    """The failures of all replicas, one by one.
+
+    Replicas are in the `order` of how many failures were drawn for them, so that the first n have a
+    k-th.
+    """
 
     def __init__(self, scenario: Scenario, histories: Histories) -> None:
         drawn = np.isfinite(histories.at_s).sum(axis=1)
         self.order = np.argsort(-drawn, kind="stable")
-        self._with_more = np.searchsorted(-drawn[self.order], -np.arange(histories.at_s.shape[1]))  # [k]: replicas that have more than k
+        # [k]: replicas that have more than k
+        self._with_more = np.searchsorted(-drawn[self.order], -np.arange(histories.at_s.shape[1]))
         self._scenario, self._histories = scenario, histories
         self._extents = np.array([int(rate.extent) for rate in scenario.failures], dtype=np.int8)
-        self._nodes_lost = np.array([scenario.nodes_lost(rate.extent) for rate in scenario.failures], dtype=np.int64)
+        self._nodes_lost = np.array(
+            [scenario.nodes_lost(rate.extent) for rate in scenario.failures], dtype=np.int64
+        )
         self._diagnosis = InOrder(histories, Luck.DIAGNOSIS, self.order)
-        self._lemons = _Lemons(scenario, histories, self.order) if scenario.lemons.factor > 1 else None
-        self.interruptions: Counts = np.zeros(histories.replicas, dtype=np.int64)  # in this order, as all that follows
+        self._lemons = (
+            _Lemons(scenario, histories, self.order) if scenario.lemons.factor > 1 else None
+        )
+        # in this order, as all that follows
+        self.interruptions: Counts = np.zeros(histories.replicas, dtype=np.int64)
 
     @property
     def loses_nodes(self) -> bool:
@@ -60,13 +74,20 @@ class Strikes:
 
     @property
     def beyond_bound(self) -> Flags:
-        return self._lemons.beyond_bound if self._lemons else np.zeros(self._histories.replicas, dtype=np.bool_)
+        return (
+            self._lemons.beyond_bound
+            if self._lemons
+            else np.zeros(self._histories.replicas, dtype=np.bool_)
+        )
 
     def __iter__(self) -> Iterator[Strike]:
         duration_s, wrong = self._scenario.job.duration_s, self._scenario.repair.wrong
         for k, replicas in enumerate(self._with_more.tolist()):
             here = self.order[:replicas]
-            wall_s, stream = np.take(self._histories.at_s[:, k], here), np.take(self._histories.stream[:, k], here)
+            wall_s, stream = (
+                np.take(self._histories.at_s[:, k], here),
+                np.take(self._histories.stream[:, k], here),
+            )
             failure_class = self._histories.stream_class[stream]
             extent, nodes_lost = self._extents[failure_class], self._nodes_lost[failure_class]
             at_s, strikes = _worked(self._scenario.maintenance, np.minimum(wall_s, duration_s))
@@ -83,37 +104,66 @@ class Strikes:
 
 
 class Seconds:
-    """A duration of each failure: its spread at the failure's luck. One number where it does not vary."""
+    """A duration of each failure: its spread at the failure's luck.
 
-    def __init__(self, spread: Spread, histories: Histories, column: Luck, order: NDArray[np.intp]) -> None:
+    One number where it does not vary.
+    """
+
+    def __init__(
+        self, spread: Spread, histories: Histories, column: Luck, order: NDArray[np.intp]
+    ) -> None:
         self._fixed = np.array([spread.numbers[0]]) if _is_fixed(spread) else None
         self._rows = InOrder(histories, column, order, spread.quantile)
 
     def at(self, strike: Strike) -> Floats:
         """After this failure: (n,), or (1,). To be asked in the order of failures."""
-        return self._rows.at(strike.k)[: len(strike.strikes)] if self._fixed is None else self._fixed
+        return (
+            self._rows.at(strike.k)[: len(strike.strikes)] if self._fixed is None else self._fixed
+        )
 
 
 class SecondsEach:
     """Several durations of each failure at the same luck."""
 
-    def __init__(self, spreads: Sequence[Spread], histories: Histories, column: Luck, order: NDArray[np.intp]) -> None:
-        self._fixed = np.array([[spread.numbers[0]] for spread in spreads]).reshape(-1, 1) if all(map(_is_fixed, spreads)) else None
+    def __init__(
+        self, spreads: Sequence[Spread], histories: Histories, column: Luck, order: NDArray[np.intp]
+    ) -> None:
+        self._fixed = (
+            np.array([[spread.numbers[0]] for spread in spreads]).reshape(-1, 1)
+            if all(map(_is_fixed, spreads))
+            else None
+        )
         self._rows = InOrder(histories, column, order, partial(quantiles, spreads))
 
     def at(self, strike: Strike) -> Floats:
         """After this failure: (J, n), or (J, 1). To be asked in the order of failures."""
-        return self._rows.at(strike.k)[:, : len(strike.strikes)] if self._fixed is None else self._fixed
+        return (
+            self._rows.at(strike.k)[:, : len(strike.strikes)]
+            if self._fixed is None
+            else self._fixed
+        )
 
 
 def _is_fixed(spread: Spread) -> bool:
-    return spread.shape is Shape.CONSTANT or spread.mean_s == 0 or (spread.shape is Shape.MEASURED and len(spread.numbers) == 1)
+    return (
+        spread.shape is Shape.CONSTANT
+        or spread.mean_s == 0
+        or (spread.shape is Shape.MEASURED and len(spread.numbers) == 1)
+    )
 
 
 class InOrder:
-    """A column of luck, or what is `made` of it, row by row: made of some rows at a time, those asked for. Replicas in this order."""
+    """A column of luck, or what is `made` of it, row by row: made of some rows at a time, those
+    asked for. Replicas in this order.
+    """
 
-    def __init__(self, histories: Histories, column: Luck, order: NDArray[np.intp], made: Callable[[Floats], Floats] | None = None) -> None:
+    def __init__(
+        self,
+        histories: Histories,
+        column: Luck,
+        order: NDArray[np.intp],
+        made: Callable[[Floats], Floats] | None = None,
+    ) -> None:
         self._chunks = histories.luck_in_order(column)
         self._order, self._made = order, made
         self._first = -ROWS
@@ -136,18 +186,27 @@ class _Lemons:
     def __init__(self, scenario: Scenario, histories: Histories, order: NDArray[np.intp]) -> None:
         self._bound, self._nodes = scenario.lemons_bound, scenario.job.nodes
         self._caught, self._missed = scenario.lemons.caught, scenario.repair.missed
-        self._here, self._mended = InOrder(histories, Luck.LEMON, order), InOrder(histories, Luck.MENDED, order)
-        self._of_node = np.array([rate.unit in (Unit.GPU, Unit.NODE) for rate in scenario.failures], dtype=np.bool_)
+        self._here, self._mended = (
+            InOrder(histories, Luck.LEMON, order),
+            InOrder(histories, Luck.MENDED, order),
+        )
+        self._of_node = np.array(
+            [rate.unit in (Unit.GPU, Unit.NODE) for rate in scenario.failures], dtype=np.bool_
+        )
         self._now = histories.lemons[order]
         self.beyond_bound: Flags = np.zeros(histories.replicas, dtype=np.bool_)
 
     def are_there(self, k: int, extra: Flags) -> Flags:
         """A lemon's extra failure happens as often as there are lemons; any other always does."""
-        there: Flags = self._here.at(k)[: len(extra)] < np.minimum(self._now[: len(extra)], self._bound) / max(1, self._bound)
+        there: Flags = self._here.at(k)[: len(extra)] < np.minimum(
+            self._now[: len(extra)], self._bound
+        ) / max(1, self._bound)
         there |= ~extra
         return there
 
-    def are_struck(self, k: int, extra: Flags, failure_class: NDArray[np.int64], one_node: Flags) -> None:
+    def are_struck(
+        self, k: int, extra: Flags, failure_class: NDArray[np.int64], one_node: Flags
+    ) -> None:
         """One node: a lemon may be caught, a healthy one mended badly."""
         now = self._now[: len(extra)]
         lemon = self._here.at(k)[: len(extra)] < now / self._nodes
@@ -167,5 +226,7 @@ def _worked(stops: Maintenance, wall_s: Floats) -> tuple[Floats, Flags]:
     begun = np.floor(wall_s / stops.every_s)
     into_s = wall_s - begun * stops.every_s
     before = begun < 1
-    worked_s = np.where(before, wall_s, wall_s - (begun - 1) * stops.lasts_s - np.minimum(into_s, stops.lasts_s))
+    worked_s = np.where(
+        before, wall_s, wall_s - (begun - 1) * stops.lasts_s - np.minimum(into_s, stops.lasts_s)
+    )
     return worked_s, before | (into_s >= stops.lasts_s)

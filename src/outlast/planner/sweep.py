@@ -1,13 +1,19 @@
-"""Many simulations: which ones belong together, and a summary of each that is small enough to come from another process or machine.
+"""Many simulations: which ones belong together, and a summary of each that is small enough to come
+from another process or machine.
 
-Common random numbers  All scenarios of one task live through the same failures and the same luck; so do tasks of the same seed as far as their rates agree.
-Where                  A task says all that it needs, so where it is worked on (here, on other cores, on Ray) changes no number. `Mapper` is how a caller
-                       brings cores or machines along; the pure default is one after the other.
-Windows                Where more failures are expected than are worth simulating, the first part of the run is simulated, at its mean rates, and the second
-                       half of that part is what counts: the first knows no repairs yet, and what is kept at the end without a save cancels out. `long_run`
-                       says how widely whole runs spread then. A window is at least so long that lost nodes come back in it, if that takes no more
-                       than FAILURES_MOST failures.
-Batches                Replicas are simulated in batches of BATCH, whatever cores there are, so that the same floats are added up in the same order.
+Common random numbers  All scenarios of one task live through the same failures and the same luck;
+                       so do tasks of the same seed as far as their rates agree.
+Where                  A task says all that it needs, so where it is worked on (here, on other
+                       cores, on Ray) changes no number. `Mapper` is how a caller brings cores or
+                       machines along; the pure default is one after the other.
+Windows                Where more failures are expected than are worth simulating, the first part of
+                       the run is simulated, at its mean rates, and the second half of that part is
+                       what counts: the first knows no repairs yet, and what is kept at the end
+                       without a save cancels out. `long_run` says how widely whole runs spread
+                       then. A window is at least so long that lost nodes come back in it, if that
+                       takes no more than FAILURES_MOST failures.
+Batches                Replicas are simulated in batches of BATCH, whatever cores there are, so that
+                       the same floats are added up in the same order.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -50,16 +56,22 @@ class Term(str, Enum):
 
 
 TERM_OF = {
-    Cause.STALL: Term.SAVES, Cause.REPEATED: Term.REPEATED, Cause.DETECTION: Term.DETECTION, Cause.REGROUP: Term.RESTART,
-    Cause.RESTORE: Term.RESTORE, Cause.DEGRADED: Term.FEWER, Cause.OTHER: Term.MAINTENANCE,
-}  # fmt: skip
+    Cause.STALL: Term.SAVES,
+    Cause.REPEATED: Term.REPEATED,
+    Cause.DETECTION: Term.DETECTION,
+    Cause.REGROUP: Term.RESTART,
+    Cause.RESTORE: Term.RESTORE,
+    Cause.DEGRADED: Term.FEWER,
+    Cause.OTHER: Term.MAINTENANCE,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
     """Scenarios that differ in nothing that makes them fail: tiers, intervals, spares, durations.
 
-    Replicas `first` to `first + replicas - 1` of the seed. `uncertain`: rates are drawn from what their counts leave open. `steady`: the second half counts.
+    Replicas `first` to `first + replicas - 1` of the seed. `uncertain`: rates are drawn from what
+    their counts leave open. `steady`: the second half counts.
     """
 
     scenarios: tuple[Scenario, ...]
@@ -72,7 +84,9 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """ettr: (R,), of each replica. shares: of the wall clock, by term; with the mean ETTR they sum to 1. by_class: lost share by class of failure."""
+    """ettr: (R,), of each replica. shares: of the wall clock, by term; with the mean ETTR they sum
+    to 1. by_class: lost share by class of failure.
+    """
 
     ettr: Floats
     shares: dict[Term, float]
@@ -86,20 +100,34 @@ class Summary:
     @property
     def mean_se(self) -> float:
         """Standard error of the mean: the simulation's own."""
-        return float(self.ettr.std(ddof=1) / math.sqrt(len(self.ettr))) if len(self.ettr) > 1 else math.nan
+        return (
+            float(self.ettr.std(ddof=1) / math.sqrt(len(self.ettr)))
+            if len(self.ettr) > 1
+            else math.nan
+        )
 
 
 Run: TypeAlias = Callable[[Scenario, histories.Histories], Outcomes]
-Mapper: TypeAlias = Callable[[Callable[[Task], tuple[Summary, ...]], Sequence[Task]], Iterable[tuple[Summary, ...]]]
+Mapper: TypeAlias = Callable[
+    [Callable[[Task], tuple[Summary, ...]], Sequence[Task]], Iterable[tuple[Summary, ...]]
+]
 
 
-def in_order(function: Callable[[Task], tuple[Summary, ...]], tasks: Sequence[Task]) -> Iterable[tuple[Summary, ...]]:
+def in_order(
+    function: Callable[[Task], tuple[Summary, ...]], tasks: Sequence[Task]
+) -> Iterable[tuple[Summary, ...]]:
     """The mapper of one core."""
     return map(function, tasks)
 
 
 def run_all(
-    scenarios: Sequence[Scenario], *, seed: int, replicas: int, failures_most: float | None = None, uncertain: bool = False, mapper: Mapper = in_order
+    scenarios: Sequence[Scenario],
+    *,
+    seed: int,
+    replicas: int,
+    failures_most: float | None = None,
+    uncertain: bool = False,
+    mapper: Mapper = in_order,
 ) -> list[Summary]:
     """Of each, in their order. Those that fail alike share their failures, drawn once.
 
@@ -110,10 +138,21 @@ def run_all(
     alike: dict[tuple[object, ...], list[int]] = {}
     for at, scenario in enumerate(scenarios):
         alike.setdefault((scenario is not whole[at], *_what_fails(scenario)), []).append(at)
-    groups = [several[at : at + TASK_MOST] for several in alike.values() for at in range(0, len(several), TASK_MOST)]
+    groups = [
+        several[at : at + TASK_MOST]
+        for several in alike.values()
+        for at in range(0, len(several), TASK_MOST)
+    ]
     work = [(group, first) for group in groups for first in range(0, replicas, BATCH)]
     tasks = [
-        Task(tuple(scenarios[at] for at in group), seed, min(BATCH, replicas - first), first, uncertain, steady=scenarios[group[0]] is not whole[group[0]])
+        Task(
+            tuple(scenarios[at] for at in group),
+            seed,
+            min(BATCH, replicas - first),
+            first,
+            uncertain,
+            steady=scenarios[group[0]] is not whole[group[0]],
+        )
         for group, first in work
     ]
     parts: list[list[Summary]] = [[] for _ in scenarios]
@@ -128,37 +167,62 @@ def _joined(parts: Sequence[Summary]) -> Summary:
     weights = [len(one.ettr) for one in parts]
 
     def mean(values: Iterable[float]) -> float:
-        return math.fsum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
+        return math.fsum(
+            value * weight for value, weight in zip(values, weights, strict=True)
+        ) / sum(weights)
 
     return Summary(
-        np.concatenate([one.ettr for one in parts]), {term: mean(one.shares[term] for one in parts) for term in Term},
-        mean(one.interruptions for one in parts), {name: mean(one.by_class[name] for one in parts) for name in parts[0].by_class},
-    )  # fmt: skip
+        np.concatenate([one.ettr for one in parts]),
+        {term: mean(one.shares[term] for one in parts) for term in Term},
+        mean(one.interruptions for one in parts),
+        {name: mean(one.by_class[name] for one in parts) for name in parts[0].by_class},
+    )
 
 
 def _what_fails(scenario: Scenario) -> tuple[object, ...]:
     """What histories are drawn from."""
     job = scenario.job
-    return (job.gpus, job.gpus_per_node, job.nodes_per_rack, job.duration_s, scenario.failures, scenario.lemons, scenario.repair.missed)
+    return (
+        job.gpus,
+        job.gpus_per_node,
+        job.nodes_per_rack,
+        job.duration_s,
+        scenario.failures,
+        scenario.lemons,
+        scenario.repair.missed,
+    )
 
 
 def simulate(task: Task, run: Run = monte_carlo.run) -> tuple[Summary, ...]:
     """All scenarios of a task, over the same failures. run: what lives through them."""
     scenarios = task.scenarios if task.uncertain else tuple(map(at_known_rates, task.scenarios))
-    drawn = histories.draw(scenarios[0], seed=task.seed, replicas=task.replicas, first=task.first, uncertain=task.uncertain)
+    drawn = histories.draw(
+        scenarios[0],
+        seed=task.seed,
+        replicas=task.replicas,
+        first=task.first,
+        uncertain=task.uncertain,
+    )
     whole = tuple(_summary(scenario, run(scenario, drawn)) for scenario in scenarios)
     if not task.steady:
         return whole
-    halves = [replace(one, job=replace(one.job, duration_s=one.job.duration_s / 2)) for one in scenarios]
-    return tuple(_second_half(one, _summary(half, run(half, drawn))) for one, half in zip(whole, halves, strict=True))
+    halves = [
+        replace(one, job=replace(one.job, duration_s=one.job.duration_s / 2)) for one in scenarios
+    ]
+    return tuple(
+        _second_half(one, _summary(half, run(half, drawn)))
+        for one, half in zip(whole, halves, strict=True)
+    )
 
 
 def _second_half(whole: Summary, first: Summary) -> Summary:
     """What came to pass after the first half of the same runs."""
     return Summary(
-        2 * whole.ettr - first.ettr, {term: 2 * whole.shares[term] - first.shares[term] for term in Term}, whole.interruptions - first.interruptions,
+        2 * whole.ettr - first.ettr,
+        {term: 2 * whole.shares[term] - first.shares[term] for term in Term},
+        whole.interruptions - first.interruptions,
         {name: 2 * whole.by_class[name] - first.by_class[name] for name in whole.by_class},
-    )  # fmt: skip
+    )
 
 
 def _summary(scenario: Scenario, outcomes: Outcomes) -> Summary:
@@ -167,26 +231,37 @@ def _summary(scenario: Scenario, outcomes: Outcomes) -> Summary:
     waiting = float(outcomes.wait_s.mean()) / duration_s
     shares = dict.fromkeys(Term, 0.0)
     for cause, term in TERM_OF.items():
-        shares[term] += float(outcomes.seconds[cause].mean()) / duration_s if cause in outcomes.seconds else 0.0
+        shares[term] += (
+            float(outcomes.seconds[cause].mean()) / duration_s if cause in outcomes.seconds else 0.0
+        )
     shares[Term.RESTART] -= waiting
     shares[Term.WAITING] = waiting
     by_class: dict[str, float] = {}
     for index, rate in enumerate(scenario.failures):
         name = rate.failure_class.value
-        by_class[name] = by_class.get(name, 0.0) + float(outcomes.lost_s[:, index].mean()) / duration_s
-    return Summary(outcomes.position_s / duration_s, shares, float(outcomes.interruptions.mean()), by_class)
+        by_class[name] = (
+            by_class.get(name, 0.0) + float(outcomes.lost_s[:, index].mean()) / duration_s
+        )
+    return Summary(
+        outcomes.position_s / duration_s, shares, float(outcomes.interruptions.mean()), by_class
+    )
 
 
 def at_known_rates(scenario: Scenario) -> Scenario:
     """Nothing is left open by what was counted."""
-    return replace(scenario, failures=tuple(replace(with_known_rate(rate), count=0.0) for rate in scenario.failures))
+    return replace(
+        scenario,
+        failures=tuple(replace(with_known_rate(rate), count=0.0) for rate in scenario.failures),
+    )
 
 
-# --- windows -------------------------------------------------------------------------------------------------
+# --- windows --------------------------------------------------------------------------------------
 
 
 def window(scenario: Scenario, failures_most: float) -> Scenario:
-    """The scenario itself, or the part of it in which so many failures are expected, at its mean rates."""
+    """The scenario itself, or the part of it in which so many failures are expected, at its mean
+    rates.
+    """
     per_s = math.fsum(rate_per_s(rate, scenario.job) for rate in scenario.failures)
     expected = per_s * scenario.job.duration_s
     repairs = per_s * REPAIRS_LEAST * scenario.repair.time.mean_s
@@ -194,7 +269,11 @@ def window(scenario: Scenario, failures_most: float) -> Scenario:
     if expected <= most:
         return scenario
     steady = tuple(_steady(rate, scenario) for rate in scenario.failures)
-    return replace(scenario, failures=steady, job=replace(scenario.job, duration_s=scenario.job.duration_s * most / expected))
+    return replace(
+        scenario,
+        failures=steady,
+        job=replace(scenario.job, duration_s=scenario.job.duration_s * most / expected),
+    )
 
 
 def _steady(rate: FailureRate, scenario: Scenario) -> FailureRate:
@@ -208,7 +287,8 @@ def _steady(rate: FailureRate, scenario: Scenario) -> FailureRate:
 def long_run(known: Summary, uncertain: Summary, *, share: float) -> tuple[float, float]:
     """5th and 95th percentile of a whole run of which only a `share` was looked at.
 
-    The spread of luck shrinks with the length, that of the rates does not; both are taken as normal. known: at known rates; uncertain: at drawn ones.
+    The spread of luck shrinks with the length, that of the rates does not; both are taken as
+    normal. known: at known rates; uncertain: at drawn ones.
     """
     luck = float(known.ettr.var())
     rates = max(0.0, float(uncertain.ettr.var()) - luck)

@@ -1,8 +1,10 @@
-"""This process's control groups for memory, under either hierarchy: where their files lie, and how much memory their limits leave.
+"""This process's control groups for memory, under either hierarchy: where their files lie, and how
+much memory their limits leave.
 
 Units      bytes.
-Limits     Trees are looked for where systemd and container engines mount them: v2 at the root of `mount`, v1 in its folder "memory". A group
-           that lies outside what is mounted here (its path begins with "..") says nothing. Swap is not counted as room.
+Limits     Trees are looked for where systemd and container engines mount them: v2 at the root of
+           `mount`, v1 in its folder "memory". A group that lies outside what is mounted here (its
+           path begins with "..") says nothing. Swap is not counted as room.
 """
 
 from __future__ import annotations
@@ -16,14 +18,20 @@ MOUNT = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """`levels`: the folders of our group, its parent, and so on up to the root. Not all need exist: a container sees its own part only."""
+    """`levels`: the folders of our group, its parent, and so on up to the root.
+
+    Not all need exist: a container sees its own part only.
+    """
 
     version: int
     levels: tuple[Path, ...]
 
 
 def memory_hierarchies(own: Path = OWN, mount: Path = MOUNT) -> list[Hierarchy]:
-    """Those that may count or limit our memory. `own` is written like /proc/self/cgroup; none where it cannot be read."""
+    """Those that may count or limit our memory.
+
+    `own` is written like /proc/self/cgroup; none where it cannot be read.
+    """
     try:
         lines = own.read_text().splitlines()
     except OSError:
@@ -42,12 +50,19 @@ def memory_hierarchies(own: Path = OWN, mount: Path = MOUNT) -> list[Hierarchy]:
 
 
 def memory_room(hierarchies: list[Hierarchy]) -> tuple[int, Path] | None:
-    """Bytes that may still be taken under the tightest limit on the way up, and the folder of the group that sets it; None where none is set.
+    """Bytes that may still be taken under the tightest limit on the way up, and the folder of the
+    group that sets it; None where none is set.
 
-    Cached pages of files and what the kernel remembers of them count as room, as in its MemAvailable: they are given back before anybody is
-    killed. Pages of tmpfs do not. Control groups of version 1 do not tell the second.
+    Cached pages of files and what the kernel remembers of them count as room, as in its
+    MemAvailable: they are given back before anybody is killed. Pages of tmpfs do not. Control
+    groups of version 1 do not tell the second.
     """
-    rooms = [(room, level) for hierarchy in hierarchies for level in hierarchy.levels if (room := _room(level, hierarchy.version)) is not None]
+    rooms = [
+        (room, level)
+        for hierarchy in hierarchies
+        for level in hierarchy.levels
+        if (room := _room(level, hierarchy.version)) is not None
+    ]
     return min(rooms, default=None)
 
 
@@ -56,7 +71,11 @@ def _up(root: Path, own: Path) -> tuple[Path, ...]:
 
 
 def _room(level: Path, version: int) -> int | None:
-    limit_name, usage_name, prefix = ("memory.max", "memory.current", "") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+    limit_name, usage_name, prefix = (
+        ("memory.max", "memory.current", "")
+        if version == 2
+        else ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+    )
     try:
         limit, usage = ((level / name).read_text().strip() for name in (limit_name, usage_name))
         stat = (level / "memory.stat").read_text()
@@ -65,5 +84,8 @@ def _room(level: Path, version: int) -> int | None:
     if not limit.isdigit():  # "max"
         return None
     counts = dict(line.split(" ", 1) for line in stat.splitlines() if " " in line)
-    cached = sum(int(counts.get(f"{prefix}{kind}", "0")) for kind in ("active_file", "inactive_file", "slab_reclaimable"))
+    cached = sum(
+        int(counts.get(f"{prefix}{kind}", "0"))
+        for kind in ("active_file", "inactive_file", "slab_reclaimable")
+    )
     return max(0, int(limit) - int(usage) + cached)

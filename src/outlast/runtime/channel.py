@@ -1,6 +1,8 @@
-"""Messages over a stream socket: `Channel` inside the loop, `BlockingChannel` for a worker's threads.
+"""Messages over a stream socket: `Channel` inside the loop, `BlockingChannel` for a worker's
+threads.
 
-Both close on a corrupt frame, with the reason, after what came before it; neither raises into the loop. A closed channel drops what is sent.
+Both close on a corrupt frame, with the reason, after what came before it; neither raises into the
+loop. A closed channel drops what is sent.
 """
 
 from __future__ import annotations
@@ -16,9 +18,19 @@ from outlast.runtime.loop import Loop
 
 
 class Channel:
-    """Non-blocking. `on_close(reason)` is called once, from the loop; "" means that the peer closed."""
+    """Non-blocking.
 
-    def __init__(self, loop: Loop, sock: socket.socket, *, on_message: Callable[[Message], None], on_close: Callable[[str], None]) -> None:
+    `on_close(reason)` is called once, from the loop; "" means that the peer closed.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        sock: socket.socket,
+        *,
+        on_message: Callable[[Message], None],
+        on_close: Callable[[str], None],
+    ) -> None:
         self._loop = loop
         self._sock = sock
         self._on_message = on_message
@@ -108,9 +120,12 @@ class Channel:
 
 
 class BlockingChannel:
-    """For threads: `send` under a lock, from any thread; iterate from one thread. Ends at end of file.
+    """For threads: `send` under a lock, from any thread; iterate from one thread.
 
-    `error` says why it ended early, "" if the peer closed. A send to a closed peer is dropped: the listener learns of it.
+    Ends at end of file.
+
+    `error` says why it ended early, "" if the peer closed. A send to a closed peer is dropped: the
+    listener learns of it.
     """
 
     def __init__(self, sock: socket.socket) -> None:

@@ -22,7 +22,8 @@ class ChildSpec:
     kind     "rank", "hot", "warm", "store"
     rank     -1 for a spare and for the store host
     env      the whole environment, not an addition to one
-    entry    what `script` is: the path of a "script", the name of a "module" (-m), a "program" to execute (--no-python)
+    entry    what `script` is: the path of a "script", the name of a "module" (-m), a "program" to
+             execute (--no-python)
     options  for the session; JSON values only
     """
 
@@ -48,14 +49,19 @@ class ChildSpec:
         return dataclasses.asdict(self)
 
 
-_TYPES = {name: typing.get_origin(hint) or hint for name, hint in typing.get_type_hints(ChildSpec).items()}
+_TYPES = {
+    name: typing.get_origin(hint) or hint for name, hint in typing.get_type_hints(ChildSpec).items()
+}
 
 
 def spec_from_json(value: Any) -> ChildSpec:
     """Raises CorruptError for a missing, extra or wrong field."""
     if not isinstance(value, dict) or set(value) != set(_TYPES):
         raise CorruptError("not a child's specification")
-    fields = {name: tuple(item) if _TYPES[name] is tuple and isinstance(item, list) else item for name, item in value.items()}
+    fields = {
+        name: tuple(item) if _TYPES[name] is tuple and isinstance(item, list) else item
+        for name, item in value.items()
+    }
     for name, item in fields.items():
         if not isinstance(item, _TYPES[name]):
             raise CorruptError(f"a child's {name} cannot be {cut_at_word(json.dumps(item), 80)}")

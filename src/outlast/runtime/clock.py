@@ -6,7 +6,9 @@ import time
 
 
 def now_s() -> float:
-    """CLOCK_MONOTONIC seconds: one clock for all processes of a node; stands still while the machine sleeps."""
+    """CLOCK_MONOTONIC seconds: one clock for all processes of a node; stands still while the
+    machine sleeps.
+    """
     return time.monotonic()
 
 

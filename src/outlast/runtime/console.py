@@ -1,16 +1,19 @@
-"""A console that never holds its writer up: what is printed goes into a bounded buffer, and a thread writes it.
+"""A console that never holds its writer up: what is printed goes into a bounded buffer, and a
+thread writes it.
 
 A terminal can be stopped (Ctrl-S), a pager may not read on, a pipe can be closed (`| head`), a window can be shut.
 Whoever supervises a training must not wait for any of these, nor end because of them:
 
-    slow      what does not fit into the buffer is left out; how many lines, is said as soon as there is room again
+    slow      what does not fit into the buffer is left out; how many lines, is said as soon as
+              there is room again
     full      (the disk of a file) the same
     gone      (EPIPE, EIO) everything after that is left out
 
 Cost       A write is an append under a lock.
-Order      Of both streams where they lead to the same file, as on a terminal; else of each by itself.
-Limits     What is left out here is not lost where it is in log files, too: see logs.py. At the end the console is given
-           CONSOLE_LINGER_S in which nothing moves, and then left.
+Order      Of both streams where they lead to the same file, as on a terminal; else of each by
+           itself.
+Limits     What is left out here is not lost where it is in log files, too: see logs.py. At the end
+           the console is given CONSOLE_LINGER_S in which nothing moves, and then left.
 """
 
 from __future__ import annotations
@@ -39,8 +42,10 @@ class Writer:
         self._changed = threading.Condition()
         self._waiting: deque[tuple[int, bytes]] = deque()
         self._bytes = 0
-        self._moves = 0  # how many pieces were written: who waits for the end sees by it that something still moves
-        self._left_out: dict[int, int] = {}  # lines, by descriptor, since the last that were written
+        # how many pieces were written: who waits for the end sees by it that something still moves
+        self._moves = 0
+        # lines, by descriptor, since the last that were written
+        self._left_out: dict[int, int] = {}
         self._gone: set[int] = set()
         threading.Thread(target=self._run, name="outlast-console", daemon=True).start()
 
@@ -136,7 +141,9 @@ class Stream(io.TextIOBase):
 
 @contextlib.contextmanager
 def unblocked() -> Iterator[None]:
-    """Meanwhile nothing that is printed in this process, on any thread, waits for the console or fails by it."""
+    """Meanwhile nothing that is printed in this process, on any thread, waits for the console or
+    fails by it.
+    """
     before = sys.stdout, sys.stderr
     try:
         for stream in before:
@@ -151,14 +158,23 @@ def unblocked() -> Iterator[None]:
         yield
     finally:
         sys.stdout, sys.stderr = before
-        for writer in {id(one): one for stream in (out, error) if isinstance(stream, Stream) for one in (stream._writer,)}.values():
+        for writer in {
+            id(one): one
+            for stream in (out, error)
+            if isinstance(stream, Stream)
+            for one in (stream._writer,)
+        }.values():
             writer.close(idle_s=CONSOLE_LINGER_S)
 
 
 def _streams(out: TextIO | None, error: TextIO | None) -> tuple[TextIO, TextIO]:
     """`None` (closed when the process began) stays None."""
     writer = Writer()
-    other = writer if out is None or error is None or _same_file(out.fileno(), error.fileno()) else Writer()
+    other = (
+        writer
+        if out is None or error is None or _same_file(out.fileno(), error.fileno())
+        else Writer()
+    )
     first = None if out is None else Stream(out, writer)
     second = None if error is None else Stream(error, other)
     return first, second  # type: ignore[return-value]  # a TextIOBase serves as a TextIO
@@ -173,4 +189,7 @@ def _left_out(count: int) -> bytes:
     """Pieces of a long line count as that line."""
     count = max(1, count)
     lines = "line was" if count == 1 else "lines were"
-    return f"outlast: {count} {lines} left out here, for the console did not take them; log files have all that workers print\n".encode()
+    return (
+        f"outlast: {count} {lines} left out here, for the console did not take them; log files have"
+        " all that workers print\n".encode()
+    )

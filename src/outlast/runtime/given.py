@@ -12,7 +12,10 @@ from outlast.model.limits import EVIDENCE_HEAD_BYTES, GIVEN_FILE_MAX_BYTES, GIVE
 
 
 def read_text(path: str) -> str:
-    """The whole file, UTF-8. Raises UsageError where there is none, it is too long, or it is not text."""
+    """The whole file, UTF-8.
+
+    Raises UsageError where there is none, it is too long, or it is not text.
+    """
     try:
         with Path(path).open("rb") as file:
             data = file.read(GIVEN_FILE_MAX_BYTES + 1)
@@ -27,14 +30,19 @@ def read_text(path: str) -> str:
 
 
 def read_lines(path: str) -> Iterator[str]:
-    """Line by line, UTF-8, without their ends; only a line feed ends one. Raises UsageError: there is no such file, or a line is too long or no text."""
+    """Line by line, UTF-8, without their ends; only a line feed ends one.
+
+    Raises UsageError: there is no such file, or a line is too long or no text.
+    """
     try:
         with Path(path).open("rb") as file:
             number = 0
             while line := file.readline(GIVEN_LINE_MAX_BYTES + 1):
                 number += 1
                 if len(line) > GIVEN_LINE_MAX_BYTES:
-                    raise UsageError(f"{path}, line {number} is longer than {GIVEN_LINE_MAX_BYTES:,} bytes")
+                    raise UsageError(
+                        f"{path}, line {number} is longer than {GIVEN_LINE_MAX_BYTES:,} bytes"
+                    )
                 try:
                     yield line.decode().rstrip("\r\n")
                 except UnicodeDecodeError:
@@ -46,7 +54,9 @@ def read_lines(path: str) -> Iterator[str]:
 def check_new(path: str) -> None:
     """That a file may be made there. Raises UsageError."""
     if not Path(path).parent.is_dir():
-        raise UsageError(f"{Path(path).parent} is no folder", hint="name a file in a folder that exists")
+        raise UsageError(
+            f"{Path(path).parent} is no folder", hint="name a file in a folder that exists"
+        )
     if os.path.lexists(path):
         raise UsageError(f"{path} exists", hint="name a new file, or remove that one")
 
@@ -84,7 +94,10 @@ def check_page(path: str) -> None:
     if place.exists() and not place.is_file():
         raise UsageError(f"{path} is no file", hint="name a file to be written")
     if place.is_file() and place.stat().st_size and not is_ours(_head(place)):
-        raise UsageError(f"{path} exists, and outlast has not written it", hint="name a new file: evidence is not overwritten")
+        raise UsageError(
+            f"{path} exists, and outlast has not written it",
+            hint="name a new file: evidence is not overwritten",
+        )
 
 
 def write_page(path: str, text: str) -> None:

@@ -18,31 +18,63 @@ FILES_MAX_COUNT = 10_000
 
 
 def read_incidents(path: str) -> list[Recorded]:
-    """Of a run, from its ledger; of another folder, from all files there that end in .json or .jsonl, in the order of their names. Raises UsageError."""
+    """Of a run, from its ledger; of another folder, from all files there that end in .json or
+    .jsonl, in the order of their names. Raises UsageError.
+    """
     place = Path(path)
     if place.is_dir():
         ledger = place / LEDGER
-        return _of_run(ledger) if ledger.is_file() else [one for file in _files(place) for one in read_recorded(read_text(str(file)), source=str(file))]
+        return (
+            _of_run(ledger)
+            if ledger.is_file()
+            else [
+                one
+                for file in _files(place)
+                for one in read_recorded(read_text(str(file)), source=str(file))
+            ]
+        )
     if place.name == LEDGER:
         return _of_run(place)
     return read_recorded(read_text(path), source=path)
 
 
 def _files(folder: Path) -> list[Path]:
-    files = sorted(file for file in folder.rglob("*") if file.suffix in ENDINGS and file.is_file() and not file.is_symlink())
+    files = sorted(
+        file
+        for file in folder.rglob("*")
+        if file.suffix in ENDINGS and file.is_file() and not file.is_symlink()
+    )
     if not files:
-        raise UsageError(f"{folder} holds no incidents", hint="a verdict is what `outlast diagnose --json` prints; name its file, or a run's folder")
+        raise UsageError(
+            f"{folder} holds no incidents",
+            hint=(
+                "a verdict is what `outlast diagnose --json` prints; name its file, or a run's"
+                " folder"
+            ),
+        )
     if len(files) > FILES_MAX_COUNT:
-        raise UsageError(f"{folder} holds {len(files):,} files; {FILES_MAX_COUNT:,} are read at most")
+        raise UsageError(
+            f"{folder} holds {len(files):,} files; {FILES_MAX_COUNT:,} are read at most"
+        )
     return files
 
 
 def _of_run(ledger: Path) -> list[Recorded]:
     if not ledger.is_file():
         raise UsageError(f"{ledger} cannot be read: there is no such file")
-    out = [one for number, part in enumerate(read_ledger(ledger).sessions) for one in _of_session(part, number, str(ledger))]
+    out = [
+        one
+        for number, part in enumerate(read_ledger(ledger).sessions)
+        for one in _of_session(part, number, str(ledger))
+    ]
     if not out:
-        raise UsageError(f"{ledger} holds no verdicts", hint="the run was not diagnosed while it ran: `outlast diagnose RUN --json > incident.json`")
+        raise UsageError(
+            f"{ledger} holds no verdicts",
+            hint=(
+                "the run was not diagnosed while it ran: `outlast diagnose RUN --json >"
+                " incident.json`"
+            ),
+        )
     return sorted(out, key=lambda one: one.at_s or 0.0)
 
 
@@ -54,4 +86,8 @@ def _of_session(part: SessionRecords, number: int, source: str) -> Iterator[Reco
             interruption = event.data.get("interruption")
             one = recorded(event.data, source=f"{source}, interruption {interruption}")
             outage = outages.get(one.outage, one.outage) if one.outage is not None else None
-            yield replace(one, at_s=event.at_s - part.began_s, outage=None if outage is None else number * 1_000_000_000 + outage)
+            yield replace(
+                one,
+                at_s=event.at_s - part.began_s,
+                outage=None if outage is None else number * 1_000_000_000 + outage,
+            )

@@ -33,14 +33,19 @@ def become_subreaper() -> None:
 
 
 def die_with(parent_pid: int) -> None:
-    """SIGKILL us when the thread that is our parent ends. Raises ProcessLookupError if it has ended already."""
+    """SIGKILL us when the thread that is our parent ends.
+
+    Raises ProcessLookupError if it has ended already.
+    """
     _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     if os.getppid() != parent_pid:
         raise ProcessLookupError(f"the parent {parent_pid} is gone")
 
 
 def line_buffer_c_stdout() -> None:
-    """C code that prints (libraries) flushes at line ends, as it would on a terminal, so that a kill loses no line."""
+    """C code that prints (libraries) flushes at line ends, as it would on a terminal, so that a
+    kill loses no line.
+    """
     _libc.fflush(None)
     _libc.setvbuf(ctypes.c_void_p.in_dll(_libc, "stdout"), None, _IOLBF, 0)
 
@@ -56,7 +61,9 @@ def trim_heap() -> None:
 
 
 def keep_heap() -> None:
-    """Freed memory stays with this process, which will want as much again at once: else each file that it reads costs calls of the kernel and page faults."""
+    """Freed memory stays with this process, which will want as much again at once: else each file
+    that it reads costs calls of the kernel and page faults.
+    """
     if hasattr(_libc, "mallopt"):
         _libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the largest that glibc takes
         _libc.mallopt(_M_TRIM_THRESHOLD, 1 << 30)
@@ -72,7 +79,9 @@ def has_futex() -> bool:
 
 
 def futex_wait(address: int, seen: int, timeout_s: float) -> None:
-    """Sleep while the 32 bits of shared memory at `address` are `seen`, until woken, a signal comes, or the time is over. Lets the interpreter lock go."""
+    """Sleep while the 32 bits of shared memory at `address` are `seen`, until woken, a signal
+    comes, or the time is over. Lets the interpreter lock go.
+    """
     rest = _Timespec(int(timeout_s), int(timeout_s % 1 * 1e9))
     _futex(_FUTEX, address, _FUTEX_WAIT, seen, ctypes.addressof(rest), None, 0)
 
@@ -84,11 +93,21 @@ def futex_wake(address: int) -> None:
 
 _FUTEX = _FUTEX_CALLS.get(platform.machine(), 0)
 _futex = ctypes.CDLL(None).syscall
-_futex.argtypes = (ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
+_futex.argtypes = (
+    ctypes.c_long,
+    ctypes.c_void_p,
+    ctypes.c_int,
+    ctypes.c_uint32,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_uint32,
+)
 
 
 def stat_fields(stat: bytes) -> list[bytes]:
-    """Of a /proc/<pid>/stat, from the third on (the state): the second, the name, may hold blanks and brackets. Empty where the process is gone."""
+    """Of a /proc/<pid>/stat, from the third on (the state): the second, the name, may hold blanks
+    and brackets. Empty where the process is gone.
+    """
     return stat.rpartition(b")")[2].split()
 
 
@@ -108,18 +127,25 @@ def is_ending(pid: int) -> bool:
 
 
 def set_name(name: str) -> None:
-    """Have `ps -o comm` show this (15 bytes of it) for the calling thread; for the process, if that is its main thread."""
+    """Have `ps -o comm` show this (15 bytes of it) for the calling thread; for the process, if that
+    is its main thread.
+    """
     _prctl(_PR_SET_NAME, name.encode()[:15])
 
 
 def set_title(arguments: list[str], name: str) -> None:
-    """What `ps` shows: `arguments` as the command line (cut to the room of the original one), `name` as the command."""
+    """What `ps` shows: `arguments` as the command line (cut to the room of the original one),
+    `name` as the command.
+    """
     set_name(name)
     with open("/proc/self/stat", "rb") as file:
         fields = stat_fields(file.read())
-    start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end: fields 48 and 49 of proc(5)
+    # arg_start and arg_end: fields 48 and 49 of proc(5)
+    start, end = int(fields[45]), int(fields[46])
     if 0 < start < end:
-        text = b"\0".join(argument.encode("utf-8", "surrogateescape") for argument in arguments)[: end - start - 1]
+        text = b"\0".join(argument.encode("utf-8", "surrogateescape") for argument in arguments)[
+            : end - start - 1
+        ]
         ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
 
 
@@ -138,7 +164,10 @@ def _is_open(fd: int) -> bool:
 
 
 def session_members(session: int) -> list[int]:
-    """Pids whose session is `session`, the leader included. Costs one read per process of the machine."""
+    """Pids whose session is `session`, the leader included.
+
+    Costs one read per process of the machine.
+    """
     members = []
     for name in os.listdir("/proc"):
         if not name.isdigit():

@@ -11,8 +11,8 @@ from outlast.errors import UsageError
 def listen_at(host: str, port: int, *, backlog: int = socket.SOMAXCONN) -> socket.socket:
     """Return a socket that listens at `host` and nowhere else; port 0 takes any free one.
 
-    `host` is an address or a name. Of a name's addresses the first of IPv4 is taken, else the first.
-    Raises OSError or OverflowError where the address or the port cannot be had.
+    `host` is an address or a name. Of a name's addresses the first of IPv4 is taken, else the
+    first. Raises OSError or OverflowError where the address or the port cannot be had.
     """
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     found.sort(key=lambda one: one[0] != socket.AF_INET)

@@ -1,10 +1,12 @@
 """A single-threaded event loop: descriptors, one-shot timers, signals.
 
-Order within a turn is fixed: due timers by (time, order of making), then ready descriptors by order of registration
-(readers before writers), then signals, then what was put off with `call_soon`. Of thousands that are ready, LOOP_CROWD_COUNT at a time are served in that
-order, those first that the kernel has had ready for longest: who spoke early does not wait for who spoke late. But all in one turn: a timer may take it
-that what was there before it was set has been read. An exception in a callback leaves `run`: callbacks handle the world's errors themselves, so what
-arrives here is a bug.
+Order within a turn is fixed: due timers by (time, order of making), then ready descriptors by order
+of registration (readers before writers), then signals, then what was put off with `call_soon`. Of
+thousands that are ready, LOOP_CROWD_COUNT at a time are served in that order, those first that the
+kernel has had ready for longest: who spoke early does not wait for who spoke late. But all in one
+turn: a timer may take it that what was there before it was set has been read. An exception in a
+callback leaves `run`: callbacks handle the world's errors themselves, so what arrives here is a
+bug.
 
 Not promised: fairness within a callback, or use from a second thread.
 """
@@ -39,10 +41,14 @@ class Timer:
 
 
 class Loop:
-    """Runs callbacks until `stop`. Signals need the main thread; their handlers are put back by `close`."""
+    """Runs callbacks until `stop`.
+
+    Signals need the main thread; their handlers are put back by `close`.
+    """
 
     def __init__(self) -> None:
-        self.buffer = memoryview(bytearray(CHANNEL_READ_BYTES))  # for whoever reads, within one callback: a new one for each read costs more than the read
+        # for whoever reads, within one callback: a new one for each read costs more than the read
+        self.buffer = memoryview(bytearray(CHANNEL_READ_BYTES))
         self._epoll = select.epoll()
         self._readers: dict[int, Callback] = {}
         self._writers: dict[int, Callback] = {}
@@ -53,7 +59,7 @@ class Loop:
         self._signals = _Signals()
         self._running = False
 
-    # --- descriptors -----------------------------------------------------------------------------------
+    # --- descriptors ------------------------------------------------------------------------------
 
     def add_reader(self, fd: int, call: Callback) -> None:
         self._readers[fd] = call
@@ -73,7 +79,9 @@ class Loop:
             self._watch(fd)
 
     def _watch(self, fd: int) -> None:
-        mask = (select.EPOLLIN if fd in self._readers else 0) | (select.EPOLLOUT if fd in self._writers else 0)
+        mask = (select.EPOLLIN if fd in self._readers else 0) | (
+            select.EPOLLOUT if fd in self._writers else 0
+        )
         known = fd in self._order
         if mask and known:
             self._epoll.modify(fd, mask)
@@ -85,7 +93,7 @@ class Loop:
             with contextlib.suppress(OSError):  # closed already: so the kernel has forgotten it
                 self._epoll.unregister(fd)
 
-    # --- timers and signals ----------------------------------------------------------------------------
+    # --- timers and signals -----------------------------------------------------------------------
 
     def call_at(self, when_s: float, call: Callback) -> Timer:
         timer = Timer(when_s, call)
@@ -102,7 +110,7 @@ class Loop:
         if reader not in self._readers:
             self.add_reader(reader, self._signals.collect)
 
-    # --- running ---------------------------------------------------------------------------------------
+    # --- running ----------------------------------------------------------------------------------
 
     def run(self) -> None:
         self._running = True
@@ -136,7 +144,8 @@ class Loop:
     def _serve(self, events: list[tuple[int, int]]) -> None:
         events.sort(key=lambda event: self._order.get(event[0], -1))
         for fd, mask in events:
-            # A callback of this turn may have taken the descriptor away: ask the table again each time. An error is news for reader and writer.
+            # A callback of this turn may have taken the descriptor away: ask the table again each
+            # time. An error is news for reader and writer.
             if mask & ~select.EPOLLOUT and (reader := self._readers.get(fd)):
                 reader()
             if mask & ~select.EPOLLIN and (writer := self._writers.get(fd)):
@@ -185,7 +194,9 @@ class _Signals:
             self._pair = socket.socketpair()
             for end in self._pair:
                 end.setblocking(False)
-            self._fd_before = signal.set_wakeup_fd(self._pair[1].fileno(), warn_on_full_buffer=False)
+            self._fd_before = signal.set_wakeup_fd(
+                self._pair[1].fileno(), warn_on_full_buffer=False
+            )
         if number not in self._calls:
             self._before[number] = signal.signal(number, _ignore)
         self._calls[number] = call
@@ -218,4 +229,6 @@ class _Signals:
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:
-    """The wakeup descriptor has the byte already; without a handler the default disposition would act."""
+    """The wakeup descriptor has the byte already; without a handler the default disposition would
+    act.
+    """

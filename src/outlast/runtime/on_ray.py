@@ -1,4 +1,6 @@
-"""One function over a few large tasks, on a Ray cluster (extra `outlast[ray]`). Which machine works on a task changes no result.
+"""One function over a few large tasks, on a Ray cluster (extra `outlast[ray]`).
+
+Which machine works on a task changes no result.
 
 The cluster's nodes need outlast itself, in the same version: functions travel by name.
 """
@@ -20,18 +22,24 @@ T = TypeVar("T")
 
 
 def on_ray(address: str) -> OnCores:
-    """A `map` over tasks. `address`: as `ray.init` takes it; `auto` finds the cluster of this machine, `local` starts one that ends with this process.
+    """A `map` over tasks.
+
+    `address`: as `ray.init` takes it; `auto` finds the cluster of this machine, `local` starts one
+    that ends with this process.
 
     Raises UsageError where ray is not installed, or there is no cluster.
     """
     if find_spec("ray") is None:
         raise UsageError("--ray needs the package ray", hint="pip install 'outlast[ray]'")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that is started here reports to nobody, unless its owner wants it to
+    # a cluster that is started here reports to nobody, unless its owner wants it to
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 
     _knock(address)
     try:
-        ray.init(address=address, logging_level="ERROR", log_to_driver=False, ignore_reinit_error=True)
+        ray.init(
+            address=address, logging_level="ERROR", log_to_driver=False, ignore_reinit_error=True
+        )
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise _nobody_at(address, error) from None
 
@@ -53,7 +61,10 @@ def _knock(address: str) -> None:
     if not colon:
         return
     if not port.isascii() or not port.isdigit():
-        raise UsageError(f"{address!r} is no address of a Ray cluster", hint="HOST:PORT, ray://HOST:PORT, auto or local")
+        raise UsageError(
+            f"{address!r} is no address of a Ray cluster",
+            hint="HOST:PORT, ray://HOST:PORT, auto or local",
+        )
     try:
         socket.create_connection((host, int(port)), timeout=KNOCK_S).close()
     except (OSError, OverflowError) as error:
@@ -61,7 +72,10 @@ def _knock(address: str) -> None:
 
 
 def _nobody_at(address: str, error: Exception) -> UsageError:
-    return UsageError(f"there is no Ray cluster at {address}: {error}", hint="`ray start --head` starts one; --ray auto finds it")
+    return UsageError(
+        f"there is no Ray cluster at {address}: {error}",
+        hint="`ray start --head` starts one; --ray auto finds it",
+    )
 
 
 def _call(function: Callable[[A], T], task: A) -> T:

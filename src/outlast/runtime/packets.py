@@ -1,7 +1,9 @@
-"""JSON of any length with descriptors, over a unix SOCK_SEQPACKET pair: how launcher and zygote talk.
+"""JSON of any length with descriptors, over a unix SOCK_SEQPACKET pair: how launcher and zygote
+talk.
 
-A packet is empty of text: its first descriptor is a memfd that holds the JSON, the others are the caller's. So neither the socket
-buffer nor a long environment limits a request, and one packet is one request.
+A packet is empty of text: its first descriptor is a memfd that holds the JSON, the others are the
+caller's. So neither the socket buffer nor a long environment limits a request, and one packet is
+one request.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ def send_packet(sock: socket.socket, value: dict[str, Any], fds: tuple[int, ...]
 
 
 def receive_packet(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """The next request and its descriptors (close-on-exec; the caller closes them); None at end of file."""
+    """The next request and its descriptors (close-on-exec; the caller closes them); None at end of
+    file.
+    """
     text, fds, _, _ = socket.recv_fds(sock, 16, _FDS_MAX_COUNT, socket.MSG_CMSG_CLOEXEC)
     if not text:
         return None

@@ -14,7 +14,9 @@ CHUNK_COUNT = 8  # numbers handed to a process at once
 
 
 def on_all_cores(function: Callable[[int], T], numbers: Iterable[int]) -> Iterator[T]:
-    """Results in the order of the numbers, which may have no end: whoever stops asking ends the processes. `function` can be pickled by name."""
+    """Results in the order of the numbers, which may have no end: whoever stops asking ends the
+    processes. `function` can be pickled by name.
+    """
     cores = len(os.sched_getaffinity(0))
     if cores == 1:
         yield from map(function, numbers)
@@ -30,7 +32,10 @@ class OnCores(Protocol):
 
 
 def on_cores(cores: int | None = None) -> OnCores:
-    """A `map` over tasks, results in their order, in so many processes; None: one for each core. One task, or one core: here."""
+    """A `map` over tasks, results in their order, in so many processes; None: one for each core.
+
+    One task, or one core: here.
+    """
 
     def mapped(function: Callable[[A], T], tasks: Sequence[A], /) -> Iterable[T]:
         count = min(len(tasks), cores or len(os.sched_getaffinity(0)))

@@ -6,8 +6,9 @@
       logs/ evidence/ checkpoints/
       lock          held (flock) by the launcher while it lives; its text is the holder's pid
 
-The lock goes with the process, however it ends. It is not inherited by programs the launcher starts; a bare fork that
-outlives the launcher would keep it. Over network file systems flock is only as good as theirs.
+The lock goes with the process, however it ends. It is not inherited by programs the launcher
+starts; a bare fork that outlives the launcher would keep it. Over network file systems flock is
+only as good as theirs.
 """
 
 from __future__ import annotations
@@ -58,8 +59,20 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @classmethod
-    def create(cls, path: Path | None, *, name: str, version: str, options: Mapping[str, object], root: Path = ROOT) -> RunFolder:
-        """A new run. Without a path, `root/<utc time>-<name>`. Raises RunFolderError where there is a run already, CapacityError where the disk refuses."""
+    def create(
+        cls,
+        path: Path | None,
+        *,
+        name: str,
+        version: str,
+        options: Mapping[str, object],
+        root: Path = ROOT,
+    ) -> RunFolder:
+        """A new run.
+
+        Without a path, `root/<utc time>-<name>`. Raises RunFolderError where there is a run
+        already, CapacityError where the disk refuses.
+        """
         name = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("._-") or "run"
         name = name[:64]  # of a folder: it has no words
         stamp = f"{datetime.fromtimestamp(clock.wall_s(), timezone.utc):%Y%m%dT%H%M%SZ}-{name}"
@@ -80,7 +93,10 @@ class RunFolder:
 
     @classmethod
     def resume(cls, path: Path, *, version: str, options: Mapping[str, object]) -> RunFolder:
-        """An existing run, to go on with. Raises RunFolderError if it is in use, of another version, or not a run."""
+        """An existing run, to go on with.
+
+        Raises RunFolderError if it is in use, of another version, or not a run.
+        """
         read_card(path)
         with _disk_errors(path):
             lock_fd = _lock(path)
@@ -99,7 +115,11 @@ class RunFolder:
         try:
             there = os.stat(self.path / "lock")
         except OSError:
-            return f"the lock of {self.path} was removed" if self.path.exists() else f"the run's folder {self.path} was moved or removed"
+            return (
+                f"the lock of {self.path} was removed"
+                if self.path.exists()
+                else f"the run's folder {self.path} was moved or removed"
+            )
         if (there.st_dev, there.st_ino) != (held.st_dev, held.st_ino):
             return f"another folder has taken the place of {self.path}"
         return "" if self.ledger.exists() else f"the ledger {self.ledger} was removed"
@@ -109,7 +129,12 @@ class RunFolder:
         os.close(self.lock_fd)
 
     def _write_card(self, version: str, options: Mapping[str, object]) -> None:
-        card: dict[str, object] = {"run": self.run, "name": self.name, "format": LEDGER_VERSION, "version": version}
+        card: dict[str, object] = {
+            "run": self.run,
+            "name": self.name,
+            "format": LEDGER_VERSION,
+            "version": version,
+        }
         card |= {"pid": os.getpid(), "opened_wall_s": clock.wall_s(), "options": options}
         part = self.path / "run.json.part"
         part.unlink(missing_ok=True)
@@ -119,36 +144,57 @@ class RunFolder:
 
 
 def read_card(path: Path) -> dict[str, object]:
-    """run.json of a run folder. Raises RunFolderError where there is none or it is of another version."""
+    """run.json of a run folder.
+
+    Raises RunFolderError where there is none or it is of another version.
+    """
     try:
         card = json.loads((path / "run.json").read_text())
     except (FileNotFoundError, NotADirectoryError):
-        raise RunFolderError(f"{path} is not a run folder: it has no run.json", hint="name a folder that `outlast run` made") from None
+        raise RunFolderError(
+            f"{path} is not a run folder: it has no run.json",
+            hint="name a folder that `outlast run` made",
+        ) from None
     except (OSError, ValueError) as error:
-        raise RunFolderError(f"{path / 'run.json'} cannot be read: {error}", hint="restore the file, or start a new run") from None
+        raise RunFolderError(
+            f"{path / 'run.json'} cannot be read: {error}",
+            hint="restore the file, or start a new run",
+        ) from None
     if not isinstance(card, dict) or not {"run", "name", "format", "version"} <= set(card):
-        raise RunFolderError(f"{path / 'run.json'} is not what outlast writes", hint="restore the file, or start a new run")
+        raise RunFolderError(
+            f"{path / 'run.json'} is not what outlast writes",
+            hint="restore the file, or start a new run",
+        )
     if card["format"] != LEDGER_VERSION:
         raise RunFolderError(
-            f"{path} was written by outlast {card['version']} (format {card['format']}); this one reads format {LEDGER_VERSION}",
+            f"{path} was written by outlast {card['version']} (format {card['format']}); this one"
+            f" reads format {LEDGER_VERSION}",
             hint=f"install outlast {card['version']} for this run, or start a new one",
         )
     return card
 
 
 def find(run: str | None, *, root: Path = ROOT) -> Path:
-    """The folder meant by RUN: a folder's path, a name or a run id under `root`; the newest one where RUN is left out."""
+    """The folder meant by RUN: a folder's path, a name or a run id under `root`; the newest one
+    where RUN is left out.
+    """
     if run is None:
         return newest(root)
     for path in (Path(run), root / run):
         if path.is_dir():
             read_card(path)
             return path
-    known = {str(card["run"]): path for path, card in _runs(root)} | {path.name: path for path, _ in _runs(root)}
+    known = {str(card["run"]): path for path, card in _runs(root)} | {
+        path.name: path for path, _ in _runs(root)
+    }
     if run in known:
         return known[run]
     close = difflib.get_close_matches(run, known, n=1)
-    hint = f"did you mean {close[0]}?" if close else "name a run folder, or leave RUN out for the newest one under runs/"
+    hint = (
+        f"did you mean {close[0]}?"
+        if close
+        else "name a run folder, or leave RUN out for the newest one under runs/"
+    )
     raise RunFolderError(f"there is no run {run}", hint=hint)
 
 
@@ -156,12 +202,17 @@ def newest(root: Path = ROOT) -> Path:
     """The run that was started or resumed last. Raises RunFolderError where there is none."""
     runs = _runs(root)
     if not runs:
-        raise RunFolderError(f"there is no run under {root}/", hint="start one with `outlast run script.py`, or name its folder")
+        raise RunFolderError(
+            f"there is no run under {root}/",
+            hint="start one with `outlast run script.py`, or name its folder",
+        )
     return max(runs, key=lambda run: (_opened_s(run[1]), run[0].name))[0]
 
 
 def holder(path: Path) -> int | None:
-    """The pid of the launcher that holds the folder now; None when nobody does; 0 when it cannot be told."""
+    """The pid of the launcher that holds the folder now; None when nobody does; 0 when it cannot be
+    told.
+    """
     try:
         fd = os.open(path / "lock", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -169,7 +220,8 @@ def holder(path: Path) -> int | None:
     except OSError:
         return 0
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # for an instant: a launcher that comes just now is patient
+        # for an instant: a launcher that comes just now is patient
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return _pid_in(fd)
     else:
@@ -185,7 +237,10 @@ def _make_new(root: Path, stamp: str) -> Path:
         with contextlib.suppress(FileExistsError):
             path.mkdir()
             return path
-    raise RunFolderError(f"there are a thousand runs named {root / stamp}", hint="wait a second, or name a folder with --run-dir")
+    raise RunFolderError(
+        f"there are a thousand runs named {root / stamp}",
+        hint="wait a second, or name a folder with --run-dir",
+    )
 
 
 def _make_given(path: Path) -> Path:
@@ -199,11 +254,17 @@ def _make_given(path: Path) -> Path:
 
 
 def _has_a_run(path: Path) -> RunFolderError:
-    return RunFolderError(f"{path} holds a run already", hint="go on with it with --resume, or name another folder with --run-dir")
+    return RunFolderError(
+        f"{path} holds a run already",
+        hint="go on with it with --resume, or name another folder with --run-dir",
+    )
 
 
 def _lock(path: Path) -> int:
-    """The lock's descriptor, held. A reader looks for an instant only, so a taken lock is tried again for a moment."""
+    """The lock's descriptor, held.
+
+    A reader looks for an instant only, so a taken lock is tried again for a moment.
+    """
     fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     patient_until_s = clock.now_s() + LOCK_PATIENCE_S
     while True:
@@ -224,7 +285,10 @@ def _refuse_if_held(path: Path, *, certain: bool = False) -> None:
     pid = holder(path)
     if pid is not None or certain:
         who = f"process {pid}" if pid else "another process"
-        raise RunFolderError(f"{path} is in use by {who}", hint="wait for that run to end, stop it, or name another folder with --run-dir")
+        raise RunFolderError(
+            f"{path} is in use by {who}",
+            hint="wait for that run to end, stop it, or name another folder with --run-dir",
+        )
 
 
 def _pid_in(fd: int) -> int:
@@ -258,7 +322,11 @@ class _disk_errors:  # noqa: N801 - reads as a statement
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
         if isinstance(error, OSError):
             hint = "free space there, or name another folder with --run-dir"
-            raise CapacityError(f"the run folder {self._path} cannot be written: {error.strerror}", hint=hint) from error
+            raise CapacityError(
+                f"the run folder {self._path} cannot be written: {error.strerror}", hint=hint
+            ) from error

@@ -10,7 +10,13 @@ from outlast.model.strict import meant
 
 def names(package: str, folder: str, suffix: str) -> tuple[str, ...]:
     """Of the files in a folder of a package, without their suffix, sorted."""
-    return tuple(sorted(one.name.removesuffix(suffix) for one in (files(package) / folder).iterdir() if one.name.endswith(suffix)))
+    return tuple(
+        sorted(
+            one.name.removesuffix(suffix)
+            for one in (files(package) / folder).iterdir()
+            if one.name.endswith(suffix)
+        )
+    )
 
 
 def text(package: str, folder: str, name: str, suffix: str, *, what: str) -> str:

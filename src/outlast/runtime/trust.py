@@ -1,8 +1,9 @@
 """Who speaks on a connection, and who may: those who know the run's token, and prove it for a nonce
 that was never used before.
 
-Stands against strangers, and against a proof that is said again. Not promised: secrecy (nothing is encrypted), or anything against somebody who can
-change what is on its way between two honest ends; the coordinator does not prove itself to the agent.
+Stands against strangers, and against a proof that is said again. Not promised: secrecy (nothing is
+encrypted), or anything against somebody who can change what is on its way between two honest ends;
+the coordinator does not prove itself to the agent.
 """
 
 from __future__ import annotations
@@ -39,5 +40,7 @@ def proves(answer: Proof, question: Challenge, *, token: bytes) -> bool:
 
 def _digest(nonce: str, node: str, token: bytes) -> str:
     """The nonce is digested first: so no other cut between nonce and node says the same."""
-    said = hashlib.sha256(nonce.encode(errors="surrogatepass")).digest() + node.encode(errors="surrogatepass")
+    said = hashlib.sha256(nonce.encode(errors="surrogatepass")).digest() + node.encode(
+        errors="surrogatepass"
+    )
     return hmac.new(token, _PURPOSE + said, hashlib.sha256).hexdigest()

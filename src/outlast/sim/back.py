@@ -1,4 +1,6 @@
-"""When a generation was at work: the world's own watch of that, beside which the ledger's times are held."""
+"""When a generation was at work: the world's own watch of that, beside which the ledger's times are
+held.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +34,20 @@ class Back:
         if self._options.way != "sharded" or len(did) == self._options.ranks:
             self._since_s.setdefault(generation, now_s)
 
-    def greeted(self, generation: int, worker: int, *, holders: tuple[int, ...], now_s: float) -> None:
-        """`holders`: processes that hold a rank. As long as nobody has said that the script has steps, nothing more is known than that they run."""
+    def greeted(
+        self, generation: int, worker: int, *, holders: tuple[int, ...], now_s: float
+    ) -> None:
+        """`holders`: processes that hold a rank.
+
+        As long as nobody has said that the script has steps, nothing more is known than that they
+        run.
+        """
         self._runs.add(worker)
-        if not self.has_steps and len(holders) == self._options.ranks and self._runs.issuperset(holders):
+        if (
+            not self.has_steps
+            and len(holders) == self._options.ranks
+            and self._runs.issuperset(holders)
+        ):
             self._since_s.setdefault(generation, now_s)
 
     def registered(self) -> None:
@@ -53,8 +65,14 @@ class Back:
 
     def stood(self, generation: int) -> float | None:
         """When all ranks had first committed a step in one generation after this one."""
-        return min((stood_s for later, stood_s in self._stood_s.items() if later > generation), default=None)
+        return min(
+            (stood_s for later, stood_s in self._stood_s.items() if later > generation),
+            default=None,
+        )
 
     def after(self, generation: int) -> float | None:
         """When a generation after this one was first at work."""
-        return min((since_s for later, since_s in self._since_s.items() if later > generation), default=None)
+        return min(
+            (since_s for later, since_s in self._since_s.items() if later > generation),
+            default=None,
+        )

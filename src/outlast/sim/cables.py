@@ -1,4 +1,6 @@
-"""The connection between a node's agent and the coordinator: in order while it stands, gone with all that is on its way when it breaks."""
+"""The connection between a node's agent and the coordinator: in order while it stands, gone with
+all that is on its way when it breaks.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ if TYPE_CHECKING:
 
 
 class Cable:
-    """`number` counts connections: what was sent over an older one never arrives. A cut is seen at once by the agent, later by the coordinator."""
+    """`number` counts connections: what was sent over an older one never arrives.
+
+    A cut is seen at once by the agent, later by the coordinator.
+    """
 
     def __init__(self, world: World, node: Node, stream: Draws, *, latency_s: float) -> None:
         self._world = world
@@ -72,7 +77,11 @@ class Cable:
         """The agent connects, and tries again until it is."""
         if self.connected or not self._node.lives:
             return
-        if self._world.hq.lives and self._world.now_s >= self._cut_until_s and not self._node.still.agent.shut:
+        if (
+            self._world.hq.lives
+            and self._world.now_s >= self._cut_until_s
+            and not self._node.still.agent.shut
+        ):
             self.number += 1
             self.connected, self.connected_s = True, self._world.now_s
             self._arrives_s = {"up": 0.0, "down": 0.0}
@@ -93,5 +102,10 @@ class Cable:
         number = self.number
         after = self._world.timeline.after
         after(self._stream.between(LEAST_S, self._most_s), self._node.on_disconnected)
-        after(self._stream.between(LEAST_S, self._most_s), lambda: self._world.hq.on_disconnected(self._node.name) if self.number == number else None)
+        after(
+            self._stream.between(LEAST_S, self._most_s),
+            lambda: (
+                self._world.hq.on_disconnected(self._node.name) if self.number == number else None
+            ),
+        )
         after(limits.RECONNECT_S, self.dial, sort=FIXED)

@@ -22,7 +22,10 @@ class Violation:
 
 
 class Checker(ABC):
-    """`of`: the sorts of observation that it looks at. `now_s`: when the one at hand was made, in seconds since the beginning."""
+    """`of`: the sorts of observation that it looks at.
+
+    `now_s`: when the one at hand was made, in seconds since the beginning.
+    """
 
     of: ClassVar[tuple[type[Observation], ...]] = ()
     now_s = 0.0

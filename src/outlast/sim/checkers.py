@@ -1,6 +1,9 @@
-"""What must hold in every life of a run, whatever is struck and when. Apart from world, workload and faults: they only see observations.
+"""What must hold in every life of a run, whatever is struck and when.
 
-Safety      one generation, one owner of each rank, one restore point; nobody stale contributes; nothing is read that is not there; no step is lost
+Apart from world, workload and faults: they only see observations.
+
+Safety      one generation, one owner of each rank, one restore point; nobody stale contributes;
+            nothing is read that is not there; no step is lost
 Liveness    the run ends within the bound: all steps committed, or with a verdict
 """
 
@@ -46,14 +49,26 @@ from outlast.sim.power import CountedOut
 from outlast.sim.stopping import STOPPING
 from outlast.sim.telling import TELLING
 
-MECHANISMS = {  # what a fault may be called; who said that a peer is lost, and ends then, may end for that
-    "kill": ("signal",), "exit": ("exit", "lost_contact"), "raise": ("exception",), "refuse": ("exception",),
-    "stop": ("hang",), "deaf": ("hang",), "hang": ("hang",), "hold": ("hang",), "mute": ("hang",),
+# what a fault may be called; who said that a peer is lost, and ends then, may end for that
+MECHANISMS = {
+    "kill": ("signal",),
+    "exit": ("exit", "lost_contact"),
+    "raise": ("exception",),
+    "refuse": ("exception",),
+    "stop": ("hang",),
+    "deaf": ("hang",),
+    "hang": ("hang",),
+    "hold": ("hang",),
+    "mute": ("hang",),
     "starve": ("hang",),
     "corrupt_disk": ("exception",),
-    **dict.fromkeys(("lose_node", "cut", "lag", "freeze", "stop of an agent", "lose_coordinator"), ("lost_node", "hang", "lost_contact", "signal")),
-}  # fmt: skip
-RESTOCKED_S = 2 * limits.SPARE_REFILL_DELAY_S + 0.5  # a warm one may have to make room for a hot one first
+    **dict.fromkeys(
+        ("lose_node", "cut", "lag", "freeze", "stop of an agent", "lose_coordinator"),
+        ("lost_node", "hang", "lost_contact", "signal"),
+    ),
+}
+# a warm one may have to make room for a hot one first
+RESTOCKED_S = 2 * limits.SPARE_REFILL_DELAY_S + 0.5
 NOTICED_S = 0.5  # a verdict on a process reaches it this long after it is due
 
 
@@ -68,37 +83,56 @@ class OnePlan(Checker):
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, Planned):
             if len(set(seen.steps)) > 1:
-                yield f"generation {seen.generation} is to start from several steps: {sorted(set(seen.steps))}"
+                yield (
+                    f"generation {seen.generation} is to start from several steps:"
+                    f" {sorted(set(seen.steps))}"
+                )
             if seen.generation <= self._newest:
                 yield f"generation {seen.generation} comes after {self._newest}"
             self._newest = seen.generation
 
 
 class Patient(Checker):
-    """A group that could not be formed across a link is tried again after a pause, with a store that all can reach if there is a place for one."""
+    """A group that could not be formed across a link is tried again after a pause, with a store
+    that all can reach if there is a place for one.
+    """
 
     of = (Planned,)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, Planned) and seen.cut_s is not None:
             if seen.cut_s < limits.LINK_RETRY_S - NEAR_S:
-                yield f"generation {seen.generation} is tried {seen.cut_s:.3f} s after it was heard that the last one failed for a link"
+                yield (
+                    f"generation {seen.generation} is tried {seen.cut_s:.3f} s after it was heard"
+                    " that the last one failed for a link"
+                )
             if seen.store_cut:
-                yield f"generation {seen.generation} is tried with the store on {seen.store_cut}, which some could not reach"
+                yield (
+                    f"generation {seen.generation} is tried with the store on {seen.store_cut},"
+                    " which some could not reach"
+                )
 
 
 class OneOwner(Checker):
-    """A rank is given away only after its holder is dead, and a step is committed by its only holder."""
+    """A rank is given away only after its holder is dead, and a step is committed by its only
+    holder.
+    """
 
     of = (RankGiven, StepDone, Stretch)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, RankGiven) and seen.others:
-            yield f"rank {seen.plan.rank} is given to worker {seen.worker} while worker {seen.others[0]} lives"
+            yield (
+                f"rank {seen.plan.rank} is given to worker {seen.worker} while worker"
+                f" {seen.others[0]} lives"
+            )
         if isinstance(seen, StepDone) and seen.owners != (seen.worker,):
             yield f"rank {seen.rank} commits step {seen.step}, and is held by workers {seen.owners}"
         if isinstance(seen, Stretch) and seen.shared:
-            yield f"ranks {list(seen.shared)} commit steps {seen.first} to {seen.last}, and are not held by one process each"
+            yield (
+                f"ranks {list(seen.shared)} commit steps {seen.first} to {seen.last}, and are not"
+                " held by one process each"
+            )
 
 
 class Fenced(Checker):
@@ -112,13 +146,19 @@ class Fenced(Checker):
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, (StepDone, Stretch)):
             if seen.generation < self._newest:
-                who = f"rank {seen.rank} commits step {seen.step}" if isinstance(seen, StepDone) else f"steps from {seen.first} on are committed"
+                who = (
+                    f"rank {seen.rank} commits step {seen.step}"
+                    if isinstance(seen, StepDone)
+                    else f"steps from {seen.first} on are committed"
+                )
                 yield f"{who} in generation {seen.generation}, after one in {self._newest}"
             self._newest = max(self._newest, seen.generation)
 
 
 class OnePoint(Checker):
-    """All that join a generation join it at one step, with the state of that step; and what is committed is the state of its step."""
+    """All that join a generation join it at one step, with the state of that step; and what is
+    committed is the state of its step.
+    """
 
     of = (Arrived, StepDone, Stretch)
 
@@ -128,17 +168,29 @@ class OnePoint(Checker):
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, Arrived):
             if seen.content != seen.step:
-                yield f"rank {seen.rank} joins generation {seen.generation} at step {seen.step} with the state of step {seen.content}"
+                yield (
+                    f"rank {seen.rank} joins generation {seen.generation} at step {seen.step} with"
+                    f" the state of step {seen.content}"
+                )
             first = self._steps.setdefault(seen.generation, seen.step)
             if first != seen.step:
-                yield f"rank {seen.rank} joins generation {seen.generation} at step {seen.step}, others at {first}"
+                yield (
+                    f"rank {seen.rank} joins generation {seen.generation} at step {seen.step},"
+                    f" others at {first}"
+                )
         if isinstance(seen, StepDone) and seen.content != seen.step:
             yield f"rank {seen.rank} commits step {seen.step} with the state of step {seen.content}"
         if isinstance(seen, StepDone) and seen.odd:
             times = f"{abs(seen.odd)} times {'too often' if seen.odd > 0 else 'too seldom'}"
-            yield f"rank {seen.rank} commits step {seen.step} with state on which the script's code behind step {seen.step - 1} has run {times}"
+            yield (
+                f"rank {seen.rank} commits step {seen.step} with state on which the script's code"
+                f" behind step {seen.step - 1} has run {times}"
+            )
         if isinstance(seen, Stretch) and seen.torn:
-            yield f"ranks {list(seen.torn)} commit steps from {seen.first} on without the state of the step before"
+            yield (
+                f"ranks {list(seen.torn)} commit steps from {seen.first} on without the state of"
+                " the step before"
+            )
 
 
 class SealedOnly(Checker):
@@ -148,19 +200,30 @@ class SealedOnly(Checker):
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, Restored) and seen.step not in seen.found:
-            yield f"rank {seen.rank} is to read step {seen.step} from the {seen.source}, which holds {list(seen.found) or 'nothing'}"
+            yield (
+                f"rank {seen.rank} is to read step {seen.step} from the {seen.source}, which holds"
+                f" {list(seen.found) or 'nothing'}"
+            )
 
 
 class SealedUsed(Checker):
-    """What lies sealed of the step that a rank goes on from is read, or else what a checkpoint has of it: nothing of it is made anew."""
+    """What lies sealed of the step that a rank goes on from is read, or else what a checkpoint has
+    of it: nothing of it is made anew.
+    """
 
     of = (MadeAnew,)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, MadeAnew) and seen.step > 0 and seen.step in seen.lies:
-            yield f"rank {seen.rank} goes on from step {seen.step}, which lies sealed in its slots, with private state as the script makes it"
+            yield (
+                f"rank {seen.rank} goes on from step {seen.step}, which lies sealed in its slots,"
+                " with private state as the script makes it"
+            )
         elif isinstance(seen, MadeAnew) and seen.step > 0 and seen.read:
-            yield f"rank {seen.rank} goes on from step {seen.step}, the checkpoint of which has been read, with private state as the script makes it"
+            yield (
+                f"rank {seen.rank} goes on from step {seen.step}, the checkpoint of which has been"
+                " read, with private state as the script makes it"
+            )
 
 
 class Stocked(Checker):
@@ -174,23 +237,36 @@ class Stocked(Checker):
         if seen.spares > seen.wanted:
             yield f"{seen.spares} spares live, and {seen.wanted} were asked for"
         if seen.spares < seen.wanted and seen.quiet_s > RESTOCKED_S:
-            yield f"{seen.spares} spares live, and {seen.wanted} were asked for, {seen.quiet_s:.3f} s after anything happened"
+            yield (
+                f"{seen.spares} spares live, and {seen.wanted} were asked for, {seen.quiet_s:.3f} s"
+                " after anything happened"
+            )
         if seen.others and seen.quiet_s > RESTOCKED_S and not seen.ended_early:
-            yield f"{seen.others} spares live that are not of the kind that was asked for, {seen.quiet_s:.3f} s after anything happened"
+            yield (
+                f"{seen.others} spares live that are not of the kind that was asked for,"
+                f" {seen.quiet_s:.3f} s after anything happened"
+            )
 
 
 class GoodOnly(Checker):
-    """A checkpoint is offered only if it has a manifest, and every byte of it was as written when somebody last read it."""
+    """A checkpoint is offered only if it has a manifest, and every byte of it was as written when
+    somebody last read it.
+    """
 
     of = (Offered,)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, Offered) and seen.why_not:
-            yield f"generation {seen.generation} is to begin from the checkpoint of step {seen.step}: {seen.why_not}"
+            yield (
+                f"generation {seen.generation} is to begin from the checkpoint of step {seen.step}:"
+                f" {seen.why_not}"
+            )
 
 
 class OnePast(Checker):
-    """The shards of a checkpoint are those that were reported, and of one past: none was of a step that was rolled back since, or removed."""
+    """The shards of a checkpoint are those that were reported, and of one past: none was of a step
+    that was rolled back since, or removed.
+    """
 
     of = (Saved,)
 
@@ -214,7 +290,8 @@ class SavedOnceAll(Checker):
         for step in [step for step, due_s in self._due_s.items() if self.now_s > due_s]:
             del self._due_s[step]
             yield f"all shards of step {step} lie there, and nobody makes a checkpoint of them"
-        if isinstance(seen, ShardHeard) and seen.generation > self._made.get(seen.step, -1):  # else it is said again
+        # else it is said again
+        if isinstance(seen, ShardHeard) and seen.generation > self._made.get(seen.step, -1):
             self._newest[seen.step] = max(seen.generation, self._newest.get(seen.step, -1))
             ranks = self._heard.setdefault((seen.step, seen.generation), set())
             comes_again = seen.rank in ranks
@@ -229,7 +306,9 @@ class SavedOnceAll(Checker):
 
 
 class FreshStore(Checker):
-    """A plain script, whose group is built with the same keys each time, is given a new store for each generation: the old one remembers the dead."""
+    """A plain script, whose group is built with the same keys each time, is given a new store for
+    each generation: the old one remembers the dead.
+    """
 
     of = (RankGiven, RunOver)
 
@@ -239,8 +318,15 @@ class FreshStore(Checker):
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, RankGiven):
             self._stores[seen.plan.generation] = seen.plan.store_host, seen.plan.store_port
-        elif isinstance(seen, RunOver) and seen.plain and len(set(self._stores.values())) < len(self._stores):
-            yield f"a plain script is given {len(set(self._stores.values()))} stores in {len(self._stores)} generations"
+        elif (
+            isinstance(seen, RunOver)
+            and seen.plain
+            and len(set(self._stores.values())) < len(self._stores)
+        ):
+            yield (
+                f"a plain script is given {len(set(self._stores.values()))} stores in"
+                f" {len(self._stores)} generations"
+            )
 
 
 class AllEnrol(Checker):
@@ -249,8 +335,15 @@ class AllEnrol(Checker):
     of = (Begun,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, Begun) and seen.there < seen.nodes and self.now_s < limits.ENROL_WAIT_S - NEAR_S:
-            yield f"the run begins {self.now_s:.3f} s after its start with {seen.there} of {seen.nodes} nodes"
+        if (
+            isinstance(seen, Begun)
+            and seen.there < seen.nodes
+            and self.now_s < limits.ENROL_WAIT_S - NEAR_S
+        ):
+            yield (
+                f"the run begins {self.now_s:.3f} s after its start with {seen.there} of"
+                f" {seen.nodes} nodes"
+            )
 
 
 class LastGoodStays(Checker):
@@ -260,7 +353,10 @@ class LastGoodStays(Checker):
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, Pruned) and seen.left < seen.good:
-            yield f"the checkpoints of steps {list(seen.steps)} are removed, and that of step {seen.good} was the newest good one"
+            yield (
+                f"the checkpoints of steps {list(seen.steps)} are removed, and that of step"
+                f" {seen.good} was the newest good one"
+            )
 
 
 class FewStay(Checker):
@@ -269,8 +365,15 @@ class FewStay(Checker):
     of = (Pruned,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, Pruned) and len(seen.stay) > limits.CHECKPOINTS_KEPT_COUNT and seen.left == seen.stay[-1]:
-            yield f"the checkpoints of steps {list(seen.stay)} stay, and {limits.CHECKPOINTS_KEPT_COUNT} are kept"
+        if (
+            isinstance(seen, Pruned)
+            and len(seen.stay) > limits.CHECKPOINTS_KEPT_COUNT
+            and seen.left == seen.stay[-1]
+        ):
+            yield (
+                f"the checkpoints of steps {list(seen.stay)} stay, and"
+                f" {limits.CHECKPOINTS_KEPT_COUNT} are kept"
+            )
 
 
 class SavesHurtNobody(Checker):
@@ -284,28 +387,53 @@ class SavesHurtNobody(Checker):
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, SaveFailed):
             self._failed.append(seen.step)
-        if isinstance(seen, RunOver) and self._failed and seen.state == "failed" and not seen.strikes:
+        if (
+            isinstance(seen, RunOver)
+            and self._failed
+            and seen.state == "failed"
+            and not seen.strikes
+        ):
             yield f"the saves of steps {self._failed} failed, and so did the run: {seen.reason}"
 
 
 class NothingDurableLost(Checker):
-    """Where nobody holds the newest committed step any more, a run goes back no further than to its newest good checkpoint."""
+    """Where nobody holds the newest committed step any more, a run goes back no further than to its
+    newest good checkpoint.
+    """
 
     of = (Planned,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, Planned) and seen.steps and not seen.holders and min(seen.steps) < min(seen.durable, seen.committed):
-            yield f"generation {seen.generation} goes back to step {min(seen.steps)}, and there is a good checkpoint of step {seen.durable}"
+        if (
+            isinstance(seen, Planned)
+            and seen.steps
+            and not seen.holders
+            and min(seen.steps) < min(seen.durable, seen.committed)
+        ):
+            yield (
+                f"generation {seen.generation} goes back to step {min(seen.steps)}, and there is a"
+                f" good checkpoint of step {seen.durable}"
+            )
 
 
 class NothingLost(Checker):
-    """A committed step stays committed as long as anybody holds it, or can still do what the last plan said, or it lies handed over."""
+    """A committed step stays committed as long as anybody holds it, or can still do what the last
+    plan said, or it lies handed over.
+    """
 
     of = (Planned,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, Planned) and seen.steps and min(seen.steps) < seen.committed and (why := _why_not_lost(seen)):
-            yield f"generation {seen.generation} goes back to step {min(seen.steps)}; step {seen.committed} is committed, and {why}"
+        if (
+            isinstance(seen, Planned)
+            and seen.steps
+            and min(seen.steps) < seen.committed
+            and (why := _why_not_lost(seen))
+        ):
+            yield (
+                f"generation {seen.generation} goes back to step {min(seen.steps)}; step"
+                f" {seen.committed} is committed, and {why}"
+            )
 
 
 def _why_not_lost(seen: Planned) -> str:
@@ -318,13 +446,18 @@ def _why_not_lost(seen: Planned) -> str:
 
 
 class HandedOverOnce(Checker):
-    """Who holds a step does not write it where it lies already: whoever waits for that could read it."""
+    """Who holds a step does not write it where it lies already: whoever waits for that could read
+    it.
+    """
 
     of = (Planned,)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, Planned) and seen.again:
-            yield f"generation {seen.generation} waits for an image of step {seen.image}, and one lies there"
+            yield (
+                f"generation {seen.generation} waits for an image of step {seen.image}, and one"
+                " lies there"
+            )
 
 
 class Returning(Checker):
@@ -334,7 +467,10 @@ class Returning(Checker):
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, Planned) and seen.returning:
-            yield f"generation {seen.generation} is planned, and nodes {', '.join(seen.returning)} are about to be in again"
+            yield (
+                f"generation {seen.generation} is planned, and nodes {', '.join(seen.returning)}"
+                " are about to be in again"
+            )
 
 
 class NewestStore(Checker):
@@ -344,26 +480,40 @@ class NewestStore(Checker):
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, OldStore):
-            yield f"generation {seen.generation} is to be built with store {seen.number}, and store {seen.newest} is up"
+            yield (
+                f"generation {seen.generation} is to be built with store {seen.number}, and store"
+                f" {seen.newest} is up"
+            )
 
 
 class NoFalseAlarm(Checker):
-    """Nothing is taken for a fault that none was struck for: a run that is struck once does not end in a crash loop."""
+    """Nothing is taken for a fault that none was struck for: a run that is struck once does not end
+    in a crash loop.
+    """
 
     of = (RunOver,)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, RunOver) and seen.interruptions > seen.strikes:
-            yield f"{seen.interruptions} interruptions, and {seen.strikes} times something was struck"
+            yield (
+                f"{seen.interruptions} interruptions, and {seen.strikes} times something was struck"
+            )
 
 
 class OnlyTheGuilty(Checker):
-    """An interruption names processes that were struck, and no others. Of a plain script, which fails with its peers, nobody can say which came first."""
+    """An interruption names processes that were struck, and no others.
+
+    Of a plain script, which fails with its peers, nobody can say which came first.
+    """
 
     of = (RunOver,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, RunOver) and not seen.plain and (innocent := set(seen.blamed) - set(seen.struck)):
+        if (
+            isinstance(seen, RunOver)
+            and not seen.plain
+            and (innocent := set(seen.blamed) - set(seen.struck))
+        ):
             yield f"processes {sorted(innocent)} are blamed, and {list(seen.struck)} were struck"
 
 
@@ -373,8 +523,16 @@ class RightName(Checker):
     of = (Named,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, Named) and seen.kinds and seen.mechanism not in {name for kind in seen.kinds for name in MECHANISMS.get(kind, ())}:
-            yield f"interruption {seen.id} is called {seen.mechanism}, and its processes were struck by {', '.join(seen.kinds)}"
+        if (
+            isinstance(seen, Named)
+            and seen.kinds
+            and seen.mechanism
+            not in {name for kind in seen.kinds for name in MECHANISMS.get(kind, ())}
+        ):
+            yield (
+                f"interruption {seen.id} is called {seen.mechanism}, and its processes were struck"
+                f" by {', '.join(seen.kinds)}"
+            )
 
 
 class InTime(Checker):
@@ -383,8 +541,13 @@ class InTime(Checker):
     of = (Named,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, Named) and any(not -seen.unsure_s <= at_s <= seen.over_s + seen.unsure_s for at_s in seen.times_s):
-            yield f"interruption {seen.id} has times {[round(at_s, 3) for at_s in seen.times_s]}, and the run took {seen.over_s:.3f} s"
+        if isinstance(seen, Named) and any(
+            not -seen.unsure_s <= at_s <= seen.over_s + seen.unsure_s for at_s in seen.times_s
+        ):
+            yield (
+                f"interruption {seen.id} has times {[round(at_s, 3) for at_s in seen.times_s]}, and"
+                f" the run took {seen.over_s:.3f} s"
+            )
 
 
 class Room(Checker):
@@ -394,24 +557,34 @@ class Room(Checker):
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, RankGiven) and seen.beside >= seen.room:
-            yield f"rank {seen.plan.rank} is given to worker {seen.worker} beside {seen.beside} others, where there is room for {seen.room}"
+            yield (
+                f"rank {seen.plan.rank} is given to worker {seen.worker} beside {seen.beside}"
+                f" others, where there is room for {seen.room}"
+            )
 
 
 class AllThere(Checker):
-    """Training goes on once all ranks are in the generation, and not before: who is still on its way is watched."""
+    """Training goes on once all ranks are in the generation, and not before: who is still on its
+    way is watched.
+    """
 
     of = (Regrouped,)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, Regrouped) and len(seen.there) < seen.ranks:
-            yield f"generation {seen.generation} is said to stand, and only ranks {list(seen.there)} are in it"
+            yield (
+                f"generation {seen.generation} is said to stand, and only ranks {list(seen.there)}"
+                " are in it"
+            )
 
 
 class Prompt(Checker):
-    """A process that the kernel holds stopped is ended once its grace is over: its peers do not wait for ordinary deadlines.
+    """A process that the kernel holds stopped is ended once its grace is over: its peers do not
+    wait for ordinary deadlines.
 
-    In a run that is asked to end no peer waits. Who is sent SIGTERM then has been promised a grace for it, stopped or not: it may go on and save
-    what it has. So what counts is how long it was stopped before, and the longer grace from then on.
+    In a run that is asked to end no peer waits. Who is sent SIGTERM then has been promised a grace
+    for it, stopped or not: it may go on and save what it has. So what counts is how long it was
+    stopped before, and the longer grace from then on.
     """
 
     of = (WentOn,)
@@ -419,12 +592,20 @@ class Prompt(Checker):
     def see(self, seen: Observation) -> Iterator[str]:
         if not isinstance(seen, WentOn):
             return
-        if seen.stopped_s - seen.asked_s > limits.STOPPED_FLOOR_S + NOTICED_S or seen.asked_s > limits.TERM_GRACE_S + NOTICED_S:
-            yield f"worker {seen.worker} (rank {seen.rank}) was stopped for {seen.stopped_s:.3f} s, and nobody has ended it"
+        if (
+            seen.stopped_s - seen.asked_s > limits.STOPPED_FLOOR_S + NOTICED_S
+            or seen.asked_s > limits.TERM_GRACE_S + NOTICED_S
+        ):
+            yield (
+                f"worker {seen.worker} (rank {seen.rank}) was stopped for {seen.stopped_s:.3f} s,"
+                " and nobody has ended it"
+            )
 
 
 class SecondsSum(Checker):
-    """Each second of a rank is booked to one cause; an undisturbed run has repeated nothing, and detected nothing."""
+    """Each second of a rank is booked to one cause; an undisturbed run has repeated nothing, and
+    detected nothing.
+    """
 
     of = (Booked,)
 
@@ -437,23 +618,71 @@ class SecondsSum(Checker):
                 yield f"rank {rank} has {said_s:.6f} s booked in a run of {seen.wall_s:.6f} s"
             if min(seconds.values()) < 0:
                 yield f"rank {rank} has less than no seconds booked: {dict(seconds)}"
-            good_s, worked_s, slack_s = seconds[Cause.PRODUCTIVE], seen.worked_s[rank], seen.unsure_s[rank] + 1e-6
+            good_s, worked_s, slack_s = (
+                seconds[Cause.PRODUCTIVE],
+                seen.worked_s[rank],
+                seen.unsure_s[rank] + 1e-6,
+            )
             if not good_s - slack_s <= worked_s <= good_s + seconds[Cause.STALL] + slack_s:
-                yield f"rank {rank} was at new steps for {worked_s:.6f} s, and has {good_s:.6f} productive and {seconds[Cause.STALL]:.6f} stalled booked"
-            if not seen.interrupted and (seconds[Cause.REPEATED] or seconds[Cause.DETECTION] or seconds[Cause.DEGRADED]):
-                yield f"rank {rank} has lost seconds booked, and the run was not interrupted: {dict(seconds)}"
+                yield (
+                    f"rank {rank} was at new steps for {worked_s:.6f} s, and has {good_s:.6f}"
+                    f" productive and {seconds[Cause.STALL]:.6f} stalled booked"
+                )
+            if not seen.interrupted and (
+                seconds[Cause.REPEATED] or seconds[Cause.DETECTION] or seconds[Cause.DEGRADED]
+            ):
+                yield (
+                    f"rank {rank} has lost seconds booked, and the run was not interrupted:"
+                    f" {dict(seconds)}"
+                )
 
 
 ALL: tuple[type[Checker], ...] = (
-    OnePlan, Patient, OneOwner, Fenced, OnePoint, SealedOnly, SealedUsed, Stocked, GoodOnly, OnePast, LastGoodStays, FewStay, SavedOnceAll, FreshStore,
-    AllEnrol, SavesHurtNobody, NothingDurableLost, NothingLost, HandedOverOnce, Returning, NewestStore, NoFalseAlarm, OnlyTheGuilty, RightName, InTime, Room,
-    AllThere, Prompt, SecondsSum, CountedOut,
-    *ENDINGS, *STOPPING, *ANSWERING, *NOTING, *HANGS, *TELLING, *POLICING,
-)  # fmt: skip
+    OnePlan,
+    Patient,
+    OneOwner,
+    Fenced,
+    OnePoint,
+    SealedOnly,
+    SealedUsed,
+    Stocked,
+    GoodOnly,
+    OnePast,
+    LastGoodStays,
+    FewStay,
+    SavedOnceAll,
+    FreshStore,
+    AllEnrol,
+    SavesHurtNobody,
+    NothingDurableLost,
+    NothingLost,
+    HandedOverOnce,
+    Returning,
+    NewestStore,
+    NoFalseAlarm,
+    OnlyTheGuilty,
+    RightName,
+    InTime,
+    Room,
+    AllThere,
+    Prompt,
+    SecondsSum,
+    CountedOut,
+    *ENDINGS,
+    *STOPPING,
+    *ANSWERING,
+    *NOTING,
+    *HANGS,
+    *TELLING,
+    *POLICING,
+)
 
 
 class Jury:
-    """All checkers; each violation once. `result`: bad where there is one, unknown where the run was not watched to its end, else ok."""
+    """All checkers; each violation once.
+
+    `result`: bad where there is one, unknown where the run was not watched to its end, else ok.
+    """
 
     def __init__(self) -> None:
         self.violations: list[Violation] = []

@@ -1,10 +1,13 @@
 """Ranks of one node that have had the same fate, simulated as one.
 
-In a life whose ranks draw alike (options.alike), those of a node that come to a stretch in the same state go the same way from there on: they draw from the
-same place (draws.Luck), are told the same, and say the same. Such a *crew* is one process to the timeline, the groups and the script: its `mates` stay
-where the agent, the faults and the rules look for them, and what is seen, said or booked of the crew is so of each of them. A mate that ends leaves its
-crew first, with what it has of its own. Whoever may have to be something else than dead is in no crew: ranks that a plan names for such a fault, and those
-of the lowest two nodes, which hand over state. Should a crew be told what it cannot do as one, the life is lived again without it (`Parted`).
+In a life whose ranks draw alike (options.alike), those of a node that come to a stretch in the same
+state go the same way from there on: they draw from the same place (draws.Luck), are told the same,
+and say the same. Such a *crew* is one process to the timeline, the groups and the script: its
+`mates` stay where the agent, the faults and the rules look for them, and what is seen, said or
+booked of the crew is so of each of them. A mate that ends leaves its crew first, with what it has
+of its own. Whoever may have to be something else than dead is in no crew: ranks that a plan names
+for such a fault, and those of the lowest two nodes, which hand over state. Should a crew be told
+what it cannot do as one, the life is lived again without it (`Parted`).
 
 `every_rank` simulates each by itself: the course is the same.
 """
@@ -41,11 +44,16 @@ class Crews:
 
     def __init__(self, world: World, faults: Sequence[PlannedFault], *, every_rank: bool) -> None:
         self._world = world
-        self._none = every_rank or any(fault.rank is None and (fault.mark or fault.at_step is not None) for fault in faults)
+        self._none = every_rank or any(
+            fault.rank is None and (fault.mark or fault.at_step is not None) for fault in faults
+        )
         self._apart = _apart(faults, world.options)
 
     def form(self, there: dict[int, Process]) -> None:
-        """All of these stand at the end of a step. Those of a node that are alike are one from now on."""
+        """All of these stand at the end of a step.
+
+        Those of a node that are alike are one from now on.
+        """
         pool, now_s = self._world.pool, self._world.now_s
         assert pool is not None
         beats = max(process.beacon.beats for process in there.values()) + 1
@@ -53,11 +61,16 @@ class Crews:
             process.book.switch(now_s=now_s, cause=Cause.OTHER)
             publish(process, Phase.BETWEEN, now_s=now_s)
             process.beacon.beats = beats
-        for group in {process.group: None for process in there.values() if process.group is not None}:
-            group.members = dict.fromkeys(sorted(group.members, key=lambda member: member.rank))  # as they go on from here
+        for group in {
+            process.group: None for process in there.values() if process.group is not None
+        }:
+            # as they go on from here
+            group.members = dict.fromkeys(sorted(group.members, key=lambda member: member.rank))
         alike: dict[tuple[Any, ...], list[Process]] = {}
         for rank, process in sorted(there.items()):
-            alike.setdefault((process.node.place, rank if rank in self._apart else -1, *_state(process)), []).append(process)
+            alike.setdefault(
+                (process.node.place, rank if rank in self._apart else -1, *_state(process)), []
+            ).append(process)
         step = max(process.machine.committed for process in there.values())
         for node in self._world.nodes:
             if node.luck is not None:
@@ -86,11 +99,15 @@ class Crews:
 
 
 def _apart(faults: Iterable[PlannedFault], options: Options) -> frozenset[int]:
-    """Ranks that are in no crew: what strikes them is more than an end, or strikes them in the midst of what they do; or they may have to hand over."""
+    """Ranks that are in no crew: what strikes them is more than an end, or strikes them in the
+    midst of what they do; or they may have to hand over.
+    """
     struck = {
-        fault.rank for fault in faults
-        if fault.rank is not None and (fault.mark or fault.at_step is not None or fault.kind not in (*ENDS, *NODE_KINDS))
-    }  # fmt: skip
+        fault.rank
+        for fault in faults
+        if fault.rank is not None
+        and (fault.mark or fault.at_step is not None or fault.kind not in (*ENDS, *NODE_KINDS))
+    }
     return frozenset(struck) | frozenset(range(2 * options.ranks_per_node))
 
 
@@ -99,13 +116,30 @@ def _state(process: Process) -> tuple[Any, ...]:
     machine, slots = process.machine, process.node.slots.get(process.rank, {})
     struck = process.repeats_until_s, process.lingers_s, process.held_until_s, process.mute_until_s
     return (
-        process.group, process.collectives, process.content, process.ran, struck, machine.generation, machine.state, machine.attached, machine.committed,
-        machine.prepared, machine.passed, machine.sealed, machine.phases, machine.begun, machine.over, machine.finishing, *sorted(slots.items()),
-    )  # fmt: skip
+        process.group,
+        process.collectives,
+        process.content,
+        process.ran,
+        struck,
+        machine.generation,
+        machine.state,
+        machine.attached,
+        machine.committed,
+        machine.prepared,
+        machine.passed,
+        machine.sealed,
+        machine.phases,
+        machine.begun,
+        machine.over,
+        machine.finishing,
+        *sorted(slots.items()),
+    )
 
 
 def _first_mate(crew: Process) -> Process:
-    """The process whose main thread becomes that of a crew; so what it was by itself is another one."""
+    """The process whose main thread becomes that of a crew; so what it was by itself is another
+    one.
+    """
     mate = copy.copy(crew)
     mate.main, mate.backlog, mate.mates = None, [], []
     mate.book, mate.beacon = copy.copy(crew.book), copied(crew.beacon)
@@ -116,7 +150,9 @@ def _first_mate(crew: Process) -> Process:
 def _joins(crew: Process, mate: Process, was: Process) -> None:
     """`was`: what it was simulated as until now."""
     owed = mate.owed or dict.fromkeys(CAUSES, 0.0)
-    mate.owed = {cause: owed[cause] + was.book.seconds[cause] - crew.book.seconds[cause] for cause in CAUSES}
+    mate.owed = {
+        cause: owed[cause] + was.book.seconds[cause] - crew.book.seconds[cause] for cause in CAUSES
+    }
     mate.crew, mate.machine = crew, crew.machine
     mate.node.slots[mate.rank] = mate.node.slots.get(crew.rank, {})
     crew.mates.append(mate)
@@ -152,13 +188,27 @@ def leave(mate: Process) -> None:
     assert crew is not None and owed is not None
     mate.crew = mate.owed = None
     opened_s, opened_ns = mate.book.opened_s, mate.beacon.opened_ns
-    mate.machine, mate.book, mate.beacon, mate.read = copy.copy(crew.machine), copy.copy(crew.book), copied(crew.beacon), None
+    mate.machine, mate.book, mate.beacon, mate.read = (
+        copy.copy(crew.machine),
+        copy.copy(crew.book),
+        copied(crew.beacon),
+        None,
+    )
     mate.machine.worker = mate.beacon.worker = mate.worker
     mate.beacon.rank = mate.rank
     mate.book.opened_s, mate.beacon.opened_ns = opened_s, opened_ns
-    mate.book.seconds = {cause: max(0.0, seconds + owed[cause]) for cause, seconds in crew.book.seconds.items()}
-    mate.beacon.seconds = {cause: max(0.0, seconds + owed[cause]) for cause, seconds in crew.beacon.seconds.items()}
-    mate.group, mate.collectives, mate.waits, mate.high_water = crew.group, crew.collectives, crew.waits, crew.high_water
+    mate.book.seconds = {
+        cause: max(0.0, seconds + owed[cause]) for cause, seconds in crew.book.seconds.items()
+    }
+    mate.beacon.seconds = {
+        cause: max(0.0, seconds + owed[cause]) for cause, seconds in crew.beacon.seconds.items()
+    }
+    mate.group, mate.collectives, mate.waits, mate.high_water = (
+        crew.group,
+        crew.collectives,
+        crew.waits,
+        crew.high_water,
+    )
     mate.told_s, mate.said_s, mate.luck = crew.told_s, crew.said_s, crew.luck and crew.luck.copy()
     mate.node.slots[mate.rank] = dict(mate.node.slots.get(mate.rank, {}))
     if mate.group is not None:

@@ -1,8 +1,9 @@
 """Disks, and the checkpoints that lie on them: slow, full, torn by a loss of power, corrupt.
 
-What a process writes lies on its node's disk, the manifest on that of node 0; every node can read them all. Follows runtime/tiers/local.py and
-runtime/coordinator/saves.py: shards first, manifest last, each whole or not there; checksums verified on read; what is refused is set aside. Each
-write has a `stamp` of its own in the place of a checksum: another write of the same step has other bytes.
+What a process writes lies on its node's disk, the manifest on that of node 0; every node can read
+them all. Follows runtime/tiers/local.py and runtime/coordinator/saves.py: shards first, manifest
+last, each whole or not there; checksums verified on read; what is refused is set aside. Each write
+has a `stamp` of its own in the place of a checksum: another write of the same step has other bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ FULL = "No space left on device"
 
 @dataclass(slots=True)
 class File:
-    """`stamp`: of this write. `wrong`: what its bytes have come to, "" as long as they are as written; `since_s`: when."""
+    """`stamp`: of this write.
+
+    `wrong`: what its bytes have come to, "" as long as they are as written; `since_s`: when.
+    """
 
     disk: int
     stamp: int
@@ -57,7 +61,10 @@ class Folder:
 
 
 class Disks:
-    """`step_of` a folder's name. `read_s`: when somebody last read all of the newest good checkpoint."""
+    """`step_of` a folder's name.
+
+    `read_s`: when somebody last read all of the newest good checkpoint.
+    """
 
     def __init__(self, world: World, stream: Stream) -> None:
         self.folders: dict[int, Folder] = {}
@@ -70,15 +77,21 @@ class Disks:
         self._torn_until_s: dict[int, float] = {}
         self._busy_until_s = 0.0  # the coordinator reads and writes one after the other
 
-    # --- faults --------------------------------------------------------------------------------------------
+    # --- faults -----------------------------------------------------------------------------------
 
     def strike(self, kind: str, disk: int, *, for_s: float) -> None:
-        """`torn_write`: of what is being written within `for_s` only a part is there in the end, though the disk has said otherwise."""
+        """`torn_write`: of what is being written within `for_s` only a part is there in the end,
+        though the disk has said otherwise.
+        """
         until_s = self._world.now_s + for_s
         if kind == "corrupt_disk":
             self._corrupt(disk)
         else:
-            of = {"slow_disk": self._slow_until_s, "full_disk": self._full_until_s, "torn_write": self._torn_until_s}[kind]
+            of = {
+                "slow_disk": self._slow_until_s,
+                "full_disk": self._full_until_s,
+                "torn_write": self._torn_until_s,
+            }[kind]
             of[disk] = max(of.get(disk, 0.0), until_s)
 
     def _corrupt(self, disk: int) -> None:
@@ -96,13 +109,19 @@ class Disks:
         return File(disk, self._stamps, "torn" if torn else "", self._world.now_s)
 
     def _takes_s(self, disk: int, least_most_s: tuple[float, float]) -> float:
-        return self._stream.between(*least_most_s) * (SLOW if self._world.now_s < self._slow_until_s.get(disk, 0.0) else 1.0)
+        return self._stream.between(*least_most_s) * (
+            SLOW if self._world.now_s < self._slow_until_s.get(disk, 0.0) else 1.0
+        )
 
-    # --- what lies there -----------------------------------------------------------------------------------
+    # --- what lies there --------------------------------------------------------------------------
 
     def why_not(self, folder: Folder | None) -> str:
         """Why it cannot be restored, or ""."""
-        return "there is no manifest" if folder is None or folder.manifest is None else self.read(folder)
+        return (
+            "there is no manifest"
+            if folder is None or folder.manifest is None
+            else self.read(folder)
+        )
 
     def read(self, folder: Folder) -> str:
         """What whoever reads all that the manifest names finds wrong."""
@@ -118,13 +137,19 @@ class Disks:
 
     def newest_good(self) -> int:
         """The step of the newest checkpoint that can be restored as things are; 0: there is none."""
-        return max((step for step, folder in self.folders.items() if not self.why_not(folder)), default=0)
+        return max(
+            (step for step, folder in self.folders.items() if not self.why_not(folder)), default=0
+        )
 
     def wrong_since_s(self, step: int) -> float:
         """When the newest of what is wrong with it came to be so."""
-        return max((file.since_s for file in self.folders[step].files() if file.wrong), default=-1.0) if step in self.folders else -1.0
+        return (
+            max((file.since_s for file in self.folders[step].files() if file.wrong), default=-1.0)
+            if step in self.folders
+            else -1.0
+        )
 
-    # --- a rank's part -------------------------------------------------------------------------------------
+    # --- a rank's part ----------------------------------------------------------------------------
 
     def copy_s(self) -> float:
         return self._stream.between(*COPY_S)
@@ -143,12 +168,30 @@ class Disks:
                 process.backlog.append(done)
                 return
             folder = self.folders.setdefault(step, Folder(step))
-            error = FULL if full or self._is_full(disk) else "it holds a checkpoint already" if folder.has_manifest else ""
+            error = (
+                FULL
+                if full or self._is_full(disk)
+                else "it holds a checkpoint already"
+                if folder.has_manifest
+                else ""
+            )
             if not error:
                 folder.shards[rank] = self._written(disk)
             stamp = "" if error else str(folder.shards[rank].stamp)
             self._world.say(f"rank {rank} saves step {step}: {error or 'written'}")
-            process.node.tell(process, Checkpointed(process.worker, generation, rank, step, f"rank-{rank}", 0 if error else 1, stamp, error))
+            process.node.tell(
+                process,
+                Checkpointed(
+                    process.worker,
+                    generation,
+                    rank,
+                    step,
+                    f"rank-{rank}",
+                    0 if error else 1,
+                    stamp,
+                    error,
+                ),
+            )
 
         self._world.timeline.after(process.saves_until_s - self._world.now_s, done)
 
@@ -158,7 +201,7 @@ class Disks:
     def read_shard_s(self, process: Process) -> float:
         return self._takes_s(self._disk_of(process), READ_S)
 
-    # --- the coordinator's part ------------------------------------------------------------------------------
+    # --- the coordinator's part -------------------------------------------------------------------
 
     def _in_turn(self, takes_s: float, act: Callable[[], None]) -> None:
         """Unless the coordinator dies before."""
@@ -176,7 +219,10 @@ class Disks:
         full = self._is_full(0)
 
         def done() -> None:
-            folder, stamps = self.folders.get(order.step), tuple(int(checksum) for _, _, checksum in order.shards)
+            folder, stamps = (
+                self.folders.get(order.step),
+                tuple(int(checksum) for _, _, checksum in order.shards),
+            )
             if full or self._is_full(0):
                 then("", FULL)
                 return
@@ -186,7 +232,12 @@ class Disks:
                 return
             folder.manifest, folder.stamps = self._written(0), stamps
             self._world.say(f"the checkpoint of step {order.step} is written")
-            self._world.see(Saved(order.step, tuple(folder.shards[rank].stamp for rank in range(len(stamps))) == stamps))
+            self._world.see(
+                Saved(
+                    order.step,
+                    tuple(folder.shards[rank].stamp for rank in range(len(stamps))) == stamps,
+                )
+            )
             self._prune()
             then(name_of(order.step), "")
 
@@ -195,7 +246,11 @@ class Disks:
     def _prune(self) -> None:
         good = self.newest_good()
         found, _ = durable.newest_good(self.folders.values(), why_not=self.read)
-        gone = durable.superfluous(list(self.folders.values()), good=found.step if found is not None else None, keep=CHECKPOINTS_KEPT_COUNT)
+        gone = durable.superfluous(
+            list(self.folders.values()),
+            good=found.step if found is not None else None,
+            keep=CHECKPOINTS_KEPT_COUNT,
+        )
         for step in gone:
             del self.folders[step]
         stay = tuple(sorted(step for step, folder in self.folders.items() if folder.has_manifest))
@@ -210,7 +265,11 @@ class Disks:
                 del self.folders[folder.step]
             self.read_s = self._world.now_s
             step = found.step if found is not None else 0
-            then(step, name_of(step) if found is not None else "", tuple(f"{name_of(folder.step)}: {why}" for folder, why in refused))
+            then(
+                step,
+                name_of(step) if found is not None else "",
+                tuple(f"{name_of(folder.step)}: {why}" for folder, why in refused),
+            )
 
         self._in_turn(self._takes_s(0, READ_S), done)
 

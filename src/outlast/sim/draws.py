@@ -1,6 +1,8 @@
-"""Randomness with a seed: one stream for each purpose, so that a new draw in one does not shift the others.
+"""Randomness with a seed: one stream for each purpose, so that a new draw in one does not shift the
+others.
 
-Only `random.Random.random` is used: its values for a seed are the same in every version of Python, those of the methods built on it are not.
+Only `random.Random.random` is used: its values for a seed are the same in every version of Python,
+those of the methods built on it are not.
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ class Draws(Protocol):
 
 
 class Stream:
-    """Draws for one purpose. `steady`: nothing varies; what lies between two numbers is the lower one."""
+    """Draws for one purpose.
+
+    `steady`: nothing varies; what lies between two numbers is the lower one.
+    """
 
     def __init__(self, seed: int, purpose: str, *, steady: bool = False) -> None:
         self._unit = random.Random(f"{seed}/{purpose}").random
@@ -57,7 +62,10 @@ class Pool:
 
 
 class Luck:
-    """Draws of one process, from a place in the pool on. Those who begin at the same place and do the same draw the same, in whatever order they come."""
+    """Draws of one process, from a place in the pool on.
+
+    Those who begin at the same place and do the same draw the same, in whatever order they come.
+    """
 
     __slots__ = ("_at", "_pool", "place")
 
@@ -87,7 +95,11 @@ class Luck:
         return self._aside(low, high, self._at)
 
     def _aside(self, low: float, high: float, at: int) -> float:
-        return low if self._pool.steady else low + (high - low) * self._pool.units[(at * 31 + 17) % POOL_UNITS]
+        return (
+            low
+            if self._pool.steady
+            else low + (high - low) * self._pool.units[(at * 31 + 17) % POOL_UNITS]
+        )
 
     def copy(self) -> Luck:
         """One that draws what this one would draw next."""

@@ -1,4 +1,7 @@
-"""How long things take in the simulated world, seconds: the least and the most. In a stretch all take the least."""
+"""How long things take in the simulated world, seconds: the least and the most.
+
+In a stretch all take the least.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,16 @@ from outlast.sim.options import Options
 
 LEAST_S = 0.0001  # a message
 BODY_SPREAD_S = 0.02  # the body of a step takes options.step_s, and up to so much longer
-SETTLE_S, SETTLE_MOST_S = 0.0005, 0.006  # from the last to enter a collective to its end, on each rank
+# from the last to enter a collective to its end, on each rank
+SETTLE_S, SETTLE_MOST_S = 0.0005, 0.006
 SEAL_S, SEAL_MOST_S = 0.0005, 0.005
 APPLY_S, APPLY_MOST_S = 0.001, 0.005
 
 
 def steady_step_s(options: Options) -> float:
-    """Of a step in a stretch: the body, the gradients' collective and that of the vote, an image sealed, the step applied."""
+    """Of a step in a stretch: the body, the gradients' collective and that of the vote, an image
+    sealed, the step applied.
+    """
     return options.step_s + 2 * SETTLE_S + SEAL_S + APPLY_S
 
 

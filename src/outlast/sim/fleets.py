@@ -1,15 +1,21 @@
 """Nodes that have had the same fate, simulated as one.
 
-In a life whose faults strike some ranks at some moments (`alike`), most nodes of a large run are never struck, house no rank that has to hand over state, and
-so are told the same as their like, at the same moments. Those draw from the same place, by the same clock: a *fleet*. Its first node is simulated, with all
-that its agent, outpost and processes do; what it says is said to the coordinator by each of them, one after the other and each in its own name, and what
-the coordinator tells the first of them it has to tell them all. A coordinator that does otherwise has parted the fleet (`Parted`), and the life is lived
-again node by node. What the coordinator does with thousands of nodes is done in full.
+In a life whose faults strike some ranks at some moments (`alike`), most nodes of a large run are
+never struck, house no rank that has to hand over state, and so are told the same as their like, at
+the same moments. Those draw from the same place, by the same clock: a *fleet*. Its first node is
+simulated, with all that its agent, outpost and processes do; what it says is said to the
+coordinator by each of them, one after the other and each in its own name, and what the coordinator
+tells the first of them it has to tell them all. A coordinator that does otherwise has parted the
+fleet (`Parted`), and the life is lived again node by node. What the coordinator does with thousands
+of nodes is done in full.
 
-The node before the first, the *herald*, is as they are, and simulated by itself: at each moment it comes before them, so that where the first to speak is
-answered otherwise than others, that is the herald. For the same reason the last node with ranks is in no fleet: who comes last is whom all wait for.
+The node before the first, the *herald*, is as they are, and simulated by itself: at each moment it
+comes before them, so that where the first to speak is answered otherwise than others, that is the
+herald. For the same reason the last node with ranks is in no fleet: who comes last is whom all wait
+for.
 
-Until the first stretch, or the first fault, nothing is drawn: the nodes come in their order. The trace tells of no node of a fleet but the first.
+Until the first stretch, or the first fault, nothing is drawn: the nodes come in their order. The
+trace tells of no node of a fleet but the first.
 """
 
 from __future__ import annotations
@@ -71,7 +77,10 @@ PLACE = 700_001  # where the draws of a fleet begin (sim/draws.py)
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """Places of nodes that go the same way. `apart`: how far the ranks of one node are from those of the next."""
+    """Places of nodes that go the same way.
+
+    `apart`: how far the ranks of one node are from those of the next.
+    """
 
     herald: int
     members: tuple[int, ...]
@@ -83,9 +92,24 @@ class Likeness:
 
 
 def alike(options: Options, faults: Sequence[PlannedFault]) -> Likeness | None:
-    """The nodes that nothing tells apart in this life, but for their names and those of their ranks. None: there are too few, or none can be told."""
-    timed = all(fault.kind in STRIKES and fault.rank is not None and fault.rank >= 0 and fault.at_s is not None and not fault.agent for fault in faults)
-    if not (timed and options.alike and options.way == "in_place" and options.policy == "none" and not options.spares):
+    """The nodes that nothing tells apart in this life, but for their names and those of their
+    ranks. None: there are too few, or none can be told.
+    """
+    timed = all(
+        fault.kind in STRIKES
+        and fault.rank is not None
+        and fault.rank >= 0
+        and fault.at_s is not None
+        and not fault.agent
+        for fault in faults
+    )
+    if not (
+        timed
+        and options.alike
+        and options.way == "in_place"
+        and options.policy == "none"
+        and not options.spares
+    ):
         return None
     names, each = options.node_names, options.ranks_per_node
     homes = place(range(options.ranks), homes={}, room=dict.fromkeys(names, each))
@@ -93,9 +117,17 @@ def alike(options: Options, faults: Sequence[PlannedFault]) -> Likeness | None:
     housed = [0] * len(names)
     for home in homes.values():
         housed[where[home]] += 1
-    struck = {where[homes[fault.rank]] for fault in faults if fault.rank is not None and fault.rank in homes}
+    struck = {
+        where[homes[fault.rank]]
+        for fault in faults
+        if fault.rank is not None and fault.rank in homes
+    }
     last = max(number for number, count in enumerate(housed) if count)
-    same = [number for number, count in enumerate(housed) if count == each and 2 <= number < last and number not in struck]
+    same = [
+        number
+        for number, count in enumerate(housed)
+        if count == each and 2 <= number < last and number not in struck
+    ]
     return Likeness(same[0], tuple(same[1:]), each) if len(same) > LEAST_NODES else None
 
 
@@ -105,13 +137,17 @@ class Fleet:
     def __init__(self, likeness: Likeness, names: Sequence[str]) -> None:
         self.likeness = likeness
         self.names = [names[number] for number in likeness.members]
-        self._by = [(number - likeness.members[0]) * likeness.apart for number in likeness.members]  # from a rank, or worker, of the first to theirs
+        # from a rank, or worker, of the first to theirs
+        self._by = [(number - likeness.members[0]) * likeness.apart for number in likeness.members]
         self._told: list[OnLine] = []  # in this event, the first
-        self._echoes: list[tuple[int, OnLine]] = []  # and the others, by their place among the names
+        # and the others, by their place among the names
+        self._echoes: list[tuple[int, OnLine]] = []
         self._since_s = math.inf  # when they were told what was not checked yet
         self._several: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
         self._places = {number: which for which, number in enumerate(likeness.members)}
-        self._ranks = range(likeness.members[0] * likeness.apart, (likeness.members[0] + 1) * likeness.apart)
+        self._ranks = range(
+            likeness.members[0] * likeness.apart, (likeness.members[0] + 1) * likeness.apart
+        )
 
     def __len__(self) -> int:
         return len(self.names)
@@ -146,12 +182,17 @@ class Fleet:
         """The same, but the first."""
         return zip(self.names[1:], self._by[1:], strict=True)
 
-    # --- what they say -------------------------------------------------------------------------------------
+    # --- what they say ----------------------------------------------------------------------------
 
     def said(self, message: OnLine) -> Iterator[tuple[str, OnLine]]:
         """What the first says, as each of them says it."""
         if isinstance(message, FromNode) and isinstance(message.message, FromWorkers):
-            number, heard, sent_s, words = message.number, message.heard, message.sent_s, message.message.message
+            number, heard, sent_s, words = (
+                message.number,
+                message.heard,
+                message.sent_s,
+                message.message.message,
+            )
             for name, workers in zip(self.names, self._each(message.message.workers), strict=True):
                 yield name, FromNode(number, heard, sent_s, FromWorkers(workers, words))
         elif isinstance(message, FromNode) and isinstance(message.message, Standings):
@@ -159,8 +200,18 @@ class Fleet:
             stood = [(one.worker, one.rank, _BUT_FOR_NAMES(one)) for one in said.members]
             rest = (said.quiet_s, said.silence_s, said.exhausted)
             for name, by in self.pairs():
-                members = tuple([Stood(worker + by, rank + by, *others) for worker, rank, others in stood])
-                yield name, FromNode(message.number, message.heard, message.sent_s, Standings(said.nonce, members, *rest))
+                members = tuple(
+                    [Stood(worker + by, rank + by, *others) for worker, rank, others in stood]
+                )
+                yield (
+                    name,
+                    FromNode(
+                        message.number,
+                        message.heard,
+                        message.sent_s,
+                        Standings(said.nonce, members, *rest),
+                    ),
+                )
         else:
             for name, by in self.pairs():
                 yield name, _of_another(message, name, by)
@@ -169,10 +220,12 @@ class Fleet:
         """These workers, of each node."""
         found = self._several.get(workers)
         if found is None:
-            found = self._several[workers] = [tuple([worker + by for worker in workers]) for by in self._by]
+            found = self._several[workers] = [
+                tuple([worker + by for worker in workers]) for by in self._by
+            ]
         return found
 
-    # --- what they are told --------------------------------------------------------------------------------
+    # --- what they are told -----------------------------------------------------------------------
 
     def told(self, message: OnLine) -> None:
         """The first is."""
@@ -183,7 +236,10 @@ class Fleet:
         self._echoes.append((which, message))
 
     def check(self, *, now_s: float) -> None:
-        """An event is over. Raises Parted, if a moment has passed at which not all were told what the first was."""
+        """An event is over.
+
+        Raises Parted, if a moment has passed at which not all were told what the first was.
+        """
         if not self._told and not self._echoes:
             return
         told, echoes = self._told, self._echoes
@@ -191,13 +247,18 @@ class Fleet:
             self._since_s = min(self._since_s, now_s)
             if now_s == self._since_s:
                 return
-            raise Parted(f"of {len(self)} nodes that are alike, not all are told {told[:1] or echoes[:1]}")
+            raise Parted(
+                f"of {len(self)} nodes that are alike, not all are told {told[:1] or echoes[:1]}"
+            )
         self._told, self._echoes, self._since_s = [], [], math.inf
         heard = [0] * len(self)
         for which, message in echoes:
             number = heard[which]
             if number >= len(told) or not self._is_same(told[number], message, which):
-                raise Parted(f"node {self.names[which]} is told {message}, and {self.names[0]}, which is like it, {told[min(number, len(told) - 1)]}")
+                raise Parted(
+                    f"node {self.names[which]} is told {message}, and {self.names[0]}, which is"
+                    f" like it, {told[min(number, len(told) - 1)]}"
+                )
             heard[which] = number + 1
 
     def _is_same(self, first: OnLine, other: OnLine, which: int) -> bool:
@@ -209,10 +270,19 @@ class Fleet:
         one, two = first.message, other.message
         if isinstance(one, ToWorkers) and isinstance(two, ToWorkers):
             same = one.message is two.message or one.message == two.message
-            return same and self._each(one.workers)[which] == two.workers and self._each(one.ranks)[which] == two.ranks
+            return (
+                same
+                and self._each(one.workers)[which] == two.workers
+                and self._each(one.ranks)[which] == two.ranks
+            )
         by = self._by[which]
         if isinstance(one, StartWorker) and isinstance(two, StartWorker):
-            return (one.worker + by, one.rank + by, one.kind, one.generation) == (two.worker, two.rank, two.kind, two.generation)
+            return (one.worker + by, one.rank + by, one.kind, one.generation) == (
+                two.worker,
+                two.rank,
+                two.kind,
+                two.generation,
+            )
         if isinstance(one, KillWorker) and isinstance(two, KillWorker):
             return one.worker + by == two.worker
         return isinstance(one, (AskStandings, Judged)) and one == two
@@ -243,7 +313,9 @@ def _of_another(message: Any, name: str, by: int) -> Any:
     return FromNode(message.number, message.heard, message.sent_s, _words(said, name, by))
 
 
-_BUT_FOR_NAMES = attrgetter(*(field.name for field in fields(Stood) if field.name not in ("worker", "rank")))
+_BUT_FOR_NAMES = attrgetter(
+    *(field.name for field in fields(Stood) if field.name not in ("worker", "rank"))
+)
 _ALL: dict[type, Callable[[Any], tuple[Any, ...]]] = {}  # how to take all fields of such a message
 
 

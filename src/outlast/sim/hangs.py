@@ -6,27 +6,43 @@ from collections.abc import Iterator
 
 from outlast.model import limits
 from outlast.sim.checker import Checker
-from outlast.sim.observations import Asked, HungSaid, Observation, Planned, QuietSaid, StepDone, Stretch
+from outlast.sim.observations import (
+    Asked,
+    HungSaid,
+    Observation,
+    Planned,
+    QuietSaid,
+    StepDone,
+    Stretch,
+)
 
 ASKED_WITHIN_S, ASKED_MOST = 2.0, 8
 
 
 class SaysHowLong(Checker):
-    """Of a rank that hangs it is said which deadline is over: its own, or what is a hang of a plain script."""
+    """Of a rank that hangs it is said which deadline is over: its own, or what is a hang of a plain
+    script.
+    """
 
     of = (HungSaid, QuietSaid)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, QuietSaid) and (type(seen.silence_s) is not float or seen.silence_s != seen.is_s):
+        if isinstance(seen, QuietSaid) and (
+            type(seen.silence_s) is not float or seen.silence_s != seen.is_s
+        ):
             yield f"a plain script is said to hang after a silence of {seen.silence_s!r} s"
         if isinstance(seen, HungSaid):
-            own = seen.deadline_s >= limits.STEP_FLOOR_S if type(seen.deadline_s) is float else False
+            own = (
+                seen.deadline_s >= limits.STEP_FLOOR_S if type(seen.deadline_s) is float else False
+            )
             if not own or (seen.silence_s and seen.deadline_s != seen.silence_s):
                 yield f"a rank is said to have stood longer than {seen.deadline_s!r} s"
 
 
 class AllAreHeard(Checker):
-    """Where there are several nodes, no agent says by itself that a rank hangs, but for one that the kernel holds stopped: it may wait for one elsewhere."""
+    """Where there are several nodes, no agent says by itself that a rank hangs, but for one that
+    the kernel holds stopped: it may wait for one elsewhere.
+    """
 
     of = (HungSaid,)
 
@@ -36,7 +52,9 @@ class AllAreHeard(Checker):
 
 
 class LooksAgain(Checker):
-    """Whoever seems to have come less far than its peers is looked at once more: it may just have been late to move on with them."""
+    """Whoever seems to have come less far than its peers is looked at once more: it may just have
+    been late to move on with them.
+    """
 
     of = (HungSaid,)
 
@@ -57,9 +75,14 @@ class AsksSeldom(Checker):
         if not isinstance(seen, Asked):
             self._asked_s.clear()
             return
-        self._asked_s = [at_s for at_s in self._asked_s if at_s > self.now_s - ASKED_WITHIN_S] + [self.now_s]
+        self._asked_s = [at_s for at_s in self._asked_s if at_s > self.now_s - ASKED_WITHIN_S] + [
+            self.now_s
+        ]
         if len(self._asked_s) > ASKED_MOST:
-            yield f"agents are asked {len(self._asked_s)} times within {ASKED_WITHIN_S:g} s, and nothing has moved"
+            yield (
+                f"agents are asked {len(self._asked_s)} times within {ASKED_WITHIN_S:g} s, and"
+                " nothing has moved"
+            )
 
 
 HANGS: tuple[type[Checker], ...] = (SaysHowLong, AllAreHeard, LooksAgain, AsksSeldom)

@@ -1,7 +1,7 @@
 """One node: its agent, and the processes it hosts.
 
-The agent and each process's listener are the machines of the product; what they would do to the world is simulated here. A process's
-main thread is a generator (script.py).
+The agent and each process's listener are the machines of the product; what they would do to the
+world is simulated here. A process's main thread is a generator (script.py).
 """
 
 from __future__ import annotations
@@ -39,7 +39,19 @@ from outlast.engine.protocol.worker import WorkerMachine
 from outlast.model import limits
 from outlast.model.beacon import Beacon
 from outlast.model.booking import Book
-from outlast.model.messages import Enrol, ForAgent, FromAgent, Grant, Images, OnLine, Ping, Pong, Regroup, WorkerExited, WorkerStarted
+from outlast.model.messages import (
+    Enrol,
+    ForAgent,
+    FromAgent,
+    Grant,
+    Images,
+    OnLine,
+    Ping,
+    Pong,
+    Regroup,
+    WorkerExited,
+    WorkerStarted,
+)
 from outlast.model.terms import Cause, Phase
 from outlast.sim import crews
 from outlast.sim.cables import Cable
@@ -66,17 +78,34 @@ Script = Callable[["World", Process], Thread]
 
 
 class Node:
-    """`heard_s`: when a worker last printed something. `doomed`: workers that the agent has killed, forked by then or not. `slots`: of each rank that
-    was here, slot -> step. `lives`: it has power. Its clock has an offset, and a rate of its own. `fleet`: the nodes that this one is simulated for, `count`
-    of them; None: itself. `drawn_at`: where its ranks' draws begin, `luck`: draws of nodes that draw alike. `told`: the trace tells of it.
+    """`heard_s`: when a worker last printed something.
+
+    `doomed`: workers that the agent has killed, forked by then or not. `slots`: of each rank that
+    was here, slot -> step. `lives`: it has power. Its clock has an offset, and a rate of its own.
+    `fleet`: the nodes that this one is simulated for, `count` of them; None: itself. `drawn_at`:
+    where its ranks' draws begin, `luck`: draws of nodes that draw alike. `told`: the trace tells of
+    it.
 
     Where there are several nodes the agent stands behind an `AgentSession`, whose line is `cable`.
     """
 
     def __init__(
-        self, world: World, *, name: str, place: int, script: Script, links: Links, kernel: Stream, lines: Stream, standstills: Stream, rests: bool,
-        clock: tuple[float, float], fleet: Fleet | None, drawn_at: int, luck: Luck | None,
-    ) -> None:  # fmt: skip
+        self,
+        world: World,
+        *,
+        name: str,
+        place: int,
+        script: Script,
+        links: Links,
+        kernel: Stream,
+        lines: Stream,
+        standstills: Stream,
+        rests: bool,
+        clock: tuple[float, float],
+        fleet: Fleet | None,
+        drawn_at: int,
+        luck: Luck | None,
+    ) -> None:
         self.name = name
         self.place = place
         self.fleet = fleet
@@ -96,7 +125,8 @@ class Node:
         self._offset_s, self._rate = clock
         self._true = clock == (0.0, 1.0)  # it goes as the world's
         self._timeline = world.timeline
-        self._timers: dict[str, tuple[int, int]] = {}  # name -> its number, and what the timeline calls it: 0 once it has rung
+        # name -> its number, and what the timeline calls it: 0 once it has rung
+        self._timers: dict[str, tuple[int, int]] = {}
         self._set = 0  # timers that were
         self._boots = 0
         self._pinged: dict[int, deque[float]] = {}  # worker -> when it was asked whether it lives
@@ -109,11 +139,26 @@ class Node:
         """The agent begins, with nothing in memory."""
         options = self._world.options
         self._boots += 1
-        self.agent = Agent(now_s=self.now_s, hang_after_s=options.hangs_after_s or None, alone=options.nodes == 1)
-        self.watch = Watch(self._world.timeline, self.agent, look=self._look, rests=self._rests, clock=self, place=self.place)
+        self.agent = Agent(
+            now_s=self.now_s, hang_after_s=options.hangs_after_s or None, alone=options.nodes == 1
+        )
+        self.watch = Watch(
+            self._world.timeline,
+            self.agent,
+            look=self._look,
+            rests=self._rests,
+            clock=self,
+            place=self.place,
+        )
         several = options.nodes > 1
         self._voices = Voices(self._world, self)
-        self.outpost = AgentSession(self.agent, node=self.name, capacity=options.ranks_per_node, beat_s=options.beat_s) if several else None
+        self.outpost = (
+            AgentSession(
+                self.agent, node=self.name, capacity=options.ranks_per_node, beat_s=options.beat_s
+            )
+            if several
+            else None
+        )
         self._ear: Agent | AgentSession = self.outpost if self.outpost is not None else self.agent
 
     def begin(self) -> None:
@@ -137,22 +182,30 @@ class Node:
     def alive(self) -> list[Process]:
         return [process for process in self.processes.values() if process.alive]
 
-    # --- the agent -----------------------------------------------------------------------------------------
+    # --- the agent --------------------------------------------------------------------------------
 
     def _look(self) -> bool:
         """Whether somebody waits for a processor."""
         readings, unit, found = {}, None, None
-        starving = [process for process in self.processes.values() if not process.reaped and process.starves]
+        starving = [
+            process for process in self.processes.values() if not process.reaped and process.starves
+        ]
         for process in self.processes.values():
             if not process.reaped:
-                if found is None or process.crew is None or process.crew is not unit:  # mates are read as their crew
+                # mates are read as their crew
+                if found is None or process.crew is None or process.crew is not unit:
                     unit, found = process.crew, process.reading()
                 readings[process.worker] = found
         for process in starving:
             closely = self.agent.looks_closely(process.worker, now_s=self.now_s)
-            readings[process.worker] = replace(readings[process.worker], starved_s=process.starved_s(closely=closely, now_s=self.now_s))
+            readings[process.worker] = replace(
+                readings[process.worker],
+                starved_s=process.starved_s(closely=closely, now_s=self.now_s),
+            )
         outputs = self.agent.on_tick(readings, now_s=self.now_s, heard_s=self.heard_s)
-        self.do(outputs if self.outpost is None else self.outpost.pass_on(outputs, now_s=self.now_s))
+        self.do(
+            outputs if self.outpost is None else self.outpost.pass_on(outputs, now_s=self.now_s)
+        )
         return bool(starving)
 
     def obey(self, command: ForAgent) -> None:
@@ -176,17 +229,25 @@ class Node:
         self.do(self._ear.on_event(message, now_s=self.now_s))
 
     def lends(self, process: Process) -> bool:
-        """Whether `process` may vote, seal and restore, by the word that its agent has left in shared memory."""
-        return self.outpost is None or process.machine.may_act(lent_until_s=self.outpost.lent_until_s, now_s=self.now_s)
+        """Whether `process` may vote, seal and restore, by the word that its agent has left in
+        shared memory.
+        """
+        return self.outpost is None or process.machine.may_act(
+            lent_until_s=self.outpost.lent_until_s, now_s=self.now_s
+        )
 
-    # --- the line ------------------------------------------------------------------------------------------
+    # --- the line ---------------------------------------------------------------------------------
 
     def on_connected(self) -> None:
         self.still.agent.through(self._on_connected)
 
     def _on_connected(self) -> None:
         if self.outpost is not None and self.lives:
-            images = tuple(Images(rank, tuple(sorted(slots.values(), reverse=True))) for rank, slots in sorted(self.slots.items()) if slots)
+            images = tuple(
+                Images(rank, tuple(sorted(slots.values(), reverse=True)))
+                for rank, slots in sorted(self.slots.items())
+                if slots
+            )
             there = self._world.transfer
             transfer = there[:2] if there is not None and there[2] is self else ()
             session = 1 + self._world.sessions.below(SESSIONS)
@@ -217,9 +278,13 @@ class Node:
         if before:
             self._timeline.cancel(before, sort=ROUTINE)
         if order.at_s is not None:
-            due_s = self.world_s(order.at_s) + ROUNDING_S  # it must not make it come too early by its own clock
+            # it must not make it come too early by its own clock
+            due_s = self.world_s(order.at_s) + ROUNDING_S
             self._set += 1
-            self._timers[order.name] = self._set, self._timeline.at(due_s, partial(self._rings, order.name, self._set), sort=ROUTINE)
+            self._timers[order.name] = (
+                self._set,
+                self._timeline.at(due_s, partial(self._rings, order.name, self._set), sort=ROUTINE),
+            )
             if order.name == BEAT:
                 self._beat_due_s = due_s
             elif order.name == CHORUS:
@@ -233,7 +298,10 @@ class Node:
         """When the last heartbeat up to then is asked for; 0: none is."""
         if BEAT not in self._timers or self._beat_due_s > until_s:
             return 0.0
-        return self._beat_due_s + math.floor((until_s - self._beat_due_s) / self.beats_every_s) * self.beats_every_s
+        return (
+            self._beat_due_s
+            + math.floor((until_s - self._beat_due_s) / self.beats_every_s) * self.beats_every_s
+        )
 
     @property
     def beats_every_s(self) -> float:
@@ -250,8 +318,17 @@ class Node:
 
     def is_quiet(self) -> bool:
         """Its line stands, its agent asks nobody anything, and nothing stands still."""
-        line = self.outpost is None or (self.outpost.is_in and self.cable.connected and self.cable.lags_until_s <= self._world.now_s)
-        return line and not self.agent.asks and not self.still.agent.shut and not self.still.kernel.shut
+        line = self.outpost is None or (
+            self.outpost.is_in
+            and self.cable.connected
+            and self.cable.lags_until_s <= self._world.now_s
+        )
+        return (
+            line
+            and not self.agent.asks
+            and not self.still.agent.shut
+            and not self.still.kernel.shut
+        )
 
     def _timer(self, name: str, number: int) -> None:
         if name not in self._timers or self._timers[name][0] != number:
@@ -262,7 +339,7 @@ class Node:
                 self._voices.rings()
             self.do(self.outpost.on_timer(now_s=self.now_s, name=name))
 
-    # --- power ---------------------------------------------------------------------------------------------
+    # --- power ------------------------------------------------------------------------------------
 
     def lose_power(self, *, for_s: float) -> None:
         """All that was in memory is gone, and nobody says so."""
@@ -271,7 +348,9 @@ class Node:
         self.lives = False
         self._world.say(f"node {self.name} has no power")
         if self.name in self._world.coordinator.nodes:
-            self._world.see(PowerLost(self.name, void_after_s(self._world.options.beat_s * limits.LEASE_BEATS)))
+            self._world.see(
+                PowerLost(self.name, void_after_s(self._world.options.beat_s * limits.LEASE_BEATS))
+            )
         for process in self.alive():
             self.end(process, None, 9)
         if self._world.store.home is self:
@@ -303,7 +382,9 @@ class Node:
             if isinstance(output, Deliver):
                 process = self.processes.get(output.worker)
                 if isinstance(output.message, Ping):
-                    self._pinged.setdefault(output.worker, deque(maxlen=PINGS_KEPT)).append(self._timeline.now_s)
+                    self._pinged.setdefault(output.worker, deque(maxlen=PINGS_KEPT)).append(
+                        self._timeline.now_s
+                    )
                 if process is not None:
                     told.setdefault(process.unit, []).append(output)
             else:
@@ -330,7 +411,8 @@ class Node:
         elif isinstance(output, HangUp):
             if self.outpost is not None and self.outpost.fenced:
                 for housed in self.processes.values():
-                    self._world.strikes.fenced(housed)  # one that had ended may not have been heard of
+                    # one that had ended may not have been heard of
+                    self._world.strikes.fenced(housed)
             self.cable.drop()
         elif isinstance(output, Wipe):
             self.slots = {rank: slots for rank, slots in self.slots.items() if rank in output.keep}
@@ -339,8 +421,17 @@ class Node:
             if self.outpost is not None and self.outpost.fenced and output.worker in self.processes:
                 self._world.strikes.fenced(self.processes[output.worker])
             doomed = self.processes.get(output.worker)
-            takes_s = self._kernel.between(0.0005, 0.005) if doomed is None or doomed.luck is None else doomed.luck.once(0.0005, 0.005)
-            after(takes_s, lambda: self.still.kernel.through(lambda: self._kill(self.processes.get(output.worker))))
+            takes_s = (
+                self._kernel.between(0.0005, 0.005)
+                if doomed is None or doomed.luck is None
+                else doomed.luck.once(0.0005, 0.005)
+            )
+            after(
+                takes_s,
+                lambda: self.still.kernel.through(
+                    lambda: self._kill(self.processes.get(output.worker))
+                ),
+            )
         elif isinstance(output, Spawn):
             self._voices.spawns(output.worker)
             spawn = partial(self._spawn, output, self._boots)
@@ -353,16 +444,29 @@ class Node:
             assert isinstance(output, HostStore), output
             self._world.store.host(self)
 
-    # --- processes -----------------------------------------------------------------------------------------
+    # --- processes --------------------------------------------------------------------------------
 
     def _spawn(self, order: Spawn, boots: int) -> None:
         assert order.worker not in self.processes, "a worker's number is given twice"
         if not self.lives or boots != self._boots:
             return
         self._voices.spawned(order.worker)
-        machine, beacon = WorkerMachine(worker=order.worker), Beacon(worker=order.worker, rank=order.rank)
+        machine, beacon = (
+            WorkerMachine(worker=order.worker),
+            Beacon(worker=order.worker, rank=order.rank),
+        )
         book = Book(now_s=self._world.now_s, cause=Cause.STARTUP)
-        process = Process(order.worker, order.rank, order.kind, order.generation, machine, beacon, book, self._world.now_s, self)
+        process = Process(
+            order.worker,
+            order.rank,
+            order.kind,
+            order.generation,
+            machine,
+            beacon,
+            book,
+            self._world.now_s,
+            self,
+        )
         process.beacon.typical_s.update(TYPICAL_S)
         process.beacon.typical_s[Phase.BODY] = self._world.options.step_s + BODY_SPREAD_S
         process.luck = self._world.luck(process)
@@ -372,7 +476,9 @@ class Node:
         if self.still.agent.shut:
             self._world.strikes.fenced(process)  # born to an agent that cannot speak for it
         process.main = self._script(self._world, process)
-        self.event(process, WorkerStarted(order.worker, process.pid, self.name or "node", self.now_s))
+        self.event(
+            process, WorkerStarted(order.worker, process.pid, self.name or "node", self.now_s)
+        )
         if order.worker in self.doomed:
             self.end(process, None, 9)
         else:
@@ -410,17 +516,25 @@ class Node:
         self._links.send_from(process, lambda: self.still.agent.through(arrive))
 
     def _kill(self, process: Process | None) -> None:
-        """SIGKILL. A process that is in the kernel runs no code of its own any more, and ends later."""
+        """SIGKILL.
+
+        A process that is in the kernel runs no code of its own any more, and ends later.
+        """
         if process is None or not process.alive or process.dying:
             return
         if process.lingers_s:
             process.dying = process.stopped = True
-            self._world.timeline.after(process.lingers_s, lambda: self.end(process, None, 9), sort=FIXED)
+            self._world.timeline.after(
+                process.lingers_s, lambda: self.end(process, None, 9), sort=FIXED
+            )
         else:
             self.end(process, None, 9)
 
     def _terminate(self, process: Process | None) -> None:
-        """SIGTERM, which the script leaves to the kernel. A stopped process takes it once it goes on."""
+        """SIGTERM, which the script leaves to the kernel.
+
+        A stopped process takes it once it goes on.
+        """
         if process is None or not process.alive or process.dying:
             return
         if process.listed_stopped:
@@ -442,21 +556,44 @@ class Node:
         self._world.living -= 1
         self.sleeps_no_more(process)
         if self.told:
-            self._world.say(f"worker {process.worker} (rank {process.rank}) ends: {f'signal {signal}' if signal else f'exit code {exit_code}'}")
+            self._world.say(
+                f"worker {process.worker} (rank {process.rank}) ends:"
+                f" {f'signal {signal}' if signal else f'exit code {exit_code}'}"
+            )
         self._world.lives.ended(process, now_s=self._world.now_s)
         self._world.collectives.leave(process, well=exit_code == 0)
         if process.rank >= 0:
             self._world.stretches.give_up()
         if exit_code == 0:
             self._world.done.add(process.rank)
-        if process.rank < 0 and process.worker not in self.doomed and process.beacon.phase is not Phase.PARKED:
+        if (
+            process.rank < 0
+            and process.worker not in self.doomed
+            and process.beacon.phase is not Phase.PARKED
+        ):
             self._world.spare_ended_early_s = self._world.spare_ended_early_s or self._world.now_s
-        if process.main is not None and inspect.getgeneratorstate(process.main) != inspect.GEN_RUNNING:
+        if (
+            process.main is not None
+            and inspect.getgeneratorstate(process.main) != inspect.GEN_RUNNING
+        ):
             process.main.close()
         rank = process.beacon.rank
         steps = tuple(sorted(self.slots.get(rank, {}).values(), reverse=True)) if rank >= 0 else ()
         committed, phase = process.beacon.step, process.beacon.phase.value
-        exited = WorkerExited(process.worker, process.pid, exit_code, signal, False, committed, steps, steps, phase, self.now_s, self.now_s, "")
+        exited = WorkerExited(
+            process.worker,
+            process.pid,
+            exit_code,
+            signal,
+            False,
+            committed,
+            steps,
+            steps,
+            phase,
+            self.now_s,
+            self.now_s,
+            "",
+        )
         self._from(process, lambda: self._reap(process, exited))
 
     def sleeps_no_more(self, process: Process) -> None:
@@ -479,7 +616,9 @@ class Node:
             return
         message = orders[0].message
         if isinstance(message, Regroup) and not self.still.outlives_lease:
-            living = sum(one.alive and not one.dying and one.rank >= 0 for one in self.processes.values())
+            living = sum(
+                one.alive and not one.dying and one.rank >= 0 for one in self.processes.values()
+            )
             for order in orders:
                 one = self.processes.get(order.worker)
                 if one is not None and one.unit is process and isinstance(order.message, Regroup):
@@ -492,15 +631,26 @@ class Node:
 
     def _moves(self, process: Process, output: Output) -> bool:
         """Whether that is more than an answer of its listener."""
-        return isinstance(output, Say) or (isinstance(output, Wake) and self._wakes(process)) or (isinstance(output, Plan) and _waits_for_plan(process))
+        return (
+            isinstance(output, Say)
+            or (isinstance(output, Wake) and self._wakes(process))
+            or (isinstance(output, Plan) and _waits_for_plan(process))
+        )
 
     def _wakes(self, process: Process) -> bool:
         waits = process.waits
-        return waits is not None and (waits[0] in ("collective", "build") or (waits[0] == "sleep" and process.in_body and not process.hung))
+        return waits is not None and (
+            waits[0] in ("collective", "build")
+            or (waits[0] == "sleep" and process.in_body and not process.hung)
+        )
 
     def _is_given(self, process: Process, plan: Regroup, living: int) -> None:
         """`living`: ranks on this node."""
-        others = tuple(p.worker for p in self._world.owners(plan.rank) if p is not process and (p.node is self or not p.dying))
+        others = tuple(
+            p.worker
+            for p in self._world.owners(plan.rank)
+            if p is not process and (p.node is self or not p.dying)
+        )
         beside = living - (not process.dying and process.rank >= 0)
         room = self._world.options.ranks_per_node if self.outpost is not None else beside + 1
         self._world.see(RankGiven(process.worker, plan, others, beside, room))
@@ -520,11 +670,22 @@ class Node:
             if _waits_for_plan(process):
                 self._offer_plan(process)
         elif isinstance(output, Answer):
-            self.tell(process, Pong(process.worker, output.nonce, process.collectives, "script.py:1", self._world.collectives.cut_off(process)))
+            self.tell(
+                process,
+                Pong(
+                    process.worker,
+                    output.nonce,
+                    process.collectives,
+                    "script.py:1",
+                    self._world.collectives.cut_off(process),
+                ),
+            )
 
-    # --- main threads --------------------------------------------------------------------------------------
+    # --- main threads -----------------------------------------------------------------------------
 
-    def resume_if(self, process: Process, token: int, error: Exception | None, value: Any = None) -> None:
+    def resume_if(
+        self, process: Process, token: int, error: Exception | None, value: Any = None
+    ) -> None:
         if not process.alive or process.token != token:
             return
         if process.stopped or self.still.kernel.shut:
@@ -564,14 +725,21 @@ class Node:
             self._build(process, waits[1])
 
     def _offer_plan(self, process: Process) -> None:
-        plan = process.machine.newer_plan(than=process.waits[1]) if process.waits is not None else None
+        plan = (
+            process.machine.newer_plan(than=process.waits[1]) if process.waits is not None else None
+        )
         if plan is not None:
             token = process.token
             self._world.timeline.after(0.0, lambda: self.resume_if(process, token, None, plan))
 
     def _build(self, process: Process, plan: Regroup) -> None:
         store = self._world.store
-        if (process.machine.broken and process.machine.generation == plan.generation) or plan.store_port != store.port or store.home is None or not store.lives:
+        if (
+            (process.machine.broken and process.machine.generation == plan.generation)
+            or plan.store_port != store.port
+            or store.home is None
+            or not store.lives
+        ):
             self._world.collectives.wake(process, PeerFailure("cancelled"))
         else:
             self._world.collectives.build(process, plan, store.home)

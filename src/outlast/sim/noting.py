@@ -1,4 +1,6 @@
-"""Rules for what the ledger says of an interruption once the run is over: nothing twice, nothing out of order, nothing that was not so."""
+"""Rules for what the ledger says of an interruption once the run is over: nothing twice, nothing
+out of order, nothing that was not so.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,16 @@ from outlast.sim.observations import (
     Written,
 )
 
-TIMES = ("fault_s", "detected_s", "left_s", "regrouped_s", "restored_s", "resumed_s")  # in this order they come
-NOTICED_S = {"kill": 0.05, "exit": 0.05, "stop": limits.STOPPED_FLOOR_S + 0.1, "raise": 0.1}  # of a fault that comes alone, and a few latencies more
+# in this order they come
+TIMES = ("fault_s", "detected_s", "left_s", "regrouped_s", "restored_s", "resumed_s")
+# of a fault that comes alone, and a few latencies more
+NOTICED_S = {"kill": 0.05, "exit": 0.05, "stop": limits.STOPPED_FLOOR_S + 0.1, "raise": 0.1}
 BACK_S = 0.6  # likewise, until a step is committed again, where first steps are as quick as others
-CALLED = {"kill": "signal", "exit": "exit", "deaf": "hang", "hang": "hang"}  # what comes alone, and whose process says nothing of it
+# what comes alone, and whose process says nothing of it
+CALLED = {"kill": "signal", "exit": "exit", "deaf": "hang", "hang": "hang"}
 HUNG = ("hang", "deaf")
-ASKED_S = limits.HEARING_DEADLINE_S + limits.PING_DEADLINE_S  # once its deadline is over, all are asked how they stand
+# once its deadline is over, all are asked how they stand
+ASKED_S = limits.HEARING_DEADLINE_S + limits.PING_DEADLINE_S
 FAST = 1 + 2 * limits.CLOCK_DRIFT_MAX  # by whatever clock
 UNSEEN_STEPS = 4
 FIRSTS = 5  # times a first step, a later first step may take
@@ -48,7 +54,9 @@ UNREADABLE = re.compile(r"^\s|\s$|  |^$|: $|\b(None|True|False)\b|\(\)|\[\]|\{\}
 
 
 class SaidOnce(Checker):
-    """No rank, process or reason is said twice of one interruption; and each has a reason, and a rung once it is decided."""
+    """No rank, process or reason is said twice of one interruption; and each has a reason, and a
+    rung once it is decided.
+    """
 
     of = (Noted,)
 
@@ -56,7 +64,11 @@ class SaidOnce(Checker):
         if not isinstance(seen, Noted):
             return
         one = seen.record
-        for what, said in (("ranks", one.ranks), ("processes", one.pids), ("reasons", tuple(one.reason.split("; ")))):
+        for what, said in (
+            ("ranks", one.ranks),
+            ("processes", one.pids),
+            ("reasons", tuple(one.reason.split("; "))),
+        ):
             if twice := [each for each, count in Counter(said).items() if count > 1]:
                 yield f"interruption {one.id} names {what} {twice} more than once: {one.reason}"
         if not one.reason:
@@ -66,7 +78,9 @@ class SaidOnce(Checker):
 
 
 class Whole(Checker):
-    """An exception is a user's error, with its words; a child has a parent that is as old, and is over when that is."""
+    """An exception is a user's error, with its words; a child has a parent that is as old, and is
+    over when that is.
+    """
 
     of = (Noted,)
 
@@ -82,16 +96,24 @@ class Whole(Checker):
         if raised and not (one.error and one.traceback):
             yield f"interruption {one.id} is an exception, and nobody says which, or from where"
         if raised != (one.failure_class is FailureClass.USER_CODE):
-            yield f"interruption {one.id} is called {one.mechanism.value} and {one.failure_class.value}"
+            yield (
+                f"interruption {one.id} is called {one.mechanism.value} and"
+                f" {one.failure_class.value}"
+            )
         parent = self._known.get(one.parent) if one.parent is not None else None
         if one.parent is not None and one.parent >= one.id:
             yield f"interruption {one.id} is a child of {one.parent}, which came later"
         if parent is not None and (parent.resumed_s, parent.parent) != (one.resumed_s, None):
-            yield f"interruption {one.id} was over at {one.resumed_s}, and its parent {parent.id} at {parent.resumed_s}"
+            yield (
+                f"interruption {one.id} was over at {one.resumed_s}, and its parent {parent.id} at"
+                f" {parent.resumed_s}"
+            )
 
 
 class Steady(Checker):
-    """When it was detected, and when its rung was chosen, is written down once; and nothing more once it is over."""
+    """When it was detected, and when its rung was chosen, is written down once; and nothing more
+    once it is over.
+    """
 
     of = (Rewritten,)
 
@@ -101,9 +123,15 @@ class Steady(Checker):
         before, now = seen.before, seen.record
         for name in ("detected_s", "left_s", "resumed_s"):
             if getattr(before, name) not in (None, getattr(now, name)):
-                yield f"interruption {now.id} has {name} {getattr(now, name)}, and had {getattr(before, name)}"
+                yield (
+                    f"interruption {now.id} has {name} {getattr(now, name)}, and had"
+                    f" {getattr(before, name)}"
+                )
         if now.generation != before.generation or now.step < before.step:
-            yield f"interruption {now.id} is of generation {now.generation} and step {now.step}, and was of {before.generation} and {before.step}"
+            yield (
+                f"interruption {now.id} is of generation {now.generation} and step {now.step}, and"
+                f" was of {before.generation} and {before.step}"
+            )
         if before.resumed_s is not None and now != before:
             yield f"interruption {now.id} was over, and is written anew: {now.reason}"
 
@@ -117,19 +145,46 @@ class Worded(Checker):
         if not isinstance(seen, Noted):
             return
         one, parts = seen.record, seen.record.reason.split("; ")
-        raised = {part.removesuffix(" raised") for part in parts}  # however that process ended then, it had raised
-        said = [kind for part in parts if part.split(" (")[0] not in raised for kind, words in SPEAKS_OF.items() if re.match(words, part)]
+        # however that process ended then, it had raised
+        raised = {part.removesuffix(" raised") for part in parts}
+        said = [
+            kind
+            for part in parts
+            if part.split(" (")[0] not in raised
+            for kind, words in SPEAKS_OF.items()
+            if re.match(words, part)
+        ]
         contact = one.mechanism is Mechanism.LOST_CONTACT  # of a victim that ended it is said how
-        if said and one.mechanism in SPEAKS_OF and not contact and (said[0] is not one.mechanism or said.count(Mechanism.SIGNAL) > 1):
-            yield f"interruption {one.id} is called {one.mechanism.value}, and its reason speaks of {[each.value for each in said]}: {one.reason}"
-        if contact and seen.storeless and "store" not in one.reason and "cannot reach" not in one.reason:
-            yield f"interruption {one.id} is a victim's of a store that was lost, and its reason does not say so: {one.reason}"
+        if (
+            said
+            and one.mechanism in SPEAKS_OF
+            and not contact
+            and (said[0] is not one.mechanism or said.count(Mechanism.SIGNAL) > 1)
+        ):
+            yield (
+                f"interruption {one.id} is called {one.mechanism.value}, and its reason speaks of"
+                f" {[each.value for each in said]}: {one.reason}"
+            )
+        if (
+            contact
+            and seen.storeless
+            and "store" not in one.reason
+            and "cannot reach" not in one.reason
+        ):
+            yield (
+                f"interruption {one.id} is a victim's of a store that was lost, and its reason does"
+                f" not say so: {one.reason}"
+            )
         if contact and one.ranks == () and re.match(SPEAKS_OF[one.mechanism], parts[0]):
-            yield f"interruption {one.id} names no rank, and its reason begins with one: {one.reason}"
+            yield (
+                f"interruption {one.id} names no rank, and its reason begins with one: {one.reason}"
+            )
 
 
 class SaysSinceWhen(Checker):
-    """If it is not known when it began, it is known since when at the earliest: since a step was seen, once there was one."""
+    """If it is not known when it began, it is known since when at the earliest: since a step was
+    seen, once there was one.
+    """
 
     of = (Noted,)
 
@@ -140,7 +195,10 @@ class SaysSinceWhen(Checker):
         if one.fault_s is None and one.fault_not_before_s is None and one.step > SEEN_STEPS:
             yield f"interruption {one.id} has no time, and was after step {one.step}"
         if one.fault_not_before_s is not None and one.fault_not_before_s > one.detected_s:
-            yield f"interruption {one.id} was not before {one.fault_not_before_s:.6f}, and was detected at {one.detected_s:.6f}"
+            yield (
+                f"interruption {one.id} was not before {one.fault_not_before_s:.6f}, and was"
+                f" detected at {one.detected_s:.6f}"
+            )
 
 
 class Typed(Checker):
@@ -173,11 +231,17 @@ class InOrder(Checker):
         known = [(name, at_s) for name in TIMES if (at_s := getattr(seen.record, name)) is not None]
         for (first, first_s), (second, second_s) in itertools.pairwise(known):
             if second_s < first_s - 1e-9:
-                yield f"interruption {seen.record.id} has {second} {second_s:.6f} before {first} {first_s:.6f}"
+                yield (
+                    f"interruption {seen.record.id} has {second} {second_s:.6f} before {first}"
+                    f" {first_s:.6f}"
+                )
 
 
 class Charged(Checker):
-    """It is said to have cost as many committed steps as it did. A step whose vote has passed counts, though nobody may have applied it."""
+    """It is said to have cost as many committed steps as it did.
+
+    A step whose vote has passed counts, though nobody may have applied it.
+    """
 
     of = (Noted,)
 
@@ -185,12 +249,16 @@ class Charged(Checker):
         if not isinstance(seen, Noted) or seen.nodes > 1 or seen.moved is None:
             return
         if not seen.moved <= seen.record.steps_lost <= seen.moved + 1:
-            yield f"interruption {seen.record.id} is said to have cost {seen.record.steps_lost} committed steps, and it cost {seen.moved}"
+            yield (
+                f"interruption {seen.record.id} is said to have cost {seen.record.steps_lost}"
+                f" committed steps, and it cost {seen.moved}"
+            )
 
 
 class ChargedAgain(Checker):
-    """It is said to have cost as many steps that have to be done again as had been begun, and no fewer than had been committed. What was begun is charged
-    once: to the interruption that cut it short, or to one after that.
+    """It is said to have cost as many steps that have to be done again as had been begun, and no
+    fewer than had been committed. What was begun is charged once: to the interruption that cut it
+    short, or to one after that.
     """
 
     of = (Noted,)
@@ -204,14 +272,16 @@ class ChargedAgain(Checker):
         begun, moved = seen.begun + self._uncharged, seen.moved or 0
         if not moved <= seen.record.steps_repeated <= begun:
             yield (
-                f"interruption {seen.record.id} is said to have cost {seen.record.steps_repeated} steps that are done again; {begun} had been begun, "
-                f"and {moved} of them committed"
+                f"interruption {seen.record.id} is said to have cost {seen.record.steps_repeated}"
+                f" steps that are done again; {begun} had been begun, and {moved} of them committed"
             )
         self._uncharged = max(0, begun - seen.record.steps_repeated)
 
 
 class BackWhen(Checker):
-    """It is over when a later generation is at work, no sooner, and no later than the second of two ranks whose messages overtake each other could say it."""
+    """It is over when a later generation is at work, no sooner, and no later than the second of two
+    ranks whose messages overtake each other could say it.
+    """
 
     of = (Noted,)
 
@@ -220,11 +290,16 @@ class BackWhen(Checker):
             return
         late_s = 2 * seen.latency_s + COMMITS_APART_S
         if seen.back_s is None or not -NEAR_S <= seen.record.resumed_s - seen.back_s <= late_s:
-            yield f"interruption {seen.record.id} is said to be over at {seen.record.resumed_s:.6f}, and the run was at work again at {seen.back_s}"
+            yield (
+                f"interruption {seen.record.id} is said to be over at {seen.record.resumed_s:.6f},"
+                f" and the run was at work again at {seen.back_s}"
+            )
 
 
 class OverSoon(Checker):
-    """It is over no later than all ranks have committed a step in a later generation, whoever coordinates by then."""
+    """It is over no later than all ranks have committed a step in a later generation, whoever
+    coordinates by then.
+    """
 
     of = (Noted,)
 
@@ -233,7 +308,10 @@ class OverSoon(Checker):
             return
         over_s = seen.record.resumed_s
         if over_s is None or over_s > seen.stood_s + seen.unsure_s:
-            yield f"interruption {seen.record.id} is said to be over at {over_s}, and all ranks were at work again at {seen.stood_s:.6f}"
+            yield (
+                f"interruption {seen.record.id} is said to be over at {over_s}, and all ranks were"
+                f" at work again at {seen.stood_s:.6f}"
+            )
 
 
 class ToldSince(Checker):
@@ -251,22 +329,39 @@ class ToldSince(Checker):
             one, plan = seen.record, self._told.get(seen.record.generation + 1)
             if plan is None:
                 return
-            for name, told_s, known_s in (("struck", plan.fault_s, one.fault_s), ("known", plan.detected_s, one.detected_s)):
+            for name, told_s, known_s in (
+                ("struck", plan.fault_s, one.fault_s),
+                ("known", plan.detected_s, one.detected_s),
+            ):
                 if known_s is not None and (told_s is None or told_s > known_s + NEAR_S):
-                    yield f"generation {plan.generation} is told that interruption {one.id} was {name} at {told_s}, and it was at {known_s:.6f}"
+                    yield (
+                        f"generation {plan.generation} is told that interruption {one.id} was"
+                        f" {name} at {told_s}, and it was at {known_s:.6f}"
+                    )
 
 
 class Readable(Checker):
-    """What people are told are sentences: nothing empty in them, and nothing that only a program understands."""
+    """What people are told are sentences: nothing empty in them, and nothing that only a program
+    understands.
+    """
 
     of = (Noted, Told, RunOver)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, Noted):
             one = seen.record
-            yield from (f"interruption {one.id} has the reason {part!r}" for part in one.reason.split("; ") if one.reason and UNREADABLE.search(part))
-            if one.mechanism in (Mechanism.SIGNAL, Mechanism.EXIT) and (not one.error or UNREADABLE.search(str(one.error))):
-                yield f"interruption {one.id} is called {one.mechanism.value}, with the error {one.error!r}"
+            yield from (
+                f"interruption {one.id} has the reason {part!r}"
+                for part in one.reason.split("; ")
+                if one.reason and UNREADABLE.search(part)
+            )
+            if one.mechanism in (Mechanism.SIGNAL, Mechanism.EXIT) and (
+                not one.error or UNREADABLE.search(str(one.error))
+            ):
+                yield (
+                    f"interruption {one.id} is called {one.mechanism.value}, with the error"
+                    f" {one.error!r}"
+                )
         elif isinstance(seen, Told) and UNREADABLE.search(seen.text):
             yield f"it is told: {seen.text!r}"
         elif isinstance(seen, RunOver) and seen.reason and UNREADABLE.search(seen.reason):
@@ -279,8 +374,15 @@ class KnewItsStep(Checker):
     of = (Noted,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, Noted) and seen.committed is not None and not seen.committed[0] <= seen.record.step <= seen.committed[1] + 1:
-            yield f"interruption {seen.record.id} is said to be of step {seen.record.step}, and {seen.committed[0]} to {seen.committed[1]} were committed"
+        if (
+            isinstance(seen, Noted)
+            and seen.committed is not None
+            and not seen.committed[0] <= seen.record.step <= seen.committed[1] + 1
+        ):
+            yield (
+                f"interruption {seen.record.id} is said to be of step {seen.record.step}, and"
+                f" {seen.committed[0]} to {seen.committed[1]} were committed"
+            )
 
 
 class WarnedOnce(Checker):
@@ -296,7 +398,11 @@ class WarnedOnce(Checker):
         if isinstance(seen, ToWarn):
             self._due.setdefault((seen.epoch, seen.text), self.now_s)
         elif isinstance(seen, RunOver):
-            for _, text in [said for said, since_s in self._due.items() if said not in self._said and self.now_s > since_s]:
+            for _, text in [
+                said
+                for said, since_s in self._due.items()
+                if said not in self._said and self.now_s > since_s
+            ]:
                 yield f"nobody is warned: {text}"
         elif isinstance(seen, Written) and seen.kind == "warning":
             if (seen.epoch, seen.data["text"]) in self._said:
@@ -316,13 +422,19 @@ class SpareWasLost(Checker):
         if isinstance(seen, Told) and "ended before it could park" in seen.text:
             self._told = True
             if not seen.ended_early:
-                yield f"it is told: {seen.text!r}, and every spare could park that nobody has killed"
+                yield (
+                    f"it is told: {seen.text!r}, and every spare could park that nobody has killed"
+                )
         elif isinstance(seen, RunOver) and not self._told and seen.early_s > seen.ending_s + TOLD_S:
-            yield f"a spare ended before it could park, {seen.early_s:.3f} s ago, and nobody was told"
+            yield (
+                f"a spare ended before it could park, {seen.early_s:.3f} s ago, and nobody was told"
+            )
 
 
 class SaidWhatItIs(Checker):
-    """Of the script it is written down once that it has steps, and once that its state is sharded: a coordinator that comes later has to know."""
+    """Of the script it is written down once that it has steps, and once that its state is sharded:
+    a coordinator that comes later has to know.
+    """
 
     of = (Written, RunOver)
 
@@ -332,14 +444,19 @@ class SaidWhatItIs(Checker):
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, Written) and seen.kind == "script":
             if seen.data["sharded"] in self._said:
-                yield f"it is written down twice that the script has steps, sharded or not: {[*self._said, seen.data['sharded']]}"
+                yield (
+                    "it is written down twice that the script has steps, sharded or not:"
+                    f" {[*self._said, seen.data['sharded']]}"
+                )
             self._said.append(seen.data["sharded"])
         elif isinstance(seen, RunOver) and seen.trained and not seen.plain and not seen.noted:
             yield "the run has trained, and it is not written down that its script has steps"
 
 
 class BackInTime(Checker):
-    """A fault that comes alone is known, and over, as soon as its kind lets it be: nobody waits for what does not come."""
+    """A fault that comes alone is known, and over, as soon as its kind lets it be: nobody waits for
+    what does not come.
+    """
 
     of = (FirstFault,)
 
@@ -347,31 +464,76 @@ class BackInTime(Checker):
         if not isinstance(seen, FirstFault):
             return
         slack_s = LATENCIES * seen.latency_s
-        if seen.kind in NOTICED_S and seen.noticed_s > (bound_s := NOTICED_S[seen.kind] + slack_s + seen.first_step_s * (seen.kind == "raise")):
-            yield f"a {seen.kind} was known {seen.noticed_s:.3f} s after it struck, and {bound_s:.3f} s are enough"
+        if seen.kind in NOTICED_S and seen.noticed_s > (
+            bound_s := NOTICED_S[seen.kind] + slack_s + seen.first_step_s * (seen.kind == "raise")
+        ):
+            yield (
+                f"a {seen.kind} was known {seen.noticed_s:.3f} s after it struck, and {bound_s:.3f}"
+                " s are enough"
+            )
         if seen.mechanism and seen.kind in CALLED and seen.mechanism != CALLED[seen.kind]:
             yield f"a {seen.kind} that came alone is called {seen.mechanism}"
-        if seen.kind in HUNG and seen.within and seen.noticed_s > (bound_s := _deadline_s(seen) + slack_s):
-            yield f"a {seen.kind} after {seen.steps} steps was known {seen.noticed_s:.3f} s after it struck, and {bound_s:.3f} s are enough"
-        if seen.kind in HUNG and seen.silence_s and seen.noticed_s > (bound_s := (seen.silence_s + limits.AWAITED_LOOK_S) * FAST + ASKED_S + slack_s):
-            yield f"a plain script was known to hang {seen.noticed_s:.3f} s after it did, and {bound_s:.3f} s are enough"
-        if seen.back_s is not None and seen.back_s > (bound_s := BACK_S + slack_s + seen.first_step_s):
-            yield f"a step was committed {seen.back_s:.3f} s after a {seen.kind} was known, and {bound_s:.3f} s are enough"
+        if (
+            seen.kind in HUNG
+            and seen.within
+            and seen.noticed_s > (bound_s := _deadline_s(seen) + slack_s)
+        ):
+            yield (
+                f"a {seen.kind} after {seen.steps} steps was known {seen.noticed_s:.3f} s after it"
+                f" struck, and {bound_s:.3f} s are enough"
+            )
+        if (
+            seen.kind in HUNG
+            and seen.silence_s
+            and seen.noticed_s
+            > (bound_s := (seen.silence_s + limits.AWAITED_LOOK_S) * FAST + ASKED_S + slack_s)
+        ):
+            yield (
+                f"a plain script was known to hang {seen.noticed_s:.3f} s after it did, and"
+                f" {bound_s:.3f} s are enough"
+            )
+        if seen.back_s is not None and seen.back_s > (
+            bound_s := BACK_S + slack_s + seen.first_step_s
+        ):
+            yield (
+                f"a step was committed {seen.back_s:.3f} s after a {seen.kind} was known, and"
+                f" {bound_s:.3f} s are enough"
+            )
 
 
 def _deadline_s(seen: FirstFault) -> float:
-    """Of one that hangs within a step: what is learned of such, but for the first steps that its agent saw (steps may be shorter than its ticks), which
-    are compared with those of others, or with nothing. By whatever clock.
+    """Of one that hangs within a step: what is learned of such, but for the first steps that its
+    agent saw (steps may be shorter than its ticks), which are compared with those of others, or
+    with nothing. By whatever clock.
     """
     if seen.steps >= limits.FIRST_STEPS_COUNT + UNSEEN_STEPS:
         own_s = limits.DEADLINE_FACTOR * seen.body_s
-        again_s = limits.AWAITED_LOOK_S if own_s > limits.STEP_FLOOR_S and seen.nodes > 1 else 0.0  # its peers were overdue before
+        # its peers were overdue before
+        again_s = limits.AWAITED_LOOK_S if own_s > limits.STEP_FLOOR_S and seen.nodes > 1 else 0.0
         return max(limits.STEP_FLOOR_S, own_s) * FAST + again_s + ASKED_S
-    least_s = limits.AWAITED_LOOK_S + (limits.FIRST_STEPS_FLOOR_S if seen.steps > UNSEEN_STEPS else limits.FIRST_STEPS_DEADLINE_S)
+    least_s = limits.AWAITED_LOOK_S + (
+        limits.FIRST_STEPS_FLOOR_S if seen.steps > UNSEEN_STEPS else limits.FIRST_STEPS_DEADLINE_S
+    )
     return least_s * FAST + ASKED_S + FIRSTS * seen.first_step_s
 
 
 NOTING: tuple[type[Checker], ...] = (
-    SaidOnce, Whole, Steady, Typed, Worded, SaysSinceWhen, InOrder, Charged, ChargedAgain, BackWhen, OverSoon, ToldSince, Readable, KnewItsStep, WarnedOnce,
-    SpareWasLost, SaidWhatItIs, BackInTime,
-)  # fmt: skip
+    SaidOnce,
+    Whole,
+    Steady,
+    Typed,
+    Worded,
+    SaysSinceWhen,
+    InOrder,
+    Charged,
+    ChargedAgain,
+    BackWhen,
+    OverSoon,
+    ToldSince,
+    Readable,
+    KnewItsStep,
+    WarnedOnce,
+    SpareWasLost,
+    SaidWhatItIs,
+    BackInTime,
+)

@@ -28,13 +28,17 @@ RANKS_MAX, SPARES_MAX, STEPS_MAX, NODES_MAX, FAILURES_MAX = 100_000, 16, 1_000_0
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`phase_after`: the step that one run.phase follows, -1: none. `latency_s`: a message takes up to so long.
-    `first_step_s`: the first step of each process takes up to so much longer. `silence_s`: of a plain script's workers, taken for a hang.
-    `spare_nodes`: of the nodes, those that house no ranks at first. `beat_s`: between two heartbeats of an agent. `drift`: a node's clock is at most so
-    much faster or slower than the coordinator's. `checkpoint_every`: steps between two checkpoints, 0: none. `step_s`: the body of a step
-    takes at least so long. `for_s`: the run is asked to stop after so long; 0: it is not. `failures`: so many faults are drawn as hardware fails,
-    spread over `for_s`, in place of those that try the protocol. `policy`: see POLICIES. `again_s`: so long after it was asked to
-    stop it is asked once more; 0: it is not. `warns`: each process warns that what it does is not bit-exact.
+    """`phase_after`: the step that one run.phase follows, -1: none.
+
+    `latency_s`: a message takes up to so long. `first_step_s`: the first step of each process takes
+    up to so much longer. `silence_s`: of a plain script's workers, taken for a hang. `spare_nodes`:
+    of the nodes, those that house no ranks at first. `beat_s`: between two heartbeats of an agent.
+    `drift`: a node's clock is at most so much faster or slower than the coordinator's.
+    `checkpoint_every`: steps between two checkpoints, 0: none. `step_s`: the body of a step takes
+    at least so long. `for_s`: the run is asked to stop after so long; 0: it is not. `failures`: so
+    many faults are drawn as hardware fails, spread over `for_s`, in place of those that try the
+    protocol. `policy`: see POLICIES. `again_s`: so long after it was asked to stop it is asked once
+    more; 0: it is not. `warns`: each process warns that what it does is not bit-exact.
     """
 
     way: str = "in_place"
@@ -60,7 +64,9 @@ class Options:
     warns: bool = False
 
     def pieces(self, step: int) -> int:
-        """Of the script's own code between `step` and the next one: what stands behind the step, and what stands behind its phase."""
+        """Of the script's own code between `step` and the next one: what stands behind the step,
+        and what stands behind its phase.
+        """
         return 2 if step == self.phase_after else 1
 
     @property
@@ -86,17 +92,33 @@ class Options:
 
 
 def draw_options(stream: Stream, given: Mapping[str, Any]) -> Options:
-    """What is `given` stays; all of the rest is drawn, always in the same order. Raises UsageError for what cannot be."""
+    """What is `given` stays; all of the rest is drawn, always in the same order.
+
+    Raises UsageError for what cannot be.
+    """
     drawn: dict[str, Any] = {
-        "way": stream.pick(tuple(WAYS)), "ranks": 2 + stream.below(5), "spares": stream.below(3), "spare_kind": stream.pick(SPARE_KINDS),
-        "steps": 4 + stream.below(20), "phase_after": -1 if stream.chance(0.6) else 1 + stream.below(6), "latency_s": stream.pick((0.0005, 0.003, 0.01, 0.03)),
+        "way": stream.pick(tuple(WAYS)),
+        "ranks": 2 + stream.below(5),
+        "spares": stream.below(3),
+        "spare_kind": stream.pick(SPARE_KINDS),
+        "steps": 4 + stream.below(20),
+        "phase_after": -1 if stream.chance(0.6) else 1 + stream.below(6),
+        "latency_s": stream.pick((0.0005, 0.003, 0.01, 0.03)),
         "first_step_s": stream.pick((0.0, 0.0, 0.0, 0.5, 3.0, 8.0)),
-    }  # fmt: skip
+    }
     several, nodes, spare_nodes = stream.chance(0.45), 2 + stream.below(3), stream.below(2)
-    beat_s, drift = stream.pick((0.1, 0.3, limits.BEAT_S)), stream.between(0.0, limits.CLOCK_DRIFT_MAX)
+    beat_s, drift = (
+        stream.pick((0.1, 0.3, limits.BEAT_S)),
+        stream.between(0.0, limits.CLOCK_DRIFT_MAX),
+    )
     ranks = given.get("ranks", drawn["ranks"])
     if given.get("nodes", nodes if several else 1) > 1:
-        drawn |= {"nodes": min(nodes, ranks + spare_nodes), "spare_nodes": spare_nodes, "beat_s": beat_s, "drift": drift}
+        drawn |= {
+            "nodes": min(nodes, ranks + spare_nodes),
+            "spare_nodes": spare_nodes,
+            "beat_s": beat_s,
+            "drift": drift,
+        }
     if given.get("for_s"):
         drawn["steps"] = STEPS_MAX
     options = Options(**(drawn | dict(given)))
@@ -105,33 +127,54 @@ def draw_options(stream: Stream, given: Mapping[str, Any]) -> Options:
 
 
 def draw_hardware(stream: Stream, options: Options) -> Options:
-    """Whether this is a larger run that fails as hardware does, where ranks and nodes that go the same way are simulated together: drawn apart."""
-    large, nodes, beside, failures = stream.chance(0.02), 3 + stream.below(3), 2 + stream.below(4), 1 + stream.below(4)
+    """Whether this is a larger run that fails as hardware does, where ranks and nodes that go the
+    same way are simulated together: drawn apart.
+    """
+    large, nodes, beside, failures = (
+        stream.chance(0.02),
+        3 + stream.below(3),
+        2 + stream.below(4),
+        1 + stream.below(4),
+    )
     for_s, step_s = stream.between(10.0, 90.0), stream.pick((0.05, 0.5, 2.0))
     if not large or options.way == "plain":
         return options
     return replace(
-        options, nodes=nodes + 1, spare_nodes=1, ranks=nodes * beside, steps=STEPS_MAX, for_s=for_s, step_s=step_s, failures=failures,
+        options,
+        nodes=nodes + 1,
+        spare_nodes=1,
+        ranks=nodes * beside,
+        steps=STEPS_MAX,
+        for_s=for_s,
+        step_s=step_s,
+        failures=failures,
         beat_s=options.beat_s if options.nodes > 1 else limits.BEAT_S,
-    )  # fmt: skip
+    )
 
 
 def draw_checkpoints(stream: Stream, options: Options) -> Options:
-    """How often checkpoints are written: drawn apart, so that lives without any are those that they were before there were any."""
+    """How often checkpoints are written: drawn apart, so that lives without any are those that they
+    were before there were any.
+    """
     some, every = stream.chance(0.35), stream.pick((1, 2, 3, 5))
     return replace(options, checkpoint_every=every if some and options.way != "plain" else 0)
 
 
 def draw_stop(stream: Stream, options: Options) -> Options:
     """Whether the run is asked to stop before its last step: drawn apart, as checkpoints are."""
-    asked, for_s = stream.chance(0.12), stream.pick((0.05, 0.3, 0.6, 1.2, 3.0)) * stream.between(0.5, 1.5)
+    asked, for_s = (
+        stream.chance(0.12),
+        stream.pick((0.05, 0.3, 0.6, 1.2, 3.0)) * stream.between(0.5, 1.5),
+    )
     again, again_s = stream.chance(0.4), stream.between(0.0, 0.6)
-    return replace(options, for_s=for_s if asked else 0.0, again_s=again_s if asked and again else 0.0)
+    return replace(
+        options, for_s=for_s if asked else 0.0, again_s=again_s if asked and again else 0.0
+    )
 
 
 def draw_pace(stream: Stream, options: Options) -> Options:
-    """How long a step takes, and whether there is anything to warn of: drawn apart, as checkpoints are. Long steps let what is done after a while be
-    done within a life.
+    """How long a step takes, and whether there is anything to warn of: drawn apart, as checkpoints
+    are. Long steps let what is done after a while be done within a life.
     """
     slow, step_s = stream.chance(0.25), stream.pick((0.15, 0.4, 1.0))
     options = replace(options, warns=stream.chance(0.1))
@@ -139,31 +182,57 @@ def draw_pace(stream: Stream, options: Options) -> Options:
 
 
 def draw_policy(stream: Stream, options: Options) -> Options:
-    """Whether interruptions are diagnosed, and which policy acts on that: drawn apart, as checkpoints are."""
+    """Whether interruptions are diagnosed, and which policy acts on that: drawn apart, as
+    checkpoints are.
+    """
     return replace(options, policy=stream.pick(("none", "default", "eager", "eager")))
 
 
 def check(options: Options) -> None:
     """Raises UsageError, which names the option."""
     if options.policy not in POLICIES:
-        raise UsageError(f"there is no policy {options.policy!r} here", hint=f"one of {', '.join(POLICIES)}")
+        raise UsageError(
+            f"there is no policy {options.policy!r} here", hint=f"one of {', '.join(POLICIES)}"
+        )
     if options.way not in WAYS:
-        raise UsageError(f"there is no way {options.way!r} to go on", hint=f"one of {', '.join(WAYS)}")
+        raise UsageError(
+            f"there is no way {options.way!r} to go on", hint=f"one of {', '.join(WAYS)}"
+        )
     if options.spare_kind not in SPARE_KINDS:
         raise UsageError(f"there are no {options.spare_kind!r} spares", hint="hot or warm")
-    for name, least, most in (("ranks", 1, RANKS_MAX), ("spares", 0, SPARES_MAX), ("steps", 1, STEPS_MAX), ("nodes", 1, NODES_MAX),
-                              ("checkpoint_every", 0, STEPS_MAX)):  # fmt: skip
+    for name, least, most in (
+        ("ranks", 1, RANKS_MAX),
+        ("spares", 0, SPARES_MAX),
+        ("steps", 1, STEPS_MAX),
+        ("nodes", 1, NODES_MAX),
+        ("checkpoint_every", 0, STEPS_MAX),
+    ):
         if not least <= getattr(options, name) <= most:
             raise UsageError(f"{name} is {getattr(options, name)}", hint=f"from {least} to {most}")
     if options.spare_nodes >= options.nodes:
-        raise UsageError(f"{options.spare_nodes} spare nodes of {options.nodes}", hint="at least one node has to house ranks")
+        raise UsageError(
+            f"{options.spare_nodes} spare nodes of {options.nodes}",
+            hint="at least one node has to house ranks",
+        )
     if options.nodes - options.spare_nodes > options.ranks:
-        raise UsageError(f"{options.nodes - options.spare_nodes} nodes for {options.ranks} ranks", hint="each node that is no spare houses one at least")
+        raise UsageError(
+            f"{options.nodes - options.spare_nodes} nodes for {options.ranks} ranks",
+            hint="each node that is no spare houses one at least",
+        )
     if not 0 <= options.drift <= limits.CLOCK_DRIFT_MAX or options.beat_s <= 0:
-        raise UsageError(f"clocks that drift by {options.drift:g}, or no time between heartbeats", hint=f"drift is from 0 to {limits.CLOCK_DRIFT_MAX:g}")
-    if min(options.latency_s, options.first_step_s, options.for_s, options.again_s) < 0 or min(options.silence_s, options.step_s) <= 0:
+        raise UsageError(
+            f"clocks that drift by {options.drift:g}, or no time between heartbeats",
+            hint=f"drift is from 0 to {limits.CLOCK_DRIFT_MAX:g}",
+        )
+    if (
+        min(options.latency_s, options.first_step_s, options.for_s, options.again_s) < 0
+        or min(options.silence_s, options.step_s) <= 0
+    ):
         raise UsageError("no time is below 0, and steps and silence last")
     if not 0 <= options.failures <= FAILURES_MAX:
         raise UsageError(f"failures is {options.failures}", hint=f"from 0 to {FAILURES_MAX}")
     if options.failures and not options.for_s:
-        raise UsageError(f"{options.failures} failures, and no time over which they are spread", hint="say it with --for-s")
+        raise UsageError(
+            f"{options.failures} failures, and no time over which they are spread",
+            hint="say it with --for-s",
+        )

@@ -1,4 +1,6 @@
-"""Faults between nodes that the coordinator reaches all the same, and of agents and nodes that stand still: which ones a seed draws."""
+"""Faults between nodes that the coordinator reaches all the same, and of agents and nodes that
+stand still: which ones a seed draws.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +12,53 @@ from outlast.sim.options import Options
 
 PARTINGS = ("part", "snap", "freeze")
 DRAWN = ("part", "part", "snap", "freeze", "stop")  # stop: of an agent
-MARKS = {"still": 1, "settled": 1, "donating": 1, "grouping": 2, "restoring": 2, "joined": 2, "voting": 2, "body": 3, "sealing": 2}
+MARKS = {
+    "still": 1,
+    "settled": 1,
+    "donating": 1,
+    "grouping": 2,
+    "restoring": 2,
+    "joined": 2,
+    "voting": 2,
+    "body": 3,
+    "sealing": 2,
+}
 STAGES = ("training", "gathering", "leaving", "moving", "handover", "clearing")
 
 
 def draw_partings(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
-    """None where there is one node. None of a plain script, whose workers cannot say whom they do not reach, nor look at their lease."""
+    """None where there is one node.
+
+    None of a plain script, whose workers cannot say whom they do not reach, nor look at their
+    lease.
+    """
     faults = []
     several, count = stream.chance(0.4), 1 + stream.below(2)
     for number in range(count):
-        kind, how, mark, stage, step = stream.pick(DRAWN), stream.below(10), stream.pick(tuple(MARKS)), stream.pick(STAGES), 1 + stream.below(options.steps)
-        at_s, after_s, for_s = stream.between(0.0, 2.0), stream.pick((0.0, 0.002, 0.02)), stream.pick((0.3, 2.0, 8.0, 30.0, 200.0, 2_500.0))
-        beats, node, other = stream.pick((1.0, 4.0, 6.5, 9.0, 12.0, 60.0)), stream.below(options.nodes), 1 + stream.below(max(options.nodes - 1, 1))
+        kind, how, mark, stage, step = (
+            stream.pick(DRAWN),
+            stream.below(10),
+            stream.pick(tuple(MARKS)),
+            stream.pick(STAGES),
+            1 + stream.below(options.steps),
+        )
+        at_s, after_s, for_s = (
+            stream.between(0.0, 2.0),
+            stream.pick((0.0, 0.002, 0.02)),
+            stream.pick((0.3, 2.0, 8.0, 30.0, 200.0, 2_500.0)),
+        )
+        beats, node, other = (
+            stream.pick((1.0, 4.0, 6.5, 9.0, 12.0, 60.0)),
+            stream.below(options.nodes),
+            1 + stream.below(max(options.nodes - 1, 1)),
+        )
         fault = PlannedFault(f"apart{number + 1}", kind, None, node=node, after_s=after_s)
         if kind in ("part", "snap"):
-            fault = replace(fault, peer=(node + other) % options.nodes, for_s=for_s if kind == "part" else fault.for_s)
+            fault = replace(
+                fault,
+                peer=(node + other) % options.nodes,
+                for_s=for_s if kind == "part" else fault.for_s,
+            )
         else:
             fault = replace(fault, for_s=beats * options.beat_s, agent=kind == "stop")
         if how < 3:
@@ -32,6 +66,10 @@ def draw_partings(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
         elif how < 5:
             fault = replace(fault, at_step=step)
         else:
-            fault = replace(fault, mark=mark, nth=MARKS[mark]) if how < 8 else replace(fault, mark=stage)
+            fault = (
+                replace(fault, mark=mark, nth=MARKS[mark])
+                if how < 8
+                else replace(fault, mark=stage)
+            )
         faults.append(fault)
     return tuple(faults) if several and options.nodes > 1 and options.way != "plain" else ()

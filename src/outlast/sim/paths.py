@@ -1,7 +1,8 @@
 """Ways between the processes of two nodes, which the lines to the coordinator know nothing of.
 
-A partition loses what is sent; TCP sends it again, each time after twice the time. So what was on its way comes through some time after the
-partition is over, and a new connection can be made at once.
+A partition loses what is sent; TCP sends it again, each time after twice the time. So what was on
+its way comes through some time after the partition is over, and a new connection can be made at
+once.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class Paths:
         """They cannot reach each other for `for_s`, or for longer if they could not already."""
         pair, now_s = _pair(node, other), self._timeline.now_s
         self._heals_s[pair] = heals_s = max(now_s + for_s, self._heals_s.get(pair, 0.0))
-        flows_s = max(heals_s + self._stream.between(0.0, min(for_s, RTO_MAX_S)), self._flows_s.get(pair, 0.0))
+        flows_s = max(
+            heals_s + self._stream.between(0.0, min(for_s, RTO_MAX_S)), self._flows_s.get(pair, 0.0)
+        )
         self._flows_s[pair] = flows_s
         self._last_s = max(self._last_s, flows_s)
 
@@ -46,7 +49,9 @@ class Paths:
         return self._timeline.now_s >= self._last_s
 
     def heals_s(self, node: Node, other: Node) -> float:
-        """From then on a new connection can be made; a moment that is past where it can be made now."""
+        """From then on a new connection can be made; a moment that is past where it can be made
+        now.
+        """
         return self._heals_s.get(_pair(node, other), 0.0)
 
     def flows_s(self, node: Node, other: Node, *, made_s: float) -> float:

@@ -1,4 +1,6 @@
-"""Rules for what a policy does: it drains only whom it may, within its budgets, and what it does undoes no commit."""
+"""Rules for what a policy does: it drains only whom it may, within its budgets, and what it does
+undoes no commit.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,25 @@ from collections.abc import Iterator
 
 from outlast.sim.checker import Checker
 from outlast.sim.endings import APART
-from outlast.sim.observations import Acted, Diagnosed, DrainPlanned, Observation, Planned, RunOver, StartedThere, StepDone, Stretch, Written
+from outlast.sim.observations import (
+    Acted,
+    Diagnosed,
+    DrainPlanned,
+    Observation,
+    Planned,
+    RunOver,
+    StartedThere,
+    StepDone,
+    Stretch,
+    Written,
+)
 
 SURE, TWICE = 0.8, 2
 MOVE = ("drain", "shrink")
-NODES = set(APART) - {"lose_coordinator"}  # if one of these strikes, a node may be out of reach, or needed
-LEAVES_WITHIN = 8  # steps: its agent says once a tick how far it is, and a coordinator that is away comes again first
+# if one of these strikes, a node may be out of reach, or needed
+NODES = set(APART) - {"lose_coordinator"}
+# steps: its agent says once a tick how far it is, and a coordinator that is away comes again first
+LEAVES_WITHIN = 8
 
 
 class SureDrains(Checker):
@@ -34,11 +49,16 @@ class SureDrains(Checker):
                 if confidence < 0:
                     yield f"node {node} is drained, and the newest verdict does not blame it"
                 elif confidence < SURE and len(self._outages.get(node, ())) < TWICE:
-                    yield f"node {node} is drained with confidence {confidence:g} for its first outage"
+                    yield (
+                        f"node {node} is drained with confidence {confidence:g} for its first"
+                        " outage"
+                    )
 
 
 class WithinBudget(Checker):
-    """In no window of time a policy does more of anything than it allows itself, whoever has coordinated meanwhile."""
+    """In no window of time a policy does more of anything than it allows itself, whoever has
+    coordinated meanwhile.
+    """
 
     of = (Acted,)
 
@@ -61,8 +81,16 @@ class UndoesNothing(Checker):
     of = (DrainPlanned,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, DrainPlanned) and seen.undisturbed and seen.steps and min(seen.steps) < seen.committed:
-            yield f"a node is drained, and generation {seen.generation} goes back from step {seen.committed} to {min(seen.steps)}"
+        if (
+            isinstance(seen, DrainPlanned)
+            and seen.undisturbed
+            and seen.steps
+            and min(seen.steps) < seen.committed
+        ):
+            yield (
+                f"a node is drained, and generation {seen.generation} goes back from step"
+                f" {seen.committed} to {min(seen.steps)}"
+            )
 
 
 class Empties(Checker):
@@ -72,7 +100,10 @@ class Empties(Checker):
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, DrainPlanned) and seen.undisturbed and seen.left:
-            yield f"a node is drained, and in generation {seen.generation} ranks {list(seen.left)} live there"
+            yield (
+                f"a node is drained, and in generation {seen.generation} ranks {list(seen.left)}"
+                " live there"
+            )
 
 
 class NoWorkThere(Checker):
@@ -96,14 +127,17 @@ class NotItsOwn(Checker):
 
 
 class DrainsSoon(Checker):
-    """A node that is barred to be drained is drained while steps are committed, as long as nothing strikes any node."""
+    """A node that is barred to be drained is drained while steps are committed, as long as nothing
+    strikes any node.
+    """
 
     of = (Acted, Written, Planned, StepDone, Stretch, RunOver)
 
     def __init__(self) -> None:
         self._moved: set[str] = set()  # nodes that are to be drained
         self._due: set[str] = set()  # and barred
-        self._since: int | None = None  # the newest step when that was decided, or a plan was made since
+        # the newest step when that was decided, or a plan was made since
+        self._since: int | None = None
         self._newest = 0
 
     def see(self, seen: Observation) -> Iterator[str]:
@@ -121,10 +155,25 @@ class DrainsSoon(Checker):
                 self._since = None
             elif seen.kind in ("node_draining", "node_departed"):
                 self._due.discard(node)
-        elif isinstance(seen, RunOver) and self._since is not None and not (seen.stop_asked or NODES & set(seen.kinds)):
+        elif (
+            isinstance(seen, RunOver)
+            and self._since is not None
+            and not (seen.stop_asked or NODES & set(seen.kinds))
+        ):
             steps = self._newest - self._since
             if self._due and steps > LEAVES_WITHIN:
-                yield f"nodes {', '.join(sorted(self._due))} were to be drained, and were not in the last {steps} steps"
+                yield (
+                    f"nodes {', '.join(sorted(self._due))} were to be drained, and were not in the"
+                    f" last {steps} steps"
+                )
 
 
-POLICING: tuple[type[Checker], ...] = (SureDrains, WithinBudget, UndoesNothing, Empties, NoWorkThere, NotItsOwn, DrainsSoon)
+POLICING: tuple[type[Checker], ...] = (
+    SureDrains,
+    WithinBudget,
+    UndoesNothing,
+    Empties,
+    NoWorkThere,
+    NotItsOwn,
+    DrainsSoon,
+)

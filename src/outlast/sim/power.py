@@ -1,4 +1,6 @@
-"""Rule for a node that has no power any more: the coordinator, which nobody tells, counts it out as soon as its lease is void."""
+"""Rule for a node that has no power any more: the coordinator, which nobody tells, counts it out as
+soon as its lease is void.
+"""
 
 from __future__ import annotations
 
@@ -28,4 +30,7 @@ class CountedOut(Checker):
         elif isinstance(seen, RunOver) and "lose_coordinator" not in seen.kinds:
             for node, due_s in self._due_s.items():
                 if self.now_s > due_s:
-                    yield f"the run is over {self.now_s - due_s:.3f} s after node {node} was to be counted out, and nobody did"
+                    yield (
+                        f"the run is over {self.now_s - due_s:.3f} s after node {node} was to be"
+                        " counted out, and nobody did"
+                    )

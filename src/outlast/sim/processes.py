@@ -1,4 +1,6 @@
-"""One simulated process: a listener that is the real `WorkerMachine`, and a main thread that is a generator."""
+"""One simulated process: a listener that is the real `WorkerMachine`, and a main thread that is a
+generator.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from outlast.model.booking import Book
 from outlast.model.terms import Cause
 from outlast.sim.draws import Luck
 
-Act = tuple[str, Any]  # what a main thread waits for: ("sleep", s), ("plan", g), ("collective", None), ("build", plan)
+# what a main thread waits for: ("sleep", s), ("plan", g), ("collective", None), ("build", plan)
+Act = tuple[str, Any]
 Thread = Generator[Act, Any, Any]
 TORN = -2
 
@@ -26,13 +29,31 @@ def copied(beacon: Beacon) -> Beacon:
     """As it is now. Its tables are never changed once they are in a beacon."""
     one = beacon
     return Beacon(
-        one.worker, one.pid, one.rank, one.generation, one.step, one.prepared, one.sealed, one.attempt, one.beats, one.at_ns, one.phase, one.cause,
-        one.opened_ns, one.since_ns, one.seconds, one.typical_s, one.torn,
-    )  # fmt: skip
+        one.worker,
+        one.pid,
+        one.rank,
+        one.generation,
+        one.step,
+        one.prepared,
+        one.sealed,
+        one.attempt,
+        one.beats,
+        one.at_ns,
+        one.phase,
+        one.cause,
+        one.opened_ns,
+        one.since_ns,
+        one.seconds,
+        one.typical_s,
+        one.torn,
+    )
 
 
 class PeerFailure(Exception):
-    """What a collective raises when a peer is lost, and what the woken main thread sees. `unreached`: as in Broke."""
+    """What a collective raises when a peer is lost, and what the woken main thread sees.
+
+    `unreached`: as in Broke.
+    """
 
     def __init__(self, what: str, unreached: tuple[int, ...] = ()) -> None:
         super().__init__(what)
@@ -58,12 +79,16 @@ def pid_of(worker: int) -> int:
 
 @dataclass(eq=False)
 class Group:
-    """The process group of one generation. `size`: ranks in it. `entered[i]`: how many of them have entered collective i. `lost`: a member died or left;
-    `well`: none but such as came to their end well. `unheard`: members that wait, and have not heard of that yet. `made_s`: when its connections were made.
-    `stops`: the votes in which a member says that it was asked to stop; who comes through knows it too.
+    """The process group of one generation.
+
+    `size`: ranks in it. `entered[i]`: how many of them have entered collective i. `lost`: a member
+    died or left; `well`: none but such as came to their end well. `unheard`: members that wait, and
+    have not heard of that yet. `made_s`: when its connections were made. `stops`: the votes in
+    which a member says that it was asked to stop; who comes through knows it too.
     """
 
-    members: dict[Process, None] = field(default_factory=dict)  # in the order in which they came; a crew is one
+    # in the order in which they came; a crew is one
+    members: dict[Process, None] = field(default_factory=dict)
     size: int = 0
     entered: dict[int, int] = field(default_factory=dict)
     lost: bool = False
@@ -75,9 +100,11 @@ class Group:
 
 @dataclass(eq=False)
 class Process:
-    """`waits` is what the main thread yielded; `token` numbers its waits, so that an event for an older one is void.
+    """`waits` is what the main thread yielded; `token` numbers its waits, so that an event for an
+    older one is void.
 
-    One with `mates` is a crew: what is simulated for all of them (crews.py). Of a mate (`crew`) only what tells it from the others is kept up to date.
+    One with `mates` is a crew: what is simulated for all of them (crews.py). Of a mate (`crew`)
+    only what tells it from the others is kept up to date.
     """
 
     worker: int
@@ -104,7 +131,8 @@ class Process:
     starves: bool = False  # it stands still because it has no processor
     seen_starving_s: float | None = None  # the agent has looked since then whether it does
     hung: bool = False
-    backlog: list[Callable[[], None]] = field(default_factory=list)  # what happens to a stopped process comes when it goes on
+    # what happens to a stopped process comes when it goes on
+    backlog: list[Callable[[], None]] = field(default_factory=list)
     held_until_s: float = 0.0  # messages to it wait
     mute_until_s: float = 0.0  # messages from it wait
     lingers_s: float = 0.0  # it ends so long after it was killed
@@ -126,7 +154,8 @@ class Process:
     said_s: float = 0.0  # when the newest from it does
     crew: Process | None = None
     mates: list[Process] = field(default_factory=list)  # by rank
-    owed: dict[Cause, float] | None = None  # of a mate: seconds that it has booked beyond its crew's book
+    # of a mate: seconds that it has booked beyond its crew's book
+    owed: dict[Cause, float] | None = None
 
     def each(self) -> list[Process]:
         """Whom it is simulated for."""
@@ -143,7 +172,10 @@ class Process:
         return self if self.crew is None else self.crew
 
     def starved_s(self, *, closely: bool, now_s: float) -> float:
-        """For how long the agent sees it wait for a processor, if it looks closely now. Both by the agent's clock."""
+        """For how long the agent sees it wait for a processor, if it looks closely now.
+
+        Both by the agent's clock.
+        """
         if not closely or not self.starves:
             self.seen_starving_s = None
             return 0.0
@@ -156,7 +188,12 @@ class Process:
         if self.crew is not None:
             return self.crew.reading()
         before, beacon = self.read, self.beacon
-        if before is None or before.stopped is not self.listed_stopped or before.beacon.beats != beacon.beats or before.beacon.rank != beacon.rank:
+        if (
+            before is None
+            or before.stopped is not self.listed_stopped
+            or before.beacon.beats != beacon.beats
+            or before.beacon.rank != beacon.rank
+        ):
             before = self.read = Reading(copied(beacon), self.listed_stopped)
         return before
 

@@ -27,30 +27,61 @@ class Record:
 
 
 def read(text: str, *, source: str, version: str) -> Record:
-    """Raises UsageError, which names `source`: not such a record, or one of another version, whose course says nothing about this one."""
+    """Raises UsageError, which names `source`: not such a record, or one of another version, whose
+    course says nothing about this one.
+    """
     try:
         said = json.loads(text)
     except json.JSONDecodeError as error:
         raise UsageError(f"{source} is not JSON: {error}") from None
-    if not isinstance(said, dict) or not {"version", "seed", "options", "faults", "trace_digest"} <= set(said):
-        raise UsageError(f"{source} is not a simulated life", hint="write one with `outlast sim --seed N --json > life.json`")
+    if not isinstance(said, dict) or not {
+        "version",
+        "seed",
+        "options",
+        "faults",
+        "trace_digest",
+    } <= set(said):
+        raise UsageError(
+            f"{source} is not a simulated life",
+            hint="write one with `outlast sim --seed N --json > life.json`",
+        )
     if said["version"] != version:
-        hint = f"replay it with outlast {said['version']}, or live the seed anew: `outlast sim --seed {said['seed']}`"
-        raise UsageError(f"{source} was written by outlast {said['version']}; this is {version}, where the same seed may take another course", hint=hint)
-    if type(said["seed"]) is not int or not isinstance(said["faults"], list) or not all(isinstance(one, dict) for one in said["faults"]):
+        hint = (
+            f"replay it with outlast {said['version']}, or live the seed anew: `outlast sim --seed"
+            f" {said['seed']}`"
+        )
+        raise UsageError(
+            f"{source} was written by outlast {said['version']}; this is {version}, where the same"
+            " seed may take another course",
+            hint=hint,
+        )
+    if (
+        type(said["seed"]) is not int
+        or not isinstance(said["faults"], list)
+        or not all(isinstance(one, dict) for one in said["faults"])
+    ):
         raise UsageError(f"{source}: seed is a whole number, faults are tables")
-    faults = [{key: value for key, value in one.items() if key not in _SAID_BY_LIFE} for one in said["faults"]]
+    faults = [
+        {key: value for key, value in one.items() if key not in _SAID_BY_LIFE}
+        for one in said["faults"]
+    ]
     planned = fault_plan.read({"schema": fault_plan.SCHEMA, "fault": faults}, source=source)
-    return Record(said["seed"], _options(said["options"], source), planned, str(said["trace_digest"]))
+    return Record(
+        said["seed"], _options(said["options"], source), planned, str(said["trace_digest"])
+    )
 
 
 def _options(said: Any, source: str) -> Options:
     names = {field.name for field in fields(Options)}
     if not isinstance(said, dict) or set(said) != names:
         raise UsageError(f"{source}: options are {', '.join(sorted(names))}")
-    types = {field.name: type(field.default) for field in fields(Options) if field.default is not None}
+    types = {
+        field.name: type(field.default) for field in fields(Options) if field.default is not None
+    }
     for name, kind in types.items():
-        if not isinstance(said[name], (int, float) if kind is float else kind) or isinstance(said[name], bool) is not (kind is bool):
+        if not isinstance(said[name], (int, float) if kind is float else kind) or isinstance(
+            said[name], bool
+        ) is not (kind is bool):
             raise UsageError(f"{source}: {name} is {said[name]!r}")
     options = Options(**said)
     check(options)

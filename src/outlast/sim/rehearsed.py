@@ -1,6 +1,8 @@
-"""Plays: faults in an order that a life seldom comes to by chance, each for a branch of the protocol that nothing else tells right from wrong.
+"""Plays: faults in an order that a life seldom comes to by chance, each for a branch of the
+protocol that nothing else tells right from wrong.
 
-A play says what it needs of the options, and leaves the rest, and its moments, to the draws. What follows its first fault strikes where that is dealt with.
+A play says what it needs of the options, and leaves the rest, and its moments, to the draws. What
+follows its first fault strikes where that is dealt with.
 """
 
 from __future__ import annotations
@@ -20,17 +22,46 @@ FOR_EVER_S = 1e6
 Drawn = tuple[Options, tuple[PlannedFault, ...]]
 
 
-def draw_rehearsed(stream: Stream, options: Options, given: Mapping[str, Any], *, seldom: bool = False) -> Drawn | None:
-    """None: none is drawn, or what it needs is not what is `given`. `seldom`: of those that are drawn apart, so that the others are drawn as before."""
-    some, play = stream.chance(SELDOM_CHANCE if seldom else CHANCE), stream.pick(SELDOM if seldom else PLAYS)
+def draw_rehearsed(
+    stream: Stream, options: Options, given: Mapping[str, Any], *, seldom: bool = False
+) -> Drawn | None:
+    """None: none is drawn, or what it needs is not what is `given`.
+
+    `seldom`: of those that are drawn apart, so that the others are drawn as before.
+    """
+    some, play = (
+        stream.chance(SELDOM_CHANCE if seldom else CHANCE),
+        stream.pick(SELDOM if seldom else PLAYS),
+    )
     needed, faults = play(stream, options)
-    return (needed, faults) if some and all(getattr(needed, name) == value for name, value in given.items()) else None
+    return (
+        (needed, faults)
+        if some and all(getattr(needed, name) == value for name, value in given.items())
+        else None
+    )
 
 
 def _three_nodes(options: Options, way: str, **more: Any) -> Options:
-    """Ranks 0 and 1 live on one node, ranks 2 and 3 on another, nobody on the third; but for what is said in `more`."""
-    short: dict[str, Any] = {"ranks": 4, "nodes": 3, "spare_nodes": 1, "spares": 0, "steps": 24, "step_s": 0.05, "beat_s": 0.1, "checkpoint_every": 0}
-    plain: dict[str, Any] = {"policy": "none", "for_s": 0.0, "again_s": 0.0, "first_step_s": 0.0, "max_restarts": None}
+    """Ranks 0 and 1 live on one node, ranks 2 and 3 on another, nobody on the third; but for what
+    is said in `more`.
+    """
+    short: dict[str, Any] = {
+        "ranks": 4,
+        "nodes": 3,
+        "spare_nodes": 1,
+        "spares": 0,
+        "steps": 24,
+        "step_s": 0.05,
+        "beat_s": 0.1,
+        "checkpoint_every": 0,
+    }
+    plain: dict[str, Any] = {
+        "policy": "none",
+        "for_s": 0.0,
+        "again_s": 0.0,
+        "first_step_s": 0.0,
+        "max_restarts": None,
+    }
     return replace(options, way=way, **(short | plain | more))
 
 
@@ -39,134 +70,324 @@ def _killed(rank: int, step: int) -> PlannedFault:
 
 
 def _node_of_the_dying(stream: Stream, options: Options) -> Drawn:
-    """A rank is killed, and its node has no power any more before it has ended: all others, of this node too, stand still by then."""
-    way, rank, step, hangs = stream.pick(("in_place", "reenter", "sharded")), 2 * stream.below(2), 2 + stream.below(8), stream.chance(0.7)
+    """A rank is killed, and its node has no power any more before it has ended: all others, of this
+    node too, stand still by then.
+    """
+    way, rank, step, hangs = (
+        stream.pick(("in_place", "reenter", "sharded")),
+        2 * stream.below(2),
+        2 + stream.below(8),
+        stream.chance(0.7),
+    )
     after_s, for_s = stream.pick((0.0, 0.02, 0.2)), stream.pick((2.0, 60.0))
-    first = PlannedFault("first", "stop", rank, mark="body", nth=step, for_s=FOR_EVER_S) if hangs else _killed(rank, step)
+    first = (
+        PlannedFault("first", "stop", rank, mark="body", nth=step, for_s=FOR_EVER_S)
+        if hangs
+        else _killed(rank, step)
+    )
     grip = PlannedFault("grip", "linger", rank, mark="boot", for_s=FOR_EVER_S)
     power = PlannedFault("power", "lose_node", rank + 1, mark="still", after_s=after_s, for_s=for_s)
     return _three_nodes(options, way), (first, grip, power)
 
 
 def _image_lost(stream: Stream, options: Options) -> Drawn:
-    """A survivor has handed over, all are killed, and the node that the image lies on has no power any more before all have ended."""
-    step, rank, after_s, for_s = 2 + stream.below(8), 2 + stream.below(2), stream.between(0.05, 0.4), stream.pick((2.0, 60.0))
+    """A survivor has handed over, all are killed, and the node that the image lies on has no power
+    any more before all have ended.
+    """
+    step, rank, after_s, for_s = (
+        2 + stream.below(8),
+        2 + stream.below(2),
+        stream.between(0.05, 0.4),
+        stream.pick((2.0, 60.0)),
+    )
     grip = PlannedFault("grip", "linger", 1, mark="boot", for_s=0.6)
     power = PlannedFault("power", "lose_node", 1, mark="still", after_s=after_s, for_s=for_s)
     return _three_nodes(options, "respawn"), (_killed(rank, step), grip, power)
 
 
 def _image_alone(stream: Stream, options: Options) -> Drawn:
-    """All enter main's function again, and have forgotten what they held but for one that reads the image first; another dies, and then that one."""
-    step, mark, second = 2 + stream.below(8), stream.pick(("grouping", "restoring", "joined")), 1 + stream.below(3)
+    """All enter main's function again, and have forgotten what they held but for one that reads the
+    image first; another dies, and then that one.
+    """
+    step, mark, second = (
+        2 + stream.below(8),
+        stream.pick(("grouping", "restoring", "joined")),
+        1 + stream.below(3),
+    )
     after_s, last_s = stream.pick((0.0, 0.002, 0.01)), stream.pick((0.0, 0.0, 0.002, 0.01))
     again = PlannedFault("again", "kill", second, mark=mark, nth=2, after_s=after_s)
     donor = PlannedFault("donor", "kill", 0, mark="donating", nth=2, after_s=last_s)
-    return _three_nodes(options, "reenter", nodes=1, spare_nodes=0), (_killed(3, step), again, donor)
+    return _three_nodes(options, "reenter", nodes=1, spare_nodes=0), (
+        _killed(3, step),
+        again,
+        donor,
+    )
 
 
 def _store_moves(stream: Stream, options: Options) -> Drawn:
-    """Nodes cannot reach each other, so the store moves; then the coordinator dies, and the next one hears of both."""
+    """Nodes cannot reach each other, so the store moves; then the coordinator dies, and the next
+    one hears of both.
+    """
     step, mark, node = 2 + stream.below(8), stream.pick(("still", "settled")), stream.below(3)
-    for_s, nth, after_s, head_for_s = stream.pick((20.0, 40.0)), 2 + stream.below(2), stream.pick((0.1, 0.3, 2.0, 8.0)), stream.pick((0.1, 0.5))
-    part = PlannedFault("part", "part", None, node=node, peer=(node + 1) % 3, mark=mark, for_s=for_s)
-    head = PlannedFault("head", "lose_coordinator", None, mark="moving", nth=nth, after_s=after_s, for_s=head_for_s)
+    for_s, nth, after_s, head_for_s = (
+        stream.pick((20.0, 40.0)),
+        2 + stream.below(2),
+        stream.pick((0.1, 0.3, 2.0, 8.0)),
+        stream.pick((0.1, 0.5)),
+    )
+    part = PlannedFault(
+        "part", "part", None, node=node, peer=(node + 1) % 3, mark=mark, for_s=for_s
+    )
+    head = PlannedFault(
+        "head", "lose_coordinator", None, mark="moving", nth=nth, after_s=after_s, for_s=head_for_s
+    )
     last = PlannedFault("last", "kill", 2, at_step=14 + stream.below(8))
-    return _three_nodes(options, "in_place", ranks=6, spare_nodes=0), (_killed(3, step), part, head, last)
+    return _three_nodes(options, "in_place", ranks=6, spare_nodes=0), (
+        _killed(3, step),
+        part,
+        head,
+        last,
+    )
 
 
 def _head_of_the_dying(stream: Stream, options: Options) -> Drawn:
     """Who is killed does not end, and the coordinator that waits for it does."""
-    way, rank, step, kind = stream.pick(("in_place", "reenter", "sharded")), stream.below(4), 2 + stream.below(8), stream.pick(("stop", "raise"))
+    way, rank, step, kind = (
+        stream.pick(("in_place", "reenter", "sharded")),
+        stream.below(4),
+        2 + stream.below(8),
+        stream.pick(("stop", "raise")),
+    )
     after_s, head_s = stream.pick((0.002, 0.2, 2.0)), stream.pick((0.1, 0.5))
     grip = PlannedFault("grip", "linger", rank, mark="boot", for_s=FOR_EVER_S)
-    first = PlannedFault("first", kind, rank, mark="applied" if kind == "raise" else "body", nth=step, for_s=FOR_EVER_S)
-    head = PlannedFault("head", "lose_coordinator", None, mark="leaving", after_s=after_s, for_s=head_s)
+    first = PlannedFault(
+        "first",
+        kind,
+        rank,
+        mark="applied" if kind == "raise" else "body",
+        nth=step,
+        for_s=FOR_EVER_S,
+    )
+    head = PlannedFault(
+        "head", "lose_coordinator", None, mark="leaving", after_s=after_s, for_s=head_s
+    )
     return _three_nodes(options, way, beat_s=limits.BEAT_S), (first, grip, head)
 
 
 def _only_the_plan_knows(stream: Stream, options: Options) -> Drawn:
-    """The dead had sealed the step, so all are to go forward. The donor has, before any other is told, and is lost with its node, and with its own slots."""
-    step, mark, rank, after_s = 2 + stream.below(8), stream.pick(("prepared", "voting")), 1 + stream.below(3), stream.pick((0.0, 0.0, 0.002))
-    power = PlannedFault("power", "lose_node", 0, mark="donating", after_s=after_s, for_s=stream.pick((5.0, 60.0)))
-    return _three_nodes(options, "reenter"), (PlannedFault("first", "kill", rank, mark=mark, nth=step), power)
+    """The dead had sealed the step, so all are to go forward.
+
+    The donor has, before any other is told, and is lost with its node, and with its own slots.
+    """
+    step, mark, rank, after_s = (
+        2 + stream.below(8),
+        stream.pick(("prepared", "voting")),
+        1 + stream.below(3),
+        stream.pick((0.0, 0.0, 0.002)),
+    )
+    power = PlannedFault(
+        "power", "lose_node", 0, mark="donating", after_s=after_s, for_s=stream.pick((5.0, 60.0))
+    )
+    return _three_nodes(options, "reenter"), (
+        PlannedFault("first", "kill", rank, mark=mark, nth=step),
+        power,
+    )
 
 
 def _drain_outlives_its_head(stream: Stream, options: Options) -> Drawn:
-    """A node is to be taken out for a rank that was lost there, and the coordinator dies before it is, or after."""
-    way, rank, step, head_s = stream.pick(("in_place", "reenter", "respawn")), stream.below(4), 2 + stream.below(2), stream.between(0.3, 4.0)
+    """A node is to be taken out for a rank that was lost there, and the coordinator dies before it
+    is, or after.
+    """
+    way, rank, step, head_s = (
+        stream.pick(("in_place", "reenter", "respawn")),
+        stream.below(4),
+        2 + stream.below(2),
+        stream.between(0.3, 4.0),
+    )
     head_for_s, second = stream.pick((0.1, 0.5)), stream.below(4)
-    head = PlannedFault("head", "lose_coordinator", None, mark="leaving", after_s=head_s, for_s=head_for_s)
+    head = PlannedFault(
+        "head", "lose_coordinator", None, mark="leaving", after_s=head_s, for_s=head_for_s
+    )
     last = PlannedFault("last", "kill", second, at_step=8)
-    return _three_nodes(options, way, policy="eager", step_s=0.3, beat_s=0.3), (_killed(rank, step), head, last)
+    return _three_nodes(options, way, policy="eager", step_s=0.3, beat_s=0.3), (
+        _killed(rank, step),
+        head,
+        last,
+    )
 
 
 def _twice_anew(stream: Stream, options: Options) -> Drawn:
-    """A node comes back, loses its line before it is welcome, and comes once more; then one of its ranks is killed, and does not end."""
-    way, node, at_s, off_s = stream.pick(("in_place", "reenter", "sharded")), stream.below(2), stream.between(0.6, 1.5), stream.pick((0.05, 0.2, 0.5))
-    late_s, cut_s, rank = stream.between(0.2, 1.5) * options.latency_s, stream.pick((0.05, 0.3)), stream.below(2)
+    """A node comes back, loses its line before it is welcome, and comes once more; then one of its
+    ranks is killed, and does not end.
+    """
+    way, node, at_s, off_s = (
+        stream.pick(("in_place", "reenter", "sharded")),
+        stream.below(2),
+        stream.between(0.6, 1.5),
+        stream.pick((0.05, 0.2, 0.5)),
+    )
+    late_s, cut_s, rank = (
+        stream.between(0.2, 1.5) * options.latency_s,
+        stream.pick((0.05, 0.3)),
+        stream.below(2),
+    )
     dying = rank, rank + 2  # one of these lives there
     power = PlannedFault("first", "lose_node", None, node=node, at_s=at_s, for_s=off_s)
-    cut = PlannedFault("cut", "cut", None, node=node, at_s=at_s + off_s, after_s=late_s, for_s=cut_s)
-    grip = [PlannedFault(f"grip-{one}", "linger", one, mark="boot", nth=2, for_s=FOR_EVER_S) for one in dying]
-    still = [PlannedFault(f"still-{one}", "stop", one, mark="setup", nth=2, for_s=FOR_EVER_S) for one in dying]
-    return _three_nodes(options, way, spare_nodes=0, nodes=2, beat_s=limits.BEAT_S, step_s=0.1), (power, cut, *grip, *still)
+    cut = PlannedFault(
+        "cut", "cut", None, node=node, at_s=at_s + off_s, after_s=late_s, for_s=cut_s
+    )
+    grip = [
+        PlannedFault(f"grip-{one}", "linger", one, mark="boot", nth=2, for_s=FOR_EVER_S)
+        for one in dying
+    ]
+    still = [
+        PlannedFault(f"still-{one}", "stop", one, mark="setup", nth=2, for_s=FOR_EVER_S)
+        for one in dying
+    ]
+    return _three_nodes(options, way, spare_nodes=0, nodes=2, beat_s=limits.BEAT_S, step_s=0.1), (
+        power,
+        cut,
+        *grip,
+        *still,
+    )
 
 
 def _back_in_time(stream: Stream, options: Options) -> Drawn:
-    """All begin anew from a checkpoint, and one is lost before it has sealed anything since: what lies in its slots is of before."""
-    way, step, every, rank = stream.pick(("in_place", "in_place", "reenter")), 4 + stream.below(6), 1 + stream.below(3), stream.below(4)
-    mark, after_s, nodes = stream.pick(("grouping", "restoring", "joined", "joined")), stream.pick((0.0, 0.005, 0.02, 0.05)), stream.pick((1, 3))
+    """All begin anew from a checkpoint, and one is lost before it has sealed anything since: what
+    lies in its slots is of before.
+    """
+    way, step, every, rank = (
+        stream.pick(("in_place", "in_place", "reenter")),
+        4 + stream.below(6),
+        1 + stream.below(3),
+        stream.below(4),
+    )
+    mark, after_s, nodes = (
+        stream.pick(("grouping", "restoring", "joined", "joined")),
+        stream.pick((0.0, 0.005, 0.02, 0.05)),
+        stream.pick((1, 3)),
+    )
     at_once = [PlannedFault(f"all-{one}", "kill", one, at_step=step) for one in range(4)]
     again = PlannedFault("again", "kill", rank, mark=mark, nth=2, after_s=after_s)
-    return _three_nodes(options, way, checkpoint_every=every, nodes=nodes, spare_nodes=nodes // 2), (*at_once, again)
+    return _three_nodes(
+        options, way, checkpoint_every=every, nodes=nodes, spare_nodes=nodes // 2
+    ), (*at_once, again)
 
 
 def _nobody_else(stream: Stream, options: Options) -> Drawn:
-    """A survivor has handed over, all have come anew, and it is to hand over the same again, for the other one is lost once more; and it is lost too."""
-    step, mark, after_s, last_s = 2 + stream.below(8), stream.pick(("joined", "joined", "grouping")), stream.between(0.0, 0.03), stream.pick((0.0, 0.0, 0.002))
+    """A survivor has handed over, all have come anew, and it is to hand over the same again, for
+    the other one is lost once more; and it is lost too.
+    """
+    step, mark, after_s, last_s = (
+        2 + stream.below(8),
+        stream.pick(("joined", "joined", "grouping")),
+        stream.between(0.0, 0.03),
+        stream.pick((0.0, 0.0, 0.002)),
+    )
     again = PlannedFault("again", "kill", 1, mark=mark, nth=2, after_s=after_s)
     donor = PlannedFault("donor", "kill", 0, mark="donating", nth=2, after_s=last_s)
-    return _three_nodes(options, "respawn", ranks=2, nodes=1, spare_nodes=0), (_killed(1, step), again, donor)
+    return _three_nodes(options, "respawn", ranks=2, nodes=1, spare_nodes=0), (
+        _killed(1, step),
+        again,
+        donor,
+    )
 
 
 def _returns_amid(stream: Stream, options: Options) -> Drawn:
-    """Others wait for the ranks of a node without a line, to leave; its lease runs out, and it comes back as new, with what these had sealed."""
-    way, step, rank, other = stream.pick(("in_place", "reenter", "sharded")), 2 + stream.below(8), stream.below(4), stream.below(2)
+    """Others wait for the ranks of a node without a line, to leave; its lease runs out, and it
+    comes back as new, with what these had sealed.
+    """
+    way, step, rank, other = (
+        stream.pick(("in_place", "reenter", "sharded")),
+        2 + stream.below(8),
+        stream.below(4),
+        stream.below(2),
+    )
     for_s, after_s = stream.between(0.6, 1.6), stream.between(0.0, 0.5)
     cut = PlannedFault("first", "cut", rank, mark="body", nth=step, for_s=for_s)
-    second = PlannedFault("second", "kill", (rank + 2) % 4 ^ other, mark="body", nth=step, after_s=after_s)
+    second = PlannedFault(
+        "second", "kill", (rank + 2) % 4 ^ other, mark="body", nth=step, after_s=after_s
+    )
     return _three_nodes(options, way), (cut, second)
 
 
 def _orphaned(stream: Stream, options: Options) -> Drawn:
-    """A script without outlast calls on several nodes, and nothing but its coordinator dies, once or twice: it goes on."""
-    at_s, for_s, again, again_s = stream.between(0.02, 1.5), stream.pick((0.1, 0.5, 2.0)), stream.chance(0.4), stream.between(2.1, 5.0)
+    """A script without outlast calls on several nodes, and nothing but its coordinator dies, once
+    or twice: it goes on.
+    """
+    at_s, for_s, again, again_s = (
+        stream.between(0.02, 1.5),
+        stream.pick((0.1, 0.5, 2.0)),
+        stream.chance(0.4),
+        stream.between(2.1, 5.0),
+    )
     faults = [PlannedFault("first", "lose_coordinator", None, at_s=at_s, for_s=for_s)]
-    faults += [PlannedFault("again", "lose_coordinator", None, at_s=at_s + again_s, for_s=for_s)] if again else []
+    faults += (
+        [PlannedFault("again", "lose_coordinator", None, at_s=at_s + again_s, for_s=for_s)]
+        if again
+        else []
+    )
     return _three_nodes(options, "plain", steps=60, beat_s=limits.BEAT_S), tuple(faults)
 
 
 def _never_evaluates(stream: Stream, options: Options) -> Drawn:
-    """All but one have come to an evaluation, and wait there for the one that stands still between the step and that."""
-    way, step, rank, nodes = stream.pick(("in_place", "reenter", "sharded")), 1 + stream.below(6), stream.below(4), stream.pick((1, 3))
+    """All but one have come to an evaluation, and wait there for the one that stands still between
+    the step and that.
+    """
+    way, step, rank, nodes = (
+        stream.pick(("in_place", "reenter", "sharded")),
+        1 + stream.below(6),
+        stream.below(4),
+        stream.pick((1, 3)),
+    )
     kind, mark = stream.pick(("hang", "hang", "deaf")), stream.pick(("committed", "phase"))
-    still = PlannedFault("first", kind, rank, mark=mark, nth=step if mark == "committed" else 1, for_s=FOR_EVER_S)
-    return _three_nodes(options, way, nodes=nodes, spare_nodes=nodes // 2, phase_after=step, beat_s=limits.BEAT_S), (still,)
+    still = PlannedFault(
+        "first", kind, rank, mark=mark, nth=step if mark == "committed" else 1, for_s=FOR_EVER_S
+    )
+    return _three_nodes(
+        options, way, nodes=nodes, spare_nodes=nodes // 2, phase_after=step, beat_s=limits.BEAT_S
+    ), (still,)
 
 
 def _drain_of_the_last(stream: Stream, options: Options) -> Drawn:
-    """A node is to be emptied for ranks that were lost there, and while all stand still for that, all ranks elsewhere die: it has what there is."""
-    way, rank, step, more = stream.pick(("in_place", "reenter")), stream.below(4), 2 + stream.below(2), 3 + stream.below(4)
+    """A node is to be emptied for ranks that were lost there, and while all stand still for that,
+    all ranks elsewhere die: it has what there is.
+    """
+    way, rank, step, more = (
+        stream.pick(("in_place", "reenter")),
+        stream.below(4),
+        2 + stream.below(2),
+        3 + stream.below(4),
+    )
     after_s, both = stream.pick((0.0, 0.0, 0.001)), stream.chance(0.8)
     again = PlannedFault("again", "kill", rank, mark="", at_step=step + more)
     elsewhere = [(rank + 2) % 4, (rank + 2) % 4 ^ 1][: 1 + both]
-    dying = [PlannedFault(f"last-{one}", "kill", one, mark="still", nth=3, after_s=after_s) for one in elsewhere]
-    return _three_nodes(options, way, policy="default", beat_s=0.3, step_s=0.2, phase_after=-1), (_killed(rank, step), again, *dying)
+    dying = [
+        PlannedFault(f"last-{one}", "kill", one, mark="still", nth=3, after_s=after_s)
+        for one in elsewhere
+    ]
+    return _three_nodes(options, way, policy="default", beat_s=0.3, step_s=0.2, phase_after=-1), (
+        _killed(rank, step),
+        again,
+        *dying,
+    )
 
 
 PLAYS: tuple[Callable[[Stream, Options], Drawn], ...] = (
-    _node_of_the_dying, _image_lost, _image_alone, _store_moves, _head_of_the_dying, _only_the_plan_knows, _drain_outlives_its_head, _twice_anew, _back_in_time,
-    _nobody_else, _returns_amid,
-)  # fmt: skip
-SELDOM: tuple[Callable[[Stream, Options], Drawn], ...] = (_orphaned, _never_evaluates, _drain_of_the_last)
+    _node_of_the_dying,
+    _image_lost,
+    _image_alone,
+    _store_moves,
+    _head_of_the_dying,
+    _only_the_plan_knows,
+    _drain_outlives_its_head,
+    _twice_anew,
+    _back_in_time,
+    _nobody_else,
+    _returns_amid,
+)
+SELDOM: tuple[Callable[[Stream, Options], Drawn], ...] = (
+    _orphaned,
+    _never_evaluates,
+    _drain_of_the_last,
+)

@@ -1,11 +1,12 @@
-"""Main threads for a simulated world: the worker's runtime around a script, as generators that yield where they wait.
+"""Main threads for a simulated world: the worker's runtime around a script, as generators that
+yield where they wait.
 
     ("sleep", s)          compute          ("plan", g)    wait for a plan of a generation above g
     ("collective", None)  in a collective  ("build", p)   building the group of plan p
     ("rally", None)       with all others, at the end of a step: see stretches.py
 
-Follows runtime/worker/{membership,attach,transaction,block,survivor,rehearsal,run}.py; what they do with tensors is here one number: the step that
-the state in memory is of (`Process.content`).
+Follows runtime/worker/{membership,attach,transaction,block,survivor,rehearsal,run}.py; what they do
+with tensors is here one number: the step that the state in memory is of (`Process.content`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ from outlast.sim.observations import Arrived, MadeAnew, Restored
 from outlast.sim.processes import TORN, Died, PeerFailure, Process, Reenter, Thread, UserError
 from outlast.sim.world import World
 
-NOTES = {"respawn": "collectives before run.steps, outside outlast.main: all ranks come anew after each fault"}
+NOTES = {
+    "respawn": (
+        "collectives before run.steps, outside outlast.main: all ranks come anew after each fault"
+    )
+}
 INEXACT = "not bit-exact: the order in which gradients are summed may differ"
 LOOK_S = 0.05  # one that waits for its own thread looks this often whether it is to leave
 
@@ -32,7 +37,9 @@ def script_of(way: str) -> Script:
     if way == "plain":
         return lambda world, process: Main(world, process, way="plain", has_main=False).run_plain()
     has_main = way in ("reenter", "sharded")
-    return lambda world, process: Main(world, process, way="reenter" if has_main else way, has_main=has_main).run()
+    return lambda world, process: Main(
+        world, process, way="reenter" if has_main else way, has_main=has_main
+    ).run()
 
 
 class Main:
@@ -43,7 +50,8 @@ class Main:
         self.reached_steps = False
         self.warm = False  # it has done a step: compiled, allocated
         self.stopping = False  # a rank was asked to stop, and all know
-        self.past = 0  # pieces of its own code behind the newest step that the script is past: see Options.pieces
+        # pieces of its own code behind the newest step that the script is past: see Options.pieces
+        self.past = 0
 
     # --- the process ---
 
@@ -203,8 +211,19 @@ class Main:
 
     def broke(self, error: Exception) -> None:
         victim = self.machine.broken or isinstance(error, PeerFailure)
-        mechanism, unreached = "collective" if victim else "exception", getattr(error, "unreached", ())
-        self.do(self.machine.broke(mechanism=mechanism, error=str(error), traceback="traceback", now_s=self.node.now_s, unreached=unreached))
+        mechanism, unreached = (
+            "collective" if victim else "exception",
+            getattr(error, "unreached", ()),
+        )
+        self.do(
+            self.machine.broke(
+                mechanism=mechanism,
+                error=str(error),
+                traceback="traceback",
+                now_s=self.node.now_s,
+                unreached=unreached,
+            )
+        )
 
     def stand_still(self, *, in_hook: bool) -> Thread:
         seen = self.machine.generation
@@ -272,7 +291,9 @@ class Main:
             yield from self.reach_image()
             if self.world.transfer is None and self.world.transfer_died:
                 raise PeerFailure("the node with the transfer image is gone")
-            generation, step = self.world.transfer[:2] if self.world.transfer is not None else (-1, -1)
+            generation, step = (
+                self.world.transfer[:2] if self.world.transfer is not None else (-1, -1)
+            )
             there = step >= 0 and (plan.replicated == "transfer" or generation == plan.generation)
             self.reads("transfer image", plan, (step,) if there else ())
         if plan.private == "slot":
@@ -283,23 +304,46 @@ class Main:
             yield from self.read_checkpoint(plan)
         self.comes_to(plan)
         whole = plan.replicated != "none" or (self.sharded and plan.private == "slot")
-        self.p.holds(plan.step if whole else 0)  # what the script makes is the state before the first step
+        # what the script makes is the state before the first step
+        self.p.holds(plan.step if whole else 0)
 
     def comes_to(self, plan: Regroup) -> None:
-        """Where the script stands when the rank is in. A replayed step ends at its own end, or in front of the first phase that the others have not done."""
+        """Where the script stands when the rank is in.
+
+        A replayed step ends at its own end, or in front of the first phase that the others have not
+        done.
+        """
         pieces, image = self.world.options.pieces(plan.step), self.world.transfer
         if plan.replay:
             self.past = 0 if plan.finish else min(1 + plan.phases, pieces)
         else:
             self.past = pieces if plan.step else 1
-        self.p.ran = image[3] if self.way == "in_place" and plan.step and plan.replicated == "donor" and image is not None else self.past
+        self.p.ran = (
+            image[3]
+            if self.way == "in_place"
+            and plan.step
+            and plan.replicated == "donor"
+            and image is not None
+            else self.past
+        )
 
     def begins_anew(self, plan: Regroup) -> None:
-        """With private state as the script makes it. A rank that has moved does not look for what it left."""
+        """With private state as the script makes it.
+
+        A rank that has moved does not look for what it left.
+        """
         hq, slots = self.world.hq, self.node.slots if self.world.options.nodes == 1 else {}
         read = (plan.step, hq.epoch) == hq.read
         for one in self.p.each():
-            self.world.see(MadeAnew(one.worker, one.rank, plan.step, tuple(sorted(slots.get(one.rank, {}).values())), read))
+            self.world.see(
+                MadeAnew(
+                    one.worker,
+                    one.rank,
+                    plan.step,
+                    tuple(sorted(slots.get(one.rank, {}).values())),
+                    read,
+                )
+            )
 
     def reads(self, source: str, plan: Regroup, found: tuple[int, ...]) -> None:
         for one in self.p.each():
@@ -307,12 +351,17 @@ class Main:
 
     def arrives(self, plan: Regroup) -> None:
         for one in self.p.each():
-            self.world.see(Arrived(one.worker, one.rank, plan.generation, plan.step, self.p.content))
+            self.world.see(
+                Arrived(one.worker, one.rank, plan.generation, plan.step, self.p.content)
+            )
 
     def reach_image(self) -> Thread:
         """The transfer image may lie on another node."""
         until_s = self.world.now_s + limits.GROUP_CONNECT_S
-        while self.world.transfer is not None and self.world.paths.heals_s(self.node, self.world.transfer[2]) > self.world.now_s:
+        while (
+            self.world.transfer is not None
+            and self.world.paths.heals_s(self.node, self.world.transfer[2]) > self.world.now_s
+        ):
             if self.world.now_s >= until_s:
                 raise PeerFailure("the transfer image cannot be reached", (IMAGE,))
             yield "sleep", limits.TICK_S
@@ -320,7 +369,10 @@ class Main:
             self.check_lives()
 
     def read_checkpoint(self, plan: Regroup) -> Thread:
-        """Its own shard, and rank 0's. Checksums are verified: what does not match them is an error of this process."""
+        """Its own shard, and rank 0's.
+
+        Checksums are verified: what does not match them is an error of this process.
+        """
         disks, step = self.world.disks, step_of(plan.checkpoint)
         yield "sleep", disks.read_shard_s(self.p)
         self.check_lives()
@@ -401,7 +453,10 @@ class Main:
             yield "sleep", self.p.saves_until_s - self.world.now_s
 
     def runs_own(self, pieces: int) -> None:
-        """Its code behind the newest step, as far as the end of so many pieces. It may change state."""
+        """Its code behind the newest step, as far as the end of so many pieces.
+
+        It may change state.
+        """
         self.machine.now_past_block()
         self.p.ran += max(0, pieces - self.past)
         self.past = max(self.past, pieces)
@@ -424,7 +479,10 @@ class Main:
         self.stopping = self.stopping or (group is not None and number in group.stops)
 
     def phase(self) -> Thread:
-        """As `run.phase`: over for everybody, or begun again. A successor, which joins where its peers wait, comes to it as they do."""
+        """As `run.phase`: over for everybody, or begun again.
+
+        A successor, which joins where its peers wait, comes to it as they do.
+        """
         self.world.enter(self.p, Phase.EVALUATION, cause=Cause.EVALUATION)
         yield from self.mark("phase")
         try:
@@ -444,7 +502,11 @@ class Main:
             world.enter(p, Phase.BODY)
             p.in_body = True
             yield from self.mark("body")
-            yield "sleep", world.lasting(p, world.options.step_s, world.options.step_s + BODY_SPREAD_S) + self.warming_up()
+            yield (
+                "sleep",
+                world.lasting(p, world.options.step_s, world.options.step_s + BODY_SPREAD_S)
+                + self.warming_up(),
+            )
             yield "collective", None
             yield from self.mark("reduced")
             p.in_body = False
@@ -464,11 +526,13 @@ class Main:
             world.enter(p, Phase.APPLY)
             before, p.content = p.content, TORN
             yield "sleep", world.lasting(p, APPLY_S, APPLY_MOST_S)
-            yield from self.mark("applied")  # the block's tail is the script's: parameters are of this step, schedulers of the last
+            # the block's tail is the script's: parameters are of this step, schedulers of the last
+            yield from self.mark("applied")
             p.holds(before + 1)
         except (UserError, PeerFailure) as error:
             p.in_body = False
-            if held is None or held.settle == "forward":  # it failed while it was applied: the plan cannot be followed any more
+            # it failed while it was applied: the plan cannot be followed any more
+            if held is None or held.settle == "forward":
                 held = yield from self.cut_short(error)
             yield from self.follow(held)
             return
@@ -477,7 +541,11 @@ class Main:
     def warming_up(self) -> float:
         """What the first step of a process takes longer: it compiles, and allocates."""
         cold, self.warm = not self.warm, True
-        return self.world.lasting(self.p, 0.0, self.world.options.first_step_s) if cold and self.world.options.first_step_s else 0.0
+        return (
+            self.world.lasting(self.p, 0.0, self.world.options.first_step_s)
+            if cold and self.world.options.first_step_s
+            else 0.0
+        )
 
     def seal_prepared(self, number: int) -> Thread:
         if not self.sharded:
@@ -495,7 +563,9 @@ class Main:
             self.world.has_committed(self.p, number)
         self.past = self.p.ran = 0
         self.do(self.machine.now_committed(step=number, now_s=self.node.now_s))
-        self.p.book.commit_step(now_s=self.world.now_s, first=number > self.p.high_water, then=Cause.OTHER)
+        self.p.book.commit_step(
+            now_s=self.world.now_s, first=number > self.p.high_water, then=Cause.OTHER
+        )
         self.world.enter(self.p, Phase.BETWEEN)
         yield from self.mark("committed")
         every = self.world.options.checkpoint_every
@@ -505,14 +575,22 @@ class Main:
             yield from self.follow(held)
 
     def save(self, step: int) -> Thread:
-        """As Checkpoints.save: copied now, written by a thread. If the save before is still being written that is waited for, unless there is a regroup."""
+        """As Checkpoints.save: copied now, written by a thread.
+
+        If the save before is still being written that is waited for, unless there is a regroup.
+        """
         self.world.enter(self.p, Phase.CHECKPOINT, cause=Cause.STALL)
         yield from self.mark("saving")
         while self.world.now_s < self.p.saves_until_s and not self.machine.broken:
             yield "sleep", min(LOOK_S, self.p.saves_until_s - self.world.now_s)
         if self.machine.broken:
             error = "given up for a regroup"
-            self.node.tell(self.p, Checkpointed(self.p.worker, self.machine.generation, self.p.rank, step, "", 0, "", error))
+            self.node.tell(
+                self.p,
+                Checkpointed(
+                    self.p.worker, self.machine.generation, self.p.rank, step, "", 0, "", error
+                ),
+            )
         else:
             yield "sleep", self.world.disks.copy_s()
             self.world.disks.write_shard(self.p, step)
@@ -543,13 +621,22 @@ class Main:
     def begins_image(self, step: int) -> None:
         """It is written over the one that is there, or beside that if it is of the same step."""
         there = self.world.transfer
-        self.world.transfer, self.world.transfer_died = there if there is not None and there[1] == step else None, False
+        self.world.transfer, self.world.transfer_died = (
+            there if there is not None and there[1] == step else None,
+            False,
+        )
 
     def settle(self, plan: Regroup) -> Thread:
         yield "sleep", self.world.lasting(self.p, 0.0005, 0.002)
-        self.stopping = False  # some came through a vote that said so, some may not have: all go on together
-        fault_s, detected_s = (None if at_s is None else self.node.world_s(at_s) for at_s in (plan.fault_s, plan.detected_s))
-        self.p.book.roll_back(now_s=self.world.now_s, fault_s=fault_s, detected_s=detected_s, then=Cause.REGROUP)
+        # some came through a vote that said so, some may not have: all go on together
+        self.stopping = False
+        fault_s, detected_s = (
+            None if at_s is None else self.node.world_s(at_s)
+            for at_s in (plan.fault_s, plan.detected_s)
+        )
+        self.p.book.roll_back(
+            now_s=self.world.now_s, fault_s=fault_s, detected_s=detected_s, then=Cause.REGROUP
+        )
 
     def donate(self, plan: Regroup) -> Thread:
         self.look_at_lease()
@@ -581,6 +668,11 @@ class Main:
             self.world.enter(self.p, Phase.CHECKPOINT)
             self.begins_image(self.machine.committed)
             yield "sleep", self.world.lasting(self.p, 0.001, 0.01)
-            self.world.transfer = (self.machine.generation, self.machine.committed, self.node, self.p.ran)
+            self.world.transfer = (
+                self.machine.generation,
+                self.machine.committed,
+                self.node,
+                self.p.ran,
+            )
             self.do(self.machine.donated(step=self.machine.committed))
         return (yield from self.close())

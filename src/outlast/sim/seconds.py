@@ -1,5 +1,6 @@
-"""Where the seconds of a simulated run went, by the product's own books: each process keeps a `Book`, publishes its settled part in its beacon,
-and what was published last is its life in the ledger, as runtime/coordinator/bookkeeping.py reads it.
+"""Where the seconds of a simulated run went, by the product's own books: each process keeps a
+`Book`, publishes its settled part in its beacon, and what was published last is its life in the
+ledger, as runtime/coordinator/bookkeeping.py reads it.
 """
 
 from __future__ import annotations
@@ -17,11 +18,20 @@ from outlast.sim.processes import Process
 def publish(process: Process, phase: Phase, *, now_s: float) -> None:
     """The main thread is in `phase` from now on, and says what its book has settled."""
     beacon, machine = process.beacon, process.machine
-    beacon.phase, beacon.beats, beacon.at_ns = phase, beacon.beats + 1, int(process.node.now_s * 1e9)
-    beacon.generation, beacon.step, beacon.prepared = machine.generation, max(machine.committed, 0), max(machine.prepared, 0)
+    beacon.phase, beacon.beats, beacon.at_ns = (
+        phase,
+        beacon.beats + 1,
+        int(process.node.now_s * 1e9),
+    )
+    beacon.generation, beacon.step, beacon.prepared = (
+        machine.generation,
+        max(machine.committed, 0),
+        max(machine.prepared, 0),
+    )
     seconds, since_s, beacon.cause = process.book.settled()
     opened_ns, since_ns = int(process.book.opened_s * 1e9), int(since_s * 1e9)
-    if since_ns != beacon.since_ns or opened_ns != beacon.opened_ns:  # else nothing has been settled since
+    # else nothing has been settled since
+    if since_ns != beacon.since_ns or opened_ns != beacon.opened_ns:
         beacon.opened_ns, beacon.since_ns, beacon.seconds = opened_ns, since_ns, seconds.copy()
 
 
@@ -30,24 +40,41 @@ class Lives:
 
     def __init__(self) -> None:
         self._ended: list[Life] = []
-        self._over: dict[int, Life] = {}  # by worker: of those that live on though their rank is another's
+        # by worker: of those that live on though their rank is another's
+        self._over: dict[int, Life] = {}
 
     def outlived(self, process: Process, *, now_s: float) -> None:
-        """Its rank is given to another process. What it still books once its node goes on are nobody's seconds."""
+        """Its rank is given to another process.
+
+        What it still books once its node goes on are nobody's seconds.
+        """
         self._over.setdefault(process.worker, _life(process, now_s=now_s))
 
     def ended(self, process: Process, *, now_s: float) -> None:
         if process.rank < 0 <= process.beacon.rank:
-            return  # its node stood still: by the time it learned that it held a rank another process did, and what it booked are nobody's seconds
+            # its node stood still: by the time it learned that it held a rank another process did,
+            # and what it booked are nobody's seconds
+            return
         life = self._over.pop(process.worker, None) or _life(process, now_s=now_s)
         self._ended.append(life)
         if process.node.fleet is not None:
-            self._ended += [replace(life, worker=life.worker + rank - life.rank, rank=rank) for rank in process.node.fleet.like(life.rank)]
+            self._ended += [
+                replace(life, worker=life.worker + rank - life.rank, rank=rank)
+                for rank in process.node.fleet.like(life.rank)
+            ]
 
-    def account(self, *, world_size: int, began_s: float, over_s: float, interruptions: list[Interruption]) -> Accounting:
+    def account(
+        self, *, world_size: int, began_s: float, over_s: float, interruptions: list[Interruption]
+    ) -> Accounting:
         return account_session(
-            world_size=world_size, started_s=began_s, over_s=over_s, now_s=over_s, alive=False, lives=self._ended, interruptions=interruptions,
-        )  # fmt: skip
+            world_size=world_size,
+            started_s=began_s,
+            over_s=over_s,
+            now_s=over_s,
+            alive=False,
+            lives=self._ended,
+            interruptions=interruptions,
+        )
 
 
 def _life(process: Process, *, now_s: float) -> Life:
@@ -57,14 +84,29 @@ def _life(process: Process, *, now_s: float) -> Life:
     promoted = process.kind != "rank" and opened_s is not None
     assigned_s = opened_s if promoted and opened_s is not None else process.spawned_s
     seconds = dict(beacon.seconds) if opened_s is not None else {}
-    return Life(process.worker, 1, "node", beacon.rank, "rank", assigned_s, opened_s, now_s, seconds, beacon.cause)
+    return Life(
+        process.worker,
+        1,
+        "node",
+        beacon.rank,
+        "rank",
+        assigned_s,
+        opened_s,
+        now_s,
+        seconds,
+        beacon.cause,
+    )
 
 
 class Worked:
-    """How long each rank was at steps when it committed them first, by the world's own watch. What a rank was given by others counts as done in no time."""
+    """How long each rank was at steps when it committed them first, by the world's own watch.
+
+    What a rank was given by others counts as done in no time.
+    """
 
     def __init__(self, ranks: int) -> None:
-        self._seconds: list[list[float]] = [[] for _ in range(ranks)]  # since the last stretch; their sum before
+        # since the last stretch; their sum before
+        self._seconds: list[list[float]] = [[] for _ in range(ranks)]
         self._upto = [0] * ranks  # steps that are accounted for
         self._newest = [0] * ranks  # the newest of them that took any time
         self._unsure = [0] * ranks  # how many may be booked as something else
@@ -76,8 +118,10 @@ class Worked:
         self._upto[rank] = max(self._upto[rank], step)
 
     def told(self, rank: int, high_water: int, step: int) -> None:
-        """It goes on from `step`. A step more or less than the rank really came to is booked otherwise than it was; so is one that it was given once, and does
-        itself now.
+        """It goes on from `step`.
+
+        A step more or less than the rank really came to is booked otherwise than it was; so is one
+        that it was given once, and does itself now.
         """
         self._unsure[rank] += abs(self._newest[rank] - high_water)
         if step < self._upto[rank]:
@@ -96,7 +140,8 @@ class Worked:
         self._longest_s = max(self._longest_s, step_s)
         for rank in self._watched:
             seconds = self._seconds[rank]
-            new = last - max(self._upto[rank], last - count)  # holders that were lost may have done some of them
+            # holders that were lost may have done some of them
+            new = last - max(self._upto[rank], last - count)
             if new > 0:
                 seconds[:] = [math.fsum((*seconds, new * step_s))]
                 self._upto[rank] = self._newest[rank] = last

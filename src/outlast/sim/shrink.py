@@ -1,4 +1,6 @@
-"""The smallest life that still breaks the same rule: fewer faults, then fewer ranks, spares and steps."""
+"""The smallest life that still breaks the same rule: fewer faults, then fewer ranks, spares and
+steps.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ Tried = Callable[[Life], None]
 
 
 def shrink(life: Life, *, tried: Tried = lambda _: None) -> Life:
-    """Of a life whose result is bad. Greedy, so not the smallest of all; `tried` hears of each attempt."""
+    """Of a life whose result is bad.
+
+    Greedy, so not the smallest of all; `tried` hears of each attempt.
+    """
     rules = {one.rule for one in life.violations}
     smaller = True
     while smaller:

@@ -1,4 +1,7 @@
-"""A node's agent, or all of a node, stands still for a while, and then finds everything late. Its clock goes on."""
+"""A node's agent, or all of a node, stands still for a while, and then finds everything late.
+
+Its clock goes on.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,16 @@ if TYPE_CHECKING:
     from outlast.sim.node import Node
     from outlast.sim.world import World
 
-WOKEN_S = 0.1  # so long after its agent goes on, what lives on a node whose lease is out may still have to be killed
+# so long after its agent goes on, what lives on a node whose lease is out may still have to be
+# killed
+WOKEN_S = 0.1
 APART_S = 0.002  # agent and processes of a node do not go on at the same instant
 
 
 class Gate:
-    """What comes to it while it is shut (dropped) waits, and happens in its order once it is lifted."""
+    """What comes to it while it is shut (dropped) waits, and happens in its order once it is
+    lifted.
+    """
 
     def __init__(self) -> None:
         self.shut = False
@@ -74,23 +81,38 @@ class Standstill:
 
     @property
     def outlives_lease(self) -> bool:
-        """Its processes may live though its lease is out, for its agent could not look. They vote, seal and restore no more (WorkerMachine.may_act)."""
+        """Its processes may live though its lease is out, for its agent could not look.
+
+        They vote, seal and restore no more (WorkerMachine.may_act).
+        """
         late = self.agent.shut or self._world.now_s < self._went_on_s + WOKEN_S
-        return late and self._node.outpost is not None and self._node.now_s >= self._node.outpost.lent_until_s
+        return (
+            late
+            and self._node.outpost is not None
+            and self._node.now_s >= self._node.outpost.lent_until_s
+        )
 
     def lose_power(self) -> None:
         self.agent.forget()
         self.kernel.forget()
 
     def _agent_goes_on(self) -> None:
-        if not self.agent.shut or self._world.now_s < self.agent.until_s - 1e-9 or self._world.end is not None:
+        if (
+            not self.agent.shut
+            or self._world.now_s < self.agent.until_s - 1e-9
+            or self._world.end is not None
+        ):
             return
         self._went_on_s = self._world.now_s
         self.agent.lift()
         self._node.watch.go_on()
 
     def _kernel_goes_on(self) -> None:
-        if not self.kernel.shut or self._world.now_s < self.kernel.until_s - 1e-9 or self._world.end is not None:
+        if (
+            not self.kernel.shut
+            or self._world.now_s < self.kernel.until_s - 1e-9
+            or self._world.end is not None
+        ):
             return
         self.kernel.lift()
         for process in dict.fromkeys(one.unit for one in self._node.alive()):

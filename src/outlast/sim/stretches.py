@@ -1,9 +1,11 @@
 """Undisturbed stretches of training: many steps at once, by arithmetic.
 
-A stretch lies between two rallies, at which each rank stands at the end of a step until all have come there, and for a pause longer, in which all that is
-on its way arrives. From the first rally to the end of the second pause nothing is drawn: all work and all messages take the least time, so that each step
-is like the others. Then nothing has to be simulated: steps, books and beacons are moved on by so many steps, and of the heartbeats on each line only the
-last is carried out. Steps begin to be simulated again before the next fault or deadline is due.
+A stretch lies between two rallies, at which each rank stands at the end of a step until all have
+come there, and for a pause longer, in which all that is on its way arrives. From the first rally to
+the end of the second pause nothing is drawn: all work and all messages take the least time, so that
+each step is like the others. Then nothing has to be simulated: steps, books and beacons are moved
+on by so many steps, and of the heartbeats on each line only the last is carried out. Steps begin to
+be simulated again before the next fault or deadline is due.
 
 `every_step` simulates them all, at the same times: the course is the same.
 """
@@ -50,21 +52,28 @@ class Stretches:
         self._step_s = steady_step_s(world.options)
         self._pause_s = pause_s(world.options)
         self._rally_at = -1  # the step after which all are to come together
-        self._considered = (0, 0)  # generation, and the newest step in it that a rally was thought of at
+        # generation, and the newest step in it that a rally was thought of at
+        self._considered = (0, 0)
         self._not_before = (0, 0)
         self._there: dict[int, Process] = {}
         self._count = 0  # ranks that are there
         self._planned: int | None = None  # what the timeline calls the end of the pause
-        self._goal: tuple[int, float] | None = None  # the last step of the stretch that is simulated, and when it ends
+        # the last step of the stretch that is simulated, and when it ends
+        self._goal: tuple[int, float] | None = None
 
-    # --- rallies -------------------------------------------------------------------------------------------
+    # --- rallies ----------------------------------------------------------------------------------
 
     def committed(self, generation: int, step: int) -> None:
         """By some rank. The first to commit a step finds whether all come together after it."""
         if (generation, step) <= self._considered:
             return
         self._considered = generation, step
-        if self._rally_at < 0 and (generation, step) >= self._not_before and self._is_training() and self._steps_from(step, self._pause_s) >= LEAST_STEPS:
+        if (
+            self._rally_at < 0
+            and (generation, step) >= self._not_before
+            and self._is_training()
+            and self._steps_from(step, self._pause_s) >= LEAST_STEPS
+        ):
             self._rally_at = step
 
     def is_rally(self, step: int) -> bool:
@@ -81,7 +90,9 @@ class Stretches:
         self._world.calm(True)
         if self._goal is not None:
             last, ends_s = self._goal
-            assert process.machine.committed == last and abs(self._world.now_s - ends_s) < NEAR_S, "a stretch is not what it was taken for"
+            assert process.machine.committed == last and abs(self._world.now_s - ends_s) < NEAR_S, (
+                "a stretch is not what it was taken for"
+            )
             self._over(last, ends_s)
         else:
             self._plan(self._world.now_s + self._pause_s)
@@ -143,9 +154,11 @@ class Stretches:
 
     def _resume(self, there: list[Process]) -> None:
         for process in there:
-            self._world.timeline.after(0.0, partial(process.node.resume_if, process, process.token, None))
+            self._world.timeline.after(
+                0.0, partial(process.node.resume_if, process, process.token, None)
+            )
 
-    # --- how long ------------------------------------------------------------------------------------------
+    # --- how long ---------------------------------------------------------------------------------
 
     def _is_training(self) -> bool:
         world = self._world
@@ -159,11 +172,19 @@ class Stretches:
         )
 
     def _steps_from(self, step: int, wait_s: float) -> int:
-        """How many steps after `step` nothing is to be seen in, if they begin `wait_s` from now. The last steps are simulated."""
+        """How many steps after `step` nothing is to be seen in, if they begin `wait_s` from now.
+
+        The last steps are simulated.
+        """
         world = self._world
         due_s = world.timeline.next_fixed_s
         until_s = min(world.bound_s, math.inf if due_s is None else due_s)
-        count = math.floor(min((until_s - world.now_s - wait_s - self._pause_s) / self._step_s, world.options.steps - step - 2))
+        count = math.floor(
+            min(
+                (until_s - world.now_s - wait_s - self._pause_s) / self._step_s,
+                world.options.steps - step - 2,
+            )
+        )
         if step < world.options.phase_after:
             count = min(count, world.options.phase_after - step - 2)
         if (every := world.options.checkpoint_every) > 0:
@@ -178,15 +199,22 @@ class Stretches:
             and not world.coordinator.interruptions.open
             and not world.coordinator.departs_soon
             and world.paths.whole
-            and all(node.is_quiet() if node.lives else node.name not in world.coordinator.nodes for node in world.nodes)
             and all(
-                p.alive and not (p.stopped or p.hung or p.error) and p.machine.generation == generation and p.machine.state is State.TRAINING
-                and p.machine.stop is None and p.high_water <= p.machine.committed
+                node.is_quiet() if node.lives else node.name not in world.coordinator.nodes
+                for node in world.nodes
+            )
+            and all(
+                p.alive
+                and not (p.stopped or p.hung or p.error)
+                and p.machine.generation == generation
+                and p.machine.state is State.TRAINING
+                and p.machine.stop is None
+                and p.high_water <= p.machine.committed
                 for p in self._there.values()
             )
-        )  # fmt: skip
+        )
 
-    # --- the leap ------------------------------------------------------------------------------------------
+    # --- the leap ---------------------------------------------------------------------------------
 
     def _begins(self, first: int, last: int) -> None:
         self._considered = self._world.coordinator.generation, last
@@ -194,8 +222,17 @@ class Stretches:
             self._world.crews.form(self._there)
         there = [one for process in self._there.values() for one in process.each()]
         pieces = self._world.options.pieces(first - 1)
-        torn = tuple(one.rank for one in there if one.content != first - 1 or (first > 1 and one.unit.ran != pieces))
-        shared = tuple(one.rank for one in there if [other.worker for other in self._world.in_rank(one.rank) if not other.dying] != [one.worker])
+        torn = tuple(
+            one.rank
+            for one in there
+            if one.content != first - 1 or (first > 1 and one.unit.ran != pieces)
+        )
+        shared = tuple(
+            one.rank
+            for one in there
+            if [other.worker for other in self._world.in_rank(one.rank) if not other.dying]
+            != [one.worker]
+        )
         self._world.see(Stretch(self._world.coordinator.generation, first, last, torn, shared))
 
     def _leap(self, count: int, last: int, ends_s: float) -> None:
@@ -204,7 +241,8 @@ class Stretches:
         living = [node for node in world.nodes if node.lives]
         for node in living:
             self._first_steps(node, last - count, began_s)
-        for until_s in (ends_s - 2 * LEAST_S, ends_s) if world.options.nodes > 1 else ():  # the newest that is answered by then, and one that is not
+        # the newest that is answered by then, and one that is not
+        for until_s in (ends_s - 2 * LEAST_S, ends_s) if world.options.nodes > 1 else ():
             beats = [(node.last_beat_s(until_s), place, node) for place, node in enumerate(living)]
             for asked_s, _, node in sorted(one for one in beats if one[0] > 0.0):
                 self._beat(node, asked_s, ends_s)
@@ -225,13 +263,27 @@ class Stretches:
             at_ns = int(now_s * 1e9)
             agent.rest(until_s=now_s - limits.TICK_S)
             readings = {
-                p.worker: Reading(replace(beacon, phase=Phase.BODY, step=step + number, beats=beacon.beats + 1 + number, at_ns=at_ns), False)
-                for p in node.processes.values() for beacon in (p.unit.beacon,) if p.alive and p.rank >= 0
-            }  # fmt: skip
-            agent.on_tick(readings, now_s=now_s)  # what it says is said by the first tick after the stretch
+                p.worker: Reading(
+                    replace(
+                        beacon,
+                        phase=Phase.BODY,
+                        step=step + number,
+                        beats=beacon.beats + 1 + number,
+                        at_ns=at_ns,
+                    ),
+                    False,
+                )
+                for p in node.processes.values()
+                for beacon in (p.unit.beacon,)
+                if p.alive and p.rank >= 0
+            }
+            # what it says is said by the first tick after the stretch
+            agent.on_tick(readings, now_s=now_s)
 
     def _beat(self, node: Node, asked_s: float, ends_s: float) -> None:
-        """The last heartbeat of the stretch, and what comes of it; the others before it have changed nothing that it does not change again."""
+        """The last heartbeat of the stretch, and what comes of it; the others before it have
+        changed nothing that it does not change again.
+        """
         outpost, hub = node.outpost, self._world.hq.hub
         assert outpost is not None and hub is not None
         outpost.leave_out_beats(asked_s=node.local_s(asked_s - node.beats_every_s))
@@ -249,7 +301,9 @@ class Stretches:
                 if heard_s + LEAST_S > ends_s:
                     node.cable.carry_at("down", granted.message, heard_s + LEAST_S)
                 else:
-                    node.do(outpost.on_grants(granted.message, now_s=node.local_s(heard_s + LEAST_S)))
+                    node.do(
+                        outpost.on_grants(granted.message, now_s=node.local_s(heard_s + LEAST_S))
+                    )
 
     def _move(self, process: Process, count: int, last: int, began_s: float) -> None:
         """Its main thread has done so many steps."""

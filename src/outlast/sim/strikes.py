@@ -18,22 +18,25 @@ if TYPE_CHECKING:
     from outlast.sim.world import World
 
 
-STEP_MARKS = ("body", "reduced", "sealing", "prepared", "voting", "passed", "applied", "committed")  # each rank passes each once a step
+# each rank passes each once a step
+STEP_MARKS = ("body", "reduced", "sealing", "prepared", "voting", "passed", "applied", "committed")
 AGENT = "stop of an agent"
 KEEP_WORD = ("cut", "lag", "freeze", "lose_coordinator")  # an agent does not hear of its lease
-HARMLESS = ("repeat", "linger", *DISK_KINDS)  # nobody has lost anything by these alone: a run that takes them for a fault is wrong
+# nobody has lost anything by these alone: a run that takes them for a fault is wrong
+HARMLESS = ("repeat", "linger", *DISK_KINDS)
 
 
 class Strikes:
-    """`struck`: each time, with the second and the worker; `fired`: ids in the order in which they first struck; `in_recovery`: those that struck
-    while a fault was being dealt with.
+    """`struck`: each time, with the second and the worker; `fired`: ids in the order in which they
+    first struck; `in_recovery`: those that struck while a fault was being dealt with.
     """
 
     def __init__(self, world: World, faults: tuple[PlannedFault, ...]) -> None:
         self.faults = faults
         self.struck: list[tuple[float, PlannedFault, int]] = []
         self.in_recovery: list[str] = []
-        self._at_work = False  # all ranks were, as far as the coordinator knew, when something was first struck
+        # all ranks were, as far as the coordinator knew, when something was first struck
+        self._at_work = False
         self._world = world
         self._kinds: dict[int, set[str]] = {}  # pid -> what struck it
         self._due: set[str] = set()
@@ -53,11 +56,24 @@ class Strikes:
         """The run begins."""
         for fault in self.faults:
             if fault.at_s is not None:
-                self._world.timeline.after(fault.at_s + fault.after_s, partial(self._strike_holder, fault), sort=FIXED)
+                self._world.timeline.after(
+                    fault.at_s + fault.after_s, partial(self._strike_holder, fault), sort=FIXED
+                )
 
     def kinds(self, pids: tuple[int, ...], *, others: bool = False) -> tuple[str, ...]:
-        """Of the faults that struck these processes. `others`: and some that were lost with their node before anybody said which they are."""
-        whole = {AGENT if fault.agent else fault.kind for _, fault, _ in self.struck if fault.agent or fault.kind in NODE_KINDS} if others else set()
+        """Of the faults that struck these processes.
+
+        `others`: and some that were lost with their node before anybody said which they are.
+        """
+        whole = (
+            {
+                AGENT if fault.agent else fault.kind
+                for _, fault, _ in self.struck
+                if fault.agent or fault.kind in NODE_KINDS
+            }
+            if others
+            else set()
+        )
         return tuple(sorted(whole | {kind for pid in pids for kind in self._kinds.get(pid, ())}))
 
     def all_kinds(self) -> tuple[str, ...]:
@@ -66,8 +82,10 @@ class Strikes:
 
     @property
     def harmful(self) -> int:
-        """How often something was struck that the run may take for a fault. A partition may end what stands, and then what is to come after it; so may a
-        coordinator's absence, when a lease runs out for it that had a while to go.
+        """How often something was struck that the run may take for a fault.
+
+        A partition may end what stands, and then what is to come after it; so may a coordinator's
+        absence, when a lease runs out for it that had a while to go.
         """
         if all(self._is_borne(fault) for _, fault, _ in self.struck):
             return 0
@@ -76,17 +94,30 @@ class Strikes:
         return struck + self._refusals
 
     def _is_borne(self, fault: PlannedFault) -> bool:
-        """It interrupts nobody if nothing else strikes. Who is waited for while all regroup may be given up for it."""
+        """It interrupts nobody if nothing else strikes.
+
+        Who is waited for while all regroup may be given up for it.
+        """
         options = self._world.options
         if fault.kind == "starve":
             return options.way != "plain" and fault.for_s <= limits.STARVED_MAX_S
-        outlived = fault.for_s + 2 * limits.RECONNECT_S < (limits.LEASE_BEATS - 2) * options.beat_s and len(self.struck) == 1  # by each lease
-        return outlived and (fault.kind in ("cut", "lag") or (fault.kind == "lose_coordinator" and self._at_work))
+        # by each lease
+        outlived = (
+            fault.for_s + 2 * limits.RECONNECT_S < (limits.LEASE_BEATS - 2) * options.beat_s
+            and len(self.struck) == 1
+        )
+        return outlived and (
+            fault.kind in ("cut", "lag") or (fault.kind == "lose_coordinator" and self._at_work)
+        )
 
     @property
     def some_error(self) -> bool:
-        """A process has said an error of its own: the script's, or that a checkpoint which it was to read does not match its checksums."""
-        return self._refusals > 0 or any(fault.kind in ("raise", "refuse") for _, fault, _ in self.struck)
+        """A process has said an error of its own: the script's, or that a checkpoint which it was
+        to read does not match its checksums.
+        """
+        return self._refusals > 0 or any(
+            fault.kind in ("raise", "refuse") for _, fault, _ in self.struck
+        )
 
     @property
     def held_up_s(self) -> float:
@@ -99,8 +130,17 @@ class Strikes:
         return sum(fault.for_s for _, fault, _ in self.struck if fault.kind == "mute")
 
     def pids(self) -> tuple[int, ...]:
-        """Processes that may be blamed. Neither the store nor the coordinator has one here: nobody is to blame for them."""
-        return tuple(sorted(pid for pid, kinds in self._kinds.items() if kinds - (set(HARMLESS) - {"corrupt_disk"})))
+        """Processes that may be blamed.
+
+        Neither the store nor the coordinator has one here: nobody is to blame for them.
+        """
+        return tuple(
+            sorted(
+                pid
+                for pid, kinds in self._kinds.items()
+                if kinds - (set(HARMLESS) - {"corrupt_disk"})
+            )
+        )
 
     def cannot_read(self, process: Process) -> None:
         """What lies on the disk has changed since it was found to be good: whoever reads it fails."""
@@ -108,9 +148,15 @@ class Strikes:
         self._strikes_process(process, "corrupt_disk")
 
     def fenced(self, process: Process) -> None:
-        """Its agent kills it, for the lease is out: whatever struck the line or the coordinator has struck it."""
+        """Its agent kills it, for the lease is out: whatever struck the line or the coordinator has
+        struck it.
+        """
         self.lapsed = True
-        for kind in {AGENT if fault.agent else fault.kind for _, fault, _ in self.struck if fault.agent or fault.kind in KEEP_WORD}:
+        for kind in {
+            AGENT if fault.agent else fault.kind
+            for _, fault, _ in self.struck
+            if fault.agent or fault.kind in KEEP_WORD
+        }:
             self._strikes_process(process, kind)
 
     def _strikes_process(self, process: Process, kind: str) -> None:
@@ -126,18 +172,29 @@ class Strikes:
         for fault in self._by_mark[mark]:
             if fault.rank not in (process.rank, None):
                 continue
-            here = fault.mark == mark and fault.nth <= self._visits[fault.rank, mark] < fault.nth + fault.times
-            at_step = fault.at_step is not None and mark == "body" and process.machine.committed + 1 == fault.at_step
+            here = (
+                fault.mark == mark
+                and fault.nth <= self._visits[fault.rank, mark] < fault.nth + fault.times
+            )
+            at_step = (
+                fault.at_step is not None
+                and mark == "body"
+                and process.machine.committed + 1 == fault.at_step
+            )
             if here or (at_step and fault.id not in self.fired and fault.id not in self._due):
                 if at_step and fault.rank is None:
                     self._due.add(fault.id)  # once, whoever comes to that step first
                 if fault.after_s:
-                    self._world.timeline.after(fault.after_s, partial(self._strike, process, fault), sort=FIXED)
+                    self._world.timeline.after(
+                        fault.after_s, partial(self._strike, process, fault), sort=FIXED
+                    )
                 else:
                     self._strike(process, fault)
 
     def steps_from(self, step: int) -> float:
-        """How many steps after `step` all ranks can do before one of these that wait for a step, or a mark in it, may strike."""
+        """How many steps after `step` all ranks can do before one of these that wait for a step, or
+        a mark in it, may strike.
+        """
         count = math.inf
         for fault in self.faults:
             if fault.at_step is not None and fault.at_step > step and fault.id not in self.fired:
@@ -145,14 +202,18 @@ class Strikes:
             elif fault.mark in STEP_MARKS:
                 until = fault.nth - self._visits[fault.rank, fault.mark]
                 if until > 1 - fault.times:
-                    count = min(count, until // (self._world.options.ranks if fault.rank is None else 1) - 2)
+                    count = min(
+                        count, until // (self._world.options.ranks if fault.rank is None else 1) - 2
+                    )
         return count
 
     def leapt(self, count: int) -> None:
         """All ranks have done so many steps more."""
         for rank, mark in self._visits:
             if mark in STEP_MARKS and rank != -1:
-                self._visits[rank, mark] += count * (self._world.options.ranks if rank is None else 1)
+                self._visits[rank, mark] += count * (
+                    self._world.options.ranks if rank is None else 1
+                )
 
     def at_stage(self, stage: str) -> None:
         """The coordinator is in `stage` now."""
@@ -160,8 +221,14 @@ class Strikes:
             return
         self._visits[None, stage] += 1
         for fault in self._by_mark[stage]:
-            if fault.rank is None and fault.mark == stage and fault.nth <= self._visits[None, stage] < fault.nth + fault.times:
-                self._world.timeline.after(fault.after_s, partial(self._strike_thing, fault), sort=FIXED)
+            if (
+                fault.rank is None
+                and fault.mark == stage
+                and fault.nth <= self._visits[None, stage] < fault.nth + fault.times
+            ):
+                self._world.timeline.after(
+                    fault.after_s, partial(self._strike_thing, fault), sort=FIXED
+                )
 
     def _strike_holder(self, fault: PlannedFault) -> None:
         if fault.rank is None:
@@ -176,11 +243,20 @@ class Strikes:
         world = self._world
         world.begun()
         world.say(f"FAULT {fault.id}: {fault.kind} strikes {whom}")
-        stage, rebuilt = world.coordinator.stage, world.hq.lives and world.coordinator.stage is not Stage.REBUILDING
-        if stage is not Stage.STOPPING and (not rebuilt or any(one.resumed_s is None for one in world.interruptions.values())):
+        stage, rebuilt = (
+            world.coordinator.stage,
+            world.hq.lives and world.coordinator.stage is not Stage.REBUILDING,
+        )
+        if stage is not Stage.STOPPING and (
+            not rebuilt or any(one.resumed_s is None for one in world.interruptions.values())
+        ):
             self.in_recovery.append(fault.id)
         if not self.struck:
-            told = all(one.machine.generation == world.coordinator.generation for one in world.alive() if one.rank >= 0)
+            told = all(
+                one.machine.generation == world.coordinator.generation
+                for one in world.alive()
+                if one.rank >= 0
+            )
             self._at_work = stage is Stage.TRAINING or (world.coordinator.runs_plain and told)
         self.struck.append((world.now_s, fault, worker))
 
@@ -245,8 +321,14 @@ class Strikes:
         if fault.kind in ("kill", "exit"):
             process.node.end(process, *((None, 9) if fault.kind == "kill" else (3, None)))
         elif fault.kind in ("stop", "deaf", "starve"):
-            process.stopped, process.listed_stopped, process.starves = True, fault.kind == "stop", fault.kind == "starve"
-            process.stopped_since_s = (process.stopped_since_s or world.now_s) if process.listed_stopped else None
+            process.stopped, process.listed_stopped, process.starves = (
+                True,
+                fault.kind == "stop",
+                fault.kind == "starve",
+            )
+            process.stopped_since_s = (
+                (process.stopped_since_s or world.now_s) if process.listed_stopped else None
+            )
             world.timeline.after(fault.for_s, lambda: self._go_on(process), sort=FIXED)
         elif fault.kind == "hang":
             process.hung = True
@@ -265,10 +347,21 @@ class Strikes:
         if process.dying:
             return
         since_s, process.stopped_since_s = process.stopped_since_s, None
-        cut_off = any(fault.agent or fault.kind in (*NODE_KINDS, "lose_coordinator") for _, fault, _ in self.struck)  # nobody may have been there to be told
+        # nobody may have been there to be told
+        cut_off = any(
+            fault.agent or fault.kind in (*NODE_KINDS, "lose_coordinator")
+            for _, fault, _ in self.struck
+        )
         if since_s is not None and process.alive and self._world.end is None and not cut_off:
             now_s, asked_s = self._world.now_s, process.asked_since_s
-            self._world.see(WentOn(process.worker, process.rank, now_s - since_s, 0.0 if asked_s is None else now_s - asked_s))
+            self._world.see(
+                WentOn(
+                    process.worker,
+                    process.rank,
+                    now_s - since_s,
+                    0.0 if asked_s is None else now_s - asked_s,
+                )
+            )
         process.node.stir()
         process.stopped = process.listed_stopped = process.starves = False
         process.catch_up()

@@ -1,4 +1,6 @@
-"""Many lives, counted: what struck, how large the runs were, how they went on, and how often a fault met a recovery."""
+"""Many lives, counted: what struck, how large the runs were, how they went on, and how often a
+fault met a recovery.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,10 @@ from typing import Any
 
 
 class Tally:
-    """Takes each life as `Life.as_dict` says it. `bad`: seeds whose result is not ok, smallest first in `as_dict`."""
+    """Takes each life as `Life.as_dict` says it.
+
+    `bad`: seeds whose result is not ok, smallest first in `as_dict`.
+    """
 
     def __init__(self) -> None:
         self.seeds = self.counted = self.events = 0
@@ -21,7 +26,9 @@ class Tally:
         self._not_fired = 0
         self._rungs: Counter[str] = Counter()
         self._marks: Counter[str] = Counter()
-        self._shapes: dict[str, Counter[str]] = {name: Counter() for name in ("way", "ranks", "spares", "spare_kind")}
+        self._shapes: dict[str, Counter[str]] = {
+            name: Counter() for name in ("way", "ranks", "spares", "spare_kind")
+        }
 
     def add(self, life: Mapping[str, Any]) -> None:
         self.seeds += 1
@@ -45,7 +52,13 @@ class Tally:
 
     @property
     def result(self) -> str:
-        return "bad" if self._results["bad"] else "unknown" if self._results["unknown"] or not self.seeds else "ok"
+        return (
+            "bad"
+            if self._results["bad"]
+            else "unknown"
+            if self._results["unknown"] or not self.seeds
+            else "ok"
+        )
 
     @property
     def overlap(self) -> float:
@@ -54,11 +67,20 @@ class Tally:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "seeds": self.seeds, "counted": self.counted, "result": self.result, "results": _sorted(self._results), "bad": sorted(self.bad),
-            "overlap": round(self.overlap, 4), "ends": _sorted(self._ends),
-            "faults": _sorted(self._kinds) | {"not fired": self._not_fired}, "rungs": _sorted(self._rungs), "marks": _sorted(self._marks),
-            **{name: _sorted(counter) for name, counter in self._shapes.items()}, "events": self.events, "sim_s": round(self._sim_s, 3),
-        }  # fmt: skip
+            "seeds": self.seeds,
+            "counted": self.counted,
+            "result": self.result,
+            "results": _sorted(self._results),
+            "bad": sorted(self.bad),
+            "overlap": round(self.overlap, 4),
+            "ends": _sorted(self._ends),
+            "faults": _sorted(self._kinds) | {"not fired": self._not_fired},
+            "rungs": _sorted(self._rungs),
+            "marks": _sorted(self._marks),
+            **{name: _sorted(counter) for name, counter in self._shapes.items()},
+            "events": self.events,
+            "sim_s": round(self._sim_s, 3),
+        }
 
 
 def _sorted(counter: Mapping[str, int]) -> dict[str, int]:

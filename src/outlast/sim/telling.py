@@ -1,4 +1,6 @@
-"""Rules for what the agents of several nodes tell a coordinator: all that is so, nothing that is not, and without waiting for nobody."""
+"""Rules for what the agents of several nodes tell a coordinator: all that is so, nothing that is
+not, and without waiting for nobody.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,16 @@ class NobodyAwaited(Checker):
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, SharedLate):
-            yield f"workers {list(seen.workers)} have spoken, all that live on {seen.node}, and their agent has waited for more"
+            yield (
+                f"workers {list(seen.workers)} have spoken, all that live on {seen.node}, and their"
+                " agent has waited for more"
+            )
 
 
 class EnrolsTruly(Checker):
-    """An agent that enrols names whoever lives on its node, and whoever has ended there without a successor; and a store only if it is there."""
+    """An agent that enrols names whoever lives on its node, and whoever has ended there without a
+    successor; and a store only if it is there.
+    """
 
     of = (Enrolled,)
 
@@ -29,7 +36,10 @@ class EnrolsTruly(Checker):
         if not isinstance(seen, Enrolled):
             return
         if seen.over:
-            yield f"{seen.node} enrols with workers {list(seen.over)}, which have ended, and whose successors are at work"
+            yield (
+                f"{seen.node} enrols with workers {list(seen.over)}, which have ended, and whose"
+                " successors are at work"
+            )
         if seen.unnamed:
             yield f"{seen.node} enrols, and says nothing of workers {list(seen.unnamed)}"
         if seen.lost_store:
@@ -39,13 +49,18 @@ class EnrolsTruly(Checker):
 
 
 class HeardTwice(Checker):
-    """Nothing is started on a node before more is heard of it than that it enrols: that may be so old that its lease is over."""
+    """Nothing is started on a node before more is heard of it than that it enrols: that may be so
+    old that its lease is over.
+    """
 
     of = (OrderedEarly,)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, OrderedEarly):
-            yield f"something is to be started on {seen.node}, of which nothing was heard since it enrolled"
+            yield (
+                f"something is to be started on {seen.node}, of which nothing was heard since it"
+                " enrolled"
+            )
 
 
 class ComesBack(Checker):
@@ -55,7 +70,10 @@ class ComesBack(Checker):
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, StaysOut) and seen.for_s > BACK_S:
-            yield f"nothing has lived on {seen.node} for {seen.for_s:.3f} s, and it has not enrolled again"
+            yield (
+                f"nothing has lived on {seen.node} for {seen.for_s:.3f} s, and it has not enrolled"
+                " again"
+            )
 
 
 TELLING: tuple[type[Checker], ...] = (NobodyAwaited, EnrolsTruly, HeardTwice, ComesBack)

@@ -1,6 +1,7 @@
 """Virtual time: a heap of what is going to happen.
 
-Ties are broken by priority, then by the order in which things were planned, so that one seed has one course. Seconds.
+Ties are broken by priority, then by the order in which things were planned, so that one seed has
+one course. Seconds.
 """
 
 from __future__ import annotations
@@ -33,8 +34,12 @@ class Timeline:
         self._planned = 0
 
     def after(self, delay_s: float, act: Act, *, priority: int = NORMAL, sort: str = BUSY) -> int:
-        """`act` happens `delay_s` from now; at once, but not before this event is over, where that is 0 or less. Returns what `cancel` takes."""
-        return self.at(self.now_s + delay_s if delay_s > 0.0 else self.now_s, act, priority=priority, sort=sort)
+        """`act` happens `delay_s` from now; at once, but not before this event is over, where that
+        is 0 or less. Returns what `cancel` takes.
+        """
+        return self.at(
+            self.now_s + delay_s if delay_s > 0.0 else self.now_s, act, priority=priority, sort=sort
+        )
 
     def at(self, at_s: float, act: Act, *, priority: int = NORMAL, sort: str = BUSY) -> int:
         """`act` happens at that moment."""
@@ -79,6 +84,9 @@ class Timeline:
         return False
 
     def leap(self, to_s: float) -> None:
-        """Nothing happens until then: nobody is busy. What is routine, and was due, is its planners' to plan anew."""
+        """Nothing happens until then: nobody is busy.
+
+        What is routine, and was due, is its planners' to plan anew.
+        """
         assert self.next_fixed_s is None or self.next_fixed_s >= to_s
         self.now_s = to_s

@@ -1,6 +1,7 @@
 """What happened, for people and for comparison: the newest lines in full, all lines in one digest.
 
-Two runs of the same seed and version have the same digest, whatever PYTHONHASHSEED and the version of Python.
+Two runs of the same seed and version have the same digest, whatever PYTHONHASHSEED and the version
+of Python.
 """
 
 from __future__ import annotations

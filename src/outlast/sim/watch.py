@@ -1,6 +1,7 @@
 """The agent's ticks. Those that can lead to nothing are left out: the same course, in less time.
 
-Ticks stand on a grid that begins with the run, so that leaving some out moves none. A tick comes after whatever else happens at its moment.
+Ticks stand on a grid that begins with the run, so that leaving some out moves none. A tick comes
+after whatever else happens at its moment.
 """
 
 from __future__ import annotations
@@ -26,11 +27,21 @@ class Clock(Protocol):
 
 
 class Watch:
-    """`look` lets the agent look at its processes, and says whether it has to look again at the next tick. `rests`: False carries out every tick.
-    `clock`: the agent's. `place`: of the node among all, whose ticks of one moment come in that order.
+    """`look` lets the agent look at its processes, and says whether it has to look again at the
+    next tick. `rests`: False carries out every tick. `clock`: the agent's. `place`: of the node
+    among all, whose ticks of one moment come in that order.
     """
 
-    def __init__(self, timeline: Timeline, agent: Agent, *, look: Callable[[], bool], rests: bool, clock: Clock, place: int) -> None:
+    def __init__(
+        self,
+        timeline: Timeline,
+        agent: Agent,
+        *,
+        look: Callable[[], bool],
+        rests: bool,
+        clock: Clock,
+        place: int,
+    ) -> None:
         self._timeline = timeline
         self._agent = agent
         self._look = look
@@ -60,10 +71,14 @@ class Watch:
         self._plan(1)
 
     def event_ends(self) -> None:
-        """Something that the agent looks at has changed, which ends its rest: the next tick is the one that would have come anyway."""
+        """Something that the agent looks at has changed, which ends its rest: the next tick is the
+        one that would have come anyway.
+        """
         if self._due == self._done + 1:
             return  # it comes anyway
-        number = max(self._done, math.floor((self._timeline.now_s - self._began_s) / limits.TICK_S)) + 1
+        number = (
+            max(self._done, math.floor((self._timeline.now_s - self._began_s) / limits.TICK_S)) + 1
+        )
         if not self._over and not self._held and number < self._due:
             self._agent.rest(until_s=self._clock.local_s(self._at_s(number - 1)))
             self._plan(number)
@@ -85,7 +100,12 @@ class Watch:
     def _plan(self, number: int) -> None:
         self._cancel()
         self._due = number
-        self._tick_at = self._timeline.after(self._at_s(number) - self._timeline.now_s, partial(self._tick, number), priority=self._priority, sort=ROUTINE)
+        self._tick_at = self._timeline.after(
+            self._at_s(number) - self._timeline.now_s,
+            partial(self._tick, number),
+            priority=self._priority,
+            sort=ROUTINE,
+        )
 
     def _cancel(self) -> None:
         if self._tick_at:
@@ -97,8 +117,12 @@ class Watch:
         busy = self._look()
         if self._over or self._held:
             return
-        quiet_until_s = self._clock.world_s(self._agent.quiet_until_s()) if self._rests and not busy else 0.0
-        following = math.floor((min(quiet_until_s, self._timeline.now_s + REST_MAX_S) - self._began_s) / limits.TICK_S)
+        quiet_until_s = (
+            self._clock.world_s(self._agent.quiet_until_s()) if self._rests and not busy else 0.0
+        )
+        following = math.floor(
+            (min(quiet_until_s, self._timeline.now_s + REST_MAX_S) - self._began_s) / limits.TICK_S
+        )
         if following > number + 1:
             self._agent.rest(until_s=self._clock.local_s(self._at_s(following - 1)))
         self._plan(max(number + 1, following))

@@ -1,4 +1,6 @@
-"""Dimensions whose members no dump tells: the mesh that they form, from some members of some groups."""
+"""Dimensions whose members no dump tells: the mesh that they form, from some members of some
+groups.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from outlast.diagnose.collectives.mesh import Mesh, fitting, together
 def meshes(draw: Any) -> tuple[list[Mesh], int]:
     """All dimensions of a world, the fastest first."""
     sizes = draw(st.lists(st.integers(2, 4), min_size=2, max_size=3))
-    return [Mesh(size, math.prod(sizes[:place]), {}) for place, size in enumerate(sizes)], math.prod(sizes)
+    return [
+        Mesh(size, math.prod(sizes[:place]), {}) for place, size in enumerate(sizes)
+    ], math.prod(sizes)
 
 
 def known_of(mesh: Mesh, ranks: set[int]) -> dict[str, set[int]]:
@@ -27,7 +31,9 @@ def known_of(mesh: Mesh, ranks: set[int]) -> dict[str, set[int]]:
 
 @settings(max_examples=150)
 @given(meshes(), st.data())
-def test_what_is_known_of_a_dimension_always_fits_the_mesh_that_it_is_of(made: tuple[list[Mesh], int], data: st.DataObject) -> None:
+def test_what_is_known_of_a_dimension_always_fits_the_mesh_that_it_is_of(
+    made: tuple[list[Mesh], int], data: st.DataObject
+) -> None:
     dimensions, world_size = made
     ranks = data.draw(st.sets(st.integers(0, world_size - 1), min_size=1))
     for mesh in dimensions:
@@ -48,17 +54,27 @@ def test_with_all_ranks_known_one_mesh_alone_fits(made: tuple[list[Mesh], int]) 
 
 @settings(max_examples=150)
 @given(meshes(), st.data())
-def test_where_several_fit_it_is_one_by_which_all_dimensions_are_the_world(made: tuple[list[Mesh], int], data: st.DataObject) -> None:
+def test_where_several_fit_it_is_one_by_which_all_dimensions_are_the_world(
+    made: tuple[list[Mesh], int], data: st.DataObject
+) -> None:
     dimensions, world_size = made
     ranks = data.draw(st.sets(st.integers(0, world_size - 1), min_size=2))
-    candidates = [list(fitting(known_of(mesh, ranks), mesh.size, world_size)) for mesh in dimensions]
+    candidates = [
+        list(fitting(known_of(mesh, ranks), mesh.size, world_size)) for mesh in dimensions
+    ]
     if all(candidates):
         chosen = sorted(together(candidates, world_size), key=lambda one: one.stride)
-        assert [one.stride for one in chosen] == [math.prod(one.size for one in chosen[:place]) for place in range(len(chosen))]
+        assert [one.stride for one in chosen] == [
+            math.prod(one.size for one in chosen[:place]) for place in range(len(chosen))
+        ]
 
 
 def test_of_two_dimensions_of_which_one_fits_twice_the_other_decides() -> None:
-    """Eight ranks, 4 x 2. Ranks 0 and 2 of four may be neighbours but one, or neighbours; that 0 and 4 are a pair leaves room for the latter alone."""
+    """Eight ranks, 4 x 2.
+
+    Ranks 0 and 2 of four may be neighbours but one, or neighbours; that 0 and 4 are a pair leaves
+    room for the latter alone.
+    """
     candidates = [list(fitting({"a": {0, 4}}, 2, 8)), list(fitting({"c": {0, 2}}, 4, 8))]
     assert [[one.stride for one in meshes] for meshes in candidates] == [[4], [2, 1]]
     assert [one.stride for one in together(candidates, 8)] == [4, 1]

@@ -1,4 +1,6 @@
-"""Dumps in all their forms, and files that are none: what can be read is, everything else is refused with its reason."""
+"""Dumps in all their forms, and files that are none: what can be read is, everything else is
+refused with its reason.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from outlast.diagnose.collectives import Dump, Packer, Unpacker, UnreadableDump, clock_offsets, find_blame, looks_like_dump, packed, rank_of_name, read_dump
+from outlast.diagnose.collectives import (
+    Dump,
+    Packer,
+    Unpacker,
+    UnreadableDump,
+    clock_offsets,
+    find_blame,
+    looks_like_dump,
+    packed,
+    rank_of_name,
+    read_dump,
+)
 from outlast.diagnose.collectives.entries import signature_of
 from tests.diagnose.collectives.simulator import Job, Layout
 
@@ -24,7 +37,7 @@ def read(top: object, name: str = "trace_3") -> Dump:
     return read_dump(pickle.dumps(top, protocol=2), name=name)
 
 
-# --- forms -------------------------------------------------------------------------------------------
+# --- forms ----------------------------------------------------------------------------------------
 
 
 def test_pickle_and_json_of_one_dump_say_the_same() -> None:
@@ -39,7 +52,9 @@ def test_pickle_and_json_of_one_dump_say_the_same() -> None:
 
 @pytest.mark.parametrize("version", ["1.0", "1.5", "2.0", "2.4", "2.7", "2.9", "2.10", "2.11"])
 def test_every_version_names_the_culprit(version: str) -> None:
-    """Method: dumps stripped of what that version did not have; before 2.0 that is nearly all but the entries."""
+    """Method: dumps stripped of what that version did not have; before 2.0 that is nearly all but
+    the entries.
+    """
     dumps = []
     layout = Layout(4, 1, 1)
     job = Job(layout, sleeps={2: 5})
@@ -50,7 +65,16 @@ def test_every_version_names_the_culprit(version: str) -> None:
             del dump["pg_config"], dump["pg_status"]
             for entry in dump["entries"]:
                 entry["seq_id"] = entry.pop("collective_seq_id")
-                for key in ("p2p_seq_id", "is_p2p", "op_id", "thread_id", "thread_name", "timeout_ms", "input_dtypes", "output_dtypes"):
+                for key in (
+                    "p2p_seq_id",
+                    "is_p2p",
+                    "op_id",
+                    "thread_id",
+                    "thread_name",
+                    "timeout_ms",
+                    "input_dtypes",
+                    "output_dtypes",
+                ):
                     del entry[key]
         dumps.append(read(dump, f"nccl_trace_rank_{rank}"))
     assert [one.rank for one in find_blame(dumps).ranks] == [2]
@@ -63,37 +87,77 @@ def test_versions_that_nobody_knows_are_refused(version: object) -> None:
 
 
 def test_a_group_that_finished_everything_is_known_from_its_counters() -> None:
-    """In a dump of active entries only it has none: names that are numbers and numbers of the process go together in order."""
+    """In a dump of active entries only it has none: names that are numbers and numbers of the
+    process go together in order.
+    """
     dump = read(JOB.dump(5, only_active=True), "x_5")
     by_name = {state.name: state for state in dump.groups}
     told = {state.name: state for state in read(JOB.dump(5), "x_5").groups if not state.traffic}
     assert len(told) == 3
-    assert {name: by_name[name].enqueued for name in told} == {name: state.enqueued for name, state in told.items()}
-    assert {name: by_name[name].head for name in told} == {name: state.head for name, state in told.items()}
+    assert {name: by_name[name].enqueued for name in told} == {
+        name: state.enqueued for name, state in told.items()
+    }
+    assert {name: by_name[name].head for name in told} == {
+        name: state.head for name, state in told.items()
+    }
 
 
 def test_of_one_launch_of_several_the_last_entry_has_the_state() -> None:
     """Coalesced operations: those before the last never leave "scheduled"."""
-    entries = [dict(entry) for entry in Job(Layout(2, 1, 1)).dump(0)["entries"] if entry["process_group"][0] == "0"]
-    parts = [entries[-1] | {"state": "scheduled", "retired": False, "profiling_name": "nccl:_broadcast_oop", "record_id": 90 + place} for place in range(3)]
+    entries = [
+        dict(entry)
+        for entry in Job(Layout(2, 1, 1)).dump(0)["entries"]
+        if entry["process_group"][0] == "0"
+    ]
+    parts = [
+        entries[-1]
+        | {
+            "state": "scheduled",
+            "retired": False,
+            "profiling_name": "nccl:_broadcast_oop",
+            "record_id": 90 + place,
+        }
+        for place in range(3)
+    ]
     closing = entries[-1] | {"profiling_name": "nccl:ALLGATHER_coalesced", "record_id": 93}
-    done = read(WHOLE | {"pg_config": {}, "pg_status": {}, "entries": [*entries[:-1], *parts, closing]})
-    open_ = read(WHOLE | {"pg_config": {}, "pg_status": {}, "entries": [*entries[:-1], *parts, closing | {"state": "scheduled", "retired": False}]})
+    done = read(
+        WHOLE | {"pg_config": {}, "pg_status": {}, "entries": [*entries[:-1], *parts, closing]}
+    )
+    open_ = read(
+        WHOLE
+        | {
+            "pg_config": {},
+            "pg_status": {},
+            "entries": [*entries[:-1], *parts, closing | {"state": "scheduled", "retired": False}],
+        }
+    )
     assert (done.groups[0].head, open_.groups[0].head) == (None, entries[-1]["collective_seq_id"])
 
 
 def test_retired_without_completion_is_a_failure_over_nccl() -> None:
     entries = [dict(entry) for entry in Job(Layout(2, 1, 1)).dump(0)["entries"]]
     entries[-1] |= {"state": "scheduled", "retired": True}
-    state = next(state for state in read(WHOLE | {"pg_config": {}, "entries": entries}).groups if state.name == entries[-1]["process_group"][0])
+    state = next(
+        state
+        for state in read(WHOLE | {"pg_config": {}, "entries": entries}).groups
+        if state.name == entries[-1]["process_group"][0]
+    )
     assert state.head == entries[-1]["collective_seq_id"]
 
 
 def test_the_line_of_the_users_program_is_kept() -> None:
     top = json.loads(json.dumps(WHOLE))
-    library = {"name": "all_reduce", "filename": "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", "line": 3}
+    library = {
+        "name": "all_reduce",
+        "filename": "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py",
+        "line": 3,
+    }
     for entry in top["entries"]:
-        entry["frames"] = [library, {"name": "step", "filename": "/src/train.py", "line": 41}, {"name": "main", "filename": "/src/train.py", "line": 99}]
+        entry["frames"] = [
+            library,
+            {"name": "step", "filename": "/src/train.py", "line": 41},
+            {"name": "main", "filename": "/src/train.py", "line": 99},
+        ]
     assert {state.where for state in read(top).groups if state.recent} == {"train.py:41 in step"}
 
 
@@ -110,12 +174,20 @@ def test_the_line_of_the_users_program_is_kept() -> None:
         ({"profiling_name": "gloo:scatter", "input_sizes": []}, {"profiling_name": "gloo:scatter", "input_sizes": [[2, 32]]}, True),
     ],
 )  # fmt: skip
-def test_ranks_must_agree_on_operation_type_and_count_and_on_no_more(one: dict, other: dict, is_same: bool) -> None:
-    usual = {"profiling_name": "nccl:all_reduce", "input_sizes": [[32]], "output_sizes": [[32]], "input_dtypes": ["Float"], "output_dtypes": ["Float"]}
+def test_ranks_must_agree_on_operation_type_and_count_and_on_no_more(
+    one: dict, other: dict, is_same: bool
+) -> None:
+    usual = {
+        "profiling_name": "nccl:all_reduce",
+        "input_sizes": [[32]],
+        "output_sizes": [[32]],
+        "input_dtypes": ["Float"],
+        "output_dtypes": ["Float"],
+    }
     assert (signature_of(usual | one) == signature_of(usual | other)) is is_same
 
 
-# --- whose it is -----------------------------------------------------------------------------------------
+# --- whose it is ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -142,14 +214,24 @@ def test_content_that_tells_goes_before_the_name() -> None:
 
 
 def test_a_dump_that_is_nobodys_is_left_out_and_said_to_be() -> None:
-    """Of four ranks in one group only, two dumps have names that tell nothing, and two ranks are left: which is whose cannot be known."""
+    """Of four ranks in one group only, two dumps have names that tell nothing, and two ranks are
+    left: which is whose cannot be known.
+    """
     job = Job(Layout(4, 1, 1))
     assert read(job.dump(3), "trace_3").rank == 3
-    blame = find_blame([read(job.dump(rank), name) for rank, name in enumerate(["trace_0", "trace_1", "trace_9", "trace"])])
-    assert [one.evidence.file for one in blame.findings if one.rule == "dump.unknown"] == ["trace_9", "trace"]
+    blame = find_blame(
+        [
+            read(job.dump(rank), name)
+            for rank, name in enumerate(["trace_0", "trace_1", "trace_9", "trace"])
+        ]
+    )
+    assert [one.evidence.file for one in blame.findings if one.rule == "dump.unknown"] == [
+        "trace_9",
+        "trace",
+    ]
 
 
-# --- what is no dump ---------------------------------------------------------------------------------------------
+# --- what is no dump ------------------------------------------------------------------------------
 
 
 class Evil:
@@ -158,11 +240,18 @@ class Evil:
 
 
 ATTACKS = [
-    pickle.dumps(Evil(), protocol=2), pickle.dumps(Evil(), protocol=0), pickle.dumps(WHOLE | {"entries": [Evil()]}, protocol=4),
+    pickle.dumps(Evil(), protocol=2),
+    pickle.dumps(Evil(), protocol=0),
+    pickle.dumps(WHOLE | {"entries": [Evil()]}, protocol=4),
     b"cos\nsystem\n(S'true'\ntR.",
-    b"(S'true'\nios\nsystem\n.", b"\x80\x02cbuiltins\neval\nX\x04\x00\x00\x001+1\x85R.", b"\x80\x04\x8c\x02os\x8c\x06system\x93.",
-    b"\x80\x02Q.", b"Pid\n.", b"\x80\x02\x82\x01.", b"\x80\x02cos\nsystem\nq\x00.",
-]  # fmt: skip
+    b"(S'true'\nios\nsystem\n.",
+    b"\x80\x02cbuiltins\neval\nX\x04\x00\x00\x001+1\x85R.",
+    b"\x80\x04\x8c\x02os\x8c\x06system\x93.",
+    b"\x80\x02Q.",
+    b"Pid\n.",
+    b"\x80\x02\x82\x01.",
+    b"\x80\x02cos\nsystem\nq\x00.",
+]
 
 
 @pytest.mark.parametrize("raw", ATTACKS)
@@ -174,7 +263,10 @@ def test_a_pickle_that_asks_for_anything_is_refused_and_said_so(raw: bytes) -> N
 
 
 def test_a_dump_cut_at_any_place_is_cut_short_or_whole() -> None:
-    """Method: every length, in both forms. Nothing but UnreadableDump is raised, and nothing that was cut passes for whole."""
+    """Method: every length, in both forms.
+
+    Nothing but UnreadableDump is raised, and nothing that was cut passes for whole.
+    """
     for raw in (pickle.dumps(WHOLE, protocol=2), json.dumps(WHOLE).encode()):
         for length in [*range(200), *range(200, len(raw), 97), len(raw) - 1]:
             with pytest.raises(UnreadableDump):
@@ -184,7 +276,18 @@ def test_a_dump_cut_at_any_place_is_cut_short_or_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"\0" * 50, b"hello", b"[]", b"{}", b"[" * 100_000, b'{"version":"2.10","entries":{}}', b"{" + b'"a":{' * 50_000, os.urandom(500)]
+    "raw",
+    [
+        b"",
+        b"\0" * 50,
+        b"hello",
+        b"[]",
+        b"{}",
+        b"[" * 100_000,
+        b'{"version":"2.10","entries":{}}',
+        b"{" + b'"a":{' * 50_000,
+        os.urandom(500),
+    ],
 )
 def test_junk_is_refused(raw: bytes) -> None:
     with pytest.raises(UnreadableDump):
@@ -208,14 +311,22 @@ def test_a_field_of_another_kind_is_refused(change: dict) -> None:
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 1 << 70) | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3) | st.tuples(inner, inner), max_leaves=5,
-)  # fmt: skip
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+        | st.tuples(inner, inner)
+    ),
+    max_leaves=5,
+)
 
 
 @settings(max_examples=300)
 @given(st.data())
 def test_any_value_in_any_field_is_read_or_refused(data: st.DataObject) -> None:
-    """Method: one field of a real dump, of its entries or its tables, gets any value. Whatever comes of it, blame can be asked for."""
+    """Method: one field of a real dump, of its entries or its tables, gets any value.
+
+    Whatever comes of it, blame can be asked for.
+    """
     top = json.loads(json.dumps(WHOLE))
     where = data.draw(st.sampled_from(["top", "entry", "entry", "config", "status"]))
     table = {
@@ -236,8 +347,12 @@ def test_any_value_in_any_field_is_read_or_refused(data: st.DataObject) -> None:
 @settings(max_examples=300)
 @given(st.data())
 def test_any_bytes_are_read_or_refused(data: st.DataObject) -> None:
-    """Method: bytes of a dump changed, cut out and put in; under a limit of memory, since one byte can ask for gigabytes."""
-    raw = bytearray(data.draw(st.sampled_from([pickle.dumps(WHOLE, protocol=2), json.dumps(WHOLE).encode()])))
+    """Method: bytes of a dump changed, cut out and put in; under a limit of memory, since one byte
+    can ask for gigabytes.
+    """
+    raw = bytearray(
+        data.draw(st.sampled_from([pickle.dumps(WHOLE, protocol=2), json.dumps(WHOLE).encode()]))
+    )
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(raw) - 1))
         raw[at : at + data.draw(st.integers(0, 4))] = data.draw(st.binary(max_size=4))
@@ -262,12 +377,14 @@ def test_heads_of_files_are_told_apart(head: bytes, expected: bool | None) -> No
     assert looks_like_dump(head) in ((True, False) if expected is None else (expected,))
 
 
-# --- between processes, and clocks ---------------------------------------------------------------------------------
+# --- between processes, and clocks ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
 def test_what_is_packed_comes_out_as_it_went_in(backend: str) -> None:
-    """And what ranks share is one object again, over several packets of one process, and of several."""
+    """And what ranks share is one object again, over several packets of one process, and of
+    several.
+    """
     dumps = [read_dump(JOB.raw(rank, backend=backend), name=f"trace_{rank}") for rank in range(8)]
     shared: dict[object, object] = {}
     came = []
@@ -280,7 +397,9 @@ def test_what_is_packed_comes_out_as_it_went_in(backend: str) -> None:
     assert len({id(world) for world in worlds}) == 1
 
 
-def test_members_that_were_said_are_not_said_again_but_for_a_packer_with_too_many_in_mind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_that_were_said_are_not_said_again_but_for_a_packer_with_too_many_in_mind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     dumps = [read_dump(JOB.raw(rank), name=f"trace_{rank}") for rank in range(8)]
     for most, is_anew in ((1_000, False), (10, True)):
         monkeypatch.setattr(packed, "MEMBERS_MAX_COUNT", most)
@@ -300,4 +419,6 @@ def test_clocks_that_lie_hours_apart_are_set_right() -> None:
         dumps.append(read(dump, f"trace_{rank}"))
     offsets = clock_offsets(dumps)
     assert set(offsets) == set(range(8))
-    assert all(abs(offset - (-7200.0 if rank >= 4 else 0.0)) < 1.0 for rank, offset in offsets.items())
+    assert all(
+        abs(offset - (-7200.0 if rank >= 4 else 0.0)) < 1.0 for rank, offset in offsets.items()
+    )

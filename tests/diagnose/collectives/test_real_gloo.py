@@ -1,4 +1,6 @@
-"""Four real processes over gloo, and what their own recorders leave: both forms of the dump, read as any stranger's."""
+"""Four real processes over gloo, and what their own recorders leave: both forms of the dump, read
+as any stranger's.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +31,24 @@ class Four:
         program = Path(__file__).with_name("gloo_rank.py")
         self.ranks = [
             subprocess.Popen(
-                [sys.executable, str(program), str(folder), str(rank), scenario, str(CULPRIT)], env=os.environ | {"OMP_NUM_THREADS": "1"},
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                [sys.executable, str(program), str(folder), str(rank), scenario, str(CULPRIT)],
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
             )
             for rank in range(4)
-        ]  # fmt: skip
+        ]
 
     def blame(self, form: str, *, without: int | None = None) -> tuple[Blame, int]:
         """And how many entries all dumps had."""
         paths = [path for path in sorted((self.folder / form).iterdir()) if path.suffix != ".new"]
-        dumps, unreadable = read_dumps([Piece(path.name, str(path), path.stat().st_size) for path in paths], processes=1)
+        dumps, unreadable = read_dumps(
+            [Piece(path.name, str(path), path.stat().st_size) for path in paths], processes=1
+        )
         assert not unreadable
-        return find_blame([dump for dump in dumps if dump.rank != without], world_size=4), sum(dump.entry_count for dump in dumps)
+        return find_blame([dump for dump in dumps if dump.rank != without], world_size=4), sum(
+            dump.entry_count for dump in dumps
+        )
 
     def settled(self, form: str, *, without: int | None = None) -> Blame:
         """Once all have left dumps, and none of some looks in a row shows anything new."""
@@ -49,7 +57,11 @@ class Four:
             time.sleep(0.3)
             if all((self.folder / form / name).exists() for name in self.names(form)):
                 looks.append(self.blame(form, without=without))
-                if len(looks) >= SETTLED_LOOKS and looks[-1][1] > 4 * 8 and len({repr(look) for look in looks[-SETTLED_LOOKS:]}) == 1:
+                if (
+                    len(looks) >= SETTLED_LOOKS
+                    and looks[-1][1] > 4 * 8
+                    and len({repr(look) for look in looks[-SETTLED_LOOKS:]}) == 1
+                ):
                     return looks[-1][0]
         raise AssertionError(f"nothing settled in {LIMIT_S:g} s: {looks[-2:]}")
 
@@ -62,7 +74,9 @@ class Four:
         return self.blame("json")[0]
 
     def names(self, form: str) -> list[str]:
-        return [f"node-a_{rank}.json" if form == "json" else f"trace_rank_{rank}" for rank in range(4)]
+        return [
+            f"node-a_{rank}.json" if form == "json" else f"trace_rank_{rank}" for rank in range(4)
+        ]
 
     def end(self) -> None:
         for one in self.ranks:
@@ -80,11 +94,17 @@ def four(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Four]:
 
 @pytest.mark.parametrize("four", ["sleep"], indirect=True)
 def test_a_sleeping_rank_of_four_is_named_from_real_dumps(four: Four) -> None:
-    """TP pairs and DP pairs: its neighbour in one group is waited for by that one's neighbour in the other. From JSON and from pickles with stacks."""
+    """TP pairs and DP pairs: its neighbour in one group is waited for by that one's neighbour in
+    the other. From JSON and from pickles with stacks.
+    """
     for form in ("json", "pickle"):
         blame = four.settled(form)
         (four.folder / "stands").touch()
-        assert ([one.rank for one in blame.ranks], blame.kind, blame.suspects) == ([CULPRIT], "missing", ()), form
+        assert ([one.rank for one in blame.ranks], blame.kind, blame.suspects) == (
+            [CULPRIT],
+            "missing",
+            (),
+        ), form
     assert any("gloo_rank.py" in finding.evidence.text for finding in blame.findings)
     for lost in range(4):
         blame, _ = four.blame("pickle", without=lost)
@@ -94,7 +114,9 @@ def test_a_sleeping_rank_of_four_is_named_from_real_dumps(four: Four) -> None:
 
 
 def test_a_rank_that_brings_another_shape_is_named_from_real_dumps(tmp_path: Path) -> None:
-    """gloo aborts some ranks at once, often before their thread has left a dump of that step: so it is tried until one has."""
+    """gloo aborts some ranks at once, often before their thread has left a dump of that step: so it
+    is tried until one has.
+    """
     for number in range(8):
         (tmp_path / str(number)).mkdir()
         job = Four(tmp_path / str(number), "shape")
@@ -104,4 +126,8 @@ def test_a_rank_that_brings_another_shape_is_named_from_real_dumps(tmp_path: Pat
             job.end()
         if blame.kind == "mismatch":
             break
-    assert ([one.rank for one in blame.ranks], blame.kind, blame.either) == ([CULPRIT], "mismatch", False)
+    assert ([one.rank for one in blame.ranks], blame.kind, blame.either) == (
+        [CULPRIT],
+        "mismatch",
+        False,
+    )

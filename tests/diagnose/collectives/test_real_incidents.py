@@ -1,4 +1,6 @@
-"""Two public incidents of 16 ranks with known truth, where their dumps lie beside the project; nothing of them is in it."""
+"""Two public incidents of 16 ranks with known truth, where their dumps lie beside the project;
+nothing of them is in it.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,13 @@ from outlast.diagnose.collectives import Dump, find_blame, rank_of_name, read_du
 PLACES = [folder / "shared" / "data" / "flight_recorder" for folder in Path(__file__).parents[4:]]
 SHARED = next((place for place in PLACES if place.is_dir()), PLACES[0])
 TRUTH = {"gpu_error_1st": {12, 14}, "lock_gil_1st": {9, 14}}
-# In this pair lies the whole of the evidence: of 12 and 14, stuck in an all-to-all, only 13 and 15 were past it. Without both, 12 and 14 look as innocent as
-# they would if 13 and 15 were at fault.
+# In this pair lies the whole of the evidence: of 12 and 14, stuck in an all-to-all, only 13 and 15
+# were past it. Without both, 12 and 14 look as innocent as they would if 13 and 15 were at fault.
 UNDECIDABLE = {("gpu_error_1st", (13, 15))}
 
-pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason="the dumps of the two incidents are not on this machine")
+pytestmark = pytest.mark.skipif(
+    not SHARED.is_dir(), reason="the dumps of the two incidents are not on this machine"
+)
 
 
 def dumps_of(incident: str) -> list[Dump]:
@@ -35,7 +39,9 @@ def test_the_faulty_ranks_are_named_and_nobody_else(incident: str) -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("incident", TRUTH)
-def test_without_any_one_or_two_dumps_the_truth_is_kept_and_no_innocent_named(incident: str, count: int) -> None:
+def test_without_any_one_or_two_dumps_the_truth_is_kept_and_no_innocent_named(
+    incident: str, count: int
+) -> None:
     dumps, truth = dumps_of(incident), TRUTH[incident]
     for lost in itertools.combinations(range(16), count):
         blame = find_blame([dump for dump in dumps if dump.rank not in lost])
@@ -49,6 +55,9 @@ def test_without_any_one_or_two_dumps_the_truth_is_kept_and_no_innocent_named(in
 def test_cut_dumps_are_suspects_as_missing_ones_are(incident: str) -> None:
     dumps, truth = dumps_of(incident), TRUTH[incident]
     for lost in range(16):
-        blame = find_blame([dump for dump in dumps if dump.rank != lost], unreadable={f"_dump_{lost}": "cut short: the pickle ends in its middle"})
+        blame = find_blame(
+            [dump for dump in dumps if dump.rank != lost],
+            unreadable={f"_dump_{lost}": "cut short: the pickle ends in its middle"},
+        )
         assert {one.rank for one in blame.ranks} <= truth
         assert truth <= {one.rank for one in (*blame.ranks, *blame.suspects)}

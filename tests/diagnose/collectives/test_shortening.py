@@ -1,4 +1,6 @@
-"""Dumps in torch's own bytes, of which most is cut away before they are unpickled: what is said of them is what the whole of them says."""
+"""Dumps in torch's own bytes, of which most is cut away before they are unpickled: what is said of
+them is what the whole of them says.
+"""
 
 from __future__ import annotations
 
@@ -62,16 +64,32 @@ def cut(raw: bytes) -> int:
     return short.entries_count - short.kept_count if short else 0
 
 
-LIBRARY = {"name": "all_reduce", "filename": "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", "line": 3021}
+LIBRARY = {
+    "name": "all_reduce",
+    "filename": "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py",
+    "line": 3021,
+}
 
 
 def with_stacks(top: dict[str, Any], *, every: int) -> dict[str, Any]:
     """With two frames each; a function that was not there before every so many entries."""
-    frames = [[LIBRARY, {"name": f"step{place // every}", "filename": "/src/train.py", "line": place % 400}] for place in range(len(top["entries"]))]
-    return top | {"entries": [entry | {"frames": stack} for entry, stack in zip(top["entries"], frames, strict=True)]}
+    frames = [
+        [
+            LIBRARY,
+            {"name": f"step{place // every}", "filename": "/src/train.py", "line": place % 400},
+        ]
+        for place in range(len(top["entries"]))
+    ]
+    return top | {
+        "entries": [
+            entry | {"frames": stack} for entry, stack in zip(top["entries"], frames, strict=True)
+        ]
+    }
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the dumps of two real incidents are not on this machine")
+@pytest.mark.skipif(
+    not SHARED.is_dir(), reason="the dumps of two real incidents are not on this machine"
+)
 def test_these_tests_write_as_torch_does() -> None:
     paths = sorted(SHARED.glob("*/_dump_*"))
     assert len(paths) == 32
@@ -82,7 +100,9 @@ def test_these_tests_write_as_torch_does() -> None:
 @settings(max_examples=60)
 @given(st.data())
 def test_what_is_cut_away_would_have_told_nothing(data: st.DataObject) -> None:
-    """Method: jobs that hang in four ways, rings that have run over or not, stacks or none; each dump read as it is and by all of its bytes."""
+    """Method: jobs that hang in four ways, rings that have run over or not, stacks or none; each
+    dump read as it is and by all of its bytes.
+    """
     layout = Layout(*data.draw(st.sampled_from(SHAPES)))
     rank, ahead = data.draw(st.integers(0, layout.size - 1)), data.draw(st.sampled_from([0, 3]))
     program = layout.program(rank, STEPS, with_p2p=False)
@@ -90,7 +110,13 @@ def test_what_is_cut_away_would_have_told_nothing(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(["sleep", "blind", "other", "rare group"]))
     if kind == "rare group":  # once, long ago: it is nowhere near the end
         layout.add("rare", "once", range(layout.size))
-    programs = {one: [*([Op("rare")] if kind == "rare group" else []), *layout.program(one, STEPS, with_p2p=False)] for one in range(layout.size)}
+    programs = {
+        one: [
+            *([Op("rare")] if kind == "rare group" else []),
+            *layout.program(one, STEPS, with_p2p=False),
+        ]
+        for one in range(layout.size)
+    }
     if kind == "other":
         programs[rank][place] = Op(programs[rank][place].group, "broadcast", 5)
     job = Job(
@@ -121,9 +147,20 @@ def test_of_a_long_dump_nearly_all_is_cut_away() -> None:
 def test_send_and_receive_older_versions_and_other_writers_are_read_as_a_whole() -> None:
     with_p2p = Job(Layout(2, 2, 2), steps=40).dump(1)
     old = LONG | {
-        "entries": [{"seq_id" if key == "collective_seq_id" else key: value for key, value in entry.items() if key != "is_p2p"} for entry in LONG["entries"]]
+        "entries": [
+            {
+                "seq_id" if key == "collective_seq_id" else key: value
+                for key, value in entry.items()
+                if key != "is_p2p"
+            }
+            for entry in LONG["entries"]
+        ]
     }
-    for raw in (torch_pickle(with_p2p), torch_pickle(old), *(pickle.dumps(LONG, protocol=protocol) for protocol in range(6))):
+    for raw in (
+        torch_pickle(with_p2p),
+        torch_pickle(old),
+        *(pickle.dumps(LONG, protocol=protocol) for protocol in range(6)),
+    ):
         assert cut(raw) == 0
         assert read(raw) == whole(raw) is not None
 
@@ -143,16 +180,26 @@ def test_a_long_dump_cut_at_any_place_is_refused() -> None:
 
 @example(0.5, 4096, 0)
 @given(st.floats(0, 1), st.sampled_from([1, 2, 4096]), st.integers(0, 255))
-def test_a_long_dump_with_a_hole_is_refused_or_says_what_it_would_have_said(at: float, length: int, filled: int) -> None:
-    """Method: pages that never came to the disk, or one byte that is another. What is cut away is not looked at, and may be damaged."""
+def test_a_long_dump_with_a_hole_is_refused_or_says_what_it_would_have_said(
+    at: float, length: int, filled: int
+) -> None:
+    """Method: pages that never came to the disk, or one byte that is another.
+
+    What is cut away is not looked at, and may be damaged.
+    """
     begin = int(at * len(RAW))
-    damaged = RAW[:begin] + bytes([filled]) * len(RAW[begin : begin + length]) + RAW[begin + length :]
+    damaged = (
+        RAW[:begin] + bytes([filled]) * len(RAW[begin : begin + length]) + RAW[begin + length :]
+    )
     if (found := read(damaged)) is not None:
         assert found in (whole(damaged), whole(RAW))
 
 
 def test_what_is_cut_away_is_never_carried_out(tmp_path: Any) -> None:
-    """Method: in each entry of a dump in turn, a call of a name in the place of a number. What is looked at is refused, and nowhere anything is done."""
+    """Method: in each entry of a dump in turn, a call of a name in the place of a number.
+
+    What is looked at is refused, and nowhere anything is done.
+    """
     target = tmp_path / "was-here"
     attack = b"cos\nsystem\n(S'touch " + str(target).encode() + b"'\ntR"
     timeouts = [at for at in range(len(RAW)) if RAW.startswith(b"J\xc0'\t\x00", at)]

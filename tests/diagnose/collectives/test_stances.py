@@ -16,11 +16,16 @@ SHAPES = [(2, 1, 2), (2, 1, 4), (4, 1, 2), (3, 1, 3)]
 
 
 def tops(job: Job) -> list[dict[str, Any]]:
-    return [top | {"entries": list(top["entries"])} for top in (job.dump(rank, backend="gloo") for rank in range(job.layout.size))]
+    return [
+        top | {"entries": list(top["entries"])}
+        for top in (job.dump(rank, backend="gloo") for rank in range(job.layout.size))
+    ]
 
 
 def blame_of(made: list[dict[str, Any]]) -> Blame:
-    return find_blame([read_dump(json.dumps(top).encode(), name=f"dump_{rank}") for rank, top in enumerate(made)])
+    return find_blame(
+        [read_dump(json.dumps(top).encode(), name=f"dump_{rank}") for rank, top in enumerate(made)]
+    )
 
 
 @st.composite
@@ -35,10 +40,14 @@ def hanging(draw: Any) -> tuple[Job, int]:
 
 @settings(max_examples=60)
 @given(hanging())
-def test_all_but_the_sleeper_wait_or_are_through_and_the_sleeper_is_through(made: tuple[Job, int]) -> None:
+def test_all_but_the_sleeper_wait_or_are_through_and_the_sleeper_is_through(
+    made: tuple[Job, int],
+) -> None:
     job, rank = made
     stances = blame_of(tops(job)).stances
-    assert stances.waits == {other for other, one in enumerate(job.ranks) if one.seen < one.enqueued}
+    assert stances.waits == {
+        other for other, one in enumerate(job.ranks) if one.seen < one.enqueued
+    }
     assert rank in stances.through
     assert not stances.through & stances.waits
     assert (stances.older, stances.joined) == (set(), set())
@@ -80,5 +89,7 @@ def test_those_to_whose_collective_all_have_come_are_joined() -> None:
 
 def test_a_backend_that_queues_its_calls_says_nothing_of_where_its_ranks_stand() -> None:
     job = Job(Layout(2, 1, 2), steps=3, sleeps={2: 9})
-    stances = find_blame([read_dump(job.raw(rank), name=f"dump_{rank}") for rank in range(4)]).stances
+    stances = find_blame(
+        [read_dump(job.raw(rank), name=f"dump_{rank}") for rank in range(4)]
+    ).stances
     assert stances == Stances(awaited=stances.awaited)

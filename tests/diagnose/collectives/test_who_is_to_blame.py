@@ -1,4 +1,6 @@
-"""Jobs that were made to hang, by the simulator of this folder: the rank that was put to sleep is named, and nobody else."""
+"""Jobs that were made to hang, by the simulator of this folder: the rank that was put to sleep is
+named, and nobody else.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,18 @@ from outlast.diagnose.collectives import Blame, Dump, find_blame, read_dump
 from tests.diagnose.collectives.simulator import Job, Layout, Op
 
 
-def dumps_of(job: Job, *, backend: str = "nccl", only_active: bool = False, without: frozenset[int] = frozenset()) -> list[Dump]:
+def dumps_of(
+    job: Job,
+    *,
+    backend: str = "nccl",
+    only_active: bool = False,
+    without: frozenset[int] = frozenset(),
+) -> list[Dump]:
     ranks = [rank for rank in range(job.layout.size) if rank not in without]
-    return [read_dump(job.raw(rank, backend=backend, only_active=only_active), name=f"trace_{rank}") for rank in ranks]
+    return [
+        read_dump(job.raw(rank, backend=backend, only_active=only_active), name=f"trace_{rank}")
+        for rank in ranks
+    ]
 
 
 def blamed(blame: Blame) -> set[int]:
@@ -26,24 +37,45 @@ def suspected(blame: Blame) -> set[int]:
     return {one.rank for one in blame.suspects}
 
 
-SHAPES = [(2, 1, 2), (2, 1, 4), (4, 1, 2), (1, 2, 2), (1, 4, 2), (2, 2, 2), (2, 4, 2), (3, 2, 3), (8, 1, 4)]
+SHAPES = [
+    (2, 1, 2),
+    (2, 1, 4),
+    (4, 1, 2),
+    (1, 2, 2),
+    (1, 4, 2),
+    (2, 2, 2),
+    (2, 4, 2),
+    (3, 2, 3),
+    (8, 1, 4),
+]
 layouts = st.sampled_from(SHAPES).map(lambda shape: Layout(*shape))
 
 
 @st.composite
 def sleepers(draw: Callable[[st.SearchStrategy], object], backend: str) -> tuple[Job, int]:
-    layout = draw(layouts) if backend == "nccl" else Layout(*draw(st.sampled_from([shape for shape in SHAPES if shape[1] == 1])))
+    layout = (
+        draw(layouts)
+        if backend == "nccl"
+        else Layout(*draw(st.sampled_from([shape for shape in SHAPES if shape[1] == 1])))
+    )
     rank = draw(st.integers(0, layout.size - 1))
     program = layout.program(rank, 3)
     # gloo tells no members: every rank has used each of its groups once before
     place = draw(st.integers(len(program) // 3 if backend == "gloo" else 0, len(program) - 1))
-    return Job(layout, steps=3, ahead=draw(st.sampled_from([0, 2, 5])) if backend == "nccl" else 0, sleeps={rank: place}), rank
+    return Job(
+        layout,
+        steps=3,
+        ahead=draw(st.sampled_from([0, 2, 5])) if backend == "nccl" else 0,
+        sleeps={rank: place},
+    ), rank
 
 
 @settings(max_examples=150)
 @given(sleepers("nccl"), st.booleans())
 def test_a_rank_that_sleeps_is_named_exactly(made: tuple[Job, int], only_active: bool) -> None:
-    """Over NCCL, whether the host waits for each operation or runs ahead, and whether finished operations are in the dumps."""
+    """Over NCCL, whether the host waits for each operation or runs ahead, and whether finished
+    operations are in the dumps.
+    """
     job, rank = made
     assume(job.hangs)
     blame = find_blame(dumps_of(job, only_active=only_active))
@@ -64,7 +96,9 @@ def test_a_rank_that_sleeps_is_named_exactly_over_gloo(made: tuple[Job, int]) ->
 
 @settings(max_examples=200)
 @given(sleepers("nccl"), st.booleans(), st.data())
-def test_without_some_dumps_the_truth_is_named_or_suspected_and_no_innocent_is_named(made: tuple[Job, int], only_active: bool, data: st.DataObject) -> None:
+def test_without_some_dumps_the_truth_is_named_or_suspected_and_no_innocent_is_named(
+    made: tuple[Job, int], only_active: bool, data: st.DataObject
+) -> None:
     job, rank = made
     assume(job.hangs)
     others = st.integers(0, job.layout.size - 1)
@@ -75,7 +109,8 @@ def test_without_some_dumps_the_truth_is_named_or_suspected_and_no_innocent_is_n
     assert suspected(blame) <= lost
 
 
-# found by the test above, or by long searches with its rule: shape, rank, place, ahead, only_active, lost
+# found by the test above, or by long searches with its rule: shape, rank, place, ahead,
+# only_active, lost
 FOUND = [
     ((2, 4, 2), 0, 19, 5, False, {0}),
     ((2, 4, 2), 0, 19, 5, True, {0}),
@@ -93,9 +128,16 @@ FOUND = [
 
 @pytest.mark.parametrize(("shape", "rank", "place", "ahead", "only_active", "lost"), FOUND)
 def test_without_a_dump_of_who_sleeps_it_is_a_suspect_and_nobody_is_named(
-    shape: tuple[int, int, int], rank: int, place: int, ahead: int, only_active: bool, lost: set[int]
+    shape: tuple[int, int, int],
+    rank: int,
+    place: int,
+    ahead: int,
+    only_active: bool,
+    lost: set[int],
 ) -> None:
-    """First those in whose queues a ring is seen, behind what they wait in; then those where whoever waits for the sleeper has left no dump either."""
+    """First those in whose queues a ring is seen, behind what they wait in; then those where
+    whoever waits for the sleeper has left no dump either.
+    """
     job = Job(Layout(*shape), steps=3, ahead=ahead, sleeps={rank: place})
     blame = find_blame(dumps_of(job, only_active=only_active, without=frozenset(lost)))
     assert blamed(blame) == set()
@@ -105,7 +147,9 @@ def test_without_a_dump_of_who_sleeps_it_is_a_suspect_and_nobody_is_named(
 
 
 def test_a_dead_link_makes_no_ring_of_those_that_have_queued_more_behind_it() -> None:
-    """Method: all have come to the first collective of one pair, and it never gets done, while their hosts run ahead into sends and receives of other pairs."""
+    """Method: all have come to the first collective of one pair, and it never gets done, while
+    their hosts run ahead into sends and receives of other pairs.
+    """
 
     class Dead(Job):
         def _is_there(self, other: int, rank: int, op: Op, seq: int) -> bool:
@@ -118,11 +162,17 @@ def test_a_dead_link_makes_no_ring_of_those_that_have_queued_more_behind_it() ->
 
 @settings(max_examples=150)
 @given(sleepers("gloo"), st.data())
-def test_without_some_dumps_of_gloo_the_truth_is_named_or_suspected(made: tuple[Job, int], data: st.DataObject) -> None:
+def test_without_some_dumps_of_gloo_the_truth_is_named_or_suspected(
+    made: tuple[Job, int], data: st.DataObject
+) -> None:
     """How many ranks there should be is told, as a launcher knows it."""
     job, rank = made
     assume(job.hangs)
-    lost = data.draw(st.frozensets(st.integers(0, job.layout.size - 1), min_size=1, max_size=max(1, job.layout.size // 4)))
+    lost = data.draw(
+        st.frozensets(
+            st.integers(0, job.layout.size - 1), min_size=1, max_size=max(1, job.layout.size // 4)
+        )
+    )
     blame = find_blame(dumps_of(job, backend="gloo", without=lost), world_size=job.layout.size)
     assert rank in blamed(blame) | suspected(blame)
     assert blamed(blame) <= {rank}
@@ -133,8 +183,15 @@ def test_without_some_dumps_of_gloo_the_truth_is_named_or_suspected(made: tuple[
 @given(layouts, st.data())
 def test_two_sleepers_are_never_taken_for_others(layout: Layout, data: st.DataObject) -> None:
     """Who sleeps where nobody waits for it yet need not be seen; who is named does sleep."""
-    ranks = data.draw(st.lists(st.integers(0, layout.size - 1), min_size=2, max_size=2, unique=True))
-    job = Job(layout, sleeps={rank: data.draw(st.integers(0, len(layout.program(rank, 2)) - 1)) for rank in ranks})
+    ranks = data.draw(
+        st.lists(st.integers(0, layout.size - 1), min_size=2, max_size=2, unique=True)
+    )
+    job = Job(
+        layout,
+        sleeps={
+            rank: data.draw(st.integers(0, len(layout.program(rank, 2)) - 1)) for rank in ranks
+        },
+    )
     assume(job.hangs)
     found = blamed(find_blame(dumps_of(job)))
     assert found
@@ -143,22 +200,38 @@ def test_two_sleepers_are_never_taken_for_others(layout: Layout, data: st.DataOb
 
 def has_finished(job: Job, rank: int, group: str, seq: int) -> bool:
     one = job.ranks[rank]
-    return any(op.group == group and op.peer is None and one.seqs[place] >= seq for place, op in enumerate(one.program[: one.seen]))
+    return any(
+        op.group == group and op.peer is None and one.seqs[place] >= seq
+        for place, op in enumerate(one.program[: one.seen])
+    )
 
 
 @settings(max_examples=100)
 @given(layouts, st.data())
-def test_a_rank_whose_operations_are_never_seen_to_finish_is_stuck(layout: Layout, data: st.DataObject) -> None:
-    """Method: its device takes part, so the others go on until its host, which sees nothing finish, enqueues no more."""
+def test_a_rank_whose_operations_are_never_seen_to_finish_is_stuck(
+    layout: Layout, data: st.DataObject
+) -> None:
+    """Method: its device takes part, so the others go on until its host, which sees nothing finish,
+    enqueues no more.
+    """
     rank = data.draw(st.integers(0, layout.size - 1))
     place = data.draw(st.integers(0, len(layout.program(rank, 3)) // 2))
     job = Job(layout, steps=3, ahead=12, blind={rank: place})
     op, seq = job.ranks[rank].program[place], job.ranks[rank].seqs[place]
-    assume(job.hangs and op.peer is None and any(has_finished(job, other, op.group, seq) for other in layout.groups[op.group] if other != rank))
+    assume(
+        job.hangs
+        and op.peer is None
+        and any(
+            has_finished(job, other, op.group, seq)
+            for other in layout.groups[op.group]
+            if other != rank
+        )
+    )
     assert blamed(find_blame(dumps_of(job))) == {rank}
 
 
-# shape, rank, place, ahead, only_active: found by searches with the rule of the test above, for jobs with send and receive
+# shape, rank, place, ahead, only_active: found by searches with the rule of the test above, for
+# jobs with send and receive
 BLIND = [
     ((1, 2, 2), 3, 5, 5, True),
     ((2, 4, 2), 13, 14, 12, True),
@@ -169,14 +242,20 @@ BLIND = [
 
 
 @pytest.mark.parametrize(("shape", "rank", "place", "ahead", "only_active"), BLIND)
-def test_nobody_is_named_for_what_a_stuck_rank_seems_to_wait_in(shape: tuple[int, int, int], rank: int, place: int, ahead: int, only_active: bool) -> None:
+def test_nobody_is_named_for_what_a_stuck_rank_seems_to_wait_in(
+    shape: tuple[int, int, int], rank: int, place: int, ahead: int, only_active: bool
+) -> None:
     """Its sends and receives are long finished, and only it does not see it."""
-    blame = find_blame(dumps_of(Job(Layout(*shape), ahead=ahead, blind={rank: place}), only_active=only_active))
+    blame = find_blame(
+        dumps_of(Job(Layout(*shape), ahead=ahead, blind={rank: place}), only_active=only_active)
+    )
     assert (blame.kind, blamed(blame), blame.either) == ("self_stuck", {rank}, False)
 
 
 def test_a_ring_that_a_send_may_have_closed_long_ago_is_doubtful() -> None:
-    """Method: dumps of what is active only do not tell whether a send without its receive is waited for, or finished."""
+    """Method: dumps of what is active only do not tell whether a send without its receive is waited
+    for, or finished.
+    """
     blame = find_blame(dumps_of(Job(Layout(1, 4, 2), ahead=2, blind={5: 7}), only_active=True))
     assert 5 in blamed(blame)
     assert blame.either
@@ -192,26 +271,39 @@ def two_groups() -> Layout:
 
 @pytest.mark.parametrize("ahead", [0, 4])
 def test_groups_called_in_different_orders_are_a_ring(ahead: int) -> None:
-    """With a host that waits, each has not come to the other's operation; with one that runs ahead all have come, and each is queued behind the other."""
+    """With a host that waits, each has not come to the other's operation; with one that runs ahead
+    all have come, and each is queued behind the other.
+    """
     start = [Op("first"), Op("second"), Op("world")]
-    job = Job(two_groups(), ahead=ahead, programs={0: [*start, Op("first"), Op("second")], 1: [*start, Op("second"), Op("first")]})
+    job = Job(
+        two_groups(),
+        ahead=ahead,
+        programs={0: [*start, Op("first"), Op("second")], 1: [*start, Op("second"), Op("first")]},
+    )
     blame = find_blame(dumps_of(job))
     assert (blame.kind, blamed(blame)) == ("order_inversion", {0, 1})
 
 
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
 @pytest.mark.parametrize(("size", "kind"), [(7, "all_reduce"), (64, "broadcast")])
-def test_the_minority_that_calls_something_else_is_named(size: int, kind: str, backend: str) -> None:
+def test_the_minority_that_calls_something_else_is_named(
+    size: int, kind: str, backend: str
+) -> None:
     layout = Layout(4, 1, 2)
     programs = {rank: layout.program(rank, 2) for rank in range(8)}
-    at = next(place for place, op in enumerate(programs[5]) if place > 4 and op.group.startswith("tp"))
+    at = next(
+        place for place, op in enumerate(programs[5]) if place > 4 and op.group.startswith("tp")
+    )
     programs[5][at] = Op(programs[5][at].group, kind, size)
     blame = find_blame(dumps_of(Job(layout, programs=programs), backend=backend))
     assert (blame.kind, blamed(blame), blame.either) == ("mismatch", {5}, False)
 
 
 def test_of_two_that_disagree_it_is_one_or_the_other() -> None:
-    job = Job(Layout(2, 1, 1), programs={0: [Op("world"), Op("world", size=4)], 1: [Op("world"), Op("world", size=8)]})
+    job = Job(
+        Layout(2, 1, 1),
+        programs={0: [Op("world"), Op("world", size=4)], 1: [Op("world"), Op("world", size=8)]},
+    )
     blame = find_blame(dumps_of(job))
     assert (blame.kind, blamed(blame), blame.either) == ("mismatch", {0, 1}, True)
     assert all(one.confidence <= 0.5 for one in blame.ranks)
@@ -226,7 +318,9 @@ def test_of_two_that_disagree_the_one_unlike_all_sister_groups_is_named() -> Non
 
 
 def test_when_all_have_come_and_nobody_gets_on_nobody_is_named() -> None:
-    """Method: all ranks but none of the devices take part in the last operation, as with a dead link."""
+    """Method: all ranks but none of the devices take part in the last operation, as with a dead
+    link.
+    """
     job = Job(Layout(2, 1, 2), sleeps=dict.fromkeys(range(4), 5))
     for one in job.ranks:
         one.enqueued += 1
@@ -243,7 +337,9 @@ def test_a_job_that_has_ended_well_blames_nobody() -> None:
 
 
 def test_dumps_of_gloo_from_after_the_time_out_still_name_who_had_not_come() -> None:
-    """Then all is retired, whether it finished or failed: the order of arrival is left, and is believed less."""
+    """Then all is retired, whether it finished or failed: the order of arrival is left, and is
+    believed less.
+    """
     job = Job(Layout(2, 1, 2), steps=3, sleeps={2: 9})
     dumps = []
     for rank in range(4):
@@ -258,7 +354,10 @@ def test_dumps_of_gloo_from_after_the_time_out_still_name_who_had_not_come() -> 
 
 def test_a_dump_that_cannot_be_read_makes_a_suspect_with_the_reason() -> None:
     job = Job(Layout(2, 1, 2), sleeps={3: 4})
-    blame = find_blame(dumps_of(job, without=frozenset({3})), unreadable={"host-9_3": "cut short: the pickle ends in its middle, after 87 bytes"})
+    blame = find_blame(
+        dumps_of(job, without=frozenset({3})),
+        unreadable={"host-9_3": "cut short: the pickle ends in its middle, after 87 bytes"},
+    )
     assert not blame.ranks
     assert [one.rank for one in blame.suspects] == [3]
     assert "cut short" in blame.suspects[0].reason
@@ -266,7 +365,10 @@ def test_a_dump_that_cannot_be_read_makes_a_suspect_with_the_reason() -> None:
 
 def test_a_recorder_that_was_off_says_nothing_against_its_rank() -> None:
     job = Job(Layout(2, 1, 2), sleeps={3: 4})
-    off = read_dump(b'{"comm_lib_version":"","nccl_comm_state":{},"pg_config":{},"pg_status":{},"version":"2.10"}', name="rank_3")
+    off = read_dump(
+        b'{"comm_lib_version":"","nccl_comm_state":{},"pg_config":{},"pg_status":{},"version":"2.10"}',
+        name="rank_3",
+    )
     blame = find_blame([*dumps_of(job, without=frozenset({3})), off])
     assert not blame.ranks
     assert [(one.rank, "off" in one.reason) for one in blame.suspects] == [(3, True)]
@@ -278,17 +380,27 @@ def test_of_two_dumps_of_one_rank_the_later_counts_and_it_is_said() -> None:
     dumps = [*dumps_of(late), read_dump(early.raw(1), name="old/trace_1")]
     blame = find_blame(dumps)
     assert blamed(blame) == {3}
-    assert [finding.evidence.file for finding in blame.findings if finding.rule == "dump.double"] == ["old/trace_1"]
+    assert [
+        finding.evidence.file for finding in blame.findings if finding.rule == "dump.double"
+    ] == ["old/trace_1"]
 
 
 @example(16)
 @given(st.integers(2, 40))
 def test_a_chain_of_waiting_ranks_leads_to_its_end(length: int) -> None:
-    """Method: groups of two, each rank waiting in the one with its neighbour; all hold the first in a ring of groups but the last, who sleeps."""
+    """Method: groups of two, each rank waiting in the one with its neighbour; all hold the first in
+    a ring of groups but the last, who sleeps.
+    """
     layout = Layout(length, 1, 1)
     for rank in range(length - 1):
         layout.add(f"link{rank}", "", (rank, rank + 1))
-    programs = {rank: [*([Op(f"link{rank}")] if rank < length - 1 else []), *([Op(f"link{rank - 1}")] if rank else [])] for rank in range(length)}
+    programs = {
+        rank: [
+            *([Op(f"link{rank}")] if rank < length - 1 else []),
+            *([Op(f"link{rank - 1}")] if rank else []),
+        ]
+        for rank in range(length)
+    }
     blame = find_blame(dumps_of(Job(layout, programs=programs, sleeps={length - 1: 0})))
     assert blamed(blame) == {length - 1}
     assert len(blame.edges) == length - 1

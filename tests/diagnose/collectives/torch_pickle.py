@@ -1,6 +1,8 @@
-"""Pickles byte for byte as torch writes flight recorder dumps: containers without a place in the memo, each string once, then by its place.
+"""Pickles byte for byte as torch writes flight recorder dumps: containers without a place in the
+memo, each string once, then by its place.
 
-`pickle.dumps` of the same gives other bytes: it memoizes containers too, and knows a string again by its identity only.
+`pickle.dumps` of the same gives other bytes: it memoizes containers too, and knows a string again
+by its identity only.
 """
 
 from __future__ import annotations

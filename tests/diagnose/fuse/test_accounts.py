@@ -16,25 +16,50 @@ from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Blamed, Evidence, Role, Suspect, Verdict
 
 ALL = frozenset(range(4))
-BEHIND = Blame("missing", "Rank 3 has not come to all_reduce 7.", ranks=(Blamed(3, 0.9),), dumped=ALL)
-LOST = "[rank{r}]: RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:5.\n"
-LATE = "[rank{r}]: RuntimeError: [../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1500ms for recv operation to complete\n"
-RAISED = '[rank{r}]: Traceback (most recent call last):\n[rank{r}]:   File "/srv/train.py", line 3, in <module>\n[rank{r}]: KeyError: 7\n'
-ENTRY = "[{r}]:\n  time      : 2026-01-02_03:04:06\n  host      : n1\n  rank      : {r} (local_rank: {r})\n  exitcode  : {code} (pid: 1{r})\n  traceback : x\n"
+BEHIND = Blame(
+    "missing", "Rank 3 has not come to all_reduce 7.", ranks=(Blamed(3, 0.9),), dumped=ALL
+)
+LOST = (
+    "[rank{r}]: RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer"
+    " [127.0.0.1]:5.\n"
+)
+LATE = (
+    "[rank{r}]: RuntimeError: [../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1500ms"
+    " for recv operation to complete\n"
+)
+RAISED = (
+    '[rank{r}]: Traceback (most recent call last):\n[rank{r}]:   File "/srv/train.py", line 3, in'
+    " <module>\n[rank{r}]: KeyError: 7\n"
+)
+ENTRY = (
+    "[{r}]:\n  time      : 2026-01-02_03:04:06\n  host      : n1\n  rank      : {r} (local_rank:"
+    " {r})\n  exitcode  : {code} (pid: 1{r})\n  traceback : x\n"
+)
 WAITS = "{what} (torch/distributed/distributed_c10d.py:3252)"
 
 
 def table(**codes: int) -> str:
-    return "Failures:\n" + "".join(ENTRY.format(r=rank[1:], code=code) for rank, code in codes.items())
+    return "Failures:\n" + "".join(
+        ENTRY.format(r=rank[1:], code=code) for rank, code in codes.items()
+    )
 
 
 def stack(rank: int, frame: str, *outer: str) -> str:
-    lines = "\n".join(f"    {one}" for one in (frame, *outer, "train (train.py:90)", "<module> (train.py:99)"))
-    return f'Process {rank + 10}: python train.py --local_rank={rank}\n\nThread {rank + 10} (idle): "MainThread"\n{lines}\n'
+    lines = "\n".join(
+        f"    {one}" for one in (frame, *outer, "train (train.py:90)", "<module> (train.py:99)")
+    )
+    return (
+        f"Process {rank + 10}: python train.py --local_rank={rank}\n\nThread {rank + 10} (idle):"
+        f' "MainThread"\n{lines}\n'
+    )
 
 
 def verdict(blame: Blame | None, *more: Finding, **logs: str) -> Verdict:
-    found: list[Finding] = [one for name, text in logs.items() for one in read_lines(text.encode().splitlines(keepends=True), name=name)]
+    found: list[Finding] = [
+        one
+        for name, text in logs.items()
+        for one in read_lines(text.encode().splitlines(keepends=True), name=name)
+    ]
     return decide([*found, *more], blame=blame)
 
 
@@ -47,7 +72,9 @@ def who(said: Verdict) -> tuple[list[int], list[int]]:
     [({"log": table(r1=-9, r0=-15, r2=-15, r3=-15)}, Mechanism.SIGNAL), ({"log": RAISED.format(r=1) + LOST.format(r=3)}, Mechanism.EXCEPTION)],
     ids=["killed", "raised"],
 )  # fmt: skip
-def test_who_failed_by_itself_is_guilty_though_the_graph_shows_another_behind(logs: dict[str, str], mechanism: Mechanism) -> None:
+def test_who_failed_by_itself_is_guilty_though_the_graph_shows_another_behind(
+    logs: dict[str, str], mechanism: Mechanism
+) -> None:
     said = verdict(BEHIND, **logs)
     assert (who(said), said.mechanism) == (([1], []), mechanism)
     assert "all_reduce 7" not in said.reason, "the graph's sentence is about another rank"
@@ -58,24 +85,34 @@ def test_two_that_were_killed_are_both_guilty() -> None:
 
 
 def test_who_was_killed_by_its_launcher_after_sigterm_stood_still_and_did_not_fail() -> None:
-    forced = "Unable to shutdown process 12 via Signals.SIGTERM, forcefully exiting via Signals.SIGKILL\n"
+    forced = (
+        "Unable to shutdown process 12 via Signals.SIGTERM, forcefully exiting via"
+        " Signals.SIGKILL\n"
+    )
     said = verdict(BEHIND, log=forced + table(r0=1, r1=-15, r2=-9, r3=-15) + LATE.format(r=0))
     assert (who(said)[0], said.mechanism) == ([2], Mechanism.HANG)
 
 
 def test_a_mismatch_goes_before_the_signals_that_followed_it() -> None:
-    blame = Blame("mismatch", "Rank 0 called a wider all_reduce.", ranks=(Blamed(0, 0.85),), dumped=ALL)
+    blame = Blame(
+        "mismatch", "Rank 0 called a wider all_reduce.", ranks=(Blamed(0, 0.85),), dumped=ALL
+    )
     assert who(verdict(blame, log=table(r1=-11, r0=-15, r2=-15, r3=-15)))[0] == [0]
 
 
 def test_who_left_without_a_failure_is_in_no_table() -> None:
     logs = {f"attempt_0/{rank}/stdout.log": f"step 9\nof rank {rank}\n" for rank in range(4)}
-    said = verdict(BEHIND, **logs, log=table(r0=1, r1=-15, r3=1) + LOST.format(r=0) + LOST.format(r=3))
+    said = verdict(
+        BEHIND, **logs, log=table(r0=1, r1=-15, r3=1) + LOST.format(r=0) + LOST.format(r=3)
+    )
     assert (who(said)[0], said.mechanism) == ([2], Mechanism.EXIT)
 
 
 def test_who_waits_by_its_stack_is_a_victim_whatever_the_graph_says() -> None:
-    stacks = {f"s{rank}": stack(rank, WAITS.format(what="recv" if rank == 3 else "all_reduce")) for rank in (1, 2, 3)}
+    stacks = {
+        f"s{rank}": stack(rank, WAITS.format(what="recv" if rank == 3 else "all_reduce"))
+        for rank in (1, 2, 3)
+    }
     assert who(verdict(BEHIND, **stacks, s0=stack(0, "retry (data.py:3)")))[0] == [0]
 
 
@@ -93,46 +130,118 @@ def test_if_all_wait_waiting_clears_no_suspect() -> None:
 
 
 def test_who_waits_in_a_barrier_that_nobody_else_comes_to_is_not_cleared_by_waiting() -> None:
-    """Rank 2 left no dump and stands in the barrier at the end of its data; the others wait for it in a step."""
-    blame = Blame("missing", "x", suspects=(Suspect(2, "no dump"),), dumped=frozenset({0, 1, 3}), stances=Stances(awaited=frozenset({"all_reduce"})))
+    """Rank 2 left no dump and stands in the barrier at the end of its data; the others wait for it
+    in a step.
+    """
+    blame = Blame(
+        "missing",
+        "x",
+        suspects=(Suspect(2, "no dump"),),
+        dumped=frozenset({0, 1, 3}),
+        stances=Stances(awaited=frozenset({"all_reduce"})),
+    )
     stacks = {f"s{rank}": stack(rank, WAITS.format(what="all_reduce")) for rank in (0, 1)}
-    assert who(verdict(blame, **stacks, s2=stack(2, WAITS.format(what="barrier")), s3=stack(3, "retry (data.py:3)")))[1] == [2]
-    assert who(verdict(blame, **stacks, s2=stack(2, WAITS.format(what="all_reduce")), s3=stack(3, "retry (data.py:3)")))[1] == []
+    assert who(
+        verdict(
+            blame,
+            **stacks,
+            s2=stack(2, WAITS.format(what="barrier")),
+            s3=stack(3, "retry (data.py:3)"),
+        )
+    )[1] == [2]
+    assert (
+        who(
+            verdict(
+                blame,
+                **stacks,
+                s2=stack(2, WAITS.format(what="all_reduce")),
+                s3=stack(3, "retry (data.py:3)"),
+            )
+        )[1]
+        == []
+    )
 
 
 def test_an_older_dump_of_a_rank_that_its_launcher_closed_names_nobody_beside_another() -> None:
-    """Method: rank 3 timed out, which closed ranks 0 and 1 before their recorders had saved what they waited in; rank 2 has not come."""
-    two = Blame("self_stuck", "x", ranks=(Blamed(0, 0.6), Blamed(2, 0.6)), dumped=ALL, stances=Stances(older=frozenset({0})))
+    """Method: rank 3 timed out, which closed ranks 0 and 1 before their recorders had saved what
+    they waited in; rank 2 has not come.
+    """
+    two = Blame(
+        "self_stuck",
+        "x",
+        ranks=(Blamed(0, 0.6), Blamed(2, 0.6)),
+        dumped=ALL,
+        stances=Stances(older=frozenset({0})),
+    )
     log = table(r0=-15, r1=-15, r3=1) + LATE.format(r=3)
     assert who(verdict(two, log=log))[0] == [2]
-    alone = Blame("self_stuck", "x", ranks=(Blamed(0, 0.6),), dumped=ALL, stances=Stances(older=frozenset({0})))
+    alone = Blame(
+        "self_stuck",
+        "x",
+        ranks=(Blamed(0, 0.6),),
+        dumped=ALL,
+        stances=Stances(older=frozenset({0})),
+    )
     assert who(verdict(alone, log=log))[0] == [0], "somebody is"
-    assert who(verdict(two, log=log, s0=stack(0, "pack (data.py:3)")))[0] == [0, 2], "its stack shows that it did not wait"
+    assert who(verdict(two, log=log, s0=stack(0, "pack (data.py:3)")))[0] == [
+        0,
+        2,
+    ], "its stack shows that it did not wait"
 
 
-def test_of_those_in_a_collective_to_which_all_have_come_the_one_without_a_stack_does_not_run() -> None:
-    """Method: ranks 0 and 1 have both come to theirs, where rank 1 waits; rank 3 has not come to that of rank 2."""
+def test_of_those_in_a_collective_to_which_all_have_come_the_one_without_a_stack_does_not_run() -> (
+    None
+):
+    """Method: ranks 0 and 1 have both come to theirs, where rank 1 waits; rank 3 has not come to
+    that of rank 2.
+    """
     joined = Stances(waits=frozenset({0, 1, 2}), joined=frozenset({0, 1}))
     blame = Blame("missing", "x", ranks=(Blamed(3, 0.9),), dumped=ALL, stances=joined)
     stacks = {f"s{rank}": stack(rank, WAITS.format(what="all_reduce")) for rank in (1, 2)}
     assert who(verdict(blame, **stacks, s3=stack(3, "retry (data.py:3)")))[0] == [0, 3]
-    assert who(verdict(blame, **stacks, s3=stack(3, "retry (data.py:3)"), s0=stack(0, WAITS.format(what="all_reduce"))))[0] == [3]
+    assert who(
+        verdict(
+            blame,
+            **stacks,
+            s3=stack(3, "retry (data.py:3)"),
+            s0=stack(0, WAITS.format(what="all_reduce")),
+        )
+    )[0] == [3]
 
 
 def test_a_stack_that_does_not_wait_refutes_a_ring() -> None:
     ring = Blame(
-        "order_inversion", "Ranks 0 and 1 wait for each other.", ranks=(Blamed(0, 0.7), Blamed(1, 0.7)), dumped=ALL,
-        findings=(Finding(Evidence("dump_0", None, "x", Role.ROOT), "graph.order_inversion", FailureClass.SOFTWARE_BUG, Mechanism.HANG, rank=0),),
-    )  # fmt: skip
+        "order_inversion",
+        "Ranks 0 and 1 wait for each other.",
+        ranks=(Blamed(0, 0.7), Blamed(1, 0.7)),
+        dumped=ALL,
+        findings=(
+            Finding(
+                Evidence("dump_0", None, "x", Role.ROOT),
+                "graph.order_inversion",
+                FailureClass.SOFTWARE_BUG,
+                Mechanism.HANG,
+                rank=0,
+            ),
+        ),
+    )
     stacks = {f"s{rank}": stack(rank, WAITS.format(what="all_reduce")) for rank in (0, 2, 3)}
     said = verdict(ring, **stacks, s1=stack(1, "pack (data.py:3)"))
     assert (who(said)[0], said.failure_class) == ([1], FailureClass.USER_CODE)
-    assert verdict(ring, **stacks, s1=stack(1, WAITS.format(what="barrier"))).failure_class is FailureClass.SOFTWARE_BUG
+    assert (
+        verdict(ring, **stacks, s1=stack(1, WAITS.format(what="barrier"))).failure_class
+        is FailureClass.SOFTWARE_BUG
+    )
 
 
 def test_a_rank_that_is_behind_explains_stacks_in_different_places() -> None:
-    """Those who wait for one rank through several groups stand in several places: no fault of the program."""
-    stacks = {f"s{rank}": stack(rank, WAITS.format(what="all_reduce"), f"{where} (train.py:7)") for rank, where in enumerate(("norms", "update", "update"))}
+    """Those who wait for one rank through several groups stand in several places: no fault of the
+    program.
+    """
+    stacks = {
+        f"s{rank}": stack(rank, WAITS.format(what="all_reduce"), f"{where} (train.py:7)")
+        for rank, where in enumerate(("norms", "update", "update"))
+    }
     assert verdict(BEHIND, **stacks).failure_class is FailureClass.UNKNOWN
 
 
@@ -145,17 +254,47 @@ def test_a_verdict_of_the_graph_says_what_would_refute_it_and_asks_for_no_dumps(
 
 def test_the_reason_does_not_say_a_mismatch_twice() -> None:
     text = "rank 0 called all_reduce Float 6"
-    found = Finding(Evidence("dump_0", None, text, Role.ROOT), "graph.mismatch", FailureClass.SOFTWARE_BUG, Mechanism.HANG, rank=0)
-    said = decide([], blame=Blame("mismatch", f"{text.capitalize()}.", ranks=(Blamed(0, 0.85),), findings=(found,), dumped=ALL))
+    found = Finding(
+        Evidence("dump_0", None, text, Role.ROOT),
+        "graph.mismatch",
+        FailureClass.SOFTWARE_BUG,
+        Mechanism.HANG,
+        rank=0,
+    )
+    said = decide(
+        [],
+        blame=Blame(
+            "mismatch",
+            f"{text.capitalize()}.",
+            ranks=(Blamed(0, 0.85),),
+            findings=(found,),
+            dumped=ALL,
+        ),
+    )
     assert said.reason.lower().count(text.lower()) == 1
 
 
-# --- live runs -------------------------------------------------------------------------------------------
+# --- live runs ------------------------------------------------------------------------------------
 
 
 def standing(**about: object) -> list[Finding]:
-    told = {"id": 3, "mechanism": "hang", "class": "unknown", "reason": "no beacon for 5.0 s in body", "nodes": ["n1"], "ranks": [1], **about}
-    return list(read_standing(json.dumps({"outlast": "standing", "schema": 1, "interruption": told, "processes": []}).encode(), name="standing.json").findings)
+    told = {
+        "id": 3,
+        "mechanism": "hang",
+        "class": "unknown",
+        "reason": "no beacon for 5.0 s in body",
+        "nodes": ["n1"],
+        "ranks": [1],
+        **about,
+    }
+    return list(
+        read_standing(
+            json.dumps(
+                {"outlast": "standing", "schema": 1, "interruption": told, "processes": []}
+            ).encode(),
+            name="standing.json",
+        ).findings
+    )
 
 
 def test_whom_the_run_gave_up_for_a_hang_hung_and_where_it_stands_is_said() -> None:
@@ -169,4 +308,7 @@ def test_whom_the_run_gave_up_for_a_hang_hung_and_where_it_stands_is_said() -> N
 
 def test_a_hang_that_the_run_laid_to_the_program_for_want_of_a_reason_names_no_class() -> None:
     assert verdict(None, *standing(**{"class": "user_code"})).failure_class is FailureClass.UNKNOWN
-    assert verdict(None, *standing(**{"class": "user_code", "mechanism": "exception"})).failure_class is FailureClass.USER_CODE
+    assert (
+        verdict(None, *standing(**{"class": "user_code", "mechanism": "exception"})).failure_class
+        is FailureClass.USER_CODE
+    )

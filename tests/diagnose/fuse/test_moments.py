@@ -14,18 +14,40 @@ from outlast.diagnose.stacks.reader import Stack
 from outlast.model.verdict import Blamed
 
 ALL = frozenset(range(4))
-IN = {"all_reduce": "torch/distributed/distributed_c10d.py", "all_gather_into_tensor": "torch/distributed/distributed_c10d.py", "recv": "torch/distributed.py"}
+IN = {
+    "all_reduce": "torch/distributed/distributed_c10d.py",
+    "all_gather_into_tensor": "torch/distributed/distributed_c10d.py",
+    "recv": "torch/distributed.py",
+}
 
 
 def stack(rank: int, *whats: str) -> list[Finding]:
     """Stacks of one rank's file, the newest last."""
-    frames = [f"    {what} ({IN.get(what, 'train.py')}:7)\n    train (train.py:90)\n    <module> (train.py:99)\n" for what in whats]
-    text = "".join(f'Process {rank + 10}: python train.py --local_rank={rank}\n\nThread {rank + 10} (idle): "MainThread"\n{one}\n' for one in frames)
-    return [one for one in read_lines(text.encode().splitlines(keepends=True), name=f"stack_{rank}") if isinstance(one, Stack)]
+    frames = [
+        f"    {what} ({IN.get(what, 'train.py')}:7)\n    train (train.py:90)\n    <module>"
+        " (train.py:99)\n"
+        for what in whats
+    ]
+    text = "".join(
+        f"Process {rank + 10}: python train.py --local_rank={rank}\n\nThread {rank + 10} (idle):"
+        f' "MainThread"\n{one}\n'
+        for one in frames
+    )
+    return [
+        one
+        for one in read_lines(text.encode().splitlines(keepends=True), name=f"stack_{rank}")
+        if isinstance(one, Stack)
+    ]
 
 
 def blame(**stances: object) -> Blame:
-    return Blame("missing", "Rank 3 has not come to all_reduce 7.", ranks=(Blamed(3, 0.9),), dumped=ALL, stances=Stances(**stances))  # type: ignore[arg-type]
+    return Blame(
+        "missing",
+        "Rank 3 has not come to all_reduce 7.",
+        ranks=(Blamed(3, 0.9),),
+        dumped=ALL,
+        stances=Stances(**stances),
+    )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +64,9 @@ def blame(**stances: object) -> Blame:
         ({}, "all_reduce", True),
     ],
 )
-def test_a_stack_that_its_ranks_dump_contradicts_is_left_out_and_no_other(stances: dict[str, set[int]], what: str, is_kept: bool) -> None:
+def test_a_stack_that_its_ranks_dump_contradicts_is_left_out_and_no_other(
+    stances: dict[str, set[int]], what: str, is_kept: bool
+) -> None:
     found = stack(1, what)
     assert len(found) == 1
     assert without_older_stacks(found, blame(**stances)) == (found if is_kept else [])
@@ -59,7 +83,9 @@ def test_without_dumps_every_stack_counts() -> None:
 
 
 def test_a_slow_step_before_the_hang_names_nobody() -> None:
-    """Rank 0 waits by its dump and its stack, written in an earlier step, stands in its own work; rank 3 has not come."""
+    """Rank 0 waits by its dump and its stack, written in an earlier step, stands in its own work;
+    rank 3 has not come.
+    """
     found = [*stack(0, "tokenize"), *stack(1, "all_reduce"), *stack(2, "all_reduce")]
     said = decide(found, blame=blame(waits=frozenset({0, 1, 2}), through=frozenset({3})))
     assert [one.rank for one in said.ranks] == [3]

@@ -1,4 +1,7 @@
-"""What counts as healthy. The run itself takes hours and is started by hand: `benchmarks/incidents/healthy.py`."""
+"""What counts as healthy.
+
+The run itself takes hours and is started by hand: `benchmarks/incidents/healthy.py`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,13 @@ import pytest
 
 from benchmarks.incidents.healthy import wrong_with
 
-QUIET: dict[str, Any] = {"ranks": [], "suspects": [], "class": "unknown", "confidence": 0.0, "reason": ""}
+QUIET: dict[str, Any] = {
+    "ranks": [],
+    "suspects": [],
+    "class": "unknown",
+    "confidence": 0.0,
+    "reason": "",
+}
 CALM: dict[str, Any] = {"interruptions": [], "steps": 40, "reason": ""}
 HANG = {"mechanism": "hang", "ranks": [1], "step": 7, "reason": "overdue"}
 
@@ -29,6 +38,8 @@ def test_a_calm_run_is_healthy(code: int) -> None:
         (0, {}, {"class": "network", "confidence": 0.6}, "a cause for nothing"),
     ],
 )
-def test_a_run_is_not_healthy_for_any_one_of_these(code: int, report: dict[str, Any], verdict: dict[str, Any], said: str) -> None:
+def test_a_run_is_not_healthy_for_any_one_of_these(
+    code: int, report: dict[str, Any], verdict: dict[str, Any], said: str
+) -> None:
     (wrong,) = wrong_with(code, CALM | report, QUIET | verdict)
     assert said in wrong

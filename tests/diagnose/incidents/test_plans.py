@@ -1,4 +1,7 @@
-"""Plans of made incidents, their truth, and what a verdict is worth beside it. Nothing is started here."""
+"""Plans of made incidents, their truth, and what a verdict is worth beside it.
+
+Nothing is started here.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,16 @@ def test_the_same_seed_draws_the_same_incident(seed: int) -> None:
 def test_two_hundred_seeds_have_at_least_ten_of_each_kind_and_layout() -> None:
     for judging in (False, True):
         plans = [draw(seed) for seed in seeds(200, judging=judging)]
-        assert {kind: sum(plan.kind == kind for plan in plans) >= 10 for kind in KINDS} == dict.fromkeys(KINDS, True)
-        assert {layout: sum(plan.layout == layout for plan in plans) >= 30 for layout in MESHES} == dict.fromkeys(MESHES, True)
+        assert {
+            kind: sum(plan.kind == kind for plan in plans) >= 10 for kind in KINDS
+        } == dict.fromkeys(KINDS, True)
+        assert {
+            layout: sum(plan.layout == layout for plan in plans) >= 30 for layout in MESHES
+        } == dict.fromkeys(MESHES, True)
         assert any(len(plan.strikes) == 2 for plan in plans)
-        assert all(4 <= plan.world <= 8 and set(plan.ranks) <= set(range(plan.world)) for plan in plans)
+        assert all(
+            4 <= plan.world <= 8 and set(plan.ranks) <= set(range(plan.world)) for plan in plans
+        )
 
 
 def test_development_and_judging_share_no_seed() -> None:
@@ -44,12 +53,21 @@ def test_every_kind_has_a_truth_in_the_words_of_verdicts() -> None:
 
 
 def told(ranks: list[int], hidden: dict[str, str] | None = None, **truth: Any) -> dict[str, Any]:
-    given = {"ranks": ranks, "classes": ["unknown"], "mechanisms": ["hang"], "hedged": ["host_memory"], **truth}
+    given = {
+        "ranks": ranks,
+        "classes": ["unknown"],
+        "mechanisms": ["hang"],
+        "hedged": ["host_memory"],
+        **truth,
+    }
     return {"plan": {"kind": "sleep"}, "truth": given, "hidden": hidden or {}}
 
 
 def verdict(ranks: list[int], suspects: list[int] | None = None, **more: Any) -> dict[str, Any]:
-    people = {"ranks": [{"rank": rank, "confidence": 0.9} for rank in ranks], "suspects": [{"rank": rank, "reason": "no dump"} for rank in suspects or []]}
+    people = {
+        "ranks": [{"rank": rank, "confidence": 0.9} for rank in ranks],
+        "suspects": [{"rank": rank, "reason": "no dump"} for rank in suspects or []],
+    }
     return {"class": "unknown", "mechanism": "hang", "confidence": 0.2, **people, **more}
 
 
@@ -66,13 +84,21 @@ def test_with_evidence_lost_a_suspect_is_enough_and_only_the_missing_may_be_susp
     assert missing == {2, 3, 4}
     assert judge("a", told([3], hidden), verdict([], [3, 2]), missing=missing).sound
     assert judge("a", told([3], hidden), verdict([3]), missing=missing).sound
-    assert not judge("a", told([3], hidden), verdict([], [2]), missing=missing).sound, "the guilty is not covered"
-    assert not judge("a", told([3], hidden), verdict([1], [3]), missing=missing).sound, "an innocent is named"
-    assert not judge("a", told([3], hidden), verdict([3], [6]), missing=missing).sound, "whose evidence is there is no suspect"
+    assert not judge("a", told([3], hidden), verdict([], [2]), missing=missing).sound, (
+        "the guilty is not covered"
+    )
+    assert not judge("a", told([3], hidden), verdict([1], [3]), missing=missing).sound, (
+        "an innocent is named"
+    )
+    assert not judge("a", told([3], hidden), verdict([3], [6]), missing=missing).sound, (
+        "whose evidence is there is no suspect"
+    )
 
 
 def test_a_hedged_class_counts_only_when_it_is_not_sure() -> None:
-    assert judge("a", told([1]), verdict([1], **{"class": "host_memory", "confidence": 0.79})).class_right
+    assert judge(
+        "a", told([1]), verdict([1], **{"class": "host_memory", "confidence": 0.79})
+    ).class_right
     sure = judge("a", told([1]), verdict([1], **{"class": "host_memory", "confidence": 0.8}))
     assert not sure.class_right
     assert sure.surely_wrong

@@ -15,8 +15,12 @@ from outlast.diagnose.stacks.reader import Stack
 from tests.diagnose._torchrun import failed, failure_table
 
 TABLE = failure_table(
-    first=failed(rank=1, pid=11, exit_code=-9, said="Signal 9 (SIGKILL) received by PID 11", second=5),
-    other=failed(rank=3, pid=13, exit_code=-15, said="Signal 15 (SIGTERM) received by PID 13", second=6),
+    first=failed(
+        rank=1, pid=11, exit_code=-9, said="Signal 9 (SIGKILL) received by PID 11", second=5
+    ),
+    other=failed(
+        rank=3, pid=13, exit_code=-15, said="Signal 15 (SIGTERM) received by PID 13", second=6
+    ),
 )
 SPY = """Process 70: /usr/bin/python3 -u train.py
 Python v3.11.7 (/usr/bin/python3.11)
@@ -47,7 +51,11 @@ SMI = """index, pci.bus_id, temperature.gpu, clocks_event_reasons.hw_thermal_slo
 0, 00000000:18:00.0, 41, Not Active, 0
 1, 00000000:2A:00.0, 93, Active, 4
 """
-STEPS = "".join(f" iteration {at:8}/ 5000 | elapsed time per iteration (ms): {1000 if at < 30 else 1400}.0 | loss: 2.1\n" for at in range(40))
+STEPS = "".join(
+    f" iteration {at:8}/ 5000 | elapsed time per iteration (ms): {1000 if at < 30 else 1400}.0 |"
+    " loss: 2.1\n"
+    for at in range(40)
+)
 SLURM = """srun: error: hgx-041: task 12: Killed
 slurmstepd: error: Detected 1 oom_kill event in StepId=88123.0. Some of the step tasks have been OOM Killed.
 slurmstepd: error: *** STEP 88123.0 ON hgx-017 CANCELLED AT 2026-01-02T03:04:05 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***
@@ -89,14 +97,18 @@ def test_what_a_program_prints_is_read(reader: str) -> None:
 
 @st.composite
 def damaged(draw: st.DrawFn, text: str) -> list[bytes]:
-    """Lines lost, doubled, moved, cut, joined, with labels before them, or with other bytes in them: what becomes of a log on its way."""
+    """Lines lost, doubled, moved, cut, joined, with labels before them, or with other bytes in
+    them: what becomes of a log on its way.
+    """
     lines = text.encode().splitlines(keepends=True)
     for _ in range(draw(st.integers(0, 5))):
         if not lines:
             break
         at, other = draw(st.integers(0, len(lines) - 1)), draw(st.integers(0, len(lines) - 1))
         cut = draw(st.integers(0, len(lines[at])))
-        match draw(st.sampled_from(["lose", "double", "move", "cut", "join", "label", "bytes", "number"])):
+        match draw(
+            st.sampled_from(["lose", "double", "move", "cut", "join", "label", "bytes", "number"])
+        ):
             case "lose":
                 del lines[at]
             case "double":
@@ -108,19 +120,44 @@ def damaged(draw: st.DrawFn, text: str) -> list[bytes]:
             case "join":
                 lines[at] = lines[at].rstrip(b"\n") + lines[other]
             case "label":
-                lines[at] = draw(st.sampled_from([b"[rank7]: ", b"3: ", b"\x1b[31m", b"2026-01-02T03:04:05Z n9 app[3]: "])) + lines[at]
+                lines[at] = (
+                    draw(
+                        st.sampled_from(
+                            [b"[rank7]: ", b"3: ", b"\x1b[31m", b"2026-01-02T03:04:05Z n9 app[3]: "]
+                        )
+                    )
+                    + lines[at]
+                )
             case "bytes":
-                lines[at] = lines[at][:cut] + draw(st.binary(min_size=1, max_size=8)) + lines[at][cut:]
+                lines[at] = (
+                    lines[at][:cut] + draw(st.binary(min_size=1, max_size=8)) + lines[at][cut:]
+                )
             case "number":
-                number = draw(st.sampled_from([b"-1", b"99999999999999999999", b"nan", b"1e400", b"0x7f", b"\xd9\xa3", b""]))
-                lines[at] = b" ".join(number if word[-1:].isdigit() else word for word in lines[at].split(b" "))
+                number = draw(
+                    st.sampled_from(
+                        [
+                            b"-1",
+                            b"99999999999999999999",
+                            b"nan",
+                            b"1e400",
+                            b"0x7f",
+                            b"\xd9\xa3",
+                            b"",
+                        ]
+                    )
+                )
+                lines[at] = b" ".join(
+                    number if word[-1:].isdigit() else word for word in lines[at].split(b" ")
+                )
     return lines
 
 
 @EACH
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_damaged_output_never_raises_and_what_is_shown_stands_where_it_is_said_to_stand(reader: str, data: st.DataObject) -> None:
+def test_damaged_output_never_raises_and_what_is_shown_stands_where_it_is_said_to_stand(
+    reader: str, data: st.DataObject
+) -> None:
     lines = data.draw(damaged(READERS[reader][0]))
     for one in read(lines):
         assert one.rule in RULES
@@ -128,12 +165,21 @@ def test_damaged_output_never_raises_and_what_is_shown_stands_where_it_is_said_t
         assert one.rank is None or 0 <= one.rank < 10**7
         assert one.evidence.line is not None
         there = lines[one.evidence.line - 1].decode("utf-8", "replace")
-        shown = one.evidence.text.partition(' "MainThread"')[0] if isinstance(one, Stack) else one.evidence.text
+        shown = (
+            one.evidence.text.partition(' "MainThread"')[0]
+            if isinstance(one, Stack)
+            else one.evidence.text
+        )
         assert shown[:20].strip("\x1b") in there or shown.split()[-1][:20] in there, one
 
 
-@given(st.lists(st.text(max_size=30), max_size=12), st.lists(st.lists(st.text(max_size=12), max_size=12), max_size=8))
-def test_a_table_of_any_cells_gives_rules_that_exist(header: list[str], rows: list[list[str]]) -> None:
+@given(
+    st.lists(st.text(max_size=30), max_size=12),
+    st.lists(st.lists(st.text(max_size=12), max_size=12), max_size=8),
+)
+def test_a_table_of_any_cells_gives_rules_that_exist(
+    header: list[str], rows: list[list[str]]
+) -> None:
     table = Csv()
     table.begin(", ".join([*header, "temperature.gpu"]).lower())
     for row in rows:
@@ -141,14 +187,19 @@ def test_a_table_of_any_cells_gives_rules_that_exist(header: list[str], rows: li
         assert got is None or got[0] in RULES
 
 
-@given(st.sampled_from(["xid_errors", "row_remap_failure", "gpu_temp", "thermal_violation", "x"]), st.one_of(st.floats().map(repr), st.text(max_size=12)))
+@given(
+    st.sampled_from(["xid_errors", "row_remap_failure", "gpu_temp", "thermal_violation", "x"]),
+    st.one_of(st.floats().map(repr), st.text(max_size=12)),
+)
 def test_a_sample_of_any_value_is_a_known_rule_or_nothing(field: str, value: str) -> None:
     got = exposed(f'dcgm_fi_dev_{field}{{gpu="3"}} {value}'.lower())
     assert got is None or (got[0].startswith("xid.") and got[0][4:].isdigit()) or got[0] in RULES
 
 
 @given(st.lists(st.floats(0, 1e9), max_size=60))
-def test_steps_of_any_length_are_called_slower_only_where_a_later_one_took_longer_than_the_first_ones(times: list[float]) -> None:
+def test_steps_of_any_length_are_called_slower_only_where_a_later_one_took_longer_than_the_first_ones(
+    times: list[float],
+) -> None:
     series = StepTimes()
     for at, time_s in enumerate(times):
         line = f"step time: {time_s:.3f}".encode()

@@ -297,13 +297,25 @@ LSPCI = """18:00.0 3D controller: NVIDIA Corporation GH100 [H100 SXM5 80GB] (rev
 \t\tUESvrt:\tDLP+ SDES+ TLP- FCP+ CmpltTO- CmpltAbrt- UnxCmplt- RxOF+ MalfTLP+ ECRC- UnsupReq- ACSViol-
 """
 HEALTHY = {
-    "lspci": LSPCI, "DCGM": DCGM, "nvidia-smi, CSV": SMI_CSV, "nvidia-smi -q": SMI_Q, "nvidia-smi": SMI, "dcgmi diag": DIAG, "smartctl": SMART, "pod": POD,
-    "node": NODE, "NCCL and torch": NCCL, "dmesg": DMESG, "ipmitool": SEL,
-}  # fmt: skip
+    "lspci": LSPCI,
+    "DCGM": DCGM,
+    "nvidia-smi, CSV": SMI_CSV,
+    "nvidia-smi -q": SMI_Q,
+    "nvidia-smi": SMI,
+    "dcgmi diag": DIAG,
+    "smartctl": SMART,
+    "pod": POD,
+    "node": NODE,
+    "NCCL and torch": NCCL,
+    "dmesg": DMESG,
+    "ipmitool": SEL,
+}
 
 
 def said(text: str) -> tuple[FailureClass, list[FailureClass]]:
-    got = decide(list(read_lines(text.encode().splitlines(keepends=True), name="tool.txt")), blame=None)
+    got = decide(
+        list(read_lines(text.encode().splitlines(keepends=True), name="tool.txt")), blame=None
+    )
     return got.failure_class, [one for one, _ in got.others]
 
 
@@ -316,32 +328,70 @@ def test_what_a_tool_prints_of_a_healthy_machine_points_nowhere(tool: str) -> No
     ("text", "was", "now", "failure_class"),
     [
         (SMI_Q, "SRAM Uncorrectable Parity     : 0", "SRAM Uncorrectable Parity     : 2", C.SRAM),
-        (SMI_Q, "SRAM Threshold Exceeded       : No", "SRAM Threshold Exceeded       : Yes", C.SRAM),
+        (
+            SMI_Q,
+            "SRAM Threshold Exceeded       : No",
+            "SRAM Threshold Exceeded       : Yes",
+            C.SRAM,
+        ),
         (SMI_Q, "DRAM Uncorrectable            : 0", "DRAM Uncorrectable            : 3", C.HBM),
-        (SMI_Q, "Remapping Failure Occurred        : No", "Remapping Failure Occurred        : Yes", C.HBM),
-        (SMI_Q, "HW Thermal Slowdown           : Not Active", "HW Thermal Slowdown           : Active", C.THERMAL),
-        (SMI_CSV, "0, 00000000:18:00.0, P0, 44, 51, 98 %, Not Active, Not Active", "0, 00000000:18:00.0, P0, 91, 51, 98 %, Not Active, Active", C.THERMAL),
+        (
+            SMI_Q,
+            "Remapping Failure Occurred        : No",
+            "Remapping Failure Occurred        : Yes",
+            C.HBM,
+        ),
+        (
+            SMI_Q,
+            "HW Thermal Slowdown           : Not Active",
+            "HW Thermal Slowdown           : Active",
+            C.THERMAL,
+        ),
+        (
+            SMI_CSV,
+            "0, 00000000:18:00.0, P0, 44, 51, 98 %, Not Active, Not Active",
+            "0, 00000000:18:00.0, P0, 91, 51, 98 %, Not Active, Active",
+            C.THERMAL,
+        ),
         (
             DCGM,
             'ROW_REMAP_FAILURE{gpu="0",UUID="GPU-a",device="nvidia0",Hostname="n1"} 0',
-            'ROW_REMAP_FAILURE{gpu="0",UUID="GPU-a",device="nvidia0"} \
-1',
+            'ROW_REMAP_FAILURE{gpu="0",UUID="GPU-a",device="nvidia0"} 1',
             C.HBM,
         ),
-        (DIAG, "| GPU Memory                | Pass - All", "| PCIe                      | Fail - GPU 3", C.GPU),
+        (
+            DIAG,
+            "| GPU Memory                | Pass - All",
+            "| PCIe                      | Fail - GPU 3",
+            C.GPU,
+        ),
         (SMART, "PASSED", "FAILED!", C.SSD),
-        (POD, "node.kubernetes.io/unreachable:NoExecute op=Exists for 300s", "0/9 nodes: node is not ready\n  Reason: OOMKilled", C.HOST_MEMORY),
+        (
+            POD,
+            "node.kubernetes.io/unreachable:NoExecute op=Exists for 300s",
+            "0/9 nodes: node is not ready\n  Reason: OOMKilled",
+            C.HOST_MEMORY,
+        ),
         (DMESG, "AER: enabled with IRQ 29", "   [ 5] SDES                   (First)", C.CHASSIS),
         (DMESG, "Cable plugged", "Cable error, Bus stuck (I2C or data shorted)", C.NETWORK),
     ],
 )
-def test_and_where_it_says_that_something_ails_that_is_read(text: str, was: str, now: str, failure_class: FailureClass) -> None:
+def test_and_where_it_says_that_something_ails_that_is_read(
+    text: str, was: str, now: str, failure_class: FailureClass
+) -> None:
     """Method: one value of the healthy output changed to what the tool prints of a sick one."""
     assert was in text
     assert said(text.replace(was, now))[0] is failure_class
 
 
-@pytest.mark.parametrize("line", ["KeyError: 0", "SystemExit: None", "RuntimeError: CUDA error: uncorrectable ECC error encountered: 0"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "KeyError: 0",
+        "SystemExit: None",
+        "RuntimeError: CUDA error: uncorrectable ECC error encountered: 0",
+    ],
+)
 def test_an_exception_that_ends_in_nothing_is_one_all_the_same(line: str) -> None:
     text = 'Traceback (most recent call last):\n  File "/srv/train.py", line 3, in <module>\n'
     assert list(read_lines(f"{text}{line}\n".encode().splitlines(keepends=True), name="log"))
@@ -357,4 +407,6 @@ def test_what_every_pod_tolerates_is_no_state_of_a_node_and_a_taint_is() -> None
         "    key: node.kubernetes.io/not-ready",
     ]
     assert [rules(line) for line in tolerated] == [[], [], []]
-    assert rules("Taints:             node.kubernetes.io/unreachable:NoExecute") == ["kube.node_lost"]
+    assert rules("Taints:             node.kubernetes.io/unreachable:NoExecute") == [
+        "kube.node_lost"
+    ]

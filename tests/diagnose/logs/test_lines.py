@@ -1,4 +1,6 @@
-"""Reading lines: formats of many programs, several readers at once, and input that was never meant to be read."""
+"""Reading lines: formats of many programs, several readers at once, and input that was never meant
+to be read.
+"""
 
 from __future__ import annotations
 
@@ -29,50 +31,179 @@ def read(text: str, name: str = "log") -> list[Finding]:
 
 LINES = [
     # GPUs
-    ("[Thu Oct 10 03:06:53 2024] NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.", "xid.79", C.GPU),
-    ("6,3973,227541,-;NVRM: Xid (PCI:0000:05:00): 119, pid=1, name=x, Timeout after 6s of waiting for RPC response from GPU0 GSP!", "xid.119", C.
-        GPU_SYSTEM_PROCESSOR),
+    (
+        (
+            "[Thu Oct 10 03:06:53 2024] NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>',"
+            " name=<unknown>, GPU has fallen off the bus."
+        ),
+        "xid.79",
+        C.GPU,
+    ),
+    (
+        (
+            "6,3973,227541,-;NVRM: Xid (PCI:0000:05:00): 119, pid=1, name=x, Timeout after 6s of"
+            " waiting for RPC response from GPU0 GSP!"
+        ),
+        "xid.119",
+        C.GPU_SYSTEM_PROCESSOR,
+    ),
     ("kernel: NVRM: Xid (0000:03:00): 31, Ch 00000001", "xid.31", C.SOFTWARE_BUG),
-    ("NVRM: Xid (PCI:0000:dc:00): 45, pid=7, name=python3, Ch 00000001 caused by previous Xid 149", "xid.149", C.NVLINK),
+    (
+        (
+            "NVRM: Xid (PCI:0000:dc:00): 45, pid=7, name=python3, Ch 00000001 caused by previous"
+            " Xid 149"
+        ),
+        "xid.149",
+        C.NVLINK,
+    ),
     ("NVRM: Xid (PCI:0000:dc:00): 45, pid=7, name=python3, Ch 00000001", "xid.45", None),
-    ("NVRM: Xid (PCI:0000:dc:00): 48, An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer at partition 6", "xid.dram", C.HBM),
-    ("nvidia-nvswitch0: SXid (PCI:0000:00:00.0): 20034, Fatal, Link 30 LTSSM Fault Up", "sxid.fatal", C.NVLINK),
-    ("nvidia-nvswitch0: SXid (PCI:0000:00:00.0): 11012, Non-fatal, Link 30 single bit", "sxid.corrected", None),
+    (
+        (
+            "NVRM: Xid (PCI:0000:dc:00): 48, An uncorrectable double bit error (DBE) has been"
+            " detected on GPU in the framebuffer at partition 6"
+        ),
+        "xid.dram",
+        C.HBM,
+    ),
+    (
+        "nvidia-nvswitch0: SXid (PCI:0000:00:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
+        "sxid.fatal",
+        C.NVLINK,
+    ),
+    (
+        "nvidia-nvswitch0: SXid (PCI:0000:00:00.0): 11012, Non-fatal, Link 30 single bit",
+        "sxid.corrected",
+        None,
+    ),
     ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "cuda.ecc", C.HBM),
-    ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB", "cuda.oom", C.GPU_OOM),
-    ("RuntimeError: CUDA error: an illegal memory access was encountered", "cuda.illegal_access", C.SOFTWARE_BUG),
+    (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB",
+        "cuda.oom",
+        C.GPU_OOM,
+    ),
+    (
+        "RuntimeError: CUDA error: an illegal memory access was encountered",
+        "cuda.illegal_access",
+        C.SOFTWARE_BUG,
+    ),
     ("RuntimeError: CUDA error: device-side assert triggered", "cuda.device_assert", C.USER_CODE),
-    ("CUDA kernel errors might be asynchronously reported at some other API call", "cuda.advice", None),
+    (
+        "CUDA kernel errors might be asynchronously reported at some other API call",
+        "cuda.advice",
+        None,
+    ),
     # hosts
-    ("[123.4] Out of memory: Killed process 123 (python) total-vm:1kB", "oom.killed", C.HOST_MEMORY),
-    ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=1.batch. Some of your processes may have been killed", "slurm.oom", C.HOST_MEMORY),
+    (
+        "[123.4] Out of memory: Killed process 123 (python) total-vm:1kB",
+        "oom.killed",
+        C.HOST_MEMORY,
+    ),
+    (
+        (
+            "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=1.batch. Some of your"
+            " processes may have been killed"
+        ),
+        "slurm.oom",
+        C.HOST_MEMORY,
+    ),
     ("JobState=OUT_OF_MEMORY Reason=OutOfMemory", "slurm.oom", C.HOST_MEMORY),
     ('    "reason": "OOMKilled",', "kube.oom", C.HOST_MEMORY),
     ("EDAC MC0: 1 UE memory read error on CPU_SrcID#0", "memory.uncorrected", C.SYSTEM_MEMORY),
-    ("mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 4: be00000000800400", "cpu.machine_check", C.CPU),
-    ("watchdog: BUG: soft lockup - CPU#18 stuck for 27s! [python3:2254956]", "cpu.soft_lockup", C.CPU),
-    ("nvme nvme4: I/O tag 22 (2016) opcode 0x2 (Admin Cmd) QID 0 timeout, reset controller", "nvme.failed", C.SSD),
-    ("mlx5_core 0000:d2:00.0: mlx5_cmd_out_err:838:(pid 1): ACCESS_REG(0x805) op_mod(0x1) failed", "mlx5.command", C.NIC),
+    (
+        "mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 4: be00000000800400",
+        "cpu.machine_check",
+        C.CPU,
+    ),
+    (
+        "watchdog: BUG: soft lockup - CPU#18 stuck for 27s! [python3:2254956]",
+        "cpu.soft_lockup",
+        C.CPU,
+    ),
+    (
+        "nvme nvme4: I/O tag 22 (2016) opcode 0x2 (Admin Cmd) QID 0 timeout, reset controller",
+        "nvme.failed",
+        C.SSD,
+    ),
+    (
+        (
+            "mlx5_core 0000:d2:00.0: mlx5_cmd_out_err:838:(pid 1): ACCESS_REG(0x805) op_mod(0x1)"
+            " failed"
+        ),
+        "mlx5.command",
+        C.NIC,
+    ),
     ("nfs: server 10.0.0.1 not responding, timed out", "fs.remote", C.STORAGE),
     ("OSError: [Errno 28] No space left on device: '/scratch/ckpt'", "disk.full", C.STORAGE),
     ("OSError: [Errno 28] No space left on device: '/dev/shm/x'", "host.shm", C.HOST_MEMORY),
     # collectives and launchers
-    ("NET/IB : Got completion from peer 10.0.0.1<1> with status=12 opcode=0 len=0 vendor err 129", "ib.retry_exceeded", C.NETWORK),
-    ("node1:1:2 [0] NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000", "nccl.duplicate_gpu", C.USER_CODE),
-    ("[rank0]:[W1 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=1): Connection was likely closed.", "store.broken", None),
-    ("WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 12 closing signal SIGTERM", "exit.closing", None),
+    (
+        (
+            "NET/IB : Got completion from peer 10.0.0.1<1> with status=12 opcode=0 len=0 vendor"
+            " err 129"
+        ),
+        "ib.retry_exceeded",
+        C.NETWORK,
+    ),
+    (
+        (
+            "node1:1:2 [0] NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device"
+            " 1000"
+        ),
+        "nccl.duplicate_gpu",
+        C.USER_CODE,
+    ),
+    (
+        (
+            "[rank0]:[W1 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=1): Connection"
+            " was likely closed."
+        ),
+        "store.broken",
+        None,
+    ),
+    (
+        (
+            "WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 12 closing"
+            " signal SIGTERM"
+        ),
+        "exit.closing",
+        None,
+    ),
     ("  traceback : Signal 9 (SIGKILL) received by PID 1234", "exit.kill", C.HOST_MEMORY),
-    ("RuntimeError: [../gloo/transport/tcp/pair.cc:446] op.preamble.length <= op.nbytes. 40 vs 16", "gloo.size", C.USER_CODE),
-    ("slurmstepd: error: *** JOB 1 ON node7 CANCELLED AT 2024-01-01T00:00:00 DUE TO PREEMPTION ***", "slurm.preempted", C.HOST_MAINTENANCE),
-    ("Rank 3, node n1, device 3, iteration #7: Possible transient error!", "rerun.transient", C.SILENT_DATA_CORRUPTION),
+    (
+        (
+            "RuntimeError: [../gloo/transport/tcp/pair.cc:446] op.preamble.length <= op.nbytes. 40"
+            " vs 16"
+        ),
+        "gloo.size",
+        C.USER_CODE,
+    ),
+    (
+        (
+            "slurmstepd: error: *** JOB 1 ON node7 CANCELLED AT 2024-01-01T00:00:00 DUE TO"
+            " PREEMPTION ***"
+        ),
+        "slurm.preempted",
+        C.HOST_MAINTENANCE,
+    ),
+    (
+        "Rank 3, node n1, device 3, iteration #7: Possible transient error!",
+        "rerun.transient",
+        C.SILENT_DATA_CORRUPTION,
+    ),
     ("ModuleNotFoundError: No module named 'flash_attn'", "dependency.import", C.DEPENDENCY),
     ('DCGM_FI_DEV_XID_ERRORS{gpu="3",UUID="GPU-1"} 79', "xid.79", C.GPU),
     ('DCGM_FI_DEV_ROW_REMAP_FAILURE{gpu="3"} 1', "metric.hbm", C.HBM),
-]  # fmt: skip
+]
 
 
-@pytest.mark.parametrize(("line", "rule", "failure_class"), LINES, ids=[f"{rule}-{at}" for at, (_, rule, _) in enumerate(LINES)])
-def test_a_line_is_what_its_maker_means_by_it(line: str, rule: str, failure_class: FailureClass | None) -> None:
+@pytest.mark.parametrize(
+    ("line", "rule", "failure_class"),
+    LINES,
+    ids=[f"{rule}-{at}" for at, (_, rule, _) in enumerate(LINES)],
+)
+def test_a_line_is_what_its_maker_means_by_it(
+    line: str, rule: str, failure_class: FailureClass | None
+) -> None:
     found = read(line)
     assert [(one.rule, one.failure_class) for one in found] == [(rule, failure_class)]
     assert found[0].evidence.line == 1
@@ -104,7 +235,12 @@ def test_times_are_unix_seconds_only_where_the_year_is_known() -> None:
     assert time_of("2024-05-01T12:00:00.5+02:00 x") == 1714557600.5
     assert time_of("[Thu Oct 10 03:06:53 2024] x") == time_of("2024-10-10 03:06:53")
     assert time_of("[Jul 23 2024 07:53:55] x") == time_of("2024-07-23 07:53:55")
-    for nothing in ("May  1 12:00:00 node x", "[123.456] x", "E0501 12:00:00.1 x", "2024-99-99 99:99:99"):
+    for nothing in (
+        "May  1 12:00:00 node x",
+        "[123.456] x",
+        "E0501 12:00:00.1 x",
+        "2024-99-99 99:99:99",
+    ):
         assert time_of(nothing) is None
 
 
@@ -112,7 +248,11 @@ def test_teardown_and_healthy_lines_hold_no_root() -> None:
     """Method: 5,000 drawn lines of healthy runs, and what every job prints while it is closed."""
     rng = random.Random(5)
     assert not read("\n".join(_mutants.healthy(5000, rng)))
-    assert not [one for one in read("\n".join(_mutants.teardown(rng))) if one.evidence.role in (Role.ROOT, Role.MESSENGER)]
+    assert not [
+        one
+        for one in read("\n".join(_mutants.teardown(rng)))
+        if one.evidence.role in (Role.ROOT, Role.MESSENGER)
+    ]
 
 
 def test_a_torchrun_table_gives_ranks_and_how_they_ended() -> None:
@@ -134,8 +274,12 @@ Root Cause (first observed failure):
   error_file: <N/A>
   traceback : Signal 9 (SIGKILL) received by PID 620204
 """
-    entries = [one for one in read(text) if one.rule.startswith("elastic.") and one.rank is not None]
-    assert [(one.rule, one.rank, one.node, one.mechanism, one.evidence.role) for one in entries] == [
+    entries = [
+        one for one in read(text) if one.rule.startswith("elastic.") and one.rank is not None
+    ]
+    assert [
+        (one.rule, one.rank, one.node, one.mechanism, one.evidence.role) for one in entries
+    ] == [
         ("elastic.other_failure", 1, "n01", Mechanism.SIGNAL, Role.EFFECT),
         ("elastic.first_failure", 4, "n02", Mechanism.SIGNAL, Role.MESSENGER),
     ]
@@ -144,15 +288,18 @@ Root Cause (first observed failure):
 
 def test_an_error_file_is_read_as_the_traceback_it_holds() -> None:
     text = (
-        '{"message": {"message": "KeyError: 3", "extraInfo": {"py_callstack": "Traceback (most recent call last):\\n  File '
-        '\\"/data/train.py\\", line 3, in main\\n    x = y[3]\\nKeyError: 3\\n", "timestamp": "1714557600"}}}'
+        '{"message": {"message": "KeyError: 3", "extraInfo": {"py_callstack": "Traceback (most'
+        ' recent call last):\\n  File \\"/data/train.py\\", line 3, in main\\n    x ='
+        ' y[3]\\nKeyError: 3\\n", "timestamp": "1714557600"}}}'
     )
     assert "python.user_frame" in [one.rule for one in read(text, name="attempt_0/2/error.json")]
     assert {one.rank for one in read(text, name="attempt_0/2/error.json")} == {2}
 
 
 def test_tracebacks_of_two_ranks_do_not_mix() -> None:
-    """Method: two tracebacks line by line in turn, one raised by the user's file, one inside a package."""
+    """Method: two tracebacks line by line in turn, one raised by the user's file, one inside a
+    package.
+    """
     text = """[rank0]: Traceback (most recent call last):
 [rank1]: Traceback (most recent call last):
 [rank0]:   File "/data/train.py", line 3, in main
@@ -162,7 +309,10 @@ def test_tracebacks_of_two_ranks_do_not_mix() -> None:
 [rank0]: ValueError: bad
 [rank1]: TypeError: bad
 """
-    assert [(one.rule, one.rank) for one in read(text)] == [("python.user_frame", 0), ("python.library_frame", 1)]
+    assert [(one.rule, one.rank) for one in read(text)] == [
+        ("python.user_frame", 0),
+        ("python.library_frame", 1),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -179,34 +329,54 @@ def test_tracebacks_of_two_ranks_do_not_mix() -> None:
             "sequence id: 1 PG status: last enqueued work: 547, last completed work: -1", None, 547, -1, 9),
     ],
 )  # fmt: skip
-def test_watchdog_lines_of_all_generations_give_their_numbers(line: str, sequence: int | None, enqueued: int | None, completed: int | None, rank: int) -> None:
+def test_watchdog_lines_of_all_generations_give_their_numbers(
+    line: str, sequence: int | None, enqueued: int | None, completed: int | None, rank: int
+) -> None:
     (one,) = read(line)
     assert isinstance(one, Awaited)
-    assert (one.sequence, one.enqueued, one.completed, one.rank, one.failure_class) == (sequence, enqueued, completed, rank, None)
+    assert (one.sequence, one.enqueued, one.completed, one.rank, one.failure_class) == (
+        sequence,
+        enqueued,
+        completed,
+        rank,
+        None,
+    )
 
 
 def test_steps_that_get_slower_are_seen_and_those_that_do_not_are_not() -> None:
     def run(times: list[float]) -> list[Finding]:
-        return read("\n".join(f"iteration {at} | elapsed time per iteration (s): {value:.3f} | loss 1" for at, value in enumerate(times)))
+        return read(
+            "\n".join(
+                f"iteration {at} | elapsed time per iteration (s): {value:.3f} | loss 1"
+                for at, value in enumerate(times)
+            )
+        )
 
     rng = random.Random(3)
     steady = [100 + rng.uniform(-0.3, 0.3) for _ in range(200)]
     assert [one.rule for one in run(steady + [106.0] * 80)] == ["metric.slower"]
     assert not run(steady)
-    assert not run([100 * rng.uniform(0.8, 1.3) for _ in range(300)]), "a busy machine's steps differ by more than a slow card shows"
+    assert not run([100 * rng.uniform(0.8, 1.3) for _ in range(300)]), (
+        "a busy machine's steps differ by more than a slow card shows"
+    )
 
 
 def test_our_own_output_is_no_evidence() -> None:
     text = (
-        "outlast diagnose runs/x\n  NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n  CUDA out of memory\n\nNVRM: Xid "
-        '(PCI:0000:3b:00): 48, DBE\n{"class": "gpu", "refuted_by": "x", "evidence": [{"text": "Xid (PCI:0): 79, x"}]}\n'
+        "outlast diagnose runs/x\n  NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n "
+        ' CUDA out of memory\n\nNVRM: Xid (PCI:0000:3b:00): 48, DBE\n{"class": "gpu", "refuted_by":'
+        ' "x", "evidence": [{"text": "Xid (PCI:0): 79, x"}]}\n'
     )
     assert [one.rule for one in read(text)] == ["own.output", "xid.48", "own.output"]
 
 
 def test_what_repeats_is_handed_on_a_few_times_and_memory_stays_flat() -> None:
-    """Method: 20,000 lines of one error, from a generator, 1.2 MB; what is held meanwhile is a block, not the file."""
-    lines: Iterator[bytes] = repeat(b"NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n", 20_000)
+    """Method: 20,000 lines of one error, from a generator, 1.2 MB; what is held meanwhile is a
+    block, not the file.
+    """
+    lines: Iterator[bytes] = repeat(
+        b"NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n", 20_000
+    )
     tracemalloc.start()
     found = sum(1 for _ in read_lines(lines, name="log"))
     peak = tracemalloc.get_traced_memory()[1]
@@ -228,14 +398,39 @@ def test_bytes_that_were_never_text_do_not_raise(lines: list[bytes]) -> None:
     list(read_lines(lines, name="junk"))
 
 
-PIECES = st.sampled_from([
-    "Traceback (most recent call last):", '  File "a.py", line 3 in f', '  File "a.py", line 3, in f', "Thread 12 (active): \"MainThread\"",
-        "Current thread 0x1 (most recent call first):", "    f (a.py:1)", "    all_reduce", "Failures:",
-    "Root Cause (first observed failure):", "  time      : x", "  rank      : 1 (local_rank: 1)", "  exitcode  : -9 (pid: 1)", "  traceback : x",
-        "index, temperature.gpu, utilization.gpu", "0, 95, 1", "[rank1]: ", "\x1b[31m", "\ufeff", "Xid (PCI:0): 999999, x",
-    "SXid (PCI:0): 99999, x", 'DCGM_FI_DEV_XID_ERRORS{gpu="1"} 1e400', 'DCGM_FI_DEV_XID_ERRORS{gpu="1"} nan', "elapsed time per iteration (s): 0",
-        "SeqNum=1, OpType=X", "py_callstack\\n\\n", "outlast diagnose", "KeyError: 1", "=====", "Process 1: x --local_rank=3",
-])  # fmt: skip
+PIECES = st.sampled_from(
+    [
+        "Traceback (most recent call last):",
+        '  File "a.py", line 3 in f',
+        '  File "a.py", line 3, in f',
+        'Thread 12 (active): "MainThread"',
+        "Current thread 0x1 (most recent call first):",
+        "    f (a.py:1)",
+        "    all_reduce",
+        "Failures:",
+        "Root Cause (first observed failure):",
+        "  time      : x",
+        "  rank      : 1 (local_rank: 1)",
+        "  exitcode  : -9 (pid: 1)",
+        "  traceback : x",
+        "index, temperature.gpu, utilization.gpu",
+        "0, 95, 1",
+        "[rank1]: ",
+        "\x1b[31m",
+        "\ufeff",
+        "Xid (PCI:0): 999999, x",
+        "SXid (PCI:0): 99999, x",
+        'DCGM_FI_DEV_XID_ERRORS{gpu="1"} 1e400',
+        'DCGM_FI_DEV_XID_ERRORS{gpu="1"} nan',
+        "elapsed time per iteration (s): 0",
+        "SeqNum=1, OpType=X",
+        "py_callstack\\n\\n",
+        "outlast diagnose",
+        "KeyError: 1",
+        "=====",
+        "Process 1: x --local_rank=3",
+    ]
+)
 
 
 @settings(max_examples=300)

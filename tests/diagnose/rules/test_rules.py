@@ -1,4 +1,6 @@
-"""The tables: each rule has a source, runs in linear time, and gets to see every line that it would match."""
+"""The tables: each rule has a source, runs in linear time, and gets to see every line that it would
+match.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,22 @@ try:
 except ImportError:  # Python 3.10
     import sre_parse  # type: ignore[no-redef]
 
-BOUND_S = 0.5  # for one rule and one line; the line is read once, in well under a millisecond, by a pattern that behaves
+# for one rule and one line; the line is read once, in well under a millisecond, by a pattern that
+# behaves
+BOUND_S = 0.5
 
 
-@pytest.mark.parametrize("source", ["", "I think so", "incident: one", "incident: one; incident: one", "a blog"])
+@pytest.mark.parametrize(
+    "source", ["", "I think so", "incident: one", "incident: one; incident: one", "a blog"]
+)
 def test_a_rule_without_a_source_is_refused(source: str) -> None:
     with pytest.raises(AssertionError, match="no source"):
         root("x", "some words", FailureClass.GPU, Grade.LIKELY, source)
 
 
-@pytest.mark.parametrize("source", ["nvidia Xid catalogue", "linux mm/oom_kill.c", "incident: one; incident: another"])
+@pytest.mark.parametrize(
+    "source", ["nvidia Xid catalogue", "linux mm/oom_kill.c", "incident: one; incident: another"]
+)
 def test_a_maker_or_two_incidents_are_a_source(source: str) -> None:
     assert well_sourced(source)
 
@@ -41,17 +49,27 @@ def test_every_rule_has_a_source_and_names_are_given_once() -> None:
 
 
 def test_only_roots_and_messengers_point_to_a_class() -> None:
-    assert not [rule.name for rule in RULES.values() if rule.role in (Role.EFFECT, Role.ADVICE) and rule.failure_class is not None]
+    assert not [
+        rule.name
+        for rule in RULES.values()
+        if rule.role in (Role.EFFECT, Role.ADVICE) and rule.failure_class is not None
+    ]
 
 
 def test_every_class_has_a_root_rule_that_can_name_it() -> None:
     """A class that nothing can name would never be said. `unknown` is what is left."""
-    named = {rule.failure_class for rule in RULES.values() if rule.role is Role.ROOT and rule.grade is not Grade.HINT}
+    named = {
+        rule.failure_class
+        for rule in RULES.values()
+        if rule.role is Role.ROOT and rule.grade is not Grade.HINT
+    }
     assert set(FailureClass) - {FailureClass.UNKNOWN} <= named
 
 
 def repeats(parsed: Any, inside: bool = False) -> list[str]:
-    """What could take more than linear time: a repeat in a repeat, and a wide repeat of anything that is not bounded."""
+    """What could take more than linear time: a repeat in a repeat, and a wide repeat of anything
+    that is not bounded.
+    """
     found = []
     for op, argument in parsed:
         name = str(op)
@@ -83,11 +101,22 @@ def test_a_pattern_that_repeats_a_repeat_is_seen(pattern: str) -> None:
 
 
 def test_every_pattern_reads_a_hostile_line_in_time() -> None:
-    """Method: for each rule, lines of the greatest length made of its own literals, of digits, spaces and hex, none of which ends in a match."""
+    """Method: for each rule, lines of the greatest length made of its own literals, of digits,
+    spaces and hex, none of which ends in a match.
+    """
     slow = []
     for rule in LINE_RULES:
         pattern = re.compile(rule.pattern)
-        for piece in (*(needle.decode() for needle in rule.needles[:12]), "0", " ", "a", "0000:", "error ", "task a:1 ", "[ "):
+        for piece in (
+            *(needle.decode() for needle in rule.needles[:12]),
+            "0",
+            " ",
+            "a",
+            "0000:",
+            "error ",
+            "task a:1 ",
+            "[ ",
+        ):
             line = (piece * (LINE_BYTES // len(piece) + 1))[:LINE_BYTES]
             begun = time.process_time()
             pattern.search(line)
@@ -108,14 +137,22 @@ def drawn(parsed: Any, rng: random.Random) -> str:
         elif name == "ANY":
             text += rng.choice("abc 1")
         elif name == "IN":
-            text += rng.choice([one for one in map(chr, range(32, 127)) if re.match(re.compile(_class(argument)), one)])
+            text += rng.choice(
+                [
+                    one
+                    for one in map(chr, range(32, 127))
+                    if re.match(re.compile(_class(argument)), one)
+                ]
+            )
         elif name == "BRANCH":
             text += drawn(rng.choice(argument[1]), rng)
         elif name == "SUBPATTERN":
             text += drawn(argument[-1], rng)
         elif name in ("MAX_REPEAT", "MIN_REPEAT"):
             low, high, body = argument
-            text += "".join(drawn(body, rng) for _ in range(rng.randint(low, min(int(high), low + 3))))
+            text += "".join(
+                drawn(body, rng) for _ in range(rng.randint(low, min(int(high), low + 3)))
+            )
     return text
 
 
@@ -130,16 +167,31 @@ def _class(items: Any) -> str:
         elif name == "RANGE":
             parts.append(f"{re.escape(chr(argument[0]))}-{re.escape(chr(argument[1]))}")
         else:
-            parts.append({"CATEGORY_DIGIT": r"\d", "CATEGORY_SPACE": r"\s", "CATEGORY_WORD": r"\w", "CATEGORY_NOT_SPACE": r"\S"}[str(argument)])
+            parts.append(
+                {
+                    "CATEGORY_DIGIT": r"\d",
+                    "CATEGORY_SPACE": r"\s",
+                    "CATEGORY_WORD": r"\w",
+                    "CATEGORY_NOT_SPACE": r"\S",
+                }[str(argument)]
+            )
     return f"[{''.join(parts)}]"
 
 
 @pytest.mark.parametrize("rule", LINE_RULES, ids=lambda rule: rule.name)
 def test_the_sieve_lets_through_whatever_a_rule_would_match(rule: Rule) -> None:
-    """Method: 40 texts drawn from the rule's own pattern, where they match it as a line (boundaries are not drawn)."""
-    number, rng, pattern = LINE_RULES.index(rule), random.Random(rule.name), re.compile(rule.pattern)
+    """Method: 40 texts drawn from the rule's own pattern, where they match it as a line (boundaries
+    are not drawn).
+    """
+    number, rng, pattern = (
+        LINE_RULES.index(rule),
+        random.Random(rule.name),
+        re.compile(rule.pattern),
+    )
     parsed = sre_parse.parse(rule.pattern)
-    tried = [line for line in (drawn(parsed, rng) for _ in range(40)) if pattern.search(line.lower())]
+    tried = [
+        line for line in (drawn(parsed, rng) for _ in range(40)) if pattern.search(line.lower())
+    ]
     assert tried
     for line in tried:
         assert number in _SIEVE.found([b"before\n", line.lower().encode() + b"\n"]).get(1, ()), line

@@ -16,15 +16,26 @@ from outlast.diagnose.stacks.reader import doing
 
 
 def stacks(text: str, name: str = "trace") -> list[Stack]:
-    return [one for one in read_lines([line.encode() + b"\n" for line in text.splitlines()], name=name) if isinstance(one, Stack)]
+    return [
+        one
+        for one in read_lines([line.encode() + b"\n" for line in text.splitlines()], name=name)
+        if isinstance(one, Stack)
+    ]
 
 
 def spy(pid: int, *frames: str) -> str:
     listed = "\n".join(f"    {frame}" for frame in frames)
-    return f'Process {pid}: python train.py --local_rank={pid % 8}\nPython v3.10.12 (/usr/bin/python3.10)\n\nThread {pid} (active): "MainThread"\n{listed}\n\n'
+    return (
+        f"Process {pid}: python train.py --local_rank={pid % 8}\nPython v3.10.12"
+        f' (/usr/bin/python3.10)\n\nThread {pid} (active): "MainThread"\n{listed}\n\n'
+    )
 
 
-WAITS = ("all_reduce (torch/distributed/distributed_c10d.py:1316)", "step (train.py:40)", "<module> (train.py:90)")
+WAITS = (
+    "all_reduce (torch/distributed/distributed_c10d.py:1316)",
+    "step (train.py:40)",
+    "<module> (train.py:90)",
+)
 READS = ("read (data.py:3)", "step (train.py:40)", "<module> (train.py:90)")
 WORKS = ("tokenize (text.py:3)", "step (train.py:40)", "<module> (train.py:90)")
 LOADS = (
@@ -37,7 +48,10 @@ LOADS = (
 
 
 def test_the_innermost_known_frame_says_what_a_stack_does() -> None:
-    assert [doing(frames) for frames in (WAITS, READS, WORKS, LOADS, ("select (selectors.py:1)", "run (x.py:1)"))] == [
+    assert [
+        doing(frames)
+        for frames in (WAITS, READS, WORKS, LOADS, ("select (selectors.py:1)", "run (x.py:1)"))
+    ] == [
         "waiting",
         "loading",
         "working",
@@ -47,8 +61,14 @@ def test_the_innermost_known_frame_says_what_a_stack_does() -> None:
 
 
 def test_one_that_does_not_wait_is_shown_and_those_that_wait_are_not() -> None:
-    for frames, rule in ((READS, "stack.outlier_io"), (WORKS, "stack.outlier_work"), (LOADS, "stack.outlier_loader")):
-        read = stacks("".join(spy(8 * 100 + rank, *(frames if rank == 5 else WAITS)) for rank in range(8)))
+    for frames, rule in (
+        (READS, "stack.outlier_io"),
+        (WORKS, "stack.outlier_work"),
+        (LOADS, "stack.outlier_loader"),
+    ):
+        read = stacks(
+            "".join(spy(8 * 100 + rank, *(frames if rank == 5 else WAITS)) for rank in range(8))
+        )
         assert [(one.rule, one.rank) for one in compare(read)] == [(rule, 5)]
 
 
@@ -58,23 +78,41 @@ def test_all_waiting_in_one_place_shows_nobody() -> None:
 
 def test_half_in_send_and_half_in_receive_shows_nobody() -> None:
     """A pipeline looks like this whenever it waits for anybody."""
-    ends = [spy(800 + rank, f"{'send' if rank < 4 else 'recv'} (c10d.py:1)", *WAITS[1:]) for rank in range(8)]
+    ends = [
+        spy(800 + rank, f"{'send' if rank < 4 else 'recv'} (c10d.py:1)", *WAITS[1:])
+        for rank in range(8)
+    ]
     assert compare(stacks("".join(ends))) == ()
 
 
 def test_waiting_in_another_branch_of_the_program_is_shown() -> None:
     read = stacks(
-        "".join(spy(800 + rank, *(("broadcast (c10d.py:1)", "evaluate (train.py:70)", "<module> (train.py:90)") if rank == 2 else WAITS)) for rank in range(8))
+        "".join(
+            spy(
+                800 + rank,
+                *(
+                    ("broadcast (c10d.py:1)", "evaluate (train.py:70)", "<module> (train.py:90)")
+                    if rank == 2
+                    else WAITS
+                ),
+            )
+            for rank in range(8)
+        )
     )
     assert [(one.rule, one.rank) for one in compare(read)] == [("stack.divergent", 2)]
 
 
 def test_headers_in_a_row_share_the_stack_below_them() -> None:
     read = stacks(
-        'Thread 11 (active): "MainThread"\nThread 12 (active): "MainThread"\n    all_reduce (c10d.py:1)\n    <module> '
-        '(train.py:9)\nThread 13 (idle): "MainThread"\n    read (data.py:3)\n    <module> (train.py:9)\n'
+        'Thread 11 (active): "MainThread"\nThread 12 (active): "MainThread"\n    all_reduce'
+        ' (c10d.py:1)\n    <module> (train.py:9)\nThread 13 (idle): "MainThread"\n    read'
+        " (data.py:3)\n    <module> (train.py:9)\n"
     )
-    assert [(one.process, one.rule) for one in read] == [("11", "stack.waiting"), ("12", "stack.waiting"), ("13", "stack.loading")]
+    assert [(one.process, one.rule) for one in read] == [
+        ("11", "stack.waiting"),
+        ("12", "stack.waiting"),
+        ("13", "stack.loading"),
+    ]
     assert [one.rule for one in compare(read)] == ["stack.outlier_io"]
 
 
@@ -86,7 +124,11 @@ def test_a_real_faulthandler_dump_is_read() -> None:
     with tempfile.TemporaryFile() as file:
         faulthandler.dump_traceback(file, all_threads=True)
         file.seek(0)
-        read = [one for one in read_lines(file.read().splitlines(keepends=True), name="dump") if isinstance(one, Stack)]
+        read = [
+            one
+            for one in read_lines(file.read().splitlines(keepends=True), name="dump")
+            if isinstance(one, Stack)
+        ]
     done.set()
     waiting.join(5)
     assert any("test_stacks.py" in frame for one in read for frame in one.frames)
@@ -100,7 +142,11 @@ def test_any_text_is_read_or_left(lines: list[str]) -> None:
     reader.end()
 
 
-QUEUE = ("_PollLikeSelector.select (selectors.py:415)", "wait (multiprocessing/connection.py:947)", "Queue.get (multiprocessing/queues.py:113)")
+QUEUE = (
+    "_PollLikeSelector.select (selectors.py:415)",
+    "wait (multiprocessing/connection.py:947)",
+    "Queue.get (multiprocessing/queues.py:113)",
+)
 
 
 def nameless(pid: int, *frames: str) -> str:
@@ -108,16 +154,41 @@ def nameless(pid: int, *frames: str) -> str:
     return re.sub(r" --local_rank=\d+", "", spy(pid, *frames))
 
 
-IDLE = nameless(20, *QUEUE, "_worker_loop (torch/utils/data/_utils/worker.py:334)", "<module> (train.py:32)")
-STUCK = nameless(21, "Remote.__getitem__ (train.py:16)", "_worker_loop (torch/utils/data/_utils/worker.py:374)", "<module> (train.py:32)")
-STARVED = nameless(3, *QUEUE, "_MultiProcessingDataLoaderIter._try_get_data (torch/utils/data/dataloader.py:1291)", "<module> (train.py:25)")
+IDLE = nameless(
+    20, *QUEUE, "_worker_loop (torch/utils/data/_utils/worker.py:334)", "<module> (train.py:32)"
+)
+STUCK = nameless(
+    21,
+    "Remote.__getitem__ (train.py:16)",
+    "_worker_loop (torch/utils/data/_utils/worker.py:374)",
+    "<module> (train.py:32)",
+)
+STARVED = nameless(
+    3,
+    *QUEUE,
+    "_MultiProcessingDataLoaderIter._try_get_data (torch/utils/data/dataloader.py:1291)",
+    "<module> (train.py:25)",
+)
 
 
-def test_a_loaders_worker_without_work_says_nothing_and_its_rank_is_one_however_many_processes_it_has() -> None:
-    """Method: each rank's file has its own stack and those of two workers; all workers but one of rank 3 wait to be asked."""
-    waits = nameless(1, "all_reduce (torch/distributed/distributed_c10d.py:2501)", "<module> (train.py:27)")
-    found = [one for rank in range(3) for one in stacks(waits + IDLE + IDLE.replace("20", "22"), f"stack_rank_{rank}.txt")]
+def test_a_loaders_worker_without_work_says_nothing_and_its_rank_is_one_however_many_processes_it_has() -> (
+    None
+):
+    """Method: each rank's file has its own stack and those of two workers; all workers but one of
+    rank 3 wait to be asked.
+    """
+    waits = nameless(
+        1, "all_reduce (torch/distributed/distributed_c10d.py:2501)", "<module> (train.py:27)"
+    )
+    found = [
+        one
+        for rank in range(3)
+        for one in stacks(waits + IDLE + IDLE.replace("20", "22"), f"stack_rank_{rank}.txt")
+    ]
     assert len(found) == 3
     found += stacks(STARVED + IDLE + STUCK, "stack_rank_3.txt")
-    assert [(one.rule, one.rank) for one in compare(found)] == [("stack.outlier_loader", 3), ("stack.outlier_io", 3)]
+    assert [(one.rule, one.rank) for one in compare(found)] == [
+        ("stack.outlier_loader", 3),
+        ("stack.outlier_io", 3),
+    ]
     assert "_try_get_data" in found[3].evidence.text

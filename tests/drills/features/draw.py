@@ -153,7 +153,8 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "average": ("none", "none", "ema", "swa"),
     "meter": ("plain", "tensor", "live"),  # numbers; a tensor; state_dict() gives its own dict
     "metered": ("before", "inside", "tail", "behind"),  # where meters move
-    "draws": ("before", "inside", "tail", "behind", "legs"),  # where the script draws random numbers
+    # where the script draws random numbers
+    "draws": ("before", "inside", "tail", "behind", "legs"),
     "generators": (False, False, True),  # draws come from generators in run.state, too
     "loader": ("none", "sampler", "sampler", "stateful"),
     "workers": (0, 0, 0, 1, 2),
@@ -285,7 +286,8 @@ RULES = (
     ),
     Rule(
         "an average to move",
-        "where and how an average moves is a question only if there is one; shards have none to swap",
+        "where and how an average moves is a question only if there is one; shards have none to"
+        " swap",
         lambda f: (
             (f.average == "none" and (f.average_at != "tail" or f.average_by_data))
             or ((f.sharded or f.average == "swa") and f.average_by_data)

@@ -96,7 +96,8 @@ def rare_places(features: Features) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {}
     if f.evaluate != "none":
         evaluated = tuple(range(EVALUATE_EVERY, last + 1, EVALUATE_EVERY))
-        # assumptions.md: the very first step in which such state moves after the vote is not covered
+        # assumptions.md: the very first step in which such state moves after the vote is not
+        # covered
         first_moves = f.evaluate == "plain" and f.evaluation_draws and f.stands
         first_moves = first_moves and not {"tail", "behind"} & {*f.draws}
         places = ("evaluate", "evaluate_end")
@@ -125,7 +126,8 @@ def draw_faults(features: Features) -> tuple[Fault, ...]:
     while len(faults) < wanted and step <= last:
         event = _event(features, chance, step, room=wanted - len(faults), generation=generation)
         faults += event
-        # Two ranks that are lost at once, or one while the others gather, make one generation or two.
+        # Two ranks that are lost at once, or one while the others gather, make one generation or
+        # two.
         at_once = len(event) > 1 and (not event[1].generation or event[1].place == "mark.still")
         generation = None if at_once or generation is None else generation + len(event)
         step = max(one.step for one in faults) + STEPS_APART + chance.randint(0, 4)

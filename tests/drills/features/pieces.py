@@ -62,7 +62,7 @@ def note_commit(number):
         file.write(f"{RUN.rank} {number} {os.getpid()}\\n")
 '''
 
-HASHES = '''
+HASHES = """
 # --- the drill's: the whole state of a rank, as one hash for each named part
 
 
@@ -127,7 +127,7 @@ def write_result(rank, parts):
     with open(path + ".part", "w") as file:
         json.dump(parts, file)
     os.replace(path + ".part", path)
-'''
+"""
 
 POINTS = '''
 # --- the script

@@ -131,8 +131,8 @@ def _watched(
 def _look_at_books(f: Features, name: str, outcome: Outcome, found: Found) -> None:
     """No committed step is lost but those since the newest snapshot, and the ledger is sound.
 
-    Replicated state goes with the last rank that holds it. gloo can keep one survivor in a send to the
-    dead peer (assumptions.md): where that was the only one, the report has to name it.
+    Replicated state goes with the last rank that holds it. gloo can keep one survivor in a send to
+    the dead peer (assumptions.md): where that was the only one, the report has to name it.
     """
     lost = [
         one["steps_lost"]
@@ -159,9 +159,7 @@ def _results(folder: Path) -> dict[int, dict[str, str]]:
     return {int(one.stem.partition("-")[2]): json.loads(one.read_text()) for one in files}
 
 
-def compare(
-    peace: dict[int, dict[str, str]], war: dict[int, dict[str, str]], found: Found
-) -> None:
+def compare(peace: dict[int, dict[str, str]], war: dict[int, dict[str, str]], found: Found) -> None:
     """By rank, the hash of each part: what is not alike goes into `found`."""
     for rank in range(found.features.world):
         expected, there = peace.get(rank), war.get(rank)

@@ -161,9 +161,7 @@ def _optimizers(f: Features, page: Page) -> None:
     first = "weights[:-2]" if f.second_optimizer else "weights"
     if f.groups:
         rest = "weights[2:-2]" if f.second_optimizer else "weights[2:]"
-        page.add(
-            f'groups = [{{"params": weights[:2], "weight_decay": 0.1}}, {{"params": {rest}}}]'
-        )
+        page.add(f'groups = [{{"params": weights[:2], "weight_decay": 0.1}}, {{"params": {rest}}}]')
         first = "groups"
     page.add(f"optimizer = {_optimizer(f, first)}")
     page.when(f.second_optimizer, "second = torch.optim.AdamW(weights[-2:], lr=0.005)")
@@ -312,9 +310,7 @@ def _block(f: Features, page: Page) -> None:
     page.when("inside" in f.hand_set, *_hand_set(f, "inside"))
     _move_average(f, page, "inside")
     _gradients(f, page)
-    page.when(
-        f.reduce_in_block, "dist.all_reduce(loss_seen)", f"loss_seen = loss_seen / {f.world}"
-    )
+    page.when(f.reduce_in_block, "dist.all_reduce(loss_seen)", f"loss_seen = loss_seen / {f.world}")
     page.add('strike("reduced", step.number)')
     page.when("inside" in f.metered, "meter.add(loss_seen.item())")
     _clip(f, page)

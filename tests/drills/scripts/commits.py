@@ -1,4 +1,6 @@
-"""What a drill reads while its script runs: a line for each commit, "RANK STEP PID", in the file that DRILL_COMMITS names."""
+"""What a drill reads while its script runs: a line for each commit, "RANK STEP PID", in the file
+that DRILL_COMMITS names.
+"""
 
 from __future__ import annotations
 

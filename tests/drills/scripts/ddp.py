@@ -1,8 +1,9 @@
-"""A small training under DDP that can be struck at any place: dropout, batch norm, a schedule, several buckets.
+"""A small training under DDP that can be struck at any place: dropout, batch norm, a schedule,
+several buckets.
 
-Its places: start, load, forward, backward, micro0.., before_optimizer, apply (between two parameter groups), tail, evaluate,
-evaluated (after its collective), phase_over, second_backward.
-Each rank prints `digest RANK HEX` at its end, and appends "RANK STEP PID" to $DRILL_COMMITS at each commit.
+Its places: start, load, forward, backward, micro0.., before_optimizer, apply (between two parameter
+groups), tail, evaluate, evaluated (after its collective), phase_over, second_backward. Each rank
+prints `digest RANK HEX` at its end, and appends "RANK STEP PID" to $DRILL_COMMITS at each commit.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from torch.utils.data import DataLoader, Dataset
 import outlast
 
 WIDTH = 128
-now = {"rank": -1, "step": 0}  # where this process stands; rank is not asked for before the first step, so that a spare is not parked early
+# where this process stands; rank is not asked for before the first step, so that a spare is not
+# parked early
+now = {"rank": -1, "step": 0}
 
 
 def strike(place: str) -> None:
@@ -41,8 +44,12 @@ class Numbers(Dataset[tuple[Tensor, Tensor]]):
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.first = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.ReLU(), nn.Dropout(0.1))
-        self.middle = nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(4)))
+        self.first = nn.Sequential(
+            nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.ReLU(), nn.Dropout(0.1)
+        )
+        self.middle = nn.Sequential(
+            *(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(4))
+        )
         self.last = nn.Linear(WIDTH, 4)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -67,7 +74,13 @@ def make_optimizer(model: nn.Module, lr: float) -> Optimizer:
     return Optimizer([{"params": given[:4]}, {"params": given[4:]}], lr=lr)
 
 
-def train_simply(args: argparse.Namespace, model: nn.Module, optimizer: Optimizer, scaler: torch.amp.GradScaler | None, step: outlast.Step) -> Tensor:
+def train_simply(
+    args: argparse.Namespace,
+    model: nn.Module,
+    optimizer: Optimizer,
+    scaler: torch.amp.GradScaler | None,
+    step: outlast.Step,
+) -> Tensor:
     batches = step.batches
     for number, (inputs, targets) in enumerate(batches):
         strike(f"micro{number}")
@@ -86,7 +99,13 @@ def train_simply(args: argparse.Namespace, model: nn.Module, optimizer: Optimize
     return loss.detach()
 
 
-def train_adversaries(model: nn.Module, critic: nn.Module, optimizer: Optimizer, critic_optimizer: Optimizer, step: outlast.Step) -> Tensor:
+def train_adversaries(
+    model: nn.Module,
+    critic: nn.Module,
+    optimizer: Optimizer,
+    critic_optimizer: Optimizer,
+    step: outlast.Step,
+) -> Tensor:
     """The critic learns first, then the model against the critic that has just learned."""
     inputs, targets = step.batch
     F.mse_loss(critic(model.module(inputs).detach().repeat(1, WIDTH // 4)), targets).backward()
@@ -127,11 +146,21 @@ def train(run: outlast.Run, args: argparse.Namespace) -> None:
     loader = DataLoader(data, batch_sampler=sampler, num_workers=args.loaders)
     model = run.replicate(Net(), bucket_cap_mb=0.05)
     optimizer = make_optimizer(model, 1e-3)
-    scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=3) if args.scaler else None
+    scaler = (
+        torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=3) if args.scaler else None
+    )
     critic = run.replicate(Net(), bucket_cap_mb=0.05) if args.gan else None
     critic_optimizer = make_optimizer(critic, 2e-3) if critic is not None else None
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=3, gamma=0.9)
-    state = run.state(model=model, optimizer=optimizer, schedule=schedule, loader=loader, scaler=scaler, critic=critic, critic_optimizer=critic_optimizer)
+    state = run.state(
+        model=model,
+        optimizer=optimizer,
+        schedule=schedule,
+        loader=loader,
+        scaler=scaler,
+        critic=critic,
+        critic_optimizer=critic_optimizer,
+    )
     for step in run.steps(state, until=args.steps, accumulate=args.accumulate, log_every=0):
         with step:
             now.update(rank=-1 if run._membership.is_spare else run.rank, step=step.number)
@@ -162,8 +191,16 @@ def main() -> None:
     parser.add_argument("--overflow", type=int, nargs="*", default=[])
     parser.add_argument("--gan", action="store_true")
     parser.add_argument("--evaluate", type=int, default=0, metavar="EVERY")
-    parser.add_argument("--schedule-behind", action="store_true", help="the schedule moves on behind the block of its step")
-    parser.add_argument("--collectives", action="store_true", help="one collective of the script's own before run.steps")
+    parser.add_argument(
+        "--schedule-behind",
+        action="store_true",
+        help="the schedule moves on behind the block of its step",
+    )
+    parser.add_argument(
+        "--collectives",
+        action="store_true",
+        help="one collective of the script's own before run.steps",
+    )
     parser.add_argument("--main", action="store_true", help="train inside outlast.main")
     args = parser.parse_args()
     if args.main:

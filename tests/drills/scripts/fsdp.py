@@ -1,9 +1,11 @@
 """A small training under FSDP2 that can be struck at any place.
 
 Its places: setup, forward, backward, before_optimizer, apply (between two parameter groups), tail.
---way       main: inside outlast.main; respawn: at module level, so that all ranks come anew after a fault
+--way       main: inside outlast.main; respawn: at module level, so that all ranks come anew after a
+            fault
 --memory    rank 0 says at each entry how many bytes its living tensors and its process take
-Each rank prints `digest RANK HEX` at its end, and appends "RANK STEP PID" to $DRILL_COMMITS at each commit.
+Each rank prints `digest RANK HEX` at its end, and appends "RANK STEP PID" to $DRILL_COMMITS at each
+commit.
 """
 
 from __future__ import annotations
@@ -34,7 +36,10 @@ def strike(place: str) -> None:
 class Net(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(width, 2 * width), nn.Tanh(), nn.Linear(2 * width, width)) for _ in range(2))
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, 2 * width), nn.Tanh(), nn.Linear(2 * width, width))
+            for _ in range(2)
+        )
         self.drop = nn.Dropout(0.1)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -56,15 +61,24 @@ class Optimizer(torch.optim.AdamW):
 
 
 def say_memory() -> None:
-    """Bytes of tensors that anybody holds, resident bytes, and how often the vault's slots are mapped."""
+    """Bytes of tensors that anybody holds, resident bytes, and how often the vault's slots are
+    mapped.
+    """
     gc.collect()
-    storages = {local.data_ptr(): local.nbytes() for local in (_storage(one) for one in gc.get_objects() if isinstance(one, Tensor))}
+    storages = {
+        local.data_ptr(): local.nbytes()
+        for local in (_storage(one) for one in gc.get_objects() if isinstance(one, Tensor))
+    }
     tensors = sum(storages.values())
     with open("/proc/self/statm") as file:
         resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     with open("/proc/self/maps") as file:
         maps = sum("/slot-" in line for line in file)
-    print(f"memory {tensors} {resident} {maps} {len(os.listdir('/proc/self/fd'))} {len(os.listdir('/proc/self/task'))}", flush=True)
+    print(
+        f"memory {tensors} {resident} {maps} {len(os.listdir('/proc/self/fd'))}"
+        f" {len(os.listdir('/proc/self/task'))}",
+        flush=True,
+    )
 
 
 def _storage(tensor: Tensor) -> torch.UntypedStorage:
@@ -76,7 +90,9 @@ def train(run: outlast.Run, args: argparse.Namespace) -> None:
     strike("setup")
     if args.memory and run.rank == 0:
         say_memory()
-    mesh = run.device_mesh((2, run.world_size // 2), ("replicate", "shard")) if args.hsdp else run.mesh
+    mesh = (
+        run.device_mesh((2, run.world_size // 2), ("replicate", "shard")) if args.hsdp else run.mesh
+    )
     torch.manual_seed(args.seed)
     model = Net(args.width)
     for block in model.blocks:
@@ -85,7 +101,9 @@ def train(run: outlast.Run, args: argparse.Namespace) -> None:
     given = list(model.parameters())
     optimizer = Optimizer([{"params": given[:4]}, {"params": given[4:]}], lr=1e-3)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=3, gamma=0.9)
-    data = TensorDataset(torch.randn(256, args.width, generator=torch.Generator().manual_seed(args.seed)))
+    data = TensorDataset(
+        torch.randn(256, args.width, generator=torch.Generator().manual_seed(args.seed))
+    )
     loader = DataLoader(data, batch_sampler=outlast.StepSampler(data, batch_size=4, seed=args.seed))
     state = run.state(model=model, optimizer=optimizer, schedule=schedule, loader=loader)
     for step in run.steps(state, until=args.steps, log_every=0):

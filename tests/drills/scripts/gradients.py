@@ -1,7 +1,9 @@
-"""A small training under DDP in which gradients are zeroed, not dropped, so that an optimizer goes on moving what has none.
+"""A small training under DDP in which gradients are zeroed, not dropped, so that an optimizer goes
+on moving what has none.
 
-Its places: forward, backward, before_optimizer, tail. `--zero` says where gradients are cleared: "before" the backward, "after" the
-optimizer, or "behind" the block. Each rank prints `digest RANK HEX` at its end: of its own parameters and its own optimizer state.
+Its places: forward, backward, before_optimizer, tail. `--zero` says where gradients are cleared:
+"before" the backward, "after" the optimizer, or "behind" the block. Each rank prints `digest RANK
+HEX` at its end: of its own parameters and its own optimizer state.
 """
 
 from __future__ import annotations
@@ -30,13 +32,17 @@ def strike(place: str) -> None:
 
 
 class Net(nn.Module):
-    """The layer `sometimes`, if it is there at all, is used in some steps: by all ranks, by the first one, or by none."""
+    """The layer `sometimes`, if it is there at all, is used in some steps: by all ranks, by the
+    first one, or by none.
+    """
 
     def __init__(self, width: int, *, unused: bool) -> None:
         super().__init__()
         self.first = nn.Linear(width, width)
         self.sometimes = nn.Linear(width, width) if unused else None
-        self.middle = nn.Sequential(*(nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(4)))
+        self.middle = nn.Sequential(
+            *(nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(4))
+        )
         self.last = nn.Linear(width, 4)
 
     def forward(self, inputs: Tensor, step: int) -> Tensor:
@@ -64,8 +70,12 @@ def whole_digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
     return digest.hexdigest()[:16]
 
 
-def backward_all(args: argparse.Namespace, model: DistributedDataParallel, step: outlast.Step) -> Tensor:
-    """Run forward and backward over the micro-batches; only the last one communicates under --no-sync."""
+def backward_all(
+    args: argparse.Namespace, model: DistributedDataParallel, step: outlast.Step
+) -> Tensor:
+    """Run forward and backward over the micro-batches; only the last one communicates under
+    --no-sync.
+    """
     batches = step.batches
     for number, (inputs, targets) in enumerate(batches):
         silent = args.no_sync and number < len(batches) - 1
@@ -85,7 +95,9 @@ def train(run: outlast.Run, args: argparse.Namespace) -> None:
     )  # fmt: skip
     optimizer = make_optimizer(model, args.optimizer)
     data = TensorDataset(torch.randn(2048, args.width), torch.randn(2048, 4))
-    loader = DataLoader(data, batch_sampler=outlast.StepSampler(data, batch_size=16, seed=args.seed))
+    loader = DataLoader(
+        data, batch_sampler=outlast.StepSampler(data, batch_size=16, seed=args.seed)
+    )
     state = run.state(model=model, optimizer=optimizer, loader=loader)
 
     def clear(place: str) -> None:
@@ -114,16 +126,22 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--seed", type=int, default=3)
     parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--bucket-mb", type=float, default=0.02, help="so small that there are several buckets")
+    parser.add_argument(
+        "--bucket-mb", type=float, default=0.02, help="so small that there are several buckets"
+    )
     parser.add_argument("--view", action="store_true", help="gradient_as_bucket_view")
-    parser.add_argument("--unused", action="store_true", help="one layer is used in some steps only")
+    parser.add_argument(
+        "--unused", action="store_true", help="one layer is used in some steps only"
+    )
     parser.add_argument("--to-none", action="store_true", help="zero_grad(set_to_none=True)")
     parser.add_argument("--zero", choices=["before", "after", "behind"], default="after")
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--no-sync", action="store_true")
     parser.add_argument("--clip", action="store_true")
     parser.add_argument("--optimizer", choices=["sgd", "adamw"], default="adamw")
-    parser.add_argument("--collectives", action="store_true", help="one of the script's own before run.steps")
+    parser.add_argument(
+        "--collectives", action="store_true", help="one of the script's own before run.steps"
+    )
     train(outlast.join(), parser.parse_args())
 
 

@@ -1,13 +1,18 @@
-"""A small training with state of every kind, moved at every time; each rank prints a digest of all that it holds.
+"""A small training with state of every kind, moved at every time; each rank prints a digest of all
+that it holds.
 
-    --model ddp|each|seeded   one model under DDP; one for each rank, equal at first, trained on its own data; seeded by rank
-    --ignore                  DDP is told to leave one layer alone, which each rank then trains for itself
+    --model ddp|each|seeded   one model under DDP; one for each rank, equal at first, trained on its
+                              own data; seeded by rank
+    --ignore                  DDP is told to leave one layer alone, which each rank then trains for
+                              itself
     --tail, --behind WHAT     what moves after the optimizer inside the block, and behind the block:
-                              count (the same on all ranks), loss (a meter that differs by rank), draw (random numbers), ema
+                              count (the same on all ranks), loss (a meter that differs by rank),
+                              draw (random numbers), ema
     --every N                 ... in each N-th step only
     --flip STEP               rank 1 changes one of its weights behind that step
 
-Its places: body, before_optimizer, tail (before anything moves there), tail_over, behind, behind_over.
+Its places: body, before_optimizer, tail (before anything moves there), tail_over, behind,
+behind_over.
 """
 
 from __future__ import annotations
@@ -50,16 +55,27 @@ class Training:
         torch.manual_seed(run.rank if args.model == "seeded" else 0)
         self.net = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 4))
         if args.ignore:
-            DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self.net, ["0.bias"])
+            DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
+                self.net, ["0.bias"]
+            )
         self.model = run.replicate(self.net) if args.model == "ddp" else self.net
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
         self.ema = AveragedModel(self.net, multi_avg_fn=get_ema_multi_avg_fn(0.9))
         self.counter, self.losses = Meter(), Meter()
         noise = torch.Generator().manual_seed(1)
-        data = TensorDataset(torch.randn(2048, 16, generator=noise), torch.randn(2048, 4, generator=noise))
+        data = TensorDataset(
+            torch.randn(2048, 16, generator=noise), torch.randn(2048, 4, generator=noise)
+        )
         loader = DataLoader(data, batch_sampler=outlast.StepSampler(data, batch_size=16))
         torch.manual_seed(100 + run.rank)  # each rank draws its own dropout
-        self.state = run.state(model=self.model, optimizer=self.optimizer, loader=loader, ema=self.ema, counter=self.counter, losses=self.losses)
+        self.state = run.state(
+            model=self.model,
+            optimizer=self.optimizer,
+            loader=loader,
+            ema=self.ema,
+            counter=self.counter,
+            losses=self.losses,
+        )
 
     def move(self, what: list[str], step: int, loss: Tensor) -> None:
         if step % self.args.every:
@@ -99,12 +115,21 @@ class Training:
 
     def digest(self) -> str:
         """Of all that this rank holds, its random state included."""
-        tensors: dict[str, Tensor] = {f"net.{name}": value for name, value in self.net.state_dict().items()}
+        tensors: dict[str, Tensor] = {
+            f"net.{name}": value for name, value in self.net.state_dict().items()
+        }
         tensors |= {f"ema.{name}": value for name, value in self.ema.state_dict().items()}
         for number, state in enumerate(self.optimizer.state.values()):
             tensors |= {f"optimizer.{number}.{key}": value for key, value in state.items()}
-        words = [f"{name} {value.detach().numpy().tobytes().hex()}" for name, value in sorted(tensors.items())]
-        words += [str(self.counter.state_dict()), str(self.losses.state_dict()), torch.get_rng_state().numpy().tobytes().hex()]
+        words = [
+            f"{name} {value.detach().numpy().tobytes().hex()}"
+            for name, value in sorted(tensors.items())
+        ]
+        words += [
+            str(self.counter.state_dict()),
+            str(self.losses.state_dict()),
+            torch.get_rng_state().numpy().tobytes().hex(),
+        ]
         return hashlib.sha256("\n".join(words).encode()).hexdigest()
 
 

@@ -1,14 +1,16 @@
-"""A training under DDP that makes a group, a mesh or a collective of its own, and uses it in each step.
+"""A training under DDP that makes a group, a mesh or a collective of its own, and uses it in each
+step.
 
---need      what it makes: none (nothing at all), collective, new_group, imported (new_group, imported before
-            outlast.join), init_mesh, run_mesh, run_device_mesh, lazy (a new group in step 2, or where it is
-            missing later), behind (a new group behind the block of step 2, or in a later step where it is missing)
+--need      what it makes: none (nothing at all), collective, new_group, imported (new_group,
+            imported before outlast.join), init_mesh, run_mesh, run_device_mesh, lazy (a new group
+            in step 2, or where it is missing later), behind (a new group behind the block of step
+            2, or in a later step where it is missing)
 --way       main: inside outlast.main; module: at module level
---rank      first: the rank is read before all else; torch: the same, as torch.distributed says it, and
-            once more behind the model; unread: not before the first step
+--rank      first: the rank is read before all else; torch: the same, as torch.distributed says it,
+            and once more behind the model; unread: not before the first step
 --wrap      before, after: the model is wrapped before the group is made, or after it
-Its places: made (what it needs is there), forward, before_optimizer, tail.
-Each rank prints `digest RANK HEX` at its end, and appends "RANK STEP PID" to $DRILL_COMMITS at each commit.
+Its places: made (what it needs is there), forward, before_optimizer, tail. Each rank prints `digest
+RANK HEX` at its end, and appends "RANK STEP PID" to $DRILL_COMMITS at each commit.
 """
 
 from __future__ import annotations
@@ -40,7 +42,11 @@ def strike(place: str) -> None:
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.norm, self.last = nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, 4)
+        self.first, self.norm, self.last = (
+            nn.Linear(WIDTH, WIDTH),
+            nn.BatchNorm1d(WIDTH),
+            nn.Linear(WIDTH, 4),
+        )
 
     def forward(self, inputs: Tensor) -> Tensor:
         half = self.norm(self.first(inputs))
@@ -77,17 +83,25 @@ def train(run: outlast.Run, args: argparse.Namespace) -> None:
         group = make(run, args.need)
     strike("made")
     if args.rank == "torch":
-        told, true = (now["rank"], dist.get_rank(), dist.get_world_size()), (run.rank, run.rank, run.world_size)
+        told, true = (
+            (now["rank"], dist.get_rank(), dist.get_world_size()),
+            (run.rank, run.rank, run.world_size),
+        )
         assert told == true, f"torch says {told}, outlast {true}"
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     state = run.state(model=model, optimizer=optimizer)
     for step in run.steps(state, until=args.steps, log_every=0):
         with step:
             now.update(rank=-1 if run._membership.is_spare else run.rank, step=step.number)
-            if group is None and step.number >= {"lazy": 2, "behind": 3}.get(args.need, args.steps + 1):
+            if group is None and step.number >= {"lazy": 2, "behind": 3}.get(
+                args.need, args.steps + 1
+            ):
                 group = make(run, args.need)
             given = torch.Generator().manual_seed(step.number * 10 + now["rank"])
-            inputs, targets = torch.randn(8, WIDTH, generator=given), torch.randn(8, 4, generator=given)
+            inputs, targets = (
+                torch.randn(8, WIDTH, generator=given),
+                torch.randn(8, 4, generator=given),
+            )
             loss = F.mse_loss(model(inputs), targets)
             if group is not None:
                 weight = torch.tensor(1.0 + now["rank"])

@@ -1,11 +1,14 @@
-"""A pipeline: each rank holds one stage, of its own weights, and neither DDP nor a distributed tensor is involved.
+"""A pipeline: each rank holds one stage, of its own weights, and neither DDP nor a distributed
+tensor is involved.
 
 Its places: setup, forward (each micro-batch), backward, before_optimizer, tail.
 --way       main: inside outlast.main; module: at module level
---group     what the stage is given: nothing, the default group, the group of run.mesh, or a new group of all ranks
-The stage is told its shapes. Otherwise torch runs it once on memory that nobody has written, in the first step of each
-process: batch statistics would be garbage, and random numbers would be drawn that a run without faults does not draw.
-Each rank prints `digest RANK HEX` at its end: of all that this rank holds.
+--group     what the stage is given: nothing, the default group, the group of run.mesh, or a new
+            group of all ranks
+The stage is told its shapes. Otherwise torch runs it once on memory that nobody has written, in the
+first step of each process: batch statistics would be garbage, and random numbers would be drawn
+that a run without faults does not draw. Each rank prints `digest RANK HEX` at its end: of all that
+this rank holds.
 """
 
 from __future__ import annotations
@@ -33,11 +36,18 @@ def strike(place: str) -> None:
 
 
 class Block(nn.Module):
-    """One stage. Dropout draws random numbers of this rank's own, the batch norm has statistics of its own."""
+    """One stage.
+
+    Dropout draws random numbers of this rank's own, the batch norm has statistics of its own.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.linear, self.norm, self.drop = nn.Linear(width, width), nn.BatchNorm1d(width), nn.Dropout(0.1)
+        self.linear, self.norm, self.drop = (
+            nn.Linear(width, width),
+            nn.BatchNorm1d(width),
+            nn.Dropout(0.1),
+        )
 
     def forward(self, inputs: Tensor) -> Tensor:
         strike("forward")
@@ -74,9 +84,14 @@ def train(run: outlast.Run, args: argparse.Namespace) -> None:
     block = Block(args.width)
     shape = (ROWS // MICRO_BATCHES, args.width)
     stage = PipelineStage(
-        block, run.rank, run.world_size, run.device, group=group,
-        input_args=torch.zeros(shape, requires_grad=run.rank > 0), output_args=torch.zeros(shape, requires_grad=True),
-    )  # fmt: skip
+        block,
+        run.rank,
+        run.world_size,
+        run.device,
+        group=group,
+        input_args=torch.zeros(shape, requires_grad=run.rank > 0),
+        output_args=torch.zeros(shape, requires_grad=True),
+    )
     kind = ScheduleGPipe if args.schedule == "gpipe" else Schedule1F1B
     schedule = kind(stage, MICRO_BATCHES, loss_fn=F.mse_loss)
     optimizer = torch.optim.AdamW(block.parameters(), lr=1e-3)

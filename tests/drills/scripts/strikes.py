@@ -2,10 +2,11 @@
 
 The environment variable DRILL_STRIKES holds a JSON list of
     {"at": place, "rank": r, "step": n, "do": what, "once": path}
-Each fires at the first visit of its place at or after step n, on rank r (-1: any), unless the file `once` exists; it is made then.
-do: a signal's name, "raise", "sleep" (`for_s`), "exit" (`code`), "gil" (holds the interpreter lock for ever), "eat" (memory, without end).
-`visit`: not before this process's n-th visit (a DataLoader worker knows no step); `after_s`: not here and now, but from a thread, that much
-later; `always`: at each visit, whatever lies in `once`.
+Each fires at the first visit of its place at or after step n, on rank r (-1: any), unless the file
+`once` exists; it is made then. do: a signal's name, "raise", "sleep" (`for_s`), "exit" (`code`),
+"gil" (holds the interpreter lock for ever), "eat" (memory, without end). `visit`: not before this
+process's n-th visit (a DataLoader worker knows no step); `after_s`: not here and now, but from a
+thread, that much later; `always`: at each visit, whatever lies in `once`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,12 @@ def strike(place: str, *, rank: int, step: int) -> None:
     _visits[place] += 1
     for fault in _faults:
         here = fault["at"] == place and fault.get("rank", -1) in (-1, rank)
-        if here and step >= fault.get("step", 0) and _visits[place] >= fault.get("visit", 0) and _take(fault):
+        if (
+            here
+            and step >= fault.get("step", 0)
+            and _visits[place] >= fault.get("visit", 0)
+            and _take(fault)
+        ):
             if "after_s" in fault:
                 threading.Timer(fault["after_s"], _act, (fault,)).start()
             else:

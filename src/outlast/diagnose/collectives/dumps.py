@@ -1,16 +1,22 @@
-"""Flight recorder dumps, as pickle or JSON, to a small `Dump`: versions 1.x to 2.x (2.10 is the newest known), NCCL, gloo and others.
+"""Flight recorder dumps, as pickle or JSON, to a small `Dump`: versions 1.x to 2.x (2.10 is the
+newest known), NCCL, gloo and others.
 
 What differs and is seen to here:
     nccl_version     2.9 and older; comm_lib_version since. Neither is needed.
     seq_id           1.x; collective_seq_id, p2p_seq_id and is_p2p since.
-    pg_config        gives each group's members as text; of gloo it has one empty row. Keyed by name alone.
-    pg_status        keyed by a number of the process, not by name; see `_counters`. Counts send and receive too, so it is used only where there are none.
-    state            of NCCL: scheduled, started, completed; an operation that is retired but not completed has failed, and counts as not finished.
-                     Of gloo always "scheduled": `retired` stands for it, and is true after a failure too.
-    coalesced        operations of one launch share their numbers; the last of them carries the state.
+    pg_config        gives each group's members as text; of gloo it has one empty row. Keyed by name
+                     alone.
+    pg_status        keyed by a number of the process, not by name; see `_counters`. Counts send and
+                     receive too, so it is used only where there are none.
+    state            of NCCL: scheduled, started, completed; an operation that is retired but not
+                     completed has failed, and counts as not finished. Of gloo always "scheduled":
+                     `retired` stands for it, and is true after a failure too.
+    coalesced        operations of one launch share their numbers; the last of them carries the
+                     state.
 
-Each field that is used is checked for its type; what is not used is not looked at, and of a long dump in torch's own bytes most of it is not even unpickled
-(shortening.py). Source: the headers and the analyser of torch 2.13.
+Each field that is used is checked for its type; what is not used is not looked at, and of a long
+dump in torch's own bytes most of it is not even unpickled (shortening.py). Source: the headers and
+the analyser of torch 2.13.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -24,7 +30,14 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from outlast.diagnose.collectives.entries import ORDER_KEPT_COUNT, TIMES_KEPT_COUNT, Entry, States, group_states, worth_reading
+from outlast.diagnose.collectives.entries import (
+    ORDER_KEPT_COUNT,
+    TIMES_KEPT_COUNT,
+    Entry,
+    States,
+    group_states,
+    worth_reading,
+)
 from outlast.diagnose.collectives.naming import RANKS_MAX, rank_of_name
 from outlast.diagnose.collectives.pickles import UnreadableDump, unpickled
 from outlast.diagnose.collectives.shortening import shortened
@@ -36,19 +49,35 @@ GROUPS_MAX = 4_096  # of one rank; Megatron makes a dozen
 _VERSION = re.compile(r"([12])\.(\d{1,3})")
 _RANKS = re.compile(r"\[(?:[0-9]{1,7}(?:, ?[0-9]{1,7})*)?\]")
 _FIELDS: Callable[[Any], Entry] = operator.itemgetter(
-    "process_group", "pg_id", "profiling_name", "collective_seq_id", "p2p_seq_id", "is_p2p", "state", "retired", "record_id"
+    "process_group",
+    "pg_id",
+    "profiling_name",
+    "collective_seq_id",
+    "p2p_seq_id",
+    "is_p2p",
+    "state",
+    "retired",
+    "record_id",
 )
 
 
 def looks_like_dump(head: bytes) -> bool:
-    """Whether a file that begins like this may be a dump: a binary pickle, or JSON with a recorder's keys. For choosing among files; `read_dump` judges."""
+    """Whether a file that begins like this may be a dump: a binary pickle, or JSON with a
+    recorder's keys. For choosing among files; `read_dump` judges.
+    """
     if head[:1] == b"\x80":
         return head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")
-    return head.lstrip()[:1] == b"{" and any(key in head for key in (b'"comm_lib_version"', b'"nccl_version"', b'"pg_config"', b'"pg_status"'))
+    return head.lstrip()[:1] == b"{" and any(
+        key in head
+        for key in (b'"comm_lib_version"', b'"nccl_version"', b'"pg_config"', b'"pg_status"')
+    )
 
 
 def read_dump(raw: bytes, *, name: str) -> Dump:
-    """Raises UnreadableDump; MemoryError where a limit of memory is set. Pickles of strangers: under limits only (pickles.py)."""
+    """Raises UnreadableDump; MemoryError where a limit of memory is set.
+
+    Pickles of strangers: under limits only (pickles.py).
+    """
     if len(raw) > DUMP_BYTES_MAX:
         raise UnreadableDump(f"{len(raw)} bytes: no recorder writes so much")
     try:
@@ -69,14 +98,19 @@ def _of_shortened(raw: bytes, name: str) -> Dump | None:
         top = unpickled(short.raw)
     except UnreadableDump:
         return None
-    is_fitting = type(top) is dict and type(entries := top.get("entries")) is list and short.is_fitting(entries)
+    is_fitting = (
+        type(top) is dict
+        and type(entries := top.get("entries")) is list
+        and short.is_fitting(entries)
+    )
     return _dump(top, name, short.entries_count) if is_fitting else None
 
 
 def _from_json(raw: bytes) -> object:
     try:
         return json.loads(raw)
-    except ValueError as error:  # also of bytes that are not UTF-8, and of numbers with thousands of digits
+    except ValueError as error:
+        # also of bytes that are not UTF-8, and of numbers with thousands of digits
         cut = isinstance(error, json.JSONDecodeError) and error.pos >= len(error.doc.rstrip()) - 1
         why = f"not JSON: {cut_at_word(str(error), 120)}"
         if cut:
@@ -107,13 +141,21 @@ def _dump(top: object, name: str, entries_count: int | None = None) -> Dump:
     rank, possible = _rank(name, config)
     count = len(entries) if entries_count is None else entries_count
     return Dump(
-        rank=rank, name=name, version=version, groups=tuple(states), entry_count=count, is_blank=not entries and not counters,
-        is_whole=_is_whole(entries, count), newest_ns=max((at for state in states for _, at in state.created_ns), default=0),
-        is_sure=possible is None, possible=possible or (), issued=issued,
-    )  # fmt: skip
+        rank=rank,
+        name=name,
+        version=version,
+        groups=tuple(states),
+        entry_count=count,
+        is_blank=not entries and not counters,
+        is_whole=_is_whole(entries, count),
+        newest_ns=max((at for state in states for _, at in state.created_ns), default=0),
+        is_sure=possible is None,
+        possible=possible or (),
+        issued=issued,
+    )
 
 
-# --- entries -----------------------------------------------------------------------------------------
+# --- entries --------------------------------------------------------------------------------------
 
 
 def _states(entries: list[Any], members: Mapping[str, tuple[int, ...]]) -> States:
@@ -123,7 +165,9 @@ def _states(entries: list[Any], members: Mapping[str, tuple[int, ...]]) -> State
     except (KeyError, TypeError):
         pass  # of an older version, or not a dump's
     try:
-        return group_states([_of_any_version(entry, place) for place, entry in enumerate(entries)], entries, members)
+        return group_states(
+            [_of_any_version(entry, place) for place, entry in enumerate(entries)], entries, members
+        )
     except (KeyError, TypeError) as error:
         refuse(f"an entry with a field of another kind ({cut_at_word(str(error), 60)})")
 
@@ -133,10 +177,23 @@ def _of_any_version(entry: object, place: int) -> Entry:
         refuse(f"entry {place} is a {type(entry).__name__}")
     said = entry.get("profiling_name")
     group = entry.get("process_group") or (str(entry.get("pg_id", 0)), "")
-    is_p2p = entry.get("is_p2p", (type(said) is str and ":send " in said) or (type(said) is str and ":recv " in said))
+    is_p2p = entry.get(
+        "is_p2p",
+        (type(said) is str and ":send " in said) or (type(said) is str and ":recv " in said),
+    )
     seq = entry.get("collective_seq_id", entry.get("seq_id"))
     record, retired = entry.get("record_id", entry.get("id", place)), entry.get("retired", False)
-    return group, entry.get("pg_id", 0), said, seq, entry.get("p2p_seq_id", 0), is_p2p, entry.get("state"), retired, record
+    return (
+        group,
+        entry.get("pg_id", 0),
+        said,
+        seq,
+        entry.get("p2p_seq_id", 0),
+        is_p2p,
+        entry.get("state"),
+        retired,
+        record,
+    )
 
 
 def _is_whole(entries: list[object], count: int) -> bool:
@@ -148,7 +205,7 @@ def _is_whole(entries: list[object], count: int) -> bool:
     return bool(first.get("record_id") == 0 and last.get("record_id") == count - 1)
 
 
-# --- groups and their counters -----------------------------------------------------------------------------
+# --- groups and their counters --------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=1 << 15)
@@ -184,30 +241,44 @@ def _config(given: object) -> _Config:
 
 
 def _status(given: object) -> dict[int, tuple[int, int]]:
-    """The process's number of each group to the last collective enqueued and completed, -1 for none."""
+    """The process's number of each group to the last collective enqueued and completed, -1 for
+    none.
+    """
     if type(given) is not dict or len(given) > GROUPS_MAX:
         refuse("its counters are not a table, or too many")
     status: dict[int, tuple[int, int]] = {}
     for key, row in given.items():
         if type(row) is not dict:
             refuse("a row of its counters")
-        said = [key, row.get("last_enqueued_collective", -1), row.get("last_completed_collective", -1)]
+        said = [
+            key,
+            row.get("last_enqueued_collective", -1),
+            row.get("last_completed_collective", -1),
+        ]
         try:
-            number, enqueued, completed = (int(value) if type(value) in (int, str) else refuse("a row of its counters") for value in said)
+            number, enqueued, completed = (
+                int(value) if type(value) in (int, str) else refuse("a row of its counters")
+                for value in said
+            )
         except ValueError:
             refuse("a row of its counters")
         status[number] = (enqueued, completed)
     return status
 
 
-def _counters(ids: Mapping[str, int], config: _Config, status: Mapping[int, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+def _counters(
+    ids: Mapping[str, int], config: _Config, status: Mapping[int, tuple[int, int]]
+) -> dict[str, tuple[int, int]]:
     """The counters by the group's name, as far as that can be known.
 
-    Entries tie a name to a number. Names that are numbers are given out in the order in which groups are made, as the process's own numbers are; so where
-    both lists are as long, they go together in order, if that agrees with all entries.
+    Entries tie a name to a number. Names that are numbers are given out in the order in which
+    groups are made, as the process's own numbers are; so where both lists are as long, they go
+    together in order, if that agrees with all entries.
     """
     known = {name: status[number] for name, number in ids.items() if number in status}
-    if len(config) != len(status) or not all(name.isdecimal() and len(name) < 10 for name in config):
+    if len(config) != len(status) or not all(
+        name.isdecimal() and len(name) < 10 for name in config
+    ):
         return known
     pairs = dict(zip(sorted(config, key=int), sorted(status), strict=True))
     if any(pairs.get(name, number) != number for name, number in ids.items()):
@@ -215,9 +286,18 @@ def _counters(ids: Mapping[str, int], config: _Config, status: Mapping[int, tupl
     return {name: status[number] for name, number in pairs.items()}
 
 
-def _with_counters(states: list[GroupState], ids: Mapping[str, int], config: _Config, status: Mapping[int, tuple[int, int]]) -> list[GroupState]:
-    """Groups that have run out of the ring, or finished everything in a dump of active entries only, from their counters."""
-    if not config:  # gloo: what it counts are operations, send and receive included, and all groups that matter have entries
+def _with_counters(
+    states: list[GroupState],
+    ids: Mapping[str, int],
+    config: _Config,
+    status: Mapping[int, tuple[int, int]],
+) -> list[GroupState]:
+    """Groups that have run out of the ring, or finished everything in a dump of active entries
+    only, from their counters.
+    """
+    # gloo: what it counts are operations, send and receive included, and all groups that matter
+    # have entries
+    if not config:
         return states
     told, seen = _counters(ids, config, status), {state.name for state in states}
     backend = states[0].backend if states else "nccl"
@@ -230,11 +310,13 @@ def _with_counters(states: list[GroupState], ids: Mapping[str, int], config: _Co
     return states + idle
 
 
-# --- whose it is ---------------------------------------------------------------------------------------------
+# --- whose it is ----------------------------------------------------------------------------------
 
 
 def _rank(name: str, config: _Config) -> tuple[int, tuple[int, ...] | None]:
-    """From the content where it tells: a rank is in all of its groups, and few others are; with None. Else what the name claims, and who it can be."""
+    """From the content where it tells: a rank is in all of its groups, and few others are; with
+    None. Else what the name claims, and who it can be.
+    """
     possible: frozenset[int] | None = None
     for _, _, members in sorted(config.values(), key=lambda row: len(row[2])):
         possible = members if possible is None else possible & members

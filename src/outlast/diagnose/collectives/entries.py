@@ -1,7 +1,8 @@
 """The entries of one dump to one state per group.
 
-Column by column rather than entry by entry: this is the inner loop, a job of 16,384 ranks brings millions of entries, and nearly all of them are finished long
-ago and tell nothing more (`worth_reading`). Each field that is used is checked for its type.
+Column by column rather than entry by entry: this is the inner loop, a job of 16,384 ranks brings
+millions of entries, and nearly all of them are finished long ago and tell nothing more
+(`worth_reading`). Each field that is used is checked for its type.
 
 This module is pure.
 """
@@ -22,7 +23,8 @@ from outlast.diagnose.collectives.pickles import UnreadableDump
 from outlast.diagnose.collectives.state import GroupState, Traffic
 from outlast.model.texts import cut_at_word
 
-# process_group, pg_id, profiling_name, collective_seq_id, p2p_seq_id, is_p2p, state, retired, record_id
+# process_group, pg_id, profiling_name, collective_seq_id, p2p_seq_id, is_p2p, state, retired,
+# record_id
 Entry = tuple[Any, Any, Any, Any, Any, Any, Any, Any, Any]
 
 FINISHED_KEPT_COUNT = 2  # before the head, for ranks that are still there
@@ -34,10 +36,15 @@ _STATES = frozenset(("scheduled", "started", "completed"))
 _P2P = re.compile(r"(send|recv) (\d{1,7})(?:->|<-)(\d{1,7})")
 _BY_RETIRED = frozenset(("gloo",))  # backends without device events
 
-_STATE, _ID, _IS_P2P = operator.itemgetter("state"), operator.itemgetter("pg_id"), operator.itemgetter("is_p2p")
+_STATE, _ID, _IS_P2P = (
+    operator.itemgetter("state"),
+    operator.itemgetter("pg_id"),
+    operator.itemgetter("is_p2p"),
+)
 _is_unfinished = "completed".__ne__
 
-_Launch = tuple[int, bool, int, int]  # pg_id, is_p2p, collective_seq_id, p2p_seq_id: what one launch of several operations has in common
+# pg_id, is_p2p, collective_seq_id, p2p_seq_id: what one launch of several operations has in common
+_Launch = tuple[int, bool, int, int]
 
 
 class _Columns(NamedTuple):
@@ -48,7 +55,9 @@ class _Columns(NamedTuple):
 
 
 class States(NamedTuple):
-    """One state per group; for each name the process's own number of that group; the order of the last calls, as `Dump.issued`."""
+    """One state per group; for each name the process's own number of that group; the order of the
+    last calls, as `Dump.issued`.
+    """
 
     states: list[GroupState]
     numbers: dict[str, int]
@@ -56,7 +65,9 @@ class States(NamedTuple):
 
 
 def worth_reading(entries: list[Any]) -> list[Any]:
-    """Those from the first that is not finished on, the last ORDER_KEPT_COUNT, and of each group the last TIMES_KEPT_COUNT; all, where sends are counted."""
+    """Those from the first that is not finished on, the last ORDER_KEPT_COUNT, and of each group
+    the last TIMES_KEPT_COUNT; all, where sends are counted.
+    """
     begin = len(entries) - ORDER_KEPT_COUNT
     if begin <= 0 or any(map(_IS_P2P, entries)):
         return entries
@@ -68,14 +79,19 @@ def worth_reading(entries: list[Any]) -> list[Any]:
     for number in set(ids):
         lacking = TIMES_KEPT_COUNT - ids[begin:].count(number)
         if lacking > 0:
-            older += itertools.islice((index for index in range(begin - 1, -1, -1) if ids[index] == number), lacking)
+            older += itertools.islice(
+                (index for index in range(begin - 1, -1, -1) if ids[index] == number), lacking
+            )
     return [*map(entries.__getitem__, sorted(older)), *entries[begin:]]
 
 
-def group_states(rows: Iterable[Entry], entries: list[Any], members: Mapping[str, tuple[int, ...]]) -> States:
+def group_states(
+    rows: Iterable[Entry], entries: list[Any], members: Mapping[str, tuple[int, ...]]
+) -> States:
     """`rows` are the fields of `entries`, oldest first.
 
-    Of one launch, the newest entry ("coalesced") has the state of all; those before it never change theirs.
+    Of one launch, the newest entry ("coalesced") has the state of all; those before it never change
+    theirs.
     """
     if not entries:
         return States([], {}, ())
@@ -89,10 +105,16 @@ def group_states(rows: Iterable[Entry], entries: list[Any], members: Mapping[str
     places: dict[int, list[int]] = defaultdict(list)
     for index, number in enumerate(ids):
         places[number].append(index)
-    by_retired = {number for number, indices in places.items() if _backend(names[indices[-1]]) in _BY_RETIRED}
-    done = [retired if number in by_retired else state == "completed" for number, state, retired in zip(ids, states, retireds, strict=True)]
+    by_retired = {
+        number for number, indices in places.items() if _backend(names[indices[-1]]) in _BY_RETIRED
+    }
+    done = [
+        retired if number in by_retired else state == "completed"
+        for number, state, retired in zip(ids, states, retireds, strict=True)
+    ]
     launches = list(zip(ids, p2ps, seqs, p2p_seqs, strict=True))
-    pending: dict[int, dict[_Launch, int]] = defaultdict(dict)  # by group: launches that are not finished, with the place of their newest entry
+    # by group: launches that are not finished, with the place of their newest entry
+    pending: dict[int, dict[_Launch, int]] = defaultdict(dict)
     newest = dict(zip(launches, range(len(launches)), strict=True))
     for launch, index in [item for item in newest.items() if not done[item[1]]]:
         pending[launch[0]][launch] = index
@@ -100,20 +122,27 @@ def group_states(rows: Iterable[Entry], entries: list[Any], members: Mapping[str
     found: dict[tuple[str, str], GroupState] = {}
     numbers: dict[str, int] = {}
     place_of: dict[int, int] = {}
-    for number, indices in sorted(places.items(), key=lambda item: -item[1][-1]):  # of two with one name, the one used last
+    # of two with one name, the one used last
+    for number, indices in sorted(places.items(), key=lambda item: -item[1][-1]):
         name, desc = _named(groups[indices[-1]])
         numbers.setdefault(name, number)
         key = (name, _backend(names[indices[-1]]))
         if key not in found:
             place_of[number] = len(found)
-            found[key] = _state(name, desc, indices, pending[number], read, entries, members.get(name))
+            found[key] = _state(
+                name, desc, indices, pending[number], read, entries, members.get(name)
+            )
     return States(list(found.values()), numbers, _issued(read, place_of))
 
 
 def _issued(read: _Columns, place_of: Mapping[int, int]) -> tuple[tuple[int, int, str], ...]:
     """A launch of several operations counts once."""
     last = zip(read.launches[-ORDER_KEPT_COUNT:], read.names[-ORDER_KEPT_COUNT:], strict=True)
-    calls = {launch: sys.intern(_text(said)[:80]) for launch, said in last if not launch[1] and launch[0] in place_of}
+    calls = {
+        launch: sys.intern(_text(said)[:80])
+        for launch, said in last
+        if not launch[1] and launch[0] in place_of
+    }
     return tuple((place_of[launch[0]], launch[2], said) for launch, said in calls.items())
 
 
@@ -134,36 +163,70 @@ def _backend(said: object) -> str:
 
 
 def _named(group: object) -> tuple[str, str]:
-    if not isinstance(group, tuple | list) or len(group) != 2 or type(group[0]) is not str or type(group[1]) is not str:
+    if (
+        not isinstance(group, tuple | list)
+        or len(group) != 2
+        or type(group[0]) is not str
+        or type(group[1]) is not str
+    ):
         _refuse()
     return sys.intern(group[0][:200]), sys.intern(group[1][:200])
 
 
 def _state(
-    name: str, desc: str, indices: list[int], pending: Mapping[_Launch, int], read: _Columns, entries: list[Any], members: tuple[int, ...] | None
-) -> GroupState:  # fmt: skip
+    name: str,
+    desc: str,
+    indices: list[int],
+    pending: Mapping[_Launch, int],
+    read: _Columns,
+    entries: list[Any],
+    members: tuple[int, ...] | None,
+) -> GroupState:
     p2ps = [index for index in indices if read.launches[index][1]]
-    collectives = indices if not p2ps else [index for index in indices if not read.launches[index][1]]
-    # older entries with higher numbers are of a recorder that was reset: they are of another life of the group
+    collectives = (
+        indices if not p2ps else [index for index in indices if not read.launches[index][1]]
+    )
+    # older entries with higher numbers are of a recorder that was reset: they are of another life
+    # of the group
     newest = read.seqs[collectives[-1]] if collectives else 0
-    waiting = sorted((launch[2], index) for launch, index in pending.items() if not launch[1] and launch[2] <= newest)
+    waiting = sorted(
+        (launch[2], index)
+        for launch, index in pending.items()
+        if not launch[1] and launch[2] <= newest
+    )
     finished = _finished(collectives, pending, read)
     head = waiting[0] if waiting else None
-    kept = {*waiting[:HEADS_KEPT_COUNT], *waiting[-LAST_KEPT_COUNT:], *finished[-FINISHED_KEPT_COUNT:]}
+    kept = {
+        *waiting[:HEADS_KEPT_COUNT],
+        *waiting[-LAST_KEPT_COUNT:],
+        *finished[-FINISHED_KEPT_COUNT:],
+    }
     of_interest = head or (finished[-1] if finished else None)
     shown = entries[of_interest[1]] if of_interest else {}
     backend = _backend(read.names[indices[-1]])
     return GroupState(
-        name=name, desc=desc, backend=backend, members=members, head=head[0] if head else None, head_record=_whole(read.records[head[1]]) if head else 0,
+        name=name,
+        desc=desc,
+        backend=backend,
+        members=members,
+        head=head[0] if head else None,
+        head_record=_whole(read.records[head[1]]) if head else 0,
         enqueued=newest,  # 0 in a group that was used for send and receive only
         recent=tuple((seq, signature_of(entries[index])) for seq, index in sorted(kept)),
-        created_ns=tuple((seq, _number(entries[index], "time_created_ns")) for seq, index in sorted((*finished, *waiting))[-TIMES_KEPT_COUNT:]),
+        created_ns=tuple(
+            (seq, _number(entries[index], "time_created_ns"))
+            for seq, index in sorted((*finished, *waiting))[-TIMES_KEPT_COUNT:]
+        ),
         traffic=_traffic(p2ps, pending, read) if p2ps else (),
-        where=_where(shown), hides_p2p=backend in _BY_RETIRED and _number(shown, "op_id") > _number(shown, "collective_seq_id"),
-    )  # fmt: skip
+        where=_where(shown),
+        hides_p2p=backend in _BY_RETIRED
+        and _number(shown, "op_id") > _number(shown, "collective_seq_id"),
+    )
 
 
-def _finished(collectives: Sequence[int], pending: Mapping[_Launch, int], read: _Columns) -> list[tuple[int, int]]:
+def _finished(
+    collectives: Sequence[int], pending: Mapping[_Launch, int], read: _Columns
+) -> list[tuple[int, int]]:
     """(seq, place) of the last few that are finished, ascending."""
     finished: list[tuple[int, int]] = []
     before = sys.maxsize
@@ -178,7 +241,9 @@ def _finished(collectives: Sequence[int], pending: Mapping[_Launch, int], read: 
     return finished[::-1]
 
 
-def _traffic(p2ps: Sequence[int], pending: Mapping[_Launch, int], read: _Columns) -> tuple[Traffic, ...]:
+def _traffic(
+    p2ps: Sequence[int], pending: Mapping[_Launch, int], read: _Columns
+) -> tuple[Traffic, ...]:
     rows: dict[tuple[int, bool], list[int]] = {}
     for index in reversed(p2ps):
         if parsed := _P2P.search(_text(read.names[index])):
@@ -196,19 +261,25 @@ def _number(entry: Mapping[str, object], key: str) -> int:
     return value if type(value) is int and 0 <= value < 1 << 63 else 0
 
 
-# --- what must agree --------------------------------------------------------------------------------------------
+# --- what must agree ------------------------------------------------------------------------------
 
 DIMENSIONS_MAX = 64
 
 
 def signature_of(entry: Mapping[str, Any]) -> str:
-    """What of a collective has to be the same on all ranks: "all_reduce Float 120>120", operation, types, elements in and out.
+    """What of a collective has to be the same on all ranks: "all_reduce Float 120>120", operation,
+    types, elements in and out.
 
-    Where ranks may differ it is left out: sizes of an all-to-all, the output of a gather (only its root has one), the input of a scatter, both of what is
-    sparse, uneven or many in one launch.
+    Where ranks may differ it is left out: sizes of an all-to-all, the output of a gather (only its
+    root has one), the input of a scatter, both of what is sparse, uneven or many in one launch.
     """
     types = entry.get("input_dtypes") or entry.get("output_dtypes")
-    return _signature(_text(entry["profiling_name"]), str(types), str(entry.get("input_sizes")), str(entry.get("output_sizes")))
+    return _signature(
+        _text(entry["profiling_name"]),
+        str(types),
+        str(entry.get("input_sizes")),
+        str(entry.get("output_sizes")),
+    )
 
 
 @functools.lru_cache(maxsize=4_096)
@@ -231,7 +302,10 @@ _SIZES = re.compile(r"\[([\d, ]*)\]")
 
 
 def _elements(sizes: str) -> int:
-    """Of "[[4096, 1, 5120], [8]]": 20971528. Tensors with more dimensions than torch allows count as none."""
+    """Of "[[4096, 1, 5120], [8]]": 20971528.
+
+    Tensors with more dimensions than torch allows count as none.
+    """
     total = 0
     for tensor in _SIZES.findall(sizes[:1_000_000]):
         dimensions = [int(size) for size in tensor[:2_000].split(",") if size.strip()]
@@ -243,7 +317,11 @@ def _where(entry: Mapping[str, Any]) -> str:
     """The innermost line that is not of a library: "train.py:41 in step"."""
     frames = entry.get("frames")
     for frame in frames[:128] if type(frames) is list else ():
-        if type(frame) is dict and type(file := frame.get("filename")) is str and not any(part in file for part in ("/torch/", "site-packages", "<")):
+        if (
+            type(frame) is dict
+            and type(file := frame.get("filename")) is str
+            and not any(part in file for part in ("/torch/", "site-packages", "<"))
+        ):
             file = cut_at_word(file.rpartition("/")[2], 80)
             line = cut_at_word(str(frame.get("line")), 8)
             return sys.intern(f"{file}:{line} in {cut_at_word(str(frame.get('name')), 80)}")

@@ -1,10 +1,12 @@
 """Who waits for whom: ranks, and the operations between them.
 
-Every rank that is not finished with an operation waits for those that have not come to it. Between them stands a node for the operation, and of one
-group the node of a later operation leads to that of an earlier one, since who has not come to the earlier has not come to the later; so the graph grows
-with ranks x groups and not with their square.
+Every rank that is not finished with an operation waits for those that have not come to it. Between
+them stands a node for the operation, and of one group the node of a later operation leads to that
+of an earlier one, since who has not come to the earlier has not come to the later; so the graph
+grows with ranks x groups and not with their square.
 
-Sources: the wait-for graphs of distributed databases and of MPI's deadlock detectors; strongly connected components after Tarjan, SIAM J. Computing 1(2), 1972.
+Sources: the wait-for graphs of distributed databases and of MPI's deadlock detectors; strongly
+connected components after Tarjan, SIAM J. Computing 1(2), 1972.
 
 This module is pure.
 """
@@ -20,12 +22,15 @@ from outlast.diagnose.collectives.groups import Group, Job
 from outlast.diagnose.collectives.silence import ROOTED, known_states
 from outlast.diagnose.collectives.state import GroupState, Traffic
 
-_Key = tuple[str, int, tuple[int, ...]]  # kind of operation, place of its group, its number or its two ranks
+# kind of operation, place of its group, its number or its two ranks
+_Key = tuple[str, int, tuple[int, ...]]
 
 
 @dataclass(slots=True)
 class Wait:
-    """An operation that some have come to and not finished. waiters: they; behind: who has not come to it."""
+    """An operation that some have come to and not finished. waiters: they; behind: who has not come
+    to it.
+    """
 
     group: Group
     seq: int
@@ -42,9 +47,11 @@ class Wait:
 class Graph:
     """Nodes are ranks (0 and up) and operations (below 0).
 
-    joined  the operation that a rank waits in, all of whose ranks have come: what it waits for is not one of them
+    joined  the operation that a rank waits in, all of whose ranks have come: what it waits for is
+            not one of them
     stuck   ranks that have not finished what others of the group have, and the operation
-    lacking operations that somebody has not come to: (place of the group, number), and of send and receive (place of the group, rank that waits, its peer)
+    lacking operations that somebody has not come to: (place of the group, number), and of send and
+    receive (place of the group, rank that waits, its peer)
     """
 
     job: Job
@@ -81,11 +88,13 @@ def operation_of(state: GroupState, seq: int) -> str:
     return (state.signature(seq) or "collective").partition(" ")[0]
 
 
-# --- collectives -----------------------------------------------------------------------------------------
+# --- collectives ----------------------------------------------------------------------------------
 
 
 def add_collectives(graph: Graph, at: int, heads: dict[int, list[int]], finished: int) -> None:
-    """at: place of the group. heads: the operation that ranks wait in, by its number, and these ranks. finished: the last that certainly all have come to."""
+    """at: place of the group. heads: the operation that ranks wait in, by its number, and these
+    ranks. finished: the last that certainly all have come to.
+    """
     if not heads:
         return
     group = graph.job.groups[at]
@@ -100,8 +109,12 @@ def add_collectives(graph: Graph, at: int, heads: dict[int, list[int]], finished
         is_rooted = (one.signature(seq) or "").startswith(ROOTED)
         end = bisect.bisect_left(come, (seq, -1))
         node = graph.operation()
-        graph.out[node] = [rank for _, rank in come[begin:end]] + ([earlier] if earlier and graph.out[earlier] else [])
-        behind = [rank for _, rank in come[:end]] if end <= 64 else [rank for _, rank in come[begin:end]]
+        graph.out[node] = [rank for _, rank in come[begin:end]] + (
+            [earlier] if earlier and graph.out[earlier] else []
+        )
+        behind = (
+            [rank for _, rank in come[:end]] if end <= 64 else [rank for _, rank in come[begin:end]]
+        )
         if absent and (finished < seq or is_rooted):
             graph.out[node].append(nobody)
             behind += absent
@@ -117,11 +130,14 @@ def add_collectives(graph: Graph, at: int, heads: dict[int, list[int]], finished
         earlier, begin = node, end
 
 
-# --- send and receive ----------------------------------------------------------------------------------------
+# --- send and receive -----------------------------------------------------------------------------
 
 
 def add_traffic(graph: Graph, at: int) -> None:
-    """A pending send waits for a receive that is not there, and the other way round. Counts are compared: sequence numbers are each rank's own."""
+    """A pending send waits for a receive that is not there, and the other way round.
+
+    Counts are compared: sequence numbers are each rank's own.
+    """
     group = graph.job.groups[at]
     places = group.places
     if places is None:
@@ -132,39 +148,69 @@ def add_traffic(graph: Graph, at: int) -> None:
             if not mine.pending or mine.peer >= len(places) or rank not in place_of:
                 continue
             peer = places[mine.peer]
-            if _is_met(graph.job, group, place_of[rank], peer, mine.is_send, mine.pending, mine.total, rank):
+            if _is_met(
+                graph.job, group, place_of[rank], peer, mine.is_send, mine.pending, mine.total, rank
+            ):
                 continue
-            wait = Wait(group, 0, _traffic_says(rank, peer, mine.is_send, group), [rank], [peer], is_p2p=True)
+            wait = Wait(
+                group,
+                0,
+                _traffic_says(rank, peer, mine.is_send, group),
+                [rank],
+                [peer],
+                is_p2p=True,
+            )
             node = graph.operation()
             graph.out[node] = [peer]
             graph.add(wait, node)
             graph.lacking.add((at, rank, peer))
 
 
-def _is_met(job: Job, group: Group, place: int, peer: int, is_send: bool, pending: int, total: int, rank: int) -> bool:
+def _is_met(
+    job: Job,
+    group: Group,
+    place: int,
+    peer: int,
+    is_send: bool,
+    pending: int,
+    total: int,
+    rank: int,
+) -> bool:
     if peer in job.silent:
         return False
     state = group.states.get(peer)
-    theirs = next((one for one in state.traffic if one.peer == place and one.is_send is not is_send), None) if state else None
+    theirs = (
+        next(
+            (one for one in state.traffic if one.peer == place and one.is_send is not is_send), None
+        )
+        if state
+        else None
+    )
     if theirs is None:
         return False
     if theirs.pending >= pending:
         return True
-    return job.dumps[rank].is_whole and job.dumps[peer].is_whole and theirs.total >= total  # it came, and is through with it
+    # it came, and is through with it
+    return job.dumps[rank].is_whole and job.dumps[peer].is_whole and theirs.total >= total
 
 
 def _traffic_says(rank: int, peer: int, is_send: bool, group: Group) -> str:
-    return f"{'send' if is_send else 'receive'} {'to' if is_send else 'from'} rank {peer} in {group.label}"
+    return (
+        f"{'send' if is_send else 'receive'} {'to' if is_send else 'from'} rank {peer} in"
+        f" {group.label}"
+    )
 
 
-# --- all have come and nobody gets on ---------------------------------------------------------------------------------
+# --- all have come and nobody gets on -------------------------------------------------------------
 
 
 def add_queued(graph: Graph) -> None:
-    """Of ranks in whose oldest operation nobody is missing: whoever has come to it, but has an older one to finish first, is waited for.
+    """Of ranks in whose oldest operation nobody is missing: whoever has come to it, but has an
+    older one to finish first, is waited for.
 
-    That a later one of theirs lacks somebody does not explain why they are in the oldest still: operations of one stream run in order. Those of several groups
-    may not, so where the oldest lacks somebody nothing is added.
+    That a later one of theirs lacks somebody does not explain why they are in the oldest still:
+    operations of one stream run in order. Those of several groups may not, so where the oldest
+    lacks somebody nothing is added.
     """
     oldest = _oldest(graph)
     graph.set_stuck(_stuck_in_traffic(graph, oldest))
@@ -175,13 +221,21 @@ def add_queued(graph: Graph) -> None:
             continue
         if (node := nodes.get(key)) is None:
             node = nodes[key] = graph.operation()
-            graph.out[node] = [other for other in members if other in oldest and oldest[other][0] != key and not _is_through(graph, other, key)]
+            graph.out[node] = [
+                other
+                for other in members
+                if other in oldest
+                and oldest[other][0] != key
+                and not _is_through(graph, other, key)
+            ]
             waits[key] = _joined_wait(graph, key, members)
             if graph.out[node]:
                 graph.waits.append(waits[key])
         if not graph.out[node]:
             graph.joined[rank] = waits[key]
-        if graph.out[node] or graph.out.get(rank):  # a node that leads nowhere: so that no ring, through what the rank has queued, seems the end of the waiting
+        # a node that leads nowhere: so that no ring, through what the rank has queued, seems the
+        # end of the waiting
+        if graph.out[node] or graph.out.get(rank):
             graph.out[rank].append(node)
 
 
@@ -202,23 +256,46 @@ def _is_through(graph: Graph, rank: int, key: _Key) -> bool:
     return not any(one.pending and _peer(group, one) in which for one in state.traffic)
 
 
-def _stuck_in_traffic(graph: Graph, oldest: Mapping[int, tuple[_Key, tuple[int, ...]]]) -> dict[int, Wait]:
+def _stuck_in_traffic(
+    graph: Graph, oldest: Mapping[int, tuple[_Key, tuple[int, ...]]]
+) -> dict[int, Wait]:
     """Ranks that have nothing older to finish than a send or receive that their peer has finished."""
     stuck = {}
     for rank, (key, pair) in oldest.items():
         if key[0] == "traffic" and rank not in graph.stuck:
             group, peer = graph.job.groups[key[1]], pair[pair[0] == rank]
-            if peer not in graph.job.silent and peer not in graph.stuck and _has_finished_more(graph.job, group, peer, rank):
-                stuck[rank] = Wait(group, 0, f"send or receive with rank {peer} in {group.label}", [rank], [], is_p2p=True)
+            if (
+                peer not in graph.job.silent
+                and peer not in graph.stuck
+                and _has_finished_more(graph.job, group, peer, rank)
+            ):
+                stuck[rank] = Wait(
+                    group,
+                    0,
+                    f"send or receive with rank {peer} in {group.label}",
+                    [rank],
+                    [],
+                    is_p2p=True,
+                )
     return stuck
 
 
 def _has_finished_more(job: Job, group: Group, peer: int, rank: int) -> bool:
-    """Of what goes between the two in the way of the rank's oldest. Only where all that both ever did is in their dumps."""
+    """Of what goes between the two in the way of the rank's oldest.
+
+    Only where all that both ever did is in their dumps.
+    """
     if peer not in group.states or not (job.dumps[rank].is_whole and job.dumps[peer].is_whole):
         return False
-    mine = min((one for one in group.states[rank].traffic if one.pending and _peer(group, one) == peer), key=lambda one: one.oldest)
-    theirs = (one for one in group.states[peer].traffic if _peer(group, one) == rank and one.is_send is not mine.is_send)
+    mine = min(
+        (one for one in group.states[rank].traffic if one.pending and _peer(group, one) == peer),
+        key=lambda one: one.oldest,
+    )
+    theirs = (
+        one
+        for one in group.states[peer].traffic
+        if _peer(group, one) == rank and one.is_send is not mine.is_send
+    )
     return any(one.total - one.pending > mine.total - mine.pending for one in theirs)
 
 
@@ -228,14 +305,20 @@ def _peer(group: Group, traffic: Traffic) -> int | None:
 
 
 def _oldest(graph: Graph) -> dict[int, tuple[_Key, tuple[int, ...]]]:
-    """Of each rank the first operation, in its own order, that is not finished: under a name that all ranks of it share, and these ranks."""
+    """Of each rank the first operation, in its own order, that is not finished: under a name that
+    all ranks of it share, and these ranks.
+    """
     found: dict[int, tuple[int, _Key, tuple[int, ...]]] = {}
     for at, group in enumerate(graph.job.groups):
         for rank, state in group.states.items():
             if state.head is not None and (rank not in found or state.head_record < found[rank][0]):
                 found[rank] = (state.head_record, ("collective", at, (state.head,)), group.members)
             for one in state.traffic:
-                if one.pending and (peer := _peer(group, one)) is not None and (rank not in found or one.oldest < found[rank][0]):
+                if (
+                    one.pending
+                    and (peer := _peer(group, one)) is not None
+                    and (rank not in found or one.oldest < found[rank][0])
+                ):
                     pair = (min(rank, peer), max(rank, peer))
                     found[rank] = (one.oldest, ("traffic", at, pair), pair)
     return {rank: (key, members) for rank, (_, key, members) in found.items()}
@@ -245,23 +328,37 @@ def _joined_wait(graph: Graph, key: _Key, members: Sequence[int]) -> Wait:
     kind, at, (seq, *_) = key
     group = graph.job.groups[at]
     if kind == "traffic":
-        return Wait(group, 0, f"send and receive between ranks {members[0]} and {members[-1]} in {group.label}", list(members), [], is_p2p=True)
+        return Wait(
+            group,
+            0,
+            f"send and receive between ranks {members[0]} and {members[-1]} in {group.label}",
+            list(members),
+            [],
+            is_p2p=True,
+        )
     waiters = [rank for rank, state in group.states.items() if state.head == seq]
     return Wait(group, seq, operation_of(group.states[waiters[0]], seq), waiters, [])
 
 
-# --- ends --------------------------------------------------------------------------------------------------
+# --- ends -----------------------------------------------------------------------------------------
 
 
 def ends_of(graph: Graph) -> Iterator[list[int]]:
-    """The ranks of each strongly connected component from which nothing leads on, single ranks included. Only of what is waited for, or waits."""
+    """The ranks of each strongly connected component from which nothing leads on, single ranks
+    included. Only of what is waited for, or waits.
+    """
     components: dict[int, int] = {}
     members: list[list[int]] = []
     for component in _components(graph.out):
         for node in component:
             components[node] = len(members)
         members.append(component)
-    leads_on = {components[node] for node, nexts in graph.out.items() for other in nexts if components[other] != components[node]}
+    leads_on = {
+        components[node]
+        for node, nexts in graph.out.items()
+        for other in nexts
+        if components[other] != components[node]
+    }
     for at, component in enumerate(members):
         if at not in leads_on and (ranks := sorted(node for node in component if node >= 0)):
             yield ranks

@@ -1,10 +1,13 @@
 """The groups of a job, put together from what its ranks say of them, and who is in each.
 
-A group is known by its name, its backend and its members, since two groups may share a name. Where dumps do not tell the members (gloo) they are:
+A group is known by its name, its backend and its members, since two groups may share a name. Where
+dumps do not tell the members (gloo) they are:
     all ranks                           of the default group
     the ranks of its place in a mesh    of a dimension whose known members fit one (mesh.py)
-    ranks that have used the group      of others; and these are all, if they are as many as its all-gathers or its sister groups say (an all-gather's output
-                                        is so many times its input; groups of one description, such as "mesh_tp", are of one size)
+    ranks that have used the group      of others; and these are all, if they are as many as its
+                                        all-gathers or its sister groups say (an all-gather's output
+                                        is so many times its input; groups of one description, such
+                                        as "mesh_tp", are of one size)
     and the ranks left over             if just as many are missing as are in no sister group
 Else the group is open: ranks without a dump may be in it.
 
@@ -17,14 +20,22 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from outlast.diagnose.collectives.identity import NO_FAMILY, is_default, meshes_of, settle, size_said
+from outlast.diagnose.collectives.identity import (
+    NO_FAMILY,
+    is_default,
+    meshes_of,
+    settle,
+    size_said,
+)
 from outlast.diagnose.collectives.mesh import Mesh
 from outlast.diagnose.collectives.state import Dump, GroupState
 
 
 @dataclass(slots=True)
 class Group:
-    """members  sorted; states: what its ranks say, by rank. is_open: ranks that left no dump may be members too, `possible` which."""
+    """members  sorted; states: what its ranks say, by rank. is_open: ranks that left no dump may be
+    members too, `possible` which.
+    """
 
     label: str
     backend: str
@@ -37,7 +48,9 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """silent: ranks without a dump, or with one from a recorder that was off. broken: names of dumps that could not be read, by their rank."""
+    """silent: ranks without a dump, or with one from a recorder that was off. broken: names of
+    dumps that could not be read, by their rank.
+    """
 
     dumps: Mapping[int, Dump]
     ranks: frozenset[int]
@@ -58,10 +71,20 @@ def put_together(given: Sequence[Dump], unreadable: Iterable[str], world_size: i
     if not told and ranks:
         ranks.update(range(max(ranks)))
     silent = frozenset(rank for rank in ranks if rank not in dumps or dumps[rank].is_blank)
-    meshes = meshes_of(list(dumps.values()), settled.unknown, len(ranks)) if untold and silent else {}
+    meshes = (
+        meshes_of(list(dumps.values()), settled.unknown, len(ranks)) if untold and silent else {}
+    )
     for family in _families(untold):
         _infer(family, ranks, silent, meshes)
-    return Job(dumps, frozenset(ranks), silent, (*told, *untold), doubles, settled.broken, tuple(settled.unknown))
+    return Job(
+        dumps,
+        frozenset(ranks),
+        silent,
+        (*told, *untold),
+        doubles,
+        settled.broken,
+        tuple(settled.unknown),
+    )
 
 
 def _one_each(given: Sequence[Dump]) -> tuple[dict[int, Dump], tuple[tuple[Dump, Dump], ...]]:
@@ -72,7 +95,10 @@ def _one_each(given: Sequence[Dump]) -> tuple[dict[int, Dump], tuple[tuple[Dump,
         other = dumps.setdefault(dump.rank, dump)
         if other is not dump:
             later, earlier = (
-                (dump, other) if (dump.newest_ns, dump.entry_count, dump.name) > (other.newest_ns, other.entry_count, other.name) else (other, dump)
+                (dump, other)
+                if (dump.newest_ns, dump.entry_count, dump.name)
+                > (other.newest_ns, other.entry_count, other.name)
+                else (other, dump)
             )
             dumps[dump.rank] = later
             doubles.append((later, earlier))
@@ -80,7 +106,11 @@ def _one_each(given: Sequence[Dump]) -> tuple[dict[int, Dump], tuple[tuple[Dump,
 
 
 def _by_group(dumps: Mapping[int, Dump]) -> tuple[list[Group], list[Group]]:
-    """Groups whose members are told, and the others. Members are compared as objects first: a tuple of 16,384 is hashed once, not by each of its ranks."""
+    """Groups whose members are told, and the others.
+
+    Members are compared as objects first: a tuple of 16,384 is hashed once, not by each of its
+    ranks.
+    """
     same: dict[int, tuple[int, ...]] = {}
     equal: dict[tuple[int, ...], tuple[int, ...]] = {}
     told: dict[tuple[str, str, int], Group] = {}
@@ -88,20 +118,26 @@ def _by_group(dumps: Mapping[int, Dump]) -> tuple[list[Group], list[Group]]:
     for rank, dump in sorted(dumps.items()):
         for state in dump.groups:
             if state.members is None:
-                group = untold.setdefault((state.name, state.backend), Group(state.label(), state.backend))
+                group = untold.setdefault(
+                    (state.name, state.backend), Group(state.label(), state.backend)
+                )
             else:
                 members = same.get(id(state.members))
                 if members is None:
-                    members = same[id(state.members)] = equal.setdefault(state.members, state.members)
+                    members = same[id(state.members)] = equal.setdefault(
+                        state.members, state.members
+                    )
                 key = (state.name, state.backend, id(members))
                 if (known := told.get(key)) is None:
-                    known = told[key] = Group(state.label(), state.backend, tuple(sorted(members)), members)
+                    known = told[key] = Group(
+                        state.label(), state.backend, tuple(sorted(members)), members
+                    )
                 group = known
             group.states[rank] = state
     return list(told.values()), list(untold.values())
 
 
-# --- members that no dump tells --------------------------------------------------------------------------
+# --- members that no dump tells -------------------------------------------------------------------
 
 
 def _families(groups: Sequence[Group]) -> list[list[Group]]:
@@ -112,7 +148,12 @@ def _families(groups: Sequence[Group]) -> list[list[Group]]:
     return list(families.values())
 
 
-def _infer(family: list[Group], ranks: set[int], silent: frozenset[int], meshes: Mapping[tuple[str, str], Mesh]) -> None:
+def _infer(
+    family: list[Group],
+    ranks: set[int],
+    silent: frozenset[int],
+    meshes: Mapping[tuple[str, str], Mesh],
+) -> None:
     one = next(iter(family[0].states.values()))
     if (mesh := meshes.get((one.desc, one.backend))) is not None and not is_default(one):
         for group in family:
@@ -120,7 +161,10 @@ def _infer(family: list[Group], ranks: set[int], silent: frozenset[int], meshes:
         return
     seen = {rank for group in family for rank in group.states}
     is_family = one.desc not in NO_FAMILY
-    size = max(max(_size_said(group) for group in family), max(len(group.states) for group in family) if is_family and len(family) > 1 else 0)
+    size = max(
+        max(_size_said(group) for group in family),
+        max(len(group.states) for group in family) if is_family and len(family) > 1 else 0,
+    )
     short = [group for group in family if len(group.states) < size]
     left = sorted(ranks - seen) if is_family else []
     for group in family:
@@ -131,7 +175,10 @@ def _infer(family: list[Group], ranks: set[int], silent: frozenset[int], meshes:
             if short == [group] and len(left) == size - len(group.states):
                 group.members = tuple(sorted({*group.states, *left}))
             else:
-                group.is_open, group.possible = True, tuple(rank for rank in (left or sorted(ranks)) if rank in silent)
+                group.is_open, group.possible = (
+                    True,
+                    tuple(rank for rank in (left or sorted(ranks)) if rank in silent),
+                )
         elif not size:
             group.is_open, group.possible = True, tuple(sorted(silent - set(group.members)))
 

@@ -1,9 +1,11 @@
 """Which rank each dump is of, judged by all of them together.
 
     content         a rank that is alone in all of its groups is sure
-    names           a number in a name is a rank where it fits: below the world size where that is known; one that does not say "rank" needs company, files
-                    named in the same way, or else to be small beside the number of files
-    elimination     what is left over goes to ranks that are left over, where groups allow one rank only
+    names           a number in a name is a rank where it fits: below the world size where that is
+                    known; one that does not say "rank" needs company, files named in the same way,
+                    or else to be small beside the number of files
+    elimination     what is left over goes to ranks that are left over, where groups allow one rank
+                    only
 A dump that remains nobody's is left out, and said to be; of it is known which ranks it may be of.
 
 This module is pure.
@@ -24,8 +26,9 @@ NO_FAMILY = {"", "undefined"}
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """broken: names of unreadable dumps by their rank. world_size: 0 where nothing tells it. unknown: dumps that are nobody's; `possible` are all ranks
-    that they may be of."""
+    """broken: names of unreadable dumps by their rank. world_size: 0 where nothing tells it.
+    unknown: dumps that are nobody's; `possible` are all ranks that they may be of.
+    """
 
     dumps: Sequence[Dump]
     broken: Mapping[int, str]
@@ -40,32 +43,65 @@ def settle(dumps: Sequence[Dump], unreadable: Iterable[str], world_size: int) ->
     if not unsure and not names:
         return Settled(dumps, {}, world_size, ())
     limit = _size_told(dumps) or world_size
-    claims = _claims([*(dump.name for dump in unsure), *names], [dump.name for dump in dumps if dump.is_sure], limit)
+    claims = _claims(
+        [*(dump.name for dump in unsure), *names],
+        [dump.name for dump in dumps if dump.is_sure],
+        limit,
+    )
     sure = {dump.rank for dump in dumps if dump.is_sure}
     known, loose = [], []
     for dump in dumps:
         if dump.is_sure:
             known.append(dump)
-        elif (rank := claims.get(dump.name)) is not None and (not dump.possible or rank in dump.possible):
+        elif (rank := claims.get(dump.name)) is not None and (
+            not dump.possible or rank in dump.possible
+        ):
             known.append(dump if dump.rank == rank else replace(dump, rank=rank))
         else:
             loose.append(dump)
     broken = {claims[name]: name for name in names if name in claims and claims[name] not in sure}
     if loose:
-        count = limit or max((*(dump.rank + 1 for dump in known), *(rank + 1 for rank in broken), len(dumps) + len(names)))
-        found = _eliminated(known, loose, sorted({*range(count)} - {dump.rank for dump in known} - broken.keys()), count)
-        known += [replace(dump, rank=next(iter(found[id(dump)]))) for dump in loose if len(found[id(dump)]) == 1]
-        loose = [replace(dump, possible=tuple(sorted(found[id(dump)]))) for dump in loose if len(found[id(dump)]) != 1]
+        count = limit or max(
+            (
+                *(dump.rank + 1 for dump in known),
+                *(rank + 1 for rank in broken),
+                len(dumps) + len(names),
+            )
+        )
+        found = _eliminated(
+            known,
+            loose,
+            sorted({*range(count)} - {dump.rank for dump in known} - broken.keys()),
+            count,
+        )
+        known += [
+            replace(dump, rank=next(iter(found[id(dump)])))
+            for dump in loose
+            if len(found[id(dump)]) == 1
+        ]
+        loose = [
+            replace(dump, possible=tuple(sorted(found[id(dump)])))
+            for dump in loose
+            if len(found[id(dump)]) != 1
+        ]
     return Settled(known, broken, limit, loose)
 
 
-# --- the size of the world -----------------------------------------------------------------------------
+# --- the size of the world ------------------------------------------------------------------------
 
 
 def _size_told(dumps: Sequence[Dump]) -> int:
     """By the members of groups, or else by what the default group gathers; 0 if neither tells."""
-    told = max((max(state.members) + 1 for dump in dumps for state in dump.groups if state.members), default=0)
-    sizes = Counter(size for dump in dumps for state in dump.groups if is_default(state) and (size := size_said(state)))
+    told = max(
+        (max(state.members) + 1 for dump in dumps for state in dump.groups if state.members),
+        default=0,
+    )
+    sizes = Counter(
+        size
+        for dump in dumps
+        for state in dump.groups
+        if is_default(state) and (size := size_said(state))
+    )
     return max(told, sizes.most_common(1)[0][0] if sizes else 0)
 
 
@@ -74,26 +110,45 @@ def is_default(state: GroupState) -> bool:
 
 
 def size_said(state: GroupState) -> int:
-    """Members of the group by its all-gathers, whose output is so many times their input; 0 if there is none."""
+    """Members of the group by its all-gathers, whose output is so many times their input; 0 if
+    there is none.
+    """
     for _, signature in reversed(state.recent):
         name, _, sizes = signature.partition(" ")
         into, arrow, out = sizes.rpartition(" ")[2].partition(">")
-        if "all_gather" in name and arrow and into.isdecimal() and out.isdecimal() and int(into) and int(out) % int(into) == 0:
+        if (
+            "all_gather" in name
+            and arrow
+            and into.isdecimal()
+            and out.isdecimal()
+            and int(into)
+            and int(out) % int(into) == 0
+        ):
             return int(out) // int(into)
     return 0
 
 
-# --- names ------------------------------------------------------------------------------------------------
+# --- names ----------------------------------------------------------------------------------------
 
 
 def _claims(names: Sequence[str], others: Sequence[str], limit: int) -> dict[str, int]:
-    """By name, the rank where its claim is believed. `others`: files whose rank is known, as company for names."""
+    """By name, the rank where its claim is believed.
+
+    `others`: files whose rank is known, as company for names.
+    """
     made = {name: claim for name in names if (claim := claim_of(name)) is not None}
     alike: dict[str, set[int]] = defaultdict(set)
-    for claim in (*made.values(), *(claim for name in others if (claim := claim_of(name)) is not None)):
+    for claim in (
+        *made.values(),
+        *(claim for name in others if (claim := claim_of(name)) is not None),
+    ):
         alike[claim.pattern].add(claim.rank)
     count = len(names) + len(others)
-    return {name: claim.rank for name, claim in made.items() if _is_believed(claim, len(alike[claim.pattern]) > 1, limit, count)}
+    return {
+        name: claim.rank
+        for name, claim in made.items()
+        if _is_believed(claim, len(alike[claim.pattern]) > 1, limit, count)
+    }
 
 
 def _is_believed(claim: Claim, has_company: bool, limit: int, count: int) -> bool:
@@ -106,11 +161,15 @@ def _is_believed(claim: Claim, has_company: bool, limit: int, count: int) -> boo
     return has_company and claim.rank < (limit or count)
 
 
-# --- what is left over ----------------------------------------------------------------------------------------
+# --- what is left over ----------------------------------------------------------------------------
 
 
-def _eliminated(known: Sequence[Dump], loose: Sequence[Dump], free: Sequence[int], world_size: int) -> dict[int, set[int]]:
-    """By identity of the dump, the ranks that it may be of: one where that is certain, none where all that it may be of are others'."""
+def _eliminated(
+    known: Sequence[Dump], loose: Sequence[Dump], free: Sequence[int], world_size: int
+) -> dict[int, set[int]]:
+    """By identity of the dump, the ranks that it may be of: one where that is certain, none where
+    all that it may be of are others'.
+    """
     meshes = meshes_of(known, loose, world_size)
     left = {id(dump): {rank for rank in free if _fits(dump, rank, meshes)} for dump in loose}
     found: dict[int, set[int]] = {}
@@ -127,12 +186,18 @@ def _fits(dump: Dump, rank: int, meshes: Mapping[tuple[str, str], Mesh]) -> bool
         mesh = meshes.get((state.desc, state.backend))
         if mesh is not None and mesh.groups.get(mesh.place(rank), state.name) != state.name:
             return False
-        if mesh is not None and state.name in mesh.groups.values() and mesh.groups.get(mesh.place(rank)) != state.name:
+        if (
+            mesh is not None
+            and state.name in mesh.groups.values()
+            and mesh.groups.get(mesh.place(rank)) != state.name
+        ):
             return False
     return True
 
 
-def meshes_of(known: Sequence[Dump], others: Sequence[Dump], world_size: int) -> dict[tuple[str, str], Mesh]:
+def meshes_of(
+    known: Sequence[Dump], others: Sequence[Dump], world_size: int
+) -> dict[tuple[str, str], Mesh]:
     """Of the dimensions whose members no dump tells, by description and backend."""
     ranks: dict[tuple[str, str], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     sizes: dict[tuple[str, str], int] = defaultdict(int)
@@ -145,11 +210,18 @@ def meshes_of(known: Sequence[Dump], others: Sequence[Dump], world_size: int) ->
         for state in dump.groups:
             if (state.desc, state.backend) in ranks:
                 names[state.desc, state.backend].add(state.name)
-                sizes[state.desc, state.backend] = max(sizes[state.desc, state.backend], size_said(state))
+                sizes[state.desc, state.backend] = max(
+                    sizes[state.desc, state.backend], size_said(state)
+                )
     found: dict[tuple[str, str], list[Mesh]] = {}
     for key, groups in ranks.items():
-        # without a gather to tell it: all groups of a dimension are of one size, and together they are the world, if each is known by one dump at least
-        size = sizes[key] or (world_size // len(names[key]) if world_size % len(names[key]) == 0 else 0)
-        if max(map(len, groups.values())) <= size and (meshes := list(fitting(groups, size, world_size))):
+        # without a gather to tell it: all groups of a dimension are of one size, and together they
+        # are the world, if each is known by one dump at least
+        size = sizes[key] or (
+            world_size // len(names[key]) if world_size % len(names[key]) == 0 else 0
+        )
+        if max(map(len, groups.values())) <= size and (
+            meshes := list(fitting(groups, size, world_size))
+        ):
             found[key] = meshes
     return dict(zip(found, together(list(found.values()), world_size), strict=True))

@@ -1,7 +1,9 @@
-"""The rule that puts ranks into the groups of one dimension of a mesh, so that a rank without a dump is known to be in one.
+"""The rule that puts ranks into the groups of one dimension of a mesh, so that a rank without a
+dump is known to be in one.
 
-Ranks of a group lie a stride apart, and its first `size * stride` ranks hold `stride` such groups: so it is in every launcher of meshes, in torch's DeviceMesh
-and in Megatron's groups. It is used only where all that is known of the dimension agrees with it.
+Ranks of a group lie a stride apart, and its first `size * stride` ranks hold `stride` such groups:
+so it is in every launcher of meshes, in torch's DeviceMesh and in Megatron's groups. It is used
+only where all that is known of the dimension agrees with it.
 
 This module is pure.
 """
@@ -33,8 +35,16 @@ class Mesh:
 
 
 def fitting(known: Mapping[str, Collection[int]], size: int, world_size: int) -> Iterator[Mesh]:
-    """`known`: some members of each group. What fits all of it, the largest stride first; nothing where none of it tells the stride, or something disagrees."""
-    gaps = [later - earlier for ranks in known.values() for earlier, later in zip(sorted(ranks), sorted(ranks)[1:], strict=False)]
+    """`known`: some members of each group.
+
+    What fits all of it, the largest stride first; nothing where none of it tells the stride, or
+    something disagrees.
+    """
+    gaps = [
+        later - earlier
+        for ranks in known.values()
+        for earlier, later in zip(sorted(ranks), sorted(ranks)[1:], strict=False)
+    ]
     if size < 2 or not gaps or not world_size or world_size % size:
         return
     for stride in (stride for stride in _divisors(min(gaps)) if world_size % (size * stride) == 0):
@@ -46,9 +56,16 @@ def fitting(known: Mapping[str, Collection[int]], size: int, world_size: int) ->
 
 
 def together(candidates: Sequence[Sequence[Mesh]], world_size: int) -> list[Mesh]:
-    """One for each dimension. If the dimensions are all there are, the stride of each is the size of those below it; that decides where several fit."""
+    """One for each dimension.
+
+    If the dimensions are all there are, the stride of each is the size of those below it; that
+    decides where several fit.
+    """
     firsts = [meshes[0] for meshes in candidates]
-    if math.prod(mesh.size for mesh in firsts) != world_size or math.prod(map(len, candidates)) > COMBINATIONS_MAX:
+    if (
+        math.prod(mesh.size for mesh in firsts) != world_size
+        or math.prod(map(len, candidates)) > COMBINATIONS_MAX
+    ):
         return firsts
     return next((list(some) for some in itertools.product(*candidates) if _is_chain(some)), firsts)
 
@@ -63,5 +80,7 @@ def _is_chain(meshes: Sequence[Mesh]) -> bool:
 
 
 def _divisors(number: int) -> list[int]:
-    """Largest first: the nearest two that are known are neighbours, unless dumps are missing between them."""
+    """Largest first: the nearest two that are known are neighbours, unless dumps are missing
+    between them.
+    """
     return [part for part in range(number, 0, -1) if number % part == 0]

@@ -1,10 +1,14 @@
-"""Ranks that called another collective than the others of their group: other operation, type or size at the same number.
+"""Ranks that called another collective than the others of their group: other operation, type or
+size at the same number.
 
 The majority is held to be right. Without one decide, in this order:
-    sister groups   same description, or else same size: one of the two is among what they called lately, and the other is not
-    the order       in which the ranks call: who came to it by a step that nobody made before is odd (order.py)
-Else it is a tie. Dumps that are nobody's have a vote in groups whose name they know, and may be the odd ones. Looked at: operations in which somebody waits,
-and, where finished may mean failed, the last of each rank. What differs rightly is not in a signature.
+    sister groups   same description, or else same size: one of the two is among what they called
+                    lately, and the other is not
+    the order       in which the ranks call: who came to it by a step that nobody made before is odd
+                    (order.py)
+Else it is a tie. Dumps that are nobody's have a vote in groups whose name they know, and may be the
+odd ones. Looked at: operations in which somebody waits, and, where finished may mean failed, the
+last of each rank. What differs rightly is not in a signature.
 
 This module is pure.
 """
@@ -24,8 +28,10 @@ NUMBERS_MAX = 64  # of one group
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """blamed: the minority, or all if `is_tie`. said: signature of each of them; usual: that of the majority, "" in a tie. strangers: odd dumps that are
-    nobody's, and their signatures; none in a tie."""
+    """blamed: the minority, or all if `is_tie`. said: signature of each of them; usual: that of the
+    majority, "" in a tie. strangers: odd dumps that are nobody's, and their signatures; none in a
+    tie.
+    """
 
     group: Group
     seq: int
@@ -51,7 +57,13 @@ def _by_order(tie: Mismatch, job: Job, heads: Sequence[Mapping[int, Sequence[int
     called = {signature for rank, signature in tie.said.items() if rank not in odd}
     if not odd or len(called) > 1:
         return tie
-    return replace(tie, blamed=tuple(odd), said={rank: tie.said[rank] for rank in odd}, usual=called.pop(), is_tie=False)
+    return replace(
+        tie,
+        blamed=tuple(odd),
+        said={rank: tie.said[rank] for rank in odd},
+        usual=called.pop(),
+        is_tie=False,
+    )
 
 
 def _of(group: Group, groups: Sequence[Group], unknown: Sequence[Dump]) -> Mismatch | None:
@@ -61,27 +73,51 @@ def _of(group: Group, groups: Sequence[Group], unknown: Sequence[Dump]) -> Misma
     if group.backend == "gloo":
         numbers |= {state.enqueued for state in states if state.enqueued}
     for seq in sorted(numbers)[:NUMBERS_MAX]:
-        said = {rank: signature for rank, state in group.states.items() if (signature := state.signature(seq)) is not None}
-        others = [(dump, signature) for dump, state in strangers if (signature := state.signature(seq)) is not None]
+        said = {
+            rank: signature
+            for rank, state in group.states.items()
+            if (signature := state.signature(seq)) is not None
+        }
+        others = [
+            (dump, signature)
+            for dump, state in strangers
+            if (signature := state.signature(seq)) is not None
+        ]
         votes = Counter([*said.values(), *(signature for _, signature in others)])
         if len(votes) > 1:
             mismatch = _judged(group, seq, said, votes, groups)
             if not mismatch.is_tie:
-                return replace(mismatch, strangers=tuple((dump, signature) for dump, signature in others if signature != mismatch.usual))
+                return replace(
+                    mismatch,
+                    strangers=tuple(
+                        (dump, signature)
+                        for dump, signature in others
+                        if signature != mismatch.usual
+                    ),
+                )
             if len(set(said.values())) > 1:
                 return mismatch
     return None
 
 
 def _strangers(group: Group, unknown: Sequence[Dump]) -> list[tuple[Dump, GroupState]]:
-    """What nobody's dumps say of this group. torch names groups alike on all ranks: by a count of those made, or by a hash of their members."""
+    """What nobody's dumps say of this group. torch names groups alike on all ranks: by a count of
+    those made, or by a hash of their members.
+    """
     one = next(iter(group.states.values()), None)
     if one is None or one.members is not None:
         return []
-    return [(dump, state) for dump in unknown for state in dump.groups if (state.name, state.backend, state.members) == (one.name, one.backend, None)]
+    return [
+        (dump, state)
+        for dump in unknown
+        for state in dump.groups
+        if (state.name, state.backend, state.members) == (one.name, one.backend, None)
+    ]
 
 
-def _judged(group: Group, seq: int, said: dict[int, str], votes: Counter[str], groups: Sequence[Group]) -> Mismatch:
+def _judged(
+    group: Group, seq: int, said: dict[int, str], votes: Counter[str], groups: Sequence[Group]
+) -> Mismatch:
     (usual, most), (_, second) = votes.most_common(2)
     if most == second:
         sisters = _sisters(group, groups)
@@ -93,8 +129,17 @@ def _judged(group: Group, seq: int, said: dict[int, str], votes: Counter[str], g
 
 def _sisters(group: Group, groups: Sequence[Group]) -> set[str]:
     family = _family(group)
-    alike = [other for other in groups if other is not group and other.backend == group.backend and _family(other) == family]
-    return {signature for other in alike for state in other.states.values() for _, signature in state.recent}
+    alike = [
+        other
+        for other in groups
+        if other is not group and other.backend == group.backend and _family(other) == family
+    ]
+    return {
+        signature
+        for other in alike
+        for state in other.states.values()
+        for _, signature in state.recent
+    }
 
 
 def _family(group: Group) -> object:
@@ -109,4 +154,7 @@ def difference(mismatch: Mismatch) -> str:
         kinds[signature].append(rank)
     if mismatch.usual:
         return f"{' or '.join(kinds)} where the others called {mismatch.usual}"
-    return ", ".join(f"rank {ranks[0]} {signature}" for signature, ranks in sorted(kinds.items(), key=lambda item: item[1]))
+    return ", ".join(
+        f"rank {ranks[0]} {signature}"
+        for signature, ranks in sorted(kinds.items(), key=lambda item: item[1])
+    )

@@ -1,6 +1,10 @@
-"""Whose dump a file is, by its name: a claim. Content that tells (dumps.py) goes before it, and the names of all files judge it together (identity.py).
+"""Whose dump a file is, by its name: a claim.
 
-Recorders append the rank to a prefix; people put hosts, dates, attempts and extensions around it. Known forms, first match wins:
+Content that tells (dumps.py) goes before it, and the names of all files judge it together
+(identity.py).
+
+Recorders append the rank to a prefix; people put hosts, dates, attempts and extensions around it.
+Known forms, first match wins:
     rank7 rank-7 rank_007 rank=7      anywhere in the file's name
     nccl_trace_rank_host12_7, _dump_7, fr.7.json.gz   digits at the end, behind any extensions
     rank_7/trace.pickle, 7/trace      the same two of the folder that it lies in
@@ -25,7 +29,8 @@ _FIRST = re.compile(r"\d+")
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """pattern: the part of the name with the number taken out, the same for files that were named in one way.
+    """pattern: the part of the name with the number taken out, the same for files that were named
+    in one way.
 
     strength  2 says "rank" or "7_of_16", 1 the last number, 0 any number
     """
@@ -44,7 +49,11 @@ def claim_of(name: str) -> Claim | None:
         for strength, pattern in ((2, _NAMED), (2, _OF), (1, _LAST)):
             if (found := pattern.search(stem)) and (rank := _number(found.group(1))) is not None:
                 return Claim(rank, strength, f"{stem[: found.start(1)]}*{stem[found.end(1) :]}")
-    if parts and (found := _FIRST.search(parts[-1])) and (rank := _number(found.group())) is not None:
+    if (
+        parts
+        and (found := _FIRST.search(parts[-1]))
+        and (rank := _number(found.group())) is not None
+    ):
         return Claim(rank, 0, f"{parts[-1][: found.start()]}*{parts[-1][found.end() :]}")
     return None
 

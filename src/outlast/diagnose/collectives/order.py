@@ -1,9 +1,11 @@
 """Who called its groups in another order than it used to, and than the others did.
 
-A program repeats itself: what a rank calls after a certain call, it or its peers have called there before. A rank that came to what it waits in by a step from
-call to call that nobody was seen to make before is odd; if most are, as at the first evaluation, nobody is.
+A program repeats itself: what a rank calls after a certain call, it or its peers have called there
+before. A rank that came to what it waits in by a step from call to call that nobody was seen to
+make before is odd; if most are, as at the first evaluation, nobody is.
 
-Sources: sequences of calls as anomaly detection, Forrest et al., "A sense of self for Unix processes", IEEE S&P 1996.
+Sources: sequences of calls as anomaly detection, Forrest et al., "A sense of self for Unix
+processes", IEEE S&P 1996.
 
 This module is pure.
 """
@@ -23,18 +25,27 @@ _Step = tuple[_Call, _Call]
 STEPS_MIN = 4  # finished calls known of a rank; with fewer everything is new
 
 
-def odd_ones(job: Job, among: Iterable[int], heads: Sequence[Mapping[int, Sequence[int]]]) -> list[int]:
+def odd_ones(
+    job: Job, among: Iterable[int], heads: Sequence[Mapping[int, Sequence[int]]]
+) -> list[int]:
     """Of these ranks, those that are odd; none if half of them or more are."""
     last, seen = _steps(job, heads)
-    # of a step that others made too, earlier, or as their last by which they came there likewise, nothing is odd
+    # of a step that others made too, earlier, or as their last by which they came there likewise,
+    # nothing is odd
     lasts = Counter(last.values())
     ranks = list(among)
-    odd = [rank for rank in ranks if rank in last and not seen[last[rank]] and 2 * lasts[last[rank]] <= len(last)]
+    odd = [
+        rank
+        for rank in ranks
+        if rank in last and not seen[last[rank]] and 2 * lasts[last[rank]] <= len(last)
+    ]
     return odd if 2 * len(odd) < max(len(ranks), 3) else []
 
 
 def came_alone(job: Job, heads: Sequence[Mapping[int, Sequence[int]]]) -> list[int]:
-    """Odd ones among all that wait, of whom others came to the same operation by a step that is not new."""
+    """Odd ones among all that wait, of whom others came to the same operation by a step that is not
+    new.
+    """
     last, seen = _steps(job, heads)
     waiting = [rank for rank in job.dumps if rank in last]
     odd = set(odd_ones(job, waiting, heads))
@@ -46,11 +57,20 @@ def came_alone(job: Job, heads: Sequence[Mapping[int, Sequence[int]]]) -> list[i
     return sorted(found)
 
 
-def _steps(job: Job, heads: Sequence[Mapping[int, Sequence[int]]]) -> tuple[dict[int, _Step], Counter[_Step]]:
-    """Of each rank the step by which it came to what it waits in; and how often each step was made before, by anybody."""
+def _steps(
+    job: Job, heads: Sequence[Mapping[int, Sequence[int]]]
+) -> tuple[dict[int, _Step], Counter[_Step]]:
+    """Of each rank the step by which it came to what it waits in; and how often each step was made
+    before, by anybody.
+    """
     last: dict[int, _Step] = {}
     seen: Counter[_Step] = Counter()
-    awaited = {(id(group.states[rank]), seq): rank for group, waited in zip(job.groups, heads, strict=True) for seq, ranks in waited.items() for rank in ranks}
+    awaited = {
+        (id(group.states[rank]), seq): rank
+        for group, waited in zip(job.groups, heads, strict=True)
+        for seq, ranks in waited.items()
+        for rank in ranks
+    }
     for rank, dump in job.dumps.items():
         if sum(dump.groups[place].has_finished(seq) for place, seq, _ in dump.issued) < STEPS_MIN:
             continue  # a dump of what is active only has no steps
@@ -64,5 +84,7 @@ def _steps(job: Job, heads: Sequence[Mapping[int, Sequence[int]]]) -> tuple[dict
 
 
 def _of_dump(dump: Dump) -> list[_Step]:
-    calls = [(dump.groups[place].desc or dump.groups[place].name, said) for place, _, said in dump.issued]
+    calls = [
+        (dump.groups[place].desc or dump.groups[place].name, said) for place, _, said in dump.issued
+    ]
     return list(itertools.pairwise(calls))

@@ -1,7 +1,10 @@
-"""Dumps as plain JSON, for the way between processes: what many ranks share (members, signatures, names) is said once for all of them.
+"""Dumps as plain JSON, for the way between processes: what many ranks share (members, signatures,
+names) is said once for all of them.
 
-Members are said once for all packets of one `Packer`, since those of 16,384 ranks are most of a packet: its packets are to be unpacked in order, by one
-`Unpacker`. That gives what is equal the same object, over all unpackers that share a table, so that so many ranks hold one tuple of members and not one each.
+Members are said once for all packets of one `Packer`, since those of 16,384 ranks are most of a
+packet: its packets are to be unpacked in order, by one `Unpacker`. That gives what is equal the
+same object, over all unpackers that share a table, so that so many ranks hold one tuple of members
+and not one each.
 
 This module is pure.
 """
@@ -17,7 +20,10 @@ MEMBERS_MAX_COUNT = 1 << 20  # ranks in all groups that a packer keeps in mind; 
 
 
 class _Table:
-    """Values to their places. What came as the same object is found by its identity, without looking at what is in it."""
+    """Values to their places.
+
+    What came as the same object is found by its identity, without looking at what is in it.
+    """
 
     def __init__(self) -> None:
         self.values: list[Any] = []
@@ -49,17 +55,49 @@ class Packer:
         for dump in dumps:
             groups = [
                 (
-                    words.place(at.name), words.place(at.desc), words.place(at.backend), members.place(at.members), at.head, at.head_record, at.enqueued,
-                    recent.place(at.recent), at.created_ns, [(t.peer, t.is_send, t.pending, t.total, t.oldest) for t in at.traffic], words.place(at.where),
+                    words.place(at.name),
+                    words.place(at.desc),
+                    words.place(at.backend),
+                    members.place(at.members),
+                    at.head,
+                    at.head_record,
+                    at.enqueued,
+                    recent.place(at.recent),
+                    at.created_ns,
+                    [(t.peer, t.is_send, t.pending, t.total, t.oldest) for t in at.traffic],
+                    words.place(at.where),
                     at.hides_p2p,
                 )
                 for at in dump.groups
-            ]  # fmt: skip
-            own = (dump.rank, dump.name, dump.entry_count, dump.is_blank, dump.is_whole, dump.newest_ns, dump.is_sure)
-            packed.append((own, words.place(dump.version), groups, members.place(dump.possible), issued.place(dump.issued)))
+            ]
+            own = (
+                dump.rank,
+                dump.name,
+                dump.entry_count,
+                dump.is_blank,
+                dump.is_whole,
+                dump.newest_ns,
+                dump.is_sure,
+            )
+            packed.append(
+                (
+                    own,
+                    words.place(dump.version),
+                    groups,
+                    members.place(dump.possible),
+                    issued.place(dump.issued),
+                )
+            )
         more = members.values[said:]
         self._count += sum(len(row or ()) for row in more)
-        return {"said": said, "members": more, "recent": recent.values, "issued": issued.values, "words": words.values, "dumps": packed}
+        return {
+            "said": said,
+            "members": more,
+            "recent": recent.values,
+            "issued": issued.values,
+            "words": words.values,
+            "dumps": packed,
+        }
 
 
 class Unpacker:
@@ -81,17 +119,67 @@ class Unpacker:
         for row in packed["recent"]:
             pairs = tuple((seq, share(signature, signature)) for seq, signature in row)
             recent.append(share(pairs, pairs))
-        issued = [tuple((place, seq, share(said, said)) for place, seq, said in row) for row in packed["issued"]]
+        issued = [
+            tuple((place, seq, share(said, said)) for place, seq, said in row)
+            for row in packed["issued"]
+        ]
         dumps = []
-        for (rank, name, count, is_blank, is_whole, newest_ns, is_sure), version, groups, possible, order in packed["dumps"]:
+        for (
+            rank,
+            name,
+            count,
+            is_blank,
+            is_whole,
+            newest_ns,
+            is_sure,
+        ), version, groups, possible, order in packed["dumps"]:
             states = tuple(self._state(row, words, self._members, recent) for row in groups)
             calls = share(issued[order], issued[order])
-            dumps.append(Dump(rank, name, words[version], states, count, is_blank, is_whole, newest_ns, is_sure, self._members[possible] or (), calls))
+            dumps.append(
+                Dump(
+                    rank,
+                    name,
+                    words[version],
+                    states,
+                    count,
+                    is_blank,
+                    is_whole,
+                    newest_ns,
+                    is_sure,
+                    self._members[possible] or (),
+                    calls,
+                )
+            )
         return dumps
 
-    def _state(self, row: Sequence[Any], words: list[str], members: list[Any], recent: list[Any]) -> GroupState:
-        name, desc, backend, place, head, head_record, enqueued, recents, created, traffic, where, hides = row
+    def _state(
+        self, row: Sequence[Any], words: list[str], members: list[Any], recent: list[Any]
+    ) -> GroupState:
+        (
+            name,
+            desc,
+            backend,
+            place,
+            head,
+            head_record,
+            enqueued,
+            recents,
+            created,
+            traffic,
+            where,
+            hides,
+        ) = row
         return GroupState(
-            words[name], words[desc], words[backend], members[place], head, head_record, enqueued, recent[recents],
-            tuple((seq, ns) for seq, ns in created), tuple(Traffic(*one) for one in traffic), words[where], hides,
-        )  # fmt: skip
+            words[name],
+            words[desc],
+            words[backend],
+            members[place],
+            head,
+            head_record,
+            enqueued,
+            recent[recents],
+            tuple((seq, ns) for seq, ns in created),
+            tuple(Traffic(*one) for one in traffic),
+            words[where],
+            hides,
+        )

@@ -1,10 +1,14 @@
-"""Reading a pickle that nobody vouches for: numbers, strings, lists, tuples and dicts, and nothing else.
+"""Reading a pickle that nobody vouches for: numbers, strings, lists, tuples and dicts, and nothing
+else.
 
-Flight recorder dumps are pickles, and a pickle is a program. A recorder's dump asks for no name and no object (it is made of 24 opcodes), so one that asks is
-refused: `find_class` and `persistent_load` always raise, and with no callable on the stack REDUCE, OBJ, NEWOBJ and BUILD have nothing to work on.
+Flight recorder dumps are pickles, and a pickle is a program. A recorder's dump asks for no name and
+no object (it is made of 24 opcodes), so one that asks is refused: `find_class` and
+`persistent_load` always raise, and with no callable on the stack REDUCE, OBJ, NEWOBJ and BUILD have
+nothing to work on.
 
-Not promised: little memory and time. A few bytes can ask for gigabytes (an index into the memo), and tuples nested a million deep overflow the stack of
-C when they are hashed. So pickles of strangers are read in a process of their own, under limits (`runtime/evidence/unpickling.py`).
+Not promised: little memory and time. A few bytes can ask for gigabytes (an index into the memo),
+and tuples nested a million deep overflow the stack of C when they are hashed. So pickles of
+strangers are read in a process of their own, under limits (`runtime/evidence/unpickling.py`).
 
 This module is pure: no clock, no files, no torch.
 """
@@ -19,7 +23,10 @@ from outlast.model.texts import cut_at_word
 
 
 class UnreadableDump(CorruptError, ValueError):
-    """Not a dump, or not a whole one; the message says why. `refused`: it is a pickle that asked for a name or an object, as an attack does."""
+    """Not a dump, or not a whole one; the message says why.
+
+    `refused`: it is a pickle that asked for a name or an object, as an attack does.
+    """
 
     def __init__(self, message: str, *, refused: bool = False) -> None:
         super().__init__(message)
@@ -27,7 +34,9 @@ class UnreadableDump(CorruptError, ValueError):
 
 
 class _Whole:
-    """All bytes at the first glance: from BytesIO the unpickler would read them one by one, and through a buffer it would copy them twice."""
+    """All bytes at the first glance: from BytesIO the unpickler would read them one by one, and
+    through a buffer it would copy them twice.
+    """
 
     def __init__(self, raw: bytes) -> None:
         self._raw, self._at = raw, 0
@@ -51,18 +60,26 @@ class _Refusing(pickle.Unpickler):
         raise UnreadableDump(why, refused=True)
 
     def persistent_load(self, pid: object, /) -> NoReturn:
-        raise UnreadableDump("refused: the pickle asks for an object by its id; a dump names nothing", refused=True)
+        raise UnreadableDump(
+            "refused: the pickle asks for an object by its id; a dump names nothing", refused=True
+        )
 
 
 def unpickled(raw: bytes) -> object:
-    """What `raw` holds. Raises UnreadableDump, and MemoryError where a limit of memory is set and reached."""
+    """What `raw` holds.
+
+    Raises UnreadableDump, and MemoryError where a limit of memory is set and reached.
+    """
     try:
         return _Refusing(_Whole(raw)).load()
     except (UnreadableDump, MemoryError):
         raise
     except EOFError:
-        raise UnreadableDump(f"cut short: the pickle ends in its middle, after {len(raw)} bytes" if raw else "empty") from None
-    except Exception as error:  # boundary: bytes of strangers; the unpickler answers with a dozen types of error
+        raise UnreadableDump(
+            f"cut short: the pickle ends in its middle, after {len(raw)} bytes" if raw else "empty"
+        ) from None
+    except Exception as error:  # boundary: bytes of strangers
+        # The unpickler answers with a dozen types of error
         why = f"not a pickle: {cut_at_word(str(error), 120)!r}"
         if "truncated" in str(error):
             why = f"cut short: the pickle ends in its middle, after {len(raw)} bytes"

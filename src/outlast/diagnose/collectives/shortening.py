@@ -1,12 +1,17 @@
-"""A dump without the entries that nobody would look at: its bytes are cut before they are unpickled, which is most of the time that a dump takes.
+"""A dump without the entries that nobody would look at: its bytes are cut before they are
+unpickled, which is most of the time that a dump takes.
 
-A recorder keeps 2,000 entries, nearly all of them long finished, and of those only a few are looked at (`worth_reading` in entries.py). Torch writes all in one
-way: each begins with the same key, and a string is written where it first occurs and is a reference from then on. So entries can be told apart by bytes, and
-those between two that are kept can go, if none of them brings a string that a later one refers to.
+A recorder keeps 2,000 entries, nearly all of them long finished, and of those only a few are looked
+at (`worth_reading` in entries.py). Torch writes all in one way: each begins with the same key, and
+a string is written where it first occurs and is a reference from then on. So entries can be told
+apart by bytes, and those between two that are kept can go, if none of them brings a string that a
+later one refers to.
 
-What is cut is not looked at, hence neither refused nor carried out. Nothing is cut unless everything agrees: entries that are all finished, none of them a
-send or receive, each with one group, and, once unpickled (`is_fitting`), records numbered without a gap and as many as there were. A dump that was written by
-anything else than torch, of an older version, damaged, or with send and receive, is read as a whole.
+What is cut is not looked at, hence neither refused nor carried out. Nothing is cut unless
+everything agrees: entries that are all finished, none of them a send or receive, each with one
+group, and, once unpickled (`is_fitting`), records numbered without a gap and as many as there were.
+A dump that was written by anything else than torch, of an older version, damaged, or with send and
+receive, is read as a whole.
 
 This module is pure.
 """
@@ -20,9 +25,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 _PUT = rb"(q.|r.{4})"  # into the memo
-_FIRST_KEY = re.compile(rb"X\x07\x00\x00\x00entries(?:q.|r.{4})\]\((\}\(X\t\x00\x00\x00record_id" + _PUT + rb")", re.DOTALL)
+_FIRST_KEY = re.compile(
+    rb"X\x07\x00\x00\x00entries(?:q.|r.{4})\]\((\}\(X\t\x00\x00\x00record_id" + _PUT + rb")",
+    re.DOTALL,
+)
 _GROUP = re.compile(rb"X\x05\x00\x00\x00pg_id" + _PUT + rb"K(.)", re.DOTALL)
-_STATE = re.compile(rb"X\x05\x00\x00\x00state" + _PUT + rb"X\t\x00\x00\x00completed" + _PUT, re.DOTALL)
+_STATE = re.compile(
+    rb"X\x05\x00\x00\x00state" + _PUT + rb"X\t\x00\x00\x00completed" + _PUT, re.DOTALL
+)
 _IS_P2P = re.compile(rb"X\x06\x00\x00\x00is_p2p" + _PUT + rb"\x89", re.DOTALL)
 _STRING = re.compile(rb"X..\x00\x00", re.DOTALL)  # perhaps: a number can have these bytes too
 
@@ -47,26 +57,42 @@ class Shortened:
 
 
 def shortened(raw: bytes, *, last_count: int, each_count: int) -> Shortened | None:
-    """Without finished entries, but for the last `last_count` of all and `each_count` of each group. None where it would not be shorter by half, or may differ.
+    """Without finished entries, but for the last `last_count` of all and `each_count` of each
+    group. None where it would not be shorter by half, or may differ.
 
-    Of entries from the first that is not finished on, all are left; and the first of all, which brings the keys.
+    Of entries from the first that is not finished on, all are left; and the first of all, which
+    brings the keys.
     """
-    if not raw.startswith(b"\x80\x02}(") or (found := _FIRST_KEY.match(raw, max(0, raw.find(b"X\x07\x00\x00\x00entries")))) is None:
+    if (
+        not raw.startswith(b"\x80\x02}(")
+        or (found := _FIRST_KEY.match(raw, max(0, raw.find(b"X\x07\x00\x00\x00entries")))) is None
+    ):
         return None
     begins = found.start(1)
     entries, between = raw[begins:], b"u}(" + _reference(found.group(2))
     parts = entries.split(between)
-    if 2 * (last_count + each_count) > len(parts) or (kept := _kept(entries, parts, between, last_count, each_count)) is None or 2 * len(kept) > len(parts):
+    if (
+        2 * (last_count + each_count) > len(parts)
+        or (kept := _kept(entries, parts, between, last_count, each_count)) is None
+        or 2 * len(kept) > len(parts)
+    ):
         return None
-    return Shortened(raw[:begins] + between.join(map(parts.__getitem__, kept)), len(kept), len(parts))
+    return Shortened(
+        raw[:begins] + between.join(map(parts.__getitem__, kept)), len(kept), len(parts)
+    )
 
 
 def _reference(put: bytes) -> bytes:
     return (b"h" if put[:1] == b"q" else b"j") + put[1:]
 
 
-def _kept(entries: bytes, parts: list[bytes], between: bytes, last_count: int, each_count: int) -> list[int] | None:
-    """Places of those that stay. Bytes of `entries` are counted as a whole: one by one would take as long as to unpickle them."""
+def _kept(
+    entries: bytes, parts: list[bytes], between: bytes, last_count: int, each_count: int
+) -> list[int] | None:
+    """Places of those that stay.
+
+    Bytes of `entries` are counted as a whole: one by one would take as long as to unpickle them.
+    """
     state, group, is_p2p = (pattern.search(parts[0]) for pattern in (_STATE, _GROUP, _IS_P2P))
     if state is None or group is None or is_p2p is None:
         return None
@@ -78,7 +104,15 @@ def _kept(entries: bytes, parts: list[bytes], between: bytes, last_count: int, e
     if entries.count(done, 0, end) != begin - 1:
         begin = next((place for place, part in enumerate(parts[1:begin], 1) if done not in part), 0)
         end = _end(entries, parts, between, begin)
-    if not begin or (lasts := _lasts(entries, parts, (begin, end), _reference(group.group(1)), group.group(2), each_count)) is None:
+    if (
+        not begin
+        or (
+            lasts := _lasts(
+                entries, parts, (begin, end), _reference(group.group(1)), group.group(2), each_count
+            )
+        )
+        is None
+    ):
         return None
     return [*sorted({0, *_bring_strings(entries, between, end), *lasts}), *range(begin, len(parts))]
 
@@ -88,12 +122,25 @@ def _end(entries: bytes, parts: list[bytes], between: bytes, begin: int) -> int:
     return len(entries) - sum(map(len, parts[begin:])) - (len(parts) - begin) * len(between)
 
 
-def _lasts(entries: bytes, parts: list[bytes], before: tuple[int, int], key: bytes, first: bytes, each_count: int) -> list[int] | None:
-    """Places before the first of `before` of the newest of each group, of which fewer than `each_count` follow. None where a group's number is not a byte."""
+def _lasts(
+    entries: bytes,
+    parts: list[bytes],
+    before: tuple[int, int],
+    key: bytes,
+    first: bytes,
+    each_count: int,
+) -> list[int] | None:
+    """Places before the first of `before` of the newest of each group, of which fewer than
+    `each_count` follow. None where a group's number is not a byte.
+    """
     begin, end = before
     number = _number(key)
     later = Counter(number.findall(entries, end))
-    if min(later.values(), default=0) >= each_count and first in later and sum(entries.count(key + b"K" + one) for one in later) == len(parts) - 1:
+    if (
+        min(later.values(), default=0) >= each_count
+        and first in later
+        and sum(entries.count(key + b"K" + one) for one in later) == len(parts) - 1
+    ):
         return []
     numbers = [first, *number.findall(entries)]
     if len(numbers) != len(parts):

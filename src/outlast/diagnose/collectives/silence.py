@@ -1,10 +1,16 @@
-"""What a rank waits in, and whether its dump is as old as that: what one dump says of itself, put right by what its peers have seen.
+"""What a rank waits in, and whether its dump is as old as that: what one dump says of itself, put
+right by what its peers have seen.
 
-    finished       of NCCL what has completed. gloo retires what failed too, so of its ranks only what they went on after is certainly finished
-    fell silent    a rank whose dump lacks, or still waits in, what its peers have certainly finished with it: so it came to it, but saved no later dump. It was
-                   stopped, cannot run its threads, or has ended; what it did since nobody knows, and nobody is it seen waiting for
-    failed wait    a rank of gloo whose last operation is retired, though not all have come to it: it was waiting there when the job failed
-Where there are failed waits, dumps are from after the failure, and from several moments: who fell silent may only have been closed.
+    finished       of NCCL what has completed. gloo retires what failed too, so of its ranks only
+                   what they went on after is certainly finished
+    fell silent    a rank whose dump lacks, or still waits in, what its peers have certainly
+                   finished with it: so it came to it, but saved no later dump. It was stopped,
+                   cannot run its threads, or has ended; what it did since nobody knows, and nobody
+                   is it seen waiting for
+    failed wait    a rank of gloo whose last operation is retired, though not all have come to it:
+                   it was waiting there when the job failed
+Where there are failed waits, dumps are from after the failure, and from several moments: who fell
+silent may only have been closed.
 
 This module is pure.
 """
@@ -18,17 +24,20 @@ from dataclasses import dataclass, field
 from outlast.diagnose.collectives.groups import Group, Job
 from outlast.diagnose.collectives.state import GroupState
 
-ROOTED = ("broadcast", "reduce ", "gather ", "scatter ", "_broadcast_oop", "_reduce_oop")  # a rank may finish these before others have come
+# a rank may finish these before others have come
+ROOTED = ("broadcast", "reduce ", "gather ", "scatter ", "_broadcast_oop", "_reduce_oop")
 
 _Last = Mapping[int, tuple[GroupState, int]]
 
 
 @dataclass(slots=True)
 class Situation:
-    """heads: by the place of a group, its operations that are waited in, with those that wait. finished: by the place of a group, what certainly is.
+    """heads: by the place of a group, its operations that are waited in, with those that wait.
+    finished: by the place of a group, what certainly is.
 
     fell_silent  rank -> (place of the group, number) of the first operation that shows it
-    maybe        the same of ranks whose last operation failed, or was finished: ranks without a dump are in it
+    maybe        the same of ranks whose last operation failed, or was finished: ranks without a
+                 dump are in it
     """
 
     heads: list[dict[int, list[int]]] = field(default_factory=list)
@@ -41,7 +50,15 @@ class Situation:
 def situation_of(job: Job) -> Situation:
     last = _last_of_each(job)
     known = [known_states(group, job) for group in job.groups]
-    now = Situation(finished=[max((_went_on_after(state, last.get(rank)) for rank, state in states.items()), default=-1) for states in known])
+    now = Situation(
+        finished=[
+            max(
+                (_went_on_after(state, last.get(rank)) for rank, state in states.items()),
+                default=-1,
+            )
+            for states in known
+        ]
+    )
     for at, states in enumerate(known):
         _find_silent(at, now, states)
     failed = _failed_waits(job, last, known, now)
@@ -51,7 +68,13 @@ def situation_of(job: Job) -> Situation:
     for group in job.groups:
         heads: dict[int, list[int]] = defaultdict(list)
         for rank, state in group.states.items():
-            head = state.head if state.head is not None else failed.get(rank) if last.get(rank, (None,))[0] is state else None
+            head = (
+                state.head
+                if state.head is not None
+                else failed.get(rank)
+                if last.get(rank, (None,))[0] is state
+                else None
+            )
             if head is not None and rank not in job.silent and rank not in now.fell_silent:
                 heads[head].append(rank)
         now.heads.append(heads)
@@ -59,12 +82,16 @@ def situation_of(job: Job) -> Situation:
 
 
 def known_states(group: Group, job: Job) -> dict[int, GroupState]:
-    """Counters include send and receive: where there is such traffic, a state from counters alone (no entries) tells nothing."""
+    """Counters include send and receive: where there is such traffic, a state from counters alone
+    (no entries) tells nothing.
+    """
     counts_p2p = any(state.traffic for state in group.states.values())
     return {
         rank: state
         for rank, state in group.states.items()
-        if rank not in job.silent and state.enqueued is not None and (state.recent or state.traffic or not counts_p2p)
+        if rank not in job.silent
+        and state.enqueued is not None
+        and (state.recent or state.traffic or not counts_p2p)
     }
 
 
@@ -94,19 +121,33 @@ def _find_silent(at: int, now: Situation, states: Mapping[int, GroupState]) -> N
     lowest = min((state.enqueued or 0 for state in states.values()), default=0)
     for rank, state in states.items():
         shows = min(state.head if state.head is not None else 1 << 62, (state.enqueued or 0) + 1)
-        if state.backend != "gloo" and (state.head is None or state.signature(state.head) is None or lowest < state.head):
-            continue  # its dumps are all of one moment, that of a time-out; what counters say without an entry may be sends and receives
+        if state.backend != "gloo" and (
+            state.head is None or state.signature(state.head) is None or lowest < state.head
+        ):
+            # its dumps are all of one moment, that of a time-out; what counters say without an
+            # entry may be sends and receives
+            continue
         if shows <= now.finished[at] and rank not in now.fell_silent:
             now.fell_silent[rank] = (at, shows)
 
 
-def _failed_waits(job: Job, last: _Last, known: list[dict[int, GroupState]], now: Situation) -> dict[int, int]:
-    """Ranks and the number of their last operation; and `now.maybe`. That a peer left no dump is no sign of failure, but fits one."""
+def _failed_waits(
+    job: Job, last: _Last, known: list[dict[int, GroupState]], now: Situation
+) -> dict[int, int]:
+    """Ranks and the number of their last operation; and `now.maybe`.
+
+    That a peer left no dump is no sign of failure, but fits one.
+    """
     place_of = {id(state): at for at, states in enumerate(known) for state in states.values()}
     failed: dict[int, int] = {}
     for rank, (state, seq) in last.items():
         at = place_of.get(id(state))
-        if at is None or rank in now.fell_silent or seq <= now.finished[at] or any(one.head is not None for one in job.dumps[rank].groups):
+        if (
+            at is None
+            or rank in now.fell_silent
+            or seq <= now.finished[at]
+            or any(one.head is not None for one in job.dumps[rank].groups)
+        ):
             continue
         if (state.signature(seq) or "").startswith(ROOTED):
             continue

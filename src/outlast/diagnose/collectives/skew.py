@@ -1,8 +1,10 @@
 """How far the clocks of ranks lie apart, from collectives that they entered together.
 
-All ranks of a group enter a collective within moments of each other: a step's worth at most, while clocks of badly kept hosts lie minutes or hours apart.
-So the median, over collectives that two ranks have in common, of the difference between their times of entry is the offset of their clocks, but for how
-much later the one usually comes. Good for putting hosts on one clock; no measure of a straggler.
+All ranks of a group enter a collective within moments of each other: a step's worth at most, while
+clocks of badly kept hosts lie minutes or hours apart. So the median, over collectives that two
+ranks have in common, of the difference between their times of entry is the offset of their clocks,
+but for how much later the one usually comes. Good for putting hosts on one clock; no measure of a
+straggler.
 
 This module is pure.
 """
@@ -18,7 +20,9 @@ _Key = tuple[str, str, object]
 
 
 def clock_offsets(dumps: Iterable[Dump]) -> dict[int, float]:
-    """Seconds by which each rank's clock is ahead of that of the lowest rank it is connected with, through collectives in common."""
+    """Seconds by which each rank's clock is ahead of that of the lowest rank it is connected with,
+    through collectives in common.
+    """
     times: dict[int, dict[_Key, dict[int, int]]] = {}
     ranks_of: dict[_Key, list[int]] = defaultdict(list)
     for dump in sorted(dumps, key=lambda dump: dump.rank):
@@ -36,7 +40,12 @@ def clock_offsets(dumps: Iterable[Dump]) -> dict[int, float]:
     return offsets
 
 
-def _spread(first: int, times: dict[int, dict[_Key, dict[int, int]]], ranks_of: dict[_Key, list[int]], offsets: dict[int, float]) -> None:
+def _spread(
+    first: int,
+    times: dict[int, dict[_Key, dict[int, int]]],
+    ranks_of: dict[_Key, list[int]],
+    offsets: dict[int, float],
+) -> None:
     """From rank to rank by what they have in common; each group is gone through once."""
     waiting, done = deque([first]), set[_Key]()
     while waiting:
@@ -48,11 +57,17 @@ def _spread(first: int, times: dict[int, dict[_Key, dict[int, int]]], ranks_of: 
             for rank in ranks_of[key]:
                 common = mine.keys() & times[rank][key].keys() if rank not in offsets else ()
                 if common:
-                    offsets[rank] = offsets[known] + _median(times[rank][key][seq] - mine[seq] for seq in common) / 1e9
+                    offsets[rank] = (
+                        offsets[known]
+                        + _median(times[rank][key][seq] - mine[seq] for seq in common) / 1e9
+                    )
                     waiting.append(rank)
 
 
 def _median(values: Iterable[int]) -> int:
-    """The lower of the two in the middle. `statistics` takes longer to import than this module needs for a thousand ranks."""
+    """The lower of the two in the middle.
+
+    `statistics` takes longer to import than this module needs for a thousand ranks.
+    """
     ordered = sorted(values)
     return ordered[(len(ordered) - 1) // 2]

@@ -1,7 +1,8 @@
-"""Where ranks stand by dumps of a backend whose calls wait (gloo): who calls a collective does nothing else until it has ended.
+"""Where ranks stand by dumps of a backend whose calls wait (gloo): who calls a collective does
+nothing else until it has ended.
 
-That is what a rank's stack is held against (`fuse/moments.py`). Of NCCL, whose calls only queue work, nothing is said here, nor of a rank whose dump is older
-than its peers'.
+That is what a rank's stack is held against (`fuse/moments.py`). Of NCCL, whose calls only queue
+work, nothing is said here, nor of a rank whose dump is older than its peers'.
 
 This module is pure.
 """
@@ -20,9 +21,12 @@ def stances_of(graph: Graph, now: Situation, blamed: Iterable[Blamed]) -> Stance
     older = {rank for rank, wait in graph.stuck.items() if wait.group.backend == "gloo"}
     waits = frozenset(_waiting(graph, now))
     return Stances(
-        waits=waits, joined=waits & graph.joined.keys(), through=frozenset(_through(graph, now)),
-        older=frozenset(older.intersection(one.rank for one in blamed)), awaited=frozenset(wait.what for wait in graph.waits if wait.waiters),
-    )  # fmt: skip
+        waits=waits,
+        joined=waits & graph.joined.keys(),
+        through=frozenset(_through(graph, now)),
+        older=frozenset(older.intersection(one.rank for one in blamed)),
+        awaited=frozenset(wait.what for wait in graph.waits if wait.waiters),
+    )
 
 
 def _waiting(graph: Graph, now: Situation) -> Iterator[int]:
@@ -33,8 +37,17 @@ def _waiting(graph: Graph, now: Situation) -> Iterator[int]:
 
 
 def _through(graph: Graph, now: Situation) -> Iterator[int]:
-    """Of those for whom others wait. A dump tells of its own backend only: beside it, a job may wait in collectives that are not recorded there."""
-    unsure = graph.job.silent | now.fell_silent.keys() | now.maybe.keys() | {rank for heads in now.heads for ranks in heads.values() for rank in ranks}
+    """Of those for whom others wait.
+
+    A dump tells of its own backend only: beside it, a job may wait in collectives that are not
+    recorded there.
+    """
+    unsure = (
+        graph.job.silent
+        | now.fell_silent.keys()
+        | now.maybe.keys()
+        | {rank for heads in now.heads for ranks in heads.values() for rank in ranks}
+    )
     for rank in {rank for wait in graph.waits for rank in wait.behind} - unsure:
         dump = graph.job.dumps[rank]
         if dump.groups and all(state.backend == "gloo" for state in dump.groups):

@@ -1,4 +1,5 @@
-"""What the wait-for graph is told in: findings that point at dumps, and the one sentence of a blame.
+"""What the wait-for graph is told in: findings that point at dumps, and the one sentence of a
+blame.
 
 This module is pure.
 """
@@ -21,22 +22,47 @@ FINDINGS_MAX = 32
 
 def finding_of(job: Job, rank: int, kind: str, text: str, failure_class: FailureClass) -> Finding:
     dump = job.dumps[rank]
-    where = next((state.where for state in sorted(dump.groups, key=lambda at: -(at.created_ns[-1][1] if at.created_ns else 0)) if state.where), "")
+    where = next(
+        (
+            state.where
+            for state in sorted(
+                dump.groups, key=lambda at: -(at.created_ns[-1][1] if at.created_ns else 0)
+            )
+            if state.where
+        ),
+        "",
+    )
     text += f" (last seen at {where})" if where else ""
     named_class = None if failure_class is FailureClass.UNKNOWN else failure_class
     at_s = dump.newest_ns / 1e9 or None
-    return Finding(Evidence(dump.name, None, text, Role.ROOT), f"graph.{kind}", named_class, Mechanism.HANG, at_s=at_s, rank=rank)
+    return Finding(
+        Evidence(dump.name, None, text, Role.ROOT),
+        f"graph.{kind}",
+        named_class,
+        Mechanism.HANG,
+        at_s=at_s,
+        rank=rank,
+    )
 
 
 def late_says(rank: int, waits: Sequence[Wait]) -> str:
     wait = max(waits, key=lambda one: len(one.waiters))
     if wait.is_p2p:
-        return f"{named(wait.waiters)} wait{'s' if len(wait.waiters) == 1 else ''} in {wait.says()}, and rank {rank} has not come to it"
-    return f"rank {rank} has not come to {wait.says()}, in which {named(wait.waiters)} wait{'s' if len(wait.waiters) == 1 else ''}"
+        return (
+            f"{named(wait.waiters)} wait{'s' if len(wait.waiters) == 1 else ''} in {wait.says()},"
+            f" and rank {rank} has not come to it"
+        )
+    return (
+        f"rank {rank} has not come to {wait.says()}, in which {named(wait.waiters)}"
+        f" wait{'s' if len(wait.waiters) == 1 else ''}"
+    )
 
 
 def stuck_says(rank: int, wait: Wait) -> str:
-    return f"rank {rank} has not finished {wait.says()}, which others of the group have, or its dump is from before"
+    return (
+        f"rank {rank} has not finished {wait.says()}, which others of the group have, or its dump"
+        " is from before"
+    )
 
 
 def ring_says(rank: int, graph: Graph) -> str:
@@ -60,12 +86,17 @@ def joined_finding(graph: Graph) -> Finding:
     )
 
 
-def sentence_of(kind: str, graph: Graph, blamed: Sequence[Blamed], awaited: Mapping[int, list[Wait]]) -> str:
+def sentence_of(
+    kind: str, graph: Graph, blamed: Sequence[Blamed], awaited: Mapping[int, list[Wait]]
+) -> str:
     ranks = [one.rank for one in blamed]
     if kind == "self_stuck":
         first = next(rank for rank in ranks if rank in graph.stuck)
         verb = "has" if len(ranks) == 1 else "have"
-        done = f"{capital(named(ranks))} {verb} not finished what the others of the group finished, {graph.stuck[first].says()}"
+        done = (
+            f"{capital(named(ranks))} {verb} not finished what the others of the group finished,"
+            f" {graph.stuck[first].says()}"
+        )
         if graph.stuck[first].group.backend == "gloo":
             return f"{done}: stopped or busy inside that process, or its dump is older than theirs."
         return f"{done}: device, stream or watchdog of that process."
@@ -74,13 +105,30 @@ def sentence_of(kind: str, graph: Graph, blamed: Sequence[Blamed], awaited: Mapp
         more = f"; likewise {named(ranks[1:])}" if len(ranks) > 1 else ""
         return f"{capital(says)}{more}."
     if kind == "order_inversion":
-        others = sorted({rank for wait in graph.waits if not set(ranks).isdisjoint(wait.behind) for rank in wait.waiters} - set(ranks))
+        others = sorted(
+            {
+                rank
+                for wait in graph.waits
+                if not set(ranks).isdisjoint(wait.behind)
+                for rank in wait.waiters
+            }
+            - set(ranks)
+        )
         if ranks and all(one.confidence == CONFIDENCE_ODD for one in blamed) and others:
-            return f"{capital(named(ranks))} called collectives of several groups in another order than the others did; {named(others)} wait for it."
-        return f"{capital(named(ranks))} wait for each other in a ring: they call collectives of several groups in different orders."
+            return (
+                f"{capital(named(ranks))} called collectives of several groups in another order"
+                f" than the others did; {named(others)} wait for it."
+            )
+        return (
+            f"{capital(named(ranks))} wait for each other in a ring: they call collectives of"
+            " several groups in different orders."
+        )
     if kind == "all_joined":
         _, wait = min(graph.joined.items())
-        return f"All of {named(wait.waiters)} have come to {wait.says()} and none has finished it: transport or a device, which dumps cannot tell apart."
+        return (
+            f"All of {named(wait.waiters)} have come to {wait.says()} and none has finished it:"
+            " transport or a device, which dumps cannot tell apart."
+        )
     return "No rank is seen waiting for another."
 
 
@@ -109,7 +157,15 @@ def findings_of_suspects(graph: Graph, suspects: Sequence[Suspect]) -> list[Find
         if suspect.rank in waiter:
             rank, wait = waiter[suspect.rank]
             text = f"rank {rank} waits in {wait.says()}; rank {suspect.rank}: {suspect.reason}"
-            findings.append(Finding(Evidence(graph.job.dumps[rank].name, None, text, Role.EFFECT), "graph.silent", None, Mechanism.HANG, rank=suspect.rank))
+            findings.append(
+                Finding(
+                    Evidence(graph.job.dumps[rank].name, None, text, Role.EFFECT),
+                    "graph.silent",
+                    None,
+                    Mechanism.HANG,
+                    rank=suspect.rank,
+                )
+            )
     return findings
 
 
@@ -120,9 +176,14 @@ def notes_of(job: Job, unreadable: Mapping[str, str]) -> list[Finding]:
         rule = "dump.refused" if why.startswith("refused") else "dump.unreadable"
         notes.append(Finding(Evidence(name, None, why, Role.ADVICE), rule, rank=rank_of_name(name)))
     for dump in job.unknown[:FINDINGS_MAX]:
-        text = "whose dump it is cannot be told, neither from its groups nor from the file's name, nor by elimination; it is left out"
+        text = (
+            "whose dump it is cannot be told, neither from its groups nor from the file's name, nor"
+            " by elimination; it is left out"
+        )
         notes.append(Finding(Evidence(dump.name, None, text, Role.ADVICE), "dump.unknown"))
     for used, other in job.doubles[:FINDINGS_MAX]:
         text = f"a second dump of rank {other.rank}; {used.name} is later and was used"
-        notes.append(Finding(Evidence(other.name, None, text, Role.ADVICE), "dump.double", rank=other.rank))
+        notes.append(
+            Finding(Evidence(other.name, None, text, Role.ADVICE), "dump.double", rank=other.rank)
+        )
     return notes

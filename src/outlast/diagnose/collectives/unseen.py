@@ -1,10 +1,14 @@
-"""Ranks without a dump for whom nobody is seen waiting, because those who would be have left no dump either.
+"""Ranks without a dump for whom nobody is seen waiting, because those who would be have left no
+dump either.
 
-Somebody waits for rank s, and s left no dump: s may be at fault, or in an operation that another such rank, t, has not come to. That is so in a group of both,
-seen or not:
-    seen      a group that dumps tell of, and none of whose members waits for s. Who does would have come to that operation before, if ranks call their groups
-              in one order, and would be seen waiting for t in it. That holds of collectives; of a group with send and receive any two may wait for each other
-    unseen    a group whose members all left no dump, as there can be where its sisters (same description, or else same size) do not cover the job
+Somebody waits for rank s, and s left no dump: s may be at fault, or in an operation that another
+such rank, t, has not come to. That is so in a group of both, seen or not:
+    seen      a group that dumps tell of, and none of whose members waits for s. Who does would have
+              come to that operation before, if ranks call their groups in one order, and would be
+              seen waiting for t in it. That holds of collectives; of a group with send and receive
+              any two may wait for each other
+    unseen    a group whose members all left no dump, as there can be where its sisters (same
+              description, or else same size) do not cover the job
 And so on from t.
 
 This module is pure.
@@ -19,7 +23,8 @@ from dataclasses import dataclass
 from outlast.diagnose.collectives.groups import Group, Job
 from outlast.diagnose.collectives.identity import NO_FAMILY, is_default
 
-STEPS_MAX = 4_000_000  # of this search; where thousands of dumps are missing, all of their ranks are named
+# of this search; where thousands of dumps are missing, all of their ranks are named
+STEPS_MAX = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +36,10 @@ class _Row:
 
 
 def unseen_waits(job: Job, waiters: Mapping[int, Set[int]]) -> dict[int, int]:
-    """waiters: of silent ranks that others are seen waiting for, these others. Gives silent ranks beside them: each with the one that may wait for it."""
+    """waiters: of silent ranks that others are seen waiting for, these others.
+
+    Gives silent ranks beside them: each with the one that may wait for it.
+    """
     left = sorted(job.silent - waiters.keys())
     if not left or not waiters:
         return {}
@@ -58,7 +66,12 @@ def unseen_waits(job: Job, waiters: Mapping[int, Set[int]]) -> dict[int, int]:
 def _seen(job: Job) -> list[_Row]:
     rows = []
     for group in job.groups:
-        silent = tuple(sorted(job.silent.intersection(group.members or ()) | job.silent.intersection(group.possible)))
+        silent = tuple(
+            sorted(
+                job.silent.intersection(group.members or ())
+                | job.silent.intersection(group.possible)
+            )
+        )
         if len(silent) > 1:
             hides = any(state.traffic or state.hides_p2p for state in group.states.values())
             rows.append(_Row(silent, frozenset() if hides else group.states.keys()))
@@ -70,10 +83,16 @@ def _unseen(job: Job) -> list[_Row]:
     for group in job.groups:
         one = next(iter(group.states.values()))
         if not is_default(one) and len(group.members) < len(job.ranks):
-            families[one.backend, len(group.members) if one.desc in NO_FAMILY else one.desc].append(group)
+            families[one.backend, len(group.members) if one.desc in NO_FAMILY else one.desc].append(
+                group
+            )
     rows = []
     for family in families.values():
-        uncovered = sorted(job.silent.difference(*(group.members for group in family), *(group.possible for group in family)))
+        uncovered = sorted(
+            job.silent.difference(
+                *(group.members for group in family), *(group.possible for group in family)
+            )
+        )
         if len(uncovered) >= min(len(group.members) for group in family):
             rows.append(_Row(tuple(uncovered), frozenset()))
     return rows

@@ -1,15 +1,22 @@
 """From dumps to blame: who is waited for, and waits for nobody.
 
-    mismatch          who called another collective than its group: no more is asked, since all that follows is confusion
-    stuck             who has not finished what others of the group have finished: its device, its stream, or the thread that looks; of gloo also whose dump is
-                      older than its peers' (silence.py), since a process that is stopped saves none
-    ends of the graph a rank with a dump that others wait for and that waits for nobody: it has not come ("missing", "p2p"); ranks in a ring: "order_inversion"
-                      a rank without a dump: a suspect, never more; and so are those without one for whom it may wait (unseen.py)
-    a ring            the one that called its groups in another order than before (order.py), or else all of it
+    mismatch          who called another collective than its group: no more is asked, since all that
+                      follows is confusion
+    stuck             who has not finished what others of the group have finished: its device, its
+                      stream, or the thread that looks; of gloo also whose dump is older than its
+                      peers' (silence.py), since a process that is stopped saves none
+    ends of the graph a rank with a dump that others wait for and that waits for nobody: it has not
+    come ("missing", "p2p"); ranks in a ring: "order_inversion"
+                      a rank without a dump: a suspect, never more; and so are those without one for
+                      whom it may wait (unseen.py)
+    a ring            the one that called its groups in another order than before (order.py), or
+                      else all of it
     nobody missing    all have come and nobody gets on: "all_joined", which names nobody
 
-What it cannot see: waiting outside of recorded collectives (gloo's send and receive, the store, files); dumps of NCCL that were taken long after each other;
-a ring that ran over before its head was finished. Dumps from after the failure (`is_afterwards`) show the order of arrival only, and weigh less.
+What it cannot see: waiting outside of recorded collectives (gloo's send and receive, the store,
+files); dumps of NCCL that were taken long after each other; a ring that ran over before its head
+was finished. Dumps from after the failure (`is_afterwards`) show the order of arrival only, and
+weigh less.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -30,7 +37,15 @@ from outlast.diagnose.collectives.blame import (
     Blame,
     named,
 )
-from outlast.diagnose.collectives.graph import Graph, Wait, add_collectives, add_queued, add_traffic, ends_of, operation_of
+from outlast.diagnose.collectives.graph import (
+    Graph,
+    Wait,
+    add_collectives,
+    add_queued,
+    add_traffic,
+    ends_of,
+    operation_of,
+)
 from outlast.diagnose.collectives.groups import Job, put_together
 from outlast.diagnose.collectives.mismatch import Mismatch, difference, mismatches
 from outlast.diagnose.collectives.order import came_alone, odd_ones
@@ -58,11 +73,14 @@ from outlast.model.verdict import Blamed, Evidence, Role, Suspect
 EDGES_MAX = 2_000
 
 
-def find_blame(dumps: Sequence[Dump], *, unreadable: Mapping[str, str] | None = None, world_size: int = 0) -> Blame:
+def find_blame(
+    dumps: Sequence[Dump], *, unreadable: Mapping[str, str] | None = None, world_size: int = 0
+) -> Blame:
     """Who is at fault by the dumps of a job that hangs.
 
     unreadable  names of dumps that could not be read, and why: their ranks count as silent
-    world_size  number of ranks, where something else tells it: dumps of gloo do not say how many there should be
+    world_size  number of ranks, where something else tells it: dumps of gloo do not say how many
+                there should be
     """
     unreadable = unreadable or {}
     job = put_together(dumps, unreadable, world_size)
@@ -74,17 +92,36 @@ def find_blame(dumps: Sequence[Dump], *, unreadable: Mapping[str, str] | None = 
     blame = _of_mismatch(job, odd) if odd else _of_graph(graph, now)
     suspects = blame.suspects or _suspects(graph, unreadable, anything=bool(blame.ranks))
     if suspects and not blame.ranks and not blame.suspects:
-        blame = _of_order(graph, now) or (None if now.is_afterwards or not graph.waits else _of_idle(graph, now)) or blame
+        blame = (
+            _of_order(graph, now)
+            or (None if now.is_afterwards or not graph.waits else _of_idle(graph, now))
+            or blame
+        )
     ended = {*(one.rank for one in blame.ranks), *(one.rank for one in suspects)}
-    kind, sentence = (blame.kind, blame.sentence) if blame.ranks or blame.suspects or not suspects else ("missing", silent_sentence(suspects, blame))
+    kind, sentence = (
+        (blame.kind, blame.sentence)
+        if blame.ranks or blame.suspects or not suspects
+        else ("missing", silent_sentence(suspects, blame))
+    )
     return Blame(
-        kind=kind, sentence=sentence, ranks=blame.ranks, suspects=suspects, either=blame.either, is_afterwards=now.is_afterwards,
-        findings=(*blame.findings, *findings_of_suspects(graph, suspects), *notes_of(job, unreadable)),
-        edges=tuple(itertools.islice(_edges(graph, ended), EDGES_MAX)), dumped=frozenset(job.dumps), stances=stances_of(graph, now, blame.ranks),
-    )  # fmt: skip
+        kind=kind,
+        sentence=sentence,
+        ranks=blame.ranks,
+        suspects=suspects,
+        either=blame.either,
+        is_afterwards=now.is_afterwards,
+        findings=(
+            *blame.findings,
+            *findings_of_suspects(graph, suspects),
+            *notes_of(job, unreadable),
+        ),
+        edges=tuple(itertools.islice(_edges(graph, ended), EDGES_MAX)),
+        dumped=frozenset(job.dumps),
+        stances=stances_of(graph, now, blame.ranks),
+    )
 
 
-# --- the graph --------------------------------------------------------------------------------------------
+# --- the graph ------------------------------------------------------------------------------------
 
 
 def _graph(job: Job, now: Situation) -> Graph:
@@ -96,7 +133,10 @@ def _graph(job: Job, now: Situation) -> Graph:
     stuck = {}
     for rank, (at, seq) in now.fell_silent.items():
         group = job.groups[at]
-        said = next((name for state in group.states.values() if (name := state.signature(seq))), "collective")
+        said = next(
+            (name for state in group.states.values() if (name := state.signature(seq))),
+            "collective",
+        )
         stuck[rank] = Wait(group, seq, said.partition(" ")[0], [rank], [])
     graph.set_stuck(stuck)
     for rank, (at, seq) in now.maybe.items() if not now.is_afterwards else ():
@@ -117,7 +157,7 @@ def _edges(graph: Graph, ended: set[int]) -> Iterable[tuple[int, int, str]]:
                     yield from ((waiter, rank, says) for waiter in wait.waiters)
 
 
-# --- what it ends in -----------------------------------------------------------------------------------------
+# --- what it ends in ------------------------------------------------------------------------------
 
 
 def _of_graph(graph: Graph, now: Situation) -> Blame:
@@ -129,10 +169,17 @@ def _of_graph(graph: Graph, now: Situation) -> Blame:
             awaited[rank].append(wait)
     rings = [end for end in ends if len(end) > 1]
     late = [
-        end[0] for end in ends if len(end) == 1 and end[0] in awaited and end[0] not in graph.joined and end[0] not in graph.stuck and not graph.out.get(end[0])
+        end[0]
+        for end in ends
+        if len(end) == 1
+        and end[0] in awaited
+        and end[0] not in graph.joined
+        and end[0] not in graph.stuck
+        and not graph.out.get(end[0])
     ]
     hidden = {rank for rank in late if any(state.hides_p2p for state in _states(graph.job, rank))}
-    if len(late) > len(hidden) or (graph.stuck and not now.is_afterwards):  # these may well wait for those, in what is not recorded
+    # these may well wait for those, in what is not recorded
+    if len(late) > len(hidden) or (graph.stuck and not now.is_afterwards):
         late = [rank for rank in late if rank not in hidden]
     if late and hidden.issuperset(late) and (blame := _of_order(graph, now)) is not None:
         return blame
@@ -140,36 +187,76 @@ def _of_graph(graph: Graph, now: Situation) -> Blame:
     is_hidden = hidden.issuperset(late) and bool(len(late) > 1 or silent)
     is_unsure = now.maybe.keys() >= set(late) and (len(late) > 1 or is_silence)
     is_closing = len(late) + len(graph.stuck) > 1 or is_silence
-    either = (bool(late) and (is_hidden or is_unsure)) or (now.is_afterwards and len(late) + len(graph.stuck) > 1)
+    either = (bool(late) and (is_hidden or is_unsure)) or (
+        now.is_afterwards and len(late) + len(graph.stuck) > 1
+    )
     ranks: dict[int, float] = {}
     findings: list[Finding] = []
     for rank in late:
         kind = "p2p" if all(wait.is_p2p for wait in awaited[rank]) else "missing"
-        usual = CONFIDENCE["silent" if graph.stuck and is_closing and not graph.stuck.keys().isdisjoint(_of_gloo(graph)) else kind]
+        usual = CONFIDENCE[
+            (
+                "silent"
+                if graph.stuck and is_closing and not graph.stuck.keys().isdisjoint(_of_gloo(graph))
+                else kind
+            )
+        ]
         ranks[rank] = _less(CONFIDENCE_HIDDEN if either else usual, now, either=either)
-        findings.append(finding_of(graph.job, rank, kind, late_says(rank, awaited[rank]), FailureClass.UNKNOWN))
+        findings.append(
+            finding_of(graph.job, rank, kind, late_says(rank, awaited[rank]), FailureClass.UNKNOWN)
+        )
     for rank, wait in graph.stuck.items():
         is_sure = wait.group.backend != "gloo" or not is_closing
         ranks[rank] = _less(CONFIDENCE["self_stuck" if is_sure else "silent"], now, either=either)
-        findings.append(finding_of(graph.job, rank, "self_stuck", stuck_says(rank, wait), FailureClass.UNKNOWN))
+        findings.append(
+            finding_of(graph.job, rank, "self_stuck", stuck_says(rank, wait), FailureClass.UNKNOWN)
+        )
     if not ranks:
         for ring in rings:
             odd = odd_ones(graph.job, ring, now.heads)
             is_doubtful = not odd and _may_be_past(graph, set(ring))
             either = either or is_doubtful
             for rank in odd or (rank for rank in ring if rank not in silent):
-                ranks[rank] = CONFIDENCE_ODD if odd else CONFIDENCE_TIE if is_doubtful else CONFIDENCE["order_inversion"]
-                findings.append(finding_of(graph.job, rank, "order_inversion", ring_says(rank, graph), FailureClass.SOFTWARE_BUG))
+                ranks[rank] = (
+                    CONFIDENCE_ODD
+                    if odd
+                    else CONFIDENCE_TIE
+                    if is_doubtful
+                    else CONFIDENCE["order_inversion"]
+                )
+                findings.append(
+                    finding_of(
+                        graph.job,
+                        rank,
+                        "order_inversion",
+                        ring_says(rank, graph),
+                        FailureClass.SOFTWARE_BUG,
+                    )
+                )
     kind = _kind(graph, ranks, awaited, findings)
     blamed = tuple(Blamed(rank, ranks[rank]) for rank in sorted(ranks))
     if kind == "all_joined":
         findings += [joined_finding(graph)]
-    return Blame(kind=kind, sentence=sentence_of(kind, graph, blamed, awaited), ranks=blamed, either=either, findings=tuple(findings[:FINDINGS_MAX]))
+    return Blame(
+        kind=kind,
+        sentence=sentence_of(kind, graph, blamed, awaited),
+        ranks=blamed,
+        either=either,
+        findings=tuple(findings[:FINDINGS_MAX]),
+    )
 
 
 def _may_be_past(graph: Graph, ring: set[int]) -> bool:
-    """Of a send or receive that closes the ring, who is waited for may be through with it: not all that it did is in its dump."""
-    awaited = {rank for wait in graph.waits if wait.is_p2p and not ring.isdisjoint(wait.waiters) for rank in wait.behind if rank in ring}
+    """Of a send or receive that closes the ring, who is waited for may be through with it: not all
+    that it did is in its dump.
+    """
+    awaited = {
+        rank
+        for wait in graph.waits
+        if wait.is_p2p and not ring.isdisjoint(wait.waiters)
+        for rank in wait.behind
+        if rank in ring
+    }
     return any(rank in graph.job.dumps and not graph.job.dumps[rank].is_whole for rank in awaited)
 
 
@@ -179,7 +266,11 @@ def _of_gloo(graph: Graph) -> set[int]:
 
 def _less(confidence: float, now: Situation, *, either: bool) -> float:
     """Of dumps from after the failure, the order of arrival is all that is left."""
-    return min(confidence, CONFIDENCE_TIE if either else CONFIDENCE_AFTERWARDS) if now.is_afterwards else confidence
+    return (
+        min(confidence, CONFIDENCE_TIE if either else CONFIDENCE_AFTERWARDS)
+        if now.is_afterwards
+        else confidence
+    )
 
 
 def _of_order(graph: Graph, now: Situation) -> Blame | None:
@@ -188,34 +279,98 @@ def _of_order(graph: Graph, now: Situation) -> Blame | None:
     heads = [{seq: list(ranks) for seq, ranks in waited.items()} for waited in now.heads]
     for rank, (at, seq) in now.maybe.items():
         heads[at].setdefault(seq, []).append(rank)
-    waiting = [rank for rank, dump in graph.job.dumps.items() if graph.out.get(rank) and dump.groups[0].backend == "gloo"]
+    waiting = [
+        rank
+        for rank, dump in graph.job.dumps.items()
+        if graph.out.get(rank) and dump.groups[0].backend == "gloo"
+    ]
     odd = odd_ones(graph.job, waiting, heads)
     if graph.job.silent:  # more than one kind of step may be new where not all is known
-        odd = sorted({*(rank for rank in came_alone(graph.job, heads) if graph.job.dumps[rank].groups[0].backend == "gloo"), *awaited.intersection(odd)})
+        odd = sorted(
+            {
+                *(
+                    rank
+                    for rank in came_alone(graph.job, heads)
+                    if graph.job.dumps[rank].groups[0].backend == "gloo"
+                ),
+                *awaited.intersection(odd),
+            }
+        )
     if not odd:
         return None
-    findings = tuple(finding_of(graph.job, rank, "order_inversion", ring_says(rank, graph), FailureClass.SOFTWARE_BUG) for rank in odd)
-    says = f"{capital(named(odd))} came to what {'it waits' if len(odd) == 1 else 'they wait'} in by calls in another order than the others', and than before."
-    return Blame("order_inversion", says, tuple(Blamed(rank, CONFIDENCE["order_inversion"]) for rank in odd), findings=findings[:FINDINGS_MAX])
+    findings = tuple(
+        finding_of(
+            graph.job, rank, "order_inversion", ring_says(rank, graph), FailureClass.SOFTWARE_BUG
+        )
+        for rank in odd
+    )
+    says = (
+        f"{capital(named(odd))} came to what {'it waits' if len(odd) == 1 else 'they wait'} in by"
+        " calls in another order than the others', and than before."
+    )
+    return Blame(
+        "order_inversion",
+        says,
+        tuple(Blamed(rank, CONFIDENCE["order_inversion"]) for rank in odd),
+        findings=findings[:FINDINGS_MAX],
+    )
 
 
 def _of_idle(graph: Graph, now: Situation) -> Blame | None:
-    """Ranks in no operation at all, while others wait: those who wait for them may be those that left no dump."""
+    """Ranks in no operation at all, while others wait: those who wait for them may be those that
+    left no dump.
+    """
     job, silent = graph.job, graph.job.silent
-    beside = {rank for group in job.groups if not silent.isdisjoint(group.members) or group.possible for rank in group.states}
-    busy = {rank for rank, nexts in graph.out.items() if nexts} | graph.joined.keys() | graph.stuck.keys()
-    idle = [rank for rank in sorted(beside - busy - silent) if not any(state.hides_p2p for state in job.dumps[rank].groups)]
+    beside = {
+        rank
+        for group in job.groups
+        if not silent.isdisjoint(group.members) or group.possible
+        for rank in group.states
+    }
+    busy = (
+        {rank for rank, nexts in graph.out.items() if nexts}
+        | graph.joined.keys()
+        | graph.stuck.keys()
+    )
+    idle = [
+        rank
+        for rank in sorted(beside - busy - silent)
+        if not any(state.hides_p2p for state in job.dumps[rank].groups)
+    ]
     if not idle:
         return None
     verb = "is" if len(idle) == 1 else "are"
-    says = f"{named(idle)} {verb} in no collective, while others wait; those who would wait for {'it' if len(idle) == 1 else 'them'} left no dump"
-    findings = tuple(finding_of(job, rank, "missing", f"rank {rank} is in no collective, while others wait", FailureClass.UNKNOWN) for rank in idle)
+    says = (
+        f"{named(idle)} {verb} in no collective, while others wait; those who would wait for"
+        f" {'it' if len(idle) == 1 else 'them'} left no dump"
+    )
+    findings = tuple(
+        finding_of(
+            job,
+            rank,
+            "missing",
+            f"rank {rank} is in no collective, while others wait",
+            FailureClass.UNKNOWN,
+        )
+        for rank in idle
+    )
     is_doubtful = now.maybe.keys() >= set(idle)
     confidence = CONFIDENCE_TIE if is_doubtful else CONFIDENCE_IDLE
-    return Blame("missing", f"{capital(says)}.", tuple(Blamed(rank, confidence) for rank in idle), either=is_doubtful, findings=findings[:FINDINGS_MAX])
+    return Blame(
+        "missing",
+        f"{capital(says)}.",
+        tuple(Blamed(rank, confidence) for rank in idle),
+        either=is_doubtful,
+        findings=findings[:FINDINGS_MAX],
+    )
 
 
-def _kind(graph: Graph, ranks: Mapping[int, float], awaited: Mapping[int, list[Wait]], findings: Sequence[Finding]) -> str:
+def _kind(
+    graph: Graph,
+    ranks: Mapping[int, float],
+    awaited: Mapping[int, list[Wait]],
+    findings: Sequence[Finding],
+) -> str:
     if not ranks:
         return "all_joined" if graph.joined else "nothing"
     if any(rank in graph.stuck for rank in ranks):
@@ -226,33 +381,73 @@ def _kind(graph: Graph, ranks: Mapping[int, float], awaited: Mapping[int, list[W
 
 
 def _of_mismatch(job: Job, odd: Sequence[Mismatch]) -> Blame:
-    """An odd dump that is nobody's makes suspects of all those whose it may be, if no other rank is shown."""
+    """An odd dump that is nobody's makes suspects of all those whose it may be, if no other rank is
+    shown.
+    """
     ranks: dict[int, float] = {}
     suspects: dict[int, Suspect] = {}
     findings = []
     for mismatch in odd:
         for rank in mismatch.blamed:
             ranks[rank] = CONFIDENCE_TIE if mismatch.is_tie else CONFIDENCE["mismatch"]
-            text = f"rank {rank} called {mismatch.said[rank]} as collective {mismatch.seq} of {mismatch.group.label}"
+            text = (
+                f"rank {rank} called {mismatch.said[rank]} as collective {mismatch.seq} of"
+                f" {mismatch.group.label}"
+            )
             text += f"; the others called {mismatch.usual}" if mismatch.usual else ""
             findings.append(finding_of(job, rank, "mismatch", text, FailureClass.SOFTWARE_BUG))
         for dump, signature in mismatch.strangers:
             called = f"called {signature} as collective {mismatch.seq} of {mismatch.group.label}"
-            text = f"the rank of {dump.name}, which cannot be told, {called}; the others called {mismatch.usual}"
-            findings.append(Finding(Evidence(dump.name, None, text, Role.ROOT), "graph.mismatch", FailureClass.SOFTWARE_BUG, Mechanism.HANG))
+            text = (
+                f"the rank of {dump.name}, which cannot be told, {called}; the others called"
+                f" {mismatch.usual}"
+            )
+            findings.append(
+                Finding(
+                    Evidence(dump.name, None, text, Role.ROOT),
+                    "graph.mismatch",
+                    FailureClass.SOFTWARE_BUG,
+                    Mechanism.HANG,
+                )
+            )
             why = f"the dump {dump.name}, which may be its own, shows another call than the others'"
-            suspects |= {rank: Suspect(rank, why) for rank in dump.possible if rank not in job.dumps}
+            suspects |= {
+                rank: Suspect(rank, why) for rank in dump.possible if rank not in job.dumps
+            }
     first, either = odd[0], odd[0].is_tie
     if not ranks:
         sentence = f"{capital(findings[0].evidence.text)}."
-        return Blame("mismatch", sentence, (), tuple(suspects[rank] for rank in sorted(suspects)), findings=tuple(findings[:FINDINGS_MAX]))
-    who = f"{named(ranks)} called different things" if either else f"{named(ranks)} called {difference(first)},"
-    sentence = f"{who[:1].upper()}{who[1:]} as collective {first.seq} of {first.group.label}{': ' + difference(first) if either else ''}."
-    return Blame("mismatch", sentence, tuple(Blamed(rank, ranks[rank]) for rank in sorted(ranks)), (), either, tuple(findings[:FINDINGS_MAX]))
+        return Blame(
+            "mismatch",
+            sentence,
+            (),
+            tuple(suspects[rank] for rank in sorted(suspects)),
+            findings=tuple(findings[:FINDINGS_MAX]),
+        )
+    who = (
+        f"{named(ranks)} called different things"
+        if either
+        else f"{named(ranks)} called {difference(first)},"
+    )
+    sentence = (
+        f"{who[:1].upper()}{who[1:]} as collective {first.seq} of"
+        f" {first.group.label}{': ' + difference(first) if either else ''}."
+    )
+    return Blame(
+        "mismatch",
+        sentence,
+        tuple(Blamed(rank, ranks[rank]) for rank in sorted(ranks)),
+        (),
+        either,
+        tuple(findings[:FINDINGS_MAX]),
+    )
 
 
-def _suspects(graph: Graph, unreadable: Mapping[str, str], *, anything: bool) -> tuple[Suspect, ...]:
-    """Silent ranks that others wait for; all of them if nothing else is found and most of the job did leave dumps.
+def _suspects(
+    graph: Graph, unreadable: Mapping[str, str], *, anything: bool
+) -> tuple[Suspect, ...]:
+    """Silent ranks that others wait for; all of them if nothing else is found and most of the job
+    did leave dumps.
 
     Behind those, where no rank is shown guilty: silent ranks that they may wait for in their turn.
     """
@@ -263,14 +458,26 @@ def _suspects(graph: Graph, unreadable: Mapping[str, str], *, anything: bool) ->
             if rank in silent:
                 waiters.setdefault(rank, set()).update(wait.waiters)
     if not anything and not waiters and 2 * len(silent) <= len(graph.job.ranks):
-        return tuple(Suspect(rank, f"{_lacks(graph.job, rank, unreadable)}, unlike the others") for rank in sorted(silent))
+        return tuple(
+            Suspect(rank, f"{_lacks(graph.job, rank, unreadable)}, unlike the others")
+            for rank in sorted(silent)
+        )
     found = [
-        Suspect(rank, f"{_lacks(graph.job, rank, unreadable)}, and {named(waiting)} wait{'s' if len(waiting) == 1 else ''} for it")
+        Suspect(
+            rank,
+            f"{_lacks(graph.job, rank, unreadable)}, and {named(waiting)}"
+            f" wait{'s' if len(waiting) == 1 else ''} for it",
+        )
         for rank, waiting in sorted(waiters.items())
     ]
     behind = {} if anything else unseen_waits(graph.job, waiters)
     found += [
-        Suspect(rank, f"{_lacks(graph.job, rank, unreadable)}, and rank {other}, whose dump is missing too, may wait for it") for rank, other in behind.items()
+        Suspect(
+            rank,
+            f"{_lacks(graph.job, rank, unreadable)}, and rank {other}, whose dump is missing too,"
+            " may wait for it",
+        )
+        for rank, other in behind.items()
     ]
     return tuple(found)
 

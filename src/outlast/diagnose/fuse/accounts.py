@@ -1,11 +1,16 @@
-"""What each rank's own evidence says of it: ended by itself, closed by a peer's end, waiting, busy elsewhere, gone without a failure.
+"""What each rank's own evidence says of it: ended by itself, closed by a peer's end, waiting, busy
+elsewhere, gone without a failure.
 
-A collectives' graph that was recorded after a failure blames whoever was behind; a rank's own account says whether it was the one that failed:
+A collectives' graph that was recorded after a failure blames whoever was behind; a rank's own
+account says whether it was the one that failed:
 
-    killed    a signal that is neither the launcher's (SIGTERM, and SIGKILL after it was said to follow) nor a victim's (SIGABRT of a watchdog)
+    killed    a signal that is neither the launcher's (SIGTERM, and SIGKILL after it was said to
+              follow) nor a victim's (SIGABRT of a watchdog)
     raised    the first exception in its log is none about a lost peer
-    lost      the first exception in its log is about a peer: a victim; late: that it timed out, so that it had waited
-    left      the launcher's table names all other ranks of the host, and not this one: it ended without a failure, before them
+    lost      the first exception in its log is about a peer: a victim; late: that it timed out, so
+              that it had waited
+    left      the launcher's table names all other ranks of the host, and not this one: it ended
+              without a failure, before them
     waiting   its newest stack stands in a collective, a send or a receive: a victim
     busy      its newest stack stands elsewhere
 
@@ -25,7 +30,8 @@ from outlast.diagnose.stacks.reader import Stack, doing, newest_of_ranks
 from outlast.model.terms import Mechanism
 from outlast.model.verdict import Role
 
-PEER = ("gloo.", "c10d.", "store.", "nccl.", "ib.")  # what is raised because a peer is gone, late, or sent what was not expected
+# what is raised because a peer is gone, late, or sent what was not expected
+PEER = ("gloo.", "c10d.", "store.", "nccl.", "ib.")
 NOT_OWN = (-15, -2, -1, -6)
 _PID = re.compile(r"\(pid: (\d{1,9})\)")
 _CODE = re.compile(r"^exitcode {1,6}: (-?\d{1,3})\b")
@@ -35,7 +41,10 @@ _RAISES = (Mechanism.EXCEPTION, Mechanism.SIGNAL)
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """Global ranks. `seen`: all that left any evidence by name. `forced`: those that did not heed SIGTERM."""
+    """Global ranks.
+
+    `seen`: all that left any evidence by name. `forced`: those that did not heed SIGTERM.
+    """
 
     seen: frozenset[int] = frozenset()
     killed: dict[int, Finding] = field(default_factory=dict)
@@ -64,37 +73,75 @@ def take_accounts(findings: Sequence[Finding]) -> Accounts:
     for one in findings:
         if one.rank is not None and not one.rule.startswith("graph."):
             by_rank[one.rank].append(one)
-    forced_pids = {found[1] for one in findings if one.rule == "exit.closing" and (found := _FORCED.search(one.evidence.text))}
-    table = {one.rank: one for one in findings if one.rule.startswith("elastic.") and one.rank is not None}
-    codes = {rank: int(found[1]) for rank, one in table.items() if (found := _CODE.match(one.evidence.text))}
-    forced = {rank for rank, one in table.items() if (found := _PID.search(one.evidence.text)) and found[1] in forced_pids}
-    firsts = {rank: first for rank, some in by_rank.items() if (first := _first_raised(some)) is not None}
+    forced_pids = {
+        found[1]
+        for one in findings
+        if one.rule == "exit.closing" and (found := _FORCED.search(one.evidence.text))
+    }
+    table = {
+        one.rank: one
+        for one in findings
+        if one.rule.startswith("elastic.") and one.rank is not None
+    }
+    codes = {
+        rank: int(found[1])
+        for rank, one in table.items()
+        if (found := _CODE.match(one.evidence.text))
+    }
+    forced = {
+        rank
+        for rank, one in table.items()
+        if (found := _PID.search(one.evidence.text)) and found[1] in forced_pids
+    }
+    firsts = {
+        rank: first for rank, some in by_rank.items() if (first := _first_raised(some)) is not None
+    }
     lost = {rank for rank, one in firsts.items() if one.rule.startswith(PEER)}
-    killed = {rank: table[rank] for rank, code in codes.items() if code < 0 and code not in NOT_OWN and rank not in forced | lost}
+    killed = {
+        rank: table[rank]
+        for rank, code in codes.items()
+        if code < 0 and code not in NOT_OWN and rank not in forced | lost
+    }
     raised = {rank: one for rank, one in firsts.items() if rank not in lost and rank not in killed}
     waiting, busy = _stances(findings)
     return Accounts(
-        seen=frozenset(by_rank), killed=killed, raised=raised, lost=frozenset(lost),
+        seen=frozenset(by_rank),
+        killed=killed,
+        raised=raised,
+        lost=frozenset(lost),
         late=frozenset(rank for rank in lost if firsts[rank].rule == "c10d.timeout"),
-        closed=frozenset(rank for rank, code in codes.items() if code in NOT_OWN and rank not in lost and rank not in raised), left=_left(table, by_rank),
-        forced=frozenset(forced), waiting=waiting, busy=busy,
-    )  # fmt: skip
+        closed=frozenset(
+            rank
+            for rank, code in codes.items()
+            if code in NOT_OWN and rank not in lost and rank not in raised
+        ),
+        left=_left(table, by_rank),
+        forced=frozenset(forced),
+        waiting=waiting,
+        busy=busy,
+    )
 
 
 def _first_raised(some: Iterable[Finding]) -> Finding | None:
-    """The first exception of a rank's log, in the order of the file that it is in; what a launcher repeats counts if there is nothing else."""
+    """The first exception of a rank's log, in the order of the file that it is in; what a launcher
+    repeats counts if there is nothing else.
+    """
     told = [one for one in some if _tells(one)]
     return min(told, key=lambda one: (one.evidence.line is None, one.order), default=None)
 
 
 def _tells(one: Finding) -> bool:
-    """Whether a line says that something was raised: a root or messenger that ends in an exception, or any line about a peer."""
+    """Whether a line says that something was raised: a root or messenger that ends in an exception,
+    or any line about a peer.
+    """
     rule = RULES.get(one.rule)
     if (
         isinstance(one, Stack)
         or rule is None
         or one.rule == "python.fatal"
-        or one.rule.startswith(("elastic.", "exit.", "stack.", "desync.", "own.", "ledger.", "standing.", "beacon."))
+        or one.rule.startswith(
+            ("elastic.", "exit.", "stack.", "desync.", "own.", "ledger.", "standing.", "beacon.")
+        )
     ):
         return False
     if one.rule.startswith(PEER):
@@ -103,16 +150,26 @@ def _tells(one: Finding) -> bool:
 
 
 def _left(table: dict[int, Finding], by_rank: dict[int, list[Finding]]) -> frozenset[int]:
-    """Ranks that left a log and are in no table although the table names most of their host's. Several hosts' tables: too little is known."""
+    """Ranks that left a log and are in no table although the table names most of their host's.
+
+    Several hosts' tables: too little is known.
+    """
     if len(table) < 2 or len({one.node for one in table.values()}) > 1:
         return frozenset()
     logged = {rank for rank, some in by_rank.items() if any(one.rule == "log.last" for one in some)}
     missing = logged - table.keys()
-    return frozenset(missing) if len(missing) * 2 <= len(table) and table.keys() <= logged else frozenset()
+    return (
+        frozenset(missing)
+        if len(missing) * 2 <= len(table) and table.keys() <= logged
+        else frozenset()
+    )
 
 
 def _stances(findings: Sequence[Finding]) -> tuple[frozenset[int], frozenset[int]]:
-    kinds = {rank: {doing(one.frames) for one in stacks} for rank, stacks in newest_of_ranks(findings).items()}
+    kinds = {
+        rank: {doing(one.frames) for one in stacks}
+        for rank, stacks in newest_of_ranks(findings).items()
+    }
     waiting = {rank for rank, some in kinds.items() if "waiting" in some}
     busy = {rank for rank, some in kinds.items() if some - {"waiting", "idle"}}
     return frozenset(waiting - busy), frozenset(busy)

@@ -1,4 +1,6 @@
-"""Who is shown guilty, by what, and how it ended for them. The first of these that has an answer, has it:
+"""Who is shown guilty, by what, and how it ended for them.
+
+The first of these that has an answer, has it:
 
     witnessed  a live run knows whom it gave up
     mismatch   the graph shows a rank that called what no other did: all that follows is confusion
@@ -7,10 +9,13 @@
     left       it ended without a failure, before the others
     forced     it did not heed SIGTERM: it stood still
     beacons    whom the workers' beacons show to be behind, where no dump shows anybody
-    graph      whom the collectives' graph shows, less those who say themselves that they waited, and those whose stacks are elsewhere while others wait
-    shown      a root of the winning class, a stack that stands out, or the only one that ended by itself
+    graph      whom the collectives' graph shows, less those who say themselves that they waited,
+               and those whose stacks are elsewhere while others wait
+    shown      a root of the winning class, a stack that stands out, or the only one that ended by
+               itself
 
-A graph that was recorded after a failure shows who was behind, which is not who failed: that is why a rank's own account goes first.
+A graph that was recorded after a failure shows who was behind, which is not who failed: that is why
+a rank's own account goes first.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -72,7 +77,10 @@ class Blame(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Culprits:
-    """`how` is one of the names above, "" if nobody is shown. `mechanism` None: how it ended must be told from elsewhere. `shown`: the lines that show them."""
+    """`how` is one of the names above, "" if nobody is shown.
+
+    `mechanism` None: how it ended must be told from elsewhere. `shown`: the lines that show them.
+    """
 
     how: str = ""
     ranks: tuple[Blamed, ...] = ()
@@ -82,30 +90,59 @@ class Culprits:
 
 
 def find_culprits(
-    accounts: Accounts, blame: Blame | None, findings: Sequence[Finding], *, named: FailureClass, behind: Sequence[Vote], confidence: float
+    accounts: Accounts,
+    blame: Blame | None,
+    findings: Sequence[Finding],
+    *,
+    named: FailureClass,
+    behind: Sequence[Vote],
+    confidence: float,
 ) -> Culprits:
     witnesses = [one for one in findings if one.rule == WITNESSED]
     if witnesses:
         ranks = sorted({one.rank for one in witnesses if one.rank is not None})
-        return Culprits("witnessed", _all(ranks, WITNESS_CONFIDENCE), (), witnesses[0].mechanism, tuple(witnesses))
+        return Culprits(
+            "witnessed",
+            _all(ranks, WITNESS_CONFIDENCE),
+            (),
+            witnesses[0].mechanism,
+            tuple(witnesses),
+        )
     if blame is not None and blame.kind == "mismatch" and (blame.ranks or blame.suspects):
-        return Culprits("mismatch", tuple(blame.ranks), _without(blame.suspects, blame.ranks), _how_it_broke(findings))
+        return Culprits(
+            "mismatch",
+            tuple(blame.ranks),
+            _without(blame.suspects, blame.ranks),
+            _how_it_broke(findings),
+        )
     own = _by_themselves(accounts)
     if own is not None:
-        unseen = () if blame is None else (one for one in blame.suspects if one.rank not in accounts.ended | accounts.waiting)
+        unseen = (
+            ()
+            if blame is None
+            else (
+                one for one in blame.suspects if one.rank not in accounts.ended | accounts.waiting
+            )
+        )
         return replace(own, suspects=_without(unseen, own.ranks))
     if blame is not None:
         hung = _hung(accounts, blame, findings)
         if hung is not None:
             return hung
-        findings = [one for one in findings if one.rule != "stack.divergent"]  # asked already, with the graph
-    behind_all = [one for one in findings if one.rule in ("beacon.apart", "beacon.behind", "beacon.body")]
+        # asked already, with the graph
+        findings = [one for one in findings if one.rule != "stack.divergent"]
+    behind_all = [
+        one for one in findings if one.rule in ("beacon.apart", "beacon.behind", "beacon.body")
+    ]
     if behind_all and named is FailureClass.UNKNOWN:
         late = {one.rank for one in behind_all if one.rank is not None} - accounts.waiting
         if late:
-            return Culprits("beacons", _all(late, BEHIND_CONFIDENCE), (), Mechanism.HANG, tuple(behind_all))
+            return Culprits(
+                "beacons", _all(late, BEHIND_CONFIDENCE), (), Mechanism.HANG, tuple(behind_all)
+            )
     shown = _shown(accounts, findings, named=named, behind=behind, confidence=confidence)
-    if blame is not None and not shown.ranks and not shown.suspects:  # where to wait clears everybody, it clears nobody
+    # where to wait clears everybody, it clears nobody
+    if blame is not None and not shown.ranks and not shown.suspects:
         return replace(shown, suspects=tuple(blame.suspects))
     return shown
 
@@ -126,17 +163,29 @@ def _how_it_broke(findings: Sequence[Finding]) -> Mechanism:
     return Mechanism.HANG
 
 
-# --- by their own account ----------------------------------------------------------------------------------
+# --- by their own account -------------------------------------------------------------------------
 
 
 def _by_themselves(accounts: Accounts) -> Culprits | None:
     if accounts.killed and not _everybody(accounts.killed, accounts):
-        return Culprits("killed", _all(accounts.killed, KILLED_CONFIDENCE), (), Mechanism.SIGNAL, tuple(accounts.killed.values()))
+        return Culprits(
+            "killed",
+            _all(accounts.killed, KILLED_CONFIDENCE),
+            (),
+            Mechanism.SIGNAL,
+            tuple(accounts.killed.values()),
+        )
     if accounts.raised:
         first = next(iter(accounts.raised.values()))
         if _everybody(accounts.raised, accounts):
             return None
-        return Culprits("raised", _all(accounts.raised, RAISED_CONFIDENCE), (), first.mechanism, tuple(accounts.raised.values()))
+        return Culprits(
+            "raised",
+            _all(accounts.raised, RAISED_CONFIDENCE),
+            (),
+            first.mechanism,
+            tuple(accounts.raised.values()),
+        )
     if accounts.left and accounts.lost:
         return Culprits("left", _all(accounts.left, LEFT_CONFIDENCE), (), Mechanism.EXIT)
     if accounts.forced and not _everybody(accounts.forced, accounts):
@@ -149,103 +198,191 @@ def _everybody(ranks: Iterable[int], accounts: Accounts) -> bool:
     return count > 1 and count > EVERYBODY * len(accounts.seen)
 
 
-# --- by the graph and by stacks ----------------------------------------------------------------------------
+# --- by the graph and by stacks -------------------------------------------------------------------
 
 
 def _hung(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> Culprits | None:
-    """The graph's, corrected by stacks. All of a ring wait: stacks that wait speak for nobody in it, and one that does not wait shows that there is no ring."""
+    """The graph's, corrected by stacks.
+
+    All of a ring wait: stacks that wait speak for nobody in it, and one that does not wait shows
+    that there is no ring.
+    """
     if blame.suspects and _is_unseen_mismatch(blame, findings):
         return Culprits("graph", (), tuple(blame.suspects), _how_it_broke(findings))
     ring = is_ring(accounts, blame)
     if ring and len(blame.ranks) <= EVERYBODY * len(blame.dumped):
-        return Culprits("graph", tuple(blame.ranks), _without(blame.suspects, blame.ranks), Mechanism.HANG)
-    closed = blame.stances.older & accounts.closed  # by the launcher, before their recorders could save what came last
+        return Culprits(
+            "graph", tuple(blame.ranks), _without(blame.suspects, blame.ranks), Mechanism.HANG
+        )
+    # by the launcher, before their recorders could save what came last
+    closed = blame.stances.older & accounts.closed
     ranks, suspects = _not_cleared(accounts, blame, findings, closed)
     if busy_are_few(accounts):
         busy = accounts.busy - _on_their_way(accounts, blame, findings) if ranks else accounts.busy
-        ranks |= {rank: Blamed(rank, max(BUSY_CONFIDENCE, ranks[rank].confidence if rank in ranks else 0.0)) for rank in busy}
+        ranks |= {
+            rank: Blamed(
+                rank, max(BUSY_CONFIDENCE, ranks[rank].confidence if rank in ranks else 0.0)
+            )
+            for rank in busy
+        }
     if accounts.waiting or not ranks:
         mute = _mute(accounts, blame)
-        suspects = {rank: Suspect(rank, "it left neither a dump nor a stack, and the others say that they wait") for rank in mute - blame.dumped} | suspects
-        alone = _stopped_inside(accounts, blame, mute) if ranks else mute & blame.dumped if not blame.suspects else frozenset()
+        suspects = {
+            rank: Suspect(
+                rank, "it left neither a dump nor a stack, and the others say that they wait"
+            )
+            for rank in mute - blame.dumped
+        } | suspects
+        alone = (
+            _stopped_inside(accounts, blame, mute)
+            if ranks
+            else mute & blame.dumped
+            if not blame.suspects
+            else frozenset()
+        )
         ranks |= {rank: Blamed(rank, SILENT_CONFIDENCE) for rank in alone - ranks.keys()}
-    for victims in (accounts.lost, closed - accounts.busy):  # thrown out of their waiting, or closed before they could say more; if there is anybody else
+    # thrown out of their waiting, or closed before they could say more; if there is anybody else
+    for victims in (accounts.lost, closed - accounts.busy):
         if (ranks.keys() | suspects.keys()) - victims:
             ranks = {rank: one for rank, one in ranks.items() if rank not in victims}
     if not ranks and not suspects:
         odd = _elsewhere(findings) if accounts.seen <= blame.dumped & accounts.waiting else None
-        ranks = {odd: Blamed(odd, ODD_CONFIDENCE)} if odd is not None else {one.rank: one for one in blame.ranks if ring}
+        ranks = (
+            {odd: Blamed(odd, ODD_CONFIDENCE)}
+            if odd is not None
+            else {one.rank: one for one in blame.ranks if ring}
+        )
     if not ranks and not suspects:
         return None
-    return Culprits("graph", tuple(ranks[at] for at in sorted(ranks)), tuple(suspects[at] for at in sorted(suspects) if at not in ranks), Mechanism.HANG)
+    return Culprits(
+        "graph",
+        tuple(ranks[at] for at in sorted(ranks)),
+        tuple(suspects[at] for at in sorted(suspects) if at not in ranks),
+        Mechanism.HANG,
+    )
 
 
-def _not_cleared(accounts: Accounts, blame: Blame, findings: Sequence[Finding], closed: frozenset[int]) -> tuple[dict[int, Blamed], dict[int, Suspect]]:
+def _not_cleared(
+    accounts: Accounts, blame: Blame, findings: Sequence[Finding], closed: frozenset[int]
+) -> tuple[dict[int, Blamed], dict[int, Suspect]]:
     """The graph's ranks and suspects, by rank, less those who say themselves that they waited."""
-    victims = accounts.late | (accounts.waiting if blame.kind != "self_stuck" else accounts.waiting & closed)
+    victims = accounts.late | (
+        accounts.waiting if blame.kind != "self_stuck" else accounts.waiting & closed
+    )
     ranks = {one.rank: one for one in blame.ranks if one.rank not in victims}
     stood = (accounts.waiting - _past_the_others(blame, findings)) | accounts.late
-    suspects = {one.rank: one for one in blame.suspects if one.rank not in stood or accounts.seen <= stood}  # if all wait, to wait clears nobody
-    if blame.either and (accounts.busy & ranks.keys() or suspects):  # one of them, or of those without a dump, and a stack says which
+    # if all wait, to wait clears nobody
+    suspects = {
+        one.rank: one for one in blame.suspects if one.rank not in stood or accounts.seen <= stood
+    }
+    # one of them, or of those without a dump, and a stack says which
+    if blame.either and (accounts.busy & ranks.keys() or suspects):
         ranks = {rank: one for rank, one in ranks.items() if rank in accounts.busy}
     return ranks, suspects
 
 
 def _is_unseen_mismatch(blame: Blame, findings: Sequence[Finding]) -> bool:
-    """What came was of another size than what was asked for, and no dump shows who called it: so whoever did left none. That it waited too clears nobody.
-    A dump that is only older than the others is of before the end, which came at once."""
-    is_older = blame.kind == "self_stuck" and blame.stances.older.issuperset(one.rank for one in blame.ranks)
-    return (is_older or blame.kind in ("missing", "nothing", "all_joined")) and any(one.rule in _OTHER_SIZE for one in findings)
+    """What came was of another size than what was asked for, and no dump shows who called it: so
+    whoever did left none. That it waited too clears nobody. A dump that is only older than the
+    others is of before the end, which came at once.
+    """
+    is_older = blame.kind == "self_stuck" and blame.stances.older.issuperset(
+        one.rank for one in blame.ranks
+    )
+    return (is_older or blame.kind in ("missing", "nothing", "all_joined")) and any(
+        one.rule in _OTHER_SIZE for one in findings
+    )
 
 
 def _on_their_way(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> frozenset[int]:
-    """Busy ranks for whom nobody waits, where all left dumps and these show for whom all others do: slow, as on a machine with too much to do. Where a
-    stack stands in a send or receive this is not known, since some backends do not record those."""
-    if blame.kind != "missing" or blame.either or blame.suspects or not accounts.seen <= blame.dumped:
+    """Busy ranks for whom nobody waits, where all left dumps and these show for whom all others do:
+    slow, as on a machine with too much to do. Where a stack stands in a send or receive this is not
+    known, since some backends do not record those.
+    """
+    if (
+        blame.kind != "missing"
+        or blame.either
+        or blame.suspects
+        or not accounts.seen <= blame.dumped
+    ):
         return frozenset()
-    if any(_IN_P2P.match(frame) for one in findings if isinstance(one, Stack) for frame in one.frames):
+    if any(
+        _IN_P2P.match(frame) for one in findings if isinstance(one, Stack) for frame in one.frames
+    ):
         return frozenset()
     return accounts.busy - {awaited for _, awaited, _ in blame.edges}
 
 
 def _past_the_others(blame: Blame, findings: Sequence[Finding]) -> frozenset[int]:
-    """Ranks whose stacks stand in a barrier, while dumps show others to wait, and nobody in a barrier: they have gone another way, and wait for those who wait
-    for them. A barrier tells, since no name of another operation is the same in stacks and dumps for sure."""
+    """Ranks whose stacks stand in a barrier, while dumps show others to wait, and nobody in a
+    barrier: they have gone another way, and wait for those who wait for them. A barrier tells,
+    since no name of another operation is the same in stacks and dumps for sure.
+    """
     if not blame.stances.awaited or "barrier" in blame.stances.awaited:
         return frozenset()
     barrier = ("waiting", "barrier")
-    return frozenset(rank for rank, stacks in newest_of_ranks(findings).items() if any(doing_what(one.frames) == barrier for one in stacks))
+    return frozenset(
+        rank
+        for rank, stacks in newest_of_ranks(findings).items()
+        if any(doing_what(one.frames) == barrier for one in stacks)
+    )
 
 
 def _elsewhere(findings: Sequence[Finding]) -> int | None:
-    """The one rank that waits in another branch of the program than the others, by its stack. Asked where all ranks left both a dump and a stack."""
+    """The one rank that waits in another branch of the program than the others, by its stack.
+
+    Asked where all ranks left both a dump and a stack.
+    """
     odd = {one.rank for one in findings if one.rule == "stack.divergent"}
     return next(iter(odd)) if len(odd) == 1 else None
 
 
 def _mute(accounts: Accounts, blame: Blame) -> frozenset[int]:
-    """Ranks that were there and say nothing of how they stood, if most others say that they waited or timed out. Those without a dump count apart."""
+    """Ranks that were there and say nothing of how they stood, if most others say that they waited
+    or timed out. Those without a dump count apart.
+    """
     said = accounts.waiting | accounts.busy | accounts.late
-    mute = (accounts.seen | blame.dumped) - said - accounts.ended - (blame.stances.waits - blame.stances.joined)
+    mute = (
+        (accounts.seen | blame.dumped)
+        - said
+        - accounts.ended
+        - (blame.stances.waits - blame.stances.joined)
+    )
     parts = (mute & blame.dumped, mute - blame.dumped)
     return frozenset().union(*(part for part in parts if len(part) <= MUTE_SHARE * len(said)))
 
 
 def _stopped_inside(accounts: Accounts, blame: Blame, mute: frozenset[int]) -> frozenset[int]:
-    """Mute ranks in a collective to which all have come, and in which others' stacks wait: nobody is missing there, so one of those in it does not run."""
+    """Mute ranks in a collective to which all have come, and in which others' stacks wait: nobody
+    is missing there, so one of those in it does not run.
+    """
     joined = blame.stances.joined
     return mute & joined if joined & accounts.waiting else frozenset()
 
 
 def busy_are_few(accounts: Accounts) -> bool:
-    return bool(accounts.waiting and accounts.busy) and len(accounts.busy) <= max(1, int(BUSY_SHARE * (len(accounts.waiting) + len(accounts.busy))))
+    return bool(accounts.waiting and accounts.busy) and len(accounts.busy) <= max(
+        1, int(BUSY_SHARE * (len(accounts.waiting) + len(accounts.busy)))
+    )
 
 
 def is_ring(accounts: Accounts, blame: Blame | None) -> bool:
-    return blame is not None and blame.kind == "order_inversion" and bool(blame.ranks) and not ({one.rank for one in blame.ranks} & accounts.busy)
+    return (
+        blame is not None
+        and blame.kind == "order_inversion"
+        and bool(blame.ranks)
+        and not ({one.rank for one in blame.ranks} & accounts.busy)
+    )
 
 
-def _shown(accounts: Accounts, findings: Sequence[Finding], *, named: FailureClass, behind: Sequence[Vote], confidence: float) -> Culprits:
+def _shown(
+    accounts: Accounts,
+    findings: Sequence[Finding],
+    *,
+    named: FailureClass,
+    behind: Sequence[Vote],
+    confidence: float,
+) -> Culprits:
     """By a root of the winning class, by a stack that stands out, or by having ended alone."""
     if named is not FailureClass.UNKNOWN:
         rules = {vote.rule.name for vote in behind if vote.rule.role is Role.ROOT}
@@ -253,17 +390,37 @@ def _shown(accounts: Accounts, findings: Sequence[Finding], *, named: FailureCla
         ranks = sorted({one.rank for one in lines if one.rank is not None})
         if ranks and (len(ranks) == 1 or len(ranks) <= EVERYBODY * len(accounts.seen)):
             return Culprits("shown", _all(ranks, confidence), shown=lines)
-    outliers = [one for one in findings if one.rule.startswith(("stack.outlier", "stack.divergent")) and one.rank is not None]
+    outliers = [
+        one
+        for one in findings
+        if one.rule.startswith(("stack.outlier", "stack.divergent")) and one.rank is not None
+    ]
     if len({one.rank for one in outliers}) == 1:
-        return Culprits("shown", _all({one.rank for one in outliers if one.rank is not None}, EXIT_CONFIDENCE), (), Mechanism.HANG, tuple(outliers))
+        return Culprits(
+            "shown",
+            _all({one.rank for one in outliers if one.rank is not None}, EXIT_CONFIDENCE),
+            (),
+            Mechanism.HANG,
+            tuple(outliers),
+        )
     alone = _ended_alone(findings)
     return Culprits("alone" if alone else "", alone)
 
 
 def _ended_alone(findings: Sequence[Finding]) -> tuple[Blamed, ...]:
-    """The one rank that ended by itself while the others were closed. SIGABRT is how a watchdog ends a victim."""
-    failures = [one for one in findings if one.rule.startswith("elastic.") and one.rank is not None and one.evidence.role is not Role.EFFECT]
-    cut_off = {one.rank for one in findings if one.rule.startswith(PEER)}  # raised because a peer was gone, or sent what they did not expect
+    """The one rank that ended by itself while the others were closed.
+
+    SIGABRT is how a watchdog ends a victim.
+    """
+    failures = [
+        one
+        for one in findings
+        if one.rule.startswith("elastic.")
+        and one.rank is not None
+        and one.evidence.role is not Role.EFFECT
+    ]
+    # raised because a peer was gone, or sent what they did not expect
+    cut_off = {one.rank for one in findings if one.rule.startswith(PEER)}
     own = [one for one in failures if ": -6" not in one.evidence.text]
     signals: set[int | None] = {one.rank for one in own if one.mechanism is Mechanism.SIGNAL}
     every: set[int | None] = {one.rank for one in own} - cut_off
@@ -272,7 +429,9 @@ def _ended_alone(findings: Sequence[Finding]) -> tuple[Blamed, ...]:
         raised: set[int | None] = {
             one.rank
             for one in findings
-            if one.rank is not None and one.evidence.role is not Role.EFFECT and one.mechanism in (Mechanism.SIGNAL, Mechanism.EXIT)
+            if one.rank is not None
+            and one.evidence.role is not Role.EFFECT
+            and one.mechanism in (Mechanism.SIGNAL, Mechanism.EXIT)
         }
         alone = raised if len(raised) == 1 else set()
     return _all((rank for rank in alone if rank is not None), EXIT_CONFIDENCE)

@@ -1,7 +1,9 @@
-"""The verdict: class and confidence from the votes, mechanism, ranks, nodes and devices from what stands behind them.
+"""The verdict: class and confidence from the votes, mechanism, ranks, nodes and devices from what
+stands behind them.
 
-A class is named if it is more likely right than wrong. The mechanism is how it ended, and says nothing of why. Ranks are those shown guilty: by the
-collectives' graph, by a root of the winning class, by a stack that stands out, or by being the only one that ended by itself.
+A class is named if it is more likely right than wrong. The mechanism is how it ended, and says
+nothing of why. Ranks are those shown guilty: by the collectives' graph, by a root of the winning
+class, by a stack that stands out, or by being the only one that ended by itself.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -36,8 +38,16 @@ PLACES_MAX = 8
 _UNKNOWN = FailureClass.UNKNOWN
 
 
-def decide(findings: Sequence[Finding], *, blame: Blame | None, notes: Sequence[str] = (), weights: Weights = WEIGHTS) -> Verdict:
-    """One verdict from all that was read. `notes` are what the walker noticed (two jobs mixed, files cut); they end the reason.
+def decide(
+    findings: Sequence[Finding],
+    *,
+    blame: Blame | None,
+    notes: Sequence[str] = (),
+    weights: Weights = WEIGHTS,
+) -> Verdict:
+    """One verdict from all that was read.
+
+    `notes` are what the walker noticed (two jobs mixed, files cut); they end the reason.
 
     Findings of one file come in its order; files may come in any order.
     """
@@ -53,44 +63,92 @@ def decide(findings: Sequence[Finding], *, blame: Blame | None, notes: Sequence[
     confidence = min(shares.get(best, 0.0), weights.certain)
     named = best if confidence > NAMED_ABOVE else _UNKNOWN
     behind = [vote for vote in votes if vote.failure_class is best]
-    culprits = find_culprits(accounts, blame, everything, named=named, behind=behind, confidence=confidence)
+    culprits = find_culprits(
+        accounts, blame, everything, named=named, behind=behind, confidence=confidence
+    )
     mechanism = culprits.mechanism or _mechanism(named, behind, everything)
     told = Told(named, best, tuple(behind), blame, desync, culprits, mechanism, tuple(everything))
     places = _places(named, behind, everything, {one.rank for one in culprits.ranks})
     return Verdict(
-        failure_class=named, mechanism=mechanism, confidence=confidence if named is not _UNKNOWN else min(confidence, NAMED_ABOVE),
-        reason=reason_of(told, notes), action=action_of(told), ranks=culprits.ranks,
+        failure_class=named,
+        mechanism=mechanism,
+        confidence=confidence if named is not _UNKNOWN else min(confidence, NAMED_ABOVE),
+        reason=reason_of(told, notes),
+        action=action_of(told),
+        ranks=culprits.ranks,
         suspects=_suspects(blame, desync, culprits),
-        nodes=places[0], devices=places[1], evidence=evidence_of(told), refuted_by=refuted_by_of(told), next_test=next_test_of(told),
+        nodes=places[0],
+        devices=places[1],
+        evidence=evidence_of(told),
+        refuted_by=refuted_by_of(told),
+        next_test=next_test_of(told),
         others=tuple((name, share) for name, share in shares.items() if name is not named),
-    )  # fmt: skip
+    )
 
 
-def _telling(everything: Sequence[Finding], accounts: Accounts, blame: Blame | None) -> Sequence[Finding]:
-    """What may say why. Where a rank failed by its own account, order and waiting are what followed; where a stack refutes a ring, nothing was called out of
-    order. That ranks wait in different places shows a fault of the program only where all of them wait, and nobody has ended or is behind: ranks that
-    wait for one rank through different groups stand in different places too."""
+def _telling(
+    everything: Sequence[Finding], accounts: Accounts, blame: Blame | None
+) -> Sequence[Finding]:
+    """What may say why.
+
+    Where a rank failed by its own account, order and waiting are what followed; where a stack
+    refutes a ring, nothing was called out of order. That ranks wait in different places shows a
+    fault of the program only where all of them wait, and nobody has ended or is behind: ranks that
+    wait for one rank through different groups stand in different places too.
+    """
     if blame is not None and blame.kind == "mismatch":
         return everything
     if accounts.by_itself:
-        return [one for one in everything if not one.rule.startswith(("graph.", "stack.", "desync."))]
-    explained = (blame is not None and (blame.ranks or blame.suspects)) or accounts.ended or accounts.seen - accounts.waiting
+        return [
+            one for one in everything if not one.rule.startswith(("graph.", "stack.", "desync."))
+        ]
+    explained = (
+        (blame is not None and (blame.ranks or blame.suspects))
+        or accounts.ended
+        or accounts.seen - accounts.waiting
+    )
     refuted = {"stack.divergent"} if explained else set()
-    return [one for one in everything if one.rule not in (refuted if is_ring(accounts, blame) else {*refuted, "graph.order_inversion"})]
+    return [
+        one
+        for one in everything
+        if one.rule
+        not in (refuted if is_ring(accounts, blame) else {*refuted, "graph.order_inversion"})
+    ]
 
 
-# --- how it ended ------------------------------------------------------------------------------------------
+# --- how it ended ---------------------------------------------------------------------------------
 
 
-def _mechanism(named: FailureClass, behind: Sequence[Vote], findings: Sequence[Finding]) -> Mechanism | None:
+def _mechanism(
+    named: FailureClass, behind: Sequence[Vote], findings: Sequence[Finding]
+) -> Mechanism | None:
     if named is not _UNKNOWN:
-        said = next((vote.finding.mechanism or vote.rule.mechanism for vote in behind if vote.finding.mechanism or vote.rule.mechanism), None)
+        said = next(
+            (
+                vote.finding.mechanism or vote.rule.mechanism
+                for vote in behind
+                if vote.finding.mechanism or vote.rule.mechanism
+            ),
+            None,
+        )
         if said is not None:
             return said
-    ended = [one.mechanism for one in findings if one.rule == "elastic.first_failure" and one.mechanism is not None and one.evidence.role is not Role.EFFECT]
-    seen = Counter(one.mechanism for one in findings if one.mechanism is not None and one.evidence.role is not Role.ADVICE)
+    ended = [
+        one.mechanism
+        for one in findings
+        if one.rule == "elastic.first_failure"
+        and one.mechanism is not None
+        and one.evidence.role is not Role.EFFECT
+    ]
+    seen = Counter(
+        one.mechanism
+        for one in findings
+        if one.mechanism is not None and one.evidence.role is not Role.ADVICE
+    )
     for mechanism in (Mechanism.SIGNAL, Mechanism.CORRUPT):
-        if mechanism in seen and mechanism in {one.mechanism for one in findings if one.evidence.role is not Role.EFFECT}:
+        if mechanism in seen and mechanism in {
+            one.mechanism for one in findings if one.evidence.role is not Role.EFFECT
+        }:
             return mechanism
     for mechanism in (Mechanism.HANG, Mechanism.EXCEPTION, Mechanism.LOST_CONTACT, Mechanism.SLOW):
         if mechanism in seen:
@@ -98,7 +156,7 @@ def _mechanism(named: FailureClass, behind: Sequence[Vote], findings: Sequence[F
     return ended[0] if ended else next(iter(seen), None)
 
 
-# --- where -------------------------------------------------------------------------------------------------
+# --- where ----------------------------------------------------------------------------------------
 
 
 def _suspects(blame: Blame | None, desync: Desync, culprits: Culprits) -> tuple[Suspect, ...]:
@@ -110,19 +168,33 @@ def _suspects(blame: Blame | None, desync: Desync, culprits: Culprits) -> tuple[
     return tuple(one for one in (*culprits.suspects, *desync.suspects) if one.rank not in shown)
 
 
-def _places(named: FailureClass, behind: Sequence[Vote], findings: Sequence[Finding], ranks: set[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _places(
+    named: FailureClass, behind: Sequence[Vote], findings: Sequence[Finding], ranks: set[int]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     rules = {vote.rule.name for vote in behind} if named is not _UNKNOWN else set()
-    shown = [one for one in findings if one.rule in rules or (one.rank in ranks and one.evidence.role is not Role.EFFECT)]
+    shown = [
+        one
+        for one in findings
+        if one.rule in rules or (one.rank in ranks and one.evidence.role is not Role.EFFECT)
+    ]
     if named is _UNKNOWN:  # why it went is not known, but that it did
-        shown += [one for one in findings if one.mechanism is Mechanism.LOST_CONTACT and one.evidence.role is Role.MESSENGER]
+        shown += [
+            one
+            for one in findings
+            if one.mechanism is Mechanism.LOST_CONTACT and one.evidence.role is Role.MESSENGER
+        ]
     nodes = Counter(one.node for one in shown if one.node)
     devices = Counter(one.device for one in shown if one.device and one.rule in rules)
     first = {_address(name): name for name in reversed(list(devices))}
-    return tuple(name for name, _ in nodes.most_common(PLACES_MAX)), tuple(name for name, _ in devices.most_common(PLACES_MAX) if first[_address(name)] == name)
+    return tuple(name for name, _ in nodes.most_common(PLACES_MAX)), tuple(
+        name for name, _ in devices.most_common(PLACES_MAX) if first[_address(name)] == name
+    )
 
 
 def _address(device: str) -> str:
-    """One for all spellings of a PCI address: some write its function, 0 of a GPU, and some four zeros more before it."""
+    """One for all spellings of a PCI address: some write its function, 0 of a GPU, and some four
+    zeros more before it.
+    """
     found = re.fullmatch(r"0{0,4}([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2})(?:\.0)?", device)
     return found.group(1) if found else device
 

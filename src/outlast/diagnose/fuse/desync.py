@@ -1,7 +1,8 @@
 """Who is behind, from watchdog lines alone: no dump needed.
 
-Per group: ranks that wait for different things under one number did not call the same collectives (the program); ranks of the job that wait for
-nothing are those the others wait for, unless they only wrote no log; where nothing was ever completed, the group never communicated.
+Per group: ranks that wait for different things under one number did not call the same collectives
+(the program); ranks of the job that wait for nothing are those the others wait for, unless they
+only wrote no log; where nothing was ever completed, the group never communicated.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -38,9 +39,16 @@ def compare_waits(findings: Sequence[Finding]) -> Desync:
         found += _never_met(members)
     absent = _absent(waits, findings)
     if absent and not any(one.rule == "desync.mismatch" for one in found):
-        found.append(_deduced("desync.left" if _one_left(waits, absent) else "desync.absent", waits[0]))
+        found.append(
+            _deduced("desync.left" if _one_left(waits, absent) else "desync.absent", waits[0])
+        )
         waiting = len({one.rank for one in waits})
-        suspects |= {rank: Suspect(rank, f"{waiting} ranks report a collective they wait in, and this rank none") for rank in absent}
+        suspects |= {
+            rank: Suspect(
+                rank, f"{waiting} ranks report a collective they wait in, and this rank none"
+            )
+            for rank in absent
+        }
     return Desync(tuple(found), tuple(suspects[rank] for rank in sorted(suspects)))
 
 
@@ -51,11 +59,25 @@ def _mismatch(members: Sequence[Awaited]) -> list[Finding]:
         if one.sequence is not None and one.operation and one.rank is not None:
             by_number[one.sequence].setdefault(one.rank, one)
     for _, ranks in sorted(by_number.items()):
-        calls = Counter((one.operation, one.numel if "GATHER" not in one.operation.upper() else None) for one in ranks.values())
+        calls = Counter(
+            (one.operation, one.numel if "GATHER" not in one.operation.upper() else None)
+            for one in ranks.values()
+        )
         if len(ranks) >= RANKS_MIN and len(calls) > 1:
             usual = calls.most_common(1)[0][0]
-            odd = next(one for one in ranks.values() if (one.operation, one.numel if "GATHER" not in one.operation.upper() else None) != usual)
-            return [_deduced("desync.mismatch", odd, shown=calls.most_common(2)[0][1] > calls.most_common(2)[1][1])]
+            odd = next(
+                one
+                for one in ranks.values()
+                if (one.operation, one.numel if "GATHER" not in one.operation.upper() else None)
+                != usual
+            )
+            return [
+                _deduced(
+                    "desync.mismatch",
+                    odd,
+                    shown=calls.most_common(2)[0][1] > calls.most_common(2)[1][1],
+                )
+            ]
     return []
 
 
@@ -65,24 +87,39 @@ def _ahead(members: Sequence[Awaited]) -> list[Finding]:
         number = one.sequence if one.sequence is not None else one.enqueued
         if number is not None and one.rank is not None:
             newest.setdefault(one.rank, one)
-    numbers = {rank: one.sequence if one.sequence is not None else one.enqueued for rank, one in newest.items()}
+    numbers = {
+        rank: one.sequence if one.sequence is not None else one.enqueued
+        for rank, one in newest.items()
+    }
     if len(newest) < RANKS_MIN or len(set(numbers.values())) < 2:
         return []
-    return [_deduced("desync.ahead", newest[min(numbers, key=lambda rank: (numbers[rank] or 0, rank))])]
+    return [
+        _deduced("desync.ahead", newest[min(numbers, key=lambda rank: (numbers[rank] or 0, rank))])
+    ]
 
 
 def _never_met(members: Sequence[Awaited]) -> list[Finding]:
     completed = [one.completed for one in members if one.completed is not None]
     first = [one for one in members if one.sequence == 1]
-    if (completed and max(completed) <= 0) or (not completed and first and len(first) == len([one for one in members if one.sequence is not None])):
+    if (completed and max(completed) <= 0) or (
+        not completed
+        and first
+        and len(first) == len([one for one in members if one.sequence is not None])
+    ):
         return [_deduced("desync.never_met", members[0])]
     return []
 
 
 def _absent(waits: Sequence[Awaited], findings: Sequence[Finding]) -> list[int]:
-    """Ranks below the highest seen that report no wait, if most of the others do, and the log speaks for several ranks at all."""
+    """Ranks below the highest seen that report no wait, if most of the others do, and the log
+    speaks for several ranks at all.
+    """
     waiting = {one.rank for one in waits if one.rank is not None}
-    seen = {one.rank for one in findings if one.rank is not None and one.evidence.role not in (Role.EFFECT, Role.ADVICE)}
+    seen = {
+        one.rank
+        for one in findings
+        if one.rank is not None and one.evidence.role not in (Role.EFFECT, Role.ADVICE)
+    }
     if len(waiting) < RANKS_MIN:
         return []
     world = range(max(waiting | seen) + 1)
@@ -91,16 +128,32 @@ def _absent(waits: Sequence[Awaited], findings: Sequence[Finding]) -> list[int]:
 
 
 def _one_left(waits: Sequence[Awaited], absent: Sequence[int]) -> bool:
-    """All but one rank of one group wait for the same next collective, and say how far they had come: the one never called it."""
+    """All but one rank of one group wait for the same next collective, and say how far they had
+    come: the one never called it.
+    """
     told = [one for one in waits if one.enqueued is not None and one.completed is not None]
     return (
-        len(absent) == 1 and len({one.rank for one in told}) == len({one.rank for one in waits}) > RANKS_MIN
-        and len({(one.group, one.enqueued, one.completed) for one in told}) == 1 and told[0].completed != -1
-    )  # fmt: skip
+        len(absent) == 1
+        and len({one.rank for one in told}) == len({one.rank for one in waits}) > RANKS_MIN
+        and len({(one.group, one.enqueued, one.completed) for one in told}) == 1
+        and told[0].completed != -1
+    )
 
 
 def _deduced(rule: str, at: Finding, *, shown: bool = False) -> Finding:
-    """A deduction that points at a line. Who wrote that line is a witness, unless it is `shown` to be the odd one."""
+    """A deduction that points at a line.
+
+    Who wrote that line is a witness, unless it is `shown` to be the odd one.
+    """
     row = RULES[rule]
     evidence = Evidence(at.evidence.file, at.evidence.line, at.evidence.text, row.role)
-    return Finding(evidence, rule, row.failure_class, row.mechanism, at.at_s, at.order, at.rank if shown else None, at.node if shown else None)
+    return Finding(
+        evidence,
+        rule,
+        row.failure_class,
+        row.mechanism,
+        at.at_s,
+        at.order,
+        at.rank if shown else None,
+        at.node if shown else None,
+    )

@@ -1,11 +1,14 @@
 """Stacks that are of another moment than their rank's dump, and so say nothing of how it stood.
 
-A stack is often older than the hang: faulthandler's timer also fires in a slow step, and what it wrote then is the newest stack of a rank that was stopped, or
-whose timer was not armed again. A machine with much to do has many slow steps. In a backend whose calls wait (gloo) a dump shows where its rank stands:
+A stack is often older than the hang: faulthandler's timer also fires in a slow step, and what it
+wrote then is the newest stack of a rank that was stopped, or whose timer was not armed again. A
+machine with much to do has many slow steps. In a backend whose calls wait (gloo) a dump shows where
+its rank stands:
 
     waits      it stands in a collective. A stack that works or loads is from before
-    through    it has finished all that it came to, and others wait for it. A stack that waits in a collective is from before; one in a send or receive may not
-               be: those are not recorded
+    through    it has finished all that it came to, and others wait for it. A stack that waits in a
+               collective is from before; one in a send or receive may not be: those are not
+               recorded
 
 Nothing is said of ranks whose dump is the older one, by those of their peers.
 
@@ -21,11 +24,16 @@ from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.culprits import Blame
 from outlast.diagnose.stacks.reader import Stack, doing_what
 
-RECORDED = re.compile(r"_?(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|barrier|reduce|gather|scatter)", re.IGNORECASE)
+RECORDED = re.compile(
+    r"_?(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|barrier|reduce|gather|scatter)",
+    re.IGNORECASE,
+)
 
 
 def without_older_stacks(findings: Sequence[Finding], blame: Blame | None) -> list[Finding]:
-    """The same in the same order, less all stacks of threads whose newest one is of another moment than the dump of their rank."""
+    """The same in the same order, less all stacks of threads whose newest one is of another moment
+    than the dump of their rank.
+    """
     if blame is None:
         return list(findings)
     newest = {_thread(one): one for one in findings if isinstance(one, Stack)}

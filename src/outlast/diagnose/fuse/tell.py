@@ -1,4 +1,5 @@
-"""What a verdict says: its sentence, its evidence, what would refute it, and the cheapest next test.
+"""What a verdict says: its sentence, its evidence, what would refute it, and the cheapest next
+test.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -29,7 +30,10 @@ _BY_GRAPH = ("graph", "mismatch")
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """All that is known when the verdict is put in words. `best` is the likeliest class, named or not; `behind` its votes."""
+    """All that is known when the verdict is put in words.
+
+    `best` is the likeliest class, named or not; `behind` its votes.
+    """
 
     named: FailureClass
     best: FailureClass
@@ -42,10 +46,15 @@ class Told:
 
 
 def evidence_of(told: Told) -> tuple[Evidence, ...]:
-    """The winner's lines first, and those that show the guilty, one per rule; then what points elsewhere or follows, roots before messengers before effects."""
+    """The winner's lines first, and those that show the guilty, one per rule; then what points
+    elsewhere or follows, roots before messengers before effects.
+    """
     winners = [vote.finding for vote in told.behind] if told.named is not _UNKNOWN else []
     order = {Role.ROOT: 0, Role.MESSENGER: 1, Role.EFFECT: 2, Role.ADVICE: 3}
-    rest = sorted(told.findings, key=lambda one: (order[one.evidence.role], one.at_s is None, one.at_s or 0.0, one.order))
+    rest = sorted(
+        told.findings,
+        key=lambda one: (order[one.evidence.role], one.at_s is None, one.at_s or 0.0, one.order),
+    )
     shown: dict[tuple[str, int | None], Evidence] = {}
     rules: Counter[str] = Counter()
     for one in [*winners, *told.culprits.shown, *_stacks_of_the_guilty(told), *rest]:
@@ -68,19 +77,29 @@ def reason_of(told: Told, notes: Sequence[str]) -> str:
     elif not any(one.evidence.role is not Role.ADVICE for one in told.findings):
         parts = ["Nothing that was read tells of a failure."]
     else:
-        guess = f"; {WORDS[told.best].means} is the likeliest guess." if told.best is not _UNKNOWN else "."
+        guess = (
+            f"; {WORDS[told.best].means} is the likeliest guess."
+            if told.best is not _UNKNOWN
+            else "."
+        )
         parts = ["What was read says that it failed, not why" + guess, _absent(told)]
     return " ".join([*(part for part in parts if part), *(f"Noticed: {note}." for note in notes)])
 
 
 def _why(told: Told, *, repeated: bool) -> str:
-    """The class and its first line; not the line where the graph's own sentence follows and says the same."""
+    """The class and its first line; not the line where the graph's own sentence follows and says
+    the same.
+    """
     first = told.behind[0].finding
     means = words_for(told.named, told.mechanism).means
     means = f"{means[0].upper()}{means[1:]}"
     if repeated and (first.rule.startswith("graph.") or isinstance(first, Interrupted)):
         return f"{means}."
-    where = f"{first.evidence.file}:{first.evidence.line}" if first.evidence.line else first.evidence.file
+    where = (
+        f"{first.evidence.file}:{first.evidence.line}"
+        if first.evidence.line
+        else first.evidence.file
+    )
     on = "".join(f" on {what}" for what in (first.device, first.node) if what)
     said = cut_at_word(first.evidence.text.strip(), TEXT_SAID)
     return f"{means}{on}: {said} ({where})."
@@ -96,26 +115,48 @@ def _who(told: Told) -> str:
         return _by_graph(told, told.blame, ranks)
     if not culprits.ranks:
         return ""
-    line = "" if not culprits.shown or culprits.shown[0] is (told.behind[0].finding if told.behind and told.named is not _UNKNOWN else None) else (
-        f": {cut_at_word(culprits.shown[0].evidence.text.strip(), TEXT_SAID)}"
-    )  # fmt: skip
+    line = (
+        ""
+        if not culprits.shown
+        or culprits.shown[0]
+        is (told.behind[0].finding if told.behind and told.named is not _UNKNOWN else None)
+        else (f": {cut_at_word(culprits.shown[0].evidence.text.strip(), TEXT_SAID)}")
+    )
     if culprits.how == "witnessed":
-        return f"{ranks} {'failed' if told.mechanism is None else _ENDED[told.mechanism]}{line}.{_stands(told)}"
+        return (
+            f"{ranks}"
+            f" {'failed' if told.mechanism is None else _ENDED[told.mechanism]}{line}.{_stands(told)}"
+        )
     said = {
         "killed": f"{ranks} ended by a signal that the launcher did not send{line}",
-        "raised": f"{ranks} raised an exception of its own; the others lost their peers or were closed{line if told.named is _UNKNOWN else ''}",
-        "left": f"{ranks} ended without a failure while the others went on: it is not among those that failed or were closed",
+        "raised": (
+            f"{ranks} raised an exception of its own; the others lost their peers or were"
+            f" closed{line if told.named is _UNKNOWN else ''}"
+        ),
+        "left": (
+            f"{ranks} ended without a failure while the others went on: it is not among those that"
+            " failed or were closed"
+        ),
         "forced": f"{ranks} did not end when asked to (SIGTERM): it stood still",
         "beacons": f"{ranks} stood behind the others, by their beacons{line}",
-        "alone": f"{ranks} ended by itself; the others were closed" if told.mechanism is not Mechanism.HANG else f"{ranks} is what the others waited for",
+        "alone": (
+            f"{ranks} ended by itself; the others were closed"
+            if told.mechanism is not Mechanism.HANG
+            else f"{ranks} is what the others waited for"
+        ),
     }.get(culprits.how)
     return "" if said is None else f"{said}.{_stands(told)}"
 
 
 _ENDED = {
-    Mechanism.HANG: "hung", Mechanism.SIGNAL: "ended by a signal", Mechanism.EXCEPTION: "raised an exception", Mechanism.EXIT: "ended by itself",
-    Mechanism.LOST_CONTACT: "was no longer heard of", Mechanism.SLOW: "was too slow", Mechanism.CORRUPT: "gave wrong results",
-}  # fmt: skip
+    Mechanism.HANG: "hung",
+    Mechanism.SIGNAL: "ended by a signal",
+    Mechanism.EXCEPTION: "raised an exception",
+    Mechanism.EXIT: "ended by itself",
+    Mechanism.LOST_CONTACT: "was no longer heard of",
+    Mechanism.SLOW: "was too slow",
+    Mechanism.CORRUPT: "gave wrong results",
+}
 
 
 def _by_graph(told: Told, blame: Blame, ranks: str) -> str:
@@ -124,7 +165,10 @@ def _by_graph(told: Told, blame: Blame, ranks: str) -> str:
     if same and blame.sentence:
         return blame.sentence + _stands(told)
     if not told.culprits.ranks:
-        return f"{_named([one.rank for one in told.culprits.suspects])} left no evidence, and the others wait."
+        return (
+            f"{_named([one.rank for one in told.culprits.suspects])} left no evidence, and the"
+            " others wait."
+        )
     return f"{ranks} stood elsewhere, or said nothing, while the others waited.{_stands(told)}"
 
 
@@ -149,7 +193,13 @@ def _seen(told: Told) -> str:
 
 def _stacks_of_the_guilty(told: Told) -> list[Stack]:
     ranks = {one.rank for one in told.culprits.ranks}
-    return [one for one in told.findings if isinstance(one, Stack) and one.rank in ranks and doing(one.frames) not in ("idle", "waiting")]
+    return [
+        one
+        for one in told.findings
+        if isinstance(one, Stack)
+        and one.rank in ranks
+        and doing(one.frames) not in ("idle", "waiting")
+    ]
 
 
 def _stands(told: Told) -> str:
@@ -163,13 +213,18 @@ def _stands(told: Told) -> str:
 
 
 def _innermost(stack: Stack) -> str:
-    return next((frame for frame in stack.frames if "outlast/runtime/" not in frame), stack.frames[0])
+    return next(
+        (frame for frame in stack.frames if "outlast/runtime/" not in frame), stack.frames[0]
+    )
 
 
 def _absent(told: Told) -> str:
     if not told.desync.suspects:
         return ""
-    return f"{_named([one.rank for one in told.desync.suspects])} reports no collective that it waits in, and the others do."
+    return (
+        f"{_named([one.rank for one in told.desync.suspects])} reports no collective that it waits"
+        " in, and the others do."
+    )
 
 
 def _named(ranks: Sequence[int]) -> str:
@@ -180,7 +235,9 @@ def _named(ranks: Sequence[int]) -> str:
 def refuted_by_of(told: Told) -> str:
     if told.named is not _UNKNOWN:
         return words_for(told.named, told.mechanism).refuted_by
-    return REFUTED.get(told.culprits.how, "") if told.culprits.ranks or told.culprits.suspects else ""
+    return (
+        REFUTED.get(told.culprits.how, "") if told.culprits.ranks or told.culprits.suspects else ""
+    )
 
 
 def action_of(told: Told) -> str:
@@ -198,10 +255,15 @@ def next_test_of(told: Told) -> str:
     seen = newest_seen(told)
     if seen is not None and "neither" in seen.sender:
         return NEXT_TEST["signal_sent"]
-    ranks, how = [one.rank for one in told.culprits.ranks], "" if told.mechanism is None else told.mechanism.value
+    ranks, how = (
+        [one.rank for one in told.culprits.ranks],
+        "" if told.mechanism is None else told.mechanism.value,
+    )
     if how == "hang" and (ranks or told.culprits.suspects):
         who = _named(ranks or [one.rank for one in told.culprits.suspects]).lower()
         if not ranks:
             return NEXT_TEST["hang_suspects"].format(who=who)
-        return NEXT_TEST["hang_stack" if _stacks_of_the_guilty(told) else "hang_rank"].format(who=who)
+        return NEXT_TEST["hang_stack" if _stacks_of_the_guilty(told) else "hang_rank"].format(
+            who=who
+        )
     return NEXT_TEST[how if how in NEXT_TEST else ""]

@@ -1,4 +1,5 @@
-"""What findings say of the class: roots in order of time, effects removed, corroboration counted once per voice.
+"""What findings say of the class: roots in order of time, effects removed, corroboration counted
+once per voice.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -16,14 +17,20 @@ from outlast.diagnose.rules.xid import EFFECT_OF
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Role
 
-LEDGER = "ledger.interruption"  # that a hang is laid to the program was said for want of another reason
-DOUBTS = {"older": "from before the job's own logs", "stranger": "all ranks live, so that what was killed was none of them"}
+# that a hang is laid to the program was said for want of another reason
+LEDGER = "ledger.interruption"
+DOUBTS = {
+    "older": "from before the job's own logs",
+    "stranger": "all ranks live, so that what was killed was none of them",
+}
 SOFT = frozenset({FailureClass.USER_CODE, FailureClass.USER_DATA, FailureClass.SOFTWARE_BUG})
 
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """One rule's say: the first finding of it, how sure it makes of its class, and why it was given less than its grade."""
+    """One rule's say: the first finding of it, how sure it makes of its class, and why it was given
+    less than its grade.
+    """
 
     finding: Finding
     rule: Rule
@@ -36,22 +43,41 @@ def rule_of(one: Finding) -> Rule | None:
     """The finding's row; one of an unknown name that points to a class counts as possible."""
     rule = RULES.get(one.rule)
     if rule is None and one.failure_class is not None:
-        return Rule(one.rule, "", one.evidence.role, "outlast: a deduction that names its class", one.failure_class, Grade.POSSIBLE)
+        return Rule(
+            one.rule,
+            "",
+            one.evidence.role,
+            "outlast: a deduction that names its class",
+            one.failure_class,
+            Grade.POSSIBLE,
+        )
     return rule
 
 
 def votes_of(findings: Sequence[Finding], weights: Weights) -> list[Vote]:
-    """One vote for each rule that points to a class, strongest first. What follows from a stronger root weighs little, and effects nothing."""
+    """One vote for each rule that points to a class, strongest first.
+
+    What follows from a stronger root weighs little, and effects nothing.
+    """
     by_rule: dict[str, list[Finding]] = defaultdict(list)
     for one in findings:
         by_rule[one.rule].append(one)
-    votes = [vote for name, some in by_rule.items() if (vote := _vote(name, some, weights)) is not None]
+    votes = [
+        vote for name, some in by_rule.items() if (vote := _vote(name, some, weights)) is not None
+    ]
     votes = _without_coded_effects(votes, by_rule)
     roots = [vote for vote in votes if vote.rule.role is Role.ROOT]
     strongest = max((vote.probability for vote in roots), default=0.0)
     if strongest >= weights.grades[Grade.POSSIBLE]:
-        votes = [vote for vote in votes if vote.rule.role is Role.ROOT or any(root.failure_class is vote.failure_class for root in roots)]
-    votes = [_placed(vote, [root for root in roots if not root.finding.doubt], weights) for vote in votes]
+        votes = [
+            vote
+            for vote in votes
+            if vote.rule.role is Role.ROOT
+            or any(root.failure_class is vote.failure_class for root in roots)
+        ]
+    votes = [
+        _placed(vote, [root for root in roots if not root.finding.doubt], weights) for vote in votes
+    ]
     return sorted(votes, key=lambda vote: -vote.probability)
 
 
@@ -60,12 +86,27 @@ def _vote(name: str, some: Sequence[Finding], weights: Weights) -> Vote | None:
     if rule is None or rule.failure_class is None or rule.role in (Role.EFFECT, Role.ADVICE):
         return None
     first = min(some, key=_moment)
-    probability = weights.grades[Grade.HINT if name == LEDGER and rule.failure_class in SOFT and first.mechanism is Mechanism.HANG else rule.grade]
-    ranks, devices = {one.rank for one in some} - {None}, {(one.node, one.device) for one in some if one.device}
-    if rule.failure_class in SOFT and (len(ranks) > 1 or (name.startswith("xid.") and len(devices) > 1)):
+    probability = weights.grades[
+        Grade.HINT
+        if name == LEDGER and rule.failure_class in SOFT and first.mechanism is Mechanism.HANG
+        else rule.grade
+    ]
+    ranks, devices = (
+        {one.rank for one in some} - {None},
+        {(one.node, one.device) for one in some if one.device},
+    )
+    if rule.failure_class in SOFT and (
+        len(ranks) > 1 or (name.startswith("xid.") and len(devices) > 1)
+    ):
         probability = 1 - (1 - probability) * weights.shared
     if first.doubt:
-        return Vote(first, rule, rule.failure_class, probability * weights.doubts[first.doubt], DOUBTS[first.doubt])
+        return Vote(
+            first,
+            rule,
+            rule.failure_class,
+            probability * weights.doubts[first.doubt],
+            DOUBTS[first.doubt],
+        )
     return Vote(first, rule, rule.failure_class, probability)
 
 
@@ -73,23 +114,39 @@ def _moment(one: Finding) -> tuple[bool, float, int]:
     return one.at_s is None, one.at_s or 0.0, one.order
 
 
-def _without_coded_effects(votes: list[Vote], by_rule: Mapping[str, Sequence[Finding]]) -> list[Vote]:
+def _without_coded_effects(
+    votes: list[Vote], by_rule: Mapping[str, Sequence[Finding]]
+) -> list[Vote]:
     """Xids that another Xid on the same node explains."""
     kept = []
     for vote in votes:
         code = vote.rule.name[4:] if vote.rule.name.startswith("xid.") else ""
         causes = EFFECT_OF.get(int(code), ()) if code.isdigit() else ()
         here = {one.node for one in by_rule[vote.rule.name]}
-        if not any(f"xid.{cause}" in by_rule and here & {one.node for one in by_rule[f"xid.{cause}"]} for cause in causes):
+        if not any(
+            f"xid.{cause}" in by_rule and here & {one.node for one in by_rule[f"xid.{cause}"]}
+            for cause in causes
+        ):
             kept.append(vote)
     return kept
 
 
 def before(one: Finding, other: Finding) -> bool | None:
-    """Whether one came first: by the clock, else by the place in the same file; None where neither tells."""
-    if one.evidence.file == other.evidence.file and one.at_s is not None and other.at_s is not None and one.at_s != other.at_s:
+    """Whether one came first: by the clock, else by the place in the same file; None where neither
+    tells.
+    """
+    if (
+        one.evidence.file == other.evidence.file
+        and one.at_s is not None
+        and other.at_s is not None
+        and one.at_s != other.at_s
+    ):
         return one.at_s < other.at_s
-    if one.at_s is not None and other.at_s is not None and abs(one.at_s - other.at_s) > LATER_THAN_S:
+    if (
+        one.at_s is not None
+        and other.at_s is not None
+        and abs(one.at_s - other.at_s) > LATER_THAN_S
+    ):
         return one.at_s < other.at_s
     if one.evidence.file == other.evidence.file:
         return one.order < other.order
@@ -111,19 +168,32 @@ def _placed(vote: Vote, roots: Sequence[Vote], weights: Weights) -> Vote:
             factor, why = min(factor, weights.explained), f"the same as {root.rule.name}"
         elif vote.rule.name in SAME_FAULT.get(root.rule.name, ()):
             continue
-        elif root.probability >= vote.probability and explains(root.failure_class, vote.rule.name) and first is not False and weights.explained < factor:
+        elif (
+            root.probability >= vote.probability
+            and explains(root.failure_class, vote.rule.name)
+            and first is not False
+            and weights.explained < factor
+        ):
             factor, why = weights.explained, f"follows from {root.rule.name}"
-        elif first and weights.later < factor and root.probability >= weights.grades[Grade.POSSIBLE]:
+        elif (
+            first and weights.later < factor and root.probability >= weights.grades[Grade.POSSIBLE]
+        ):
             factor, why = weights.later, f"came after {root.rule.name}"
     return Vote(vote.finding, vote.rule, vote.failure_class, vote.probability * factor, why)
 
 
 def probabilities(votes: Iterable[Vote], weights: Weights) -> dict[FailureClass, float]:
-    """The probability of each class that has a vote, most likely first. What is missing to 1 is that none of them is why."""
+    """The probability of each class that has a vote, most likely first.
+
+    What is missing to 1 is that none of them is why.
+    """
     voices: dict[FailureClass, dict[str, float]] = defaultdict(dict)
     kin: dict[FailureClass, set[FailureClass]] = defaultdict(set)
     for vote in votes:
-        voice = ONE_VOICE.get(vote.rule.name, vote.rule.name.partition(".")[0] if vote.rule.grade is Grade.HINT else vote.rule.name)
+        voice = ONE_VOICE.get(
+            vote.rule.name,
+            vote.rule.name.partition(".")[0] if vote.rule.grade is Grade.HINT else vote.rule.name,
+        )
         if vote.finding.doubt:  # all are in doubt for one reason, and make one another no surer
             voice = vote.finding.doubt
         said = voices[vote.failure_class]
@@ -138,6 +208,10 @@ def probabilities(votes: Iterable[Vote], weights: Weights) -> dict[FailureClass,
         odds[name] = sure / (1 - sure)
     shares: dict[FailureClass, float] = {}
     for name, own in odds.items():
-        rivals = sum(other * (weights.kin if rival in kin[name] else 1.0) for rival, other in odds.items() if rival is not name)
+        rivals = sum(
+            other * (weights.kin if rival in kin[name] else 1.0)
+            for rival, other in odds.items()
+            if rival is not name
+        )
         shares[name] = own / (1 + own + rivals)
     return dict(sorted(shares.items(), key=lambda item: -item[1]))

@@ -1,7 +1,8 @@
 """What a piece of evidence weighs. One table, so that it can be read, refitted and argued with.
 
-A grade is the probability that its class is right when one such line is all there is. They were set from what makers' catalogues promise, before
-any excerpt was scored, and are not fitted; `benchmarks/score_logs.py` refits them with each source left out, to show what that would change.
+A grade is the probability that its class is right when one such line is all there is. They were set
+from what makers' catalogues promise, before any excerpt was scored, and are not fitted;
+`benchmarks/score_logs.py` refits them with each source left out, to show what that would change.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -25,14 +26,22 @@ class Weights:
     explained   a root that another, stronger root explains, and that did not come before it
     later       a root of another class that came after the first
     kin         how much a class competes that the winner's rule names as fitting too
-    shared      what is left of the doubt when several ranks say the same of a program, or several devices of software
-    doubts      what may not be of the job: it is older than all that the job itself says, which two clocks in two zones can do too; or a kernel tells
-                of a process that it ended while all ranks live, so that it was none of them, though it may be one that they needed
+    shared      what is left of the doubt when several ranks say the same of a program, or several
+                devices of software
+    doubts      what may not be of the job: it is older than all that the job itself says, which two
+                clocks in two zones can do too; or a kernel tells of a process that it ended while
+                all ranks live, so that it was none of them, though it may be one that they needed
     certain     no verdict is surer than this: logs omit things
     """
 
     grades: Mapping[Grade, float] = field(
-        default_factory=lambda: {Grade.NAMED: 0.93, Grade.LIKELY: 0.80, Grade.POSSIBLE: 0.60, Grade.HINT: 0.30, Grade.NONE: 0.0}
+        default_factory=lambda: {
+            Grade.NAMED: 0.93,
+            Grade.LIKELY: 0.80,
+            Grade.POSSIBLE: 0.60,
+            Grade.HINT: 0.30,
+            Grade.NONE: 0.0,
+        }
     )
     explained: float = 0.2
     later: float = 0.75
@@ -46,31 +55,75 @@ WEIGHTS = Weights()
 NAMED_ABOVE = 0.5  # a class is named when it is more likely right than wrong
 LATER_THAN_S = 5.0  # clocks of two files may differ by this much before an order is read from them
 
-# Rules that say one thing in several mouths count once, as the strongest of them. Others: by what stands before the dot.
+# Rules that say one thing in several mouths count once, as the strongest of them. Others: by what
+# stands before the dot.
 ONE_VOICE: dict[str, str] = {
-    **dict.fromkeys(("exit.kill", "exit.killed_bare", "slurm.kill", "loader.gone", "loader.killed"), "killed"),
-    **dict.fromkeys(("store.connect", "gloo.mesh", "rdzv.connection", "nccl.remote", "ib.async", "store.unresolved", "desync.never_met"), "unreachable"),
+    **dict.fromkeys(
+        ("exit.kill", "exit.killed_bare", "slurm.kill", "loader.gone", "loader.killed"), "killed"
+    ),
+    **dict.fromkeys(
+        (
+            "store.connect",
+            "gloo.mesh",
+            "rdzv.connection",
+            "nccl.remote",
+            "ib.async",
+            "store.unresolved",
+            "desync.never_met",
+        ),
+        "unreachable",
+    ),
     **dict.fromkeys(("slurm.node_failure", "kube.node_lost"), "node gone"),
-    **dict.fromkeys(("python.user_frame", "python.user_runtime", "python.library_frame", "python.attribute", "python.runtime", "python.other", "python.os",
-        "files.missing", "cuda.failed", "torch.shape", "torch.index", "torch.types"), "exception"),
+    **dict.fromkeys(
+        (
+            "python.user_frame",
+            "python.user_runtime",
+            "python.library_frame",
+            "python.attribute",
+            "python.runtime",
+            "python.other",
+            "python.os",
+            "files.missing",
+            "cuda.failed",
+            "torch.shape",
+            "torch.index",
+            "torch.types",
+        ),
+        "exception",
+    ),
     **dict.fromkeys(("cuda.device_assert", "cuda.index_assert"), "assert"),
     **dict.fromkeys(("desync.ahead", "desync.absent", "desync.mismatch"), "order"),
     **dict.fromkeys(("cpu.soft_lockup", "cpu.hard_lockup", "cpu.rcu"), "lockup"),
     **dict.fromkeys(("memory.corrected", "memory.section"), "dimm"),
     **dict.fromkeys(("oom.killed", "oom.invoked", "oom.systemd", "slurm.oom"), "oom"),
     **dict.fromkeys(("cuda.ecc", "xid.48", "xid.dram"), "ecc"),
-}  # fmt: skip
+}
 
-# One fault under two names, in any order: a full /dev/shm is ENOSPC to who writes and a bus error to who maps
+# One fault under two names, in any order: a full /dev/shm is ENOSPC to who writes and a bus error
+# to who maps
 SAME_FAULT: dict[str, tuple[str, ...]] = {
     "disk.full": ("loader.bus", "host.shm", "nccl.shm", "exit.bus"),
-    "clocks.hardware": ("clocks.power_brake", "clocks.thermal"),  # what slows it down is said beside that it is slowed down
+    # what slows it down is said beside that it is slowed down
+    "clocks.hardware": ("clocks.power_brake", "clocks.thermal"),
     "torch.stream_writer": ("disk.full", "host.allocator", "oom.killed", "disk.io", "disk.stale"),
 }
 
 BROKEN_DEVICE = frozenset({C.HBM, C.SRAM, C.GPU, C.GPU_SYSTEM_PROCESSOR, C.NVLINK})
-BROKEN_HOST = frozenset({C.HOST_MEMORY, C.SYSTEM_MEMORY, C.CPU, C.SSD, C.STORAGE, C.POWER_SUPPLY, C.CHASSIS, C.IO_BOARD, C.HOST_MAINTENANCE})
-# Roots of these rules may follow from a broken device: what it computes or answers is no longer sound
+BROKEN_HOST = frozenset(
+    {
+        C.HOST_MEMORY,
+        C.SYSTEM_MEMORY,
+        C.CPU,
+        C.SSD,
+        C.STORAGE,
+        C.POWER_SUPPLY,
+        C.CHASSIS,
+        C.IO_BOARD,
+        C.HOST_MAINTENANCE,
+    }
+)
+# Roots of these rules may follow from a broken device: what it computes or answers is no longer
+# sound
 AFTER_DEVICE = (
     "cuda.",
     "cublas.",

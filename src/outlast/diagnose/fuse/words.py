@@ -1,4 +1,5 @@
-"""What is said about each class: what it means, what to do, what would refute it, what to test next (the cheapest that tells more).
+"""What is said about each class: what it means, what to do, what would refute it, what to test next
+(the cheapest that tells more).
 
 This module is pure: no clock, no files, no torch.
 """
@@ -21,67 +22,169 @@ class Words:
 
 
 WORDS: dict[FailureClass, Words] = {
-    C.GPU: Words("a GPU failed", "drain the node and reset the GPU; reboot if it does not come back; open a case if it repeats",
+    C.GPU: Words(
+        "a GPU failed",
+        "drain the node and reset the GPU; reboot if it does not come back; open a case if it"
+        " repeats",
         "the same error on several GPUs at once, or on another node with the same program",
-                 "nvidia-smi -q -i GPU, then dcgmi diag -r 2 on the node"),
-    C.HBM: Words("memory of a GPU failed", "drain the node and reset the GPU; replace it if a row remap failed or is pending again",
-        "no uncorrectable error and no remapped row in nvidia-smi -q -d ECC,ROW_REMAPPER", "nvidia-smi -q -d ECC,ROW_REMAPPER"),
-    C.SRAM: Words("a GPU's on-chip memory failed", "drain the node and reset the GPU; replace it if the SRAM threshold flag is set",
-        "no SRAM error in nvidia-smi -q -d ECC", "nvidia-smi -q -d ECC"),
-    C.GPU_SYSTEM_PROCESSOR: Words("a GPU's system processor (GSP) stopped answering",
-        "reset the GPU, reboot the node if that fails; update driver and firmware if it repeats", "Xid 79 or an ECC error on the same GPU just before",
-        "nvidia-smi -q on the node; dmesg for earlier Xids"),
-    C.NVLINK: Words("an NVLink or NVSwitch failed", "drain the node, reset its GPUs and switches; check the link's other end",
-        "no link error counted in nvidia-smi nvlink -e, or Xid 79 on the peer before", "nvidia-smi nvlink -s and -e on all GPUs of the node"),
-    C.NETWORK: Words("the network between nodes failed (switch, cable or port)",
-        "check the port and its cable; exclude the node or switch until it is clean", "the peer's process died before the first error",
-        "ibstat and the port's error counters on both ends; nccl-tests between the two nodes"),
-    C.NIC: Words("a network adapter failed", "drain the node; check the adapter's firmware, slot and health",
-        "errors of several adapters behind one switch", "mlxlink and dmesg of that adapter; swap the cable"),
-    C.SSD: Words("a local drive failed", "drain the node and replace the drive", "a clean SMART log", "smartctl -a or nvme smart-log of the drive"),
-    C.STORAGE: Words("storage did not take or give data (full, stale, slow or away)", "free or remount it, then restart from the last checkpoint",
-        "free space, and a write and read on the same path that work at once", "df -h and a timed read of the path from that node"),
-    C.HOST_MEMORY: Words("the host's memory ran out", "give the job more memory or shared memory, or fewer loader workers",
-        "no OOM kill in the kernel log and memory below the limit at the time", "dmesg for oom-kill lines; df -h /dev/shm; the cgroup's memory.events"),
-    C.GPU_OOM: Words("a GPU's memory ran out", "use a smaller batch, recompute activations, or shard more", "an ECC error or a foreign process on that GPU",
-        "nvidia-smi for other processes; torch.cuda.memory_summary before the step"),
-    C.CPU: Words("a processor stood still or failed", "drain the node; look for machine checks", "a stall on all nodes at once",
-        "dmesg for mce and lockup lines; load and steal time"),
-    C.SYSTEM_MEMORY: Words("a memory module of the host is broken", "drain the node and replace the DIMM", "no error counted by EDAC on another boot",
-        "edac-util -v, or the controller's event log"),
-    C.POWER_SUPPLY: Words("power to the node or its GPUs fell short", "drain the node; check power supplies and cabling",
-        "no power event in the controller's log", "ipmitool sel list and sensor"),
-    C.CHASSIS: Words("several parts of one node failed together", "drain the node and have it looked at", "only one device ever affected",
-        "ipmitool sel list; dmesg of the previous boot"),
-    C.IO_BOARD: Words("a PCIe slot or board failed", "drain the node; reseat or replace the board", "the error follows the card into another slot",
-        "lspci -vv of the slot: link width, speed, error bits"),
-    C.THERMAL: Words("parts ran too hot and slowed down or stopped", "check cooling and the thermal interface; drain the node until it is cool",
-        "temperatures like those of peers at equal power", "nvidia-smi -q -d TEMPERATURE,PERFORMANCE, next to a healthy node"),
-    C.SILENT_DATA_CORRUPTION: Words("a device computed wrong results without an error", "take the device out; go back to a checkpoint from before",
-        "the same wrong result from another device", "repeat the step on a different GPU; dcgmi diag -r 3"),
-    C.STRAGGLER: Words("one part of the job is persistently slower than the rest", "find it by its own compute time and swap the node out",
+        "nvidia-smi -q -i GPU, then dcgmi diag -r 2 on the node",
+    ),
+    C.HBM: Words(
+        "memory of a GPU failed",
+        "drain the node and reset the GPU; replace it if a row remap failed or is pending again",
+        "no uncorrectable error and no remapped row in nvidia-smi -q -d ECC,ROW_REMAPPER",
+        "nvidia-smi -q -d ECC,ROW_REMAPPER",
+    ),
+    C.SRAM: Words(
+        "a GPU's on-chip memory failed",
+        "drain the node and reset the GPU; replace it if the SRAM threshold flag is set",
+        "no SRAM error in nvidia-smi -q -d ECC",
+        "nvidia-smi -q -d ECC",
+    ),
+    C.GPU_SYSTEM_PROCESSOR: Words(
+        "a GPU's system processor (GSP) stopped answering",
+        "reset the GPU, reboot the node if that fails; update driver and firmware if it repeats",
+        "Xid 79 or an ECC error on the same GPU just before",
+        "nvidia-smi -q on the node; dmesg for earlier Xids",
+    ),
+    C.NVLINK: Words(
+        "an NVLink or NVSwitch failed",
+        "drain the node, reset its GPUs and switches; check the link's other end",
+        "no link error counted in nvidia-smi nvlink -e, or Xid 79 on the peer before",
+        "nvidia-smi nvlink -s and -e on all GPUs of the node",
+    ),
+    C.NETWORK: Words(
+        "the network between nodes failed (switch, cable or port)",
+        "check the port and its cable; exclude the node or switch until it is clean",
+        "the peer's process died before the first error",
+        "ibstat and the port's error counters on both ends; nccl-tests between the two nodes",
+    ),
+    C.NIC: Words(
+        "a network adapter failed",
+        "drain the node; check the adapter's firmware, slot and health",
+        "errors of several adapters behind one switch",
+        "mlxlink and dmesg of that adapter; swap the cable",
+    ),
+    C.SSD: Words(
+        "a local drive failed",
+        "drain the node and replace the drive",
+        "a clean SMART log",
+        "smartctl -a or nvme smart-log of the drive",
+    ),
+    C.STORAGE: Words(
+        "storage did not take or give data (full, stale, slow or away)",
+        "free or remount it, then restart from the last checkpoint",
+        "free space, and a write and read on the same path that work at once",
+        "df -h and a timed read of the path from that node",
+    ),
+    C.HOST_MEMORY: Words(
+        "the host's memory ran out",
+        "give the job more memory or shared memory, or fewer loader workers",
+        "no OOM kill in the kernel log and memory below the limit at the time",
+        "dmesg for oom-kill lines; df -h /dev/shm; the cgroup's memory.events",
+    ),
+    C.GPU_OOM: Words(
+        "a GPU's memory ran out",
+        "use a smaller batch, recompute activations, or shard more",
+        "an ECC error or a foreign process on that GPU",
+        "nvidia-smi for other processes; torch.cuda.memory_summary before the step",
+    ),
+    C.CPU: Words(
+        "a processor stood still or failed",
+        "drain the node; look for machine checks",
+        "a stall on all nodes at once",
+        "dmesg for mce and lockup lines; load and steal time",
+    ),
+    C.SYSTEM_MEMORY: Words(
+        "a memory module of the host is broken",
+        "drain the node and replace the DIMM",
+        "no error counted by EDAC on another boot",
+        "edac-util -v, or the controller's event log",
+    ),
+    C.POWER_SUPPLY: Words(
+        "power to the node or its GPUs fell short",
+        "drain the node; check power supplies and cabling",
+        "no power event in the controller's log",
+        "ipmitool sel list and sensor",
+    ),
+    C.CHASSIS: Words(
+        "several parts of one node failed together",
+        "drain the node and have it looked at",
+        "only one device ever affected",
+        "ipmitool sel list; dmesg of the previous boot",
+    ),
+    C.IO_BOARD: Words(
+        "a PCIe slot or board failed",
+        "drain the node; reseat or replace the board",
+        "the error follows the card into another slot",
+        "lspci -vv of the slot: link width, speed, error bits",
+    ),
+    C.THERMAL: Words(
+        "parts ran too hot and slowed down or stopped",
+        "check cooling and the thermal interface; drain the node until it is cool",
+        "temperatures like those of peers at equal power",
+        "nvidia-smi -q -d TEMPERATURE,PERFORMANCE, next to a healthy node",
+    ),
+    C.SILENT_DATA_CORRUPTION: Words(
+        "a device computed wrong results without an error",
+        "take the device out; go back to a checkpoint from before",
+        "the same wrong result from another device",
+        "repeat the step on a different GPU; dcgmi diag -r 3",
+    ),
+    C.STRAGGLER: Words(
+        "one part of the job is persistently slower than the rest",
+        "find it by its own compute time and swap the node out",
         "the slowness moves from rank to rank (data), or all are slow alike",
-        "compare compute time before the collective per rank; a GEMM benchmark on each node"),
-    C.HOST_MAINTENANCE: Words("the machine was taken away (maintenance, preemption, drain)", "resume from the last checkpoint elsewhere",
-        "an error in the job before the first signal", "the scheduler's or cloud's event log for the node"),
-    C.DEPENDENCY: Words("a library, driver or service that the job needs does not fit or did not answer",
-        "fix versions or wait for the service, then restart", "the same image and versions that run elsewhere",
-        "compare pip freeze and driver version with a node that works"),
-    C.SOFTWARE_BUG: Words("a fault in software, most likely not in the hardware",
-        "find the change that brought it; run once with CUDA_LAUNCH_BLOCKING=1 or TORCH_DISTRIBUTED_DEBUG=DETAIL",
-        "it happens on one GPU or node only, whatever the program", "run the same step on another node"),
-    C.USER_CODE: Words("the training script failed", "fix the script at the line that raised; a restart would fail again",
-        "the same step runs on another node unchanged", "rerun from the last checkpoint with one process"),
-    C.USER_DATA: Words("the data was not as the script expects", "skip or repair the sample; check lengths per rank",
-        "the same batch passes when read again", "load the same batch alone"),
-    C.UNKNOWN: Words("the evidence does not say why", "restart from the last checkpoint, and keep what the next test gives", "", ""),
-}  # fmt: skip
+        "compare compute time before the collective per rank; a GEMM benchmark on each node",
+    ),
+    C.HOST_MAINTENANCE: Words(
+        "the machine was taken away (maintenance, preemption, drain)",
+        "resume from the last checkpoint elsewhere",
+        "an error in the job before the first signal",
+        "the scheduler's or cloud's event log for the node",
+    ),
+    C.DEPENDENCY: Words(
+        "a library, driver or service that the job needs does not fit or did not answer",
+        "fix versions or wait for the service, then restart",
+        "the same image and versions that run elsewhere",
+        "compare pip freeze and driver version with a node that works",
+    ),
+    C.SOFTWARE_BUG: Words(
+        "a fault in software, most likely not in the hardware",
+        "find the change that brought it; run once with CUDA_LAUNCH_BLOCKING=1 or"
+        " TORCH_DISTRIBUTED_DEBUG=DETAIL",
+        "it happens on one GPU or node only, whatever the program",
+        "run the same step on another node",
+    ),
+    C.USER_CODE: Words(
+        "the training script failed",
+        "fix the script at the line that raised; a restart would fail again",
+        "the same step runs on another node unchanged",
+        "rerun from the last checkpoint with one process",
+    ),
+    C.USER_DATA: Words(
+        "the data was not as the script expects",
+        "skip or repair the sample; check lengths per rank",
+        "the same batch passes when read again",
+        "load the same batch alone",
+    ),
+    C.UNKNOWN: Words(
+        "the evidence does not say why",
+        "restart from the last checkpoint, and keep what the next test gives",
+        "",
+        "",
+    ),
+}
 
 HUNG: dict[FailureClass, Words] = {  # where nothing was raised
-    C.USER_CODE: Words("the training script does not come on",
-        "look at the line where it stands, and at what it waits for; a restart may come to stand there again",
-        "the same step runs on another node unchanged", "take the stack of that process twice (py-spy dump --pid PID): does it stand, or go round?"),
-}  # fmt: skip
+    C.USER_CODE: Words(
+        "the training script does not come on",
+        "look at the line where it stands, and at what it waits for; a restart may come to stand"
+        " there again",
+        "the same step runs on another node unchanged",
+        "take the stack of that process twice (py-spy dump --pid PID): does it stand, or go round?",
+    ),
+}
 
 
 # What to do about a failure that the run has got over by itself: nothing is to be restarted.
@@ -94,8 +197,9 @@ HEALED: dict[FailureClass, str] = {
     C.UNKNOWN: "no restart is needed: the run went on by itself",
 }
 HEALED_HUNG: dict[FailureClass, str] = {
-    C.USER_CODE: "look at the line where it stood, and at what it waited for; "
-    "the run went on by itself",
+    C.USER_CODE: (
+        "look at the line where it stood, and at what it waited for; the run went on by itself"
+    ),
 }
 
 
@@ -119,25 +223,48 @@ REFUTED: dict[str, str] = {
     "raised": "an earlier failure of another rank",
     "left": "the same end, without a failure, of another rank before it",
     "forced": "a stack of that rank, of the same moment, that waits for a peer",
-    "beacons": "a stack of that rank that waits for a peer, or beacons of a later moment that stand elsewhere",
+    "beacons": (
+        "a stack of that rank that waits for a peer, or beacons of a later moment that stand"
+        " elsewhere"
+    ),
     "shown": "the same line from the other ranks",
     "alone": "an earlier failure of another rank",
 }
 
 # what to ask for when nothing named a class, by how it ended
 NEXT_TEST: dict[str, str] = {
-    "hang": "dump all ranks' flight recorders (TORCH_NCCL_DUMP_ON_TIMEOUT=1, TORCH_FR_BUFFER_SIZE=2000) and run outlast diagnose on the "
-    "folder; py-spy dump of the ranks that wrote nothing",
-    "hang_rank": "py-spy dump of {who}, twice, some seconds apart; its state and wait channel in /proc if py-spy gets no answer",
-    "hang_stack": "{who}: what the innermost frame waits for (py-spy dump --locals), and whether it moves (a second dump, some seconds later)",
+    "hang": (
+        "dump all ranks' flight recorders (TORCH_NCCL_DUMP_ON_TIMEOUT=1, TORCH_FR_BUFFER_SIZE=2000)"
+        " and run outlast diagnose on the folder; py-spy dump of the ranks that wrote nothing"
+    ),
+    "hang_rank": (
+        "py-spy dump of {who}, twice, some seconds apart; its state and wait channel in /proc if"
+        " py-spy gets no answer"
+    ),
+    "hang_stack": (
+        "{who}: what the innermost frame waits for (py-spy dump --locals), and whether it moves (a"
+        " second dump, some seconds later)"
+    ),
     "hang_suspects": "py-spy dump and the log of {who}, and whether its process is there at all",
-    "signal": "dmesg -T of that node at that minute: an OOM kill stands there; otherwise who sent the signal (audit log, scheduler)",
-    "signal_sent": "who sent the signal: the scheduler's log, the audit log, "
-    "whoever works on that node",
-    "exit": "that rank's own standard error, and its error file (TORCHELASTIC_ERROR_FILE with @record)",
+    "signal": (
+        "dmesg -T of that node at that minute: an OOM kill stands there; otherwise who sent the"
+        " signal (audit log, scheduler)"
+    ),
+    "signal_sent": (
+        "who sent the signal: the scheduler's log, the audit log, whoever works on that node"
+    ),
+    "exit": (
+        "that rank's own standard error, and its error file (TORCHELASTIC_ERROR_FILE with @record)"
+    ),
     "exception": "the whole traceback of the rank that failed first",
-    "lost_contact": "whether the node is up, and its kernel and controller logs (dmesg of the previous boot, ipmitool sel list)",
+    "lost_contact": (
+        "whether the node is up, and its kernel and controller logs (dmesg of the previous boot,"
+        " ipmitool sel list)"
+    ),
     "slow": "compute time before the collective, per rank, over a few minutes",
     "corrupt": "repeat the step on a different GPU",
-    "": "the kernel log (dmesg -T) of each node and the log of each rank, for the time of the failure",
+    "": (
+        "the kernel log (dmesg -T) of each node and the log of each rank, for the time of the"
+        " failure"
+    ),
 }

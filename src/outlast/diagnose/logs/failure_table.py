@@ -1,4 +1,6 @@
-"""torchrun's table of failures: which rank ended how, where and when. Times are the agent's, to the second: ties are common.
+"""torchrun's table of failures: which rank ended how, where and when.
+
+Times are the agent's, to the second: ties are common.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -9,7 +11,9 @@ import re
 from dataclasses import dataclass, field
 
 NEEDLES = (b"root cause (first observed failure)", b"failures:")
-_FIELD = re.compile(r"^(?:.{0,60}?)\b(time|host|rank|exitcode|error_file|traceback) {1,6}: (.{0,400})$")
+_FIELD = re.compile(
+    r"^(?:.{0,60}?)\b(time|host|rank|exitcode|error_file|traceback) {1,6}: (.{0,400})$"
+)
 _RANK = re.compile(r"^(\d{1,6}) \(local_rank: (\d{1,6})\)")
 _EXIT = re.compile(r"^(-?\d{1,3}) ")
 LINES_MAX = 4000
@@ -59,7 +63,10 @@ class FailureTable:
         if entry is None:
             return None
         entry.fields[key] = value
-        rank, code = _RANK.match(value) if key == "rank" else None, _EXIT.match(value) if key == "exitcode" else None
+        rank, code = (
+            _RANK.match(value) if key == "rank" else None,
+            _EXIT.match(value) if key == "exitcode" else None,
+        )
         if rank:
             entry.rank = self._last = int(rank[1])
         if code:

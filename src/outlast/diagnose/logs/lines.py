@@ -1,11 +1,13 @@
 """Lines in, findings out: any text, streaming, in bounded memory, in one pass.
 
-Blocks of lines go through a sieve (`sieve.py`); what it lets through is held against the rules, and opens readers that need several lines: tracebacks,
-stacks, torchrun's table of failures, numbers under a header. A line is what the first rule that matches says it is. Nothing in a line can make this
-raise; a line longer than `LINE_BYTES` is read to that length, and a finding says so.
+Blocks of lines go through a sieve (`sieve.py`); what it lets through is held against the rules, and
+opens readers that need several lines: tracebacks, stacks, torchrun's table of failures, numbers
+under a header. A line is what the first rule that matches says it is. Nothing in a line can make
+this raise; a line longer than `LINE_BYTES` is read to that length, and a finding says so.
 
-Of one kind of finding from one rank, node and device the first `SAME_MAX` are handed on: a log may repeat a line a million times. After an hour without
-one handed on, by the log's own times, `SAME_LATER` more are: what a kernel's log repeats today counts, not what it said last week.
+Of one kind of finding from one rank, node and device the first `SAME_MAX` are handed on: a log may
+repeat a line a million times. After an hour without one handed on, by the log's own times,
+`SAME_LATER` more are: what a kernel's log repeats today counts, not what it said last week.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -48,18 +50,39 @@ OWN_LINES = 80  # after a line that heads our own output, in a file of others
 _PATTERNS = tuple(re.compile(rule.pattern) for rule in LINE_RULES)
 _RULES_N = len(LINE_RULES)
 _READERS = (
-    metrics.STEP_NEEDLES, xids.NEEDLES, (tracebacks.NEEDLE,), stacks.NEEDLES, failure_table.NEEDLES, metrics.NEEDLES, ours.LINE_NEEDLES, (b"py_callstack",),
+    metrics.STEP_NEEDLES,
+    xids.NEEDLES,
+    (tracebacks.NEEDLE,),
+    stacks.NEEDLES,
+    failure_table.NEEDLES,
+    metrics.NEEDLES,
+    ours.LINE_NEEDLES,
+    (b"py_callstack",),
     (b"gpu 0000",),
-)  # fmt: skip
-STEP, XID, TRACEBACK, STACK, TABLE, METRIC, OWN, CALLSTACK, CARD = range(_RULES_N, _RULES_N + len(_READERS))
+)
+STEP, XID, TRACEBACK, STACK, TABLE, METRIC, OWN, CALLSTACK, CARD = range(
+    _RULES_N, _RULES_N + len(_READERS)
+)
 _SIEVE = Sieve([*(rule.needles for rule in LINE_RULES), *_READERS])
-GENERIC = frozenset({"python.attribute", "python.runtime", "python.other", "python.os", "python.timeout", "files.missing"})
+GENERIC = frozenset(
+    {
+        "python.attribute",
+        "python.runtime",
+        "python.other",
+        "python.os",
+        "python.timeout",
+        "files.missing",
+    }
+)
 BY_TYPE = ("python.", "data.", "files.")  # rules that go by an exception's type, whoever raised it
 _GPU_HEADER = re.compile(r"^\s{0,8}gpu (?P<device>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.\d)")
 
 
 def read_lines(lines: Iterable[bytes], *, name: str) -> Iterator[Finding]:
-    """Findings of one file, in the order of its lines. `name` is what evidence calls it; a rank in it (rank_3.log, attempt_0/3/) counts."""
+    """Findings of one file, in the order of its lines.
+
+    `name` is what evidence calls it; a rank in it (rank_3.log, attempt_0/3/) counts.
+    """
     reader = LineReader(name)
     source = iter(lines)
     while block := _block(source):
@@ -73,7 +96,9 @@ def _block(source: Iterator[bytes]) -> list[bytes]:
     size = 0
     while len(block) < BLOCK_LINES and size < BLOCK_BYTES:
         some = list(islice(source, 64))
-        block += [line if len(line) <= LINE_BYTES else line[:LINE_BYTES] + b"\x00cut" for line in some]
+        block += [
+            line if len(line) <= LINE_BYTES else line[:LINE_BYTES] + b"\x00cut" for line in some
+        ]
         size += sum(map(len, some))
         if len(some) < 64:
             break
@@ -104,7 +129,14 @@ class LineReader:
     def block(self, lines: list[bytes]) -> Iterator[Finding]:
         low = [line.lower() for line in lines]
         found = _SIEVE.found(low)
-        self._last = next(((self._line + at, line) for at, line in zip(range(len(lines), 0, -1), reversed(lines), strict=True) if line.strip()), self._last)
+        self._last = next(
+            (
+                (self._line + at, line)
+                for at, line in zip(range(len(lines), 0, -1), reversed(lines), strict=True)
+                if line.strip()
+            ),
+            self._last,
+        )
         for at in [row for row, owners in found.items() if STEP in owners]:
             self._steps.feed(self._line + at + 1, low[at], lines[at])
             if len(found[at]) == 1:
@@ -119,7 +151,9 @@ class LineReader:
                 at = wanted[place]
             if at >= len(lines):
                 break
-            yield from self._given_out(self._one(self._line + at + 1, _text(lines[at]), found.get(at, ())))
+            yield from self._given_out(
+                self._one(self._line + at + 1, _text(lines[at]), found.get(at, ()))
+            )
             at += 1
         self._line += len(lines)
 
@@ -130,20 +164,44 @@ class LineReader:
         if slower is not None:
             line, text, _ = slower
             yield from self._given_out([self._finding(RULES["metric.slower"], line, text)])
-        if self._last[0] and self._rank is not None and not self._stack_seen:  # that this rank left a log, and the last that it said
-            yield from self._given_out([replace(self._finding(RULES["log.last"], self._last[0], _text(self._last[1])), rank=self._rank)])
+        # that this rank left a log, and the last that it said
+        if self._last[0] and self._rank is not None and not self._stack_seen:
+            yield from self._given_out(
+                [
+                    replace(
+                        self._finding(RULES["log.last"], self._last[0], _text(self._last[1])),
+                        rank=self._rank,
+                    )
+                ]
+            )
 
     @property
     def _busy(self) -> bool:
-        return self._own_left > 0 or self._tracebacks.active or self._stacks.active or self._table.active or self._csv.active
+        return (
+            self._own_left > 0
+            or self._tracebacks.active
+            or self._stacks.active
+            or self._table.active
+            or self._csv.active
+        )
 
     def _given_out(self, findings: Iterable[Finding]) -> Iterator[Finding]:
         for one in findings:
-            key = (one.rule, one.rank, one.node, one.device, one.process if isinstance(one, Stack) else "")
+            key = (
+                one.rule,
+                one.rank,
+                one.node,
+                one.device,
+                one.process if isinstance(one, Stack) else "",
+            )
             if one.at_s is not None and one.at_s > self._newest_s.get(key, one.at_s) + LATER_S:
                 self._seen[key] = min(self._seen[key], SAME_MAX - SAME_LATER)
             self._seen[key] += 1
-            if self._seen[key] > SAME_MAX or self._given >= FINDINGS_MAX or len(self._seen) > FINDINGS_MAX:
+            if (
+                self._seen[key] > SAME_MAX
+                or self._given >= FINDINGS_MAX
+                or len(self._seen) > FINDINGS_MAX
+            ):
                 continue
             self._given += 1
             if one.at_s is not None:
@@ -169,7 +227,11 @@ class LineReader:
     def _unfolded(self, line: int, text: str) -> list[Finding]:
         """torchelastic's error file: a traceback in one line of JSON."""
         found: list[Finding] = []
-        for piece in text.replace('\\"', '"').replace(tracebacks.HEADER, "\\n" + tracebacks.HEADER).split("\\n")[:CALLSTACK_LINES]:
+        for piece in (
+            text.replace('\\"', '"')
+            .replace(tracebacks.HEADER, "\\n" + tracebacks.HEADER)
+            .split("\\n")[:CALLSTACK_LINES]
+        ):
             owners = _SIEVE.found([piece.lower().encode("utf-8", "replace")]).get(0, ())
             found += self._one(line, piece, tuple(owner for owner in owners if owner != CALLSTACK))
         return found
@@ -198,7 +260,9 @@ class LineReader:
         if METRIC in owners or self._csv.active:
             number = self._number(low, owners)
             if number is not None:
-                return self._finding(RULES.get(number[0], RULES["xid.other"]), line, text, device=number[1])
+                return self._finding(
+                    RULES.get(number[0], RULES["xid.other"]), line, text, device=number[1]
+                )
         if TRACEBACK in owners and tracebacks.HEADER in text:
             self._tracebacks.begin(text)
             return None
@@ -209,9 +273,15 @@ class LineReader:
         if rule is not None and metrics.says_nothing(low):
             return None
         raised = self._tracebacks.feed(text) if self._tracebacks.active else None
-        if raised is not None and raised.by_launcher and (rule is None or rule.name.startswith(BY_TYPE)):
+        if (
+            raised is not None
+            and raised.by_launcher
+            and (rule is None or rule.name.startswith(BY_TYPE))
+        ):
             rule, match = RULES["elastic.stumbled"], None
-        elif raised is not None and raised.in_pipe and (rule is None or rule.name == "store.broken"):
+        elif (
+            raised is not None and raised.in_pipe and (rule is None or rule.name == "store.broken")
+        ):
             rule, match = RULES["python.group_down"], None
         elif raised is not None and (rule is None or rule.name in GENERIC):
             rule, match = self._raised(rule, raised), None
@@ -219,7 +289,9 @@ class LineReader:
             return None
         return self._finding(rule, line, text, groups=match.groupdict() if match else {}, low=low)
 
-    def _matching(self, low: str, owners: tuple[int, ...]) -> tuple[Rule | None, re.Match[str] | None]:
+    def _matching(
+        self, low: str, owners: tuple[int, ...]
+    ) -> tuple[Rule | None, re.Match[str] | None]:
         for owner in owners:
             if owner >= _RULES_N:
                 break
@@ -258,7 +330,13 @@ class LineReader:
         shown = telling_frame(thread.frames) or next(iter(thread.frames), thread.text)
         said = cut_at_word(f"{thread.text.strip()} {shown}", TEXT_CHARACTERS)
         evidence = Evidence(self._name, thread.line, said, rule.role)
-        rank = thread.rank if thread.rank is not None else prefix.rank if prefix.rank is not None else self._rank
+        rank = (
+            thread.rank
+            if thread.rank is not None
+            else prefix.rank
+            if prefix.rank is not None
+            else self._rank
+        )
         return [
             Stack(
                 evidence,
@@ -279,7 +357,13 @@ class LineReader:
     def _failed(self, entry: failure_table.Entry) -> Finding:
         rule = RULES["elastic.first_failure" if entry.first else "elastic.other_failure"]
         code = entry.exit_code
-        mechanism = Mechanism.SIGNAL if code is not None and code < 0 else Mechanism.EXIT if code is not None else None
+        mechanism = (
+            Mechanism.SIGNAL
+            if code is not None and code < 0
+            else Mechanism.EXIT
+            if code is not None
+            else None
+        )
         role = Role.EFFECT if code in (-15, -2, -1) else rule.role
         stamp = read_prefix(entry.fields.get("time", ""))
         text = cut_at_word(entry.text.strip(), TEXT_CHARACTERS)
@@ -294,10 +378,38 @@ class LineReader:
             entry.fields.get("host") or None,
         )
 
-    def _finding(self, rule: Rule, line: int, text: str, *, device: str | None = None, groups: dict[str, str | Any] | None = None, low: str = "") -> Finding:
+    def _finding(
+        self,
+        rule: Rule,
+        line: int,
+        text: str,
+        *,
+        device: str | None = None,
+        groups: dict[str, str | Any] | None = None,
+        low: str = "",
+    ) -> Finding:
         groups, prefix = groups or {}, read_prefix(text)
-        rank = next((one for one in (prefix.rank, self._table.rank if self._table.active else None, self._rank) if one is not None), None)
-        place = device or groups.get("device") or (self._device if rule.name.startswith(("clocks.", "ecc.", "remap.", "metric.", "nvlink.")) else None)
+        rank = next(
+            (
+                one
+                for one in (
+                    prefix.rank,
+                    self._table.rank if self._table.active else None,
+                    self._rank,
+                )
+                if one is not None
+            ),
+            None,
+        )
+        place = (
+            device
+            or groups.get("device")
+            or (
+                self._device
+                if rule.name.startswith(("clocks.", "ecc.", "remap.", "metric.", "nvlink."))
+                else None
+            )
+        )
         said = cut_at_word(ANSI.sub("", text).strip(), TEXT_CHARACTERS)
         evidence = Evidence(self._name, line, said, rule.role)
         common: tuple[Any, ...] = (

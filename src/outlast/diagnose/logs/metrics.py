@@ -9,10 +9,24 @@ import re
 from math import isfinite
 from statistics import median
 
-NEEDLES = (b"dcgm_fi_", b"utilization.gpu", b"temperature.gpu", b"clocks_throttle_reasons", b"clocks_event_reasons", b"ecc.errors.")
+NEEDLES = (
+    b"dcgm_fi_",
+    b"utilization.gpu",
+    b"temperature.gpu",
+    b"clocks_throttle_reasons",
+    b"clocks_event_reasons",
+    b"ecc.errors.",
+)
 SAMPLES_MAX = 20_000  # of one series: later ones replace every second
 SERIES_MAX = 64
-STEP_NEEDLES = (b"elapsed time per iteration", b"iteration time", b"iteration_time", b"step time", b"step_time", b"s/it")
+STEP_NEEDLES = (
+    b"elapsed time per iteration",
+    b"iteration time",
+    b"iteration_time",
+    b"step time",
+    b"step_time",
+    b"s/it",
+)
 SLOWER_AT_LEAST = 1.04  # one slow card of 384 cost a whole run 5.4 %
 SPREADS_AT_LEAST = 3.0
 QUIET = 0.01  # a run whose steps differ by more shows no few per cent
@@ -23,42 +37,66 @@ _DIGITS = b"0123456789.,:+- "
 _EXPOSED = re.compile(r"^(dcgm_fi_[a-z0-9_]{4,60})\{([^}]{0,400})\} ([-+0-9.e]{1,24})")
 _GPU = re.compile(r'(?:gpu|device|pci_bus_id)="([^"]{1,40})"')
 _STEP = re.compile(
-    rb"(?:elapsed |)time per (?:iteration|step) ?(?:\((ms|s)\))? ?[:=]? ?([0-9]{1,9}(?:\.[0-9]{1,6})?)|(?:iteration"
+    rb"(?:elapsed |)time per (?:iteration|step) ?(?:\((ms|s)\))? ?[:=]?"
+    rb" ?([0-9]{1,9}(?:\.[0-9]{1,6})?)|(?:iteration"
     rb"|step)[ _]time ?(?:\((ms|s)\))? ?[:=] ?([0-9]{1,9}(?:\.[0-9]{1,6})?)"
 )
 _TQDM = re.compile(rb"([0-9]{1,6}(?:\.[0-9]{1,4})?) ?s/it")
 # field -> (rule, smallest value that means something)
 EXPOSED: dict[str, tuple[str, float]] = {
-    "dcgm_fi_dev_row_remap_failure": ("metric.hbm", 1), "dcgm_fi_dev_ecc_dbe_vol_total": ("metric.hbm", 1),
-        "dcgm_fi_dev_uncorrectable_remapped_rows": ("metric.hbm", 1),
-    "dcgm_fi_dev_row_remap_pending": ("metric.hbm", 1), "dcgm_fi_dev_thermal_violation": ("metric.heat", 1e9), "dcgm_fi_dev_retired_dbe": ("metric.hbm", 1),
-    "dcgm_fi_dev_gpu_temp": ("metric.heat", 90), "dcgm_fi_dev_memory_temp": ("metric.heat", 105),
-    "dcgm_fi_dev_nvlink_crc_flit_error_count_total": ("metric.link", 1000), "dcgm_fi_dev_nvlink_recovery_error_count_total": ("metric.link", 1),
-}  # fmt: skip
+    "dcgm_fi_dev_row_remap_failure": ("metric.hbm", 1),
+    "dcgm_fi_dev_ecc_dbe_vol_total": ("metric.hbm", 1),
+    "dcgm_fi_dev_uncorrectable_remapped_rows": ("metric.hbm", 1),
+    "dcgm_fi_dev_row_remap_pending": ("metric.hbm", 1),
+    "dcgm_fi_dev_thermal_violation": ("metric.heat", 1e9),
+    "dcgm_fi_dev_retired_dbe": ("metric.hbm", 1),
+    "dcgm_fi_dev_gpu_temp": ("metric.heat", 90),
+    "dcgm_fi_dev_memory_temp": ("metric.heat", 105),
+    "dcgm_fi_dev_nvlink_crc_flit_error_count_total": ("metric.link", 1000),
+    "dcgm_fi_dev_nvlink_recovery_error_count_total": ("metric.link", 1),
+}
 # column of nvidia-smi --query-gpu -> (rule, what its value looks like)
 COLUMNS: tuple[tuple[str, str, str], ...] = (
-    ("hw_thermal_slowdown", r"^active$", "metric.heat"), ("sw_thermal_slowdown", r"^active$", "metric.heat"), ("hw_power_brake", r"^active$", "metric.power"),
-    ("hw_slowdown", r"^active$", "metric.heat"), ("temperature.gpu", r"^(?:9\d|1\d\d)(?: c)?$", "metric.heat"), ("ecc.errors.uncorrected.volatile.sram",
-        r"^[1-9]", "metric.sram"),
-    ("ecc.errors.uncorrected.volatile", r"^[1-9]", "metric.hbm"), ("remapped_rows.failure", r"^(?:1|yes)", "metric.hbm"), ("remapped_rows.pending",
-        r"^(?:1|yes)", "metric.hbm"),
-    ("retired_pages.pending", r"^(?:1|yes)", "metric.hbm"), ("pstate", r"gpu (?:is lost|requires reset)|unknown error", "metric.gpu"),
+    ("hw_thermal_slowdown", r"^active$", "metric.heat"),
+    ("sw_thermal_slowdown", r"^active$", "metric.heat"),
+    ("hw_power_brake", r"^active$", "metric.power"),
+    ("hw_slowdown", r"^active$", "metric.heat"),
+    ("temperature.gpu", r"^(?:9\d|1\d\d)(?: c)?$", "metric.heat"),
+    ("ecc.errors.uncorrected.volatile.sram", r"^[1-9]", "metric.sram"),
+    ("ecc.errors.uncorrected.volatile", r"^[1-9]", "metric.hbm"),
+    ("remapped_rows.failure", r"^(?:1|yes)", "metric.hbm"),
+    ("remapped_rows.pending", r"^(?:1|yes)", "metric.hbm"),
+    ("retired_pages.pending", r"^(?:1|yes)", "metric.hbm"),
+    ("pstate", r"gpu (?:is lost|requires reset)|unknown error", "metric.gpu"),
     ("utilization.gpu", r"gpu is lost|requires reset|unknown error", "metric.gpu"),
-)  # fmt: skip
+)
 _NAME = re.compile(r"[a-z][a-z_]{0,40}(?:\.[a-z_]{1,40}){0,5}(?: \[[^\]]{1,10}\])?")
-# a field of a table at the end of its line, and in it that there is nothing: nvidia-smi -q and smartctl set the value apart by blanks, an exception does not
-_CLEAR = re.compile(r"(?: :|: {2,40}) {0,40}(?:0|0x0{1,8}|no|none|not active|n/a|\[n/a\]|pass(?:ed)?)$")
+# a field of a table at the end of its line, and in it that there is nothing: nvidia-smi -q and
+# smartctl set the value apart by blanks, an exception does not
+_CLEAR = re.compile(
+    r"(?: :|: {2,40}) {0,40}(?:0|0x0{1,8}|no|none|not active|n/a|\[n/a\]|pass(?:ed)?)$"
+)
 
 
 def says_nothing(low: str) -> bool:
-    """Whether a line names a fault only to say that there is none, or what its own numbers mean: a description, a header, a field that is clear."""
-    return low.startswith(("# help ", "# type ", "dcgm_fi_")) or is_header(low) or _CLEAR.search(low[-80:].rstrip()) is not None
+    """Whether a line names a fault only to say that there is none, or what its own numbers mean: a
+    description, a header, a field that is clear.
+    """
+    return (
+        low.startswith(("# help ", "# type ", "dcgm_fi_"))
+        or is_header(low)
+        or _CLEAR.search(low[-80:].rstrip()) is not None
+    )
 
 
 def is_header(low: str) -> bool:
     """The names of nvidia-smi's columns, and nothing but names."""
     cells = [cell.strip() for cell in low.split(",")]
-    return len(cells) >= 2 and all(_NAME.fullmatch(cell) for cell in cells) and any("." in cell or "_" in cell for cell in cells)
+    return (
+        len(cells) >= 2
+        and all(_NAME.fullmatch(cell) for cell in cells)
+        and any("." in cell or "_" in cell for cell in cells)
+    )
 
 
 def exposed(low: str) -> tuple[str, str | None] | None:
@@ -99,7 +137,14 @@ class Csv:
         if len(cells) != len(self._columns):
             self._columns = []
             return None
-        device = next((cell for name, cell in zip(self._columns, cells, strict=True) if name.startswith(("pci.bus_id", "index", "gpu_bus_id", "uuid"))), None)
+        device = next(
+            (
+                cell
+                for name, cell in zip(self._columns, cells, strict=True)
+                if name.startswith(("pci.bus_id", "index", "gpu_bus_id", "uuid"))
+            ),
+            None,
+        )
         for name, cell in zip(self._columns, cells, strict=True):
             for part, looks, rule in COLUMNS:
                 if part in name and re.search(looks, cell):
@@ -108,7 +153,9 @@ class Csv:
 
 
 class StepTimes:
-    """Durations of steps, one series for each form of line; whether the last quarter of one is slower than its first half, and stayed so."""
+    """Durations of steps, one series for each form of line; whether the last quarter of one is
+    slower than its first half, and stayed so.
+    """
 
     def __init__(self) -> None:
         self._series: dict[bytes, list[tuple[int, float, bytes]]] = {}
@@ -117,7 +164,10 @@ class StepTimes:
         """`low` is the line in lower case, and holds one of `STEP_NEEDLES`."""
         at = low.find(STEP_NEEDLES[0])
         if at < 0:
-            at = min((place for needle in STEP_NEEDLES[1:] if (place := low.find(needle)) >= 0), default=0)
+            at = min(
+                (place for needle in STEP_NEEDLES[1:] if (place := low.find(needle)) >= 0),
+                default=0,
+            )
         found = _STEP.match(low, at)
         if found:
             unit, digits = (found[1], found[2]) if found[2] else (found[3], found[4])
@@ -150,7 +200,10 @@ def _slower(samples: list[tuple[int, float, bytes]]) -> tuple[int, str, float] |
     usual = median(before)
     spread = median(abs(value - usual) for value in before) * 1.4826
     ratio = median(after) / usual if usual > 0 else 0.0
-    if ratio < (SLOWER_AT_LEAST if spread <= QUIET * usual else MUCH_SLOWER) or median(after) - usual < SPREADS_AT_LEAST * spread:
+    if (
+        ratio < (SLOWER_AT_LEAST if spread <= QUIET * usual else MUCH_SLOWER)
+        or median(after) - usual < SPREADS_AT_LEAST * spread
+    ):
         return None
     line, _, text = next(sample for sample in samples if sample[1] >= usual * (1 + (ratio - 1) / 2))
     return line, text.decode("utf-8", "replace").strip(), ratio

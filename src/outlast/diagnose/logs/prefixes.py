@@ -1,7 +1,10 @@
-"""What stands before the message: time, node, rank. Launchers, syslog, dmesg, glog and containers each put something there, often several.
+"""What stands before the message: time, node, rank.
 
-Times without a year (syslog, glog) or since boot (dmesg) are not Unix seconds: such a line keeps its order in the file and no time. Times
-without a zone are taken for UTC; that clocks differ by hours is for the fusion to see.
+Launchers, syslog, dmesg, glog and containers each put something there, often several.
+
+Times without a year (syslog, glog) or since boot (dmesg) are not Unix seconds: such a line keeps
+its order in the file and no time. Times without a zone are taken for UTC; that clocks differ by
+hours is for the fusion to see.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -14,30 +17,55 @@ from datetime import datetime, timezone
 
 HEAD = 300  # a prefix is looked for in so many characters
 ANSI = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]|\x1b\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)")
-_MONTHS = {name: number for number, name in enumerate(["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"], 1)}
-_ISO = re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[T _:](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))? ?(Z|[+-]\d\d:?\d\d)?")
+_MONTHS = {
+    name: number
+    for number, name in enumerate(
+        ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"], 1
+    )
+}
+_ISO = re.compile(
+    r"(\d{4})[-/](\d\d)[-/](\d\d)[T _:](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))? ?(Z|[+-]\d\d:?\d\d)?"
+)
 _CTIME = re.compile(
-    r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}(\d{1,2}) (?:(\d\d):(\d\d):(\d\d) (\d"
+    r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
+    r" {1,2}(\d{1,2}) (?:(\d\d):(\d\d):(\d\d) (\d"
     r"{4})|(\d{4}) (\d\d):(\d\d):(\d\d))"
 )
-_RANK = re.compile(r"^\s{0,4}(?:\[(?:rank|default|trainer|Rank |rank=)(\d{1,6})\]:?|(\d{1,5}): |\[\d{1,4},(\d{1,6})\]<std(?:err|out)>:|\[(\d{1,5})\]: )")
-_INNER_RANK = re.compile(r"\[rank(\d{1,6})\]|\[(?:PG [^\]]{0,80}?)?Rank (\d{1,6})\]|\brank[ =](\d{1,6})\b|\(rank (\d{1,6})\)", re.IGNORECASE)
-_SYSLOG_HOST = re.compile(
-    r"^(?:<\d{1,3}>\d? ?)?(?:[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT[\d:.,+Z-]{8,24}) ([A-Za-z0-9][\w.-]{0,80}) (?:"
-    r"kernel|[\w./@-]{1,40}(?:\[\d{1,8}\])?):"
+_RANK = re.compile(
+    r"^\s{0,4}(?:\[(?:rank|default|trainer|Rank |rank=)(\d{1,6})\]:?|(\d{1,5}):"
+    r" |\[\d{1,4},(\d{1,6})\]<std(?:err|out)>:|\[(\d{1,5})\]: )"
 )
-_NCCL_HOST = re.compile(r"^(?:\S{1,40} ){0,4}([A-Za-z0-9][\w.-]{0,80}):\d{1,8}:\d{1,8} \[[\d-]{1,4}\] NCCL")
-_PDSH_HOST = re.compile(r"^([A-Za-z][\w.-]{0,60}\d[\w.-]{0,20}): ")
-_SRUN_HOST = re.compile(
-    r"(?:srun|slurmstepd|slurmctld|slurmd): (?:error|warning): ([A-Za-z][\w.-]{0,60}): task|\bON ([A-Za-z][\w.-]{0,60}) CANCELLED"
-    r"|StepId=\S{1,30} on ([\w.-]{1,60})|\bnode failure on ([A-Za-z][\w.-]{0,60})|\bnode[= /]['\"]?(?=[\w.-]{0,60}\d)([A-Za-z][\w.-]{0,60}\w)(?![\w-])",
+_INNER_RANK = re.compile(
+    r"\[rank(\d{1,6})\]|\[(?:PG [^\]]{0,80}?)?Rank (\d{1,6})\]|\brank[ =](\d{1,6})\b|\(rank"
+    r" (\d{1,6})\)",
     re.IGNORECASE,
 )
-_FIELD_HOST = re.compile(r"\b(?:_hostname|hostname|host|node|node_?name)\"? ?[:=] ?\"([A-Za-z][\w.-]{0,80})\"", re.IGNORECASE)  # JSON, labels
+_SYSLOG_HOST = re.compile(
+    r"^(?:<\d{1,3}>\d? ?)?(?:[A-Z][a-z]{2} {1,2}\d{1,2}"
+    r" \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT[\d:.,+Z-]{8,24}) ([A-Za-z0-9][\w.-]{0,80}) (?:"
+    r"kernel|[\w./@-]{1,40}(?:\[\d{1,8}\])?):"
+)
+_NCCL_HOST = re.compile(
+    r"^(?:\S{1,40} ){0,4}([A-Za-z0-9][\w.-]{0,80}):\d{1,8}:\d{1,8} \[[\d-]{1,4}\] NCCL"
+)
+_PDSH_HOST = re.compile(r"^([A-Za-z][\w.-]{0,60}\d[\w.-]{0,20}): ")
+_SRUN_HOST = re.compile(
+    r"(?:srun|slurmstepd|slurmctld|slurmd): (?:error|warning): ([A-Za-z][\w.-]{0,60}): task|\bON"
+    r" ([A-Za-z][\w.-]{0,60}) CANCELLED"
+    r"|StepId=\S{1,30} on ([\w.-]{1,60})|\bnode failure on ([A-Za-z][\w.-]{0,60})|\bnode[="
+    r" /]['\"]?(?=[\w.-]{0,60}\d)([A-Za-z][\w.-]{0,60}\w)(?![\w-])",
+    re.IGNORECASE,
+)
+# JSON, labels
+_FIELD_HOST = re.compile(
+    r"\b(?:_hostname|hostname|host|node|node_?name)\"? ?[:=] ?\"([A-Za-z][\w.-]{0,80})\"",
+    re.IGNORECASE,
+)
 _JOURNAL_TIME = re.compile(r"\"__REALTIME_TIMESTAMP\" ?: ?\"(\d{16})\"")
 FIELDS = 4_000  # of a line of JSON so much is looked at: its fields have no order
 _NAME_RANK = re.compile(r"(?:^|[/_.-])rank[_.-]?(\d{1,6})(?:[_.-]|$|/)|attempt_\d{1,4}/(\d{1,6})/")
-_NAME_NODE = re.compile(r"(?:^|/)dmesg-of-([A-Za-z0-9][\w.-]{0,80}?)(?:\.(?:txt|log))?$")  # so the command in docs/diagnosis.md calls it: dmesg tells no host
+# so the command in docs/diagnosis.md calls it: dmesg tells no host
+_NAME_NODE = re.compile(r"(?:^|/)dmesg-of-([A-Za-z0-9][\w.-]{0,80}?)(?:\.(?:txt|log))?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +91,19 @@ def time_of(head: str) -> float | None:
     try:
         if iso:
             year, month, day, hour, minute, second = map(int, iso.group(1, 2, 3, 4, 5, 6))
-            return _unix(year, month, day, hour, minute, second) + float("0." + (iso.group(7) or "0")) - _offset_s(iso.group(8))
+            return (
+                _unix(year, month, day, hour, minute, second)
+                + float("0." + (iso.group(7) or "0"))
+                - _offset_s(iso.group(8))
+            )
         named = _CTIME.search(head)
         if named:
             month, day = _MONTHS[named.group(1).lower()], int(named.group(2))
-            parts = named.group(3, 4, 5, 6) if named.group(6) else (*named.group(8, 9, 10), named.group(7))
+            parts = (
+                named.group(3, 4, 5, 6)
+                if named.group(6)
+                else (*named.group(8, 9, 10), named.group(7))
+            )
             return _unix(int(parts[3]), month, day, int(parts[0]), int(parts[1]), int(parts[2]))
     except ValueError:
         return None
@@ -75,7 +111,9 @@ def time_of(head: str) -> float | None:
 
 
 def _unix(year: int, month: int, day: int, hour: int, minute: int, second: int) -> float:
-    return datetime(year, month, day, hour, minute, min(second, 59), tzinfo=timezone.utc).timestamp()
+    return datetime(
+        year, month, day, hour, minute, min(second, 59), tzinfo=timezone.utc
+    ).timestamp()
 
 
 def _offset_s(zone: str | None) -> int:
@@ -96,7 +134,9 @@ def rank_of(head: str) -> int | None:
 
 def rank_of_name(name: str) -> int | None:
     found = _NAME_RANK.search(name)
-    return None if found is None else next(int(group) for group in found.groups() if group is not None)
+    return (
+        None if found is None else next(int(group) for group in found.groups() if group is not None)
+    )
 
 
 def node_of_name(name: str) -> str | None:

@@ -1,8 +1,9 @@
 """Which lines of a block are worth a look: all that could match a rule, and few others.
 
-Every rule needs one of its literals ("needles", `rules/table.py`). Of each needle the rarest four bytes are kept in a table of 2^20 bits; a block
-of text, in lower case, is looked up four bytes at a time with numpy. What the table lets through is checked by the rules themselves, so a
-collision costs time and never a finding.
+Every rule needs one of its literals ("needles", `rules/table.py`). Of each needle the rarest four
+bytes are kept in a table of 2^20 bits; a block of text, in lower case, is looked up four bytes at a
+time with numpy. What the table lets through is checked by the rules themselves, so a collision
+costs time and never a finding.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -36,11 +37,14 @@ HEALTHY = b"""
 
 
 class Sieve:
-    """`found(lines)` gives, for each line that holds a needle, the numbers of the needles' owners, ascending."""
+    """`found(lines)` gives, for each line that holds a needle, the numbers of the needles' owners,
+    ascending.
+    """
 
     def __init__(self, needles: Sequence[Iterable[bytes]]) -> None:
         self._table = np.zeros(1 << BITS, dtype=bool)
-        self._needles: dict[bytes, list[tuple[int, bytes, int]]] = {}  # four bytes -> (where in the needle, needle, owner)
+        # four bytes -> (where in the needle, needle, owner)
+        self._needles: dict[bytes, list[tuple[int, bytes, int]]] = {}
         for owner, some in enumerate(needles):
             for needle in some:
                 assert len(needle) >= GRAM, needle
@@ -50,7 +54,10 @@ class Sieve:
             self._table[_hash(np.frombuffer(gram, dtype=np.uint8))] = True
 
     def found(self, lines: Sequence[bytes]) -> dict[int, tuple[int, ...]]:
-        """Line number within `lines` -> owners of the needles in it. Lines are in lower case and end in a newline or not."""
+        """Line number within `lines` -> owners of the needles in it.
+
+        Lines are in lower case and end in a newline or not.
+        """
         block = b"".join(lines)
         if len(block) < GRAM:
             return {}
@@ -74,7 +81,12 @@ def rarest(needle: bytes) -> bytes:
 
 def _hash(octets: NDArray[np.uint8]) -> NDArray[np.uint32]:
     wide = octets.astype(np.uint32)
-    words: NDArray[np.uint32] = wide[:-3] | (wide[1:-2] << np.uint32(8)) | (wide[2:-1] << np.uint32(16)) | (wide[3:] << np.uint32(24))
+    words: NDArray[np.uint32] = (
+        wide[:-3]
+        | (wide[1:-2] << np.uint32(8))
+        | (wide[2:-1] << np.uint32(16))
+        | (wide[3:] << np.uint32(24))
+    )
     words *= _MULTIPLIER
     words >>= _SHIFT
     return words

@@ -1,4 +1,5 @@
-"""Python tracebacks in a log that several ranks write: where the exception was raised, once its line comes.
+"""Python tracebacks in a log that several ranks write: where the exception was raised, once its
+line comes.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -15,20 +16,31 @@ LINES_MAX = 600  # of one traceback
 _LABEL = re.compile(r"^\s{0,4}(\[[\w ,=-]{1,24}\](?:<\w{1,8}>)?:?|\d{1,5}:|\([\w =,.:-]{1,80}\)) ")
 _FRAME = re.compile(r'^\s{1,12}File "([^"]{1,400})", line \d{1,7}')
 _EXCEPTION = re.compile(r"^(?:[a-z_]\w{0,60}\.){0,8}[A-Z]\w{2,80}(?::|$)")
-_LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python\d|\\lib\\|^<frozen|^<string>|\bconda\b.{0,80}/lib/")
+_LIBRARY = re.compile(
+    r"site-packages|dist-packages|/lib/python\d|\\lib\\|^<frozen|^<string>|\bconda\b.{0,80}/lib/"
+)
 # files that launch or wrap the user's own: the fault is never theirs
-_WRAPPER = re.compile(r"torch/distributed/|accelerate/|deepspeed/launcher|multiprocessing/|elastic/|runpy|threading\.py|concurrent/")
-# torchrun's own: what is raised below them is the launcher's, unless a worker's code was called from there
+_WRAPPER = re.compile(
+    r"torch/distributed/|accelerate/|deepspeed/launcher|multiprocessing/|elastic/|runpy|threading\.py|concurrent/"
+)
+# torchrun's own: what is raised below them is the launcher's, unless a worker's code was called
+# from there
 _LAUNCHER = re.compile(r"torch/distributed/(?:elastic/|launcher/|run\.py)")
 _COLLECTIVES = re.compile(r"torch/distributed/(?:distributed_c10d|c10d_logger)\.py")
-_PIPE = re.compile(r"multiprocessing/(?:connection|resource_sharer|reductions?|queues|managers)\.py")
-_STANDARD = re.compile(r"/lib(?:64)?/python\d[\d.]{0,4}/(?!site-packages|dist-packages)|\\lib\\(?!site-packages)|^<")
+_PIPE = re.compile(
+    r"multiprocessing/(?:connection|resource_sharer|reductions?|queues|managers)\.py"
+)
+_STANDARD = re.compile(
+    r"/lib(?:64)?/python\d[\d.]{0,4}/(?!site-packages|dist-packages)|\\lib\\(?!site-packages)|^<"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """`path`: of the innermost frame. by_launcher: no frame but the standard library's is below torchrun's own. in_collectives: torch.distributed raised it;
-    in_pipe: multiprocessing did, and speaks of a child or parent process, not of another rank."""
+    """`path`: of the innermost frame. by_launcher: no frame but the standard library's is below
+    torchrun's own. in_collectives: torch.distributed raised it; in_pipe: multiprocessing did, and
+    speaks of a child or parent process, not of another rank.
+    """
 
     path: str
     by_launcher: bool = False
@@ -81,13 +93,20 @@ class Tracebacks:
         del self._open[label]
         if not one.path:
             return None
-        by_launcher, in_collectives = (pattern.search(one.owner) is not None for pattern in (_LAUNCHER, _COLLECTIVES))
+        by_launcher, in_collectives = (
+            pattern.search(one.owner) is not None for pattern in (_LAUNCHER, _COLLECTIVES)
+        )
         return Raised(one.path, by_launcher, in_collectives, _PIPE.search(one.path) is not None)
 
     def quotes(self, text: str) -> bool:
-        """Whether the line is a frame, or the source quoted below one: words in it are the program's, not what happened."""
+        """Whether the line is a frame, or the source quoted below one: words in it are the
+        program's, not what happened.
+        """
         one = self._open.get(_label(text))
-        return one is not None and (_FRAME.match(text[one.width :]) is not None or (one.after_frame and text[one.width :].startswith("    ")))
+        return one is not None and (
+            _FRAME.match(text[one.width :]) is not None
+            or (one.after_frame and text[one.width :].startswith("    "))
+        )
 
 
 def _label(text: str) -> str:

@@ -24,11 +24,33 @@ from outlast.diagnose.rules.xid import (
     XIDS,
 )
 
-NEEDLES = (b"xid (", b"xid(", b"xid error", b"xid: ", b"xid=", b"xid_error", b"xid 1", b"xid 3", b"xid 4", b"xid 6", b"xid 7", b"xid 9")
-_XID = re.compile(r"\bxid ?\((?:pci:)?(?P<device>[0-9a-f:.]{4,24})\)[^:]{0,80}: {1,3}(?P<code>\d{1,3})\b")
-_SXID = re.compile(r"sxid ?\((?:pci:)?(?P<device>[0-9a-f:.]{4,24})\)[^:]{0,80}: {1,3}(?P<code>\d{5})\b")
-_SAID = re.compile(r"\bxid(?: error(?:s)?| code)?(?:_errors?\S{0,120})?\s?[:=(]?\s?(?P<code>\d{1,3})\b")
-_SRAM = re.compile(r"\bsram\b|l2 cache|l1 cache|\bl1tex\b|register file|shared memory bank|\bgpc\d|in the (?:sm|gpc|l2)\b")
+NEEDLES = (
+    b"xid (",
+    b"xid(",
+    b"xid error",
+    b"xid: ",
+    b"xid=",
+    b"xid_error",
+    b"xid 1",
+    b"xid 3",
+    b"xid 4",
+    b"xid 6",
+    b"xid 7",
+    b"xid 9",
+)
+_XID = re.compile(
+    r"\bxid ?\((?:pci:)?(?P<device>[0-9a-f:.]{4,24})\)[^:]{0,80}: {1,3}(?P<code>\d{1,3})\b"
+)
+_SXID = re.compile(
+    r"sxid ?\((?:pci:)?(?P<device>[0-9a-f:.]{4,24})\)[^:]{0,80}: {1,3}(?P<code>\d{5})\b"
+)
+_SAID = re.compile(
+    r"\bxid(?: error(?:s)?| code)?(?:_errors?\S{0,120})?\s?[:=(]?\s?(?P<code>\d{1,3})\b"
+)
+_SRAM = re.compile(
+    r"\bsram\b|l2 cache|l1 cache|\bl1tex\b|register file|shared memory bank|\bgpc\d|in the"
+    r" (?:sm|gpc|l2)\b"
+)
 _DRAM = re.compile(r"frame ?buffer|\bdram\b|\bfbpa\b|\bfbhub\b|partition \d|\bhbm\b")
 _EARLIER = re.compile(r"caused by previous xid (\d{1,3})")
 _CODED = range(144, 151)

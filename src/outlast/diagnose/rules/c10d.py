@@ -1,6 +1,8 @@
-"""torch.distributed: the watchdog of all generations, heartbeat monitor, stores, gloo, DDP and FSDP.
+"""torch.distributed: the watchdog of all generations, heartbeat monitor, stores, gloo, DDP and
+FSDP.
 
-A watchdog names the victims. Who is waited for is read from sequence numbers (`logs/watchdog.py`, `fuse/desync.py`) or from dumps.
+A watchdog names the victims. Who is waited for is read from sequence numbers (`logs/watchdog.py`,
+`fuse/desync.py`) or from dumps.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -21,46 +23,55 @@ RULES: tuple[Rule, ...] = (
     # said by whoever noticed
     messenger(
         "c10d.timeout",
-        r"watchdog caught collective operation timeout|timeout at nccl work|nccl work[^:]{0,40} timed out|collective operation timed out"
-        r"|timed out waiting \d+ ?ms for (?:recv|send|unpaired)|wait timeout after \d+ ?ms|watchdog caught collective operation",
+        r"watchdog caught collective operation timeout|timeout at nccl work|nccl work[^:]{0,40}"
+        r" timed out|collective operation timed out"
+        r"|timed out waiting \d+ ?ms for (?:recv|send|unpaired)|wait timeout after \d+ ?ms|watchdog"
+        r" caught collective operation",
         NCCL_PG,
         mechanism=HANG,
     ),
     messenger(
         "c10d.status",
-        r"last enqueued (?:nccl )?work|failure detected by watchdog|exception \(either an error or timeout\) detected by watchdog",
+        r"last enqueued (?:nccl )?work|failure detected by watchdog|exception \(either an error or"
+        r" timeout\) detected by watchdog",
         NCCL_PG,
         mechanism=HANG,
     ),
     messenger(
         "c10d.heartbeat",
-        r"heartbeat monitor timed out|watchdog (?:thread )?(?:got stuck|is stuck|hang)|processgroupnccl'?s watchdog got stuck",
+        r"heartbeat monitor timed out|watchdog (?:thread )?(?:got stuck|is"
+        r" stuck|hang)|processgroupnccl'?s watchdog got stuck",
         NCCL_PG,
         mechanism=HANG,
     ),
     effect(
         "c10d.watchdog_exception",
-        r"watchdog thread terminated with exception|some nccl operations have failed or timed out|to avoid (?:this|data) inconsistency"
-        r"|we are taking the entire process down|exception raised from (?:checkfornccl|checktimeout|run|ncclcommwatchdog|handle\w{0,20}timeout)",
+        r"watchdog thread terminated with exception|some nccl operations have failed or timed"
+        r" out|to avoid (?:this|data) inconsistency"
+        r"|we are taking the entire process down|exception raised from"
+        r" (?:checkfornccl|checktimeout|run|ncclcommwatchdog|handle\w{0,20}timeout)",
         NCCL_PG,
     ),
     effect(
         "c10d.dump",
-        r"should dump|received a dump signal|dumping (?:debug|flight)|flight ?recorder|finished writing"
+        r"should dump|received a dump signal|dumping (?:debug|flight)|flight ?recorder|finished"
+        r" writing"
         r"|stack trace of the failed collective not found"
         r"|trace_buffer_size|exception_dump|collective timeout.{0,60}dump",
         NCCL_PG,
     ),
     effect(
         "c10d.left_open",
-        r"destroy_process_group\(?\)? was not called|process group has not been destroyed|waiting for pending (?:work|nccl)"
+        r"destroy_process_group\(?\)? was not called|process group has not been destroyed|waiting"
+        r" for pending (?:work|nccl)"
         r"|shutdown complete",
         NCCL_PG,
     ),
     # DETAIL debugging names the fault
     root(
         "c10d.mismatch",
-        r"detected mismatch between collectives on ranks|collectives differ in the following aspects|collective(?:s)? .{0,40}mismatch",
+        r"detected mismatch between collectives on ranks|collectives differ in the following"
+        r" aspects|collective(?:s)? .{0,40}mismatch",
         C.USER_CODE,
         G.LIKELY,
         WRAPPER,
@@ -77,7 +88,10 @@ RULES: tuple[Rule, ...] = (
         mechanism=HANG,
     ),
     messenger(
-        "c10d.barrier", r"failed to pass monitoredbarrier|monitoredbarrier.{0,60}timed? ?out", "torch ProcessGroupGloo.cpp, monitoredBarrier", mechanism=HANG
+        "c10d.barrier",
+        r"failed to pass monitoredbarrier|monitoredbarrier.{0,60}timed? ?out",
+        "torch ProcessGroupGloo.cpp, monitoredBarrier",
+        mechanism=HANG,
     ),
     root(
         "gloo.size",
@@ -90,8 +104,10 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "c10d.unequal_inputs",
-        r"tensor list must have .{0,40}same (?:size|shape)|tensors? must (?:be|have) (?:the )?(?:same|identical|equal|contiguous)"
-        r"|invalid usage of tensors with different|input tensor .{0,40}must be .{0,40}world.?size|all tensor operands to .{0,20}must have "
+        r"tensor list must have .{0,40}same (?:size|shape)|tensors? must (?:be|have) (?:the"
+        r" )?(?:same|identical|equal|contiguous)"
+        r"|invalid usage of tensors with different|input tensor .{0,40}must be"
+        r" .{0,40}world.?size|all tensor operands to .{0,20}must have "
         r"the same number|split sizes doesn't match",
         C.USER_CODE,
         G.LIKELY,
@@ -102,7 +118,8 @@ RULES: tuple[Rule, ...] = (
     # DDP and FSDP tell the user
     root(
         "ddp.unused",
-        r"expected to have finished reduction in the prior iteration|marked? (?:a )?(?:variable|parameter).{0,80}ready (?:only once|twice)"
+        r"expected to have finished reduction in the prior iteration|marked? (?:a"
+        r" )?(?:variable|parameter).{0,80}ready (?:only once|twice)"
         r"|parameters? that (?:were|was) not used in producing loss|did not receive grad",
         C.USER_CODE,
         G.NAMED,
@@ -111,7 +128,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "ddp.params",
-        r"ddp expects same model across all ranks|params? .{0,20} in process .{0,40}appears not to match|appears not to match (?:strides"
+        r"ddp expects same model across all ranks|params? .{0,20} in process .{0,40}appears not to"
+        r" match|appears not to match (?:strides"
         r"|sizes) of the same param",
         C.USER_CODE,
         G.NAMED,
@@ -123,7 +141,8 @@ RULES: tuple[Rule, ...] = (
         "c10d.group_missing",
         r"default process group has not been initialized|process group has already been initialized"
         r"|trying to initialize the default process group twice"
-        r"|invalid (?:rank|world_size)|rank \d+ (?:is )?out of bounds|group rank.{0,30}not part of|process group is not initialized",
+        r"|invalid (?:rank|world_size)|rank \d+ (?:is )?out of bounds|group rank.{0,30}not part"
+        r" of|process group is not initialized",
         C.USER_CODE,
         G.LIKELY,
         "torch distributed_c10d.py",
@@ -132,7 +151,8 @@ RULES: tuple[Rule, ...] = (
     # the store and its sockets: they break when somebody else has died
     root(
         "store.port_taken",
-        r"failed to listen on any local network address|address already in use|eaddrinuse|errno: 98",
+        r"failed to listen on any local network address|address already in"
+        r" use|eaddrinuse|errno: 98",
         C.USER_CODE,
         G.LIKELY,
         STORE + "; posix EADDRINUSE",
@@ -141,12 +161,14 @@ RULES: tuple[Rule, ...] = (
     ),
     advice(
         "store.unnamed",
-        r"^.{0,80}\[w\d{0,4}[ \d:.-]{0,24} ?socket\.cpp.{0,40}hostname .{0,80}cannot be (?:resolved|retrieved)",
+        r"^.{0,80}\[w\d{0,4}[ \d:.-]{0,24} ?socket\.cpp.{0,40}hostname .{0,80}cannot be"
+        r" (?:resolved|retrieved)",
         STORE + ": a warning, and it goes on",
     ),
     root(
         "store.unresolved",
-        r"(?:hostname .{0,80}cannot be (?:resolved|retrieved)|temporary failure in name resolution|name or service not known"
+        r"(?:hostname .{0,80}cannot be (?:resolved|retrieved)|temporary failure in name"
+        r" resolution|name or service not known"
         r"|getaddrinfo failed|nodename nor servname)",
         C.NETWORK,
         G.POSSIBLE,
@@ -156,7 +178,8 @@ RULES: tuple[Rule, ...] = (
     ),
     messenger(
         "store.connect",
-        r"client socket has timed out|the client socket has failed to connect|socket timeout|failed to connect to .{0,60}(?:timed out"
+        r"client socket has timed out|the client socket has failed to connect|socket timeout|failed"
+        r" to connect to .{0,60}(?:timed out"
         r"|after)",
         STORE,
         failure_class=C.NETWORK,
@@ -165,7 +188,8 @@ RULES: tuple[Rule, ...] = (
     ),
     messenger(
         "store.clients",
-        r"waiting for clients\. \d+/\d+ clients joined|timed out waiting for clients|wait timeout after"
+        r"waiting for clients\. \d+/\d+ clients joined|timed out waiting for clients|wait timeout"
+        r" after"
         r"|timed out initializing process group in store based barrier"
         r"|store based barrier .{0,80}(?:timeout|timed out)",
         STORE,
@@ -173,20 +197,24 @@ RULES: tuple[Rule, ...] = (
     ),
     effect(
         "store.broken",
-        r"recvvalue|sendbytes failed|recvbytes failed|failed to recv|broken pipe|connection reset by peer|connection was likely closed"
+        r"recvvalue|sendbytes failed|recvbytes failed|failed to recv|broken pipe|connection reset"
+        r" by peer|connection was likely closed"
         r"|tcpstore"
-        r"|connection refused|socket is closed|errno: 104|errno: 32|failed to (?:send|receive) .{0,30}socket|store->(?:get|set|check)|\[c10d\]",
+        r"|connection refused|socket is closed|errno: 104|errno: 32|failed to (?:send|receive)"
+        r" .{0,30}socket|store->(?:get|set|check)|\[c10d\]",
         STORE,
     ),
     effect(
         "gloo.closed",
-        r"connection closed by peer|application timeout caused pair closure|gloo/transport/tcp|socket unexpectedly closed|read timeout \["
+        r"connection closed by peer|application timeout caused pair"
+        r" closure|gloo/transport/tcp|socket unexpectedly closed|read timeout \["
         r"|read error \[",
         GLOO,
     ),
     messenger(
         "gloo.mesh",
-        r"connectfullmesh failed|gloo connect|makedeviceforhostname|unable to (?:find|resolve) (?:address|hostname).{0,30}",
+        r"connectfullmesh failed|gloo connect|makedeviceforhostname|unable to (?:find|resolve)"
+        r" (?:address|hostname).{0,30}",
         GLOO,
         failure_class=C.NETWORK,
         grade=G.HINT,

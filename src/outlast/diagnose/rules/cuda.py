@@ -1,6 +1,9 @@
-"""What the CUDA runtime and driver, cuDNN, cuBLAS, NVML and the AMD stack say when they fail. In user processes' logs.
+"""What the CUDA runtime and driver, cuDNN, cuBLAS, NVML and the AMD stack say when they fail.
 
-An asynchronous error is reported by whoever looks next, often a NCCL watchdog: the words count, not the mouth.
+In user processes' logs.
+
+An asynchronous error is reported by whoever looks next, often a NCCL watchdog: the words count, not
+the mouth.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -19,21 +22,30 @@ EXC = Mechanism.EXCEPTION
 RULES: tuple[Rule, ...] = (
     advice(
         "cuda.advice",
-        r"cuda kernel errors might be asynchronously reported|for debugging consider passing cuda_launch_blocking"
+        r"cuda kernel errors might be asynchronously reported|for debugging consider passing"
+        r" cuda_launch_blocking"
         r"|compile with `?torch_use_cuda_dsa|device-side assertions were explicitly omitted",
         TORCH,
     ),
     # memory of the device, broken
     root(
         "cuda.ecc",
-        r"uncorrectable (?:dram |sram |double.bit )?ecc error|ecc uncorrectable|cudaerrorecc|uncorrectable double.bit ecc",
+        r"uncorrectable (?:dram |sram |double.bit )?ecc error|ecc"
+        r" uncorrectable|cudaerrorecc|uncorrectable double.bit ecc",
         C.HBM,
         G.NAMED,
         RUNTIME,
         also=(C.SRAM, C.GPU),
         mechanism=EXC,
     ),
-    root("cuda.nvlink", r"uncorrectable nvlink error|cudaerrornvlinkuncorrectable", C.NVLINK, G.NAMED, RUNTIME, mechanism=EXC),
+    root(
+        "cuda.nvlink",
+        r"uncorrectable nvlink error|cudaerrornvlinkuncorrectable",
+        C.NVLINK,
+        G.NAMED,
+        RUNTIME,
+        mechanism=EXC,
+    ),
     root(
         "cuda.peer_or_hardware",
         r"invalid access of peer gpu memory over nvlink or a hardware error",
@@ -43,13 +55,30 @@ RULES: tuple[Rule, ...] = (
         also=(C.GPU, C.SOFTWARE_BUG),
         mechanism=EXC,
     ),
-    root("cuda.contained", r"cudaerrorcontained|cuda_error_contained", C.NVLINK, G.POSSIBLE, RUNTIME, also=(C.GPU, C.HBM), mechanism=EXC),
-    root("cuda.tensor_memory", r"tensor memory leak|cudaerrortensormemoryleak", C.SOFTWARE_BUG, G.POSSIBLE, RUNTIME, mechanism=EXC),
+    root(
+        "cuda.contained",
+        r"cudaerrorcontained|cuda_error_contained",
+        C.NVLINK,
+        G.POSSIBLE,
+        RUNTIME,
+        also=(C.GPU, C.HBM),
+        mechanism=EXC,
+    ),
+    root(
+        "cuda.tensor_memory",
+        r"tensor memory leak|cudaerrortensormemoryleak",
+        C.SOFTWARE_BUG,
+        G.POSSIBLE,
+        RUNTIME,
+        mechanism=EXC,
+    ),
     # memory of the device, exhausted
     root(
         "cuda.oom",
-        r"cuda out of memory|cuda error: out of memory|hip out of memory|torch\.(?:cuda\.)?outofmemoryerror|cuda_error_out_of_memory"
-        r"|cuda failure (?:2 )?'out of memory'|resource_exhausted: out of memory|resourceexhaustederror: oom when allocating|cudaerrormemoryallocation"
+        r"cuda out of memory|cuda error: out of memory|hip out of"
+        r" memory|torch\.(?:cuda\.)?outofmemoryerror|cuda_error_out_of_memory"
+        r"|cuda failure (?:2 )?'out of memory'|resource_exhausted: out of"
+        r" memory|resourceexhaustederror: oom when allocating|cudaerrormemoryallocation"
         r"|outofmemory: cuda|failed to allocate .{0,60}on (?:the )?gpu",
         C.GPU_OOM,
         G.NAMED,
@@ -68,7 +97,8 @@ RULES: tuple[Rule, ...] = (
     root(
         "cuda.index_assert",
         r"assertion `[^`]{0,160}(?:index|class|target|idx|size|dim|bound|ndim)[^`]{0,120}` failed"
-        r"|scattergatherkernel\.cu|indexkernel\.cu|indexing\.cu|nllloss[^ ]{0,20}\.cu|embedding[^ ]{0,40}\.cu",
+        r"|scattergatherkernel\.cu|indexkernel\.cu|indexing\.cu|nllloss[^ ]{0,20}\.cu|embedding[^"
+        r" ]{0,40}\.cu",
         C.USER_CODE,
         G.NAMED,
         "torch ATen/native/cuda kernels, CUDA_KERNEL_ASSERT",
@@ -76,22 +106,38 @@ RULES: tuple[Rule, ...] = (
         mechanism=EXC,
     ),
     root(
-        "cuda.device_assert", r"device-side assert triggered|cudaerrorassert", C.USER_CODE, G.LIKELY, RUNTIME, also=(C.USER_DATA, C.SOFTWARE_BUG), mechanism=EXC
+        "cuda.device_assert",
+        r"device-side assert triggered|cudaerrorassert",
+        C.USER_CODE,
+        G.LIKELY,
+        RUNTIME,
+        also=(C.USER_DATA, C.SOFTWARE_BUG),
+        mechanism=EXC,
     ),
     # kernels that read or jump where they may not
     root(
         "cuda.illegal_access",
-        r"illegal memory access|cudaerrorillegaladdress|cuda_error_illegal_address|cuda exception: warp illegal address",
+        r"illegal memory access|cudaerrorillegaladdress|cuda_error_illegal_address|cuda exception:"
+        r" warp illegal address",
         C.SOFTWARE_BUG,
         G.POSSIBLE,
         RUNTIME,
         also=(C.USER_CODE,),
         mechanism=EXC,
     ),
-    root("cuda.misaligned", r"misaligned address|cudaerrormisalignedaddress", C.SOFTWARE_BUG, G.LIKELY, RUNTIME, also=(C.USER_CODE,), mechanism=EXC),
+    root(
+        "cuda.misaligned",
+        r"misaligned address|cudaerrormisalignedaddress",
+        C.SOFTWARE_BUG,
+        G.LIKELY,
+        RUNTIME,
+        also=(C.USER_CODE,),
+        mechanism=EXC,
+    ),
     root(
         "cuda.illegal_instruction",
-        r"an illegal instruction was encountered|invalid program counter|operation not supported on global/shared address space"
+        r"an illegal instruction was encountered|invalid program counter|operation not supported on"
+        r" global/shared address space"
         r"|cudaerrorillegalinstruction",
         C.SOFTWARE_BUG,
         G.POSSIBLE,
@@ -108,22 +154,53 @@ RULES: tuple[Rule, ...] = (
         also=(C.GPU,),
         mechanism=EXC,
     ),
-    root("cuda.launch_timeout", r"the launch timed out and was terminated", C.SOFTWARE_BUG, G.POSSIBLE, RUNTIME, mechanism=EXC),
-    root("cuda.stack", r"hardware stack error|cudaerrorhardwarestackerror", C.GPU, G.LIKELY, RUNTIME, also=(C.SOFTWARE_BUG,), mechanism=EXC),
+    root(
+        "cuda.launch_timeout",
+        r"the launch timed out and was terminated",
+        C.SOFTWARE_BUG,
+        G.POSSIBLE,
+        RUNTIME,
+        mechanism=EXC,
+    ),
+    root(
+        "cuda.stack",
+        r"hardware stack error|cudaerrorhardwarestackerror",
+        C.GPU,
+        G.LIKELY,
+        RUNTIME,
+        also=(C.SOFTWARE_BUG,),
+        mechanism=EXC,
+    ),
     # the device itself
     root(
         "nvml.lost",
-        r"gpu is lost|nvml_error_gpu_is_lost|gpu has fallen off the bus|gpu lost from the bus|lost gpu\b|gpu is not accessible",
+        r"gpu is lost|nvml_error_gpu_is_lost|gpu has fallen off the bus|gpu lost from the bus|lost"
+        r" gpu\b|gpu is not accessible",
         C.GPU,
         G.NAMED,
         SMI,
         also=(C.CHASSIS,),
     ),
-    root("nvml.handle", r"unable to determine the device handle for gpu", C.GPU, G.LIKELY, SMI, also=(C.CHASSIS,)),
-    root("nvml.reset_required", r"gpu requires reset|nvml_error_reset_required|reset required\b|gpu needs to be reset", C.GPU, G.LIKELY, SMI, also=(C.HBM,)),
+    root(
+        "nvml.handle",
+        r"unable to determine the device handle for gpu",
+        C.GPU,
+        G.LIKELY,
+        SMI,
+        also=(C.CHASSIS,),
+    ),
+    root(
+        "nvml.reset_required",
+        r"gpu requires reset|nvml_error_reset_required|reset required\b|gpu needs to be reset",
+        C.GPU,
+        G.LIKELY,
+        SMI,
+        also=(C.HBM,),
+    ),
     root(
         "nvml.none",
-        r"no devices were found|no cuda-capable device is detected|no cuda gpus are available|cudaerrornodevice",
+        r"no devices were found|no cuda-capable device is detected|no cuda gpus are"
+        r" available|cudaerrornodevice",
         C.GPU,
         G.POSSIBLE,
         SMI,
@@ -132,7 +209,8 @@ RULES: tuple[Rule, ...] = (
     root("nvml.infoROM", r"inforom is corrupted|corrupted inforom", C.GPU, G.LIKELY, SMI),
     root(
         "cuda.unknown",
-        r"cuda error: unknown error|cuda unknown error|cudaerrorunknown|cuda_error_unknown|cuda failure 999",
+        r"cuda error: unknown error|cuda unknown error|cudaerrorunknown|cuda_error_unknown|cuda"
+        r" failure 999",
         C.GPU,
         G.POSSIBLE,
         RUNTIME,
@@ -160,10 +238,14 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "cuda.driver_mismatch",
-        r"driver/library version mismatch|driver version is insufficient|unsupported display driver / cuda driver combination"
-        r"|forward compatibility was attempted on non supported hw|the nvidia driver on your system is too old|found no nvidia driver"
-        r"|couldn't communicate with the nvidia driver|nvidia-smi has failed because it|provided ptx was compiled with an unsupported toolchain"
-        r"|no kernel image is available for execution|device kernel image is invalid|cuda capability sm_\d{1,3} is not compatible"
+        r"driver/library version mismatch|driver version is insufficient|unsupported display driver"
+        r" / cuda driver combination"
+        r"|forward compatibility was attempted on non supported hw|the nvidia driver on your system"
+        r" is too old|found no nvidia driver"
+        r"|couldn't communicate with the nvidia driver|nvidia-smi has failed because it|provided"
+        r" ptx was compiled with an unsupported toolchain"
+        r"|no kernel image is available for execution|device kernel image is invalid|cuda"
+        r" capability sm_\d{1,3} is not compatible"
         r"|api mismatch: the client has the version|nvrm: api mismatch",
         C.DEPENDENCY,
         G.NAMED,
@@ -172,18 +254,35 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "nvml.container",
-        r"failed to initialize nvml: unknown error|failed to initialize nvml: insufficient permissions",
+        r"failed to initialize nvml: unknown error|failed to initialize nvml: insufficient"
+        r" permissions",
         C.DEPENDENCY,
         G.POSSIBLE,
         "nvidia container toolkit, troubleshooting",
         also=(C.GPU,),
     ),
     # what the script asks of it
-    root("cuda.fork", r"cannot re-initialize cuda in forked subprocess", C.USER_CODE, G.NAMED, "torch cuda/__init__.py", mechanism=EXC),
-    root("cuda.ordinal", r"invalid device ordinal|cudaerrorinvaliddevice", C.USER_CODE, G.LIKELY, RUNTIME, also=(C.GPU,), mechanism=EXC),
+    root(
+        "cuda.fork",
+        r"cannot re-initialize cuda in forked subprocess",
+        C.USER_CODE,
+        G.NAMED,
+        "torch cuda/__init__.py",
+        mechanism=EXC,
+    ),
+    root(
+        "cuda.ordinal",
+        r"invalid device ordinal|cudaerrorinvaliddevice",
+        C.USER_CODE,
+        G.LIKELY,
+        RUNTIME,
+        also=(C.GPU,),
+        mechanism=EXC,
+    ),
     root(
         "cuda.capture",
-        r"operation not permitted when stream is capturing|operation would make the legacy stream depend on a capturing",
+        r"operation not permitted when stream is capturing|operation would make the legacy stream"
+        r" depend on a capturing",
         C.USER_CODE,
         G.LIKELY,
         RUNTIME,
@@ -192,7 +291,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "cuda.invalid_argument",
-        r"cuda error: invalid argument|cuda error: invalid configuration argument|too many resources requested for launch"
+        r"cuda error: invalid argument|cuda error: invalid configuration argument|too many"
+        r" resources requested for launch"
         r"|cuda error: invalid resource handle|cuda error: invalid device function",
         C.SOFTWARE_BUG,
         G.POSSIBLE,
@@ -200,8 +300,14 @@ RULES: tuple[Rule, ...] = (
         also=(C.USER_CODE,),
         mechanism=EXC,
     ),
-    messenger("cuda.capture_earlier", r"operation failed due to a previous error during capture", RUNTIME),
-    effect("cuda.shutting_down", r"cuda error: driver shutting down|cuda driver error: driver shutting down", RUNTIME),
+    messenger(
+        "cuda.capture_earlier", r"operation failed due to a previous error during capture", RUNTIME
+    ),
+    effect(
+        "cuda.shutting_down",
+        r"cuda error: driver shutting down|cuda driver error: driver shutting down",
+        RUNTIME,
+    ),
     root(
         "cublas.failed",
         r"cublas_status_(?:execution_failed|internal_error|not_initialized|mapping_error|arch_mismatch)",
@@ -222,7 +328,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "cudnn.failed",
-        r"cudnn_status_(?:execution_failed|internal_error|mapping_error)|unable to find a valid cudnn algorithm",
+        r"cudnn_status_(?:execution_failed|internal_error|mapping_error)|unable to find a valid"
+        r" cudnn algorithm",
         C.SOFTWARE_BUG,
         G.HINT,
         "nvidia cuDNN status codes",
@@ -267,7 +374,8 @@ RULES: tuple[Rule, ...] = (
     ),
     messenger(
         "cuda.failed",
-        r"cuda error: |cudnn error: |hip error: |cuda driver error|cuda runtime error|cuda failure|cufft error",
+        r"cuda error: |cudnn error: |hip error: |cuda driver error|cuda runtime error|cuda"
+        r" failure|cufft error",
         RUNTIME,
         failure_class=C.SOFTWARE_BUG,
         grade=G.HINT,

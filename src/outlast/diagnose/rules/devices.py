@@ -1,4 +1,5 @@
-"""Lines of the Linux kernel about devices: network adapters, GPUs without an Xid, drives, and the file systems on them.
+"""Lines of the Linux kernel about devices: network adapters, GPUs without an Xid, drives, and the
+file systems on them.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -15,10 +16,18 @@ HANG, LOST = Mechanism.HANG, Mechanism.LOST_CONTACT
 
 RULES: tuple[Rule, ...] = (
     # network adapters
-    root("mlx5.heat", r"port module event.{0,60}high temperature", C.THERMAL, G.LIKELY, MLX5 + "/events.c", also=(C.NIC, C.NETWORK)),
+    root(
+        "mlx5.heat",
+        r"port module event.{0,60}high temperature",
+        C.THERMAL,
+        G.LIKELY,
+        MLX5 + "/events.c",
+        also=(C.NIC, C.NETWORK),
+    ),
     root(
         "mlx5.cable",
-        r"port module event.{0,60}(?:cable(?! plugged)|bus stuck|i2c|unplugged|unknown identifier|enforce part)",
+        r"port module event.{0,60}(?:cable(?! plugged)|bus stuck|i2c|unplugged|unknown"
+        r" identifier|enforce part)",
         C.NETWORK,
         G.LIKELY,
         MLX5 + "/events.c",
@@ -26,15 +35,18 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "mlx5.health",
-        r"device's health compromised|fatal error \d+ detected|synd 0x[0-9a-f]{1,2}:|firmware (?:internal|tracer) error"
-        r"|mlx5.{0,60}(?:assert_var|assert_exit|assert_callra|health|fatal|recovery)|fw pre-init|mlx5_fw_",
+        r"device's health compromised|fatal error \d+ detected|synd 0x[0-9a-f]{1,2}:|firmware"
+        r" (?:internal|tracer) error"
+        r"|mlx5.{0,60}(?:assert_var|assert_exit|assert_callra|health|fatal|recovery)|fw"
+        r" pre-init|mlx5_fw_",
         C.NIC,
         G.NAMED,
         MLX5 + "/health.c",
     ),
     root(
         "mlx5.command",
-        r"mlx5_cmd_(?:out_err|check|comp_handler)|access_reg\(0x|mlx5.{0,60}(?:timeout\. will cause a leak|wait_func"
+        r"mlx5_cmd_(?:out_err|check|comp_handler)|access_reg\(0x|mlx5.{0,60}(?:timeout\. will cause"
+        r" a leak|wait_func"
         r"|cmd.{0,10}(?:timed? ?out|failed))",
         C.NIC,
         G.LIKELY,
@@ -42,7 +54,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "nic.transmit",
-        r"netdev watchdog|transmit queue \d+ timed out|tx timeout|adapter (?:reset|hang|failure)|firmware (?:crash|hang|is not responding)"
+        r"netdev watchdog|transmit queue \d+ timed out|tx timeout|adapter"
+        r" (?:reset|hang|failure)|firmware (?:crash|hang|is not responding)"
         r"|bnxt_en.{0,60}(?:firmware|fatal|reset)|mlx4_core.{0,60}(?:error|timeout|catas)",
         C.NIC,
         G.LIKELY,
@@ -50,10 +63,13 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "link.lost",
-        r"(?:eth\d|ib\d|bond\d|en[ops]\w{1,12}|mlx5_\d{1,2}).{0,60}(?:link is down|link down|link becomes not ready|lost carrier"
+        r"(?:eth\d|ib\d|bond\d|en[ops]\w{1,12}|mlx5_\d{1,2}).{0,60}(?:link is down|link down|link"
+        r" becomes not ready|lost carrier"
         r"|carrier lost)|lost carrier"
-        r"|port \d{1,2} .{0,30}(?:state change to down|state: down|went down|is down)|link status definitely down|state: down"
-        r"|physical state: (?:polling|disabled|linkerrorrecovery)|link flap|link_downed .{0,20}increase",
+        r"|port \d{1,2} .{0,30}(?:state change to down|state: down|went down|is down)|link status"
+        r" definitely down|state: down"
+        r"|physical state: (?:polling|disabled|linkerrorrecovery)|link flap|link_downed"
+        r" .{0,20}increase",
         C.NETWORK,
         G.LIKELY,
         "linux drivers/net, net/core; infiniband ibstat",
@@ -64,7 +80,8 @@ RULES: tuple[Rule, ...] = (
     root("nvrm.off_bus", r"fallen off the bus", C.GPU, G.NAMED, NVRM, also=(C.CHASSIS,)),
     root(
         "nvrm.gsp",
-        r"nvrm:? .{0,80}(?:gsp[^ ]{0,20} .{0,60}(?:timeout|timed out|fail|error|halt)|_issuerpcandwait|rpc.{0,20}timeout|gspmsgqueue)"
+        r"nvrm:? .{0,80}(?:gsp[^ ]{0,20} .{0,60}(?:timeout|timed"
+        r" out|fail|error|halt)|_issuerpcandwait|rpc.{0,20}timeout|gspmsgqueue)"
         r"|timeout .{0,20}waiting for rpc|gsp rm .{0,40}fail",
         C.GPU_SYSTEM_PROCESSOR,
         G.NAMED,
@@ -72,8 +89,10 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "nvrm.init",
-        r"rminitadapter failed|rm_init_adapter failed|failed to (?:initialize|enable) the nvidia (?:kernel|gpu)"
-        r"|gpu .{0,40}failed to (?:initialize|enumerate)|gpuhandlesanitycheckregread|bad register read|gpu is in a bad state"
+        r"rminitadapter failed|rm_init_adapter failed|failed to (?:initialize|enable) the nvidia"
+        r" (?:kernel|gpu)"
+        r"|gpu .{0,40}failed to (?:initialize|enumerate)|gpuhandlesanitycheckregread|bad register"
+        r" read|gpu is in a bad state"
         r"|0xbadf[0-9a-f]{4}|gpu .{0,24}is probably (?:dead|lost)",
         C.GPU,
         G.LIKELY,
@@ -82,7 +101,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "nvrm.nvlink",
-        r"knvlink\w{1,60}|nvlink.{0,60}(?:fatal|recovery fail|link (?:is )?down|inactive|failed to|training fail|crc.{0,20}error)"
+        r"knvlink\w{1,60}|nvlink.{0,60}(?:fatal|recovery fail|link (?:is )?down|inactive|failed"
+        r" to|training fail|crc.{0,20}error)"
         r"|rx detect link mask",
         C.NVLINK,
         G.LIKELY,
@@ -98,8 +118,10 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "fabric.multicast",
-        r"failed to find the gpu handle|nvswitches don't match|fabric manager.{0,60}(?:abort|fail|error)"
-        r"|nvidia-fabricmanager.{0,60}(?:fail|error|exited)|nvlink fabric state.{0,20}(?:fail|error)",
+        r"failed to find the gpu handle|nvswitches don't match|fabric"
+        r" manager.{0,60}(?:abort|fail|error)"
+        r"|nvidia-fabricmanager.{0,60}(?:fail|error|exited)|nvlink fabric"
+        r" state.{0,20}(?:fail|error)",
         C.NVLINK,
         G.LIKELY,
         "nvidia fabric manager user guide, log messages",
@@ -115,7 +137,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "amdgpu.uncorrectable",
-        r"uncorrectable hardware errors? detected|ras poison|ras (?:uncorrectable|controller).{0,40}(?:interrupt|error)"
+        r"uncorrectable hardware errors? detected|ras poison|ras"
+        r" (?:uncorrectable|controller).{0,40}(?:interrupt|error)"
         r"|umc.{0,60}uncorrectable|gpu memory bad page|bad page threshold",
         C.HBM,
         G.LIKELY,
@@ -124,7 +147,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "amdgpu.hang",
-        r"amdgpu.{0,60}(?:ring \S{1,30} timeout|gpu reset begin|gpu reset failed|hang detected|asic hang|gpu is lost)|kfd.{0,60}(?:timeout"
+        r"amdgpu.{0,60}(?:ring \S{1,30} timeout|gpu reset begin|gpu reset failed|hang detected|asic"
+        r" hang|gpu is lost)|kfd.{0,60}(?:timeout"
         r"|hang|preemption)",
         C.GPU,
         G.LIKELY,
@@ -132,22 +156,34 @@ RULES: tuple[Rule, ...] = (
         also=(C.SOFTWARE_BUG,),
         mechanism=HANG,
     ),
-    root("amdgpu.link", r"xgmi.{0,60}(?:error|fail|pcs)", C.NVLINK, G.LIKELY, "amd amdgpu kernel driver, XGMI"),
+    root(
+        "amdgpu.link",
+        r"xgmi.{0,60}(?:error|fail|pcs)",
+        C.NVLINK,
+        G.LIKELY,
+        "amd amdgpu kernel driver, XGMI",
+    ),
     # drives and the file systems on them
     root(
         "nvme.failed",
-        r"nvme.{0,60}(?:controller is down; will reset|disabling (?:device|controller)|removing after probe failure|device not ready"
-        r"|no available path|failing i/o|reset controller|resetting controller|abort status|timeout, (?:aborting|reset|disable|completion)"
-        r"|media and data integrity|critical_warning|i/o error|could not (?:set|get)|frozen state)|csts=0x[0-9a-f]{1,8}",
+        r"nvme.{0,60}(?:controller is down; will reset|disabling (?:device|controller)|removing"
+        r" after probe failure|device not ready"
+        r"|no available path|failing i/o|reset controller|resetting controller|abort"
+        r" status|timeout, (?:aborting|reset|disable|completion)"
+        r"|media and data integrity|critical_warning|i/o error|could not (?:set|get)|frozen"
+        r" state)|csts=0x[0-9a-f]{1,8}",
         C.SSD,
         G.NAMED,
         NVME,
     ),
     root(
         "ssd.block",
-        r"smartd.{0,120}(?:critical warning|unreadable|offline uncorrectable|failed smart|failing now)"
-        r"|i/o error, dev (?:nvme|sd)|critical medium error|unrecovered read error|medium error|buffer i/o error on dev(?:ice)? (?:nvme|sd)"
-        r"|ata\d{1,2}.{0,40}(?:failed command|exception emask|error:)|smart.{0,60}(?:fail|prefail|error)"
+        r"smartd.{0,120}(?:critical warning|unreadable|offline uncorrectable|failed smart|failing"
+        r" now)"
+        r"|i/o error, dev (?:nvme|sd)|critical medium error|unrecovered read error|medium"
+        r" error|buffer i/o error on dev(?:ice)? (?:nvme|sd)"
+        r"|ata\d{1,2}.{0,40}(?:failed command|exception"
+        r" emask|error:)|smart.{0,60}(?:fail|prefail|error)"
         r"|disk failure on|reallocated_sector|media_errors",
         C.SSD,
         G.LIKELY,
@@ -156,7 +192,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "disk.block",
-        r"buffer i/o error on dev|i/o error, dev|blk_update_request|attempt to access beyond end of device"
+        r"buffer i/o error on dev|i/o error, dev|blk_update_request|attempt to access beyond end of"
+        r" device"
         r"|i/o error while writing superblock|lost async page write",
         C.SSD,
         G.POSSIBLE,
@@ -165,8 +202,10 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "fs.damaged",
-        r"remounting filesystem read-only|xfs.{0,60}(?:metadata i/o error|corruption|shutting down filesystem|log i/o error"
-        r"|forced shutdown)|ext4-fs error|ext4-fs .{0,40}(?:error|i/o)|btrfs.{0,40}(?:error|critical)|aborting journal|jbd2.{0,40}error",
+        r"remounting filesystem read-only|xfs.{0,60}(?:metadata i/o error|corruption|shutting down"
+        r" filesystem|log i/o error"
+        r"|forced shutdown)|ext4-fs error|ext4-fs"
+        r" .{0,40}(?:error|i/o)|btrfs.{0,40}(?:error|critical)|aborting journal|jbd2.{0,40}error",
         C.SSD,
         G.POSSIBLE,
         FILES,
@@ -175,12 +214,17 @@ RULES: tuple[Rule, ...] = (
     # file systems over the network
     root(
         "fs.remote",
-        r"nfs: server .{0,80}not responding|nfs4?_.{0,60}(?:failed|error)|nfs4_reclaim_open_state|lustreerror|lustre: .{0,120}(?:lost"
-        r"|timed out|evicted|not available|reconnect)|lnet(?:error)?:|ceph: .{0,60}(?:hung|lost|timeout|denied)|libceph.{0,60}(?:error"
+        r"nfs: server .{0,80}not"
+        r" responding|nfs4?_.{0,60}(?:failed|error)|nfs4_reclaim_open_state|lustreerror|lustre:"
+        r" .{0,120}(?:lost"
+        r"|timed out|evicted|not available|reconnect)|lnet(?:error)?:|ceph:"
+        r" .{0,60}(?:hung|lost|timeout|denied)|libceph.{0,60}(?:error"
         r"|socket|lost)"
         r"|beegfs.{0,60}(?:error|timed|fail)|mmfs.{0,60}(?:error|unmount|panic)|gpfs.{0,60}(?:error|unmount|stale)|juicefs.{0,60}(?:error"
-        r"|slow|timeout|blocked|fail)|cifs.{0,60}(?:not responding|error|has not responded)|fuse.{0,40}(?:abort|error|dead|not connected)"
-        r"|wekafs.{0,60}(?:error|fail|timed)|task (?:jfsmount|juicefs|mount\.nfs|nfsd|nfsv4|ll_|ptlrpcd|ceph|fuse|s3fs|gcsfuse|goofys"
+        r"|slow|timeout|blocked|fail)|cifs.{0,60}(?:not responding|error|has not"
+        r" responded)|fuse.{0,40}(?:abort|error|dead|not connected)"
+        r"|wekafs.{0,60}(?:error|fail|timed)|task"
+        r" (?:jfsmount|juicefs|mount\.nfs|nfsd|nfsv4|ll_|ptlrpcd|ceph|fuse|s3fs|gcsfuse|goofys"
         r"|mount\.weka|mmfsd|kworker/\S{0,20}nfs)\S{0,20}:\d+ blocked",
         C.STORAGE,
         G.NAMED,
@@ -189,7 +233,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "task.disk",
-        r"task (?:jbd2|xfsaild|xfs_|ext4|kworker/\S{0,20}(?:flush|writeback|xfs)|md\d|btrfs|nvme|dmcrypt|kcryptd"
+        r"task"
+        r" (?:jbd2|xfsaild|xfs_|ext4|kworker/\S{0,20}(?:flush|writeback|xfs)|md\d|btrfs|nvme|dmcrypt|kcryptd"
         r"|flush-)\S{0,24}:\d+ blocked for more than",
         C.STORAGE,
         G.LIKELY,
@@ -215,6 +260,9 @@ RULES: tuple[Rule, ...] = (
         mechanism=HANG,
     ),
     effect(
-        "task.trace", r"call trace:|hung_task_timeout_secs|task:\S{1,20} {1,20}state:d|</?task>|rip: 00|code: [0-9a-f]{2} ", "linux kernel/hung_task.c, traces"
+        "task.trace",
+        r"call trace:|hung_task_timeout_secs|task:\S{1,20} {1,20}state:d|</?task>|rip: 00|code:"
+        r" [0-9a-f]{2} ",
+        "linux kernel/hung_task.c, traces",
     ),
 )

@@ -1,6 +1,8 @@
-"""torchrun and its kin (accelerate, deepspeed, lightning, ray, mpirun): who was closed, by what, and which they saw first.
+"""torchrun and its kin (accelerate, deepspeed, lightning, ray, mpirun): who was closed, by what,
+and which they saw first.
 
-"Root Cause (first observed failure)" is the earliest time that one agent recorded, to the second: a place to look, not a reason.
+"Root Cause (first observed failure)" is the earliest time that one agent recorded, to the second: a
+place to look, not a reason.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -23,7 +25,8 @@ RULES: tuple[Rule, ...] = (
     # loader workers: they name the signal
     root(
         "loader.bus",
-        r"dataloader worker .{0,40}killed by signal: bus error|out of shared memory|raise your shared memory limit"
+        r"dataloader worker .{0,40}killed by signal: bus error|out of shared memory|raise your"
+        r" shared memory limit"
         r"|insufficient shared memory",
         C.HOST_MEMORY,
         G.NAMED,
@@ -55,19 +58,29 @@ RULES: tuple[Rule, ...] = (
         grade=G.HINT,
         mechanism=SIGNAL,
     ),
-    messenger("loader.slow", r"dataloader timed out after", "torch utils/data/dataloader.py", failure_class=C.STORAGE, grade=G.HINT, mechanism=Mechanism.HANG),
+    messenger(
+        "loader.slow",
+        r"dataloader timed out after",
+        "torch utils/data/dataloader.py",
+        failure_class=C.STORAGE,
+        grade=G.HINT,
+        mechanism=Mechanism.HANG,
+    ),
     # signals: how it ended is not why
     effect(
         "exit.closing",
-        r"closing (?:process|worker)[^,]{0,40}via signal|sending process \d+ closing signal|closing signal sig|received (?:sigterm|sighup"
+        r"closing (?:process|worker)[^,]{0,40}via signal|sending process \d+ closing signal|closing"
+        r" signal sig|received (?:sigterm|sighup"
         r"|sigint|\d+) death signal"
-        r"|received \d+ death signal|got termination signal|signalexception|unable to shutdown process|signal (?:15|1|2) \(sig"
+        r"|received \d+ death signal|got termination signal|signalexception|unable to shutdown"
+        r" process|signal (?:15|1|2) \(sig"
         r"|exitcode ?: -(?:15|1|2)\b|sent (?:sigterm|sigkill) to",
         AGENT,
     ),
     messenger(
         "exit.kill",
-        r"signal 9 \(sigkill\)|exitcode ?:? ?-9\b|exit code:? -9\b|(?:exitcode|exit code|exit_code)[\"' ]{0,2}[:=]? {0,8}137\b"
+        r"signal 9 \(sigkill\)|exitcode ?:? ?-9\b|exit code:? -9\b|(?:exitcode|exit"
+        r" code|exit_code)[\"' ]{0,2}[:=]? {0,8}137\b"
         r"|killed by signal 9|exit (?:status|code) 137|return code = -9|died with <signals\.sigkill"
         r"|worker .{0,40}was sent sigkill|terminated with signal sigkill",
         KILLED,
@@ -85,7 +98,8 @@ RULES: tuple[Rule, ...] = (
     ),
     messenger(
         "exit.bus",
-        r"signal 7 \(sigbus\)|exitcode ?: -7\b|(?:exitcode|exit code|exit_code)[\"' ]{0,2}[:=]? {0,8}135\b|died with <signals\.sigbus"
+        r"signal 7 \(sigbus\)|exitcode ?: -7\b|(?:exitcode|exit code|exit_code)[\"' ]{0,2}[:=]?"
+        r" {0,8}135\b|died with <signals\.sigbus"
         r"|\bbus error\b",
         "posix signal(7): SIGBUS, a mapping that cannot be backed",
         failure_class=C.HOST_MEMORY,
@@ -94,7 +108,8 @@ RULES: tuple[Rule, ...] = (
     ),
     messenger(
         "exit.segv",
-        r"signal 11 \(sigsegv\)|exitcode ?: -11\b|(?:exitcode|exit code|exit_code)[\"' ]{0,2}[:=]? {0,8}139\b|caught signal 11"
+        r"signal 11 \(sigsegv\)|exitcode ?: -11\b|(?:exitcode|exit code|exit_code)[\"' ]{0,2}[:=]?"
+        r" {0,8}139\b|caught signal 11"
         r"|segmentation fault|died with <signals\.sigsegv|return code = -11",
         "posix signal(7): SIGSEGV",
         failure_class=C.SOFTWARE_BUG,
@@ -103,7 +118,8 @@ RULES: tuple[Rule, ...] = (
     ),
     messenger(
         "exit.illegal",
-        r"signal 4 \(sigill\)|exitcode ?: -4\b|illegal instruction \(core|died with <signals\.sigill",
+        r"signal 4 \(sigill\)|exitcode ?: -4\b|illegal instruction \(core|died with"
+        r" <signals\.sigill",
         "posix signal(7): SIGILL, code for another processor",
         failure_class=C.DEPENDENCY,
         grade=G.POSSIBLE,
@@ -119,45 +135,59 @@ RULES: tuple[Rule, ...] = (
     ),
     messenger(
         "exit.abort",
-        r"signal 6 \(sigabrt\)|exitcode ?: -6\b|(?:exitcode|exit code|exit_code)[\"' ]{0,2}[:=]? {0,8}134\b|died with <signals\.sigabrt"
+        r"signal 6 \(sigabrt\)|exitcode ?: -6\b|(?:exitcode|exit code|exit_code)[\"' ]{0,2}[:=]?"
+        r" {0,8}134\b|died with <signals\.sigabrt"
         r"|fatal python error: aborted",
         "posix signal(7): SIGABRT",
         mechanism=SIGNAL,
     ),
     messenger(
         "exit.code",
-        r"failed \(exitcode: \d+\)|exitcode ?: [1-9]\d*\b|exited with exit code \d+|process .{0,20}exited with (?:error )?code"
+        r"failed \(exitcode: \d+\)|exitcode ?: [1-9]\d*\b|exited with exit code \d+|process"
+        r" .{0,20}exited with (?:error )?code"
         r"|returned non-zero exit status|return code = \d+"
-        r"|exits with return code|detected non-zero exit code|process \d+ terminated with exit code",
+        r"|exits with return code|detected non-zero exit code|process \d+ terminated with exit"
+        r" code",
         AGENT,
         mechanism=EXIT,
     ),
     # the agent
     effect(
         "elastic.summary",
-        r"childfailederror|root cause \(first observed failure\)|other failures:|failures:$|<no_other_failures>"
+        r"childfailederror|root cause \(first observed failure\)|other"
+        r" failures:|failures:$|<no_other_failures>"
         r"|traceback : to enable traceback|to enable traceback see|failed to parse reply file",
         ERRORS,
     ),
     effect(
         "elastic.restart",
-        r"attempts left; will restart worker group|worker group failed|stopping worker group|will restart worker group"
+        r"attempts left; will restart worker group|worker group failed|stopping worker group|will"
+        r" restart worker group"
         r"|restarting worker group",
         AGENT,
     ),
     messenger(
         "elastic.dstate",
-        r"stuck in uninterruptible sleep|entered uninterruptible sleep|may be in uninterruptible kernel sleep",
+        r"stuck in uninterruptible sleep|entered uninterruptible sleep|may be in uninterruptible"
+        r" kernel sleep",
         AGENT,
         failure_class=C.STORAGE,
         grade=G.HINT,
         mechanism=Mechanism.HANG,
     ),
-    messenger("rdzv.closed", r"rendezvousclosederror|rendezvous .{0,60}(?:has been|is|was) closed", RDZV),
-    messenger("rdzv.timeout", r"rendezvoustimeouterror|rendezvousgracefulexiterror|rendezvous .{0,60}timed? ?out", RDZV, mechanism=Mechanism.HANG),
+    messenger(
+        "rdzv.closed", r"rendezvousclosederror|rendezvous .{0,60}(?:has been|is|was) closed", RDZV
+    ),
+    messenger(
+        "rdzv.timeout",
+        r"rendezvoustimeouterror|rendezvousgracefulexiterror|rendezvous .{0,60}timed? ?out",
+        RDZV,
+        mechanism=Mechanism.HANG,
+    ),
     messenger(
         "rdzv.connection",
-        r"rendezvousconnectionerror|rendezvousstateerror|connection to the c10d store has failed|rendezvous.{0,80}(?:failed|lost)"
+        r"rendezvousconnectionerror|rendezvousstateerror|connection to the c10d store has"
+        r" failed|rendezvous.{0,80}(?:failed|lost)"
         r"|failed to shutdown the rendezvous",
         RDZV,
         failure_class=C.NETWORK,
@@ -166,20 +196,23 @@ RULES: tuple[Rule, ...] = (
     ),
     messenger(
         "rdzv.heartbeat",
-        r"keep-?alive .{0,60}(?:failed|expired)|has been lost due to (?:missing|expired) keep|node .{0,80}(?:lost|left the rendezvous)",
+        r"keep-?alive .{0,60}(?:failed|expired)|has been lost due to (?:missing|expired) keep|node"
+        r" .{0,80}(?:lost|left the rendezvous)",
         RDZV,
         mechanism=Mechanism.LOST_CONTACT,
     ),
     messenger(
         "peer.gone",
-        r"(?:worker|node|actor) .{0,60}(?:died|has died|unexpectedly|was lost)|workercrashederror|actordiederror|rayactorerror"
+        r"(?:worker|node|actor) .{0,60}(?:died|has died|unexpectedly|was"
+        r" lost)|workercrashederror|actordiederror|rayactorerror"
         r"|lost connection to|missed too many heartbeats",
         "ray core, failure messages; torch elastic",
         mechanism=Mechanism.LOST_CONTACT,
     ),
     root(
         "ray.memory",
-        r"killed due to memory pressure|outofmemoryerror: task was killed|memory monitor.{0,60}kill",
+        r"killed due to memory pressure|outofmemoryerror: task was killed|memory"
+        r" monitor.{0,60}kill",
         C.HOST_MEMORY,
         G.NAMED,
         "ray memory monitor",
@@ -187,10 +220,19 @@ RULES: tuple[Rule, ...] = (
     ),
     effect(
         "mpi.abort",
-        r"mpi_abort was invoked|mpirun (?:noticed|has exited|detected)|primary job {1,2}terminated|orte_|prte_"
+        r"mpi_abort was invoked|mpirun (?:noticed|has exited|detected)|primary job"
+        r" {1,2}terminated|orte_|prte_"
         r"|one or more processes exited",
         "open mpi orterun",
     ),
-    advice("loader.advice", r"this dataloader will create \d+ worker|our suggested max number of worker", "torch utils/data/dataloader.py"),
-    effect("mp.leaked", r"resource_tracker: there appear to be|leaked (?:semaphore|shared_memory)", "python multiprocessing/resource_tracker.py"),
+    advice(
+        "loader.advice",
+        r"this dataloader will create \d+ worker|our suggested max number of worker",
+        "torch utils/data/dataloader.py",
+    ),
+    effect(
+        "mp.leaked",
+        r"resource_tracker: there appear to be|leaked (?:semaphore|shared_memory)",
+        "python multiprocessing/resource_tracker.py",
+    ),
 )

@@ -1,6 +1,7 @@
 """Python exceptions by type, after all rules that know the message better.
 
-The type says little of why; where it was raised says more (`logs/tracebacks.py` grades a traceback that ends in the user's own file).
+The type says little of why; where it was raised says more (`logs/tracebacks.py` grades a traceback
+that ends in the user's own file).
 
 This module is pure: no clock, no files, no torch.
 """
@@ -17,19 +18,25 @@ EXC = Mechanism.EXCEPTION
 RULES: tuple[Rule, ...] = (
     effect(
         "python.group_down",
-        r"sigterm received|received sigterm|keyboardinterrupt|brokenpipeerror|connectionreseterror|connectionabortederror"
+        r"sigterm received|received"
+        r" sigterm|keyboardinterrupt|brokenpipeerror|connectionreseterror|connectionabortederror"
         r"|eoferror: ran out of input|eoferror$|cannot schedule new futures",
         PYTHON,
     ),
     # tensors that do not fit each other
     root(
         "torch.shape",
-        r"size mismatch for|the size of tensor a \(|shapes? .{0,60}(?:cannot be multiplied|invalid for input|mismatch|not aligned"
-        r"|incompatible|cannot be broadcast)|must match the (?:existing )?size|shape mismatch|sizes? of tensors must match"
+        r"size mismatch for|the size of tensor a \(|shapes? .{0,60}(?:cannot be multiplied|invalid"
+        r" for input|mismatch|not aligned"
+        r"|incompatible|cannot be broadcast)|must match the (?:existing )?size|shape"
+        r" mismatch|sizes? of tensors must match"
         r"|expected .{0,80}(?:size|shape|dim|channels).{0,60}(?:but got|got|but found)"
-        r"|stack expects each tensor to be equal size|dimension out of range|incompatible (?:shape|dimension)s?|mat1 and mat2"
-        r"|could not broadcast input array|operands could not be broadcast|inconsistent (?:tensor )?(?:size|shape)|numel.{0,40}mismatch"
-        r"|expected input batch_size|setting an array element with a sequence|is invalid for input of size"
+        r"|stack expects each tensor to be equal size|dimension out of range|incompatible"
+        r" (?:shape|dimension)s?|mat1 and mat2"
+        r"|could not broadcast input array|operands could not be broadcast|inconsistent (?:tensor"
+        r" )?(?:size|shape)|numel.{0,40}mismatch"
+        r"|expected input batch_size|setting an array element with a sequence|is invalid for input"
+        r" of size"
         r"|mismatched? (?:shape|size|dim)s?",
         C.USER_CODE,
         G.NAMED,
@@ -39,8 +46,10 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "torch.index",
-        r"index out of range in self|index \d+ is out of bounds|index_select\(\)|out of range \(expected to be in range"
-        r"|target \d+ is out of bounds|srcindex < srcselectdimsize|string index out of range|list index out of range|pop from empty",
+        r"index out of range in self|index \d+ is out of bounds|index_select\(\)|out of range"
+        r" \(expected to be in range"
+        r"|target \d+ is out of bounds|srcindex < srcselectdimsize|string index out of range|list"
+        r" index out of range|pop from empty",
         C.USER_CODE,
         G.LIKELY,
         "torch ATen index checks; " + PYTHON,
@@ -49,9 +58,12 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "torch.autograd",
-        r"modified by an inplace operation|does not require grad|backward through the graph a second time"
-        r"|one of the differentiated tensors|a leaf variable that requires grad|grad can be implicitly created|no grad_fn"
-        r"|optimizer got an empty parameter|unused parameters|element \d+ of tensors does not require",
+        r"modified by an inplace operation|does not require grad|backward through the graph a"
+        r" second time"
+        r"|one of the differentiated tensors|a leaf variable that requires grad|grad can be"
+        r" implicitly created|no grad_fn"
+        r"|optimizer got an empty parameter|unused parameters|element \d+ of tensors does not"
+        r" require",
         C.USER_CODE,
         G.NAMED,
         "torch autograd engine messages",
@@ -59,8 +71,10 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "torch.types",
-        r"expected all tensors to be on the same device|expected (?:scalar type|dtype|object of|tensor for argument|device)"
-        r"|input type .{0,60}and weight type|should be the same$|not implemented for '(?:half|bfloat16|long|int|float|bool)"
+        r"expected all tensors to be on the same device|expected (?:scalar type|dtype|object"
+        r" of|tensor for argument|device)"
+        r"|input type .{0,60}and weight type|should be the same$|not implemented for"
+        r" '(?:half|bfloat16|long|int|float|bool)"
         r"|mat1 and mat2 must have the same dtype|unsupported operand|is not a tensor",
         C.USER_CODE,
         G.LIKELY,
@@ -70,8 +84,10 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "torch.checkpoint",
-        r"error\(s\) in loading state_dict|missing key\(s\) in state_dict|unexpected key\(s\) in state_dict"
-        r"|missing key.{0,40}(?:checkpoint|state)|loaded state dict .{0,60}(?:size|different|match)|checkpoint .{0,80}(?:mismatch"
+        r"error\(s\) in loading state_dict|missing key\(s\) in state_dict|unexpected key\(s\) in"
+        r" state_dict"
+        r"|missing key.{0,40}(?:checkpoint|state)|loaded state dict"
+        r" .{0,60}(?:size|different|match)|checkpoint .{0,80}(?:mismatch"
         r"|incompatible)|(?<!warning: )could not find the metadata file",
         C.USER_CODE,
         G.LIKELY,
@@ -81,7 +97,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "torch.compile",
-        r"torch\._dynamo\.exc|torch\._inductor\.exc|backendcompilerfailed|internaltorchdynamoerror|internal assert failed|inductorerror"
+        r"torch\._dynamo\.exc|torch\._inductor\.exc|backendcompilerfailed|internaltorchdynamoerror|internal"
+        r" assert failed|inductorerror"
         r"|loweringexception|please report a bug to pytorch|failed running call_function",
         C.SOFTWARE_BUG,
         G.LIKELY,
@@ -101,12 +118,19 @@ RULES: tuple[Rule, ...] = (
     # data
     root(
         "data.broken",
-        r"unidentifiedimageerror|image file is truncated|truncated file read|cannot identify image file|broken data stream|jsondecodeerror"
-        r"|expecting value: line|unicodedecodeerror|badzipfile|bad (?:crc|magic)|crc check failed|unpicklingerror|invalid load key"
-        r"|pickle data was truncated|tar\.readerror|readerror: (?:unexpected end|not a|invalid)|zlib\.error"
-        r"|error -\d while decompressing|arrowinvalid|parquet.{0,60}(?:corrupt|invalid|magic)|corrupt(?:ed)? (?:jpeg|image|file|record"
-        r"|data|sample|video|input)|datasetgenerationerror|datasetgenerationcasterror|parsererror|invalid data found when processing input"
-        r"|moov atom not found|lmdb\.\w{0,20}error|dataloss|corrupted record|decodeerror|decoding error",
+        r"unidentifiedimageerror|image file is truncated|truncated file read|cannot identify image"
+        r" file|broken data stream|jsondecodeerror"
+        r"|expecting value: line|unicodedecodeerror|badzipfile|bad (?:crc|magic)|crc check"
+        r" failed|unpicklingerror|invalid load key"
+        r"|pickle data was truncated|tar\.readerror|readerror: (?:unexpected end|not"
+        r" a|invalid)|zlib\.error"
+        r"|error -\d while"
+        r" decompressing|arrowinvalid|parquet.{0,60}(?:corrupt|invalid|magic)|corrupt(?:ed)?"
+        r" (?:jpeg|image|file|record"
+        r"|data|sample|video|input)|datasetgenerationerror|datasetgenerationcasterror|parsererror|invalid"
+        r" data found when processing input"
+        r"|moov atom not found|lmdb\.\w{0,20}error|dataloss|corrupted record|decodeerror|decoding"
+        r" error",
         C.USER_DATA,
         G.LIKELY,
         "python json, zipfile, pickle, zlib; arrow; tensorflow DataLoss",
@@ -115,8 +139,10 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "data.uneven",
-        r"uneven (?:inputs|data|batch)|join context manager|ran out of (?:data|inputs|batches)|iterabledataset.{0,80}(?:length|len|uneven"
-        r"|mismatch)|stopiteration|dataset is empty|num_samples should be a positive|empty dataset|length of iterabledataset",
+        r"uneven (?:inputs|data|batch)|join context manager|ran out of"
+        r" (?:data|inputs|batches)|iterabledataset.{0,80}(?:length|len|uneven"
+        r"|mismatch)|stopiteration|dataset is empty|num_samples should be a positive|empty"
+        r" dataset|length of iterabledataset",
         C.USER_DATA,
         G.POSSIBLE,
         "torch distributed/algorithms/join.py, utils/data",
@@ -125,8 +151,10 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "data.nan",
-        r"(?:loss|grad|activation|logits|probabilit)[^,;|]{0,40}(?:: nan|= nan|is nan|are nan|:nan|=nan|:inf|=inf|: inf\b|= inf\b|is inf\b"
-        r"|are inf\b)|nan or inf (?:found|in)|found (?:nan|inf)|non-?finite|contains (?:nan|inf)|nan/inf detected|input contains nan"
+        r"(?:loss|grad|activation|logits|probabilit)[^,;|]{0,40}(?:: nan|= nan|is nan|are"
+        r" nan|:nan|=nan|:inf|=inf|: inf\b|= inf\b|is inf\b"
+        r"|are inf\b)|nan or inf (?:found|in)|found (?:nan|inf)|non-?finite|contains"
+        r" (?:nan|inf)|nan/inf detected|input contains nan"
         r"|nan detected|unexpected result nan",
         C.USER_DATA,
         G.HINT,
@@ -137,7 +165,8 @@ RULES: tuple[Rule, ...] = (
     # files
     root(
         "files.missing",
-        r"filenotfounderror|no such file or directory|notadirectoryerror|isadirectoryerror|fileexistserror|errno 2\]|does not exist$"
+        r"filenotfounderror|no such file or"
+        r" directory|notadirectoryerror|isadirectoryerror|fileexistserror|errno 2\]|does not exist$"
         r"|no such file",
         C.USER_CODE,
         G.POSSIBLE,
@@ -157,8 +186,10 @@ RULES: tuple[Rule, ...] = (
     # the script
     root(
         "config.invalid",
-        r"error: (?:unrecognized arguments|argument |the following arguments are required|invalid choice|ambiguous option)|omegaconf\."
-        r"|hydra\.errors|configattributeerror|validationerror|missingmandatoryvalue|pydantic|invalid (?:option|config)|unknown (?:option"
+        r"error: (?:unrecognized arguments|argument |the following arguments are required|invalid"
+        r" choice|ambiguous option)|omegaconf\."
+        r"|hydra\.errors|configattributeerror|validationerror|missingmandatoryvalue|pydantic|invalid"
+        r" (?:option|config)|unknown (?:option"
         r"|argument|config)",
         C.USER_CODE,
         G.LIKELY,
@@ -186,7 +217,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "python.timeout",
-        r"timeouterror|timeoutexpired|timeout expired|operation timed out|connection timed out|errno 110\b|deadline exceeded",
+        r"timeouterror|timeoutexpired|timeout expired|operation timed out|connection timed"
+        r" out|errno 110\b|deadline exceeded",
         C.NETWORK,
         G.HINT,
         PYTHON + "; posix ETIMEDOUT; grpc",
@@ -204,8 +236,10 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "glibc.heap",
-        r"double free or corruption|free\(\): invalid|malloc\(\): (?:corrupted|invalid|unaligned)|corrupted (?:size vs|double-linked"
-        r"|unsorted)|munmap_chunk\(\)|stack smashing detected|heap corruption|pure virtual method called|glibc detected",
+        r"double free or corruption|free\(\): invalid|malloc\(\):"
+        r" (?:corrupted|invalid|unaligned)|corrupted (?:size vs|double-linked"
+        r"|unsorted)|munmap_chunk\(\)|stack smashing detected|heap corruption|pure virtual method"
+        r" called|glibc detected",
         C.SOFTWARE_BUG,
         G.LIKELY,
         "glibc malloc/malloc.c",
@@ -213,12 +247,21 @@ RULES: tuple[Rule, ...] = (
     ),
     messenger(
         "python.fatal",
-        r"fatal python error|terminate called|core dumped|stack trace of thread|\*\*\* (?:aborted|sig)"
+        r"fatal python error|terminate called|core dumped|stack trace of thread|\*\*\*"
+        r" (?:aborted|sig)"
         r"|current thread 0x[0-9a-f]{1,16} \(most recent",
         "python faulthandler; glibc",
         mechanism=Mechanism.SIGNAL,
     ),
-    root("python.runtime", r"runtimeerror(?::|$)", C.USER_CODE, G.HINT, PYTHON, also=(C.SOFTWARE_BUG,), mechanism=EXC),
+    root(
+        "python.runtime",
+        r"runtimeerror(?::|$)",
+        C.USER_CODE,
+        G.HINT,
+        PYTHON,
+        also=(C.SOFTWARE_BUG,),
+        mechanism=EXC,
+    ),
     root(
         "python.other",
         r"(?:^|[\]:)] )[a-z_][\w.]{2,80}(?:error|exception): ",

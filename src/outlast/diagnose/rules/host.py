@@ -1,4 +1,5 @@
-"""What a process reads from its host by way of errno and libraries: memory, disks, mounts, the outside world.
+"""What a process reads from its host by way of errno and libraries: memory, disks, mounts, the
+outside world.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -18,9 +19,11 @@ RULES: tuple[Rule, ...] = (
     # /dev/shm first: it is memory, whatever errno says
     root(
         "host.shm",
-        r"/dev/shm.{0,120}(?:no space left|cannot allocate|failed|too small|errno 28|size)|(?:no space left on device"
+        r"/dev/shm.{0,120}(?:no space left|cannot allocate|failed|too small|errno 28|size)|(?:no"
+        r" space left on device"
         r"|errno 28).{0,120}/dev/shm|unable to (?:allocate|mmap|open|write).{0,60}shared memory"
-        r"|unable to write to file </torch_|shm_open.{0,40}(?:no space|cannot)|could not (?:allocate|create) shared memory"
+        r"|unable to write to file </torch_|shm_open.{0,40}(?:no space|cannot)|could not"
+        r" (?:allocate|create) shared memory"
         r"|shm.{0,20}no space left",
         C.HOST_MEMORY,
         G.NAMED,
@@ -29,9 +32,11 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "host.allocator",
-        r"defaultcpuallocator: (?:can't allocate|not enough) memory|std::bad_alloc|cannot allocate memory|errno 12\]|(?:_arraymemoryerror"
+        r"defaultcpuallocator: (?:can't allocate|not enough) memory|std::bad_alloc|cannot allocate"
+        r" memory|errno 12\]|(?:_arraymemoryerror"
         r"|memoryerror)\b|unable to allocate .{0,40}(?:gib|mib|tib|kib|bytes)"
-        r"|out of memory \(needed|malloc(?:\(\))?.{0,20}(?:failed|of size)|virtual memory exhausted|unable to mmap \d+ bytes"
+        r"|out of memory \(needed|malloc(?:\(\))?.{0,20}(?:failed|of size)|virtual memory"
+        r" exhausted|unable to mmap \d+ bytes"
         r"|failed to allocate (?:host|pinned|cpu) memory|pin(?:ned)? memory.{0,40}out of memory",
         C.HOST_MEMORY,
         G.LIKELY,
@@ -40,7 +45,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "host.container_limit",
-        r"container .{0,60}(?:exceeded|out of memory|memory limit)|cgroup.{0,40}memory.{0,20}(?:limit|max)|oom_kill [1-9]",
+        r"container .{0,60}(?:exceeded|out of memory|memory"
+        r" limit)|cgroup.{0,40}memory.{0,20}(?:limit|max)|oom_kill [1-9]",
         C.HOST_MEMORY,
         G.LIKELY,
         "linux mm/memcontrol.c; docker",
@@ -49,27 +55,46 @@ RULES: tuple[Rule, ...] = (
     # storage
     root(
         "disk.full",
-        r"no space left on device|errno 28\b|enospc\b|disk quota exceeded|errno 122\b|edquot\b|not enough (?:free )?disk space"
+        r"no space left on device|errno 28\b|enospc\b|disk quota exceeded|errno 122\b|edquot\b|not"
+        r" enough (?:free )?disk space"
         r"|disk (?:is )?full|out of disk space",
         C.STORAGE,
         G.NAMED,
         ERRNO + " ENOSPC, EDQUOT",
         mechanism=EXC,
     ),
-    root("disk.io", r"input/output error|errno 5\b|remote i/o error|errno 121\b", C.STORAGE, G.LIKELY, ERRNO + " EIO", also=(C.SSD,), mechanism=EXC),
+    root(
+        "disk.io",
+        r"input/output error|errno 5\b|remote i/o error|errno 121\b",
+        C.STORAGE,
+        G.LIKELY,
+        ERRNO + " EIO",
+        also=(C.SSD,),
+        mechanism=EXC,
+    ),
     root(
         "disk.stale",
-        r"stale (?:nfs )?file handle|errno 116\b|\bestale\b|transport endpoint is not connected|errno 107\b"
+        r"stale (?:nfs )?file handle|errno 116\b|\bestale\b|transport endpoint is not"
+        r" connected|errno 107\b"
         r"|software caused connection abort|errno 103\b",
         C.STORAGE,
         G.NAMED,
         ERRNO + " ESTALE, ENOTCONN",
         mechanism=EXC,
     ),
-    root("disk.readonly", r"read-only file system|errno 30\b|\berofs\b", C.STORAGE, G.LIKELY, ERRNO + " EROFS", also=(C.SSD,), mechanism=EXC),
+    root(
+        "disk.readonly",
+        r"read-only file system|errno 30\b|\berofs\b",
+        C.STORAGE,
+        G.LIKELY,
+        ERRNO + " EROFS",
+        also=(C.SSD,),
+        mechanism=EXC,
+    ),
     root(
         "disk.locked",
-        r"no locks available|errno 37\b|flock.{0,40}(?:failed|not supported)|unable to (?:lock|synchronously open) file"
+        r"no locks available|errno 37\b|flock.{0,40}(?:failed|not supported)|unable to"
+        r" (?:lock|synchronously open) file"
         r"|unable to open file \(unable to lock",
         C.STORAGE,
         G.POSSIBLE,
@@ -79,7 +104,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "disk.mount",
-        r"mount (?:failed|error)|failedmount|unable to attach or mount volumes|mountvolume\.\w{1,20} failed|permission denied.{0,20}nfs"
+        r"mount (?:failed|error)|failedmount|unable to attach or mount"
+        r" volumes|mountvolume\.\w{1,20} failed|permission denied.{0,20}nfs"
         r"|is not a mountpoint|mount point.{0,40}(?:missing|gone)",
         C.STORAGE,
         G.LIKELY,
@@ -88,7 +114,8 @@ RULES: tuple[Rule, ...] = (
     ),
     messenger(
         "torch.stream_writer",
-        r"pytorchstreamwriter failed|unexpected pos \d+ vs|basic_ios::clear|iostream error|file write failed|write failed: ",
+        r"pytorchstreamwriter failed|unexpected pos \d+ vs|basic_ios::clear|iostream error|file"
+        r" write failed|write failed: ",
         "torch caffe2/serialize/inline_container.cc: the disk or the memory under it",
         failure_class=C.STORAGE,
         grade=G.HINT,
@@ -96,7 +123,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "torch.stream_reader",
-        r"pytorchstreamreader failed|failed finding central directory|invalid header or archive is corrupted|unexpected eof.{0,40}(?:file"
+        r"pytorchstreamreader failed|failed finding central directory|invalid header or archive is"
+        r" corrupted|unexpected eof.{0,40}(?:file"
         r"|corrupt)|safetensorerror|headertoolarge|incompletemetadata|metadataincompletebuffer",
         C.STORAGE,
         G.POSSIBLE,
@@ -106,7 +134,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "object.store",
-        r"slowdown.{0,40}reduce your request rate|\bs3\b[^/]{0,60}(?:timeout|error|throttl|reset)|nosuchbucket|botocore\.exceptions"
+        r"slowdown.{0,40}reduce your request"
+        r" rate|\bs3\b[^/]{0,60}(?:timeout|error|throttl|reset)|nosuchbucket|botocore\.exceptions"
         r"|google\.api_core\.exceptions|azure\.core\.exceptions|gcsfs.{0,40}error|endpointconnectionerror|requesttimetooskewed",
         C.STORAGE,
         G.POSSIBLE,
@@ -117,10 +146,14 @@ RULES: tuple[Rule, ...] = (
     # services and packages
     root(
         "dependency.service",
-        r"hfhubhttperror|repositorynotfounderror|localentrynotfounderror|can't load (?:the )?(?:tokenizer|model|configuration) for"
-        r"|couldn't connect to 'https|max retries exceeded with url|proxyerror|sslerror|ssl: certificate"
-        r"|http error [45]\d\d|\d\d\d server error|429 client error|too many requests|internal server error|bad gateway|read timed out"
-        r"|connecttimeout|newconnectionerror|service unavailable|gateway time-?out|comet.{0,40}error|mlflow.{0,40}(?:error|exception)",
+        r"hfhubhttperror|repositorynotfounderror|localentrynotfounderror|can't load (?:the"
+        r" )?(?:tokenizer|model|configuration) for"
+        r"|couldn't connect to 'https|max retries exceeded with url|proxyerror|sslerror|ssl:"
+        r" certificate"
+        r"|http error [45]\d\d|\d\d\d server error|429 client error|too many requests|internal"
+        r" server error|bad gateway|read timed out"
+        r"|connecttimeout|newconnectionerror|service unavailable|gateway"
+        r" time-?out|comet.{0,40}error|mlflow.{0,40}(?:error|exception)",
         C.DEPENDENCY,
         G.LIKELY,
         "huggingface hub errors; python urllib3, requests",
@@ -129,9 +162,11 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "dependency.import",
-        r"modulenotfounderror: |importerror: |undefined symbol|version `(?:glibc|glibcxx|cxxabi)[^']{0,20}' not found"
+        r"modulenotfounderror: |importerror: |undefined symbol|version"
+        r" `(?:glibc|glibcxx|cxxabi)[^']{0,20}' not found"
         r"|cannot open shared object file|dll load failed|symbol lookup error"
-        r"|contextualversionconflict|numpy\.dtype size changed|compiled (?:using|against) .{0,30}(?:numpy|api|abi|version)|wrong elf class"
+        r"|contextualversionconflict|numpy\.dtype size changed|compiled (?:using|against)"
+        r" .{0,30}(?:numpy|api|abi|version)|wrong elf class"
         r"|unsupported (?:gnu|gcc) version",
         C.DEPENDENCY,
         G.LIKELY,
@@ -141,7 +176,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "dependency.conflict",
-        r"no module named|cannot import name|is incompatible with|requires .{0,60}but you have|versionconflict"
+        r"no module named|cannot import name|is incompatible with|requires .{0,60}but you"
+        r" have|versionconflict"
         r"|warning: .{0,60}not installed",
         C.DEPENDENCY,
         G.HINT,
@@ -151,8 +187,10 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "dependency.build",
-        r"error (?:building|compiling) extension|ninja: build stopped|nvcc fatal|cuda_home environment variable is not set"
-        r"|cuda version mismatch|installed cuda version .{0,40}does not match|command '.{0,60}(?:gcc|g\+\+|nvcc|ninja)' .{0,60}(?:failed"
+        r"error (?:building|compiling) extension|ninja: build stopped|nvcc fatal|cuda_home"
+        r" environment variable is not set"
+        r"|cuda version mismatch|installed cuda version .{0,40}does not match|command"
+        r" '.{0,60}(?:gcc|g\+\+|nvcc|ninja)' .{0,60}(?:failed"
         r"|returned)",
         C.DEPENDENCY,
         G.LIKELY,
@@ -162,7 +200,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "dependency.image",
-        r"errimagepull|imagepullbackoff|failed to pull image|manifest unknown|toomanyrequests: |exec format error|oci runtime"
+        r"errimagepull|imagepullbackoff|failed to pull image|manifest unknown|toomanyrequests:"
+        r" |exec format error|oci runtime"
         r"|runc create failed|containerd.{0,40}failed",
         C.DEPENDENCY,
         G.LIKELY,

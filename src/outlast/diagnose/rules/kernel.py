@@ -10,7 +10,10 @@ from outlast.model.terms import FailureClass, Mechanism
 
 C, G = FailureClass, Grade
 OOM, MCE = "linux mm/oom_kill.c, mm/memcontrol.c", "linux arch/x86/kernel/cpu/mce, drivers/edac"
-AER, MLX5 = "linux drivers/pci/pcie/aer.c, dpc.c; pci-sig base specification", "linux drivers/net/ethernet/mellanox/mlx5/core"
+AER, MLX5 = (
+    "linux drivers/pci/pcie/aer.c, dpc.c; pci-sig base specification",
+    "linux drivers/net/ethernet/mellanox/mlx5/core",
+)
 LOCKUP, NVME = "linux kernel/watchdog.c, kernel/rcu/tree_stall.h", "linux drivers/nvme/host"
 FILES, NVRM = "linux fs, block, drivers/md", "nvidia open-gpu-kernel-modules, NVRM messages"
 SIGNAL, HANG, SLOW, LOST = Mechanism.SIGNAL, Mechanism.HANG, Mechanism.SLOW, Mechanism.LOST_CONTACT
@@ -20,16 +23,25 @@ RULES: tuple[Rule, ...] = (
     # memory exhausted
     root(
         "oom.killed",
-        r"out of memory: kill(?:ed)? process|memory cgroup out of memory|killed as a result of limit of",
+        r"out of memory: kill(?:ed)? process|memory cgroup out of memory|killed as a result of"
+        r" limit of",
         C.HOST_MEMORY,
         G.NAMED,
         OOM,
         mechanism=SIGNAL,
     ),
-    root("oom.invoked", r"invoked oom-killer|oom-kill:constraint=|oom_reaper: reaped|oom-kill(?:er)?:", C.HOST_MEMORY, G.NAMED, OOM, mechanism=SIGNAL),
+    root(
+        "oom.invoked",
+        r"invoked oom-killer|oom-kill:constraint=|oom_reaper: reaped|oom-kill(?:er)?:",
+        C.HOST_MEMORY,
+        G.NAMED,
+        OOM,
+        mechanism=SIGNAL,
+    ),
     root(
         "oom.systemd",
-        r"systemd-oomd.{0,40}killed|failed with result 'oom-kill'|a process of this unit has been killed by the oom killer",
+        r"systemd-oomd.{0,40}killed|failed with result 'oom-kill'|a process of this unit has been"
+        r" killed by the oom killer",
         C.HOST_MEMORY,
         G.NAMED,
         "systemd-oomd, systemd unit results",
@@ -37,7 +49,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "oom.page",
-        r"page allocation (?:failure|stalls)|swiotlb buffer is full|vmalloc error|kernel: killed process \d+",
+        r"page allocation (?:failure|stalls)|swiotlb buffer is full|vmalloc error|kernel: killed"
+        r" process \d+",
         C.HOST_MEMORY,
         G.POSSIBLE,
         "linux mm/page_alloc.c",
@@ -45,7 +58,8 @@ RULES: tuple[Rule, ...] = (
     # memory broken
     root(
         "memory.uncorrected",
-        r"memory failure: 0x|hardware memory corruption|uncorrected hardware memory error|edac [a-z0-9_]{1,12}: {1,3}\d+ ue\b"
+        r"memory failure: 0x|hardware memory corruption|uncorrected hardware memory error|edac"
+        r" [a-z0-9_]{1,12}: {1,3}\d+ ue\b"
         r"|uncorrected? (?:ecc|memory)|uncorrectable (?:ecc|memory) error"
         r"|multi-bit ecc|uncorrectable ecc \|",
         C.SYSTEM_MEMORY,
@@ -54,7 +68,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "memory.corrected",
-        r"edac [a-z0-9_]{1,12}: {1,3}\d+ ce\b|correctable (?:ecc|memory)|corrected memory error|cecc|dimm.{0,40}(?:error|fail|fault)"
+        r"edac [a-z0-9_]{1,12}: {1,3}\d+ ce\b|correctable (?:ecc|memory)|corrected memory"
+        r" error|cecc|dimm.{0,40}(?:error|fail|fault)"
         r"|correctable ecc \|",
         C.SYSTEM_MEMORY,
         G.POSSIBLE,
@@ -63,7 +78,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "memory.section",
-        r"section_type: memory error|memory read error|memory write error|memory scrubbing error|error_type: .{0,24}(?:multi"
+        r"section_type: memory error|memory read error|memory write error|memory scrubbing"
+        r" error|error_type: .{0,24}(?:multi"
         r"|single)-bit ecc|dimm location|memory_device_handle",
         C.SYSTEM_MEMORY,
         G.LIKELY,
@@ -71,11 +87,27 @@ RULES: tuple[Rule, ...] = (
         also=(C.CPU,),
     ),
     # processors
-    root("cpu.soft_lockup", r"soft lockup - cpu#\d+", C.CPU, G.LIKELY, LOCKUP, also=(C.SOFTWARE_BUG,), mechanism=HANG),
-    root("cpu.hard_lockup", r"hard lockup|watchdog detected hard lockup|nmi watchdog: .{0,40}lockup", C.CPU, G.NAMED, LOCKUP, mechanism=HANG),
+    root(
+        "cpu.soft_lockup",
+        r"soft lockup - cpu#\d+",
+        C.CPU,
+        G.LIKELY,
+        LOCKUP,
+        also=(C.SOFTWARE_BUG,),
+        mechanism=HANG,
+    ),
+    root(
+        "cpu.hard_lockup",
+        r"hard lockup|watchdog detected hard lockup|nmi watchdog: .{0,40}lockup",
+        C.CPU,
+        G.NAMED,
+        LOCKUP,
+        mechanism=HANG,
+    ),
     root(
         "cpu.rcu",
-        r"rcu.{0,40}detected (?:expedited )?stalls?|self-detected stall on cpu|rcu_(?:sched|preempt) kthread starved",
+        r"rcu.{0,40}detected (?:expedited )?stalls?|self-detected stall on"
+        r" cpu|rcu_(?:sched|preempt) kthread starved",
         C.CPU,
         G.LIKELY,
         LOCKUP,
@@ -84,7 +116,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "cpu.machine_check",
-        r"machine check (?:exception|from|error)|mce: \[hardware error\]: (?:cpu|rip|tsc|processor|run the above)|machine check: processor context corrupt"
+        r"machine check (?:exception|from|error)|mce: \[hardware error\]:"
+        r" (?:cpu|rip|tsc|processor|run the above)|machine check: processor context corrupt"
         r"|fatal machine check|internal (?:unclassified|timer) error"
         r"|cpu.{0,12}caterr|\bierr\b|processor .{0,24}ierr|uncorrected mce",
         C.CPU,
@@ -92,10 +125,18 @@ RULES: tuple[Rule, ...] = (
         MCE + "; ipmi SEL",
         also=(C.SYSTEM_MEMORY,),
     ),
-    root("cpu.logged", r"machine check events? logged", C.CPU, G.HINT, MCE + ": of corrected errors too", also=(C.SYSTEM_MEMORY,)),
+    root(
+        "cpu.logged",
+        r"machine check events? logged",
+        C.CPU,
+        G.HINT,
+        MCE + ": of corrected errors too",
+        also=(C.SYSTEM_MEMORY,),
+    ),
     root(
         "cpu.section",
-        r"section_type: (?:ia32/x64|general|arm) processor error|processor_context_corrupt|general_processor_error",
+        r"section_type: (?:ia32/x64|general|arm) processor"
+        r" error|processor_context_corrupt|general_processor_error",
         C.CPU,
         G.LIKELY,
         "linux drivers/firmware/efi/cper.c",
@@ -103,8 +144,10 @@ RULES: tuple[Rule, ...] = (
     # heat and power
     root(
         "heat.cpu",
-        r"temperature above threshold|critical temperature reached|thermal shutdown|thermal trip|package power limit notification.{0,20}thermal"
-        r"|upper (?:critical|non-recoverable) going high|overtemp|over-?temperature|temperature .{0,24}(?:critical|exceed)",
+        r"temperature above threshold|critical temperature reached|thermal shutdown|thermal"
+        r" trip|package power limit notification.{0,20}thermal"
+        r"|upper (?:critical|non-recoverable) going high|overtemp|over-?temperature|temperature"
+        r" .{0,24}(?:critical|exceed)",
         C.THERMAL,
         G.LIKELY,
         "linux arch/x86 therm_throt.c, drivers/thermal; ipmi SEL",
@@ -113,7 +156,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "heat.fan",
-        r"\bfan\b.{0,40}(?:lower critical|lower non-recoverable|failure|fault|not present|going low)",
+        r"\bfan\b.{0,40}(?:lower critical|lower non-recoverable|failure|fault|not present|going"
+        r" low)",
         C.THERMAL,
         G.LIKELY,
         "ipmi SEL",
@@ -121,7 +165,9 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "power.supply",
-        r"power supply.{0,40}(?:fail|lost|fault|predictive|redundancy|inconsistent|input|deassert|out of range)|\bpsu ?\d?\b.{0,40}(?:fail"
+        r"power"
+        r" supply.{0,40}(?:fail|lost|fault|predictive|redundancy|inconsistent|input|deassert|out of"
+        r" range)|\bpsu ?\d?\b.{0,40}(?:fail"
         r"|fault|lost|alert|error)|power unit.{0,40}(?:fail|redundancy|off)"
         r"|redundancy (?:lost|degraded)",
         C.POWER_SUPPLY,
@@ -139,7 +185,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(  # before the rules of devices: what was corrected did no harm, whoever says it
         "pcie.corrected",
-        r"aer: (?:multiple )?correct(?:ed|able) error|severity=corrected|corrected error message received|event severity: corrected",
+        r"aer: (?:multiple )?correct(?:ed|able) error|severity=corrected|corrected error message"
+        r" received|event severity: corrected",
         C.IO_BOARD,
         G.HINT,
         AER,
@@ -147,17 +194,35 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "pcie.gpu",
-        r"(?:nvidia|amdgpu) " + BDF + r":? .{0,40}(?:aer: |pcie bus error|can't change power state|not responding|unable to change power)",
+        r"(?:nvidia|amdgpu) "
+        + BDF
+        + r":? .{0,40}(?:aer: |pcie bus error|can't change power state|not responding|unable to"
+        r" change power)",
         C.GPU,
         G.LIKELY,
         AER,
         also=(C.CHASSIS, C.IO_BOARD),
     ),
-    root("pcie.nic", r"(?:mlx5_core|bnxt_en|ice|efa|ionic) " + BDF + r": (?:aer: |pcie bus error)", C.NIC, G.LIKELY, AER, also=(C.CHASSIS, C.IO_BOARD)),
-    root("pcie.nvme", r"nvme " + BDF + r": (?:aer: |pcie bus error)", C.SSD, G.LIKELY, AER, also=(C.CHASSIS, C.IO_BOARD)),
+    root(
+        "pcie.nic",
+        r"(?:mlx5_core|bnxt_en|ice|efa|ionic) " + BDF + r": (?:aer: |pcie bus error)",
+        C.NIC,
+        G.LIKELY,
+        AER,
+        also=(C.CHASSIS, C.IO_BOARD),
+    ),
+    root(
+        "pcie.nvme",
+        r"nvme " + BDF + r": (?:aer: |pcie bus error)",
+        C.SSD,
+        G.LIKELY,
+        AER,
+        also=(C.CHASSIS, C.IO_BOARD),
+    ),
     root(
         "pcie.surprise",
-        r"surprise (?:link )?down|\[ ?\d+\] sdes\b|containment event|pciehp.{0,60}(?:link down|card not present)|link is down"
+        r"surprise (?:link )?down|\[ ?\d+\] sdes\b|containment event|pciehp.{0,60}(?:link down|card"
+        r" not present)|link is down"
         r"|downstream port containment|device .{0,30}lost from bus|pci link down",
         C.CHASSIS,
         G.POSSIBLE,
@@ -166,9 +231,11 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "pcie.fatal",
-        r"aer: (?:multiple )?uncorrect(?:ed|able) \(fatal\)|severity=uncorrect(?:ed|able) \(fatal\)|can't recover \(no error_detected"
+        r"aer: (?:multiple )?uncorrect(?:ed|able) \(fatal\)|severity=uncorrect(?:ed|able)"
+        r" \(fatal\)|can't recover \(no error_detected"
         r"|device recovery failed|aer: .{0,40}recovery failed"
-        r"|pcie bus error: severity=fatal|bus fatal error|section_type: pcie error|critical interrupt.{0,60}(?:bus|pci)",
+        r"|pcie bus error: severity=fatal|bus fatal error|section_type: pcie error|critical"
+        r" interrupt.{0,60}(?:bus|pci)",
         C.GPU,
         G.POSSIBLE,
         AER + "; ipmi SEL",
@@ -176,7 +243,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "pcie.nonfatal",
-        r"aer: (?:multiple )?uncorrect(?:ed|able) \(non-fatal\)|severity=uncorrect(?:ed|able) \(non-fatal\)|unsupported request"
+        r"aer: (?:multiple )?uncorrect(?:ed|able) \(non-fatal\)|severity=uncorrect(?:ed|able)"
+        r" \(non-fatal\)|unsupported request"
         r"|completion timeout|malformed tlp|aer: .{0,40}error (?:message )?received",
         C.GPU,
         G.POSSIBLE,
@@ -185,7 +253,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "pcie.slow",
-        r"limited by \d+\.\d gt/s|pcie link (?:width|speed) degraded|link (?:width|speed).{0,20}downgraded",
+        r"limited by \d+\.\d gt/s|pcie link (?:width|speed) degraded|link"
+        r" (?:width|speed).{0,20}downgraded",
         C.IO_BOARD,
         G.HINT,
         "linux drivers/pci/pci.c",
@@ -194,14 +263,16 @@ RULES: tuple[Rule, ...] = (
     ),
     effect(
         "pcie.detail",
-        r"device \[[0-9a-f]{4}:[0-9a-f]{4}\] error status|\[ ?\d+\] (?:unsupreq|cmpltto|flowctl|malftlp)|tlp header:"
+        r"device \[[0-9a-f]{4}:[0-9a-f]{4}\] error status|\[ ?\d+\]"
+        r" (?:unsupreq|cmpltto|flowctl|malftlp)|tlp header:"
         r"|aer: .{0,40}(?:broadcast|device recovery successful)|aer_status",
         AER,
     ),
     # software in and on the kernel
     root(
         "segfault.library",
-        r"segfault at [0-9a-f]{1,16} ip|general protection(?: fault)? ip:|trap (?:invalid opcode|divide error)|traps: .{0,40}(?:trap"
+        r"segfault at [0-9a-f]{1,16} ip|general protection(?: fault)? ip:|trap (?:invalid"
+        r" opcode|divide error)|traps: .{0,40}(?:trap"
         r"|general protection)",
         C.SOFTWARE_BUG,
         G.LIKELY,
@@ -210,17 +281,27 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "kernel.bug",
-        r"bug: unable to handle|kernel null pointer|kernel bug at|general protection fault, |oops: |bug: scheduling while atomic"
+        r"bug: unable to handle|kernel null pointer|kernel bug at|general protection fault, |oops:"
+        r" |bug: scheduling while atomic"
         r"|kernel stack overflow",
         C.SOFTWARE_BUG,
         G.POSSIBLE,
         "linux kernel, oops",
         also=(C.CPU, C.SYSTEM_MEMORY),
     ),
-    root("kernel.panic", r"kernel panic", C.SOFTWARE_BUG, G.HINT, "linux kernel/panic.c", also=(C.CPU, C.SYSTEM_MEMORY), mechanism=LOST),
+    root(
+        "kernel.panic",
+        r"kernel panic",
+        C.SOFTWARE_BUG,
+        G.HINT,
+        "linux kernel/panic.c",
+        also=(C.CPU, C.SYSTEM_MEMORY),
+        mechanism=LOST,
+    ),
     root(
         "kernel.files",
-        r"file-max limit \d+ reached|too many open files|emfile\b|enfile\b|nf_conntrack: table full|cannot fork|fork: retry|pids?\.max"
+        r"file-max limit \d+ reached|too many open files|emfile\b|enfile\b|nf_conntrack: table"
+        r" full|cannot fork|fork: retry|pids?\.max"
         r"|fork rejected by pids|resource temporarily unavailable",
         C.USER_CODE,
         G.POSSIBLE,
@@ -229,12 +310,18 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "board.events",
-        r"chassis intru|backplane.{0,40}(?:fault|fail)|riser.{0,40}(?:fault|fail)|retimer.{0,60}(?:fail|error)|pcie switch.{0,60}(?:fail"
+        r"chassis"
+        r" intru|backplane.{0,40}(?:fault|fail)|riser.{0,40}(?:fault|fail)|retimer.{0,60}(?:fail|error)|pcie"
+        r" switch.{0,60}(?:fail"
         r"|error)|system board.{0,40}(?:fault|fail)|drive (?:fault|slot).{0,30}(?:assert|fault)",
         C.CHASSIS,
         G.LIKELY,
         "ipmi SEL",
         also=(C.IO_BOARD,),
     ),
-    advice("kernel.tainted", r"tainted: |loading out-of-tree module taints|module verification failed", "linux kernel/panic.c"),
+    advice(
+        "kernel.tainted",
+        r"tainted: |loading out-of-tree module taints|module verification failed",
+        "linux kernel/panic.c",
+    ),
 )

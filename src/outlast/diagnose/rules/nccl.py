@@ -1,6 +1,7 @@
 """NCCL and RCCL lines, and what verbs and sockets say through them.
 
-`unhandled system error` and `remote process exited` tell that something failed, here or elsewhere, not what.
+`unhandled system error` and `remote process exited` tell that something failed, here or elsewhere,
+not what.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -20,9 +21,11 @@ RULES: tuple[Rule, ...] = (
     # shared memory: /dev/shm is memory
     root(
         "nccl.shm",
-        r"error while creating shared memory segment|posix_fallocate failed|failed to (?:allocate|create|open"
+        r"error while creating shared memory segment|posix_fallocate failed|failed to"
+        r" (?:allocate|create|open"
         r"|extend) [^/]{0,40}(?:shared memory|/dev/shm)"
-        r"|call to (?:ftruncate|posix_fallocate|shm_open)[^:]{0,40} failed|/dev/shm/nccl[^ ]{0,40}[^/]{0,80}(?:no space|failed|error)"
+        r"|call to (?:ftruncate|posix_fallocate|shm_open)[^:]{0,40} failed|/dev/shm/nccl[^"
+        r" ]{0,40}[^/]{0,80}(?:no space|failed|error)"
         r"|unable to create shared memory",
         C.HOST_MEMORY,
         G.NAMED,
@@ -32,7 +35,8 @@ RULES: tuple[Rule, ...] = (
     # verbs completions: the status says who is at fault
     root(
         "ib.retry_exceeded",
-        r"(?:status=|error |with error )12[ ,(]|ibv_wc_retry_exc_err|transport retry counter exceeded|retry exceeded",
+        r"(?:status=|error |with error )12[ ,(]|ibv_wc_retry_exc_err|transport retry counter"
+        r" exceeded|retry exceeded",
         C.NETWORK,
         G.LIKELY,
         IB,
@@ -41,17 +45,24 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "ib.rnr",
-        r"(?:got completion|completion with error)[^,]{0,120}(?:status=|error )13[ ,(]|ibv_wc_rnr_retry_exc_err",
+        r"(?:got completion|completion with error)[^,]{0,120}(?:status=|error )13["
+        r" ,(]|ibv_wc_rnr_retry_exc_err",
         C.NETWORK,
         G.POSSIBLE,
         IB,
         also=(C.NIC, C.STRAGGLER),
         mechanism=EXC,
     ),
-    effect("ib.flushed", r"(?:got completion|completion with error)[^,]{0,120}(?:status=|error )5[ ,(]|ibv_wc_wr_flush_err|work request flushed", IB),
+    effect(
+        "ib.flushed",
+        r"(?:got completion|completion with error)[^,]{0,120}(?:status=|error )5["
+        r" ,(]|ibv_wc_wr_flush_err|work request flushed",
+        IB,
+    ),
     root(
         "ib.protection",
-        r"(?:got completion|completion with error)[^,]{0,120}(?:status=|error )(?:4|10)[ ,(]|ibv_wc_(?:loc_prot|rem_access)_err",
+        r"(?:got completion|completion with error)[^,]{0,120}(?:status=|error )(?:4|10)["
+        r" ,(]|ibv_wc_(?:loc_prot|rem_access)_err",
         C.DEPENDENCY,
         G.POSSIBLE,
         IB + ": peer memory, ACS",
@@ -60,28 +71,60 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "ib.remote_operation",
-        r"(?:got completion|completion with error)[^,]{0,120}(?:status=|error )(?:9|11|14|15|17|19|20|21|22)[ ,(]|ibv_wc_rem_op_err",
+        r"(?:got completion|completion with error)[^,]{0,120}(?:status=|error"
+        r" )(?:9|11|14|15|17|19|20|21|22)[ ,(]|ibv_wc_rem_op_err",
         C.NETWORK,
         G.POSSIBLE,
         IB,
         also=(C.NIC, C.SOFTWARE_BUG),
         mechanism=EXC,
     ),
-    root("ib.local_fault", r"ibv_wc_(?:loc_qp_op|loc_len|loc_eec_op|fatal|general)_err", C.NIC, G.POSSIBLE, IB, also=(C.SOFTWARE_BUG,), mechanism=EXC),
-    root("ib.completion", r"got completion (?:from peer|with)", C.NETWORK, G.POSSIBLE, IB, also=(C.NIC,), mechanism=EXC),
+    root(
+        "ib.local_fault",
+        r"ibv_wc_(?:loc_qp_op|loc_len|loc_eec_op|fatal|general)_err",
+        C.NIC,
+        G.POSSIBLE,
+        IB,
+        also=(C.SOFTWARE_BUG,),
+        mechanism=EXC,
+    ),
+    root(
+        "ib.completion",
+        r"got completion (?:from peer|with)",
+        C.NETWORK,
+        G.POSSIBLE,
+        IB,
+        also=(C.NIC,),
+        mechanism=EXC,
+    ),
     root(
         "ib.port_error",
-        r"got async (?:error )?event ?: ?(?:port error|client reregistration|lid change|sm change)|ibv_event_port_err",
+        r"got async (?:error )?event ?: ?(?:port error|client reregistration|lid change|sm"
+        r" change)|ibv_event_port_err",
         C.NETWORK,
         G.LIKELY,
         IB,
         also=(C.NIC,),
     ),
-    root("ib.device_fatal", r"got async (?:error )?event ?: ?(?:local catastrophic|device fatal|internal error)|ibv_event_device_fatal", C.NIC, G.NAMED, IB),
-    messenger("ib.async", r"got async (?:error )?event|got non-fatal async event|got fatal async event", IB, failure_class=C.NETWORK, grade=G.HINT),
+    root(
+        "ib.device_fatal",
+        r"got async (?:error )?event ?: ?(?:local catastrophic|device fatal|internal"
+        r" error)|ibv_event_device_fatal",
+        C.NIC,
+        G.NAMED,
+        IB,
+    ),
+    messenger(
+        "ib.async",
+        r"got async (?:error )?event|got non-fatal async event|got fatal async event",
+        IB,
+        failure_class=C.NETWORK,
+        grade=G.HINT,
+    ),
     root(
         "ib.no_route",
-        r"(?:ibv_modify_qp|modify_qp|ibv_create_ah|call to connect)[^:]{0,60} failed[^:]{0,40}(?:connection timed out|no route to host"
+        r"(?:ibv_modify_qp|modify_qp|ibv_create_ah|call to connect)[^:]{0,60}"
+        r" failed[^:]{0,40}(?:connection timed out|no route to host"
         r"|network is unreachable|errno 110|errno 113)"
         r"|no route to host|network is unreachable|network is down",
         C.NETWORK,
@@ -92,7 +135,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "ib.memory_lock",
-        r"ibv_(?:reg_mr|create_cq|create_qp|alloc_pd)[^:]{0,60} failed[^:]{0,60}(?:cannot allocate memory|resource temporarily)"
+        r"ibv_(?:reg_mr|create_cq|create_qp|alloc_pd)[^:]{0,60} failed[^:]{0,60}(?:cannot allocate"
+        r" memory|resource temporarily)"
         r"|increase memlock",
         C.DEPENDENCY,
         G.POSSIBLE,
@@ -110,7 +154,9 @@ RULES: tuple[Rule, ...] = (
         mechanism=EXC,
     ),
     # NCCL's own
-    root("nccl.duplicate_gpu", r"duplicate gpu detected", C.USER_CODE, G.NAMED, INIT, mechanism=EXC),
+    root(
+        "nccl.duplicate_gpu", r"duplicate gpu detected", C.USER_CODE, G.NAMED, INIT, mechanism=EXC
+    ),
     root(
         "nccl.truncated",
         r"message truncated ?: ?received",
@@ -131,7 +177,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "nccl.version",
-        r"nccl version mismatch|mismatched nccl versions?|ncclcomminitrank.{0,40}version|undefined symbol: nccl"
+        r"nccl version mismatch|mismatched nccl versions?|ncclcomminitrank.{0,40}version|undefined"
+        r" symbol: nccl"
         r"|nccl_net_plugin.{0,40}version",
         C.DEPENDENCY,
         G.NAMED,
@@ -140,7 +187,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "nccl.interface",
-        r"bootstrap ?: no (?:socket )?interface found|no (?:usable )?socket interface found|no interface found with name",
+        r"bootstrap ?: no (?:socket )?interface found|no (?:usable )?socket interface found|no"
+        r" interface found with name",
         C.USER_CODE,
         G.POSSIBLE,
         "nccl src/misc/socket.cc, NCCL_SOCKET_IFNAME",
@@ -149,7 +197,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "nccl.invalid_usage",
-        r"ncclinvalidusage|ncclinvalidargument|invalid usage\b|nccl error[^:]{0,20}: invalid argument",
+        r"ncclinvalidusage|ncclinvalidargument|invalid usage\b|nccl error[^:]{0,20}: invalid"
+        r" argument",
         C.USER_CODE,
         G.POSSIBLE,
         "nccl ncclResult_t",
@@ -158,7 +207,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "nccl.topology",
-        r"failed to find reverse path|could not find (?:a )?path for|no path to net|nvls[^:]{0,40}(?:multicast|bind)[^:]{0,60}fail"
+        r"failed to find reverse path|could not find (?:a )?path for|no path to"
+        r" net|nvls[^:]{0,40}(?:multicast|bind)[^:]{0,60}fail"
         r"|cumulticast\w{1,30}[^:]{0,20} fail",
         C.NVLINK,
         G.POSSIBLE,
@@ -174,7 +224,12 @@ RULES: tuple[Rule, ...] = (
         "nccl ncclResult_t",
         mechanism=EXC,
     ),
-    messenger("nccl.unhandled", r"unhandled (?:system|cuda) error|ncclsystemerror|ncclunhandledcudaerror", "nccl ncclResult_t", mechanism=EXC),
+    messenger(
+        "nccl.unhandled",
+        r"unhandled (?:system|cuda) error|ncclsystemerror|ncclunhandledcudaerror",
+        "nccl ncclResult_t",
+        mechanism=EXC,
+    ),
     messenger(
         "nccl.remote",
         r"ncclremoteerror|remote process exited or there was a network error",
@@ -185,20 +240,35 @@ RULES: tuple[Rule, ...] = (
     ),
     effect(
         "nccl.socket",
-        r"(?:socketprogress|net/socket|misc/socket|bootstrap)[^/]{0,80}(?:connection closed|connection refused|connection reset"
+        r"(?:socketprogress|net/socket|misc/socket|bootstrap)[^/]{0,80}(?:connection"
+        r" closed|connection refused|connection reset"
         r"|connection from|timed out|unexpected)"
         r"|connection closed by remote peer|call to (?:recv|send|connect|accept)[^:]{0,60} failed",
         "nccl src/misc/socket.cc",
     ),
     effect(
         "nccl.proxy",
-        r"\[proxy (?:service|progress)[^\]]{0,20}\]|proxy call to rank|comm[^:]{0,40} abort|ncclcommabort"
+        r"\[proxy (?:service|progress)[^\]]{0,20}\]|proxy call to rank|comm[^:]{0,40}"
+        r" abort|ncclcommabort"
         r"|(?:nccl )?communicator was aborted|aborting nccl"
         r"|ncclcomm.{0,40}aborted",
         "nccl src/proxy.cc",
     ),
-    messenger("nccl.ras", r"ras.{0,40}(?:mismatch|missing|unresponsive|error|timeout)", "nccl src/ras", mechanism=Mechanism.HANG),
+    messenger(
+        "nccl.ras",
+        r"ras.{0,40}(?:mismatch|missing|unresponsive|error|timeout)",
+        "nccl src/ras",
+        mechanism=Mechanism.HANG,
+    ),
     messenger("nccl.warn", r"nccl warn ", "nccl src/debug.cc"),
-    advice("nccl.plugin", r"nccl info (?:net|tuner|profiler|env)/plugin", "nccl src/plugin/plugin_open.cc: without a plugin it goes on with its own"),
-    advice("nccl.advice", r"run with nccl_debug=|last error:$|check nccl warnings for the failure reason", "torch c10d NCCLUtils; nccl"),
+    advice(
+        "nccl.plugin",
+        r"nccl info (?:net|tuner|profiler|env)/plugin",
+        "nccl src/plugin/plugin_open.cc: without a plugin it goes on with its own",
+    ),
+    advice(
+        "nccl.advice",
+        r"run with nccl_debug=|last error:$|check nccl warnings for the failure reason",
+        "torch c10d NCCLUtils; nccl",
+    ),
 )

@@ -17,21 +17,36 @@ RULES: tuple[Rule, ...] = (
     # memory
     root(
         "slurm.oom",
-        r"oom[-_]kill event|detected \d+ oom|exceeded (?:job|step) memory limit|oom[ -]killed|some of (?:your processes"
-        r"|the step tasks) (?:may )?have been (?:killed|oom)|\bout_of_memory\b(?!\+0x)|task.{0,40}: out of memory|\bout_of_me\b"
+        r"oom[-_]kill event|detected \d+ oom|exceeded (?:job|step) memory limit|oom[ -]killed|some"
+        r" of (?:your processes"
+        r"|the step tasks) (?:may )?have been (?:killed|oom)|\bout_of_memory\b(?!\+0x)|task.{0,40}:"
+        r" out of memory|\bout_of_me\b"
         r"|exceeded .{0,20}memory limit.{0,30}being killed",
         C.HOST_MEMORY,
         G.NAMED,
         SLURM + "; " + STATES,
         mechanism=SIGNAL,
     ),
-    root("kube.oom", r"\boomkilled\b|systemoom|oomkilling|memory limit exceeded.{0,20}pod", C.HOST_MEMORY, G.NAMED, KUBE, mechanism=SIGNAL),
     root(
-        "kube.evicted_memory", r"low on resource: memory|memorypressure.{0,20}true|nodehasinsufficientmemory", C.HOST_MEMORY, G.LIKELY, KUBE, mechanism=SIGNAL
+        "kube.oom",
+        r"\boomkilled\b|systemoom|oomkilling|memory limit exceeded.{0,20}pod",
+        C.HOST_MEMORY,
+        G.NAMED,
+        KUBE,
+        mechanism=SIGNAL,
+    ),
+    root(
+        "kube.evicted_memory",
+        r"low on resource: memory|memorypressure.{0,20}true|nodehasinsufficientmemory",
+        C.HOST_MEMORY,
+        G.LIKELY,
+        KUBE,
+        mechanism=SIGNAL,
     ),
     root(
         "kube.evicted_disk",
-        r"low on resource: ephemeral-storage|ephemeral local storage usage exceeds|diskpressure.{0,20}true|nodehasdiskpressure"
+        r"low on resource: ephemeral-storage|ephemeral local storage usage"
+        r" exceeds|diskpressure.{0,20}true|nodehasdiskpressure"
         r"|usage of emptydir volume .{0,60}exceeds",
         C.STORAGE,
         G.NAMED,
@@ -41,8 +56,10 @@ RULES: tuple[Rule, ...] = (
     # somebody took the machine
     root(
         "slurm.preempted",
-        r"due to preemption|(?:job|task|step|node|vm|pod|instance)\b[^.]{0,60} preempted\b|\bpreempted {1,12}\d{1,4}:\d"
-        r"|state[=: ]{1,2}preempted|job is preempted|requeued due to|due to job requeue|job_requeue|\brequeue(?:d|ing)? (?:job|in|by|due)"
+        r"due to preemption|(?:job|task|step|node|vm|pod|instance)\b[^.]{0,60}"
+        r" preempted\b|\bpreempted {1,12}\d{1,4}:\d"
+        r"|state[=: ]{1,2}preempted|job is preempted|requeued due to|due to job"
+        r" requeue|job_requeue|\brequeue(?:d|ing)? (?:job|in|by|due)"
         r"|bypassing signal|caught signal sigusr\d on",
         C.HOST_MAINTENANCE,
         G.LIKELY,
@@ -51,19 +68,24 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "slurm.reboot",
-        r"rebooting node|reboot requested|node .{0,60}(?:drained|draining|drain) .{0,40}(?:maint|reboot)|maintenance (?:reservation|window"
-        r"|event|mode)|\bmaint\b.{0,20}(?:reservation|state)|scheduled (?:maintenance|event)|resvmaint",
+        r"rebooting node|reboot requested|node .{0,60}(?:drained|draining|drain)"
+        r" .{0,40}(?:maint|reboot)|maintenance (?:reservation|window"
+        r"|event|mode)|\bmaint\b.{0,20}(?:reservation|state)|scheduled"
+        r" (?:maintenance|event)|resvmaint",
         C.HOST_MAINTENANCE,
         G.LIKELY,
         STATES,
     ),
     root(
         "cloud.maintenance",
-        r"terminate_on_host_maintenance|host ?maintenance|migrate_on_host|instance (?:is )?(?:being )?(?:terminated|retire|preempt"
-        r"|reclaimed|stopped for)|spot (?:instance )?(?:interruption|termination|request)|instance-action|rebalance recommendation"
+        r"terminate_on_host_maintenance|host ?maintenance|migrate_on_host|instance (?:is )?(?:being"
+        r" )?(?:terminated|retire|preempt"
+        r"|reclaimed|stopped for)|spot (?:instance"
+        r" )?(?:interruption|termination|request)|instance-action|rebalance recommendation"
         r"|compute\.instances\.preempted"
         r"|[\"']eventtype[\"'] ?: ?[\"'](?:preempt|terminate|reboot|redeploy|freeze)"
-        r"|scheduled event.{0,40}(?:reboot|redeploy|freeze|terminate|preempt)|instance-(?:stop|retirement|reboot)|system-(?:reboot"
+        r"|scheduled"
+        r" event.{0,40}(?:reboot|redeploy|freeze|terminate|preempt)|instance-(?:stop|retirement|reboot)|system-(?:reboot"
         r"|maintenance)",
         C.HOST_MAINTENANCE,
         G.NAMED,
@@ -73,7 +95,8 @@ RULES: tuple[Rule, ...] = (
     root(
         "kube.drained",
         r"disruptiontarget|preemptionbyscheduler|evictionbyevictionapi|terminationbykubelet|deletionbytaintmanager|taintmanagereviction"
-        r"|marking for deletion pod|preempted by|preempting|nodeschedulable|nodenotschedulable|cordon(?:ed|ing)|drain(?:ed|ing) node"
+        r"|marking for deletion pod|preempted"
+        r" by|preempting|nodeschedulable|nodenotschedulable|cordon(?:ed|ing)|drain(?:ed|ing) node"
         r"|evicting pod|(?:reason|status)[\"']?: {0,4}[\"']?evicted|pod .{0,80}evicted",
         C.HOST_MAINTENANCE,
         G.LIKELY,
@@ -82,9 +105,12 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "host.shutdown",
-        r"system is (?:going down|rebooting|powering down)|systemd-shutdown|reached target (?:reboot|power-off|shutdown)"
-        r"|reboot: (?:restarting system|power down|system halted)|the system will (?:reboot|power off)|systemd.{0,20}: (?:shutting down"
-        r"|rebooting|powering off)|acpi: .{0,30}power button|unattended-upgrade.{0,60}(?:reboot|restart)",
+        r"system is (?:going down|rebooting|powering down)|systemd-shutdown|reached target"
+        r" (?:reboot|power-off|shutdown)"
+        r"|reboot: (?:restarting system|power down|system halted)|the system will (?:reboot|power"
+        r" off)|systemd.{0,20}: (?:shutting down"
+        r"|rebooting|powering off)|acpi: .{0,30}power"
+        r" button|unattended-upgrade.{0,60}(?:reboot|restart)",
         C.HOST_MAINTENANCE,
         G.LIKELY,
         "systemd, messages of shutdown",
@@ -93,8 +119,10 @@ RULES: tuple[Rule, ...] = (
     # the machine went away
     messenger(
         "slurm.node_failure",
-        r"due to node failure|\bnode_fail\b|node failure on|not responding, setting down|nodes? .{0,80}not responding|step launch failed"
-        r"|communication connection failure|lost (?:connection|contact) (?:with|to) (?:node|slurmd)|killed by node failure"
+        r"due to node failure|\bnode_fail\b|node failure on|not responding, setting down|nodes?"
+        r" .{0,80}not responding|step launch failed"
+        r"|communication connection failure|lost (?:connection|contact) (?:with|to)"
+        r" (?:node|slurmd)|killed by node failure"
         r"|zero bytes were transmitted or received",
         SLURM,
         failure_class=C.CHASSIS,
@@ -103,8 +131,11 @@ RULES: tuple[Rule, ...] = (
     ),
     messenger(
         "kube.node_lost",
-        r"nodenotready|node is not ready|(?<!key: )node\.kubernetes\.io/(?:unreachable|not-ready)(?!:[a-z]{1,20} (?:op=|for \d))|nodestatusunknown"
-        r"|node .{0,60}status is now: nodenotready|nodelost|kubelet stopped posting node status|kubeletnotready",
+        r"nodenotready|node is not ready|(?<!key:"
+        r" )node\.kubernetes\.io/(?:unreachable|not-ready)(?!:[a-z]{1,20} (?:op=|for"
+        r" \d))|nodestatusunknown"
+        r"|node .{0,60}status is now: nodenotready|nodelost|kubelet stopped posting node"
+        r" status|kubeletnotready",
         KUBE,
         failure_class=C.CHASSIS,
         grade=G.HINT,
@@ -112,10 +143,14 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "kube.gpu_unhealthy",
-        r"no healthy devices present|unhealthy devices? nvidia\.com/gpu|unexpectedadmissionerror|marking (?:device|gpu).{0,40}unhealthy"
-        r"|device .{0,60}(?:is|as) unhealthy|xidcriticalerror|gpu.{0,30}unhealthy|unhealthy.{0,30}gpu|gpu(?:_|-| )?(?:error|failed|fault"
+        r"no healthy devices present|unhealthy devices?"
+        r" nvidia\.com/gpu|unexpectedadmissionerror|marking (?:device|gpu).{0,40}unhealthy"
+        r"|device .{0,60}(?:is|as)"
+        r" unhealthy|xidcriticalerror|gpu.{0,30}unhealthy|unhealthy.{0,30}gpu|gpu(?:_|-|"
+        r" )?(?:error|failed|fault"
         r"|health).{0,40}(?:drain|cordon|down)"
-        r"|drain.{0,60}gpu|gpu count .{0,60}(?:mismatch|expected|lower)|gres/gpu count .{0,40}(?:reported lower|too low)",
+        r"|drain.{0,60}gpu|gpu count .{0,60}(?:mismatch|expected|lower)|gres/gpu count"
+        r" .{0,40}(?:reported lower|too low)",
         C.GPU,
         G.LIKELY,
         "nvidia k8s-device-plugin health.go; slurm gres",
@@ -124,35 +159,62 @@ RULES: tuple[Rule, ...] = (
     # limits and people
     messenger(
         "slurm.time",
-        r"due to time limit|time limit exhausted|job has timed out|deadlineexceeded|active on the node longer than the specified deadline"
+        r"due to time limit|time limit exhausted|job has timed out|deadlineexceeded|active on the"
+        r" node longer than the specified deadline"
         r"|state=timeout|\bjobstate=timeout",
         SLURM + "; " + KUBE,
         mechanism=SIGNAL,
     ),
     messenger(
-        "slurm.cancelled", r"cancelled at|cancelled by \d+|\bcancelled\b|job/step already completing|keyboardinterrupt|step cancelled", SLURM, mechanism=SIGNAL
+        "slurm.cancelled",
+        r"cancelled at|cancelled by \d+|\bcancelled\b|job/step already"
+        r" completing|keyboardinterrupt|step cancelled",
+        SLURM,
+        mechanism=SIGNAL,
     ),
     messenger(
         "slurm.kill",
-        r"srun: error: .{0,120}: killed|task \d+.{0,40}: killed|exited with signal 9|exitcode=0:9|terminated by signal 9",
+        r"srun: error: .{0,120}: killed|task \d+.{0,40}: killed|exited with signal"
+        r" 9|exitcode=0:9|terminated by signal 9",
         SLURM,
         failure_class=C.HOST_MEMORY,
         grade=G.HINT,
         mechanism=SIGNAL,
     ),
-    messenger("slurm.signals", r"srun: error: .{0,120}: (?:segmentation fault|bus error|aborted|illegal instruction|floating point)", SLURM, mechanism=SIGNAL),
+    messenger(
+        "slurm.signals",
+        r"srun: error: .{0,120}: (?:segmentation fault|bus error|aborted|illegal"
+        r" instruction|floating point)",
+        SLURM,
+        mechanism=SIGNAL,
+    ),
     effect(
         "slurm.terminated",
-        r"srun: error: .{0,120}: (?:terminated|exited with exit code)|srun: (?:terminating|force terminated|job step aborted|launch/slurm)"
-        r"|slurmstepd: error: \*\*\*|job step aborted: waiting|kill(?:on)?badexit|task launch for|mpi/pmi",
+        r"srun: error: .{0,120}: (?:terminated|exited with exit code)|srun: (?:terminating|force"
+        r" terminated|job step aborted|launch/slurm)"
+        r"|slurmstepd: error: \*\*\*|job step aborted: waiting|kill(?:on)?badexit|task launch"
+        r" for|mpi/pmi",
         SLURM,
     ),
-    messenger("slurm.failed", r"\bnonzeroexitcode\b|jobstate=failed|state=failed|\breason=raisedsignal", STATES, mechanism=EXIT),
+    messenger(
+        "slurm.failed",
+        r"\bnonzeroexitcode\b|jobstate=failed|state=failed|\breason=raisedsignal",
+        STATES,
+        mechanism=EXIT,
+    ),
     effect(
         "kube.backoff",
-        r"crashloopbackoff|back-off restarting failed|containerstatusunknown|exit code: \d+|restart count|backofflimitexceeded"
+        r"crashloopbackoff|back-off restarting failed|containerstatusunknown|exit code: \d+|restart"
+        r" count|backofflimitexceeded"
         r"|podfailurepolicy",
         KUBE,
     ),
-    root("kube.unschedulable", r"failedscheduling|insufficient nvidia\.com/gpu|insufficient (?:cpu|memory)", C.USER_CODE, G.HINT, KUBE, also=(C.GPU,)),
+    root(
+        "kube.unschedulable",
+        r"failedscheduling|insufficient nvidia\.com/gpu|insufficient (?:cpu|memory)",
+        C.USER_CODE,
+        G.HINT,
+        KUBE,
+        also=(C.GPU,),
+    ),
 )

@@ -1,10 +1,11 @@
 """What a rule is: a pattern, what a line that matches it is worth, and who says so.
 
-A rule looks at one line, in lower case and at most `limits.LOG_LINE_BYTES` long. Patterns run in linear time: every repeat that can match
-the same text as its neighbour is bounded, and no repeat stands in a repeat (a test holds it, over the parsed patterns and over adversarial lines).
+A rule looks at one line, in lower case and at most `limits.LOG_LINE_BYTES` long. Patterns run in
+linear time: every repeat that can match the same text as its neighbour is bounded, and no repeat
+stands in a repeat (a test holds it, over the parsed patterns and over adversarial lines).
 
-The source is a vendor's catalogue, the source of a driver, kernel or library, or two independent incidents ("incident: A; incident: B").
-A rule without one is refused when it is made.
+The source is a vendor's catalogue, the source of a driver, kernel or library, or two independent
+incidents ("incident: A; incident: B"). A rule without one is refused when it is made.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -33,7 +34,11 @@ class Grade(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One row. `also` are classes that the line fits too, less well; `device`, `node` and `rank` are named groups of the pattern."""
+    """One row.
+
+    `also` are classes that the line fits too, less well; `device`, `node` and `rank` are named
+    groups of the pattern.
+    """
 
     name: str
     pattern: str
@@ -48,27 +53,86 @@ class Rule:
     def __post_init__(self) -> None:
         assert well_sourced(self.source), f"{self.name}: no source: {self.source!r}"
         assert (self.failure_class is None) == (self.grade is Grade.NONE), self.name
-        assert self.role is not Role.ROOT or self.failure_class is not None, f"{self.name}: a root names a class"
+        assert self.role is not Role.ROOT or self.failure_class is not None, (
+            f"{self.name}: a root names a class"
+        )
         if not self.needles:
             object.__setattr__(self, "needles", needles_of(self.pattern))
         assert not self.pattern or self.needles, f"{self.name}: no literal of four characters"
 
 
-MAKERS = ("nvidia", "amd", "linux", "torch", "nccl", "gloo", "python", "numpy", "slurm", "kubernetes", "megatron-lm", "nvrx", "rdma-core", "ipmi",
-          "systemd", "docker", "deepspeed", "huggingface", "ray", "open mpi", "gpud", "gcm", "submitit", "cloud", "posix", "lustre", "nfs", "juicefs",
-          "ceph", "py-spy", "outlast", "pci-sig", "smartmontools", "glibc", "triton", "lightning", "transformers", "wekafs", "gpfs", "arrow", "aws",
-          "s3", "tensorflow", "pytest", "dcgm", "infiniband", "jedec", "graph", "cupy", "grpc")  # fmt: skip
+MAKERS = (
+    "nvidia",
+    "amd",
+    "linux",
+    "torch",
+    "nccl",
+    "gloo",
+    "python",
+    "numpy",
+    "slurm",
+    "kubernetes",
+    "megatron-lm",
+    "nvrx",
+    "rdma-core",
+    "ipmi",
+    "systemd",
+    "docker",
+    "deepspeed",
+    "huggingface",
+    "ray",
+    "open mpi",
+    "gpud",
+    "gcm",
+    "submitit",
+    "cloud",
+    "posix",
+    "lustre",
+    "nfs",
+    "juicefs",
+    "ceph",
+    "py-spy",
+    "outlast",
+    "pci-sig",
+    "smartmontools",
+    "glibc",
+    "triton",
+    "lightning",
+    "transformers",
+    "wekafs",
+    "gpfs",
+    "arrow",
+    "aws",
+    "s3",
+    "tensorflow",
+    "pytest",
+    "dcgm",
+    "infiniband",
+    "jedec",
+    "graph",
+    "cupy",
+    "grpc",
+)
 
 
 def well_sourced(source: str) -> bool:
     """Each maker stands at the head of its part; incidents come in twos."""
     parts = [part.strip().lower() for part in source.split(";")]
     incidents = [part for part in parts if part.startswith("incident:")]
-    return len(set(incidents)) >= 2 or any(part.startswith(MAKERS) for part in parts if part not in incidents)
+    return len(set(incidents)) >= 2 or any(
+        part.startswith(MAKERS) for part in parts if part not in incidents
+    )
 
 
 def root(
-    name: str, pattern: str, failure_class: FailureClass, grade: Grade, source: str, *, also: tuple[FailureClass, ...] = (), mechanism: Mechanism | None = None
+    name: str,
+    pattern: str,
+    failure_class: FailureClass,
+    grade: Grade,
+    source: str,
+    *,
+    also: tuple[FailureClass, ...] = (),
+    mechanism: Mechanism | None = None,
 ) -> Rule:
     return Rule(name, pattern, Role.ROOT, source, failure_class, grade, also, mechanism)
 
@@ -78,7 +142,13 @@ def effect(name: str, pattern: str, source: str, *, mechanism: Mechanism | None 
 
 
 def messenger(
-    name: str, pattern: str, source: str, *, failure_class: FailureClass | None = None, grade: Grade = Grade.NONE, mechanism: Mechanism | None = None
+    name: str,
+    pattern: str,
+    source: str,
+    *,
+    failure_class: FailureClass | None = None,
+    grade: Grade = Grade.NONE,
+    mechanism: Mechanism | None = None,
 ) -> Rule:
     return Rule(name, pattern, Role.MESSENGER, source, failure_class, grade, mechanism=mechanism)
 
@@ -87,19 +157,22 @@ def advice(name: str, pattern: str, source: str) -> Rule:
     return Rule(name, pattern, Role.ADVICE, source)
 
 
-# --- what a line must contain to match -------------------------------------------------------------------
+# --- what a line must contain to match ------------------------------------------------------------
 
 _PLAIN = re.compile(r"\\[^a-zA-Z0-9]|[a-z0-9 _:'/<>=,;!@#%&\"`~-]")
 NEEDLE_MIN = 4
 HEALTHY = frozenset(
-    b"loss grad rank ranks node exit gpu read slow training device memory warning nccl error process checkpoint data model step size info".split()
+    b"loss grad rank ranks node exit gpu read slow training device memory warning nccl error"
+    b" process checkpoint data model step size info".split()
 )
 
 
 def needles_of(pattern: str) -> tuple[bytes, ...]:
-    """Literals of which every match of the pattern contains at least one; empty if there are none of four characters.
+    """Literals of which every match of the pattern contains at least one; empty if there are none
+    of four characters.
 
-    Understands what the tables use: top-level text, one level of (?:a|b) groups, quantifiers behind single characters and groups.
+    Understands what the tables use: top-level text, one level of (?:a|b) groups, quantifiers behind
+    single characters and groups.
     """
     alternatives = _split(pattern)
     if len(alternatives) > 1:
@@ -112,14 +185,20 @@ def needles_of(pattern: str) -> tuple[bytes, ...]:
             some = (run.encode(),) if len(run) >= NEEDLE_MIN else ()
         else:
             inner = [needles_of(one) for one in run]
-            some = tuple(sorted({needle for found in inner for needle in found})) if all(inner) else ()
+            some = (
+                tuple(sorted({needle for found in inner for needle in found})) if all(inner) else ()
+            )
         best = max(best, some, key=_rarity)
     return best
 
 
 def _rarity(needles: tuple[bytes, ...]) -> tuple[bool, bool, int]:
     """Words of every healthy log come last, then short ones."""
-    return bool(needles), not any(needle.strip() in HEALTHY for needle in needles), min(map(len, needles), default=0)
+    return (
+        bool(needles),
+        not any(needle.strip() in HEALTHY for needle in needles),
+        min(map(len, needles), default=0),
+    )
 
 
 def _split(pattern: str) -> list[str]:
@@ -167,7 +246,9 @@ def _group_end(pattern: str, at: int) -> int:
 
 
 def _runs(pattern: str) -> list[str | list[str]]:
-    """What a pattern without top-level bars must contain, in order: literal runs, and groups as their alternatives."""
+    """What a pattern without top-level bars must contain, in order: literal runs, and groups as
+    their alternatives.
+    """
     runs: list[str | list[str]] = [""]
     at = 0
     while at < len(pattern):
@@ -185,7 +266,11 @@ def _runs(pattern: str) -> list[str | list[str]]:
         else:
             end = at + (2 if char == "\\" else 1)
         quantified = end < len(pattern) and pattern[end] in "?*{+"
-        once_at_least = not quantified or pattern[end] == "+" or (pattern[end] == "{" and pattern[end + 1] not in "0,")
+        once_at_least = (
+            not quantified
+            or pattern[end] == "+"
+            or (pattern[end] == "{" and pattern[end + 1] not in "0,")
+        )
         if plain and once_at_least and isinstance(runs[-1], str) and not quantified:
             runs[-1] += plain.group().lstrip("\\") if len(plain.group()) > 1 else plain.group()
         else:

@@ -1,4 +1,5 @@
-"""What training frameworks say of their own progress, results and speed; health monitors and metrics as text.
+"""What training frameworks say of their own progress, results and speed; health monitors and
+metrics as text.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -18,7 +19,8 @@ RULES: tuple[Rule, ...] = (
     # a result that does not repeat
     root(
         "rerun.persistent",
-        r"possible persistent error|second rerun: .{0,60}(?:not reproducible|not the same|differs|incorrect)|only on the same gpu"
+        r"possible persistent error|second rerun: .{0,60}(?:not reproducible|not the"
+        r" same|differs|incorrect)|only on the same gpu"
         r"|not reproducible on a different gpu",
         C.SILENT_DATA_CORRUPTION,
         G.NAMED,
@@ -28,7 +30,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "rerun.application",
-        r"correct result \(but possible application|unexpected result is the same|possible application (?:error|bug)|reproducible on a different gpu"
+        r"correct result \(but possible application|unexpected result is the same|possible"
+        r" application (?:error|bug)|reproducible on a different gpu"
         r"|therefore it was likely correct",
         C.USER_CODE,
         G.LIKELY,
@@ -38,7 +41,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "rerun.transient",
-        r"unexpected result is not reproducible|possible transient error|first rerun: not reproducible",
+        r"unexpected result is not reproducible|possible transient error|first rerun: not"
+        r" reproducible",
         C.SILENT_DATA_CORRUPTION,
         G.LIKELY,
         RERUN,
@@ -47,7 +51,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "rerun.reproducible",
-        r"unexpected result is reproducible|need to rerun on a different gpu|first rerun: reproducible",
+        r"unexpected result is reproducible|need to rerun on a different gpu|first rerun:"
+        r" reproducible",
         C.SOFTWARE_BUG,
         G.HINT,
         RERUN + ": the next rerun, elsewhere, decides",
@@ -65,8 +70,10 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "sdc.found",
-        r"silent data corruption|\bsdc\b.{0,40}(?:detected|found|fail|error)|(?:checksum|digest|hash|parity).{0,40}(?:mismatch|differ"
-        r"|do(?:es)? not match).{0,60}(?:rank|replica|gpu|gradient|weight|param)|replicas? (?:have )?diverged|parameters? (?:are "
+        r"silent data"
+        r" corruption|\bsdc\b.{0,40}(?:detected|found|fail|error)|(?:checksum|digest|hash|parity).{0,40}(?:mismatch|differ"
+        r"|do(?:es)? not match).{0,60}(?:rank|replica|gpu|gradient|weight|param)|replicas? (?:have"
+        r" )?diverged|parameters? (?:are "
         r"|is )?out of sync"
         r"|parameter hashes not matching",
         C.SILENT_DATA_CORRUPTION,
@@ -78,8 +85,10 @@ RULES: tuple[Rule, ...] = (
     # speed
     root(
         "straggler.found",
-        r"straggler(?:s)? (?:detected|detection warning|found|identified)|is (?:a |likely )?straggl|straggler gpus?|straggler ?= ?true"
-        r"|slow(?:est)? (?:rank|gpu|node|worker)s?[ :=]|gpu .{0,40}(?:slower than|running slow)|some .{0,20}(?:gpus|ranks"
+        r"straggler(?:s)? (?:detected|detection warning|found|identified)|is (?:a |likely"
+        r" )?straggl|straggler gpus?|straggler ?= ?true"
+        r"|slow(?:est)? (?:rank|gpu|node|worker)s?[ :=]|gpu .{0,40}(?:slower than|running"
+        r" slow)|some .{0,20}(?:gpus|ranks"
         r"|nodes) have worse (?:relative|individual) performance",
         C.STRAGGLER,
         G.LIKELY,
@@ -89,8 +98,10 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "clocks.thermal",
-        r"hw thermal slowdown {0,40}: active|sw thermal slowdown {0,40}: active|thermal (?:violation|throttl)|hw_thermal_slowdown"
-        r"|clocks_(?:throttle|event)_reasons?\.(?:hw|sw)_thermal_slowdown|gpu .{0,60}thermal(?:ly)? (?:slow|throttl)"
+        r"hw thermal slowdown {0,40}: active|sw thermal slowdown {0,40}: active|thermal"
+        r" (?:violation|throttl)|hw_thermal_slowdown"
+        r"|clocks_(?:throttle|event)_reasons?\.(?:hw|sw)_thermal_slowdown|gpu .{0,60}thermal(?:ly)?"
+        r" (?:slow|throttl)"
         r"|throttl\w{2,3}.{0,40}(?:thermal|temperature|overheat)|(?:thermal|temperature|overheat).{0,40}throttl"
         r"|dcgm_fr_(?:thermal_violations|temp_violation|clock_throttle_thermal)",
         C.THERMAL,
@@ -101,7 +112,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "clocks.power_brake",
-        r"hw power brake(?: slowdown)? {0,40}: active|hw_power_brake|power ?brake.{0,40}(?:active|engaged|assert)"
+        r"hw power brake(?: slowdown)? {0,40}: active|hw_power_brake|power"
+        r" ?brake.{0,40}(?:active|engaged|assert)"
         r"|dcgm_fr_clock_throttle_power|external power brake",
         C.POWER_SUPPLY,
         G.LIKELY,
@@ -121,8 +133,10 @@ RULES: tuple[Rule, ...] = (
     # monitors
     root(
         "remap.failed",
-        r"remapping failure occurred {0,40}: yes|row remapp(?:ing|er)? (?:has )?fail\w{0,5}|row_remap_failure|remap(?:ping)?[_ ]failed"
-        r"|dcgm_fr_row_remap_failure|retired pages.{0,40}(?:exceed|limit|too many)|qualifies for rma",
+        r"remapping failure occurred {0,40}: yes|row remapp(?:ing|er)? (?:has"
+        r" )?fail\w{0,5}|row_remap_failure|remap(?:ping)?[_ ]failed"
+        r"|dcgm_fr_row_remap_failure|retired pages.{0,40}(?:exceed|limit|too many)|qualifies"
+        r" for rma",
         C.HBM,
         G.NAMED,
         "nvidia GPU memory error management guide; dcgm",
@@ -130,8 +144,10 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "remap.pending",
-        r"pending {0,40}: yes|row remap pending|remap(?:ping)?[_ ]pending|pending (?:page )?(?:retire|remap)"
-        r"|pending page blacklist {0,30}: yes|dcgm_fr_pending_page_retirements|uncorrectable remapped rows? ?[:=] ?[1-9]",
+        r"pending {0,40}: yes|row remap pending|remap(?:ping)?[_ ]pending|pending (?:page"
+        r" )?(?:retire|remap)"
+        r"|pending page blacklist {0,30}: yes|dcgm_fr_pending_page_retirements|uncorrectable"
+        r" remapped rows? ?[:=] ?[1-9]",
         C.HBM,
         G.LIKELY,
         "nvidia GPU memory error management guide",
@@ -139,8 +155,10 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "ecc.volatile",
-        r"(?:dram|device memory|hbm|framebuffer).{0,24}uncorrect\w{3,6} {0,40}: {0,3}[1-9]\d*|volatile (?:uncorrectable"
-        r"|double.bit)[^0-9]{0,40}[1-9]\d*|(?:double.bit|dbe) (?:volatile|ecc) errors?[^0-9]{0,12}[1-9]|ecc\.errors\.uncorrected\.volatile"
+        r"(?:dram|device memory|hbm|framebuffer).{0,24}uncorrect\w{3,6} {0,40}:"
+        r" {0,3}[1-9]\d*|volatile (?:uncorrectable"
+        r"|double.bit)[^0-9]{0,40}[1-9]\d*|(?:double.bit|dbe) (?:volatile|ecc)"
+        r" errors?[^0-9]{0,12}[1-9]|ecc\.errors\.uncorrected\.volatile"
         r"|dcgm_fr_volatile_dbe_detected|dbe detected|dbe error occurred",
         C.HBM,
         G.LIKELY,
@@ -149,7 +167,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "ecc.sram",
-        r"sram (?:uncorrect\w{3,6}|threshold exceeded)[^:]{0,24} {0,40}: {0,3}(?:[1-9]\d*|yes)|uncorrectable sram(?! sources)"
+        r"sram (?:uncorrect\w{3,6}|threshold exceeded)[^:]{0,24} {0,40}:"
+        r" {0,3}(?:[1-9]\d*|yes)|uncorrectable sram(?! sources)"
         r"|sram.{0,40}(?:uncorrectable|dbe|double.bit|threshold flag)",
         C.SRAM,
         G.NAMED,
@@ -159,7 +178,8 @@ RULES: tuple[Rule, ...] = (
     root(
         "dcgm.fail",
         r"dcgm_fr_(?:xid_error|gpu_expected_nvlinks|nvlink_down|nvlink_error_critical|pcie_replay_rate|faulty_memory|device_count_mismatch"
-        r"|bad_cuda_env|falling_off)|(?:pcie|diagnostic|memory|memtest|targeted (?:stress|power)|sm stress|pulse test) {0,30}\| {0,3}fail",
+        r"|bad_cuda_env|falling_off)|(?:pcie|diagnostic|memory|memtest|targeted (?:stress|power)|sm"
+        r" stress|pulse test) {0,30}\| {0,3}fail",
         C.GPU,
         G.LIKELY,
         "dcgm error codes and dcgmi diag",
@@ -167,7 +187,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "nvlink.inactive",
-        r"link \d{1,2}: {0,3}<?inactive|nvlink.{0,40}(?:inactive|down\b)|(?:crc|replay|recovery) (?:flit "
+        r"link \d{1,2}: {0,3}<?inactive|nvlink.{0,40}(?:inactive|down\b)|(?:crc|replay|recovery)"
+        r" (?:flit "
         r"|data )?error(?: count)?er?[^0-9]{0,12}[1-9]\d{3,}",
         C.NVLINK,
         G.LIKELY,
@@ -176,8 +197,10 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "gpu.missing",
-        r"(?:expected|should (?:be|have)) \d+ gpus?.{0,40}(?:found|got|only|but)|found \d+ gpus?.{0,40}expected|gpu count mismatch"
-        r"|missing gpus?\b|gpus? (?:disappeared|vanished)|only \d+ (?:of \d+ )?gpus? (?:visible|available|detected|found)",
+        r"(?:expected|should (?:be|have)) \d+ gpus?.{0,40}(?:found|got|only|but)|found \d+"
+        r" gpus?.{0,40}expected|gpu count mismatch"
+        r"|missing gpus?\b|gpus? (?:disappeared|vanished)|only \d+ (?:of \d+ )?gpus?"
+        r" (?:visible|available|detected|found)",
         C.GPU,
         G.LIKELY,
         "gpud gpu-counts component; gcm check_nvidia_smi; dcgm",
@@ -186,14 +209,17 @@ RULES: tuple[Rule, ...] = (
     # hangs that frameworks notice
     messenger(
         "hang.noticed",
-        r"hang detected|no progress (?:for|in|within)|stalled for|watchdog.{0,40}(?:expired|no heartbeat)|did not receive (?:a )?heartbeat"
-        r"|missed heartbeat|monitor process .{0,60}timeout|rank \d+ .{0,40}(?:unresponsive|stuck|hung)|training (?:is )?(?:stuck|hung)",
+        r"hang detected|no progress (?:for|in|within)|stalled for|watchdog.{0,40}(?:expired|no"
+        r" heartbeat)|did not receive (?:a )?heartbeat"
+        r"|missed heartbeat|monitor process .{0,60}timeout|rank \d+"
+        r" .{0,40}(?:unresponsive|stuck|hung)|training (?:is )?(?:stuck|hung)",
         "nvrx fault tolerance, inprocess; megatron-lm",
         mechanism=HANG,
     ),
     effect(
         "progress.aborted",
-        r"aborting training|exiting program at|saving (?:a )?checkpoint .{0,40}(?:and exit|before exit)|emergency checkpoint",
+        r"aborting training|exiting program at|saving (?:a )?checkpoint .{0,40}(?:and exit|before"
+        r" exit)|emergency checkpoint",
         "megatron-lm training; lightning",
     ),
 )

@@ -1,7 +1,8 @@
 """NVIDIA's Xid and SXid codes: what each says, by itself.
 
-Sources: NVIDIA, Xid errors catalogue (analyzing-xid-catalog, 2025-10); GPU memory error management guide; fabric manager user guide, appendix D.
-What follows another code (43, 45, 63 behind 48, 145 and 154 beside 149) is an effect there; alone it keeps its own, weaker meaning.
+Sources: NVIDIA, Xid errors catalogue (analyzing-xid-catalog, 2025-10); GPU memory error management
+guide; fabric manager user guide, appendix D. What follows another code (43, 45, 63 behind 48, 145
+and 154 beside 149) is an effect there; alone it keeps its own, weaker meaning.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -22,15 +23,35 @@ SXID_PATTERN = r"sxid ?\((?:pci:)?(?P<device>[0-9a-f:.]{4,24})\)"
 def _rows() -> dict[int, Rule]:
     table: dict[int, Rule] = {}
 
-    def put(codes: str, role: Role, failure_class: FailureClass | None, grade: Grade, *also: FailureClass) -> None:
+    def put(
+        codes: str,
+        role: Role,
+        failure_class: FailureClass | None,
+        grade: Grade,
+        *also: FailureClass,
+    ) -> None:
         for code in map(int, codes.split()):
             table[code] = Rule(f"xid.{code}", "", role, CATALOGUE, failure_class, grade, also)
 
-    # the program's, most often: the same code on many GPUs is software, on one GPU over several jobs the GPU
+    # the program's, most often: the same code on many GPUs is software, on one GPU over several
+    # jobs the GPU
     put("13 31", R.ROOT, C.SOFTWARE_BUG, G.POSSIBLE, C.USER_CODE)
-    put("11 25 32 60 68 69 80 82 83 84 86 88 89 96 97 98 99 100 101 102 103 104 105 139 141", R.ROOT, C.SOFTWARE_BUG, G.POSSIBLE, C.USER_CODE, C.GPU)
+    put(
+        "11 25 32 60 68 69 80 82 83 84 86 88 89 96 97 98 99 100 101 102 103 104 105 139 141",
+        R.ROOT,
+        C.SOFTWARE_BUG,
+        G.POSSIBLE,
+        C.USER_CODE,
+        C.GPU,
+    )
     put("66 67 37 38 44 159 160 161 166 170", R.ROOT, C.SOFTWARE_BUG, G.HINT, C.GPU)
-    put("8 39 40 41 70 71 72 75 76 77 85 126 127 128 129 130 131 132 133 134 135", R.ROOT, C.GPU, G.HINT, C.SOFTWARE_BUG)
+    put(
+        "8 39 40 41 70 71 72 75 76 77 85 126 127 128 129 130 131 132 133 134 135",
+        R.ROOT,
+        C.GPU,
+        G.HINT,
+        C.SOFTWARE_BUG,
+    )
     # effects of an earlier error, or of a process that was killed
     put("43 45", R.EFFECT, None, G.NONE)
     put("106 107 14 23 78 151 152 153", R.ADVICE, None, G.NONE)
@@ -45,7 +66,14 @@ def _rows() -> dict[int, Rule]:
     put("79", R.ROOT, C.GPU, G.NAMED, C.CHASSIS)
     put("46 61 62 143 158 169", R.ROOT, C.GPU, G.LIKELY)
     put("109", R.ROOT, C.GPU, G.POSSIBLE, C.SOFTWARE_BUG)
-    put("16 18 24 26 56 57 59 65 73 81 87 90 91 93 110 111 112 113 114 115 116 117 118 122 123 124 125 138 142", R.ROOT, C.GPU, G.POSSIBLE, C.SOFTWARE_BUG)
+    put(
+        "16 18 24 26 56 57 59 65 73 81 87 90 91 93 110 111 112 113 114 115 116 117 118 122 123 124"
+        " 125 138 142",
+        R.ROOT,
+        C.GPU,
+        G.POSSIBLE,
+        C.SOFTWARE_BUG,
+    )
     put("167", R.ROOT, C.GPU, G.LIKELY, C.CHASSIS, C.IO_BOARD)
     put("119 120", R.ROOT, C.GPU_SYSTEM_PROCESSOR, G.NAMED, C.GPU)
     put("54 162 163 164 165", R.ROOT, C.POWER_SUPPLY, G.POSSIBLE, C.GPU, C.CHASSIS)
@@ -60,9 +88,33 @@ def _rows() -> dict[int, Rule]:
 
 XIDS: dict[int, Rule] = _rows()
 XID_UNKNOWN = Rule("xid.other", "", R.ROOT, CATALOGUE, C.GPU, G.HINT, (C.SOFTWARE_BUG,))
-XID_SRAM = Rule("xid.sram", "", R.ROOT, CATALOGUE + ": the line names the SRAM", C.SRAM, G.LIKELY, (C.HBM, C.GPU))
-XID_DRAM = Rule("xid.dram", "", R.ROOT, CATALOGUE + ": the line names the frame buffer", C.HBM, G.NAMED, (C.GPU,))
-XID_NONFATAL = Rule("xid.nonfatal", "", R.ROOT, CATALOGUE + ": NVLink 5, nonfatal", C.NVLINK, G.POSSIBLE, (C.NETWORK, C.GPU))
+XID_SRAM = Rule(
+    "xid.sram",
+    "",
+    R.ROOT,
+    CATALOGUE + ": the line names the SRAM",
+    C.SRAM,
+    G.LIKELY,
+    (C.HBM, C.GPU),
+)
+XID_DRAM = Rule(
+    "xid.dram",
+    "",
+    R.ROOT,
+    CATALOGUE + ": the line names the frame buffer",
+    C.HBM,
+    G.NAMED,
+    (C.GPU,),
+)
+XID_NONFATAL = Rule(
+    "xid.nonfatal",
+    "",
+    R.ROOT,
+    CATALOGUE + ": NVLink 5, nonfatal",
+    C.NVLINK,
+    G.POSSIBLE,
+    (C.NETWORK, C.GPU),
+)
 XID_KILL = Rule("xid.many_effects", "", R.EFFECT, CATALOGUE)
 
 CORRECTED_SXIDS = frozenset(
@@ -94,12 +146,21 @@ CORRECTED_SXIDS = frozenset(
     )
 )
 MILD_SXIDS = frozenset((20009, 20012, 11004, 22012, 10001, 10002, 10004))
-NOISY_SXIDS = frozenset((20001, 12028, 19084))  # a replay that succeeded, refused accesses, a missed heartbeat: healthy switches log them
+# a replay that succeeded, refused accesses, a missed heartbeat: healthy switches log them
+NOISY_SXIDS = frozenset((20001, 12028, 19084))
 SXID_FATAL = Rule("sxid.fatal", "", R.ROOT, FABRIC, C.NVLINK, G.NAMED, (C.NETWORK,))
 SXID_NONFATAL = Rule("sxid.nonfatal", "", R.ROOT, FABRIC, C.NVLINK, G.LIKELY, (C.NETWORK,))
 SXID_NOISE = Rule("sxid.noise", "", R.ROOT, FABRIC, C.NVLINK, G.HINT, (C.NETWORK,))
 SXID_CORRECTED = Rule("sxid.corrected", "", R.ADVICE, FABRIC)
-SXID_HEAT = Rule("sxid.heat", "", R.ROOT, FABRIC + ": 10004, thermal event of the host", C.THERMAL, G.LIKELY, (C.NVLINK,))
+SXID_HEAT = Rule(
+    "sxid.heat",
+    "",
+    R.ROOT,
+    FABRIC + ": 10004, thermal event of the host",
+    C.THERMAL,
+    G.LIKELY,
+    (C.NVLINK,),
+)
 
 RECOVERY_ACTIONS = {
     "gpu reset": "reset the GPU",
@@ -109,10 +170,34 @@ RECOVERY_ACTIONS = {
     "none": "",
 }
 EFFECT_OF: dict[int, tuple[int, ...]] = {  # code -> codes that explain it on the same node
-    63: (48, 94, 95, 171), 64: (48, 94, 95, 171), 92: (48, 94, 95), 94: (48, 171, 172), 95: (48, 171, 172), 74: (79, 119, 120, 95), 145: (149,), 154: (48,
-        62, 74, 79, 94, 95, 119, 120, 140, 143, 144, 145, 149),
-    31: (79, 48, 94, 95, 119), 13: (79, 48, 94, 95, 119), 109: (119, 120, 79, 149, 74), 137: (149, 144, 74), 62: (79,), 119: (79,), 32: (79,), 8: (79, 119,
-        109), 122: (79,),
-}  # fmt: skip
-DEVICE_NEEDLES = (b"xid (", b"xid:", b"xid error", b"xid=", b"xid 1", b"xid 3", b"xid 4", b"xid 6", b"xid 7", b"xid 9")
+    63: (48, 94, 95, 171),
+    64: (48, 94, 95, 171),
+    92: (48, 94, 95),
+    94: (48, 171, 172),
+    95: (48, 171, 172),
+    74: (79, 119, 120, 95),
+    145: (149,),
+    154: (48, 62, 74, 79, 94, 95, 119, 120, 140, 143, 144, 145, 149),
+    31: (79, 48, 94, 95, 119),
+    13: (79, 48, 94, 95, 119),
+    109: (119, 120, 79, 149, 74),
+    137: (149, 144, 74),
+    62: (79,),
+    119: (79,),
+    32: (79,),
+    8: (79, 119, 109),
+    122: (79,),
+}
+DEVICE_NEEDLES = (
+    b"xid (",
+    b"xid:",
+    b"xid error",
+    b"xid=",
+    b"xid 1",
+    b"xid 3",
+    b"xid 4",
+    b"xid 6",
+    b"xid 7",
+    b"xid 9",
+)
 MECHANISM = Mechanism.EXCEPTION

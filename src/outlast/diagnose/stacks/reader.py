@@ -1,10 +1,12 @@
 """Stacks as py-spy and faulthandler print them, one finding for each main or autograd thread.
 
-py-spy:       Process 1234: python train.py / Thread 1234 (active): "MainThread" / "    synchronize (torch/cuda/__init__.py:688)"
+py-spy:       Process 1234: python train.py / Thread 1234 (active): "MainThread" / "    synchronize
+              (torch/cuda/__init__.py:688)"
 faulthandler: Thread 0x00007f.. (most recent call first): / '  File "train.py", line 12 in step'
 Innermost frames come first in both. Lines may carry a launcher's label.
 
-What a stack is doing is the innermost frame that is known: waiting for peers, loading or storing, or working. Who waits is a victim.
+What a stack is doing is the innermost frame that is known: waiting for peers, loading or storing,
+or working. Who waits is a victim.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -35,11 +37,20 @@ NEEDLES = (
 )
 FRAMES_MAX = 120
 HEADERS_MAX = 4096
-_BARE = re.compile(r"^\s{2,12}(\w{4,40})\s{0,4}$")  # the innermost function alone, as people list them
+# the innermost function alone, as people list them
+_BARE = re.compile(r"^\s{2,12}(\w{4,40})\s{0,4}$")
 _PROCESS = re.compile(r"^(.{0,60}?)Process (\d{1,9}): (.{0,200})$")
-_SPY = re.compile(r"^(.{0,60}?)Thread (0x[0-9a-fA-F]{1,16}|\d{1,16}) \((idle|active)[\w+ ]{0,20}\)(?:: \"?([^\"]{0,80}))?")
-_FAULT = re.compile(r"^(.{0,60}?)(Current thread|Thread) (0x[0-9a-fA-F]{1,16})(?: \[([^\]]{1,40})\])? ?\(most recent call first\)")
-_SPY_FRAME = re.compile(r"^\s{2,8}([\w<>.\[\]~$: *&,-]{1,160}?) \(([^()]{1,300}?)(?::(\d{1,7}))?\)\s*$")
+_SPY = re.compile(
+    r"^(.{0,60}?)Thread (0x[0-9a-fA-F]{1,16}|\d{1,16}) \((idle|active)[\w+ ]{0,20}\)(?::"
+    r" \"?([^\"]{0,80}))?"
+)
+_FAULT = re.compile(
+    r"^(.{0,60}?)(Current thread|Thread) (0x[0-9a-fA-F]{1,16})(?: \[([^\]]{1,40})\])? ?\(most"
+    r" recent call first\)"
+)
+_SPY_FRAME = re.compile(
+    r"^\s{2,8}([\w<>.\[\]~$: *&,-]{1,160}?) \(([^()]{1,300}?)(?::(\d{1,7}))?\)\s*$"
+)
 _FAULT_FRAME = re.compile(r'^\s{1,4}File "([^"]{1,400})", line (\d{1,7}|\?\?\?) in (\S{1,160})')
 _RANK = re.compile(r"--local[_-]rank[= ](\d{1,5})|\brank[= ](\d{1,6})")
 
@@ -61,7 +72,8 @@ LOADING = re.compile(
     re.IGNORECASE,
 )
 _FETCH = re.compile(r"^fetch \(.{0,20}_utils/fetch\.py")
-_OWN_WAIT = re.compile(r"outlast/runtime/worker/(?:ballots|vote|poll|membership|session)\.py")  # a rank waits there for its peers' answers
+# a rank waits there for its peers' answers
+_OWN_WAIT = re.compile(r"outlast/runtime/worker/(?:ballots|vote|poll|membership|session)\.py")
 _LOADER = re.compile(r"^(?:_try_get_data|_get_data|_next_data)$")
 _QUIET = re.compile(
     r"^(?:acquire|select|poll|epoll|_poll|accept|get|_bootstrap\w*|run|__call__|_call_impl|_wrapped_call_impl|wrapper|inner"
@@ -69,7 +81,9 @@ _QUIET = re.compile(
     re.IGNORECASE,
 )
 _STARTED = re.compile(r"^_bootstrap \(.{0,40}threading\.py")
-_POOL = re.compile(r"multiprocessing/(?:connection|queues|popen)|selectors\.py|queue\.py|threading\.py|concurrent/")
+_POOL = re.compile(
+    r"multiprocessing/(?:connection|queues|popen)|selectors\.py|queue\.py|threading\.py|concurrent/"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +97,9 @@ class Stack(Finding):
 
 @dataclass(slots=True)
 class Thread:
-    """A stack that is being read: begun at `line`, printed as `text`, behind `width` characters of label."""
+    """A stack that is being read: begun at `line`, printed as `text`, behind `width` characters of
+    label.
+    """
 
     line: int
     text: str
@@ -95,7 +111,10 @@ class Thread:
 
 
 class StackReader:
-    """Threads as they end. Headers that follow each other share the stack below them: that is how people list equal stacks."""
+    """Threads as they end.
+
+    Headers that follow each other share the stack below them: that is how people list equal stacks.
+    """
 
     def __init__(self) -> None:
         self._process = ""
@@ -122,11 +141,25 @@ class StackReader:
             done = self.end() if self._frames or len(self._threads) >= HEADERS_MAX else []
             name = (spy[4] or spy[2]) if spy else (fault[4] or fault[2] if fault else "")
             number = spy[2] if spy else fault[3] if fault else ""
-            self._threads.append(Thread(line, text, name or "", self._process or number, self._rank, len(head[1]), self._frames))
+            self._threads.append(
+                Thread(
+                    line,
+                    text,
+                    name or "",
+                    self._process or number,
+                    self._rank,
+                    len(head[1]),
+                    self._frames,
+                )
+            )
             return done
         bare = _BARE.match(text)
         if bare and not self._threads:
-            return [Thread(line, text, "MainThread", f"line {line}", None, 0, [f"{bare[1]} (?)"])] if WAITING.match(bare[1]) else []
+            return (
+                [Thread(line, text, "MainThread", f"line {line}", None, 0, [f"{bare[1]} (?)"])]
+                if WAITING.match(bare[1])
+                else []
+            )
         return self._frame(text)
 
     def _frame(self, text: str) -> list[Thread]:
@@ -138,7 +171,8 @@ class StackReader:
             self._frames.append(f"{fault[3]} ({short(fault[1])}:{fault[2]})")
         elif spy:
             self._frames.append(f"{spy[1]} ({short(spy[2])}:{spy[3] or '?'})")
-        elif not body.startswith(("      ", "\t")) or len(self._frames) > FRAMES_MAX:  # py-spy prints locals further in
+        elif not body.startswith(("      ", "\t")) or len(self._frames) > FRAMES_MAX:
+            # py-spy prints locals further in
             return self.end()
         return []
 
@@ -148,9 +182,15 @@ class StackReader:
 
 
 def short(path: str) -> str:
-    """The last two parts: what is before them differs between machines. Of outlast's own files, all from there on: who waits in them is known."""
+    """The last two parts: what is before them differs between machines.
+
+    Of outlast's own files, all from there on: who waits in them is known.
+    """
     parts = path.replace("\\", "/").split("/")
-    own = next((at for at in range(len(parts) - 2) if parts[at : at + 2] == ["outlast", "runtime"]), len(parts) - 2)
+    own = next(
+        (at for at in range(len(parts) - 2) if parts[at : at + 2] == ["outlast", "runtime"]),
+        len(parts) - 2,
+    )
     return "/".join(parts[max(own, 0) :])
 
 
@@ -159,8 +199,13 @@ def function_of(frame: str) -> str:
 
 
 def newest_of_ranks(findings: Iterable[Finding]) -> dict[int, list[Stack]]:
-    """Of each rank, the newest stack of each of its threads. Those of which nobody knows the rank are left out."""
-    newest = {(one.rank, one.process, one.thread): one for one in findings if isinstance(one, Stack)}
+    """Of each rank, the newest stack of each of its threads.
+
+    Those of which nobody knows the rank are left out.
+    """
+    newest = {
+        (one.rank, one.process, one.thread): one for one in findings if isinstance(one, Stack)
+    }
     by_rank: dict[int, list[Stack]] = {}
     for one in newest.values():
         if one.rank is not None:
@@ -169,7 +214,9 @@ def newest_of_ranks(findings: Iterable[Finding]) -> dict[int, list[Stack]]:
 
 
 def doing(frames: tuple[str, ...] | list[str]) -> str:
-    """What a stack is in: "waiting" for peers, "loader" (its loader's workers), "loading" (files), "working", or "idle" (a pool's: says nothing)."""
+    """What a stack is in: "waiting" for peers, "loader" (its loader's workers), "loading" (files),
+    "working", or "idle" (a pool's: says nothing).
+    """
     return doing_what(frames)[0]
 
 
@@ -194,9 +241,15 @@ def doing_what(frames: tuple[str, ...] | list[str]) -> tuple[str, str]:
 
 
 def is_main(one: Thread) -> bool:
-    """Main threads and those of autograd. A faulthandler dump names no threads: one that `threading` has started begins in its `_bootstrap`."""
+    """Main threads and those of autograd.
+
+    A faulthandler dump names no threads: one that `threading` has started begins in its
+    `_bootstrap`.
+    """
     if one.frames and _STARTED.search(one.frames[-1]) and not one.thread.startswith("MainThread"):
         return False
     if one.thread.startswith(("MainThread", "Current thread")) or "autograd" in one.thread:
         return True
-    return one.thread in ("Thread", "") or (one.thread.startswith(("0x", "1", "2")) and any("<module>" in frame for frame in one.frames))
+    return one.thread in ("Thread", "") or (
+        one.thread.startswith(("0x", "1", "2")) and any("<module>" in frame for frame in one.frames)
+    )

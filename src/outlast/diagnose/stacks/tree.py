@@ -1,7 +1,9 @@
-"""Stacks of many processes against each other: a prefix tree from the outermost frame inwards (STAT, in HPC).
+"""Stacks of many processes against each other: a prefix tree from the outermost frame inwards
+(STAT, in HPC).
 
-Waiting stacks are victims. A single stack that loads or works while the others wait is the culprit, whatever the majority does. If all wait, but in
-different places of one program, ranks took different ways: an error of the program, and the smallest branch is where to look.
+Waiting stacks are victims. A single stack that loads or works while the others wait is the culprit,
+whatever the majority does. If all wait, but in different places of one program, ranks took
+different ways: an error of the program, and the smallest branch is where to look.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -17,12 +19,22 @@ from outlast.diagnose.rules import RULES
 from outlast.diagnose.stacks.reader import Stack, doing, function_of
 
 POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
-OUTLIERS_SHARE = 0.34  # more ranks than these are no outliers, however many processes and threads each has
+# more ranks than these are no outliers, however many processes and threads each has
+OUTLIERS_SHARE = 0.34
 
 
 def compare(stacks: Sequence[Stack]) -> tuple[Finding, ...]:
-    """What the stacks together show; empty for fewer than two, or where nothing stands out. Each finding points at an outlier's stack."""
-    newest = list({(one.evidence.file, one.process, one.thread, one.rank): one for one in stacks if doing(one.frames) != "idle"}.values())
+    """What the stacks together show; empty for fewer than two, or where nothing stands out.
+
+    Each finding points at an outlier's stack.
+    """
+    newest = list(
+        {
+            (one.evidence.file, one.process, one.thread, one.rank): one
+            for one in stacks
+            if doing(one.frames) != "idle"
+        }.values()
+    )
     if len(newest) < 2:
         return ()
     newest = _without_common(newest)
@@ -31,7 +43,15 @@ def compare(stacks: Sequence[Stack]) -> tuple[Finding, ...]:
     outliers = [(one, kind) for one, kind in zip(newest, kinds, strict=True) if kind != "waiting"]
     few = max(1, int(OUTLIERS_SHARE * len({_owner(one) for one in newest})))
     if outliers and waiting and len({_owner(one) for one, _ in outliers}) <= few:
-        return tuple(_outlier(one, {"loading": "stack.outlier_io", "loader": "stack.outlier_loader"}.get(kind, "stack.outlier_work")) for one, kind in outliers)
+        return tuple(
+            _outlier(
+                one,
+                {"loading": "stack.outlier_io", "loader": "stack.outlier_loader"}.get(
+                    kind, "stack.outlier_work"
+                ),
+            )
+            for one, kind in outliers
+        )
     if waiting == len(newest):
         odd = smallest_branch(newest)
         return tuple(_outlier(one, "stack.divergent") for one in odd if not in_pipeline(one))
@@ -39,11 +59,19 @@ def compare(stacks: Sequence[Stack]) -> tuple[Finding, ...]:
 
 
 def _without_common(stacks: Sequence[Stack]) -> list[Stack]:
-    """Without threads that more than half of all ranks have in the same place and that wait for no peer: loggers, watchers, recorders."""
+    """Without threads that more than half of all ranks have in the same place and that wait for no
+    peer: loggers, watchers, recorders.
+    """
     owners = [one.evidence.file if one.rank is None else one.rank for one in stacks]
-    ways = Counter(way for way, _ in {(_way(one), owner) for one, owner in zip(stacks, owners, strict=True)})
+    ways = Counter(
+        way for way, _ in {(_way(one), owner) for one, owner in zip(stacks, owners, strict=True)}
+    )
     count = len(set(owners))
-    return [one for one in stacks if doing(one.frames) == "waiting" or count < 3 or ways[_way(one)] * 2 <= count]
+    return [
+        one
+        for one in stacks
+        if doing(one.frames) == "waiting" or count < 3 or ways[_way(one)] * 2 <= count
+    ]
 
 
 def _owner(stack: Stack) -> object:
@@ -55,7 +83,9 @@ def _way(stack: Stack) -> tuple[str, ...]:
 
 
 def smallest_branch(stacks: Sequence[Stack]) -> list[Stack]:
-    """The stacks of the smallest branch where the tree first divides; empty if they never do, or no branch is smaller than another."""
+    """The stacks of the smallest branch where the tree first divides; empty if they never do, or no
+    branch is smaller than another.
+    """
     ways = [_way(one) for one in stacks]
     depth = 0
     while True:
@@ -65,18 +95,34 @@ def smallest_branch(stacks: Sequence[Stack]) -> list[Stack]:
             names = {name for name, count in branches.items() if count == few}
             if few == max(branches.values()) and len(stacks) > 2:
                 return []
-            return [one for one, way in zip(stacks, ways, strict=True) if (way[depth] if depth < len(way) else "") in names]
+            return [
+                one
+                for one, way in zip(stacks, ways, strict=True)
+                if (way[depth] if depth < len(way) else "") in names
+            ]
         if "" in branches:
             return []
         depth += 1
 
 
 def in_pipeline(stack: Stack) -> bool:
-    """A send or receive stands wherever its stage of the pipeline is: that it is elsewhere says nothing."""
+    """A send or receive stands wherever its stage of the pipeline is: that it is elsewhere says
+    nothing.
+    """
     return any(function_of(frame) in POINT_TO_POINT for frame in stack.frames[:3])
 
 
 def _outlier(stack: Stack, rule: str) -> Finding:
     row = RULES[rule]
     evidence = replace(stack.evidence, role=row.role)
-    return Finding(evidence, rule, row.failure_class, row.mechanism, stack.at_s, stack.order, stack.rank, stack.node, stack.device)
+    return Finding(
+        evidence,
+        rule,
+        row.failure_class,
+        row.mechanism,
+        stack.at_s,
+        stack.order,
+        stack.rank,
+        stack.node,
+        stack.device,
+    )

@@ -1,10 +1,12 @@
-"""An agent's end of its line: it enrols, asks for its lease, and kills what it houses when the lease is out.
+"""An agent's end of its line: it enrols, asks for its lease, and kills what it houses when the
+lease is out.
 
     OUT ──connected──> ENROLLING ──Welcome──> IN ──lease out, or Welcome(afresh)──> FENCED ──all it housed is dead──> OUT
      └─────TurnedAway──────┘└──────connection lost: the lease goes on──────┘
 
-A lost connection is a delay: what was not acknowledged is said again. A coordinator of a higher epoch is told what the agent houses (`Housed`),
-and obeyed from then on; one of a lower epoch is hung up on. Times are of the agent's own clock, seconds.
+A lost connection is a delay: what was not acknowledged is said again. A coordinator of a higher
+epoch is told what the agent houses (`Housed`), and obeyed from then on; one of a lower epoch is
+hung up on. Times are of the agent's own clock, seconds.
 
 Sans-IO, as the `Agent` within it, which knows nothing of lines and leases.
 """
@@ -68,7 +70,18 @@ from outlast.model.messages import (
     WorkerStarted,
 )
 
-_KEPT = (Hello, Parked, Registered, Broke, Inventory, Donated, Underway, Joined, Committed, Finished)
+_KEPT = (
+    Hello,
+    Parked,
+    Registered,
+    Broke,
+    Inventory,
+    Donated,
+    Underway,
+    Joined,
+    Committed,
+    Finished,
+)
 _OF_A_GENERATION = (Broke, Inventory, Underway, Joined, Committed, Finished)
 
 
@@ -81,7 +94,8 @@ class _House:
     kind: str
     pid: int = 0
     plan: Regroup | None = None
-    said: dict[type, FromWorker] = field(default_factory=dict)  # the newest of each kind, oldest first
+    # the newest of each kind, oldest first
+    said: dict[type, FromWorker] = field(default_factory=dict)
     killed: bool = False
     exited: WorkerExited | None = None
 
@@ -93,7 +107,11 @@ class _House:
     def hear(self, message: FromWorker) -> None:
         if isinstance(message, _OF_A_GENERATION) and message.generation < self.generation:
             rare("what is said of an older plan is not kept")
-        elif isinstance(message, Registered) and isinstance(known := self.said.get(Registered), Registered) and said_before(message, known):
+        elif (
+            isinstance(message, Registered)
+            and isinstance(known := self.said.get(Registered), Registered)
+            and said_before(message, known)
+        ):
             rare("how it can be healed comes again, and is not kept")
         elif isinstance(message, _KEPT):
             self.said.pop(type(message), None)
@@ -101,16 +119,26 @@ class _House:
 
     def told(self, plan: Regroup, rank: int) -> None:
         self.plan, self.rank = plan, rank
-        self.said = {kind: one for kind, one in self.said.items() if not isinstance(one, _OF_A_GENERATION) or one.generation >= plan.generation}
+        self.said = {
+            kind: one
+            for kind, one in self.said.items()
+            if not isinstance(one, _OF_A_GENERATION) or one.generation >= plan.generation
+        }
 
     def standing(self) -> Housed:
         plan = None if self.plan is None else self.plan.held_by(self.rank)
-        said = tuple(replace(one, worker=self.worker) for one in self.said.values())  # what several say at once is kept as it was said
-        return Housed(self.worker, self.rank, self.kind, self.pid, plan, said, self.killed, self.exited)  # type: ignore[arg-type]  # only those of _KEPT
+        # what several say at once is kept as it was said
+        said = tuple(replace(one, worker=self.worker) for one in self.said.values())
+        return Housed(
+            self.worker, self.rank, self.kind, self.pid, plan, said, self.killed, self.exited
+        )  # type: ignore[arg-type]  # only those of _KEPT
 
 
 class AgentSession:
-    """One for each of several nodes. `agent` is driven through this. Timers: "beat", "lease", "chorus"."""
+    """One for each of several nodes.
+
+    `agent` is driven through this. Timers: "beat", "lease", "chorus".
+    """
 
     def __init__(self, agent: Agent, *, node: str, capacity: int, beat_s: float) -> None:
         self.agent = agent
@@ -139,7 +167,7 @@ class AgentSession:
         self._inbox = Inbox()
         self._offset = Offset()
 
-    # --- the line --------------------------------------------------------------------------------------------
+    # --- the line ---------------------------------------------------------------------------------
 
     def on_connected(
         self, *, images: tuple[Images, ...], transfer: tuple[int, ...], session: int, now_s: float
@@ -168,7 +196,10 @@ class AgentSession:
         housed = tuple(house.standing() for house in self._houses.values())
         heard = self._inbox.heard
         sealed = {one.rank: one.steps for one in images}
-        told = tuple(Images(rank, sealed.get(rank, ()), self._committed.get(rank, 0)) for rank in sorted({*sealed, *self._committed}))
+        told = tuple(
+            Images(rank, sealed.get(rank, ()), self._committed.get(rank, 0))
+            for rank in sorted({*sealed, *self._committed})
+        )
         enrol = Enrol(
             self.node, self._session, self._capacity, self.epoch, heard, self._step, self._store,
             housed, told, transfer, self._script, now_s, self._ended,
@@ -224,7 +255,8 @@ class AgentSession:
             rare("welcomed when the lease is over")
             return self._fence("the lease of this node was over when it came")
         if message.epoch > self.epoch:
-            since = [said for number, said in self._outbox.kept() if number > self._enrolled_with]  # what was said before, the enrolment told
+            # what was said before, the enrolment told
+            since = [said for number, said in self._outbox.kept() if number > self._enrolled_with]
             self._outbox, self._inbox, self._offset = Outbox(), Inbox(), Offset()
             for said in since:
                 rare("something was said between enrolling and the welcome")
@@ -233,10 +265,17 @@ class AgentSession:
         self.epoch, self._in, self._turned_away = message.epoch, True, ""
         self._outbox.acknowledged(message.heard)
         self.lease.begins(asked_s=self._enrolled_s, lease_s=message.lease_s)
-        again: list[Output] = [Line(FromNode(number, self._inbox.heard, now_s, said)) for number, said in self._outbox.kept()]
+        again: list[Output] = [
+            Line(FromNode(number, self._inbox.heard, now_s, said))
+            for number, said in self._outbox.kept()
+        ]
         if message.keep is not None:
             again = [Wipe(message.keep), *again]
-        return [*again, *self._alarm.at(self.lease.until_s), *self.on_timer(now_s=now_s, name="beat")]
+        return [
+            *again,
+            *self._alarm.at(self.lease.until_s),
+            *self.on_timer(now_s=now_s, name="beat"),
+        ]
 
     def _on_turned_away(self, message: TurnedAway) -> list[Output]:
         """The driver connects again after a while. People are told once, not at each try."""
@@ -255,35 +294,49 @@ class AgentSession:
             return out
         self._beats += 1
         self.lease.asked(self._beats, now_s=now_s)
-        return [Line(Beat(self._beats, self._inbox.heard, now_s)), SetTimer("beat", now_s + self._beat_s)]
+        return [
+            Line(Beat(self._beats, self._inbox.heard, now_s)),
+            SetTimer("beat", now_s + self._beat_s),
+        ]
 
-    # --- the lease -------------------------------------------------------------------------------------------
+    # --- the lease --------------------------------------------------------------------------------
 
     @property
     def lent_until_s(self) -> float:
-        """Until then the node's processes may vote, seal and restore. The driver keeps it where they read it: they go on if the agent stands still."""
+        """Until then the node's processes may vote, seal and restore.
+
+        The driver keeps it where they read it: they go on if the agent stands still.
+        """
         return -math.inf if self.fenced or self.lease.until_s is None else self.lease.until_s
 
     def _look_at_lease(self, now_s: float) -> list[Output]:
-        """Before anything else is handled: an agent that has stood still finds orders and news that are as old as its lease."""
+        """Before anything else is handled: an agent that has stood still finds orders and news that
+        are as old as its lease.
+        """
         if not self.lease.is_out(now_s=now_s):
             return []
         rare("a lease runs out")
         return self._fence("the lease of this node has run out")
 
-    # --- the fence -------------------------------------------------------------------------------------------
+    # --- the fence --------------------------------------------------------------------------------
 
     def _fence(self, why: str) -> list[Output]:
         """Nothing that is here may go on. Who is to come next enrols once all of it is dead."""
         self.fenced, self._in = True, False
         self.lease.ends()
-        return [*self._alarm.at(self.lease.until_s), SetTimer("beat", None), *(Kill(house.worker, why) for house in self._living()), *self._check_empty()]
+        return [
+            *self._alarm.at(self.lease.until_s),
+            SetTimer("beat", None),
+            *(Kill(house.worker, why) for house in self._living()),
+            *self._check_empty(),
+        ]
 
     def _living(self) -> list[_House]:
         return [house for house in self._houses.values() if house.exited is None]
 
     def _check_empty(self) -> list[Output]:
-        return [HangUp()] if self.fenced and not self._living() else []  # the driver connects again, and the agent enrols as new
+        # the driver connects again, and the agent enrols as new
+        return [HangUp()] if self.fenced and not self._living() else []
 
     def _begin(self, session: int) -> None:
         """All that it housed before is dead, if it ever housed anything."""
@@ -294,7 +347,7 @@ class AgentSession:
         self._chorus = MessageBatch()
         self._outbox, self._inbox = Outbox(), Inbox()
 
-    # --- what passes through -----------------------------------------------------------------------------------
+    # --- what passes through ----------------------------------------------------------------------
 
     def _obey(self, order: ForAgent, now_s: float) -> list[Output]:
         if isinstance(order, StartWorker):
@@ -312,11 +365,23 @@ class AgentSession:
         self._hear(message.worker, message)
         return [*late, *self.pass_on(self.agent.on_worker(message, now_s=now_s), now_s=now_s)]
 
-    def on_workers(self, workers: tuple[int, ...], message: FromWorker, *, now_s: float) -> list[Output]:
-        """All of them say this at the same moment, the first of them as it stands: what comes of it is what comes of each by itself, in this order."""
-        together = not self.fenced and self._chorus.takes_all(workers, message) and not any(house.killed for house in self._living())
+    def on_workers(
+        self, workers: tuple[int, ...], message: FromWorker, *, now_s: float
+    ) -> list[Output]:
+        """All of them say this at the same moment, the first of them as it stands: what comes of it
+        is what comes of each by itself, in this order.
+        """
+        together = (
+            not self.fenced
+            and self._chorus.takes_all(workers, message)
+            and not any(house.killed for house in self._living())
+        )
         if not together or self.lease.is_out(now_s=now_s):
-            return [output for worker in workers for output in self.on_worker(replace(message, worker=worker), now_s=now_s)]
+            return [
+                output
+                for worker in workers
+                for output in self.on_worker(replace(message, worker=worker), now_s=now_s)
+            ]
         for worker in workers:
             self._hear(worker, message)
         waiting = bool(self._chorus)
@@ -331,7 +396,9 @@ class AgentSession:
             return
         house.hear(message)
         if isinstance(message, Registered):
-            self._script = "sharded" if message.sharded or self._script == "sharded" else "replicated"
+            self._script = (
+                "sharded" if message.sharded or self._script == "sharded" else "replicated"
+            )
         if isinstance(message, (Joined, Committed)):
             self._step = max(self._step, message.step)
             if house.exited is None:
@@ -339,7 +406,11 @@ class AgentSession:
 
     def _forget_predecessors(self, house: _House) -> None:
         """It lives, and is in the generation: whoever has ended in its rank did so before."""
-        gone = [one.worker for one in self._houses.values() if one.exited is not None and one.rank == house.rank]
+        gone = [
+            one.worker
+            for one in self._houses.values()
+            if one.exited is not None and one.rank == house.rank
+        ]
         for worker in gone:
             del self._houses[worker]
 
@@ -359,7 +430,10 @@ class AgentSession:
         return [*late, *out, *self._check_empty()]
 
     def pass_on(self, outputs: list[Output], *, now_s: float) -> list[Output]:
-        """What the agent asks for: its news go on the line. Called from outside for what it asks for at a tick."""
+        """What the agent asks for: its news go on the line.
+
+        Called from outside for what it asks for at a tick.
+        """
         out = self._look_at_lease(now_s)
         for output in outputs:
             if isinstance(output, ToCoordinator):
@@ -394,7 +468,10 @@ class AgentSession:
         """What has waited for its like goes on the line."""
         if not self._chorus:
             return []
-        return [SetTimer("chorus", None), *(line for message in self._chorus.said() for line in self._put(message, now_s))]
+        return [
+            SetTimer("chorus", None),
+            *(line for message in self._chorus.said() for line in self._put(message, now_s)),
+        ]
 
     def _put(self, message: FromWorker | FromWorkers | FromAgent, now_s: float) -> list[Output]:
         number = self._outbox.put(message)

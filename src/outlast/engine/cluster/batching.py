@@ -1,7 +1,9 @@
-"""What the workers of a node say at about the same time, said once: a regroup costs the coordinator a message for each node, not for each rank.
+"""What the workers of a node say at about the same time, said once: a regroup costs the coordinator
+a message for each node, not for each rank.
 
-Words that may be shared wait for their like, a moment at most (the outpost's timer), and at most one of each worker: whoever says another one sends all
-that waits on its way first. So what one worker says keeps its order, and nobody waits for one that is dead. This module is pure.
+Words that may be shared wait for their like, a moment at most (the outpost's timer), and at most
+one of each worker: whoever says another one sends all that waits on its way first. So what one
+worker says keeps its order, and nobody waits for one that is dead. This module is pure.
 """
 
 from __future__ import annotations
@@ -12,10 +14,21 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
-from outlast.model.messages import Committed, Finished, FromAgent, FromWorker, FromWorkers, Inventory, Joined, Registered, Underway
+from outlast.model.messages import (
+    Committed,
+    Finished,
+    FromAgent,
+    FromWorker,
+    FromWorkers,
+    Inventory,
+    Joined,
+    Registered,
+    Underway,
+)
 
 _SHARED = (Registered, Inventory, Underway, Joined, Committed, Finished)
-_MEASURED: dict[type, tuple[str, ...]] = {Joined: ("group_s", "restore_s"), Committed: ("at_s",)}  # of these the most is told: the last is when all are there
+# of these the most is told: the last is when all are there
+_MEASURED: dict[type, tuple[str, ...]] = {Joined: ("group_s", "restore_s"), Committed: ("at_s",)}
 
 _FIELDS: dict[type, attrgetter[Any]] = {}  # what has to be the same
 
@@ -40,7 +53,9 @@ class MessageBatch:
 
     def takes_all(self, workers: Iterable[int], message: FromWorker) -> bool:
         """Whether it may wait, if all of these say it."""
-        return isinstance(message, _SHARED) and not any(worker in self._waiting for worker in workers)
+        return isinstance(message, _SHARED) and not any(
+            worker in self._waiting for worker in workers
+        )
 
     def add_all(self, workers: Iterable[int], message: FromWorker) -> None:
         """What it `takes_all`, said by the first of them."""
@@ -62,7 +77,10 @@ class MessageBatch:
             workers.append(worker)
             words.append(message)
         self._waiting.clear()
-        return [words[0] if len(words) == 1 else FromWorkers(tuple(workers), _together(words)) for workers, words in alike.values()]
+        return [
+            words[0] if len(words) == 1 else FromWorkers(tuple(workers), _together(words))
+            for workers, words in alike.values()
+        ]
 
 
 def _but_for_its_own(message: Any) -> object:
@@ -70,9 +88,18 @@ def _but_for_its_own(message: Any) -> object:
     fields = _FIELDS.get(type(message))
     if fields is None:
         own = ("worker", *_MEASURED.get(type(message), ()))
-        fields = _FIELDS[type(message)] = attrgetter("generation", *(one.name for one in dataclass_fields(message) if one.name not in own))
+        fields = _FIELDS[type(message)] = attrgetter(
+            "generation", *(one.name for one in dataclass_fields(message) if one.name not in own)
+        )
     return type(message), fields(message)
 
 
 def _together(same: list[Any]) -> Any:
-    return replace(same[0], worker=0, **{name: max(getattr(one, name) for one in same) for name in _MEASURED.get(type(same[0]), ())})
+    return replace(
+        same[0],
+        worker=0,
+        **{
+            name: max(getattr(one, name) for one in same)
+            for name in _MEASURED.get(type(same[0]), ())
+        },
+    )

@@ -1,7 +1,9 @@
-"""The coordinator's end of all lines: who is in, whose lease is void, and who is told what over which connection.
+"""The coordinator's end of all lines: who is in, whose lease is void, and who is told what over
+which connection.
 
-The `Coordinator` within knows nodes by name, and nothing of connections. `epoch` tells one coordinator of a run from the next: agents obey the highest.
-A node is counted out when its lease is void by the coordinator's clock, or when its agent says that it has begun anew.
+The `Coordinator` within knows nodes by name, and nothing of connections. `epoch` tells one
+coordinator of a run from the next: agents obey the highest. A node is counted out when its lease is
+void by the coordinator's clock, or when its agent says that it has begun anew.
 
 A name belongs to one session of an agent. Any other that enrols under it is turned away until the
 lease of that session is over, for nobody can know whether what it houses still runs.
@@ -59,7 +61,9 @@ class _Before:
 
 
 class CoordinatorSessions:
-    """Drive it with `start` or `rebuild`, `on_line`, `on_disconnected`, `on_timer`; the rest of the coordinator's calls through `led`. Own timer: "leases"."""
+    """Drive it with `start` or `rebuild`, `on_line`, `on_disconnected`, `on_timer`; the rest of the
+    coordinator's calls through `led`. Own timer: "leases".
+    """
 
     def __init__(self, coordinator: Coordinator, *, epoch: int, lease_s: float) -> None:
         self.coordinator = coordinator
@@ -121,11 +125,19 @@ class CoordinatorSessions:
         if isinstance(message, Beat):
             self._leases.heard(node, now_s=now_s)
             granted = Line(Grant(message.number, seat.inbox.heard, now_s), node)
-            return [granted] if seat.enrol is None else [*self._take_in(seat, seat.offset.by_s, now_s), granted]
+            return (
+                [granted]
+                if seat.enrol is None
+                else [*self._take_in(seat, seat.offset.by_s, now_s), granted]
+            )
         if not seat.inbox.takes(message):
             rare("news that came twice")
             return []
-        said = self._moved.rebased(message.message, seat.offset.by_s) if tells_time(message.message) else message.message
+        said = (
+            self._moved.rebased(message.message, seat.offset.by_s)
+            if tells_time(message.message)
+            else message.message
+        )
         return self.led(self.coordinator.on_message(said, now_s=now_s, node=node), now_s=now_s)
 
     def on_beats(self, node: str, last: Beat, *, now_s: float) -> list[Output]:
@@ -140,25 +152,42 @@ class CoordinatorSessions:
             self.coordinator.nodes.is_heard(node)
             seat.outbox.acknowledged(message.heard)
             self._leases.heard(node, now_s=now_s)
-            again = [Line(ToNode(number, seat.inbox.heard, now_s, order), node) for number, order in seat.outbox.kept()]
-            return [Line(Welcome(self.epoch, seat.inbox.heard, self._lease_s, False, None), node), *again]
+            again = [
+                Line(ToNode(number, seat.inbox.heard, now_s, order), node)
+                for number, order in seat.outbox.kept()
+            ]
+            return [
+                Line(Welcome(self.epoch, seat.inbox.heard, self._lease_s, False, None), node),
+                *again,
+            ]
         if self.turns_away(message, now_s=now_s):
             return self._turn_away(message)
         self._before.sessions.pop(node, None)
         out: list[Output] = []
         if seat is not None:
             rare("an agent has begun anew before its lease was void")
-            out += self._lose(node, now_s, f"node {node} has begun anew", returns=not message.housed)
+            out += self._lose(
+                node, now_s, f"node {node} has begun anew", returns=not message.housed
+            )
         if message.housed and not self.coordinator.adopts(node):
             rare("an agent comes too late")
             return [*out, Line(Welcome(self.epoch, 0, self._lease_s, True, None), node)]
         seat = self._seats[node] = _Seat(message.session, message)
         self._leases.heard(node, now_s=now_s)
         joined = {"node": node, "session": message.session}
-        # Written down before the node may house anything: another coordinator has to know whom to wait for.
+        # Written down before the node may house anything: another coordinator has to know whom to
+        # wait for.
         out.append(Record(Event(now_s, 0.0, "node_joined", joined), at_once=True))
-        out.append(Line(Welcome(self.epoch, 0, self._lease_s, False, self.coordinator.images_of(node)), node))
-        return out + (self._take_in(seat, now_s - message.sent_s, now_s) if self.coordinator.adopts(node) else [])
+        out.append(
+            Line(
+                Welcome(self.epoch, 0, self._lease_s, False, self.coordinator.images_of(node)), node
+            )
+        )
+        return out + (
+            self._take_in(seat, now_s - message.sent_s, now_s)
+            if self.coordinator.adopts(node)
+            else []
+        )
 
     def turns_away(self, enrol: Enrol, *, now_s: float) -> bool:
         """Return whether another session holds the name, and may still have living processes."""
@@ -187,14 +216,25 @@ class CoordinatorSessions:
         return [TurnAway(enrol.node, answer), *([] if told else [Tell(reason)])]
 
     def _take_in(self, seat: _Seat, by_s: float, now_s: float) -> list[Output]:
-        """One that houses nothing is given nothing before it is heard again: its Enrol may be so old that its lease is over."""
+        """One that houses nothing is given nothing before it is heard again: its Enrol may be so
+        old that its lease is over.
+        """
         enrol, seat.enrol = seat.enrol, None
-        return [] if enrol is None else self.led(self.coordinator.node_joined(now_s=now_s, enrol=enrol, by_s=by_s), now_s=now_s)
+        return (
+            []
+            if enrol is None
+            else self.led(
+                self.coordinator.node_joined(now_s=now_s, enrol=enrol, by_s=by_s), now_s=now_s
+            )
+        )
 
     def _lose(self, node: str, now_s: float, reason: str, *, returns: bool = False) -> list[Output]:
         self._seats.pop(node, None)
         self._leases.forget(node)
-        return self.led(self.coordinator.node_lost(now_s=now_s, node=node, reason=reason, returns=returns), now_s=now_s)
+        return self.led(
+            self.coordinator.node_lost(now_s=now_s, node=node, reason=reason, returns=returns),
+            now_s=now_s,
+        )
 
     def led(self, outputs: list[Output], *, now_s: float) -> list[Output]:
         """What the coordinator asked for, put on lines."""
@@ -210,5 +250,7 @@ class CoordinatorSessions:
                 continue  # counted out: its processes are dead, or about to be
             number = seat.outbox.put(output.message)
             if seat.connected:
-                out.append(Line(ToNode(number, seat.inbox.heard, now_s, output.message), output.node))
+                out.append(
+                    Line(ToNode(number, seat.inbox.heard, now_s, output.message), output.node)
+                )
         return out

@@ -1,7 +1,10 @@
-"""Leases: for how long an agent's processes may go on without word from the coordinator. Both sides' arithmetic.
+"""Leases: for how long an agent's processes may go on without word from the coordinator.
 
-A lease is asked for at a moment of the agent's clock, and runs from there. The coordinator counts from when it heard the question, which was later, on
-its own clock, adds what two clocks may drift apart and what a kill takes, and only then gives ranks away. This module is pure.
+Both sides' arithmetic.
+
+A lease is asked for at a moment of the agent's clock, and runs from there. The coordinator counts
+from when it heard the question, which was later, on its own clock, adds what two clocks may drift
+apart and what a kill takes, and only then gives ranks away. This module is pure.
 """
 
 from __future__ import annotations
@@ -46,8 +49,12 @@ class Lease:
 
 
 def void_after_s(lease_s: float) -> float:
-    """On the coordinator's clock, from when it heard a node last: by then the node's processes are dead, or run no code any more."""
-    return lease_s * (1 + limits.CLOCK_DRIFT_MAX) / (1 - limits.CLOCK_DRIFT_MAX) + limits.LEASE_KILL_S * (1 + limits.CLOCK_DRIFT_MAX)
+    """On the coordinator's clock, from when it heard a node last: by then the node's processes are
+    dead, or run no code any more.
+    """
+    return lease_s * (1 + limits.CLOCK_DRIFT_MAX) / (
+        1 - limits.CLOCK_DRIFT_MAX
+    ) + limits.LEASE_KILL_S * (1 + limits.CLOCK_DRIFT_MAX)
 
 
 class LeaseBook:
@@ -81,7 +88,9 @@ class LeaseBook:
 
 
 class Alarm:
-    """A timer for a moment that every message may move on: it is set for the first, comes too early, and is then set again."""
+    """A timer for a moment that every message may move on: it is set for the first, comes too
+    early, and is then set again.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,7 +1,9 @@
-"""A line between an agent and the coordinator: numbered messages both ways that outlive the connections they go over.
+"""A line between an agent and the coordinator: numbered messages both ways that outlive the
+connections they go over.
 
-What was not acknowledged is sent again at the next connection, in order; what comes twice is taken once. Times inside a message are
-moved to the receiver's clock: they are off by as long as the fastest of the newest messages took. This module is pure.
+What was not acknowledged is sent again at the next connection, in order; what comes twice is taken
+once. Times inside a message are moved to the receiver's clock: they are off by as long as the
+fastest of the newest messages took. This module is pure.
 """
 
 from __future__ import annotations
@@ -32,13 +34,22 @@ from outlast.model.messages import (
 
 Said = TypeVar("Said", bound=FromWorker | FromWorkers | FromAgent | ForAgent)
 _TIMES: dict[type, tuple[str, ...]] = {
-    Broke: ("at_s",), Committed: ("at_s",), Progress: ("at_s",), WorkerStarted: ("at_s",), WorkerExited: ("at_s", "fault_s"), WorkerHung: ("at_s", "last_s"),
+    Broke: ("at_s",),
+    Committed: ("at_s",),
+    Progress: ("at_s",),
+    WorkerStarted: ("at_s",),
+    WorkerExited: ("at_s", "fault_s"),
+    WorkerHung: ("at_s", "last_s"),
     Regroup: ("fault_s", "detected_s"),
-}  # fmt: skip
+}
 
-# of each of these: how to take all its fields, and which of them are times. A coordinator moves thousands of them for one regroup.
+# of each of these: how to take all its fields, and which of them are times. A coordinator moves
+# thousands of them for one regroup.
 _PLACES: dict[type, tuple[attrgetter[tuple[Any, ...]], tuple[int, ...]]] = {
-    kind: (attrgetter(*(field.name for field in fields(kind))), tuple(place for place, field in enumerate(fields(kind)) if field.name in names))
+    kind: (
+        attrgetter(*(field.name for field in fields(kind))),
+        tuple(place for place, field in enumerate(fields(kind)) if field.name in names),
+    )
     for kind, names in _TIMES.items()
 }
 
@@ -71,7 +82,10 @@ class Inbox:
         self.heard = 0
 
     def takes(self, message: FromNode | ToNode) -> bool:
-        """Whether this one is new. A connection keeps the order, so what is not the next was taken before."""
+        """Whether this one is new.
+
+        A connection keeps the order, so what is not the next was taken before.
+        """
         if message.number != self.heard + 1:
             return False
         self.heard = message.number
@@ -79,7 +93,8 @@ class Inbox:
 
 
 class Offset:
-    """From the sender's clock to the receiver's: the least that any of the newest messages says, for what it says above the truth is its way's time.
+    """From the sender's clock to the receiver's: the least that any of the newest messages says,
+    for what it says above the truth is its way's time.
 
     The newest only, because clocks drift apart.
     """
@@ -116,14 +131,24 @@ def rebased(message: Any, by_s: float) -> Any:
     """The same message with the times in it moved: from the sender's clock to the receiver's."""
     kind = type(message)
     if kind is FromWorkers:
-        return FromWorkers(message.workers, _moved(message.message, by_s)) if type(message.message) in _PLACES else message
+        return (
+            FromWorkers(message.workers, _moved(message.message, by_s))
+            if type(message.message) in _PLACES
+            else message
+        )
     if kind is ToWorkers:
-        return ToWorkers(message.workers, message.ranks, _moved(message.message, by_s)) if type(message.message) in _PLACES else message
+        return (
+            ToWorkers(message.workers, message.ranks, _moved(message.message, by_s))
+            if type(message.message) in _PLACES
+            else message
+        )
     return _moved(message, by_s) if kind in _PLACES else message
 
 
 class Moved:
-    """The newest message that was `rebased`: what many nodes say alike is one object, and is moved once where their clocks are equally far off."""
+    """The newest message that was `rebased`: what many nodes say alike is one object, and is moved
+    once where their clocks are equally far off.
+    """
 
     def __init__(self) -> None:
         self._newest: tuple[Any, float, Any] = (None, 0.0, None)

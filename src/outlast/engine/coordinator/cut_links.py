@@ -1,7 +1,9 @@
-"""Nodes that cannot reach each other, as far as workers said so that could not get into a group: how often that was tried, and when it is tried again.
+"""Nodes that cannot reach each other, as far as workers said so that could not get into a group:
+how often that was tried, and when it is tried again.
 
-The coordinator reaches all of them, so nobody is lost and nobody is to blame: the generation is tried again with growing pauses, until the link
-is there or time is up. Times are of the coordinator's clock, seconds. This module is pure.
+The coordinator reaches all of them, so nobody is lost and nobody is to blame: the generation is
+tried again with growing pauses, until the link is there or time is up. Times are of the
+coordinator's clock, seconds. This module is pure.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ class CutLinks:
 
     @property
     def reason(self) -> str:
-        return " and ".join(f"nodes {first} and {second}" for first, second in sorted(self._cut)) + " cannot reach each other"
+        return (
+            " and ".join(f"nodes {first} and {second}" for first, second in sorted(self._cut))
+            + " cannot reach each other"
+        )
 
     def cut(self, node: str, others: Iterable[str], *, generation: int, now_s: float) -> None:
         """A worker on `node` could not reach what is on `others`, on its way into `generation`."""
@@ -40,7 +45,11 @@ class CutLinks:
         self._cut |= {(min(node, other), max(node, other)) for other in others}
         if generation != self._generation or not self._attempts:
             pause_s = min(limits.LINK_RETRY_S * 2.0**self._attempts, limits.LINK_RETRY_MAX_S)
-            self._generation, self._attempts, self.retry_s = generation, min(self._attempts + 1, 32), now_s + pause_s
+            self._generation, self._attempts, self.retry_s = (
+                generation,
+                min(self._attempts + 1, 32),
+                now_s + pause_s,
+            )
 
     def is_out(self, *, now_s: float) -> bool:
         """It has been waited for long enough."""

@@ -79,7 +79,13 @@ def check_source(facts: SourceFacts) -> SourceCheck:
 
 
 def decide_source(
-    *, facts: SourceFacts, restore: RestoreVerdict, way: str, finished: bool, step: int, at_step: int
+    *,
+    facts: SourceFacts,
+    restore: RestoreVerdict,
+    way: str,
+    finished: bool,
+    step: int,
+    at_step: int,
 ) -> SourceVerdict:
     """Decide what all ranks begin from if they come anew.
 
@@ -91,7 +97,12 @@ def decide_source(
         return SourceVerdict(newest, "a script without outlast calls begins from its beginning")
     from_nothing = restore.step is None
     there = check_source(facts).is_there
-    if there and from_nothing and facts.begin_from.step == step and at_step < limits.REPEATS_PER_STEP_COUNT:
+    if (
+        there
+        and from_nothing
+        and facts.begin_from.step == step
+        and at_step < limits.REPEATS_PER_STEP_COUNT
+    ):
         rare("all begin again from what they began from")
         return SourceVerdict(facts.begin_from, "nobody has got further than where all began")
     if facts.sharded:
@@ -101,7 +112,9 @@ def decide_source(
     transfer = facts.transfer
     if (finished or from_nothing) and transfer is not None and transfer.step == step:
         rare("all begin from a transfer image whose donor is gone")
-        return SourceVerdict(Restart(step, "transfer", "slot"), "the transfer image of the newest step lies sealed")
+        return SourceVerdict(
+            Restart(step, "transfer", "slot"), "the transfer image of the newest step lies sealed"
+        )
     if from_nothing:
         return SourceVerdict(newest, restore.reason)
     return SourceVerdict(None, "a survivor hands its state over")
@@ -134,7 +147,13 @@ class OwnState:
 
 
 def decide_own_state(
-    *, slots: SlotFacts, step: int, sharded: bool, folder: str, checkpoint: Checkpoint, verified: str
+    *,
+    slots: SlotFacts,
+    step: int,
+    sharded: bool,
+    folder: str,
+    checkpoint: Checkpoint,
+    verified: str,
 ) -> OwnState:
     """Decide where a rank finds its private state of `step`, if it is to read it.
 
@@ -144,15 +163,20 @@ def decide_own_state(
     if not sharded and not slots.lies_sealed:
         if step == 0:
             rare("a rank that nobody has begun")
-            return OwnState("none", folder, "the state before the first step is what the script makes")
+            return OwnState(
+                "none", folder, "the state before the first step is what the script makes"
+            )
         if (checkpoint.step, checkpoint.folder) == (step, verified):
             rare("a rank that has sealed nothing since all began from a checkpoint")
-            return OwnState("checkpoint", verified, "the rank has sealed nothing since the checkpoint")
+            return OwnState(
+                "checkpoint", verified, "the rank has sealed nothing since the checkpoint"
+            )
     if not slots.has_images:
         rare("a rank's private state is lost with its node")
         return OwnState("none", folder, "the rank's images are lost with their node")
     if not sharded and slots.lacks:
-        # All began anew from an older step, and then a node came back with what they start from now.
+        # All began anew from an older step, and then a node came back with what they start from
+        # now.
         rare("a rank's private state is of another step")
         return OwnState("none", folder, "the rank's slots hold another step")
     return OwnState("slot", folder, "the rank's slots hold the step")
@@ -243,14 +267,18 @@ def decide_recovery(
     if not stands:
         rare("nobody stands in a step with the state of it")
     handed_over = start is not None and start.replicated == "transfer"
-    to_blame = not seen.drained.issuperset(lost) if seen.drained else not seen.links_cut or bool(lost)
+    to_blame = (
+        not seen.drained.issuperset(lost) if seen.drained else not seen.links_cut or bool(lost)
+    )
     situation = Situation(
         lost=(*lost, *moving), raised=tuple(sorted(seen.raised - set(lost))),
         way=mode if stands else "respawn", state=restore.step is not None or handed_over,
         committed=seen.committed, reached=seen.reached, error=seen.error, trained=seen.trained,
         stands=stands, free=not seen.raised and not to_blame,
     )  # fmt: skip
-    return decide_rung(situation=situation, spares=spares, budgets=budgets, world_size=seen.world_size)
+    return decide_rung(
+        situation=situation, spares=spares, budgets=budgets, world_size=seen.world_size
+    )
 
 
 def _extended(
@@ -289,4 +317,3 @@ def work_out_cost(
         assert start is not None
         step, again = start.step, max(0, executed - start.step)
     return Cost(step, again, max(0, committed - step))
-

@@ -1,4 +1,5 @@
-"""How faults show themselves while their process lives: hangs, exceptions, broken collectives, a lost store.
+"""How faults show themselves while their process lives: hangs, exceptions, broken collectives, a
+lost store.
 
 This module is pure.
 """
@@ -43,7 +44,9 @@ class FaultReports:
         return [*out, *self.run.kill(now_s, [member], message.reason)]
 
     def on_broke(self, now_s: float, member: Member, message: Broke) -> list[Output]:
-        """A worker says that its step is broken: it raised, its image is corrupt, or a collective failed."""
+        """A worker says that its step is broken: it raised, its image is corrupt, or a collective
+        failed.
+        """
         run = self.run
         stale = message.generation != run.course.generation
         if stale or member.rank < 0 or member.condemned:

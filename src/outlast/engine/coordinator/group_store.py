@@ -12,7 +12,9 @@ from outlast.model.records import Event
 
 
 class GroupStore:
-    """The rendezvous store of a run. Orders are numbered, so that news of an old store are known as such.
+    """The rendezvous store of a run.
+
+    Orders are numbered, so that news of an old store are known as such.
 
     `address` is None from the order until the store's host has said where it listens, and again
     once the store is lost.

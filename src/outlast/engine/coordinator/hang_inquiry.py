@@ -123,7 +123,10 @@ class HangInquiry:
 
 
 def judge_overdue(inquiry: Inquiry, stood: list[tuple[Stood, float]]) -> HangVerdict | None:
-    """Say who keeps the others waiting; None: nobody is overdue. `stood`: with the age of each report."""
+    """Say who keeps the others waiting; None: nobody is overdue.
+
+    `stood`: with the age of each report.
+    """
     overdue = {
         one.worker: one.deadline_s for one, since_s in stood
         if one.deadline_s is not None and one.age_s + since_s > one.deadline_s

@@ -1,4 +1,5 @@
-"""The interruptions of a run as they unfold: opened at the first sign, filled in, closed by the first new commit.
+"""The interruptions of a run as they unfold: opened at the first sign, filled in, closed by the
+first new commit.
 
 A fault before the first new commit after another joins it as a child; both resume together.
 This module is pure.
@@ -26,7 +27,10 @@ _RANKING = (
 
 
 class Known(NamedTuple):
-    """What a verdict that comes later needs of an interruption. `outage`: the first of those that were over together."""
+    """What a verdict that comes later needs of an interruption.
+
+    `outage`: the first of those that were over together.
+    """
 
     generation: int
     outage: int
@@ -42,45 +46,110 @@ class InterruptionLog:
         self.known: dict[int, Known] = {}
         self._changed: dict[int, Interruption] = {}
 
-    def fault(self, *, rank: int, pid: int, node: str, mechanism: Mechanism, generation: int, step: int, fault_s: float | None,
-              fault_not_before_s: float | None, detected_s: float, same_event: bool, error: str, traceback: str, reason: str) -> None:  # fmt: skip
-        """One rank's fault. `same_event`: it is a companion of the newest open interruption, not a new one."""
+    def fault(
+        self,
+        *,
+        rank: int,
+        pid: int,
+        node: str,
+        mechanism: Mechanism,
+        generation: int,
+        step: int,
+        fault_s: float | None,
+        fault_not_before_s: float | None,
+        detected_s: float,
+        same_event: bool,
+        error: str,
+        traceback: str,
+        reason: str,
+    ) -> None:
+        """One rank's fault.
+
+        `same_event`: it is a companion of the newest open interruption, not a new one.
+        """
         if same_event and self.open:
             self._join(rank, pid, mechanism, fault_s, error, traceback, reason)
             return
         self._put(
             Interruption(
-                id=self._next, parent=self.open[0].id if self.open else None, failure_class=_class_of(mechanism), mechanism=mechanism,
-                ranks=(rank,), pids=_known(pid), nodes=(node,), rung=None, generation=generation, step=step, fault_s=fault_s,
-                fault_not_before_s=fault_not_before_s, detected_s=detected_s, left_s=None, regrouped_s=None, restored_s=None, resumed_s=None,
-                steps_repeated=0, steps_lost=0, reason=reason, error=error, traceback=traceback,
+                id=self._next,
+                parent=self.open[0].id if self.open else None,
+                failure_class=_class_of(mechanism),
+                mechanism=mechanism,
+                ranks=(rank,),
+                pids=_known(pid),
+                nodes=(node,),
+                rung=None,
+                generation=generation,
+                step=step,
+                fault_s=fault_s,
+                fault_not_before_s=fault_not_before_s,
+                detected_s=detected_s,
+                left_s=None,
+                regrouped_s=None,
+                restored_s=None,
+                resumed_s=None,
+                steps_repeated=0,
+                steps_lost=0,
+                reason=reason,
+                error=error,
+                traceback=traceback,
             )
-        )  # fmt: skip
+        )
         self._next += 1
 
-    def _join(self, rank: int, pid: int, mechanism: Mechanism, fault_s: float | None, error: str, traceback: str, reason: str) -> None:
+    def _join(
+        self,
+        rank: int,
+        pid: int,
+        mechanism: Mechanism,
+        fault_s: float | None,
+        error: str,
+        traceback: str,
+        reason: str,
+    ) -> None:
         last = self.open[-1]
         stronger = _RANKING.index(mechanism) < _RANKING.index(last.mechanism)
         if stronger and last.mechanism is Mechanism.LOST_CONTACT:  # the first to speak was a victim
             fault_s = None if fault_s is None else min(fault_s, last.detected_s)
             self._put(
                 replace(
-                    last, ranks=(rank,), pids=_known(pid), mechanism=mechanism, failure_class=_class_of(mechanism), fault_s=fault_s, error=error,
-                    traceback=traceback, reason=reason,
+                    last,
+                    ranks=(rank,),
+                    pids=_known(pid),
+                    mechanism=mechanism,
+                    failure_class=_class_of(mechanism),
+                    fault_s=fault_s,
+                    error=error,
+                    traceback=traceback,
+                    reason=reason,
                 )
-            )  # fmt: skip
+            )
             return
         ranks = last.ranks if rank in last.ranks else (*last.ranks, rank)
         pids = last.pids if pid in last.pids else (*last.pids, *_known(pid))
         known = [moment for moment in (last.fault_s, fault_s) if moment is not None]
         kind = mechanism if stronger else last.mechanism
-        why = _both(reason, last.reason) if stronger else last.reason if mechanism is last.mechanism else _both(last.reason, reason)
+        why = (
+            _both(reason, last.reason)
+            if stronger
+            else last.reason
+            if mechanism is last.mechanism
+            else _both(last.reason, reason)
+        )
         self._put(
             replace(
-                last, ranks=ranks, pids=pids, mechanism=kind, failure_class=_class_of(kind), fault_s=min(*known, last.detected_s) if known else None,
-                error=last.error or error, traceback=last.traceback or traceback, reason=why,
+                last,
+                ranks=ranks,
+                pids=pids,
+                mechanism=kind,
+                failure_class=_class_of(kind),
+                fault_s=min(*known, last.detected_s) if known else None,
+                error=last.error or error,
+                traceback=last.traceback or traceback,
+                reason=why,
             )
-        )  # fmt: skip
+        )
 
     def excuse(self, *, reason: str) -> None:
         """Those that spoke first, and alone, are victims of something that is no rank."""
@@ -88,20 +157,43 @@ class InterruptionLog:
             self._put(replace(self.open[-1], ranks=(), pids=(), reason=reason))
 
     def acquit(self, living: Mapping[int, int]) -> None:
-        """Whoever lost contact, and lives, was the first to say so, and no more. `living`: rank -> pid."""
+        """Whoever lost contact, and lives, was the first to say so, and no more.
+
+        `living`: rank -> pid.
+        """
         last = self.open[-1] if self.open else None
         if last is None or last.mechanism is not Mechanism.LOST_CONTACT:
             return
         ranks = tuple(rank for rank in last.ranks if rank not in living)
         if ranks != last.ranks:
-            why = last.reason if ranks else _both("a connection between ranks was lost, and every process lives", last.reason)
-            self._put(replace(last, ranks=ranks, pids=tuple(pid for pid in last.pids if pid not in living.values()), reason=why))
+            why = (
+                last.reason
+                if ranks
+                else _both(
+                    "a connection between ranks was lost, and every process lives", last.reason
+                )
+            )
+            self._put(
+                replace(
+                    last,
+                    ranks=ranks,
+                    pids=tuple(pid for pid in last.pids if pid not in living.values()),
+                    reason=why,
+                )
+            )
 
     def node_lost(self, *, reason: str) -> None:
         """One that was blamed for not answering could not: its node is gone."""
         if self.open:
             kind = Mechanism.LOST_NODE
-            self._put(replace(self.open[-1], mechanism=kind, failure_class=_class_of(kind), reason=_both(reason, self.open[-1].reason)))
+            self._put(
+                replace(
+                    self.open[-1],
+                    mechanism=kind,
+                    failure_class=_class_of(kind),
+                    reason=_both(reason, self.open[-1].reason),
+                )
+            )
 
     def classify(self, *, failure_class: FailureClass, reason: str) -> None:
         self._put(replace(self.open[-1], failure_class=failure_class, reason=reason))
@@ -113,31 +205,62 @@ class InterruptionLog:
             why = _both(last.reason, reason)
             self._put(
                 replace(
-                    last, left_s=last.left_s or now_s, rung=last.rung or rung, reason=why if newest else last.reason,
-                    steps_repeated=repeated if newest else last.steps_repeated, steps_lost=lost if newest else last.steps_lost,
+                    last,
+                    left_s=last.left_s or now_s,
+                    rung=last.rung or rung,
+                    reason=why if newest else last.reason,
+                    steps_repeated=repeated if newest else last.steps_repeated,
+                    steps_lost=lost if newest else last.steps_lost,
                 )
-            )  # fmt: skip
+            )
 
     def went_further_back(self, *, steps: int) -> None:
-        """What all were to begin from was not there: `steps` more have to be done again. Below 0: something newer was, and they are fewer."""
+        """What all were to begin from was not there: `steps` more have to be done again.
+
+        Below 0: something newer was, and they are fewer.
+        """
         if steps and self.open:
             last = self.open[-1]
-            self._put(replace(last, steps_repeated=last.steps_repeated + steps, steps_lost=last.steps_lost + steps))
+            self._put(
+                replace(
+                    last,
+                    steps_repeated=last.steps_repeated + steps,
+                    steps_lost=last.steps_lost + steps,
+                )
+            )
 
     def joined(self, *, now_s: float, restore_s: float) -> None:
         rung = next((one.rung for one in reversed(self.open) if one.rung is not None), None)
-        for last in list(self.open):  # one that came while all were killed is answered by what that was for
+        # one that came while all were killed is answered by what that was for
+        for last in list(self.open):
             left_s = last.detected_s if last.left_s is None and rung is not None else last.left_s
             regrouped_s = max(now_s - restore_s, last.detected_s if left_s is None else left_s)
-            self._put(replace(last, left_s=left_s, rung=last.rung or rung, regrouped_s=regrouped_s, restored_s=now_s))
+            self._put(
+                replace(
+                    last,
+                    left_s=left_s,
+                    rung=last.rung or rung,
+                    regrouped_s=regrouped_s,
+                    restored_s=now_s,
+                )
+            )
 
     def resumed(self, *, at_s: float, generation: int) -> int:
-        """The first new commit, in `generation`; how many interruptions it closed. A fault of that generation itself stays open."""
+        """The first new commit, in `generation`; how many interruptions it closed.
+
+        A fault of that generation itself stays open.
+        """
         closed = [one for one in self.open if one.generation < generation]
         for one in closed:
-            # That all have joined is heard of a moment after it is so, and may be heard after the commit that it led to.
-            regrouped_s, restored_s = (None if known_s is None else min(known_s, at_s) for known_s in (one.regrouped_s, one.restored_s))
-            self._changed[one.id] = replace(one, regrouped_s=regrouped_s, restored_s=restored_s, resumed_s=at_s)
+            # That all have joined is heard of a moment after it is so, and may be heard after the
+            # commit that it led to.
+            regrouped_s, restored_s = (
+                None if known_s is None else min(known_s, at_s)
+                for known_s in (one.regrouped_s, one.restored_s)
+            )
+            self._changed[one.id] = replace(
+                one, regrouped_s=regrouped_s, restored_s=restored_s, resumed_s=at_s
+            )
         self.open = [one for one in self.open if one.generation >= generation]
         if closed:  # what is left came after that commit: it is no child of what the commit closed
             for index, one in enumerate(list(self.open)):
@@ -169,7 +292,9 @@ class InterruptionLog:
 
 def _both(first: str, second: str) -> str:
     """One reason of two, with nothing in it twice."""
-    return "; ".join(dict.fromkeys(part for reason in (first, second) if reason for part in reason.split("; ")))
+    return "; ".join(
+        dict.fromkeys(part for reason in (first, second) if reason for part in reason.split("; "))
+    )
 
 
 def _known(pid: int) -> tuple[int, ...]:

@@ -6,9 +6,9 @@
         └─── CLEARING <── HANDOVER (a donor writes the transfer image) <──restart────────────────┘
     any ──stop asked, verdict, all done──> STOPPING ──> ENDED
 
-A fault in MOVING or STARTING leads to GATHERING again, with the next generation. In CLEARING all are
-killed, and their deaths confirmed. Nothing here waits: a deadline is a timer, and each has an answer
-that needs nobody's help (kill, and count as dead).
+A fault in MOVING or STARTING leads to GATHERING again, with the next generation. In CLEARING all
+are killed, and their deaths confirmed. Nothing here waits: a deadline is a timer, and each has an
+answer that needs nobody's help (kill, and count as dead).
 
 Sans-IO: every method takes `now_s` (the coordinator's monotonic clock) and returns outputs.
 """
@@ -70,7 +70,8 @@ from outlast.model.messages import (
 )
 from outlast.model.verdict import Verdict
 
-OfWorker = FromWorker | WorkerStarted | WorkerHung | WorkerFailedToStart  # names one worker, at least
+# names one worker, at least
+OfWorker = FromWorker | WorkerStarted | WorkerHung | WorkerFailedToStart
 
 
 class Coordinator:
@@ -85,8 +86,8 @@ class Coordinator:
         carry_out(coordinator.on_timer(now_s=clock.now_s(), name="move"))  # of a SetTimer, when due
 
     The other calls are `on_verdict` (an interruption was diagnosed), `ask_stop`, and the answers to
-    outputs: `on_manifest` to a Manifest, `on_checkpoint_found` to a FindCheckpoint. The output `End`
-    is the last. Where there are several nodes, `CoordinatorSessions` (engine/cluster/) stands
+    outputs: `on_manifest` to a Manifest, `on_checkpoint_found` to a FindCheckpoint. The output
+    `End` is the last. Where there are several nodes, `CoordinatorSessions` (engine/cluster/) stands
     between the driver and the coordinator, and calls `node_joined` and `node_lost` as well; a
     coordinator after another one that died begins with `remember` and `rebuild`.
 
@@ -268,7 +269,9 @@ class Coordinator:
         """An agent says how far its ranks have come. With a new step, a node may be left."""
         run, roster = self.run, self.roster
         training = self.stage is Stage.TRAINING
-        homes = {member.home for member in roster.members()} if training and roster.sharded else None
+        homes = (
+            {member.home for member in roster.members()} if training and roster.sharded else None
+        )
         run.progress.note_report(message, node, sharded=roster.sharded, training_on=homes)
         roster.script.learn_step(message.step_s)
         return self.policy.look_at_departures(now_s, changed=False)
@@ -320,7 +323,9 @@ class Coordinator:
             case Checkpointed():
                 return checkpoints.on_shard(self.run, now_s, message)
             case Refused():
-                return self.regroup.stop.kill_all(now_s, End(message.exit_code, "failed", message.error, ""))
+                return self.regroup.stop.kill_all(
+                    now_s, End(message.exit_code, "failed", message.error, "")
+                )
             case Warned():
                 return self._words.warn(now_s, message.text)
             case Pong():

@@ -30,7 +30,8 @@ class Member:
     recovery_mode: str = "respawn"
     sharded: bool = False
     hello_seen: bool = False  # it listens
-    running: bool = False  # its script is at work: it said Hello, or it is a program that was started
+    # its script is at work: it said Hello, or it is a program that was started
+    running: bool = False
     parked: bool = False
     registered: bool = False  # it called outlast.join
     registration: Registered | None = None  # the newest of its words of how it can be healed
@@ -44,14 +45,18 @@ class Member:
     collateral: bool = False  # its own words: a collective failed under it
     inventory: Inventory | None = None
     plan_generation: int = 0  # generation of the newest plan that was sent to it
-    said: tuple[int, int] = (0, -1)  # generation and step of the newest of its words: those that come again are older
+    # generation and step of the newest of its words: those that come again are older
+    said: tuple[int, int] = (0, -1)
     place: int = 0  # on its way into that generation: see Underway
     raised: tuple[str, str] | None = None
     committed_s: float | None = None  # its first commit in this generation
 
     @property
     def answers_leave(self) -> bool:
-        """It has been given a generation to leave. One that boots takes the newest plan when it says Hello."""
+        """It has been given a generation to leave.
+
+        One that boots takes the newest plan when it says Hello.
+        """
         return self.plan_generation > 0 and not self.dead and not self.condemned and not self.done
 
 
@@ -95,7 +100,10 @@ class Roster:
         return member
 
     def seat(self, member: Member) -> None:
-        """It holds its rank, or is a spare. What a rank had sealed stays behind where it moves to another node."""
+        """It holds its rank, or is a spare.
+
+        What a rank had sealed stays behind where it moves to another node.
+        """
         if member.rank >= 0:
             self.remains.leave_behind(member.rank, member.home)
             if (before := self._ranks.get(member.rank)) is not None:
@@ -143,8 +151,10 @@ class Roster:
         return [member for member in map(self._by_worker.get, workers) if member is not None]
 
     def first(self, what: str, is_so: Callable[[Member], bool]) -> Member | None:
-        """A holder of a rank of whom `is_so`; None: there is none. `what` names the question: it goes on from where it was answered last, so that
-        asking it at each of n messages takes about n looks, and not n times n.
+        """A holder of a rank of whom `is_so`; None: there is none.
+
+        `what` names the question: it goes on from where it was answered last, so that asking it at
+        each of n messages takes about n looks, and not n times n.
         """
         start, ranks = self._cursors.get(what, 0), self._ranks
         member = ranks.get(start)
@@ -169,7 +179,8 @@ class Roster:
 
     def not_quiesced(self) -> list[Member]:
         """Those that were told to leave, and have not said that they stand still."""
-        return [m for m in self._ranks.values() if m.inventory is None and m.answers_leave]  # nearly all stand still, and this is asked again and again
+        # nearly all stand still, and this is asked again and again
+        return [m for m in self._ranks.values() if m.inventory is None and m.answers_leave]
 
     def any_live(self) -> bool:
         """Asked at each death: see `first`."""
@@ -177,7 +188,8 @@ class Roster:
 
     def holding_up(self) -> list[Member]:
         """Whom the others wait for, when not all have joined: those that have come least far."""
-        known = self.outlast or any(m.place for m in self.live())  # one that is underway has called outlast.join
+        # one that is underway has called outlast.join
+        known = self.outlast or any(m.place for m in self.live())
         late = [m for m in self.live() if not m.joined and not m.condemned] if known else []
         least = min((m.place for m in late), default=0)
         return [m for m in late if m.place == least]
@@ -191,27 +203,37 @@ class Roster:
         return [m.worker for m in sorted(ready, key=lambda m: (m.kind != "hot", m.worker))]
 
     def lies_sealed(self, rank: int, step: int) -> bool:
-        """The slots of `rank` hold `step`, as far as its last process's end or its present holder's state tells."""
+        """The slots of `rank` hold `step`, as far as its last process's end or its present holder's
+        state tells.
+        """
         member = self._ranks.get(rank)
         return self.remains.hold(rank, step) or (member is not None and member.attached)
 
     def lacks(self, rank: int, step: int) -> bool:
-        """Its last holder is gone, and what that left behind in the slots is known, and is not of `step`."""
+        """Its last holder is gone, and what that left behind in the slots is known, and is not of
+        `step`.
+        """
         member = self._ranks.get(rank)
         no_holder = member is None or member.plan_generation == 0
         return no_holder and self.remains.hold_another(rank, step)
 
     @property
     def recovery_mode(self) -> str:
-        """The dearest recovery mode of the members that have said theirs at run.steps; one that is not there yet follows the others."""
+        """The dearest recovery mode of the members that have said theirs at run.steps; one that is
+        not there yet follows the others.
+        """
         if not self.outlast:
             return "plain"
         attached = {m.recovery_mode for m in self._ranks.values() if m.attached}
-        ways = attached or {m.recovery_mode for m in self._ranks.values() if m.registered and not m.dead}
+        ways = attached or {
+            m.recovery_mode for m in self._ranks.values() if m.registered and not m.dead
+        }
         return max(ways, key=WAYS.index, default="respawn")
 
     def holdings(self) -> list[Holding]:
-        """What each rank holds: survivors by their inventory, those that say alike as one, others by what lies in their slots."""
+        """What each rank holds: survivors by their inventory, those that say alike as one, others
+        by what lies in their slots.
+        """
         out = []
         alike: dict[tuple[Inventory, bool], list[int]] = {}
         before: Inventory | None = None
@@ -223,25 +245,49 @@ class Roster:
                 out.append(self.remains.of(rank))
             elif said.committed < 0:  # alive, state not built yet
                 remains = self.remains.of(rank)
-                out.append(Holding((rank,), True, -1, remains.prepared, -1, False, said.sealed or remains.sealed, usable=False))
+                out.append(
+                    Holding(
+                        (rank,),
+                        True,
+                        -1,
+                        remains.prepared,
+                        -1,
+                        False,
+                        said.sealed or remains.sealed,
+                        usable=False,
+                    )
+                )
             else:
                 if (said, member.finished) != (before, finished):
                     before, finished = said, member.finished
                     ranks = alike.setdefault((replace(said, worker=0), finished), [])
                 ranks.append(rank)
-        return out + [_held(said, tuple(ranks), usable=not finished) for (said, finished), ranks in alike.items()]
+        return out + [
+            _held(said, tuple(ranks), usable=not finished)
+            for (said, finished), ranks in alike.items()
+        ]
 
     def committed_by_all(self) -> int:
-        """The newest step that the present, or last, holder of each rank has committed; -1: one has no state yet. True once all stand still or are dead."""
+        """The newest step that the present, or last, holder of each rank has committed; -1: one has
+        no state yet. True once all stand still or are dead.
+        """
         return min(held.committed for held in self.holdings())
 
     def torn(self, restore: RestoreVerdict) -> list[Member]:
         """Live members with attached state that cannot reach the restore point in their process."""
-        return [m for m in self.live() if m.rank not in restore.settle and m.inventory is not None and m.inventory.committed >= 0]
+        return [
+            m
+            for m in self.live()
+            if m.rank not in restore.settle
+            and m.inventory is not None
+            and m.inventory.committed >= 0
+        ]
 
 
 def said_before(one: Registered, known: Registered | None) -> bool:
-    """A word comes again that was said before `known`: what comes twice may come after what was said later."""
+    """A word comes again that was said before `known`: what comes twice may come after what was
+    said later.
+    """
     if known is None:
         return False
     return (one.generation, one.step, one.at_steps) < (known.generation, known.step, known.at_steps)
@@ -249,4 +295,17 @@ def said_before(one: Registered, known: Registered | None) -> bool:
 
 def _held(said: Inventory, ranks: tuple[int, ...], *, usable: bool) -> Holding:
     prepared = tuple(sorted({said.committed, said.prepared}))
-    return Holding(ranks, True, said.committed, prepared, said.passed, said.in_hook, said.sealed, usable, said.phases, said.begun, said.over, said.finishing)
+    return Holding(
+        ranks,
+        True,
+        said.committed,
+        prepared,
+        said.passed,
+        said.in_hook,
+        said.sealed,
+        usable,
+        said.phases,
+        said.begun,
+        said.over,
+        said.finishing,
+    )

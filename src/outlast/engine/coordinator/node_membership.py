@@ -1,4 +1,7 @@
-"""The nodes that a coordinator can start processes on, and how much room each has. This module is pure."""
+"""The nodes that a coordinator can start processes on, and how much room each has.
+
+This module is pure.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,16 @@ _HOME = attrgetter("home")
 
 
 class NodeMembership:
-    """In the order in which they came. `local`: one, named "", in the coordinator's own process, with room for all."""
+    """In the order in which they came.
+
+    `local`: one, named "", in the coordinator's own process, with room for all.
+    """
 
     def __init__(self, *, local: bool) -> None:
         self.local = local
         self.silent: set[str] = set()  # without a connection: they may come back, or be counted out
-        self.returning: set[str] = set()  # have begun anew, and are about to be in again, with what had been sealed there
+        # have begun anew, and are about to be in again, with what had been sealed there
+        self.returning: set[str] = set()
         self.barred: set[str] = set()  # whatever becomes of them, they get no more work
         self._capacity: dict[str, int] = {"": UNBOUNDED} if local else {}
 
@@ -58,14 +65,25 @@ class NodeMembership:
 
     def first(self, avoided: Container[str] = ()) -> str:
         """One that is `avoided`, or barred, only where there is no other."""
-        return min(self._capacity, key=lambda node: (node in avoided, node in self.barred), default="")
+        return min(
+            self._capacity, key=lambda node: (node in avoided, node in self.barred), default=""
+        )
 
     def room(self, members: Iterable[Member]) -> dict[str, int]:
         """How many ranks fit beside `members`."""
         taken = Counter(map(_HOME, members))
-        return {node: (0 if node in self.barred else capacity) - taken[node] for node, capacity in self._capacity.items()}
+        return {
+            node: (0 if node in self.barred else capacity) - taken[node]
+            for node, capacity in self._capacity.items()
+        }
 
     def least_spares(self, spares: Iterable[Member]) -> str | None:
-        """Where the next spare goes: to the node with the fewest, the newest of these, which is the likeliest to house no ranks. None: nowhere."""
+        """Where the next spare goes: to the node with the fewest, the newest of these, which is the
+        likeliest to house no ranks. None: nowhere.
+        """
         count = Counter(spare.home for spare in spares)
-        return min((node for node in reversed(self._capacity) if node not in self.barred), key=count.__getitem__, default=None)
+        return min(
+            (node for node in reversed(self._capacity) if node not in self.barred),
+            key=count.__getitem__,
+            default=None,
+        )

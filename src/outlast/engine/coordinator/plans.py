@@ -89,9 +89,18 @@ class Plans:
             rank, inventory = member.rank, member.inventory
             settle = restore.settle.get(rank, "none")
             fresh = settle == "none" and not (sharded and inventory is not None)
-            # Torn: a member in a step with state that cannot be gone on from has to leave that step.
+            # Torn: a member in a step with state that cannot be gone on from has to leave that
+            # step.
             in_step = inventory is not None and inventory.committed >= 0
-            healed = "none" if sharded else "transfer" if reenter else "donor" if rank in heal else "none"
+            healed = (
+                "none"
+                if sharded
+                else "transfer"
+                if reenter
+                else "donor"
+                if rank in heal
+                else "none"
+            )
             then = "start" if fresh and not (reenter and in_step) else verdict.survivors
             private = "slot" if fresh or reenter or sharded else "keep"
             own = self.of_rank(rank, private, step)
@@ -140,7 +149,9 @@ class Plans:
         donor = run.roster.holder(restore.donor)
         settle = restore.settle[donor.rank]
         plans = self._shared(start, settle=settle, then="exit", donor=donor.rank, donate=True)
-        donor.plan = plans.of(*self.of_rank(donor.rank, start.private, restore.step, start.checkpoint))
+        donor.plan = plans.of(
+            *self.of_rank(donor.rank, start.private, restore.step, start.checkpoint)
+        )
         noted = [*run.record_places(now_s), run.record_generation(now_s)]
         told = self.send([donor])
         return [*noted, *told, set_timer(Timer.HANDOVER, now_s + limits.REGROUP_DEADLINE_S)]

@@ -1,15 +1,18 @@
 """What the policy makes of a verdict: the run has gone on by then, and nothing undoes a commit.
 
-    exclude   the node is barred: it is given no rank, spare or store any more; what lives there stays until it is lost
-    drain     it is barred, and once another step is committed all stand still, its ranks are given up and come up elsewhere, as if the node were lost: an
-              interruption that the run makes itself, which no budget of recovery pays for
+    exclude   the node is barred: it is given no rank, spare or store any more; what lives there
+              stays until it is lost
+    drain     it is barred, and once another step is committed all stand still, its ranks are given
+              up and come up elsewhere, as if the node were lost: an interruption that the run makes
+              itself, which no budget of recovery pays for
     shrink    not yet: a drain that waits for a node with room; if none comes the run stops
     stop      as a signal does: the step in flight is committed first
     page      a line for those who watch, and the event in the ledger
 
-A node is barred only while the others have room for all ranks; until then it waits for one. Ranks are not moved where that would undo something: state with
-one owner for each shard lies on its node, so such ranks come up again where they were as long as the node lives; a script without outlast calls begins again
-from the top. There a drain is an exclusion.
+A node is barred only while the others have room for all ranks; until then it waits for one. Ranks
+are not moved where that would undo something: state with one owner for each shard lies on its node,
+so such ranks come up again where they were as long as the node lives; a script without outlast
+calls begins again from the top. There a drain is an exclusion.
 
 This module is pure.
 """
@@ -35,15 +38,25 @@ from outlast.model.records import Event
 from outlast.model.terms import Mechanism
 from outlast.model.verdict import Verdict
 
-DECIDED, BARRED, DRAINING, DEPARTED, STOPPED = "policy", "node_barred", "node_draining", "node_departed", "policy_stopped"  # events
+# events
+DECIDED, BARRED, DRAINING, DEPARTED, STOPPED = (
+    "policy",
+    "node_barred",
+    "node_draining",
+    "node_departed",
+    "policy_stopped",
+)
 PAST_KEPT_COUNT = 256  # before those that change no decision any more are forgotten
 FAILED_EXIT = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """A node that is to be taken out. `after_step`: the newest step that was committed when that was decided, or tried last. `until_s`: a shrink that finds no
-    room ends the run then; None: it has all the time. `tries`: so often it may still be tried to move its ranks.
+    """A node that is to be taken out.
+
+    `after_step`: the newest step that was committed when that was decided, or tried last.
+    `until_s`: a shrink that finds no room ends the run then; None: it has all the time. `tries`: so
+    often it may still be tried to move its ranks.
     """
 
     action: Action
@@ -55,8 +68,9 @@ class Departure:
 
 @dataclass(slots=True)
 class Acted:
-    """What the ledger tells a coordinator that comes after another: all decisions, the nodes that are barred, those that are to be emptied still, and
-    the interruptions that the policy made itself. Times are taken as readings of the same clock.
+    """What the ledger tells a coordinator that comes after another: all decisions, the nodes that
+    are barred, those that are to be emptied still, and the interruptions that the policy made
+    itself. Times are taken as readings of the same clock.
     """
 
     past: list[Past] = field(default_factory=list)
@@ -87,7 +101,9 @@ class Acted:
 
     def _depart(self, past: Past, reason: str, step: int) -> None:
         until_s = past.at_s + limits.NODE_WAIT_S if past.action is Action.SHRINK else None
-        self.departures |= {node: Departure(past.action, reason, step, until_s) for node in past.nodes}
+        self.departures |= {
+            node: Departure(past.action, reason, step, until_s) for node in past.nodes
+        }
 
 
 class PolicyActions:
@@ -280,7 +296,11 @@ class PolicyActions:
         """
         run = self.run
         busy = bool(run.interruptions.open) or self.stop.end is not None
-        if not run.course.is_in(Stage.TRAINING) or busy or run.progress.step <= departure.after_step:
+        if (
+            not run.course.is_in(Stage.TRAINING)
+            or busy
+            or run.progress.step <= departure.after_step
+        ):
             return False
         moves = run.roster.outlast and not run.roster.sharded
         return moves and node not in run.nodes.silent and not run.nodes.returning

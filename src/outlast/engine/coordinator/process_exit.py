@@ -114,9 +114,7 @@ class ProcessExits:
             run.interruptions.classify(failure_class=FailureClass.HOST_MEMORY, reason=why)
         return out
 
-    def _on_spare_exit(
-        self, now_s: float, spare: Member, message: WorkerExited
-    ) -> list[Output]:
+    def _on_spare_exit(self, now_s: float, spare: Member, message: WorkerExited) -> list[Output]:
         run = self.run
         run.roster.drop(spare)
         if run.course.is_in(Stage.STOPPING):

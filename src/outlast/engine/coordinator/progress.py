@@ -57,7 +57,12 @@ class Progress:
         self.note_of_rank(step, step, sharded=sharded)
 
     def note_report(
-        self, report: ProgressReport, node: str, *, sharded: bool, training_on: Collection[str] | None
+        self,
+        report: ProgressReport,
+        node: str,
+        *,
+        sharded: bool,
+        training_on: Collection[str] | None,
     ) -> None:
         """Take in what the beacons on `node` show.
 

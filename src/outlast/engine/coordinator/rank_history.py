@@ -1,4 +1,6 @@
-"""Where each rank lived, generation by generation: a verdict comes late, and names ranks as they were then. This module is pure."""
+"""Where each rank lived, generation by generation: a verdict comes late, and names ranks as they
+were then. This module is pure.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ class RankHistory:
 
     def at(self, rank: int, generation: int) -> str:
         """In that generation; "" where it is not known."""
-        return next((homes[rank] for since, homes in reversed(self._moves) if since <= generation and rank in homes), "")
+        return next(
+            (
+                homes[rank]
+                for since, homes in reversed(self._moves)
+                if since <= generation and rank in homes
+            ),
+            "",
+        )
 
     def recover(self, earlier: RankHistory) -> None:
         """Go on from what the ledger says of the generations before this coordinator."""

@@ -81,7 +81,9 @@ class Regroup:
         out = run.records()
         if run.course.is_in(*IN_A_GENERATION):
             collateral = mechanism is Mechanism.LOST_CONTACT
-            out += self.gather(now_s, limits.VICTIM_WAIT_S if collateral else limits.COMPANION_WAIT_S)
+            out += self.gather(
+                now_s, limits.VICTIM_WAIT_S if collateral else limits.COMPANION_WAIT_S
+            )
         elif run.course.is_in(Stage.GATHERING) and mechanism is not Mechanism.LOST_CONTACT:
             out.append(set_timer(Timer.GATHER, now_s + limits.COMPANION_WAIT_S))
         elif run.course.is_in(Stage.HANDOVER) and member.plan is not None and member.plan.donate:
@@ -140,9 +142,7 @@ class Regroup:
             deadline = limits.REGROUP_DEADLINE_S
         return [*out, set_timer(Timer.LEAVE, now_s + deadline), *self.check_quiesced(now_s)]
 
-    def on_inventory(
-        self, now_s: float, members: list[Member], message: Inventory
-    ) -> list[Output]:
+    def on_inventory(self, now_s: float, members: list[Member], message: Inventory) -> list[Output]:
         """Members stand still, and say what they hold."""
         remains = self.run.roster.remains
         quiet = [member for member in members if member.plan_generation == message.generation]

@@ -98,7 +98,8 @@ class Remains:
         self.imageless.discard(rank)
 
     def bury(self, rank: int, message: WorkerExited, *, had_state: bool) -> None:
-        """Keep what the agent found sealed in the dead rank's slots, until a successor has attached.
+        """Keep what the agent found sealed in the dead rank's slots, until a successor has
+        attached.
 
         had_state   the holder had attached its state and its node lives. Without that, what lies
                     there is its predecessor's, or was found when its node came back: the agent may

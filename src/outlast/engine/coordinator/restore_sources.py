@@ -1,4 +1,5 @@
-"""What a generation can begin from when nobody goes on in its process: images, a transfer image, a checkpoint.
+"""What a generation can begin from when nobody goes on in its process: images, a transfer image, a
+checkpoint.
 
 This module is pure.
 """

@@ -135,7 +135,10 @@ class Run:
         by_node: dict[str, list[int]] = {}
         for rank, home in sorted(moved.items()):
             by_node.setdefault(home, []).append(rank)
-        return [self.noted(now_s, "placed", {"node": home, "ranks": ranks}) for home, ranks in by_node.items()]
+        return [
+            self.noted(now_s, "placed", {"node": home, "ranks": ranks})
+            for home, ranks in by_node.items()
+        ]
 
     def record_generation(self, now_s: float) -> Record:
         """Write down the generation and its members, before anybody is told.

@@ -1,4 +1,7 @@
-"""The plans of a generation. Ranks that go the same way share one, so that a node has to be told it once. This module is pure."""
+"""The plans of a generation.
+
+Ranks that go the same way share one, so that a node has to be told it once. This module is pure.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ from outlast.model.messages import Regroup
 
 
 class SharedPlans:
-    """The plans of one generation. `common`: what all of them say; `own`: the fields in which they differ."""
+    """The plans of one generation.
+
+    `common`: what all of them say; `own`: the fields in which they differ.
+    """
 
     def __init__(self, *own: str, **common: Any) -> None:
         self._own = own
@@ -27,5 +33,11 @@ class SharedPlans:
 
 
 def with_store(plans: Iterable[Regroup], *, host: str, port: int) -> dict[int, Regroup]:
-    """By the id of each plan: what becomes of it where the store is there. Those that share a plan go on sharing one."""
-    return {id(plan): replace(plan, store_host=host, store_port=port) for plan in {id(plan): plan for plan in plans}.values()}
+    """By the id of each plan: what becomes of it where the store is there.
+
+    Those that share a plan go on sharing one.
+    """
+    return {
+        id(plan): replace(plan, store_host=host, store_port=port)
+        for plan in {id(plan): plan for plan in plans}.values()
+    }

@@ -73,7 +73,10 @@ class StopRequest:
             return run.tell((m, stop) for m in run.roster.live())
         # A process that is not there yet cannot hear SIGTERM: it is not to begin.
         reason = self.end.reason
-        return [ToAgent((TermWorker if m.pid else KillWorker)(m.worker, reason), m.home) for m in run.roster.live()]
+        return [
+            ToAgent((TermWorker if m.pid else KillWorker)(m.worker, reason), m.home)
+            for m in run.roster.live()
+        ]
 
     def _record(self, now_s: float) -> list[Output]:
         """Write the stop down: a coordinator that comes after this one is to end the run too."""

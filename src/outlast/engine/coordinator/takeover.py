@@ -1,11 +1,12 @@
-"""A coordinator after another one that died: its picture is built from what the agents house; training does not stop meanwhile.
+"""A coordinator after another one that died: its picture is built from what the agents house;
+training does not stop meanwhile.
 
     REBUILDING ──all nodes have enrolled, or their leases are void──> TRAINING       all ranks are in one generation
                                                                  ├──> STARTING       all processes of a script without outlast calls run
                                                                  └──> GATHERING      anything else: the next generation
 
-What was interrupted, and went on meanwhile, is over since then. What the last coordinator had decided and nobody has carried out is lost, and decided again.
-This module is pure.
+What was interrupted, and went on meanwhile, is over since then. What the last coordinator had
+decided and nobody has carried out is lost, and decided again. This module is pure.
 """
 
 from __future__ import annotations
@@ -100,9 +101,12 @@ class RecoveredState:
         if event.kind == "script":
             self.script.learn(outlast=True, sharded=bool(event.data["sharded"]))
         elif event.kind == "placed":
-            homes = dict.fromkeys(typing.cast("list[int]", event.data["ranks"]), str(event.data["node"]))
+            homes = dict.fromkeys(
+                typing.cast("list[int]", event.data["ranks"]), str(event.data["node"])
+            )
             self.homes |= homes
-            self.history.note(self.generation + 1, homes)  # written down before the generation in which they live there
+            # written down before the generation in which they live there
+            self.history.note(self.generation + 1, homes)
         elif event.kind == "store":
             self.stores = typing.cast(int, event.data["number"])
         elif event.kind == "ending":
@@ -110,7 +114,9 @@ class RecoveredState:
             end = End(code, str(data["state"]), str(data["reason"]), "")
             self.ending = RecoveredEnd(end, bool(data["at_once"]), bool(data["by_signal"]))
         elif event.kind == "checkpoint":
-            self.checkpoint = max(self.checkpoint, (typing.cast(int, event.data["step"]), str(event.data["folder"])))
+            self.checkpoint = max(
+                self.checkpoint, (typing.cast(int, event.data["step"]), str(event.data["folder"]))
+            )
         elif event.kind == "node_joined":
             self.nodes[str(event.data["node"])] = typing.cast(int, event.data["session"])
         elif event.kind == "node_lost":
@@ -305,7 +311,9 @@ class Takeover:
             assert plan is not None
             run.progress.goes_on_from(plan.step)
             out += self._goes_on(now_s)
-        elif whole and not run.roster.outlast and all(m.running and not m.condemned for m in members):
+        elif (
+            whole and not run.roster.outlast and all(m.running and not m.condemned for m in members)
+        ):
             rare("a new coordinator finds a script without outlast calls at work")
             # In which it stays: nothing more is known of it than that it runs.
             run.course.enter(Stage.STARTING)
@@ -410,9 +418,7 @@ class Takeover:
         rare("a new coordinator finds a donor that was to be killed")
         return run.kill(now_s, given_up, "it was given up by its plan")
 
-    def _take_up_error(
-        self, now_s: float, member: Member, error: tuple[str, str]
-    ) -> list[Output]:
+    def _take_up_error(self, now_s: float, member: Member, error: tuple[str, str]) -> list[Output]:
         """A member raised, and lives. The open interruptions tell whether that was booked."""
         run = self.run
         run.faults.note_raised(member.rank, error)

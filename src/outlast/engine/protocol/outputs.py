@@ -18,7 +18,10 @@ class ToAgent:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """To the other end of the line; dropped where there is no connection. `node`: whose agent, of the coordinator's side."""
+    """To the other end of the line; dropped where there is no connection.
+
+    `node`: whose agent, of the coordinator's side.
+    """
 
     message: OnLine
     node: str = ""
@@ -98,7 +101,10 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One of model/records.py, for the ledger. `at_once`: nothing that follows is carried out before it is written."""
+    """One of model/records.py, for the ledger.
+
+    `at_once`: nothing that follows is carried out before it is written.
+    """
 
     record: Any
     at_once: bool = False
@@ -106,7 +112,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All shards of a checkpoint lie in their folder: write its manifest. Answered with `on_manifest`."""
+    """All shards of a checkpoint lie in their folder: write its manifest.
+
+    Answered with `on_manifest`.
+    """
 
     step: int
     sharded: bool
@@ -115,7 +124,9 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class FindCheckpoint:
-    """Read what lies on the disk, and say which checkpoint is the newest good one (engine/durable.py). Answered with `on_checkpoint_found`."""
+    """Read what lies on the disk, and say which checkpoint is the newest good one
+    (engine/durable.py). Answered with `on_checkpoint_found`.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +146,7 @@ class End:
     traceback: str
 
 
-# worker side ---------------------------------------------------------------------------------------------
+# worker side --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,17 @@
-"""One rank's part in the protocol: what it has committed, whether its generation still holds, what it does next.
+"""One rank's part in the protocol: what it has committed, whether its generation still holds, what
+it does next.
 
     NEW ──Regroup──> MOVING ──joined──> TRAINING ──Leave or own failure──> BROKEN ──stand_still──> STILL ──Regroup──> MOVING
                         └──────────────────── Leave of this generation ────────┘
 
-A worker whose main thread has taken no plan yet (it boots, is parked, or runs the user's set-up code in no group) is
-DETACHED: it has nothing to lose, answers Leave by itself, and takes the newest plan when it gets to where plans are taken.
-One that is FINISHED is past its last step: it answers Leave by itself too, and is woken from whatever the script does there.
+A worker whose main thread has taken no plan yet (it boots, is parked, or runs the user's set-up
+code in no group) is DETACHED: it has nothing to lose, answers Leave by itself, and takes the newest
+plan when it gets to where plans are taken. One that is FINISHED is past its last step: it answers
+Leave by itself too, and is woken from whatever the script does there.
 
-Two threads of one process drive this: the listener with messages, the main thread with what the step did.
-Their lock lies outside. Sans-IO: methods take `now_s` where they need it and return outputs.
+Two threads of one process drive this: the listener with messages, the main thread with what the
+step did. Their lock lies outside. Sans-IO: methods take `now_s` where they need it and return
+outputs.
 """
 
 from __future__ import annotations
@@ -62,7 +65,8 @@ class WorkerMachine:
         self.phases = 0  # done since `committed`
         self.begun = False  # the step after `committed` was asked for: all phases lie behind
         self.over = False  # there is none
-        self.finishing = False  # in the block of `committed` yet, which was applied on the word of a plan
+        # in the block of `committed` yet, which was applied on the word of a plan
+        self.finishing = False
         self._first_commit_said = True
 
     @property
@@ -114,7 +118,9 @@ class WorkerMachine:
     # --- the main thread's side ---
 
     def detach(self) -> None:
-        """The plan is known but no group is built until run.steps: the survivors build theirs there too."""
+        """The plan is known but no group is built until run.steps: the survivors build theirs there
+        too.
+        """
         self._detached = True
         if self.state is State.MOVING:
             self.state = State.DETACHED
@@ -124,8 +130,9 @@ class WorkerMachine:
         return self.plan if self.plan is not None and self.plan.generation > than else None
 
     def may_act(self, *, lent_until_s: float, now_s: float) -> bool:
-        """Whether it may vote, seal, restore or commit: by its node's lease (AgentSession.lent_until_s). False: it ends by itself, for its agent may not
-        be there to do it, and its rank is about to be given away.
+        """Whether it may vote, seal, restore or commit: by its node's lease
+        (AgentSession.lent_until_s). False: it ends by itself, for its agent may not be there to do
+        it, and its rank is about to be given away.
         """
         if now_s < lent_until_s:
             return True
@@ -137,11 +144,16 @@ class WorkerMachine:
         return not self.broken and self.generation == generation
 
     def begins_anew(self, plan: Regroup, *, reenters: bool) -> bool:
-        """Whether a rank that broke while it attached leaves main's function for `plan`. `reenters`: it had its group before the function began."""
+        """Whether a rank that broke while it attached leaves main's function for `plan`.
+
+        `reenters`: it had its group before the function began.
+        """
         return plan.then == "reenter" or (reenters and plan.replicated != "donor")
 
     def born_in(self, generation: int) -> None:
-        """It ends without ever having joined: the launcher has sent a plan of `generation`, or will."""
+        """It ends without ever having joined: the launcher has sent a plan of `generation`, or
+        will.
+        """
         if self.generation == 0 and self.plan is None:
             self.generation = generation
 
@@ -151,9 +163,24 @@ class WorkerMachine:
         if self.state is State.DETACHED:
             self.state = State.MOVING
 
-    def register(self, *, way: str, sharded: bool, exact: bool, note: str, at_steps: bool = True) -> list[Output]:
+    def register(
+        self, *, way: str, sharded: bool, exact: bool, note: str, at_steps: bool = True
+    ) -> list[Output]:
         """How this script can be healed: said at join and again at run.steps."""
-        return [Say(Registered(self.worker, self.generation, self.committed, way, sharded, exact, note, at_steps))]
+        return [
+            Say(
+                Registered(
+                    self.worker,
+                    self.generation,
+                    self.committed,
+                    way,
+                    sharded,
+                    exact,
+                    note,
+                    at_steps,
+                )
+            )
+        ]
 
     def underway(self, *, place: int) -> list[Output]:
         """At a place where others may be waited for: see Underway."""
@@ -163,7 +190,10 @@ class WorkerMachine:
         return [Say(Donated(self.worker, self.generation, step))]
 
     def joined(self, plan: Regroup, *, group_s: float, restore_s: float) -> list[Output]:
-        """The group of `plan` stands and the state is of its step. Nothing is said if this generation broke meanwhile."""
+        """The group of `plan` stands and the state is of its step.
+
+        Nothing is said if this generation broke meanwhile.
+        """
         step = plan.step
         if not self.attached:
             self.finishing = plan.finish
@@ -189,7 +219,10 @@ class WorkerMachine:
     def now_committed(self, *, step: int, now_s: float) -> list[Output]:
         self.committed = step
         self.phases, self.begun, self.over = 0, False, False
-        self.finishing = self.plan is not None and (self.plan.settle, self.plan.step) == ("forward", step)
+        self.finishing = self.plan is not None and (self.plan.settle, self.plan.step) == (
+            "forward",
+            step,
+        )
         self.passed = self.prepared = max(step, self.prepared)
         if self._first_commit_said:
             return []
@@ -206,15 +239,42 @@ class WorkerMachine:
         """The next step is asked for. `over`: there is none, and what follows is the last vote."""
         self.begun, self.over = True, over
 
-    def broke(self, *, mechanism: str, error: str, traceback: str, now_s: float, unreached: tuple[int, ...] = ()) -> list[Output]:
-        """The main thread cannot go on in this generation. A victim of a Leave need not say so. `unreached`: as in Broke."""
+    def broke(
+        self,
+        *,
+        mechanism: str,
+        error: str,
+        traceback: str,
+        now_s: float,
+        unreached: tuple[int, ...] = (),
+    ) -> list[Output]:
+        """The main thread cannot go on in this generation.
+
+        A victim of a Leave need not say so. `unreached`: as in Broke.
+        """
         if self.broken:
             return []
         self.state = State.BROKEN
-        return [Say(Broke(self.worker, self.generation, self.committed, mechanism, error, traceback, now_s, unreached))]
+        return [
+            Say(
+                Broke(
+                    self.worker,
+                    self.generation,
+                    self.committed,
+                    mechanism,
+                    error,
+                    traceback,
+                    now_s,
+                    unreached,
+                )
+            )
+        ]
 
     def stand_still(self, *, in_hook: bool) -> list[Output]:
-        """The main thread has left its collectives. `in_hook`: it can still apply the prepared step."""
+        """The main thread has left its collectives.
+
+        `in_hook`: it can still apply the prepared step.
+        """
         if self.state is State.STILL:
             return []
         return self._inventory(in_hook=in_hook)
@@ -237,5 +297,15 @@ class WorkerMachine:
 
     def _inventory(self, *, in_hook: bool) -> list[Output]:
         self.state = State.STILL
-        held = (self.committed, self.prepared, self.passed, in_hook, self.sealed, self.phases, self.begun, self.over, self.finishing)
+        held = (
+            self.committed,
+            self.prepared,
+            self.passed,
+            in_hook,
+            self.sealed,
+            self.phases,
+            self.begun,
+            self.over,
+            self.finishing,
+        )
         return [Say(Inventory(self.worker, self.generation, *held))]

@@ -1,9 +1,11 @@
-"""What a policy makes of the verdicts of a simulated run: `engine.policy` decides, and nodes are barred or drained as the coordinator would have it.
+"""What a policy makes of the verdicts of a simulated run: `engine.policy` decides, and nodes are
+barred or drained as the coordinator would have it.
 
-Of each interruption somebody says some time later which nodes and which class it was. `engine/coordinator/policy_actions.py`
-is followed in what comes of a decision:
-a node is barred only while the others have room for all ranks; one that is drained is left after the next committed step, by a regroup that costs no budget and
-loses no work; sharded state is not moved; a node that was barred is never given work again, so one that is repaired does not come back as a spare.
+Of each interruption somebody says some time later which nodes and which class it was.
+`engine/coordinator/policy_actions.py` is followed in what comes of a decision: a node is barred
+only while the others have room for all ranks; one that is drained is left after the next committed
+step, by a regroup that costs no budget and loses no work; sharded state is not moved; a node that
+was barred is never given work again, so one that is repaired does not come back as a spare.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -35,7 +37,10 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Incident:
-    """An interruption whose verdict comes at `due_s`. `outage`: interruptions before training went on are one, and have its number."""
+    """An interruption whose verdict comes at `due_s`.
+
+    `outage`: interruptions before training went on are one, and have its number.
+    """
 
     due_s: float
     outage: int
@@ -46,7 +51,9 @@ class Incident:
 
 @dataclass(slots=True)
 class Acting:
-    """`leaving`: nodes that are to be barred once there is room without them, and what is to be done to them."""
+    """`leaving`: nodes that are to be barred once there is room without them, and what is to be
+    done to them.
+    """
 
     diagnosis: Diagnosis
     members: Membership
@@ -65,18 +72,39 @@ class Acting:
     def decide(self, now_s: float) -> ActionVerdict:
         """About the verdict that is due."""
         one = heapq.heappop(self.incidents)
-        sure = min(self.diagnosis.confidence, UNKNOWN_MOST) if one.failure_class is FailureClass.UNKNOWN else self.diagnosis.confidence
-        verdict = Verdict(one.failure_class, one.mechanism, sure, "as the scenario says", "", nodes=one.nodes)
+        sure = (
+            min(self.diagnosis.confidence, UNKNOWN_MOST)
+            if one.failure_class is FailureClass.UNKNOWN
+            else self.diagnosis.confidence
+        )
+        verdict = Verdict(
+            one.failure_class, one.mechanism, sure, "as the scenario says", "", nodes=one.nodes
+        )
         policy = self.diagnosis.policy
-        self.past = [past for past in self.past if past.at_s > now_s - policy.memory_s or (past.action in DISRUPTIVE and not past.dry_run)]
-        decided = decide_action(now_s=now_s, verdict=verdict, history=self.past, policy=policy, outage=one.outage, blamed=dict.fromkeys(one.nodes, sure))
+        self.past = [
+            past
+            for past in self.past
+            if past.at_s > now_s - policy.memory_s
+            or (past.action in DISRUPTIVE and not past.dry_run)
+        ]
+        decided = decide_action(
+            now_s=now_s,
+            verdict=verdict,
+            history=self.past,
+            policy=policy,
+            outage=one.outage,
+            blamed=dict.fromkeys(one.nodes, sure),
+        )
         self.past.append(past_of(decided, at_s=now_s, outage=one.outage))
         if decided.acts and decided.action in OF_NODES:
             self.leaving |= dict.fromkeys(decided.nodes, decided.action)
         return decided
 
     def look(self, *, moves: bool) -> str:
-        """Bar those whom there is room without. The node that is to be drained now; "": none. `moves`: state can be moved off a node."""
+        """Bar those whom there is room without.
+
+        The node that is to be drained now; "": none. `moves`: state can be moved off a node.
+        """
         members = self.members
         for node, action in list(self.leaving.items()):
             if node not in members.barred:

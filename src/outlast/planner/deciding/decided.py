@@ -18,7 +18,10 @@ from outlast.planner.scenario import Extent
 
 
 class Beside(str, Enum):
-    """What the engine decided, or met, that a scenario does not know. With one of ENDS the run is over."""
+    """What the engine decided, or met, that a scenario does not know.
+
+    With one of ENDS the run is over.
+    """
 
     CRASH_LOOP = "crash loop"
     BUDGET = "budget"
@@ -38,18 +41,28 @@ class Beside(str, Enum):
 ENDS = (Beside.CRASH_LOOP, Beside.BUDGET, Beside.NO_NODE, Beside.POLICY_STOP)
 MEANS: Mapping[Beside, str] = {
     Beside.CRASH_LOOP: "the run ended: too many interruptions without a new step",
-    Beside.BUDGET: "the run ended: replacements or restarts were spent, and too few steps were done since",
+    Beside.BUDGET: (
+        "the run ended: replacements or restarts were spent, and too few steps were done since"
+    ),
     Beside.NO_NODE: "the run ended: no node came within Rules.node_wait_s",
     Beside.POLICY_STOP: "the run ended: the policy said so",
     Beside.WAITS: "the scenario goes on with fewer nodes, and the engine does not: it waited",
-    Beside.ANOTHER_TIER: "several tiers held the step, and the engine did not take the one that restores fastest",
+    Beside.ANOTHER_TIER: (
+        "several tiers held the step, and the engine did not take the one that restores fastest"
+    ),
     Beside.NOBODY_LEFT: "a tier was said to survive, and no rank was left that held it",
-    Beside.SEALED_AT_ONCE: "memory held what had been restored to it, where the scenario lets it be empty until the next save",
+    Beside.SEALED_AT_ONCE: (
+        "memory held what had been restored to it, where the scenario lets it be empty until the"
+        " next save"
+    ),
     Beside.DEADLINE: "what hung was found by the product's deadlines, whatever the scenario says",
     Beside.DRAIN: "the policy interrupted the run to leave a node",
     Beside.NOT_BACK: "a node was repaired, and given no work, for the policy had barred it",
     Beside.NO_NODE_TO_LOSE: "the scenario lost a node where all were lost already",
-    Beside.OVERLAP: "a save began while the one before it, to the same tier, was being written; the product waits for that",
+    Beside.OVERLAP: (
+        "a save began while the one before it, to the same tier, was being written; the product"
+        " waits for that"
+    ),
 }
 
 
@@ -57,12 +70,16 @@ MEANS: Mapping[Beside, str] = {
 class Rules:
     """How the product is run.
 
-    way           how survivors go on where state is replicated: one of engine.recovery.WAYS but plain
-    node_wait_s   if a lost rank finds no place for so long the run ends; math.inf: it waits, as the scenario does
+    way           how survivors go on where state is replicated: one of engine.recovery.WAYS but
+                  plain
+    node_wait_s   if a lost rank finds no place for so long the run ends; math.inf: it waits, as the
+                  scenario does
     max_restarts  whole restarts without progress; None: limits.RESTARTS_COUNT
-    hangs         classes of failure that show themselves as a process that stands still, where they strike a process or a node
+    hangs         classes of failure that show themselves as a process that stands still, where they
+                  strike a process or a node
     diagnosis     None: nobody diagnoses, and no policy is asked
-    parked        on each spare node a process stands ready for every rank that it may take; else they are started when they are needed
+    parked        on each spare node a process stands ready for every rank that it may take; else
+                  they are started when they are needed
     """
 
     way: str = "in_place"
@@ -77,11 +94,13 @@ class Rules:
 class Answer:
     """One interruption, and what was decided.
 
-    at_s       wall-clock time; resumed_s: None where training did not go on before the next failure or the end
+    at_s       wall-clock time; resumed_s: None where training did not go on before the next failure
+               or the end
     extent     the larger one, where it struck during a recovery
     step       that all go on from, out of `tier` (None: they begin anew), for `why_there`
     lost_s     productive seconds that are repeated
-    rung, why  as it was chosen at decided_s, for all that had failed by then; None and "" where the run was over before that was due
+    rung, why  as it was chosen at decided_s, for all that had failed by then; None and "" where the
+               run was over before that was due
     beside     what the scenario does not know of it: see Beside
     spent_s    seconds by cause until training went on, the next failure, or the end
     """

@@ -1,4 +1,5 @@
-"""The failures of a history, as decision mode takes them: luck made into seconds, and which of a lemon's extra failures happen.
+"""The failures of a history, as decision mode takes them: luck made into seconds, and which of a
+lemon's extra failures happen.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -15,7 +16,10 @@ from outlast.planner.scenario import Extent, FailureRate, Scenario, Unit
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """`at_s` is wall-clock time, `worked_s` the same without maintenance stops. `restore_s`: of each tier. `luck`: by column."""
+    """`at_s` is wall-clock time, `worked_s` the same without maintenance stops.
+
+    `restore_s`: of each tier. `luck`: by column.
+    """
 
     at_s: float
     worked_s: float
@@ -28,26 +32,62 @@ class Failure:
     restore_s: tuple[float, ...]
     luck: tuple[float, ...]
 
-    def recovers(self, *, detected_s: float, regrouped_s: float, ready_s: float, takes: bool, tier: int | None) -> tuple[tuple[Cause, float], ...]:
-        """What the run stands still for, and until when. The nodes that it needs are at hand from `ready_s` on."""
+    def recovers(
+        self,
+        *,
+        detected_s: float,
+        regrouped_s: float,
+        ready_s: float,
+        takes: bool,
+        tier: int | None,
+    ) -> tuple[tuple[Cause, float], ...]:
+        """What the run stands still for, and until when.
+
+        The nodes that it needs are at hand from `ready_s` on.
+        """
         taken_s = ready_s + (self.take_s if takes else 0.0)
         restored_s = taken_s + (self.restore_s[tier] if tier is not None else 0.0)
-        return (Cause.DETECTION, detected_s), (Cause.REGROUP, regrouped_s), (Cause.REGROUP, taken_s), (Cause.RESTORE, restored_s)
+        return (
+            (Cause.DETECTION, detected_s),
+            (Cause.REGROUP, regrouped_s),
+            (Cause.REGROUP, taken_s),
+            (Cause.RESTORE, restored_s),
+        )
 
 
 def failures(scenario: Scenario, history: History) -> Iterator[Failure]:
     """Those before the end."""
-    recovery, repair, luck, stops = scenario.recovery, scenario.repair, history.luck, scenario.maintenance
-    spreads = (recovery.detect, Luck.DETECT), (recovery.regroup, Luck.REGROUP), (recovery.take, Luck.TAKE), (repair.time, Luck.REPAIR)
-    detect, regroup, take, mend = (spread.quantile(luck[:, column]).tolist() for spread, column in spreads)
+    recovery, repair, luck, stops = (
+        scenario.recovery,
+        scenario.repair,
+        history.luck,
+        scenario.maintenance,
+    )
+    spreads = (
+        (recovery.detect, Luck.DETECT),
+        (recovery.regroup, Luck.REGROUP),
+        (recovery.take, Luck.TAKE),
+        (repair.time, Luck.REPAIR),
+    )
+    detect, regroup, take, mend = (
+        spread.quantile(luck[:, column]).tolist() for spread, column in spreads
+    )
     restores = [tier.restore.quantile(luck[:, Luck.RESTORE]).tolist() for tier in scenario.tiers]
     for k, at_s in enumerate(history.at_s.tolist()):
         if at_s >= scenario.job.duration_s:
             return
         yield Failure(
-            at_s, stops.worked_s(at_s), scenario.failures[history.which[k]], bool(history.extra[k]), detect[k], regroup[k], take[k], mend[k],
-            tuple(restore[k] for restore in restores), tuple(luck[k].tolist()),
-        )  # fmt: skip
+            at_s,
+            stops.worked_s(at_s),
+            scenario.failures[history.which[k]],
+            bool(history.extra[k]),
+            detect[k],
+            regroup[k],
+            take[k],
+            mend[k],
+            tuple(restore[k] for restore in restores),
+            tuple(luck[k].tolist()),
+        )
 
 
 @dataclass(slots=True)
@@ -64,10 +104,17 @@ class Lemons:
 
     def lost(self, failure: Failure) -> None:
         """A failure took one node: a lemon may be caught, a healthy one mended badly."""
-        lemons, nodes, mended = self.scenario.lemons, self.scenario.job.nodes, failure.luck[Luck.MENDED]
+        lemons, nodes, mended = (
+            self.scenario.lemons,
+            self.scenario.job.nodes,
+            failure.luck[Luck.MENDED],
+        )
         if lemons.factor == 1 or failure.rate.extent is not Extent.NODE:
             return
-        if failure.extra or (failure.rate.unit in (Unit.GPU, Unit.NODE) and failure.luck[Luck.LEMON] < self.count / nodes):
+        if failure.extra or (
+            failure.rate.unit in (Unit.GPU, Unit.NODE)
+            and failure.luck[Luck.LEMON] < self.count / nodes
+        ):
             self.count -= mended < lemons.caught
         else:
             self.count = min(self.count + (mended < self.scenario.repair.missed), nodes)

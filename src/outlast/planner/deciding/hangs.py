@@ -1,13 +1,17 @@
-"""How the product finds a rank that hangs, in a run whose messages are durations: its own deadlines, and its own rules for who is to blame.
+"""How the product finds a rank that hangs, in a run whose messages are durations: its own
+deadlines, and its own rules for who is to blame.
 
-A rank stops within the body of a step. Its peers come to the collective and wait, so that from the step's beginning on nobody's beacon moves. Once the
-deadline of that phase is over (`engine.hang.Deadlines`, which knows how long the phase lasts, and how long the first steps of a process took), all are
-asked, and `find_culprits` is told how every rank of the job stands.
+A rank stops within the body of a step. Its peers come to the collective and wait, so that from the
+step's beginning on nobody's beacon moves. Once the deadline of that phase is over
+(`engine.hang.Deadlines`, which knows how long the phase lasts, and how long the first steps of a
+process took), all are asked, and `find_culprits` is told how every rank of the job stands.
 
-One that stops during a recovery is missed when all leave, or when all join: the coordinator's own deadlines.
+One that stops during a recovery is missed when all leave, or when all join: the coordinator's own
+deadlines.
 
-What is not simulated: agents that look at the beacons (`limits.TICK_S`), pings and the second look that several nodes take are `ASKING_S` in all. Loading of
-data and the collective of the vote take no time here.
+What is not simulated: agents that look at the beacons (`limits.TICK_S`), pings and the second look
+that several nodes take are `ASKING_S` in all. Loading of data and the collective of the vote take
+no time here.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -21,7 +25,8 @@ from outlast.engine.hang import Deadlines, HangVerdict, Standing, find_culprits
 from outlast.model import limits
 from outlast.model.terms import Phase
 
-ASKING_S = 2.5 * limits.TICK_S  # half a tick until it is seen, one until all have answered, one for the second look
+# half a tick until it is seen, one until all have answered, one for the second look
+ASKING_S = 2.5 * limits.TICK_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,10 @@ class Found:
 
 @dataclass(slots=True)
 class Hangs:
-    """`step_s`: the body of a step. `began[rank]`: the step at which its process began, if it is not as old as `all_began`."""
+    """`step_s`: the body of a step.
+
+    `began[rank]`: the step at which its process began, if it is not as old as `all_began`.
+    """
 
     ranks: int
     step_s: float
@@ -57,24 +65,50 @@ class Hangs:
             self.began |= dict.fromkeys(ranks, step)
 
     def find(self, rank: int, *, step: int, into_step_s: float) -> Found:
-        """`rank` has stopped `into_step_s` after the beginning of the step that follows `step`, and all others wait for it."""
-        self.began = {who: since for who, since in self.began.items() if step - since < limits.FIRST_STEPS_COUNT}
-        own_s, others_s = self._deadline_s(step - self.began.get(rank, self.all_began)), self._deadline_s(step - self.all_began)
+        """`rank` has stopped `into_step_s` after the beginning of the step that follows `step`, and
+        all others wait for it.
+        """
+        self.began = {
+            who: since
+            for who, since in self.began.items()
+            if step - since < limits.FIRST_STEPS_COUNT
+        }
+        own_s, others_s = (
+            self._deadline_s(step - self.began.get(rank, self.all_began)),
+            self._deadline_s(step - self.all_began),
+        )
         found_s = own_s  # after the step's beginning
-        if others_s < own_s:  # they are overdue first, wait for one that is in time, and ask again now and then
-            found_s = others_s + math.ceil((own_s - others_s) / limits.AWAITED_LOOK_S) * limits.AWAITED_LOOK_S
+        # they are overdue first, wait for one that is in time, and ask again now and then
+        if others_s < own_s:
+            found_s = (
+                others_s
+                + math.ceil((own_s - others_s) / limits.AWAITED_LOOK_S) * limits.AWAITED_LOOK_S
+            )
         members = self._standings()
         members[rank] = replace(members[rank], collectives=0)
         overdue = self._deadlines(others_s) if others_s <= found_s else {rank: own_s}
-        return Found(max(0.0, found_s - into_step_s) + ASKING_S, own_s, find_culprits(members=members, overdue=overdue))
+        return Found(
+            max(0.0, found_s - into_step_s) + ASKING_S,
+            own_s,
+            find_culprits(members=members, overdue=overdue),
+        )
 
     @property
     def leaves_s(self) -> float:
-        """Who does not leave a generation with the others is given up after this: engine/coordinator/regroup.py."""
-        return limits.LEAVE_DEADLINE_S + limits.LEAVE_STEPS * self.step_s + limits.RANK_HEARD_S * self.ranks
+        """Who does not leave a generation with the others is given up after this:
+        engine/coordinator/regroup.py.
+        """
+        return (
+            limits.LEAVE_DEADLINE_S
+            + limits.LEAVE_STEPS * self.step_s
+            + limits.RANK_HEARD_S * self.ranks
+        )
 
     def joins_s(self, alike: bool) -> float:
-        """Who does not join the next one: engine/coordinator/plans.py. `alike`: no process had to be started for it."""
+        """Who does not join the next one: engine/coordinator/plans.py.
+
+        `alike`: no process had to be started for it.
+        """
         return limits.REGROUP_DEADLINE_S if alike else limits.BOOT_DEADLINE_S
 
     def _deadline_s(self, steps_done: int) -> float:
@@ -89,7 +123,12 @@ class Hangs:
         return self._overdue
 
     def _standings(self) -> list[Standing]:
-        """Of all, one collective further than a rank that hangs: workers have the numbers of their ranks here, and steps count from the one at hand."""
+        """Of all, one collective further than a rank that hangs: workers have the numbers of their
+        ranks here, and steps count from the one at hand.
+        """
         if not self._waiting:
-            self._waiting = [Standing(rank, rank, Phase.BODY, 0, limits.STEP_CEILING_S, False, 1) for rank in range(self.ranks)]
+            self._waiting = [
+                Standing(rank, rank, Phase.BODY, 0, limits.STEP_CEILING_S, False, 1)
+                for rank in range(self.ranks)
+            ]
         return list(self._waiting)

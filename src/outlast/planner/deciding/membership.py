@@ -1,8 +1,11 @@
-"""Who lives where in a simulated run, who takes the place of whom, and what a failure leaves of all ranks: what the engine's decisions are asked with.
+"""Who lives where in a simulated run, who takes the place of whom, and what a failure leaves of all
+ranks: what the engine's decisions are asked with.
 
-Ranks are 0 to gpus - 1, neighbours on one node. A seat is a node's worth of ranks, a rack `nodes_per_rack` neighbouring seats. Nodes are named as agents are,
-and come and go: those of the job at first, then the spares, on each of which a process stands parked for every rank that it may take. Every rank is known by
-itself; in what is left of them those that share a fate are one `Holding`, as `Roster.holdings` has it.
+Ranks are 0 to gpus - 1, neighbours on one node. A seat is a node's worth of ranks, a rack
+`nodes_per_rack` neighbouring seats. Nodes are named as agents are, and come and go: those of the
+job at first, then the spares, on each of which a process stands parked for every rank that it may
+take. Every rank is known by itself; in what is left of them those that share a fate are one
+`Holding`, as `Roster.holdings` has it.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -30,12 +33,18 @@ class Strike:
     def and_also(self, other: Strike) -> Strike:
         if not (self.ranks and other.ranks):
             return self if self.ranks else other
-        return Strike(tuple(sorted({*self.ranks, *other.ranks})), tuple(sorted({*self.seats, *other.seats})))
+        return Strike(
+            tuple(sorted({*self.ranks, *other.ranks})), tuple(sorted({*self.seats, *other.seats}))
+        )
 
 
 @dataclass(slots=True)
 class Membership:
-    """`nodes[seat]`: which node it is. `ready`: spare nodes at hand. `barred`: those that are given no more work, whatever becomes of them."""
+    """`nodes[seat]`: which node it is.
+
+    `ready`: spare nodes at hand. `barred`: those that are given no more work, whatever becomes of
+    them.
+    """
 
     job: Job
     spare_nodes: int
@@ -43,7 +52,8 @@ class Membership:
     homes: dict[int, str] = field(init=False)
     ready: list[str] = field(init=False)
     barred: set[str] = field(default_factory=set)
-    _repaired: list[tuple[float, str]] = field(default_factory=list)  # when it comes back, and which
+    # when it comes back, and which
+    _repaired: list[tuple[float, str]] = field(default_factory=list)
     everybody: tuple[int, ...] = field(init=False)
     _next_worker: int = field(init=False)
 
@@ -54,10 +64,13 @@ class Membership:
         self.homes = {rank: self.nodes[rank // self.job.gpus_per_node] for rank in self.everybody}
         self._next_worker = self.job.gpus + 1
 
-    # --- what is lost ----------------------------------------------------------------------------------------
+    # --- what is lost -----------------------------------------------------------------------------
 
     def struck(self, extent: Extent, at: float) -> Strike:
-        """`at`, in [0, 1): where, along all ranks. At the end of a job that fills no whole rack, its last `nodes_per_rack` nodes are one."""
+        """`at`, in [0, 1): where, along all ranks.
+
+        At the end of a job that fills no whole rack, its last `nodes_per_rack` nodes are one.
+        """
         job = self.job
         rank = min(math.floor(at * job.gpus), job.gpus - 1)
         if extent is Extent.PROCESS:
@@ -76,17 +89,35 @@ class Membership:
         return Strike(tuple(rank for seat in lost for rank in self.ranks_of(seat)), tuple(lost))
 
     def free_seats(self, first: int, count: int, *, gone: Collection[int]) -> list[int]:
-        """So many seats from `first` on, round about, that are not `gone`; fewer where there are no more."""
+        """So many seats from `first` on, round about, that are not `gone`; fewer where there are no
+        more.
+        """
         nodes = self.job.nodes
-        return list(islice((seat for seat in (*range(first, nodes), *range(first)) if seat not in gone), count))
+        return list(
+            islice(
+                (seat for seat in (*range(first, nodes), *range(first)) if seat not in gone), count
+            )
+        )
 
     def ranks_of(self, seat: int) -> range:
-        return range(seat * self.job.gpus_per_node, min((seat + 1) * self.job.gpus_per_node, self.job.gpus))
+        return range(
+            seat * self.job.gpus_per_node, min((seat + 1) * self.job.gpus_per_node, self.job.gpus)
+        )
 
     def holdings(
-        self, lost: Sequence[int], *, committed: int, usable: bool, sealed: tuple[int, ...], left: tuple[int, ...], begun: bool,
-    ) -> list[Holding]:  # fmt: skip
-        """Survivors hold step `committed`, `usable` or not, and images of `sealed`. Of the `lost` (rising) images of the steps `left` remain."""
+        self,
+        lost: Sequence[int],
+        *,
+        committed: int,
+        usable: bool,
+        sealed: tuple[int, ...],
+        left: tuple[int, ...],
+        begun: bool,
+    ) -> list[Holding]:
+        """Survivors hold step `committed`, `usable` or not, and images of `sealed`.
+
+        Of the `lost` (rising) images of the steps `left` remain.
+        """
         gone = Holding(tuple(lost), False, -1, left, -1, False, left)
         if len(lost) == len(self.everybody):
             return [gone]
@@ -96,10 +127,20 @@ class Membership:
             if rank > after:
                 there += self.everybody[after:rank]
             after = rank + 1
-        here = Holding(there + self.everybody[after:], True, committed, (committed, *sealed), committed, False, sealed, usable, begun=begun)
+        here = Holding(
+            there + self.everybody[after:],
+            True,
+            committed,
+            (committed, *sealed),
+            committed,
+            False,
+            sealed,
+            usable,
+            begun=begun,
+        )
         return [gone, here] if lost else [here]
 
-    # --- nodes that go and come ------------------------------------------------------------------------------
+    # --- nodes that go and come -------------------------------------------------------------------
 
     def repair(self, node: str, *, back_s: float) -> None:
         heapq.heappush(self._repaired, (back_s, node))
@@ -128,15 +169,24 @@ class Membership:
         return max(from_s, coming[short - 1]) if len(coming) >= short else math.inf
 
     def take(self, strike: Strike, *, parked: bool) -> list[int]:
-        """`engine.placement` finds a place for each rank that was lost, and it is taken. The worker numbers of spares that take them, -1: a fresh process,
-        in the order of the ranks; empty: nobody was parked. There is room: see `enough_s`.
+        """`engine.placement` finds a place for each rank that was lost, and it is taken.
+
+        The worker numbers of spares that take them, -1: a fresh process, in the order of the ranks;
+        empty: nobody was parked. There is room: see `enough_s`.
         """
         places, seats = self.job.gpus_per_node, frozenset(strike.seats)
         room = dict.fromkeys(self.ready, places)
         for rank in strike.ranks:
             if rank // places not in seats:
                 room[self.homes[rank]] = room.get(self.homes[rank], 0) + 1
-        spares = [(self._next_worker + number, node) for number, node in enumerate(node for node in self.ready for _ in range(places))] if parked else []
+        spares = (
+            [
+                (self._next_worker + number, node)
+                for number, node in enumerate(node for node in self.ready for _ in range(places))
+            ]
+            if parked
+            else []
+        )
         found = offers(strike.ranks, homes=self.homes, spares=spares, room=room)
         assert len(found) == len(strike.ranks), "a lost rank finds no place"
         self._next_worker += len(spares)

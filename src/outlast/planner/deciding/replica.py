@@ -27,13 +27,22 @@ from outlast.planner.deciding.tiers import Kind, Tiers
 from outlast.planner.histories import Luck
 from outlast.planner.scenario import Extent, Scenario
 
-RUNG, PLACES, HANG, POLICY = "engine.recovery.decide_rung", "engine.placement.offers", "engine.hang.find_culprits", "engine.policy.decide_action"
-RAISES = (FailureClass.USER_CODE, FailureClass.USER_DATA, FailureClass.GPU_OOM)  # the script raises: its process lives
+RUNG, PLACES, HANG, POLICY = (
+    "engine.recovery.decide_rung",
+    "engine.placement.offers",
+    "engine.hang.find_culprits",
+    "engine.policy.decide_action",
+)
+# the script raises: its process lives
+RAISES = (FailureClass.USER_CODE, FailureClass.USER_DATA, FailureClass.GPU_OOM)
 ROUNDING_S = 1e-6
 
 
 class Replica:
-    """A run up to some time. It has trained from step `_begin` on since `_since_s`, or stands still for `_recovery`."""
+    """A run up to some time.
+
+    It has trained from step `_begin` on since `_since_s`, or stands still for `_recovery`.
+    """
 
     def __init__(self, scenario: Scenario, rules: Rules) -> None:
         self.out = Decided()
@@ -43,11 +52,13 @@ class Replica:
         self._restoring = Restoring(self._members, self._tiers, self.out.asked, rules.way)
         self._ladder = Ladder(rules, world_size=scenario.job.gpus)
         self._hangs = Hangs(scenario.job.gpus, scenario.job.step_s)
-        self._acting = Acting(rules.diagnosis, self._members) if rules.diagnosis is not None else None
+        self._acting = (
+            Acting(rules.diagnosis, self._members) if rules.diagnosis is not None else None
+        )
         self._recovery: Recovery | None = None
         self._begin, self._since_s, self._drains_s = 0, 0.0, math.inf
 
-    # --- time ------------------------------------------------------------------------------------------------
+    # --- time -------------------------------------------------------------------------------------
 
     def go_on_until(self, until_s: float) -> None:
         """Without another failure. What is due at that very moment happens first."""
@@ -69,13 +80,19 @@ class Replica:
         due: list[tuple[float, Callable[[float], None]]] = []
         if self._recovery is not None:
             recovery = self._recovery
-            due.append((recovery.resumes_s, self._resume) if recovery.decided else (min(recovery.decides_s, recovery.gives_up_s), self._decide))
+            due.append(
+                (recovery.resumes_s, self._resume)
+                if recovery.decided
+                else (min(recovery.decides_s, recovery.gives_up_s), self._decide)
+            )
         if self._acting is not None:
             due += [(self._drains_s, self._drain), (self._acting.next_s, self._hear)]
         return min(due, key=lambda one: one[0], default=(math.inf, self._resume))
 
     def _cut(self, at_s: float) -> tuple[float, tuple[tuple[int, int], ...]]:
-        """Training, or standing still, is over: the position in steps, and what was being written, tier and step."""
+        """Training, or standing still, is over: the position in steps, and what was being written,
+        tier and step.
+        """
         recovery, out = self._recovery, self.out
         if recovery is None:
             trained = self._tiers.train(self._begin, at_s - self._since_s)
@@ -91,9 +108,13 @@ class Replica:
         """The engine ends the run."""
         position, _ = self._cut(at_s)
         self.out.beside[kind] += 1
-        self.out.ended_s, self.out.why_ended, self.out.position_s = at_s, why, position * self._scenario.job.step_s
+        self.out.ended_s, self.out.why_ended, self.out.position_s = (
+            at_s,
+            why,
+            position * self._scenario.job.step_s,
+        )
 
-    # --- a failure -------------------------------------------------------------------------------------------
+    # --- a failure --------------------------------------------------------------------------------
 
     def fail(self, failure: Failure) -> None:
         """At its time, up to which the run has gone on."""
@@ -106,23 +127,54 @@ class Replica:
         if before is not None and not before.answers and not before.decided:
             before = None  # a drain is called off for what happens meanwhile
         loss = (Loss() if before is None else before.loss).and_also(hit, failure.rate.extent)
-        point = self._restoring.point(strike=loss.without, extent=loss.extent, position=position, unfinished=unfinished, restore_s=failure.restore_s)
+        point = self._restoring.point(
+            strike=loss.without,
+            extent=loss.extent,
+            position=position,
+            unfinished=unfinished,
+            restore_s=failure.restore_s,
+        )
         beside = self._beside(point, loss.extent, failure)
         self._tiers.fall_back(loss.extent, point.step)
         self._begin, lost_s = point.step, (position - point.step) * self._scenario.job.step_s
         self.out.seconds[Cause.REPEATED] += lost_s
         tier = None if point.tier is None else self._scenario.tiers[point.tier].name
-        answer = Answer(at_s, failure.rate.failure_class, hit.mechanism, loss.extent, point.step, tier, lost_s, point.reason, beside)
+        answer = Answer(
+            at_s,
+            failure.rate.failure_class,
+            hit.mechanism,
+            loss.extent,
+            point.step,
+            tier,
+            lost_s,
+            point.reason,
+            beside,
+        )
         unseen = self._unseen(hit, position, failure, before)
         self._recovery = self._stand(failure, answer, before, loss, point, unseen)
         self.out.answers.append(answer)
         self.out.beside.update(answer.beside)
         if self._acting is not None:
-            due_s, outage = self._recovery.phases[0][1] + self._acting.diagnosis.delay_s, len(self.out.answers) - len(self._recovery.answers)
-            self._acting.tell(Incident(due_s, outage, answer.failure_class, hit.mechanism, hit.nodes))
+            due_s, outage = (
+                self._recovery.phases[0][1] + self._acting.diagnosis.delay_s,
+                len(self.out.answers) - len(self._recovery.answers),
+            )
+            self._acting.tell(
+                Incident(due_s, outage, answer.failure_class, hit.mechanism, hit.nodes)
+            )
 
-    def _stand(self, failure: Failure, answer: Answer, before: Recovery | None, loss: Loss, point: Point, unseen: Unseen | None) -> Recovery:
-        """For the time that the scenario says; but whoever hangs is found by the product's deadlines."""
+    def _stand(
+        self,
+        failure: Failure,
+        answer: Answer,
+        before: Recovery | None,
+        loss: Loss,
+        point: Point,
+        unseen: Unseen | None,
+    ) -> Recovery:
+        """For the time that the scenario says; but whoever hangs is found by the product's
+        deadlines.
+        """
         at_s, rules = failure.worked_s, self._rules
         detected_s = at_s + failure.detect_s
         if unseen is not None:
@@ -132,17 +184,42 @@ class Replica:
         ready_s = self._members.enough_s(len(loss.dead.seats), from_s=regrouped_s)
         if ready_s > regrouped_s and self._scenario.recovery.shrinks:
             answer.beside.append(Beside.WAITS)
-        phases = failure.recovers(detected_s=detected_s, regrouped_s=regrouped_s, ready_s=ready_s, takes=loss.nodes > 0, tier=point.tier)
-        gives_up_s = regrouped_s + rules.node_wait_s if ready_s > regrouped_s + rules.node_wait_s else math.inf
-        return Recovery(at_s, phases, ready_s, gives_up_s, loss, point, (*(before.answers if before is not None else ()), answer), unseen)
+        phases = failure.recovers(
+            detected_s=detected_s,
+            regrouped_s=regrouped_s,
+            ready_s=ready_s,
+            takes=loss.nodes > 0,
+            tier=point.tier,
+        )
+        gives_up_s = (
+            regrouped_s + rules.node_wait_s
+            if ready_s > regrouped_s + rules.node_wait_s
+            else math.inf
+        )
+        return Recovery(
+            at_s,
+            phases,
+            ready_s,
+            gives_up_s,
+            loss,
+            point,
+            (*(before.answers if before is not None else ()), answer),
+            unseen,
+        )
 
     def _hit(self, failure: Failure) -> Hit:
         """What it takes. Lost nodes are in repair from now on."""
-        members, extent, failure_class = self._members, failure.rate.extent, failure.rate.failure_class
+        members, extent, failure_class = (
+            self._members,
+            failure.rate.extent,
+            failure.rate.failure_class,
+        )
         struck = members.struck(extent, failure.luck[Luck.STRUCK])
         if extent in (Extent.NODE, Extent.RACK):
             gone = self._recovery.loss.dead.seats if self._recovery is not None else ()
-            count = self._scenario.nodes_lost(extent) + (extent is Extent.NODE and failure.luck[Luck.DIAGNOSIS] < self._scenario.repair.wrong)
+            count = self._scenario.nodes_lost(extent) + (
+                extent is Extent.NODE and failure.luck[Luck.DIAGNOSIS] < self._scenario.repair.wrong
+            )
             struck = members.seats(members.free_seats(struck.seats[0], count, gone=gone))
             self.out.beside[Beside.NO_NODE_TO_LOSE] += count - len(struck.seats)
             nodes = tuple(members.nodes[seat] for seat in struck.seats)
@@ -152,50 +229,96 @@ class Replica:
             nodes = (members.homes[struck.ranks[0]],) if extent is Extent.PROCESS else ()
         if extent is Extent.PROCESS and failure_class in RAISES:
             return Hit(NONE, frozenset(struck.ranks), nodes, Mechanism.EXCEPTION)
-        hangs = failure_class in self._rules.hangs and extent <= Extent.NODE and len(struck.ranks) < self._scenario.job.gpus
-        return Hit(struck, frozenset(), nodes, Mechanism.HANG if hangs else Mechanism.LOST_NODE if struck.seats else Mechanism.SIGNAL)
+        hangs = (
+            failure_class in self._rules.hangs
+            and extent <= Extent.NODE
+            and len(struck.ranks) < self._scenario.job.gpus
+        )
+        return Hit(
+            struck,
+            frozenset(),
+            nodes,
+            Mechanism.HANG if hangs else Mechanism.LOST_NODE if struck.seats else Mechanism.SIGNAL,
+        )
 
-    def _unseen(self, hit: Hit, position: float, failure: Failure, before: Recovery | None) -> Unseen | None:
-        """Of a rank that stands still, this one or one before: by the product's deadlines it is found some time later. None: there is none."""
+    def _unseen(
+        self, hit: Hit, position: float, failure: Failure, before: Recovery | None
+    ) -> Unseen | None:
+        """Of a rank that stands still, this one or one before: by the product's deadlines it is
+        found some time later. None: there is none.
+        """
         at_s, hangs, step = failure.worked_s, self._hangs, math.floor(position)
-        earlier = before.unseen if before is not None and before.unseen is not None and before.unseen.until_s > at_s else None
-        if hit.mechanism is not Mechanism.HANG:  # all are told to leave for this failure, and whoever hangs does not
-            return None if earlier is None else Unseen(at_s + failure.detect_s + earlier.leaves_s, earlier.leaves_s)
+        earlier = (
+            before.unseen
+            if before is not None and before.unseen is not None and before.unseen.until_s > at_s
+            else None
+        )
+        # all are told to leave for this failure, and whoever hangs does not
+        if hit.mechanism is not Mechanism.HANG:
+            return (
+                None
+                if earlier is None
+                else Unseen(at_s + failure.detect_s + earlier.leaves_s, earlier.leaves_s)
+            )
         if before is None:
             self.out.asked[HANG] += 1
-            found = hangs.find(hit.dead.ranks[0], step=step, into_step_s=(position - step) * self._scenario.job.step_s)
+            found = hangs.find(
+                hit.dead.ranks[0],
+                step=step,
+                into_step_s=(position - step) * self._scenario.job.step_s,
+            )
             assert found.verdict.culprits == hit.dead.ranks[:1], found.verdict.reason
             return Unseen(at_s + found.after_s, hangs.leaves_s, alone=True)
         if earlier is not None and earlier.alone:
-            return replace(earlier, until_s=earlier.until_s + hangs.leaves_s)  # once that one is found, this one does not leave
-        return Unseen(at_s + hangs.joins_s(before.alike), limits.REGROUP_DEADLINE_S)  # it stood still as it should, and does not join
+            # once that one is found, this one does not leave
+            return replace(earlier, until_s=earlier.until_s + hangs.leaves_s)
+        # it stood still as it should, and does not join
+        return Unseen(at_s + hangs.joins_s(before.alike), limits.REGROUP_DEADLINE_S)
 
     def _beside(self, point: Point, extent: Extent, failure: Failure) -> list[Beside]:
         """What the scenario would restore, and the engine does not."""
         survives, held = self._tiers.survives, self._tiers.held
-        left = [(-step, failure.restore_s[index], index) for index, step in enumerate(held) if step is not None and survives[index] >= extent]
+        left = [
+            (-step, failure.restore_s[index], index)
+            for index, step in enumerate(held)
+            if step is not None and survives[index] >= extent
+        ]
         if not left:
             return [] if point.tier is None else [Beside.SEALED_AT_ONCE]
         minus_step, _, fastest = min(left)
         if point.tier is None or point.step != -minus_step:
             return [Beside.NOBODY_LEFT]
         if point.tier != fastest:
-            return [Beside.ANOTHER_TIER if self._tiers.held[point.tier] == point.step else Beside.SEALED_AT_ONCE]
+            return [
+                (
+                    Beside.ANOTHER_TIER
+                    if self._tiers.held[point.tier] == point.step
+                    else Beside.SEALED_AT_ONCE
+                )
+            ]
         return []
 
-    # --- standing --------------------------------------------------------------------------------------------
+    # --- standing ---------------------------------------------------------------------------------
 
     def _decide(self, at_s: float) -> None:
-        """All that live stand still, and there is a node for each that was lost; or there was none for too long."""
+        """All that live stand still, and there is a node for each that was lost; or there was none
+        for too long.
+        """
         recovery, out, members = self._recovery, self.out, self._members
         assert recovery is not None
         if recovery.gives_up_s < recovery.decides_s:
-            self._end(at_s, Beside.NO_NODE, f"no node with room for ranks {list(recovery.loss.dead.ranks)} in {self._rules.node_wait_s:g} s")
+            self._end(
+                at_s,
+                Beside.NO_NODE,
+                f"no node with room for ranks {list(recovery.loss.dead.ranks)} in"
+                f" {self._rules.node_wait_s:g} s",
+            )
             return
         out.beside[Beside.NOT_BACK] += members.come_back(at_s)
         dead = recovery.loss.dead
         if len(dead.ranks) == self._scenario.job.gpus:
-            dead = members.seats(dead.seats)  # all begin again: those whose node lives where they were
+            # all begin again: those whose node lives where they were
+            dead = members.seats(dead.seats)
         if dead.ranks:
             out.asked[PLACES] += 1
         spares = members.take(dead, parked=self._rules.parked)
@@ -205,14 +328,23 @@ class Replica:
             if answer.rung is None:
                 answer.rung, answer.why, answer.decided_s = verdict.rung, verdict.reason, at_s
         if verdict.rung is Rung.STOP:
-            self._end(at_s, Beside.CRASH_LOOP if "crash loop" in verdict.reason else Beside.BUDGET, verdict.reason)
+            self._end(
+                at_s,
+                Beside.CRASH_LOOP if "crash loop" in verdict.reason else Beside.BUDGET,
+                verdict.reason,
+            )
             return
         everybody = verdict.survivors == "exit"
         fresh = members.everybody if everybody else tuple(sorted(verdict.replace))
         self._hangs.begin_anew(recovery.point.step, fresh)
-        recovery.alike = verdict.rung in (Rung.REPEAT, Rung.SPARE) and verdict.survivors == "in_place"
+        recovery.alike = (
+            verdict.rung in (Rung.REPEAT, Rung.SPARE) and verdict.survivors == "in_place"
+        )
         without = Strike(fresh, ()) if everybody else recovery.loss.without
-        recovery.decided, recovery.loss = True, replace(recovery.loss, dead=NONE, without=without, raised=frozenset())
+        recovery.decided, recovery.loss = (
+            True,
+            replace(recovery.loss, dead=NONE, without=without, raised=frozenset()),
+        )
 
     def _resume(self, at_s: float) -> None:
         """Training goes on."""
@@ -225,7 +357,7 @@ class Replica:
         self._tiers.attach(self._begin)
         self._look(at_s)
 
-    # --- the policy ------------------------------------------------------------------------------------------
+    # --- the policy -------------------------------------------------------------------------------
 
     def _hear(self, at_s: float) -> None:
         """A verdict has come."""
@@ -240,14 +372,25 @@ class Replica:
     def _look(self, at_s: float) -> None:
         """A node may have to be left: after the step in flight."""
         self._drains_s = math.inf
-        if self._acting is not None and self._recovery is None and self._acting.look(moves=Kind.LIVE in self._tiers.kinds):
+        if (
+            self._acting is not None
+            and self._recovery is None
+            and self._acting.look(moves=Kind.LIVE in self._tiers.kinds)
+        ):
             stands = self._tiers.train(self._begin, at_s - self._since_s).position
             self._drains_s = at_s + (math.floor(stands) + 1 - stands) * self._scenario.job.step_s
 
     def _drain(self, at_s: float) -> None:
-        """Between two steps the ranks of a node are given up, and come up elsewhere. Nothing is repeated, and no budget pays."""
-        stands, step_s = self._tiers.train(self._begin, at_s - self._since_s).position, self._scenario.job.step_s
-        if self._recovery is not None or abs(stands - round(stands)) * step_s > ROUNDING_S:  # something else came between, or a save did
+        """Between two steps the ranks of a node are given up, and come up elsewhere.
+
+        Nothing is repeated, and no budget pays.
+        """
+        stands, step_s = (
+            self._tiers.train(self._begin, at_s - self._since_s).position,
+            self._scenario.job.step_s,
+        )
+        # something else came between, or a save did
+        if self._recovery is not None or abs(stands - round(stands)) * step_s > ROUNDING_S:
             self._look(at_s)
             return
         self._drains_s = math.inf
@@ -258,7 +401,13 @@ class Replica:
         self._cut(at_s)
         leaves = self._members.seats([self._members.nodes.index(node)])
         restore_s = [float(tier.restore.quantile(0.5)) for tier in self._scenario.tiers]
-        point = self._restoring.point(strike=leaves, extent=Extent.PROCESS, position=float(round(stands)), unfinished=(), restore_s=restore_s)
+        point = self._restoring.point(
+            strike=leaves,
+            extent=Extent.PROCESS,
+            position=float(round(stands)),
+            unfinished=(),
+            restore_s=restore_s,
+        )
         self._begin, self._since_s = round(stands), at_s
         if point.tier is None or point.step < self._begin:
             return  # nobody elsewhere holds it: the node is needed
@@ -269,4 +418,6 @@ class Replica:
         regrouped_s = at_s + float(recovery.regroup.quantile(0.5))
         taken_s = regrouped_s + float(recovery.take.quantile(0.5))
         phases = (Cause.REGROUP, taken_s), (Cause.RESTORE, taken_s + restore_s[point.tier])
-        self._recovery = Recovery(at_s, phases, regrouped_s, math.inf, Loss(leaves, leaves), point, ())
+        self._recovery = Recovery(
+            at_s, phases, regrouped_s, math.inf, Loss(leaves, leaves), point, ()
+        )

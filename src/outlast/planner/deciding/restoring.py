@@ -1,7 +1,10 @@
-"""Where a simulated run goes on from after a failure: `engine.restore` and `engine.durable` decide, over what is left of all ranks and what lies on disks.
+"""Where a simulated run goes on from after a failure: `engine.restore` and `engine.durable` decide,
+over what is left of all ranks and what lies on disks.
 
-As the coordinator asks them (`engine/coordinator/plans.py`): who holds replicated state first; then the images that all owners sealed, unless a checkpoint is
-newer; then the newest good checkpoint; else the run begins anew. A scenario may have all three, where a real run's state is replicated or sharded.
+As the coordinator asks them (`engine/coordinator/plans.py`): who holds replicated state first; then
+the images that all owners sealed, unless a checkpoint is newer; then the newest good checkpoint;
+else the run begins anew. A scenario may have all three, where a real run's state is replicated or
+sharded.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -19,7 +22,11 @@ from outlast.planner.deciding.membership import Membership, Strike
 from outlast.planner.deciding.tiers import Kind, Tiers
 from outlast.planner.scenario import Extent
 
-REPLICATED, SHARDED, DURABLE = "engine.restore.decide_replicated", "engine.restore.decide_sharded", "engine.durable.newest_good"
+REPLICATED, SHARDED, DURABLE = (
+    "engine.restore.decide_replicated",
+    "engine.restore.decide_sharded",
+    "engine.durable.newest_good",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +40,10 @@ class Lying:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """`tier` of the scenario; None: the run begins anew. `way`: how survivors go on. `state`: something live or sealed is gone on from."""
+    """`tier` of the scenario; None: the run begins anew.
+
+    `way`: how survivors go on. `state`: something live or sealed is gone on from.
+    """
 
     step: int
     tier: int | None
@@ -52,46 +62,107 @@ class Restoring:
     way: str = "in_place"
 
     def point(
-        self, *, strike: Strike, extent: Extent, position: float, unfinished: Sequence[tuple[int, int]], restore_s: Sequence[float],
-    ) -> Point:  # fmt: skip
-        """`position`: where training stood, in steps. `unfinished`: tier and step of what was being written. `restore_s`: of each tier, this time."""
+        self,
+        *,
+        strike: Strike,
+        extent: Extent,
+        position: float,
+        unfinished: Sequence[tuple[int, int]],
+        restore_s: Sequence[float],
+    ) -> Point:
+        """`position`: where training stood, in steps.
+
+        `unfinished`: tier and step of what was being written. `restore_s`: of each tier, this time.
+        """
         kinds, survives, held = self.tiers.kinds, self.tiers.survives, self.tiers.sealed
         images = [index for index, kind in enumerate(kinds) if kind is Kind.IMAGE]
         live = [index for index, kind in enumerate(kinds) if kind is Kind.LIVE]
-        left = sorted({step for index in images if survives[index] >= extent and (step := held[index]) is not None}, reverse=True)
-        sealed = {step for index in images if (step := held[index]) is not None} | {step for index, step in unfinished if index in images}
+        left = sorted(
+            {
+                step
+                for index in images
+                if survives[index] >= extent and (step := held[index]) is not None
+            },
+            reverse=True,
+        )
+        sealed = {step for index in images if (step := held[index]) is not None} | {
+            step for index, step in unfinished if index in images
+        }
         holdings = self.members.holdings(
-            strike.ranks, committed=math.floor(position), usable=any(survives[index] >= extent for index in live),
-            sealed=tuple(sorted(sealed, reverse=True)), left=tuple(left), begun=position > math.floor(position),
-        )  # fmt: skip
+            strike.ranks,
+            committed=math.floor(position),
+            usable=any(survives[index] >= extent for index in live),
+            sealed=tuple(sorted(sealed, reverse=True)),
+            left=tuple(left),
+            begun=position > math.floor(position),
+        )
         if live:
             self.asked[REPLICATED] += 1
             verdict = decide_replicated(holdings=holdings)
             if verdict.step is not None:
-                return self._at(verdict.step, [index for index in live if survives[index] >= extent], restore_s, self.way, verdict)
+                return self._at(
+                    verdict.step,
+                    [index for index in live if survives[index] >= extent],
+                    restore_s,
+                    self.way,
+                    verdict,
+                )
         good = self._newest_good(extent, unfinished, restore_s)
         if images or not (live or good):
             self.asked[SHARDED] += 1
             verdict = decide_sharded(holdings=holdings)
             if verdict.step is not None and (good is None or verdict.step >= good.step):
-                return self._at(verdict.step, [index for index in images if survives[index] >= extent], restore_s, "reenter", verdict)
+                return self._at(
+                    verdict.step,
+                    [index for index in images if survives[index] >= extent],
+                    restore_s,
+                    "reenter",
+                    verdict,
+                )
         way = "reenter" if images or not live else "respawn"
         if good is None:
             return Point(0, None, way, False, "nothing is left: the run begins anew")
-        which = f"the checkpoint of step {good.step} is the newest good one" if good.step else "the run begins again with the state that it began with"
+        which = (
+            f"the checkpoint of step {good.step} is the newest good one"
+            if good.step
+            else "the run begins again with the state that it began with"
+        )
         return Point(good.step, good.tier, way, False, which)
 
-    def _at(self, step: int, among: Sequence[int], restore_s: Sequence[float], way: str, verdict: RestoreVerdict) -> Point:
+    def _at(
+        self,
+        step: int,
+        among: Sequence[int],
+        restore_s: Sequence[float],
+        way: str,
+        verdict: RestoreVerdict,
+    ) -> Point:
         """Several tiers may hold it: the one that restores fastest, the first of equals."""
-        tier = min((index for index in among if self.tiers.sealed[index] == step), key=lambda index: restore_s[index])
+        tier = min(
+            (index for index in among if self.tiers.sealed[index] == step),
+            key=lambda index: restore_s[index],
+        )
         return Point(step, tier, way, True, verdict.reason)
 
-    def _newest_good(self, extent: Extent, unfinished: Sequence[tuple[int, int]], restore_s: Sequence[float]) -> Lying | None:
-        """What survives the whole run's loss lies on disks; what was being written has no manifest. Faster ones come first among those of one step."""
-        durable = [index for index, survives in enumerate(self.tiers.survives) if survives is Extent.RUN]
+    def _newest_good(
+        self, extent: Extent, unfinished: Sequence[tuple[int, int]], restore_s: Sequence[float]
+    ) -> Lying | None:
+        """What survives the whole run's loss lies on disks; what was being written has no manifest.
+
+        Faster ones come first among those of one step.
+        """
+        durable = [
+            index for index, survives in enumerate(self.tiers.survives) if survives is Extent.RUN
+        ]
         if not durable:
             return None
-        lying = [Lying(step, True, index) for index in durable if (step := self.tiers.sealed[index]) is not None]
+        lying = [
+            Lying(step, True, index)
+            for index in durable
+            if (step := self.tiers.sealed[index]) is not None
+        ]
         lying += [Lying(step, False, index) for index, step in unfinished if index in durable]
         self.asked[DURABLE] += 1
-        return newest_good(sorted(lying, key=lambda one: restore_s[one.tier]), why_not=lambda _: "")[0]
+        return newest_good(
+            sorted(lying, key=lambda one: restore_s[one.tier]), why_not=lambda _: ""
+        )[0]

@@ -20,7 +20,9 @@ NONE = Strike((), ())
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """What a failure takes: processes, some with their nodes; ranks whose script raised, and live; the nodes that it was on, and how it shows."""
+    """What a failure takes: processes, some with their nodes; ranks whose script raised, and live;
+    the nodes that it was on, and how it shows.
+    """
 
     dead: Strike
     raised: frozenset[int]
@@ -48,12 +50,19 @@ class Loss:
     def and_also(self, hit: Hit, extent: Extent) -> Loss:
         dead = hit.dead.and_also(self.dead)
         raised = (hit.raised | self.raised).difference(dead.ranks)
-        return Loss(dead, hit.dead.and_also(self.without), raised, max(extent, self.extent), self.nodes + len(hit.dead.seats))
+        return Loss(
+            dead,
+            hit.dead.and_also(self.without),
+            raised,
+            max(extent, self.extent),
+            self.nodes + len(hit.dead.seats),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """A rank hangs, and is not found before `until_s`; or, if something else fails meanwhile, `leaves_s` after that was seen.
+    """A rank hangs, and is not found before `until_s`; or, if something else fails meanwhile,
+    `leaves_s` after that was seen.
 
     alone   nothing else has failed: all stand in a collective, and nobody was told to leave it
     """
@@ -65,7 +74,10 @@ class Unseen:
 
 @dataclass(slots=True)
 class Recovery:
-    """What the run stands still for since `since_s`. `phases`: causes and their ends. The rung is due at `decides_s`, or the run ends at `gives_up_s`.
+    """What the run stands still for since `since_s`.
+
+    `phases`: causes and their ends. The rung is due at `decides_s`, or the run ends at
+    `gives_up_s`.
 
     answers  interruptions that it is about; none: the policy moves a node's ranks away
     unseen   a rank that hangs
@@ -98,7 +110,9 @@ class Recovery:
 
 
 class Ladder:
-    """The budgets of recovery, and what the coordinator knows of progress: the newest committed step, and whether there ever was one."""
+    """The budgets of recovery, and what the coordinator knows of progress: the newest committed
+    step, and whether there ever was one.
+    """
 
     def __init__(self, rules: Rules, *, world_size: int) -> None:
         self._budgets = default_budgets(rules.max_restarts)
@@ -112,12 +126,22 @@ class Ladder:
     def rung(self, recovery: Recovery, spares: list[int]) -> RecoveryVerdict:
         point = recovery.point
         situation = Situation(
-            lost=recovery.loss.dead.ranks, raised=tuple(sorted(recovery.loss.raised)), way=point.way, state=point.state, committed=self._step,
-            reached=self.reached, error="", trained=self._trained, free=not recovery.answers,
-        )  # fmt: skip
-        verdict = decide_rung(situation=situation, spares=spares, budgets=self._budgets, world_size=self._world_size)
+            lost=recovery.loss.dead.ranks,
+            raised=tuple(sorted(recovery.loss.raised)),
+            way=point.way,
+            state=point.state,
+            committed=self._step,
+            reached=self.reached,
+            error="",
+            trained=self._trained,
+            free=not recovery.answers,
+        )
+        verdict = decide_rung(
+            situation=situation, spares=spares, budgets=self._budgets, world_size=self._world_size
+        )
         assert verdict.budgets is not None, "the ladder says what it leaves of the budgets"
         self._budgets = verdict.budgets
         if verdict.survivors == "exit" and not point.state:
-            self._step = point.step  # all begin from a checkpoint, or anew: what came after it is committed no more
+            # all begin from a checkpoint, or anew: what came after it is committed no more
+            self._step = point.step
         return verdict

@@ -1,8 +1,12 @@
-"""What each tier holds while a run trains, saves and fails: one stretch of training at a time, by arithmetic.
+"""What each tier holds while a run trains, saves and fails: one stretch of training at a time, by
+arithmetic.
 
-Units      seconds; positions and intervals are whole steps, but for where training stands in the middle of one.
-Symbols    S(k)  seconds from the beginning of a stretch until position k is reached: (k - p0) steps, and all stalls at positions before k
-Method     `course.py` walks from save to save; here S is inverted by bisection, so that a stretch of a million saves costs as much as one of ten.
+Units      seconds; positions and intervals are whole steps, but for where training stands in the
+           middle of one.
+Symbols    S(k)  seconds from the beginning of a stretch until position k is reached: (k - p0)
+           steps, and all stalls at positions before k
+Method     `course.py` walks from save to save; here S is inverted by bisection, so that a stretch
+           of a million saves costs as much as one of ten.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -18,10 +22,14 @@ from outlast.planner.scenario import Extent, Scenario
 
 
 class Kind(Enum):
-    """How the engine sees a tier. A live tier that survives the whole run's loss is a checkpoint besides."""
+    """How the engine sees a tier.
+
+    A live tier that survives the whole run's loss is a checkpoint besides.
+    """
 
     LIVE = "live"  # replicated state: each survivor holds it (engine.restore.decide_replicated)
-    IMAGE = "image"  # sealed by each rank in memory, its own or another node's (engine.restore.decide_sharded)
+    # sealed by each rank in memory, its own or another node's (engine.restore.decide_sharded)
+    IMAGE = "image"
     DURABLE = "durable"  # a checkpoint with a manifest (engine.durable.newest_good)
 
 
@@ -52,10 +60,13 @@ class _Saving:
 
 
 class Tiers:
-    """`held[j]`: the newest step that tier j can restore, as the scenario says; None: nothing. Live tiers hold the newest whole step.
+    """`held[j]`: the newest step that tier j can restore, as the scenario says; None: nothing.
 
-    `sealed[j]`: the same as the product has it. A rank that takes sharded state from elsewhere seals it in its own memory before it trains (`ready`
-    in runtime/worker/attach.py), where a scenario lets memory be empty until the next save.
+    Live tiers hold the newest whole step.
+
+    `sealed[j]`: the same as the product has it. A rank that takes sharded state from elsewhere
+    seals it in its own memory before it trains (`ready` in runtime/worker/attach.py), where a
+    scenario lets memory be empty until the next save.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -69,16 +80,24 @@ class Tiers:
             live = scenario.is_live(tier)
             self.held.append(0)  # the state that the run begins with
             self.sealed.append(0)
-            self.kinds.append(Kind.LIVE if live else Kind.DURABLE if tier.survives is Extent.RUN else Kind.IMAGE)
+            self.kinds.append(
+                Kind.LIVE if live else Kind.DURABLE if tier.survives is Extent.RUN else Kind.IMAGE
+            )
             interval_s = scenario.interval_s(tier)
             if not live and math.isfinite(interval_s):
-                self._saving.append(_Saving(index, round(interval_s / self._step_s), tier.stall_s, tier.write_s))
+                self._saving.append(
+                    _Saving(index, round(interval_s / self._step_s), tier.stall_s, tier.write_s)
+                )
 
     def train(self, begin: int, for_s: float) -> Trained:
         """From position `begin` for so long. Nothing is held yet of what that saves: see `hold`."""
         at_most = begin + math.floor(for_s / self._step_s)
         reached = _largest(begin, at_most, lambda step: self._reached_s(begin, step) <= for_s)
-        beyond_s = for_s - self._reached_s(begin, reached) - (self._stalls_s(reached) if reached > begin else 0.0)
+        beyond_s = (
+            for_s
+            - self._reached_s(begin, reached)
+            - (self._stalls_s(reached) if reached > begin else 0.0)
+        )
         position = reached + min(max(0.0, beyond_s) / self._step_s, math.nextafter(1.0, 0.0))
         written, unfinished, overlaps = [], [], 0
         for saving in self._saving:
@@ -88,8 +107,18 @@ class Tiers:
             newest = self._newest_written(saving, begin, last, for_s)
             written += [(saving.tier, newest)] if newest > begin else []
             unfinished += [(saving.tier, last)] if last != newest else []
-            overlaps += last // saving.interval - begin // saving.interval - 1 if saving.write_s > saving.interval * self._step_s else 0
-        return Trained(position, max(0.0, for_s - (position - begin) * self._step_s), tuple(written), tuple(unfinished), overlaps)
+            overlaps += (
+                last // saving.interval - begin // saving.interval - 1
+                if saving.write_s > saving.interval * self._step_s
+                else 0
+            )
+        return Trained(
+            position,
+            max(0.0, for_s - (position - begin) * self._step_s),
+            tuple(written),
+            tuple(unfinished),
+            overlaps,
+        )
 
     def hold(self, trained: Trained) -> None:
         """Training is cut off there: what was not written by then is lost."""
@@ -99,8 +128,14 @@ class Tiers:
 
     def fall_back(self, extent: Extent, to: int) -> None:
         """What was lost is not held any more; all go on from step `to`."""
-        self.held = [held if survives >= extent else None for held, survives in zip(self.held, self.survives, strict=True)]
-        self.sealed = [sealed if survives >= extent else None for sealed, survives in zip(self.sealed, self.survives, strict=True)]
+        self.held = [
+            held if survives >= extent else None
+            for held, survives in zip(self.held, self.survives, strict=True)
+        ]
+        self.sealed = [
+            sealed if survives >= extent else None
+            for sealed, survives in zip(self.sealed, self.survives, strict=True)
+        ]
         self._hold_live(to)
 
     def attach(self, step: int) -> None:
@@ -117,25 +152,42 @@ class Tiers:
     def _reached_s(self, begin: int, step: int) -> float:
         if step <= begin:
             return 0.0
-        stalls_s = sum(one.stall_s * ((step - 1) // one.interval - begin // one.interval) for one in self._saving)
+        stalls_s = sum(
+            one.stall_s * ((step - 1) // one.interval - begin // one.interval)
+            for one in self._saving
+        )
         return (step - begin) * self._step_s + stalls_s
 
     def _stalls_s(self, step: int, upto: int | None = None) -> float:
         """At this position: of the tiers in their order, up to that one."""
-        return sum(one.stall_s for one in self._saving if step % one.interval == 0 and (upto is None or one.tier <= upto))
+        return sum(
+            one.stall_s
+            for one in self._saving
+            if step % one.interval == 0 and (upto is None or one.tier <= upto)
+        )
 
     def _newest_written(self, saving: _Saving, begin: int, last: int, for_s: float) -> int:
         """The newest step after `begin` that is written by then; `begin` or less: none is."""
 
         def is_written(number: int) -> bool:
             step = number * saving.interval
-            return step <= begin or self._reached_s(begin, step) + self._stalls_s(step, saving.tier) + saving.write_s <= for_s
+            return (
+                step <= begin
+                or self._reached_s(begin, step) + self._stalls_s(step, saving.tier) + saving.write_s
+                <= for_s
+            )
 
-        return _largest(begin // saving.interval, last // saving.interval, is_written) * saving.interval
+        return (
+            _largest(begin // saving.interval, last // saving.interval, is_written)
+            * saving.interval
+        )
 
 
 def _largest(low: int, high: int, is_so: Callable[[int], bool]) -> int:
-    """The largest whole number from `low` to `high` of which `is_so`. It is so of `low`, and of none above one of which it is not."""
+    """The largest whole number from `low` to `high` of which `is_so`.
+
+    It is so of `low`, and of none above one of which it is not.
+    """
     if is_so(high):
         return high
     while high - low > 1:

@@ -1,6 +1,9 @@
-"""All that a calibration says: rates, laws of age, phases, and what the data cannot tell. Put together from records; shown by `app/calibrate.py`.
+"""All that a calibration says: rates, laws of age, phases, and what the data cannot tell.
 
-Units      as in the modules that it puts together; JSON has `_s`, `_per_s` and `count` in its names.
+Put together from records; shown by `app/calibrate.py`.
+
+Units      as in the modules that it puts together; JSON has `_s`, `_per_s` and `count` in its
+           names.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -16,7 +19,15 @@ from outlast.model.terms import FailureClass
 from outlast.planner.fit.ledgers import Booked
 from outlast.planner.fit.observed import Observed
 from outlast.planner.fit.phases import ENOUGH, FEW, Phase, Phases
-from outlast.planner.fit.rates import ClassRate, ScaleVerdict, SpreadVerdict, class_rates, decide_clumped, decide_scale, unseen_rates
+from outlast.planner.fit.rates import (
+    ClassRate,
+    ScaleVerdict,
+    SpreadVerdict,
+    class_rates,
+    decide_clumped,
+    decide_scale,
+    unseen_rates,
+)
 from outlast.planner.fit.weibull import ShapeVerdict, decide_shape
 from outlast.planner.scenario import Extent, FailureRate, Unit
 
@@ -25,7 +36,10 @@ LIFE_FIT_KEYS = ("shape", "shape_se", "shape_low", "shape_high", "scale_s", "p_c
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """`phases` and `booked` are of ledgers; a table of failures has none. `bounds`: of what never struck."""
+    """`phases` and `booked` are of ledgers; a table of failures has none.
+
+    `bounds`: of what never struck.
+    """
 
     records: tuple[Observed, ...]
     rates: tuple[ClassRate, ...]
@@ -45,7 +59,9 @@ class Calibration:
         return ", ".join(one.source for one in self.records)
 
     def scenario_rates(self) -> tuple[FailureRate, ...]:
-        """Of all classes that were seen; with the Weibull law where the data tell that the rate changes with age."""
+        """Of all classes that were seen; with the Weibull law where the data tell that the rate
+        changes with age.
+        """
         return tuple(self._scenario_rate(one) for one in self.rates)
 
     def _scenario_rate(self, rate: ClassRate) -> FailureRate:
@@ -53,7 +69,9 @@ class Calibration:
         if verdict is None or verdict.fit is None or not verdict.varies:
             return rate.scenario_rate()
         age_s = self.records[0].age_s or 0.0
-        return replace(rate.scenario_rate(), mttf_s=verdict.fit.scale_s, shape=verdict.fit.shape, age_s=age_s)
+        return replace(
+            rate.scenario_rate(), mttf_s=verdict.fit.scale_s, shape=verdict.fit.shape, age_s=age_s
+        )
 
     def cannot_tell(self) -> tuple[str, ...]:
         """A sentence for each thing that these data do not say."""
@@ -63,15 +81,30 @@ class Calibration:
         return tuple(dict.fromkeys(text for record in self.records for text in record.assumptions))
 
 
-def calibrate(records: Sequence[Observed], *, phases: Phases | None = None, booked: Sequence[Booked] = ()) -> Calibration:
+def calibrate(
+    records: Sequence[Observed], *, phases: Phases | None = None, booked: Sequence[Booked] = ()
+) -> Calibration:
     """UsageError where there is no record, or where records watched different things."""
     if not records:
-        raise UsageError("there is nothing to calibrate from", hint="name runs, or a table of failures with --csv")
-    shapes = {failure_class: decide_shape(lives) for failure_class, lives in records[0].lives.items()} if len(records) == 1 else {}
+        raise UsageError(
+            "there is nothing to calibrate from",
+            hint="name runs, or a table of failures with --csv",
+        )
+    shapes = (
+        {failure_class: decide_shape(lives) for failure_class, lives in records[0].lives.items()}
+        if len(records) == 1
+        else {}
+    )
     return Calibration(
-        tuple(records), class_rates(records), unseen_rates(records), shapes, tuple(decide_clumped(one) for one in records),
-        decide_scale(records) if phases is not None else None, phases, tuple(booked),
-    )  # fmt: skip
+        tuple(records),
+        class_rates(records),
+        unseen_rates(records),
+        shapes,
+        tuple(decide_clumped(one) for one in records),
+        decide_scale(records) if phases is not None else None,
+        phases,
+        tuple(booked),
+    )
 
 
 def _cannot_tell(one: Calibration) -> Iterator[str]:
@@ -81,9 +114,16 @@ def _cannot_tell(one: Calibration) -> Iterator[str]:
         yield from record.limits
     if one.scale is not None and one.scale.slope is None:
         yield one.scale.reason
-    yield from (f"whether failures come in waves: {clump.reason}" for clump in one.clumps if clump.ratio is None)
+    yield from (
+        f"whether failures come in waves: {clump.reason}"
+        for clump in one.clumps
+        if clump.ratio is None
+    )
     if one.phases is None:
-        yield "how long a recovery takes: a table of failures does not say; calibrate from the ledger of a run as well"
+        yield (
+            "how long a recovery takes: a table of failures does not say; calibrate from the ledger"
+            " of a run as well"
+        )
         return
     for phase in (one.phases.detect, one.phases.regroup, one.phases.restore):
         if len(phase.samples_s) < ENOUGH:
@@ -91,22 +131,38 @@ def _cannot_tell(one: Calibration) -> Iterator[str]:
     if one.phases.take.spread is None:
         yield "what replacing a lost node takes: no recovery from the loss of a node was seen"
     if one.phases.unknown_faults:
-        yield f"when {one.phases.unknown_faults:,} of the faults came: the middle between the last commit and the detection is taken"
-    yield "how long repairs take, what a rack takes with it, what one save costs: a ledger does not hold it"
+        yield (
+            f"when {one.phases.unknown_faults:,} of the faults came: the middle between the last"
+            " commit and the detection is taken"
+        )
+    yield (
+        "how long repairs take, what a rack takes with it, what one save costs: a ledger does not"
+        " hold it"
+    )
 
 
 def _few_words(phase: Phase) -> str:
     if not phase.samples_s:
-        return f"how long {phase.name} takes: none was seen from its beginning to its end, without another failure in between"
-    meanwhile = "always their mean" if len(phase.samples_s) < FEW else f"{phase.how} with their mean and spread"
-    return f"how {phase.name} varies: of {len(phase.samples_s)} samples, {meanwhile} is taken; {ENOUGH} would show it"
+        return (
+            f"how long {phase.name} takes: none was seen from its beginning to its end, without"
+            " another failure in between"
+        )
+    meanwhile = (
+        "always their mean"
+        if len(phase.samples_s) < FEW
+        else f"{phase.how} with their mean and spread"
+    )
+    return (
+        f"how {phase.name} varies: of {len(phase.samples_s)} samples, {meanwhile} is taken;"
+        f" {ENOUGH} would show it"
+    )
 
 
 def what_of(rate: ClassRate) -> str:
     return "a node is lost" if rate.extent is Extent.NODE else "anything fails"
 
 
-# --- for programs --------------------------------------------------------------------------------------------
+# --- for programs ---------------------------------------------------------------------------------
 
 
 def facts(one: Calibration) -> dict[str, object]:
@@ -114,30 +170,60 @@ def facts(one: Calibration) -> dict[str, object]:
     return {
         "sources": [record.source for record in one.records],
         "failures": one.failures,
-        "exposure_s": {unit.name.lower(): math.fsum(record.exposure_s.get(unit, 0.0) for record in one.records) for unit in Unit},
+        "exposure_s": {
+            unit.name.lower(): math.fsum(record.exposure_s.get(unit, 0.0) for record in one.records)
+            for unit in Unit
+        },
         "rates": [_rate_facts(rate) for rate in one.rates],
         "bounds": [_rate_facts(rate) | {"what": what_of(rate)} for rate in one.bounds],
-        "shapes": {failure_class.value: _shape_facts(verdict) for failure_class, verdict in one.shapes.items()},
-        "clumps": [{"clumped": clump.clumped, "ratio": clump.ratio, "reason": clump.reason} for clump in one.clumps],
-        "scale": None if one.scale is None else {"slope": one.scale.slope, "low": one.scale.low, "high": one.scale.high, "reason": one.scale.reason},
+        "shapes": {
+            failure_class.value: _shape_facts(verdict)
+            for failure_class, verdict in one.shapes.items()
+        },
+        "clumps": [
+            {"clumped": clump.clumped, "ratio": clump.ratio, "reason": clump.reason}
+            for clump in one.clumps
+        ],
+        "scale": (
+            None
+            if one.scale is None
+            else {
+                "slope": one.scale.slope,
+                "low": one.scale.low,
+                "high": one.scale.high,
+                "reason": one.scale.reason,
+            }
+        ),
         "phases": {} if one.phases is None else _phase_facts(one.phases),
         "booked": [_booked_facts(books) for books in one.booked],
         "cannot_tell": list(one.cannot_tell()),
         "assumptions": list(one.assumptions()),
-    }  # fmt: skip
+    }
 
 
 def _rate_facts(rate: ClassRate) -> dict[str, object]:
     return {
-        "class": rate.failure_class.value, "unit": rate.unit.name.lower(), "extent": rate.extent.name.lower(), "count": rate.count,
-        "exposure_s": rate.exposure_s, "rate_per_s": rate.rate_per_s, "low_per_s": rate.low_per_s, "high_per_s": rate.high_per_s,
-        "mttf_s": rate.mttf_s, "mttf_low_s": 1 / rate.high_per_s, "mttf_high_s": 1 / rate.low_per_s if rate.low_per_s else None,
-    }  # fmt: skip
+        "class": rate.failure_class.value,
+        "unit": rate.unit.name.lower(),
+        "extent": rate.extent.name.lower(),
+        "count": rate.count,
+        "exposure_s": rate.exposure_s,
+        "rate_per_s": rate.rate_per_s,
+        "low_per_s": rate.low_per_s,
+        "high_per_s": rate.high_per_s,
+        "mttf_s": rate.mttf_s,
+        "mttf_low_s": 1 / rate.high_per_s,
+        "mttf_high_s": 1 / rate.low_per_s if rate.low_per_s else None,
+    }
 
 
 def _shape_facts(verdict: ShapeVerdict) -> dict[str, object]:
     fit = {} if verdict.fit is None else {key: getattr(verdict.fit, key) for key in LIFE_FIT_KEYS}
-    return {"varies": verdict.varies, "reason": verdict.reason, **{key: _finite(value) for key, value in fit.items()}}
+    return {
+        "varies": verdict.varies,
+        "reason": verdict.reason,
+        **{key: _finite(value) for key, value in fit.items()},
+    }
 
 
 def _finite(value: float) -> float | None:
@@ -147,17 +233,30 @@ def _finite(value: float) -> float | None:
 def _phase_facts(phases: Phases) -> dict[str, object]:
     out: dict[str, object] = {
         phase.name.replace(" ", "_"): {
-            "count": len(phase.samples_s), "mean_s": phase.mean_s, "median_s": phase.median_s, "p95_s": phase.p95_s, "how": phase.how,
-            "by": {key: {"count": count, "mean_s": mean_s} for key, (count, mean_s) in phase.by.items()},
+            "count": len(phase.samples_s),
+            "mean_s": phase.mean_s,
+            "median_s": phase.median_s,
+            "p95_s": phase.p95_s,
+            "how": phase.how,
+            "by": {
+                key: {"count": count, "mean_s": mean_s} for key, (count, mean_s) in phase.by.items()
+            },
         }
         for phase in phases.all()
-    }  # fmt: skip
-    return out | {"step_s": phases.step_s, "unknown_faults": phases.unknown_faults, "unfinished": phases.unfinished}
+    }
+    return out | {
+        "step_s": phases.step_s,
+        "unknown_faults": phases.unknown_faults,
+        "unfinished": phases.unfinished,
+    }
 
 
 def _booked_facts(books: Booked) -> dict[str, object]:
     return {
-        "ranks": books.ranks, "training_s": books.training_s, "ettr_training": books.ettr_training, "interruptions": books.interruptions,
+        "ranks": books.ranks,
+        "training_s": books.training_s,
+        "ettr_training": books.ettr_training,
+        "interruptions": books.interruptions,
         "lost_per_interruption_s": books.lost_per_interruption_s,
         "steady_s": {cause.value: value for cause, value in books.steady_s.items()},
-    }  # fmt: skip
+    }

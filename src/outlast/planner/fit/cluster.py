@@ -1,13 +1,18 @@
-"""A calibration as a cluster file: what was measured, with its source; all else is left to the file's stated defaults.
+"""A calibration as a cluster file: what was measured, with its source; all else is left to the
+file's stated defaults.
 
-Rates     `count` and `exposure`, so that a plan knows how sure they are; a Weibull law, where the data tell one, as `mttf`, `shape` and `age`. Where
-          nothing ever failed, count = 0: a plan then draws the rate from what the exposure leaves open. What never struck beside others that did is
-          left out: half a failure in a short record would outweigh all that was measured. `never_seen` says it, for a comment.
+Rates     `count` and `exposure`, so that a plan knows how sure they are; a Weibull law, where the
+          data tell one, as `mttf`, `shape` and `age`. Where nothing ever failed, count = 0: a plan
+          then draws the rate from what the exposure leaves open. What never struck beside others
+          that did is left out: half a failure in a short record would outweigh all that was
+          measured. `never_seen` says it, for a comment.
 Recovery  `detect`, `regroup`, `take` where they were seen.
-Tier      `live`, where state came back from the memory of this run without a lost step: saved each step, with the stall that was booked. It survives
-          what it was seen to survive. What the first step after a recovery takes longer is not in its restore: to the ledger, and so to ETTR, that is
-          productive.
-Job       ranks, ranks of a node and the length of a step, of the last ledger. The stall is not in it: a plan adds it.
+Tier      `live`, where state came back from the memory of this run without a lost step: saved each
+          step, with the stall that was booked. It survives what it was seen to survive. What the
+          first step after a recovery takes longer is not in its restore: to the ledger, and so to
+          ETTR, that is productive.
+Job       ranks, ranks of a node and the length of a step, of the last ledger. The stall is not in
+          it: a plan adds it.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -33,7 +38,10 @@ Said = tuple[str, Value, str]  # path, value, source
 
 
 def cluster_of(one: Calibration, *, name: str) -> Cluster:
-    """Ready to be planned with, or to be written by `cluster_text.render`. `name` is one line of text."""
+    """Ready to be planned with, or to be written by `cluster_text.render`.
+
+    `name` is one line of text.
+    """
     rates = [*one.rates] or [*one.bounds[:1]]
     names = _names(rates)
     laws = {id(rate): law for rate, law in zip(one.rates, one.scenario_rates(), strict=True)}
@@ -42,10 +50,23 @@ def cluster_of(one: Calibration, *, name: str) -> Cluster:
         said += _failure(f"failure.{title}", rate, laws.get(id(rate)))
     bare = defaults()
     tiers = (LIVE,) if any(path.startswith("tier.") for path, _, _ in said) else bare.tiers
-    kept = {path: entry for path, entry in bare.inputs.items() if not path.startswith("failure.") and (tiers == bare.tiers or not path.startswith("tier."))}
-    cluster = replace(bare, name=_line(name), about=_line(f"calibrated from {one.source}"), inputs=kept, failures=names, tiers=tiers)
+    kept = {
+        path: entry
+        for path, entry in bare.inputs.items()
+        if not path.startswith("failure.") and (tiers == bare.tiers or not path.startswith("tier."))
+    }
+    cluster = replace(
+        bare,
+        name=_line(name),
+        about=_line(f"calibrated from {one.source}"),
+        inputs=kept,
+        failures=names,
+        tiers=tiers,
+    )
     for path, value, source in said:
-        cluster = cluster.put_value(path, _short_value(value), origin=Origin.LEDGER, source=_line(source))
+        cluster = cluster.put_value(
+            path, _short_value(value), origin=Origin.LEDGER, source=_line(source)
+        )
     return parse(render(cluster), source=_line(name), origin=Origin.LEDGER)
 
 
@@ -62,9 +83,18 @@ def _names(rates: Iterable[ClassRate]) -> tuple[str, ...]:
 def _failure(path: str, rate: ClassRate, law: FailureRate | None) -> Iterator[Said]:
     counted = "none" if rate.count == 0 else f"{rate.count:,}"
     source = f"{counted} seen: {rate.source}"
-    values: dict[str, Value] = {"class": rate.failure_class.value, "unit": rate.unit.name.lower(), "extent": rate.extent.name.lower()}
+    values: dict[str, Value] = {
+        "class": rate.failure_class.value,
+        "unit": rate.unit.name.lower(),
+        "extent": rate.extent.name.lower(),
+    }
     if law is not None and law.shape != 1:
-        values |= {"mttf": law.mttf_s, "shape": law.shape, "age": law.age_s, "count": float(rate.count)}
+        values |= {
+            "mttf": law.mttf_s,
+            "shape": law.shape,
+            "age": law.age_s,
+            "count": float(rate.count),
+        }
     else:
         values |= {"count": float(rate.count), "exposure": rate.exposure_s}
     yield from ((f"{path}.{key}", value, source) for key, value in values.items())
@@ -78,7 +108,11 @@ def _job(one: Calibration) -> Iterator[Said]:
     yield "job.gpus", gpus, f"ranks of {record.source}"
     yield "job.gpus_per_node", max(1, round(gpus / nodes)), f"ranks of a node of {record.source}"
     if one.phases.step_s:
-        yield "job.step", one.phases.step_s - _stall_s(one), f"mean of the undisturbed steps of {one.source}, without their stalls"
+        yield (
+            "job.step",
+            one.phases.step_s - _stall_s(one),
+            f"mean of the undisturbed steps of {one.source}, without their stalls",
+        )
 
 
 def _recovery(one: Calibration) -> Iterator[Said]:
@@ -87,25 +121,41 @@ def _recovery(one: Calibration) -> Iterator[Said]:
         return
     for phase in (phases.detect, phases.regroup, phases.take):
         if phase.spread is not None:
-            yield f"recovery.{phase.name}", phase.spread, f"{len(phase.samples_s):,} samples ({phase.how}): {one.source}"
+            yield (
+                f"recovery.{phase.name}",
+                phase.spread,
+                f"{len(phase.samples_s):,} samples ({phase.how}): {one.source}",
+            )
 
 
 def _tier(one: Calibration) -> Iterator[Said]:
     phases = one.phases
-    if phases is None or phases.restore.spread is None or phases.step_s is None or phases.survived is None:
+    if (
+        phases is None
+        or phases.restore.spread is None
+        or phases.step_s is None
+        or phases.survived is None
+    ):
         return
     stall_s = _stall_s(one)
     source = f"{len(phases.restore.samples_s):,} restores without a lost step: {one.source}"
     values: dict[str, Value] = {
-        "interval": phases.step_s - stall_s, "survives": phases.survived.name.lower(), "stall": stall_s, "write": 0.0, "blocking": True,
+        "interval": phases.step_s - stall_s,
+        "survives": phases.survived.name.lower(),
+        "stall": stall_s,
+        "write": 0.0,
+        "blocking": True,
         "restore": phases.restore.spread,
-    }  # fmt: skip
+    }
     yield from ((f"tier.{LIVE}.{key}", value, source) for key, value in values.items())
 
 
 def _stall_s(one: Calibration) -> float:
     """Of each step, as booked."""
-    step_s, training_s = one.phases.step_s if one.phases is not None else None, sum(books.training_s for books in one.booked)
+    step_s, training_s = (
+        one.phases.step_s if one.phases is not None else None,
+        sum(books.training_s for books in one.booked),
+    )
     stalled_s = sum(books.seconds[Cause.STALL] / books.ranks for books in one.booked)
     return stalled_s / training_s * step_s if step_s is not None and training_s else 0.0
 
@@ -114,7 +164,8 @@ def never_seen(one: Calibration) -> tuple[str, ...]:
     """A line of TOML comment for each bound that is left out."""
     left_out = one.bounds if one.rates else one.bounds[1:]
     return tuple(
-        f"# never seen: {what_of(rate)}; at most once in {echo(_short(1 / rate.high_per_s), Kind.DURATION)} of a {rate.unit.name.lower()} (95 %)"
+        f"# never seen: {what_of(rate)}; at most once in"
+        f" {echo(_short(1 / rate.high_per_s), Kind.DURATION)} of a {rate.unit.name.lower()} (95 %)"
         for rate in left_out
     )
 

@@ -1,12 +1,19 @@
-"""How many failures a month will bring, and how sure that is: a negative binomial around an expected count that is itself unsure.
+"""How many failures a month will bring, and how sure that is: a negative binomial around an
+expected count that is itself unsure.
 
-Units      counts per period; expected counts are whatever the caller's rates and exposures make of one period.
-Symbols    m  expected count;  r  size: the variance is m + m^2 / r, so r = inf is Poisson;  y  count
-Method     r by maximum likelihood over the periods that were seen, given their expected counts. A prediction is the mixture, over draws of the
-           expected count from its posterior, of negative binomials: probabilities are averages over the draws, quantiles are read off their sum.
-           With m Gamma-distributed with shape a and mean m, r = a gives the posterior predictive of a constant rate.
-Sources    Lawless, Canadian Journal of Statistics 15, 1987 (negative binomial); Gneiting and Raftery, JASA 102, 2007 (log score, coverage).
-Limits     One r for all periods, and periods are independent given their expected counts: a drift that lasts for months is seen as spread, not as drift.
+Units      counts per period; expected counts are whatever the caller's rates and exposures make of
+           one period.
+Symbols    m  expected count;  r  size: the variance is m + m^2 / r, so r = inf is Poisson;  y
+           count
+Method     r by maximum likelihood over the periods that were seen, given their expected counts. A
+           prediction is the mixture, over draws of the expected count from its posterior, of
+           negative binomials: probabilities are averages over the draws, quantiles are read off
+           their sum. With m Gamma-distributed with shape a and mean m, r = a gives the posterior
+           predictive of a constant rate.
+Sources    Lawless, Canadian Journal of Statistics 15, 1987 (negative binomial); Gneiting and
+           Raftery, JASA 102, 2007 (log score, coverage).
+Limits     One r for all periods, and periods are independent given their expected counts: a drift
+           that lasts for months is seen as spread, not as drift.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -30,10 +37,18 @@ Floats = NDArray[np.float64]
 
 
 def fit_size(count: ArrayLike, expected: ArrayLike) -> float:
-    """The most likely r, in [SIZE_MIN, SIZE_MAX], by golden section over its logarithm. UsageError without a period."""
-    y, m = np.asarray(count, dtype=np.float64), np.maximum(np.asarray(expected, dtype=np.float64), _LEAST)
+    """The most likely r, in [SIZE_MIN, SIZE_MAX], by golden section over its logarithm.
+
+    UsageError without a period.
+    """
+    y, m = (
+        np.asarray(count, dtype=np.float64),
+        np.maximum(np.asarray(expected, dtype=np.float64), _LEAST),
+    )
     if not len(y):
-        raise UsageError("there is no period to learn the spread of counts from", hint="begin the fit earlier")
+        raise UsageError(
+            "there is no period to learn the spread of counts from", hint="begin the fit earlier"
+        )
     low, high = math.log(SIZE_MIN), math.log(SIZE_MAX)
     golden = (math.sqrt(5) - 1) / 2
     left, right = high - golden * (high - low), low + golden * (high - low)
@@ -76,13 +91,18 @@ class Prediction:
         return int(np.searchsorted(np.cumsum(self.probability), share * (1 - 1e-12)))
 
     def log_score(self, y: int) -> float:
-        """ln of the probability that was given to what came; the least that double precision holds where it was none."""
+        """ln of the probability that was given to what came; the least that double precision holds
+        where it was none.
+        """
         chance = float(self.probability[y]) if y < len(self.probability) else 0.0
         return math.log(max(chance, np.finfo(np.float64).tiny))
 
 
 def predict(expected: ArrayLike, *, size: float, reach: int = 0) -> Prediction:
-    """`expected`: draws of the expected count of one period. The probabilities go up to `reach` at least."""
+    """`expected`: draws of the expected count of one period.
+
+    The probabilities go up to `reach` at least.
+    """
     draws = np.maximum(np.asarray(expected, dtype=np.float64).ravel(), _LEAST)
     mean = float(draws.mean())
     widest = float(draws.max())

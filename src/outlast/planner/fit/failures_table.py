@@ -1,19 +1,25 @@
-"""A table of failures, as CSV: which unit failed when and of what, and, where it is known, from when to when each unit was watched.
+"""A table of failures, as CSV: which unit failed when and of what, and, where it is known, from
+when to when each unit was watched.
 
     node,time,class,start,end,installed
     n17,2025-03-02T04:11:00Z,gpu,2025-01-01,2025-06-01,2024-11-20
     n17,2025-04-20T19:30:00Z,hbm,2025-01-01,2025-06-01,2024-11-20
     n18,,,2025-01-01,2025-06-01,2024-11-20
 
-node       the unit's name; the column may be called node, gpu or rack, and says what the rate is of. Required
-time       of the failure; empty in a row that only says that a unit was watched. Required as a column
-class      one of the ledger's failure classes (`model/terms.py`), or a name that `classes` maps to one. Required as a column; empty where time is
-start, end when this unit was watched; rows of one unit may say different stretches, which do not overlap, or the same one again. Both or neither
+node       the unit's name; the column may be called node, gpu or rack, and says what the rate is
+           of. Required
+time       of the failure; empty in a row that only says that a unit was watched. Required as a
+           column
+class      one of the ledger's failure classes (`model/terms.py`), or a name that `classes` maps to
+           one. Required as a column; empty where time is
+start, end when this unit was watched; rows of one unit may say different stretches, which do not
+overlap, or the same one again. Both or neither
 installed  when the unit was put into service: age 0. Without it nothing is said of age
 
-Times are all ISO 8601 dates or date-times (without a zone: UTC), or all seconds from any zero. Without start and end, `fleet` says how many units were
-watched, from when to when. The first line names the columns, in any order; a comment is a line that begins with #. A failure lies inside a stretch
-of its unit, after its beginning. Every error names the line.
+Times are all ISO 8601 dates or date-times (without a zone: UTC), or all seconds from any zero.
+Without start and end, `fleet` says how many units were watched, from when to when. The first line
+names the columns, in any order; a comment is a line that begins with #. A failure lies inside a
+stretch of its unit, after its beginning. Every error names the line.
 
 Not promised: quoted line ends, other separators, other encodings than UTF-8.
 
@@ -41,7 +47,9 @@ from outlast.planner.scenario import Unit
 
 UNITS: Mapping[str, Unit] = {"node": Unit.NODE, "gpu": Unit.GPU, "rack": Unit.RACK}
 COLUMNS = (*UNITS, "time", "class", "start", "end", "installed")
-COHORT, HALF = 0.1, 0.5  # units installed within this share of the record that hold this share of it: age and calendar are one
+# units installed within this share of the record that hold this share of it: age and calendar are
+# one
+COHORT, HALF = 0.1, 0.5
 LINE_MAX_COUNT = 64 << 10  # characters; a longer line is no row of this table
 
 _SECONDS = re.compile(r"[+-]?[0-9]{1,12}(\.[0-9]{1,9})?")
@@ -50,7 +58,9 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """So many units, all watched from `from_s` to `to_s`, where the table does not say it unit by unit."""
+    """So many units, all watched from `from_s` to `to_s`, where the table does not say it unit by
+    unit.
+    """
 
     units: int
     from_s: float
@@ -68,20 +78,34 @@ class _Row:
 
 
 def read_moment(text: str, where: str) -> tuple[float, bool]:
-    """Seconds, and whether they were written as a date. Raises UsageError, which begins with `where`."""
+    """Seconds, and whether they were written as a date.
+
+    Raises UsageError, which begins with `where`.
+    """
     if _SECONDS.fullmatch(text):
         return float(text), False
     if not _DATE.match(text):
-        raise UsageError(f"{where} is {text!r}, which is no time", hint="write 2025-03-02, 2025-03-02T04:11:00Z, or seconds")
+        raise UsageError(
+            f"{where} is {text!r}, which is no time",
+            hint="write 2025-03-02, 2025-03-02T04:11:00Z, or seconds",
+        )
     try:
         moment = datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith(("Z", "z")) else text)
     except ValueError:
-        raise UsageError(f"{where} is {text!r}, which is no date", hint="write 2025-03-02 or 2025-03-02T04:11:00Z") from None
+        raise UsageError(
+            f"{where} is {text!r}, which is no date",
+            hint="write 2025-03-02 or 2025-03-02T04:11:00Z",
+        ) from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp(), True
 
 
 def read_failures(
-    lines: Iterable[str], *, source: str, fleet: Fleet | None = None, dates: bool | None = None, classes: Mapping[str, FailureClass] | None = None
+    lines: Iterable[str],
+    *,
+    source: str,
+    fleet: Fleet | None = None,
+    dates: bool | None = None,
+    classes: Mapping[str, FailureClass] | None = None,
 ) -> Observed:
     """The table as exposure and failures. Raises UsageError, which names `source` and the line.
 
@@ -92,27 +116,41 @@ def read_failures(
     reader = _Reader(source, classes or {}, dates)
     rows = list(reader.rows(lines))
     if not rows:
-        raise UsageError(f"{source} has no row", hint="a unit that was watched and never failed is a row with its start and end, and no time")
+        raise UsageError(
+            f"{source} has no row",
+            hint=(
+                "a unit that was watched and never failed is a row with its start and end, and no"
+                " time"
+            ),
+        )
     watched = [row.watched is not None for row in rows]
     if fleet is not None:
         if any(watched):
-            raise UsageError(f"{source}, line {rows[watched.index(True)].line}: the table says who was watched when; --units, --from and --to say it too",
-                             hint="give one of the two")  # fmt: skip
+            raise UsageError(
+                f"{source}, line {rows[watched.index(True)].line}: the table says who was watched"
+                " when; --units, --from and --to say it too",
+                hint="give one of the two",
+            )
         return _of_fleet(rows, fleet, reader.unit, source)
     if not all(watched):
         line = rows[watched.index(False)].line
         raise UsageError(
             f"{source}, line {line}: from when to when was this unit watched?",
-            hint="fill in start and end in every row, or leave both columns out and give --units, --from and --to",
+            hint=(
+                "fill in start and end in every row, or leave both columns out and give --units,"
+                " --from and --to"
+            ),
         )
     return _of_stretches(rows, reader.unit, source)
 
 
-# --- lines to rows -----------------------------------------------------------------------------------------
+# --- lines to rows --------------------------------------------------------------------------------
 
 
 class _Reader:
-    def __init__(self, source: str, classes: Mapping[str, FailureClass], dates: bool | None) -> None:
+    def __init__(
+        self, source: str, classes: Mapping[str, FailureClass], dates: bool | None
+    ) -> None:
         self.source, self.classes, self.dates = source, classes, dates
         self.unit = Unit.NODE
         self._dated_where = "--from" if dates is not None else ""
@@ -128,11 +166,20 @@ class _Reader:
             if columns is None:
                 columns = self._head(cells, where)
             elif len(cells) != len(columns):
-                raise UsageError(f"{where} has {len(cells)} cells; the first line names {len(columns)} columns", hint="an empty cell still has its comma")
+                raise UsageError(
+                    f"{where} has {len(cells)} cells; the first line names {len(columns)} columns",
+                    hint="an empty cell still has its comma",
+                )
             else:
                 yield self._row(dict(zip(columns, cells, strict=True)), number, where)
         if columns is None:
-            raise UsageError(f"{self.source} is empty", hint=f"its first line names the columns: {', '.join(('node', *COLUMNS[len(UNITS) :]))}")
+            raise UsageError(
+                f"{self.source} is empty",
+                hint=(
+                    "its first line names the columns:"
+                    f" {', '.join(('node', *COLUMNS[len(UNITS) :]))}"
+                ),
+            )
 
     def _cells(self, text: str, where: str) -> list[str]:
         if len(text) > LINE_MAX_COUNT or "\0" in text:
@@ -140,7 +187,10 @@ class _Reader:
         try:
             return [cell.strip() for cell in next(csv.reader([text], strict=True))]
         except (csv.Error, StopIteration) as error:
-            raise UsageError(f"{where} is not CSV: {error}", hint="cells are separated by commas; a quote ends on the line that it begins on") from None
+            raise UsageError(
+                f"{where} is not CSV: {error}",
+                hint="cells are separated by commas; a quote ends on the line that it begins on",
+            ) from None
 
     def _head(self, cells: Sequence[str], where: str) -> list[str]:
         names = [cell.lower() for cell in cells]
@@ -150,39 +200,71 @@ class _Reader:
         units = [name for name in names if name in UNITS]
         if len(units) != 1:
             many = "more than one column says" if units else "no column says"
-            raise UsageError(f"{where}: {many} which unit failed", hint="one column: node, gpu or rack")
+            raise UsageError(
+                f"{where}: {many} which unit failed", hint="one column: node, gpu or rack"
+            )
         missing = [name for name in ("time", "class") if name not in names]
         if missing or ("start" in names) != ("end" in names) or len(set(names)) < len(names):
-            twice = "a column stands twice" if len(set(names)) < len(names) else "start and end go together"
+            twice = (
+                "a column stands twice"
+                if len(set(names)) < len(names)
+                else "start and end go together"
+            )
             raise UsageError(
                 f"{where}: {f'there is no column {missing[0]!r}' if missing else twice}",
-                hint="the first line names node (or gpu, or rack), time, class, and start, end, installed where they are known",
+                hint=(
+                    "the first line names node (or gpu, or rack), time, class, and start, end,"
+                    " installed where they are known"
+                ),
             )
         self.unit = UNITS[units[0]]
         return ["unit" if name in UNITS else name for name in names]
 
     def _row(self, cells: Mapping[str, str], line: int, where: str) -> _Row:
-        failed_s, start_s, end_s, installed_s = (self._moment(cells.get(name, ""), f"{where}: {name}") for name in ("time", "start", "end", "installed"))
+        failed_s, start_s, end_s, installed_s = (
+            self._moment(cells.get(name, ""), f"{where}: {name}")
+            for name in ("time", "start", "end", "installed")
+        )
         failure_class = self._class(cells["class"], f"{where}: class") if cells["class"] else None
         if not cells["unit"]:
             raise UsageError(f"{where}: which unit?", hint="each row names one")
         if (failed_s is None) != (failure_class is None):
-            raise UsageError(f"{where}: a failure has a time and a class", hint="leave both empty in a row that only says that a unit was watched")
+            raise UsageError(
+                f"{where}: a failure has a time and a class",
+                hint="leave both empty in a row that only says that a unit was watched",
+            )
         if (start_s is None) != (end_s is None):
-            raise UsageError(f"{where}: start and end go together", hint="a unit that is still watched ends when the record does")
+            raise UsageError(
+                f"{where}: start and end go together",
+                hint="a unit that is still watched ends when the record does",
+            )
         watched = None if start_s is None or end_s is None else (start_s, end_s)
         self._check_order(failed_s, watched, installed_s, where)
         return _Row(line, cells["unit"], failed_s, failure_class, watched, installed_s)
 
-    def _check_order(self, failed_s: float | None, watched: tuple[float, float] | None, installed_s: float | None, where: str) -> None:
+    def _check_order(
+        self,
+        failed_s: float | None,
+        watched: tuple[float, float] | None,
+        installed_s: float | None,
+        where: str,
+    ) -> None:
         if watched is None:
             return
         if watched[0] >= watched[1]:
-            raise UsageError(f"{where}: the unit was watched until before it began", hint="start is before end")
+            raise UsageError(
+                f"{where}: the unit was watched until before it began", hint="start is before end"
+            )
         if failed_s is not None and not watched[0] < failed_s <= watched[1]:
-            raise UsageError(f"{where}: the failure is not within start and end", hint="it comes after start, and not after end; give times, not only dates")
+            raise UsageError(
+                f"{where}: the failure is not within start and end",
+                hint="it comes after start, and not after end; give times, not only dates",
+            )
         if installed_s is not None and installed_s > watched[0]:
-            raise UsageError(f"{where}: the unit was watched before it was installed", hint="installed is not after start")
+            raise UsageError(
+                f"{where}: the unit was watched before it was installed",
+                hint="installed is not after start",
+            )
 
     def _moment(self, text: str, where: str) -> float | None:
         if not text:
@@ -192,7 +274,10 @@ class _Reader:
             self.dates, self._dated_where = dated, where
         elif self.dates is not dated:
             kinds = ("seconds", "dates")
-            raise UsageError(f"{where} is in {kinds[dated]}, and {self._dated_where} in {kinds[self.dates]}", hint="use one of the two throughout")
+            raise UsageError(
+                f"{where} is in {kinds[dated]}, and {self._dated_where} in {kinds[self.dates]}",
+                hint="use one of the two throughout",
+            )
         return moment_s
 
     def _class(self, text: str, where: str) -> FailureClass:
@@ -200,65 +285,149 @@ class _Reader:
             return self.classes[text]
         known = tuple(one.value for one in FailureClass)
         if text not in known:
-            raise UsageError(f"{where} is {text!r}, which is none", hint=f"{meant(text, known)}; or say what it stands for: --class {text}=CLASS")
+            raise UsageError(
+                f"{where} is {text!r}, which is none",
+                hint=f"{meant(text, known)}; or say what it stands for: --class {text}=CLASS",
+            )
         return FailureClass(text)
 
 
-# --- rows to exposure --------------------------------------------------------------------------------------
+# --- rows to exposure -----------------------------------------------------------------------------
 
 
 def _of_fleet(rows: Sequence[_Row], fleet: Fleet, unit: Unit, source: str) -> Observed:
     span_s = fleet.to_s - fleet.from_s
     if fleet.units < 1 or not 0 < span_s < math.inf:
-        raise UsageError(f"{fleet.units} units were watched for {span_s:g} s", hint="--units is at least 1, and --from is before --to")
+        raise UsageError(
+            f"{fleet.units} units were watched for {span_s:g} s",
+            hint="--units is at least 1, and --from is before --to",
+        )
     for row in rows:
         if row.failed_s is not None and not fleet.from_s <= row.failed_s <= fleet.to_s:
-            raise UsageError(f"{source}, line {row.line}: the failure is not within --from and --to", hint="leave it out, or watch for longer")
+            raise UsageError(
+                f"{source}, line {row.line}: the failure is not within --from and --to",
+                hint="leave it out, or watch for longer",
+            )
     names = {row.unit for row in rows}
     if len(names) > fleet.units:
-        raise UsageError(f"{source} names {len(names):,} units, and --units says {fleet.units:,}", hint="units that replaced others count as one with them")
+        raise UsageError(
+            f"{source} names {len(names):,} units, and --units says {fleet.units:,}",
+            hint="units that replaced others count as one with them",
+        )
     return Observed(
-        source, _failures(rows, fleet.from_s), {unit: fleet.units * span_s}, span_s, units={unit: float(fleet.units)},
-        limits=("how old the units are: give start, end and installed for each to see whether the rate changes with age",),
-        assumptions=(*_assumed(rows), f"{fleet.units:,} {unit.name.lower()}s were watched all of the time, as --units says"),
-    )  # fmt: skip
+        source,
+        _failures(rows, fleet.from_s),
+        {unit: fleet.units * span_s},
+        span_s,
+        units={unit: float(fleet.units)},
+        limits=(
+            (
+                "how old the units are: give start, end and installed for each to see whether the"
+                " rate changes with age"
+            ),
+        ),
+        assumptions=(
+            *_assumed(rows),
+            f"{fleet.units:,} {unit.name.lower()}s were watched all of the time, as --units says",
+        ),
+    )
 
 
 def _of_stretches(rows: Sequence[_Row], unit: Unit, source: str) -> Observed:
     stretches = _stretches(rows, source)
-    exposure_s = math.fsum(end_s - start_s for of_one in stretches.values() for start_s, end_s, _ in of_one)
+    exposure_s = math.fsum(
+        end_s - start_s for of_one in stretches.values() for start_s, end_s, _ in of_one
+    )
     begin_s = min(of_one[0][0] for of_one in stretches.values())
     span_s = max(of_one[-1][1] for of_one in stretches.values()) - begin_s
     installed = _installed(rows, stretches, source)
     unknown = sum(unit_name not in installed for unit_name in stretches)
-    limits: tuple[str, ...] = () if not unknown else (f"how old {unknown:,} of {len(stretches):,} units are: without `installed` nothing is said of age",)
+    limits: tuple[str, ...] = (
+        ()
+        if not unknown
+        else (
+            (
+                f"how old {unknown:,} of {len(stretches):,} units are: without `installed` nothing"
+                " is said of age"
+            ),
+        )
+    )
     if not unknown and (cohort := _cohort(stretches, installed, COHORT * span_s)) >= HALF:
         limits += (
-            f"age from the calendar: {cohort:.0%} of the unit-time is of units that were installed at about one time; what struck then looks like their age",
+            (
+                f"age from the calendar: {cohort:.0%} of the unit-time is of units that were"
+                " installed at about one time; what struck then looks like their age"
+            ),
         )
-    seen = {row.failure_class for row in rows if row.failure_class is not None} if not unknown else set()
-    still = [end_s - installed[name] for name, of_one in stretches.items() for _, end_s, _ in of_one[-1:] if not unknown and end_s == begin_s + span_s]
+    seen = (
+        {row.failure_class for row in rows if row.failure_class is not None}
+        if not unknown
+        else set()
+    )
+    still = [
+        end_s - installed[name]
+        for name, of_one in stretches.items()
+        for _, end_s, _ in of_one[-1:]
+        if not unknown and end_s == begin_s + span_s
+    ]
     return Observed(
-        source, _failures(rows, begin_s), {unit: exposure_s}, span_s, units={unit: exposure_s / span_s},
-        lives={one: _lives(rows, stretches, installed, one) for one in sorted(seen, key=lambda one: one.value)},
-        age_s=math.fsum(still) / len(still) if still else None, limits=limits,
-        assumptions=(*_assumed(rows), *(("a unit that failed goes on from the age it had",) if seen else ())),
-    )  # fmt: skip
+        source,
+        _failures(rows, begin_s),
+        {unit: exposure_s},
+        span_s,
+        units={unit: exposure_s / span_s},
+        lives={
+            one: _lives(rows, stretches, installed, one)
+            for one in sorted(seen, key=lambda one: one.value)
+        },
+        age_s=math.fsum(still) / len(still) if still else None,
+        limits=limits,
+        assumptions=(
+            *_assumed(rows),
+            *(("a unit that failed goes on from the age it had",) if seen else ()),
+        ),
+    )
 
 
-def _cohort(stretches: Mapping[str, Sequence[tuple[float, float, int]]], installed: Mapping[str, float], window_s: float) -> float:
-    """The largest share of unit-time that belongs to units installed within one window of this length."""
+def _cohort(
+    stretches: Mapping[str, Sequence[tuple[float, float, int]]],
+    installed: Mapping[str, float],
+    window_s: float,
+) -> float:
+    """The largest share of unit-time that belongs to units installed within one window of this
+    length.
+    """
     order = sorted(stretches, key=lambda unit: installed[unit])
     at_s = np.array([installed[unit] for unit in order])
-    watched_s = np.cumsum([0.0, *(math.fsum(end_s - start_s for start_s, end_s, _ in stretches[unit]) for unit in order)])
+    watched_s = np.cumsum(
+        [
+            0.0,
+            *(
+                math.fsum(end_s - start_s for start_s, end_s, _ in stretches[unit])
+                for unit in order
+            ),
+        ]
+    )
     ends = np.searchsorted(at_s, at_s + window_s, side="right")
     return float((watched_s[ends] - watched_s[: len(order)]).max() / watched_s[-1])
 
 
 def _assumed(rows: Sequence[_Row]) -> tuple[str, ...]:
     """What is lost with each class, which the table does not say."""
-    seen = sorted({row.failure_class for row in rows if row.failure_class is not None}, key=lambda one: one.value)
-    return (f"lost with it: {', '.join(f'{one.value} the {EXTENT_OF[one].name.lower()}' for one in seen)}",) if seen else ()
+    seen = sorted(
+        {row.failure_class for row in rows if row.failure_class is not None},
+        key=lambda one: one.value,
+    )
+    return (
+        (
+            (
+                "lost with it:"
+                f" {', '.join(f'{one.value} the {EXTENT_OF[one].name.lower()}' for one in seen)}"
+            ),
+        )
+        if seen
+        else ()
+    )
 
 
 def _failures(rows: Sequence[_Row], begin_s: float) -> tuple[Failure, ...]:
@@ -276,34 +445,57 @@ def _stretches(rows: Sequence[_Row], source: str) -> dict[str, list[tuple[float,
     for row in rows:
         if row.watched is not None:
             out.setdefault(row.unit, {}).setdefault(row.watched, row.line)
-    ordered = {unit: sorted((*watched, line) for watched, line in of_one.items()) for unit, of_one in out.items()}
+    ordered = {
+        unit: sorted((*watched, line) for watched, line in of_one.items())
+        for unit, of_one in out.items()
+    }
     for unit, of_one in ordered.items():
         for (_, end_s, line), (start_s, _, after) in pairwise(of_one):
             if start_s < end_s:
-                raise UsageError(f"{source}, lines {min(line, after)} and {max(line, after)}: {unit} is watched twice at a time",
-                                 hint="stretches of one unit may touch, not overlap")  # fmt: skip
+                raise UsageError(
+                    f"{source}, lines {min(line, after)} and {max(line, after)}: {unit} is watched"
+                    " twice at a time",
+                    hint="stretches of one unit may touch, not overlap",
+                )
     return ordered
 
 
-def _installed(rows: Sequence[_Row], stretches: Mapping[str, Sequence[tuple[float, float, int]]], source: str) -> dict[str, float]:
+def _installed(
+    rows: Sequence[_Row], stretches: Mapping[str, Sequence[tuple[float, float, int]]], source: str
+) -> dict[str, float]:
     said: dict[str, tuple[float, int]] = {}
     for row in rows:
         if row.installed_s is not None and row.installed_s > (first := stretches[row.unit][0])[0]:
             what = f"{row.unit} was watched before it was installed: see line {first[2]}"
-            raise UsageError(f"{source}, line {row.line}: {what}", hint="installed is not after start")
-        if row.installed_s is not None and said.setdefault(row.unit, (row.installed_s, row.line))[0] != row.installed_s:
-            raise UsageError(f"{source}, line {row.line}: line {said[row.unit][1]} says another time at which {row.unit} was installed",
-                             hint="a unit is installed once; one that is replaced gets a new name")  # fmt: skip
+            raise UsageError(
+                f"{source}, line {row.line}: {what}", hint="installed is not after start"
+            )
+        if (
+            row.installed_s is not None
+            and said.setdefault(row.unit, (row.installed_s, row.line))[0] != row.installed_s
+        ):
+            raise UsageError(
+                f"{source}, line {row.line}: line {said[row.unit][1]} says another time at which"
+                f" {row.unit} was installed",
+                hint="a unit is installed once; one that is replaced gets a new name",
+            )
     return {unit: moment_s for unit, (moment_s, _) in said.items()}
 
 
 def _lives(
-    rows: Sequence[_Row], stretches: Mapping[str, Sequence[tuple[float, float, int]]], installed: Mapping[str, float], failure_class: FailureClass
+    rows: Sequence[_Row],
+    stretches: Mapping[str, Sequence[tuple[float, float, int]]],
+    installed: Mapping[str, float],
+    failure_class: FailureClass,
 ) -> Lives:
     """Each stretch, cut where its unit failed of this class; ages go on."""
     failed: dict[tuple[str, float, float], list[float]] = {}
     for row in rows:
-        if row.failed_s is not None and row.watched is not None and row.failure_class is failure_class:
+        if (
+            row.failed_s is not None
+            and row.watched is not None
+            and row.failure_class is failure_class
+        ):
             failed.setdefault((row.unit, *row.watched), []).append(row.failed_s)
     entry_s: list[float] = []
     exit_s: list[float] = []

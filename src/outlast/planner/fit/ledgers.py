@@ -1,9 +1,12 @@
 """A ledger as exposure and failures, and what it booked.
 
-Units      seconds. Exposure counts training only: launcher start to end, less startup and shutdown, as `ettr_training` does.
-Failures   Each interruption is one, those during a recovery too. Class: the ledger's; where that is unknown, the verdict's, if it is at least SURE.
-           Extent: a lost node where the mechanism says so, the run where it ended in it or its launcher vanished, else a process.
-Limits     A session without a committed step is left out: what failed there was the start. A ledger knows no racks, no repairs and no count of saves.
+Units      seconds. Exposure counts training only: launcher start to end, less startup and shutdown,
+           as `ettr_training` does.
+Failures   Each interruption is one, those during a recovery too. Class: the ledger's; where that is
+           unknown, the verdict's, if it is at least SURE. Extent: a lost node where the mechanism
+           says so, the run where it ended in it or its launcher vanished, else a process.
+Limits     A session without a committed step is left out: what failed there was the start. A ledger
+           knows no racks, no repairs and no count of saves.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -30,7 +33,10 @@ LOST_TO_FAILURES = (Cause.DETECTION, Cause.REGROUP, Cause.RESTORE, Cause.REPEATE
 
 @dataclass(frozen=True, slots=True)
 class Booked:
-    """Of one ledger: rank-seconds of training by cause, and what they say of each interruption. `ranks` are those asked for."""
+    """Of one ledger: rank-seconds of training by cause, and what they say of each interruption.
+
+    `ranks` are those asked for.
+    """
 
     ranks: int
     seconds: Mapping[Cause, float]
@@ -40,16 +46,23 @@ class Booked:
     @property
     def training_s(self) -> float:
         """Of the run: rank-seconds without startup and shutdown, over its ranks."""
-        return math.fsum(value for cause, value in self.seconds.items() if cause not in NO_TRAINING) / self.ranks
+        return (
+            math.fsum(value for cause, value in self.seconds.items() if cause not in NO_TRAINING)
+            / self.ranks
+        )
 
     @property
     def steady_s(self) -> dict[Cause, float]:
-        """Seconds of the run that no failure took, and not productive either: `ettr_training` counts them as lost, a planner's ETTR knows only stalls."""
+        """Seconds of the run that no failure took, and not productive either: `ettr_training`
+        counts them as lost, a planner's ETTR knows only stalls.
+        """
         return {cause: self.seconds[cause] / self.ranks for cause in STEADY}
 
     @property
     def lost_per_interruption_s(self) -> float | None:
-        """Seconds of the run that the ledger booked to detection, regroup, restore, repeated and degraded, for each interruption."""
+        """Seconds of the run that the ledger booked to detection, regroup, restore, repeated and
+        degraded, for each interruption.
+        """
         lost_s = math.fsum(self.seconds[cause] for cause in LOST_TO_FAILURES) / self.ranks
         return lost_s / self.interruptions if self.interruptions else None
 
@@ -61,7 +74,10 @@ def booked(records: Records, *, now_s: float | None) -> Booked:
 
 
 def observe(records: Records, *, now_s: float | None, source: str) -> Observed:
-    """`now_s` as in `account`. UsageError where no step was ever committed: then nothing was watched."""
+    """`now_s` as in `account`.
+
+    UsageError where no step was ever committed: then nothing was watched.
+    """
     trained = tuple(part for part in records.sessions if part.steps)
     if not trained:
         what = "has no committed step: there was no training in which a failure could be seen"
@@ -70,17 +86,38 @@ def observe(records: Records, *, now_s: float | None, source: str) -> Observed:
     alive = now_s is not None and bool(records.sessions[-1].steps)
     books = booked(records_trained, now_s=now_s if alive else None)
     if books.training_s <= 0:
-        raise UsageError(f"{source} has booked no second of training yet", hint="wait until some steps are committed")
+        raise UsageError(
+            f"{source} has booked no second of training yet",
+            hint="wait until some steps are committed",
+        )
     nodes = _nodes(trained)
-    exposure_s = {Unit.GPU: books.training_s * books.ranks, Unit.NODE: books.training_s * nodes, Unit.RUN: books.training_s}
+    exposure_s = {
+        Unit.GPU: books.training_s * books.ranks,
+        Unit.NODE: books.training_s * nodes,
+        Unit.RUN: books.training_s,
+    }
     failures, span_s = _failures(trained, alive=alive, now_s=now_s)
     limits = []
     if unknown := sum(one.failure_class is FailureClass.UNKNOWN for one in failures):
-        limits.append(f"why {unknown:,} of {len(failures):,} failures came: `outlast diagnose` on their evidence may say more")
+        limits.append(
+            f"why {unknown:,} of {len(failures):,} failures came: `outlast diagnose` on their"
+            " evidence may say more"
+        )
     if left_out := len(records.sessions) - len(trained):
-        limits.append(f"what a start costs: {left_out} of {len(records.sessions)} sessions never committed a step, and were left out")
+        limits.append(
+            f"what a start costs: {left_out} of {len(records.sessions)} sessions never committed a"
+            " step, and were left out"
+        )
     units = {Unit.GPU: float(books.ranks), Unit.NODE: nodes, Unit.RUN: 1.0}
-    return Observed(source, failures, exposure_s, span_s, units=units, limits=tuple(limits), assumptions=("a rank is a GPU",))
+    return Observed(
+        source,
+        failures,
+        exposure_s,
+        span_s,
+        units=units,
+        limits=tuple(limits),
+        assumptions=("a rank is a GPU",),
+    )
 
 
 def _nodes(sessions: Iterable[SessionRecords]) -> float:
@@ -89,12 +126,18 @@ def _nodes(sessions: Iterable[SessionRecords]) -> float:
     for part in sessions:
         where = {(life.worker, life.rank): life.node for life in part.lives if life.rank >= 0}
         for generation in part.generations:
-            at = {where[worker, rank] for rank, worker in enumerate(generation.members) if (worker, rank) in where}
+            at = {
+                where[worker, rank]
+                for rank, worker in enumerate(generation.members)
+                if (worker, rank) in where
+            }
             counts += [len(at)] if at else []
     return statistics.fmean(counts) if counts else 1.0
 
 
-def _failures(sessions: Iterable[SessionRecords], *, alive: bool, now_s: float | None) -> tuple[tuple[Failure, ...], float]:
+def _failures(
+    sessions: Iterable[SessionRecords], *, alive: bool, now_s: float | None
+) -> tuple[tuple[Failure, ...], float]:
     """On a line without the time between sessions, and its length."""
     found: list[Failure] = []
     before_s = 0.0
@@ -104,8 +147,19 @@ def _failures(sessions: Iterable[SessionRecords], *, alive: bool, now_s: float |
         goes_on = alive and index == len(parts) - 1
         over_s = now_s if goes_on and now_s is not None else part.session.over_s
         for one in part.interruptions:
-            at_s = before_s + min(max(_at_s(one), part.session.started_s), over_s) - part.session.started_s
-            found.append(Failure(at_s, _class(one, verdicts), _extent(one, goes_on=goes_on), ",".join(map(str, one.ranks))))
+            at_s = (
+                before_s
+                + min(max(_at_s(one), part.session.started_s), over_s)
+                - part.session.started_s
+            )
+            found.append(
+                Failure(
+                    at_s,
+                    _class(one, verdicts),
+                    _extent(one, goes_on=goes_on),
+                    ",".join(map(str, one.ranks)),
+                )
+            )
         before_s += over_s - part.session.started_s
         if part.session.ended_s is None and not goes_on:
             found.append(Failure(before_s, FailureClass.UNKNOWN, Extent.RUN, "launcher"))
@@ -123,7 +177,11 @@ def _extent(one: Interruption, *, goes_on: bool) -> Extent:
 
 
 def _class(one: Interruption, verdicts: Mapping[int, FailureClass]) -> FailureClass:
-    return one.failure_class if one.failure_class is not FailureClass.UNKNOWN else verdicts.get(one.id, FailureClass.UNKNOWN)
+    return (
+        one.failure_class
+        if one.failure_class is not FailureClass.UNKNOWN
+        else verdicts.get(one.id, FailureClass.UNKNOWN)
+    )
 
 
 def _verdicts(part: SessionRecords) -> dict[int, FailureClass]:
@@ -132,7 +190,11 @@ def _verdicts(part: SessionRecords) -> dict[int, FailureClass]:
     known = {one.value for one in FailureClass}
     for event in part.events:
         verdict, interruption = event.data.get("verdict"), event.data.get("interruption")
-        if event.kind != "verdict" or not isinstance(verdict, dict) or not isinstance(interruption, int):
+        if (
+            event.kind != "verdict"
+            or not isinstance(verdict, dict)
+            or not isinstance(interruption, int)
+        ):
             continue
         said, confidence = verdict.get("class"), verdict.get("confidence")
         if said in known and isinstance(confidence, int | float) and confidence >= SURE:

@@ -1,6 +1,8 @@
-"""What was watched, for how long, and what failed: the one shape that ledgers and tables of failures are brought into before rates are fitted.
+"""What was watched, for how long, and what failed: the one shape that ledgers and tables of
+failures are brought into before rates are fitted.
 
-Units      seconds on one line of time per source; unit-seconds of exposure (8 GPUs for 2 hours are 57,600). Ages are since a unit was put into service.
+Units      seconds on one line of time per source; unit-seconds of exposure (8 GPUs for 2 hours are
+           57,600). Ages are since a unit was put into service.
 
 This module is pure: data only.
 """
@@ -14,27 +16,52 @@ from outlast.model.terms import FailureClass
 from outlast.planner.fit.weibull import Lives
 from outlast.planner.scenario import Extent, Unit
 
-# What a rate is of, where one can choose: what breaks in each GPU, in each node, or once in a run however large it is.
+# What a rate is of, where one can choose: what breaks in each GPU, in each node, or once in a run
+# however large it is.
 UNIT_OF: Mapping[FailureClass, Unit] = {
     **dict.fromkeys(FailureClass, Unit.GPU),
     **dict.fromkeys(
         (
-            FailureClass.NIC, FailureClass.SSD, FailureClass.HOST_MEMORY, FailureClass.CPU, FailureClass.SYSTEM_MEMORY, FailureClass.POWER_SUPPLY,
-            FailureClass.CHASSIS, FailureClass.IO_BOARD, FailureClass.HOST_MAINTENANCE, FailureClass.NETWORK,
+            FailureClass.NIC,
+            FailureClass.SSD,
+            FailureClass.HOST_MEMORY,
+            FailureClass.CPU,
+            FailureClass.SYSTEM_MEMORY,
+            FailureClass.POWER_SUPPLY,
+            FailureClass.CHASSIS,
+            FailureClass.IO_BOARD,
+            FailureClass.HOST_MAINTENANCE,
+            FailureClass.NETWORK,
         ),
         Unit.NODE,
     ),
     **dict.fromkeys(
-        (FailureClass.STORAGE, FailureClass.DEPENDENCY, FailureClass.SOFTWARE_BUG, FailureClass.USER_CODE, FailureClass.USER_DATA), Unit.RUN
+        (
+            FailureClass.STORAGE,
+            FailureClass.DEPENDENCY,
+            FailureClass.SOFTWARE_BUG,
+            FailureClass.USER_CODE,
+            FailureClass.USER_DATA,
+        ),
+        Unit.RUN,
     ),
-}  # fmt: skip
+}
 
-# What is lost with it, where nobody saw: these leave the node as it was; all others take it out for repair.
+# What is lost with it, where nobody saw: these leave the node as it was; all others take it out for
+# repair.
 _PROCESS_ONLY = (
-    FailureClass.GPU_OOM, FailureClass.HOST_MEMORY, FailureClass.DEPENDENCY, FailureClass.SOFTWARE_BUG, FailureClass.USER_CODE, FailureClass.USER_DATA,
-    FailureClass.STORAGE, FailureClass.UNKNOWN,
-)  # fmt: skip
-EXTENT_OF: Mapping[FailureClass, Extent] = {one: Extent.PROCESS if one in _PROCESS_ONLY else Extent.NODE for one in FailureClass}
+    FailureClass.GPU_OOM,
+    FailureClass.HOST_MEMORY,
+    FailureClass.DEPENDENCY,
+    FailureClass.SOFTWARE_BUG,
+    FailureClass.USER_CODE,
+    FailureClass.USER_DATA,
+    FailureClass.STORAGE,
+    FailureClass.UNKNOWN,
+)
+EXTENT_OF: Mapping[FailureClass, Extent] = {
+    one: Extent.PROCESS if one in _PROCESS_ONLY else Extent.NODE for one in FailureClass
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +78,10 @@ class Failure:
 class Observed:
     """`exposure_s`: unit-seconds by kind of unit, of those kinds that were watched.
 
-    lives        of each class that was seen, the ages through which units were watched for it; empty where ages are not known
-    age_s        mean age at the end of the record of the units that were still watched then; None where ages are not known
+    lives        of each class that was seen, the ages through which units were watched for it;
+                 empty where ages are not known
+    age_s        mean age at the end of the record of the units that were still watched then; None
+                 where ages are not known
     units        how many of each kind were watched at a time (the mean)
     span_s       from the beginning of the record to its end
     limits       what this record cannot tell, a sentence each

@@ -2,17 +2,26 @@
 
 Units      seconds on the clock of the launcher's node.
 Phases     detect     fault to detection
-           regroup    detection to a group that all have joined, the replacement of lost processes included
-           take       what losing a node adds to regroup: its regroup less the median of those that lost no node
+           regroup    detection to a group that all have joined, the replacement of lost processes
+                      included
+           take       what losing a node adds to regroup: its regroup less the median of those that
+                      lost no node
            restore    from there to state in place everywhere
-           first step state in place to the first new commit: a step, and what the first one takes longer than others
-           relaunch   a launcher that ended badly to the next session: somebody, or a scheduler, started it again
-Method     ENOUGH samples: the measured spread itself, as KEPT quantiles, each one that came (lines drawn between the samples would weigh the least and the
-           greatest by half, and the greatest is what costs). From FEW samples on: a lognormal with their mean and coefficient of variation
-           (moments, not logarithms: what is planned with is the mean, and two kinds of failure, one found at once and one after a deadline, would make
-           a lognormal fitted to logarithms promise seconds that never came). Fewer: their mean, as if it were always the same.
-Which      Interruptions that are over. A failure during a recovery starts it anew, so those that have children, and the children, give detection only.
-           A fault whose time is unknown lies between the last commit and its detection: the middle is taken, and how many there are is said.
+           first step state in place to the first new commit: a step, and what the first one takes
+           longer than others
+           relaunch   a launcher that ended badly to the next session: somebody, or a scheduler,
+                      started it again
+Method     ENOUGH samples: the measured spread itself, as KEPT quantiles, each one that came (lines
+           drawn between the samples would weigh the least and the greatest by half, and the
+           greatest is what costs). From FEW samples on: a lognormal with their mean and coefficient
+           of variation (moments, not logarithms: what is planned with is the mean, and two kinds of
+           failure, one found at once and one after a deadline, would make a lognormal fitted to
+           logarithms promise seconds that never came). Fewer: their mean, as if it were always the
+           same.
+Which      Interruptions that are over. A failure during a recovery starts it anew, so those that
+           have children, and the children, give detection only. A fault whose time is unknown lies
+           between the last commit and its detection: the middle is taken, and how many there are is
+           said.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -40,7 +49,10 @@ _P95_Z = 1.6448536269514722
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """`spread` is None where no sample was seen. `by`: how many samples there are of each kind (mechanism, rung), and their mean in seconds."""
+    """`spread` is None where no sample was seen.
+
+    `by`: how many samples there are of each kind (mechanism, rung), and their mean in seconds.
+    """
 
     name: str
     samples_s: tuple[float, ...]
@@ -68,7 +80,8 @@ class Phases:
     unknown_faults  samples of detection whose beginning is the middle of an interval
     unfinished      interruptions after which nothing was committed (yet)
     step_s          mean of a step in undisturbed training; None without a step
-    survived        the largest extent of failure after which, and below which, no committed step was ever lost; None where one was, or nothing failed
+    survived        the largest extent of failure after which, and below which, no committed step
+                    was ever lost; None where one was, or nothing failed
     """
 
     detect: Phase
@@ -87,18 +100,27 @@ class Phases:
 
     @property
     def slow_start_s(self) -> float:
-        """How much longer the first step after a recovery takes than one in undisturbed training, on average; 0 where it takes less. The ledger books it
-        as productive, unless the step is done again: so it is time, and no loss of ETTR.
+        """How much longer the first step after a recovery takes than one in undisturbed training,
+        on average; 0 where it takes less. The ledger books it as productive, unless the step is
+        done again: so it is time, and no loss of ETTR.
         """
         if self.step_s is None or self.first_step.mean_s is None:
             return 0.0
         return max(0.0, self.first_step.mean_s - self.step_s)
 
     def recovery(self, *, source: str) -> Recovery | None:
-        """For a Scenario; None where no recovery was seen. What a node's loss adds is 0 where none was seen: `limits` says so."""
+        """For a Scenario; None where no recovery was seen.
+
+        What a node's loss adds is 0 where none was seen: `limits` says so.
+        """
         if self.detect.spread is None or self.regroup.spread is None:
             return None
-        return Recovery(self.detect.spread, self.regroup.spread, self.take.spread or constant(0.0), source=source)
+        return Recovery(
+            self.detect.spread,
+            self.regroup.spread,
+            self.take.spread or constant(0.0),
+            source=source,
+        )
 
 
 def fit_spread(samples_s: Sequence[float]) -> tuple[Spread | None, str]:
@@ -108,12 +130,16 @@ def fit_spread(samples_s: Sequence[float]) -> tuple[Spread | None, str]:
         return None, "never seen"
     mean_s = statistics.fmean(samples_s)
     if count >= ENOUGH:
-        return measured(np.quantile(samples_s, np.linspace(0, 1, KEPT), method="inverted_cdf")), "measured"
+        return measured(
+            np.quantile(samples_s, np.linspace(0, 1, KEPT), method="inverted_cdf")
+        ), "measured"
     if count < FEW or min(samples_s) == max(samples_s) or mean_s == 0:
         return constant(mean_s), "constant"
     variance_of_log = math.log1p((statistics.stdev(samples_s) / mean_s) ** 2)
     median_s = mean_s / math.exp(variance_of_log / 2)
-    return lognormal(median_s, median_s * math.exp(_P95_Z * math.sqrt(variance_of_log))), "lognormal"
+    return lognormal(
+        median_s, median_s * math.exp(_P95_Z * math.sqrt(variance_of_log))
+    ), "lognormal"
 
 
 def phases_of(ledgers: Iterable[Records]) -> Phases:
@@ -121,29 +147,84 @@ def phases_of(ledgers: Iterable[Records]) -> Phases:
     everything = list(ledgers)
     interruptions = [one for records in everything for one in _with_family(records)]
     over = [one for one, _ in interruptions if one.resumed_s is not None]
-    alone = [one for one, alone in interruptions if alone and one.resumed_s is not None and one.regrouped_s is not None]
-    processes, nodes = [one for one in alone if not _lost_node(one)], [one for one in alone if _lost_node(one)]
+    alone = [
+        one
+        for one, alone in interruptions
+        if alone and one.resumed_s is not None and one.regrouped_s is not None
+    ]
+    processes, nodes = (
+        [one for one in alone if not _lost_node(one)],
+        [one for one in alone if _lost_node(one)],
+    )
     detected = [(one, sample_s) for one in over if (sample_s := _detection_s(one)) is not None]
-    usual_s = statistics.median([_between(one.detected_s, one.regrouped_s) for one in processes]) if processes else 0.0
+    usual_s = (
+        statistics.median([_between(one.detected_s, one.regrouped_s) for one in processes])
+        if processes
+        else 0.0
+    )
     return Phases(
         detect=_phase("detect", detected, lambda one: one.mechanism.value),
-        regroup=_phase("regroup", [(one, _between(one.detected_s, one.regrouped_s)) for one in processes or nodes], _rung),
-        take=_phase("take", [(one, max(0.0, _between(one.detected_s, one.regrouped_s) - usual_s)) for one in nodes if processes], _rung),
-        restore=_phase("restore", [(one, _between(one.regrouped_s, one.restored_s)) for one in alone if one.restored_s is not None], _rung),
-        first_step=_phase("first step", [(one, _between(one.restored_s, one.resumed_s)) for one in alone if one.restored_s is not None], _rung),
-        relaunch=_phase("relaunch", [(None, gap_s) for records in everything for gap_s in _relaunches(records)], lambda _: "session"),
-        unknown_faults=sum(one.fault_s is None for one, _ in detected), unfinished=len(interruptions) - len(over), step_s=_step_s(everything),
+        regroup=_phase(
+            "regroup",
+            [(one, _between(one.detected_s, one.regrouped_s)) for one in processes or nodes],
+            _rung,
+        ),
+        take=_phase(
+            "take",
+            [
+                (one, max(0.0, _between(one.detected_s, one.regrouped_s) - usual_s))
+                for one in nodes
+                if processes
+            ],
+            _rung,
+        ),
+        restore=_phase(
+            "restore",
+            [
+                (one, _between(one.regrouped_s, one.restored_s))
+                for one in alone
+                if one.restored_s is not None
+            ],
+            _rung,
+        ),
+        first_step=_phase(
+            "first step",
+            [
+                (one, _between(one.restored_s, one.resumed_s))
+                for one in alone
+                if one.restored_s is not None
+            ],
+            _rung,
+        ),
+        relaunch=_phase(
+            "relaunch",
+            [(None, gap_s) for records in everything for gap_s in _relaunches(records)],
+            lambda _: "session",
+        ),
+        unknown_faults=sum(one.fault_s is None for one, _ in detected),
+        unfinished=len(interruptions) - len(over),
+        step_s=_step_s(everything),
         survived=_survived(over),
-    )  # fmt: skip
+    )
 
 
-def _phase(name: str, samples: Sequence[tuple[Interruption | None, float]], kind: Callable[[Interruption], str]) -> Phase:
+def _phase(
+    name: str,
+    samples: Sequence[tuple[Interruption | None, float]],
+    kind: Callable[[Interruption], str],
+) -> Phase:
     seconds = [sample_s for _, sample_s in samples]
     by: dict[str, list[float]] = {}
     for one, sample_s in samples:
         by.setdefault("all" if one is None else kind(one), []).append(sample_s)
     spread, how = fit_spread(seconds)
-    return Phase(name, tuple(sorted(seconds)), spread, how, {key: (len(some), statistics.fmean(some)) for key, some in sorted(by.items())})
+    return Phase(
+        name,
+        tuple(sorted(seconds)),
+        spread,
+        how,
+        {key: (len(some), statistics.fmean(some)) for key, some in sorted(by.items())},
+    )
 
 
 def _with_family(records: Records) -> list[tuple[Interruption, bool]]:
@@ -186,24 +267,44 @@ def _detection_s(one: Interruption) -> float | None:
 
 
 def _relaunches(records: Records) -> list[float]:
-    """Seconds between a launcher that failed or vanished and the next session, on the run's line of time."""
+    """Seconds between a launcher that failed or vanished and the next session, on the run's line of
+    time.
+    """
     gaps = []
     for before, after in pairwise(records.sessions):
         if before.session.state != "stopped":  # somebody stopped it: no failure
-            gaps.append((after.session.started_s - after.began_s) - (before.session.over_s - before.began_s))
+            gaps.append(
+                (after.session.started_s - after.began_s) - (before.session.over_s - before.began_s)
+            )
     return [max(0.0, gap_s) for gap_s in gaps]
 
 
 def _step_s(ledgers: Sequence[Records]) -> float | None:
-    """The mean of a step, over the buckets that no interruption fell into; over all of them where each had one."""
-    everything = [(one, _is_disturbed(one, part.interruptions)) for records in ledgers for part in records.sessions for one in part.steps]
-    undisturbed = [one for one, disturbed in everything if not disturbed] or [one for one, _ in everything]
+    """The mean of a step, over the buckets that no interruption fell into; over all of them where
+    each had one.
+    """
+    everything = [
+        (one, _is_disturbed(one, part.interruptions))
+        for records in ledgers
+        for part in records.sessions
+        for one in part.steps
+    ]
+    undisturbed = [one for one, disturbed in everything if not disturbed] or [
+        one for one, _ in everything
+    ]
     steps = sum(one.to_step - one.from_step for one in undisturbed)
     return math.fsum(one.to_s - one.from_s for one in undisturbed) / steps if steps > 0 else None
 
 
 def _is_disturbed(bucket: StepsBucket, interruptions: Iterable[Interruption]) -> bool:
     def began_s(one: Interruption) -> float:
-        return next(at_s for at_s in (one.fault_s, one.fault_not_before_s, one.detected_s) if at_s is not None)
+        return next(
+            at_s
+            for at_s in (one.fault_s, one.fault_not_before_s, one.detected_s)
+            if at_s is not None
+        )
 
-    return any(began_s(one) < bucket.to_s and (one.resumed_s is None or one.resumed_s > bucket.from_s) for one in interruptions)
+    return any(
+        began_s(one) < bucket.to_s and (one.resumed_s is None or one.resumed_s > bucket.from_s)
+        for one in interruptions
+    )

@@ -1,13 +1,18 @@
 """How often each class of failure strikes, and how sure that is.
 
 Units      rates per second of one unit (GPU, node, rack or run); exposure in unit-seconds.
-Symbols    n  failures of a class in the exposure E; the rate's posterior is Gamma(n + 1/2, E): Jeffreys' prior
-Method     Classes and extents apart. The rate that is stated is n / E; the 90 % interval has 5 % of the posterior on each side. Of a class that never
-           struck there is no rate, only an upper bound, which 95 % of the posterior lies below: 1.92 / E. It is never zero.
-           Whether the rate of a run grows with its ranks: Poisson regression of the logarithm of the rate on the logarithm of the ranks, over runs of
-           different size; its slope b is 1 where each rank adds its share and 0 where ranks do not matter.
-Sources    Jeffreys 1946; Brown, Cai and DasGupta, Statistica Sinica 13, 2003 (coverage of this interval for Poisson counts).
-Limits     A constant rate: waves, wear-out and lemons are hidden in the mean (`weibull.py`; the test of spread below says where counts are too uneven for it).
+Symbols    n  failures of a class in the exposure E; the rate's posterior is Gamma(n + 1/2, E):
+           Jeffreys' prior
+Method     Classes and extents apart. The rate that is stated is n / E; the 90 % interval has 5 % of
+           the posterior on each side. Of a class that never struck there is no rate, only an upper
+           bound, which 95 % of the posterior lies below: 1.92 / E. It is never zero. Whether the
+           rate of a run grows with its ranks: Poisson regression of the logarithm of the rate on
+           the logarithm of the ranks, over runs of different size; its slope b is 1 where each rank
+           adds its share and 0 where ranks do not matter.
+Sources    Jeffreys 1946; Brown, Cai and DasGupta, Statistica Sinica 13, 2003 (coverage of this
+           interval for Poisson counts).
+Limits     A constant rate: waves, wear-out and lemons are hidden in the mean (`weibull.py`; the
+           test of spread below says where counts are too uneven for it).
 
 This module is pure: no clock, no files, no torch.
 """
@@ -31,14 +36,17 @@ from outlast.planner.fit.weibull import said_p
 from outlast.planner.scenario import Extent, FailureRate, Unit
 
 LEVEL = 0.9  # of intervals; a bound of what never struck has the same weight above it
-PERIODS_MIN, PERIODS_MAX = 6, 24  # into which a record is cut to see whether failures came in clumps
+# into which a record is cut to see whether failures came in clumps
+PERIODS_MIN, PERIODS_MAX = 6, 24
 PER_PERIOD = 3  # expected failures in each, at least
 CLUMPED_P = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class ClassRate:
-    """`rate_per_s` is None where none was seen: then `high_per_s` is the bound and `low_per_s` is 0."""
+    """`rate_per_s` is None where none was seen: then `high_per_s` is the bound and `low_per_s` is
+    0.
+    """
 
     failure_class: FailureClass
     unit: Unit
@@ -56,21 +64,55 @@ class ClassRate:
         return None if self.rate_per_s is None else 1 / self.rate_per_s
 
     def scenario_rate(self) -> FailureRate:
-        """For a Scenario. UsageError where none was seen: there is a bound, and no rate (a cluster file can say `count = 0` with the exposure)."""
+        """For a Scenario.
+
+        UsageError where none was seen: there is a bound, and no rate (a cluster file can say `count
+        = 0` with the exposure).
+        """
         if self.mttf_s is None:
-            raise UsageError(f"no failure of class {self.failure_class.value} was seen", hint="plan with the bound, or write count = 0 and the exposure")
-        return FailureRate(self.failure_class, self.unit, self.extent, self.mttf_s, count=float(self.count), source=self.source)
+            raise UsageError(
+                f"no failure of class {self.failure_class.value} was seen",
+                hint="plan with the bound, or write count = 0 and the exposure",
+            )
+        return FailureRate(
+            self.failure_class,
+            self.unit,
+            self.extent,
+            self.mttf_s,
+            count=float(self.count),
+            source=self.source,
+        )
 
 
-def class_rate(failure_class: FailureClass, unit: Unit, extent: Extent, *, count: int, exposure_s: float, source: str = "") -> ClassRate:
+def class_rate(
+    failure_class: FailureClass,
+    unit: Unit,
+    extent: Extent,
+    *,
+    count: int,
+    exposure_s: float,
+    source: str = "",
+) -> ClassRate:
     """UsageError where there is no exposure."""
     if not 0 < exposure_s < math.inf:
         what = f"{source or 'the record'} watched {unit.name.lower()}s for {exposure_s:g} s"
         raise UsageError(what, hint="a rate needs time in which a failure could have been seen")
     if count == 0:
-        return ClassRate(failure_class, unit, extent, 0, exposure_s, None, 0.0, bound_per_s(exposure_s), source)
+        return ClassRate(
+            failure_class, unit, extent, 0, exposure_s, None, 0.0, bound_per_s(exposure_s), source
+        )
     low_per_s, high_per_s = rate_interval_per_s(failures=count, exposure_s=exposure_s, level=LEVEL)
-    return ClassRate(failure_class, unit, extent, count, exposure_s, count / exposure_s, low_per_s, high_per_s, source)
+    return ClassRate(
+        failure_class,
+        unit,
+        extent,
+        count,
+        exposure_s,
+        count / exposure_s,
+        low_per_s,
+        high_per_s,
+        source,
+    )
 
 
 def bound_per_s(exposure_s: float) -> float:
@@ -79,42 +121,68 @@ def bound_per_s(exposure_s: float) -> float:
 
 
 def class_rates(records: Sequence[Observed]) -> tuple[ClassRate, ...]:
-    """Each class and extent that was seen, over all records together, most frequent first. UsageError where records watched different kinds of unit."""
-    struck = Counter((one.failure_class, one.extent) for record in records for one in record.failures)
+    """Each class and extent that was seen, over all records together, most frequent first.
+
+    UsageError where records watched different kinds of unit.
+    """
+    struck = Counter(
+        (one.failure_class, one.extent) for record in records for one in record.failures
+    )
     source = ", ".join(record.source for record in records)
     out = []
     for (failure_class, extent), count in struck.items():
         units = {record.unit_of(failure_class, extent) for record in records}
         if len(units) > 1:
-            raise UsageError(f"{source} watched different things: {', '.join(sorted(unit.name.lower() for unit in units))}", hint="calibrate them apart")
+            raise UsageError(
+                f"{source} watched different things:"
+                f" {', '.join(sorted(unit.name.lower() for unit in units))}",
+                hint="calibrate them apart",
+            )
         unit = units.pop()
         exposure_s = math.fsum(record.exposure_s[unit] for record in records)
-        out.append(class_rate(failure_class, unit, extent, count=count, exposure_s=exposure_s, source=source))
+        out.append(
+            class_rate(
+                failure_class, unit, extent, count=count, exposure_s=exposure_s, source=source
+            )
+        )
     return tuple(sorted(out, key=lambda one: (-one.count, one.failure_class.value, one.extent)))
 
 
 def unseen_rates(records: Sequence[Observed]) -> tuple[ClassRate, ...]:
-    """Bounds of what never struck: anything at all, where nothing did; else the loss of a node, where nodes were watched."""
+    """Bounds of what never struck: anything at all, where nothing did; else the loss of a node,
+    where nodes were watched.
+    """
     seen = [one for record in records for one in record.failures]
     if any(one.extent >= Extent.NODE for one in seen):
         return ()
     source = ", ".join(record.source for record in records)
-    exposures = {unit: math.fsum(record.exposure_s.get(unit, 0.0) for record in records) for unit in Unit}
+    exposures = {
+        unit: math.fsum(record.exposure_s.get(unit, 0.0) for record in records) for unit in Unit
+    }
     bounds = []
     if not seen:
         unit = next(unit for unit in Unit if exposures[unit] > 0)
         bounds.append((unit, Extent.PROCESS))
     if exposures[Unit.NODE] > 0:
         bounds.append((Unit.NODE, Extent.NODE))
-    return tuple(class_rate(FailureClass.UNKNOWN, unit, extent, count=0, exposure_s=exposures[unit], source=source) for unit, extent in bounds)
+    return tuple(
+        class_rate(
+            FailureClass.UNKNOWN, unit, extent, count=0, exposure_s=exposures[unit], source=source
+        )
+        for unit, extent in bounds
+    )
 
 
-# --- what a constant rate hides ----------------------------------------------------------------------------
+# --- what a constant rate hides -------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class SpreadVerdict:
-    """Whether failures came evenly. `ratio`: variance of the counts of equal periods to their mean, 1 for a constant rate; None where too few came."""
+    """Whether failures came evenly.
+
+    `ratio`: variance of the counts of equal periods to their mean, 1 for a constant rate; None
+    where too few came.
+    """
 
     clumped: bool
     ratio: float | None
@@ -122,29 +190,50 @@ class SpreadVerdict:
 
 
 def decide_clumped(record: Observed) -> SpreadVerdict:
-    """Fisher's test of dispersion over equal periods of one record; p from Wilson and Hilferty's normal approximation of chi-square.
+    """Fisher's test of dispersion over equal periods of one record; p from Wilson and Hilferty's
+    normal approximation of chi-square.
 
     For a record that was watched evenly: units that come and go make counts uneven too.
     """
     count = len(record.failures)
     periods = min(PERIODS_MAX, count // PER_PERIOD)
     if periods < PERIODS_MIN:
-        return SpreadVerdict(False, None, f"{count} failures are too few to see whether they come in waves (it takes {PERIODS_MIN * PER_PERIOD})")
-    counts, _ = np.histogram([one.at_s for one in record.failures], bins=periods, range=(0.0, record.span_s))
+        return SpreadVerdict(
+            False,
+            None,
+            f"{count} failures are too few to see whether they come in waves (it takes"
+            f" {PERIODS_MIN * PER_PERIOD})",
+        )
+    counts, _ = np.histogram(
+        [one.at_s for one in record.failures], bins=periods, range=(0.0, record.span_s)
+    )
     mean = count / periods
     chi = float(((counts - mean) ** 2).sum() / mean)
     degrees = periods - 1
     z = ((chi / degrees) ** (1 / 3) - (1 - 2 / (9 * degrees))) / math.sqrt(2 / (9 * degrees))
     p, ratio = 1 - NormalDist().cdf(z), chi / degrees
-    said = f"counts of {periods} equal periods vary {ratio:.1f} times as much as a constant rate would make them"
+    said = (
+        f"counts of {periods} equal periods vary {ratio:.1f} times as much as a constant rate would"
+        " make them"
+    )
     if p >= CLUMPED_P:
-        return SpreadVerdict(False, ratio, f"{said} (p = {p:.2f}): nothing speaks against a constant rate")
-    return SpreadVerdict(True, ratio, f"{said} (p {said_p(p)}): failures come in waves or clumps, and the intervals of the rates are too narrow")
+        return SpreadVerdict(
+            False, ratio, f"{said} (p = {p:.2f}): nothing speaks against a constant rate"
+        )
+    return SpreadVerdict(
+        True,
+        ratio,
+        f"{said} (p {said_p(p)}): failures come in waves or clumps, and the intervals of the rates"
+        " are too narrow",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ScaleVerdict:
-    """Whether the failures of a run grow with its ranks. `slope`: the power; None where one size only was seen."""
+    """Whether the failures of a run grow with its ranks.
+
+    `slope`: the power; None where one size only was seen.
+    """
 
     slope: float | None
     low: float | None
@@ -154,22 +243,41 @@ class ScaleVerdict:
 
 def decide_scale(records: Sequence[Observed]) -> ScaleVerdict:
     """Records must have exposures of GPUs and of runs."""
-    known = [one for one in records if one.exposure_s.get(Unit.RUN, 0.0) > 0 and one.exposure_s.get(Unit.GPU, 0.0) > 0]
+    known = [
+        one
+        for one in records
+        if one.exposure_s.get(Unit.RUN, 0.0) > 0 and one.exposure_s.get(Unit.GPU, 0.0) > 0
+    ]
     ranks = np.array([one.exposure_s[Unit.GPU] / one.exposure_s[Unit.RUN] for one in known])
     counts = np.array([float(len(one.failures)) for one in known])
     if len(known) == 0 or np.ptp(np.log(ranks)) < 0.01:
         of_what = "no world size" if not known else f"one world size only ({ranks[0]:,.0f} ranks)"
-        return ScaleVerdict(None, None, None, f"whether failures grow with the number of ranks: {of_what} was seen")
+        return ScaleVerdict(
+            None, None, None, f"whether failures grow with the number of ranks: {of_what} was seen"
+        )
     fit = fit_poisson(
-        np.stack([np.ones(len(known)), np.log(ranks)], axis=1), names=("rate", "log ranks"), exposure=[one.exposure_s[Unit.RUN] for one in known], count=counts
+        np.stack([np.ones(len(known)), np.log(ranks)], axis=1),
+        names=("rate", "log ranks"),
+        exposure=[one.exposure_s[Unit.RUN] for one in known],
+        count=counts,
     )
-    slope, wide = float(fit.coefficients[1]), NormalDist().inv_cdf((1 + LEVEL) / 2) * float(fit.standard_errors[1])
+    slope, wide = (
+        float(fit.coefficients[1]),
+        NormalDist().inv_cdf((1 + LEVEL) / 2) * float(fit.standard_errors[1]),
+    )
     low, high = slope - wide, slope + wide
-    said = f"failures of a run grow with its ranks to the power {slope:.2f} (90 % interval {low:.2f} to {high:.2f})"
+    said = (
+        f"failures of a run grow with its ranks to the power {slope:.2f} (90 % interval {low:.2f}"
+        f" to {high:.2f})"
+    )
     one, none = low <= 1 <= high, low <= 0 <= high
     told = {
-        (True, False): "each rank adds its share", (False, True): "ranks do not matter: take the rate of the run, not of a rank",
-        (True, True): "the sizes seen cannot tell whether each rank adds its share or ranks do not matter",
+        (True, False): "each rank adds its share",
+        (False, True): "ranks do not matter: take the rate of the run, not of a rank",
+        (
+            True,
+            True,
+        ): "the sizes seen cannot tell whether each rank adds its share or ranks do not matter",
         (False, False): "neither in proportion nor not at all",
-    }[one, none]  # fmt: skip
+    }[one, none]
     return ScaleVerdict(slope, low, high, f"{said}: {told}")

@@ -1,14 +1,20 @@
-"""What a failure rate depends on: Poisson regression on cells of unit-time, which is proportional hazards with a constant rate inside each cell.
+"""What a failure rate depends on: Poisson regression on cells of unit-time, which is proportional
+hazards with a constant rate inside each cell.
 
 Units      exposure in any unit of time; rates are per that unit.
-Symbols    n_i  failures in cell i;  e_i  its exposure;  x_i  its row of covariates;  b  coefficients;  m_i = e_i exp(x_i b)
+Symbols    n_i  failures in cell i;  e_i  its exposure;  x_i  its row of covariates;  b
+           coefficients;  m_i = e_i exp(x_i b)
            h_i  leverage of cell i
-Method     The score of a Poisson model with Firth's correction (Jeffreys prior on b): sum of x_i (n_i + h_i / 2 - m_i) = 0, by Newton's method with
-           halved steps. Without covariates this is (n + 1/2) / e, the posterior mean of `rates.py`; a level without a single failure keeps a finite
-           rate instead of exp(-infinity). Covariance: inverse information; with `clusters`, the sandwich over clusters (cells of one cluster vary together).
-Sources    Holford, Biometrics 36, 1980 (Poisson on unit-time); Firth, Biometrika 80, 1993; White 1982 (sandwich).
-Limits     Covariates that the exposure cannot tell apart are an error that names one. A cell without exposure says nothing and is left out.
-           The sandwich is that of large samples: with fewer than about 20 clusters it is too narrow.
+Method     The score of a Poisson model with Firth's correction (Jeffreys prior on b): sum of x_i
+           (n_i + h_i / 2 - m_i) = 0, by Newton's method with halved steps. Without covariates this
+           is (n + 1/2) / e, the posterior mean of `rates.py`; a level without a single failure
+           keeps a finite rate instead of exp(-infinity). Covariance: inverse information; with
+           `clusters`, the sandwich over clusters (cells of one cluster vary together).
+Sources    Holford, Biometrics 36, 1980 (Poisson on unit-time); Firth, Biometrika 80, 1993; White
+           1982 (sandwich).
+Limits     Covariates that the exposure cannot tell apart are an error that names one. A cell
+           without exposure says nothing and is left out. The sandwich is that of large samples:
+           with fewer than about 20 clusters it is too narrow.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -34,7 +40,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class PoissonFit:
-    """`coefficients[j]` of covariate `names[j]`: exp of it is the factor on the rate. `covariance` as said at the module's head."""
+    """`coefficients[j]` of covariate `names[j]`: exp of it is the factor on the rate.
+
+    `covariance` as said at the module's head.
+    """
 
     names: tuple[str, ...]
     coefficients: Floats
@@ -45,23 +54,50 @@ class PoissonFit:
         return np.sqrt(np.diag(self.covariance))
 
     def rate(self, covariates: ArrayLike, *, coefficients: Floats | None = None) -> Floats:
-        """Per unit of exposure, one for each row; with other coefficients than the fitted ones, where given."""
+        """Per unit of exposure, one for each row; with other coefficients than the fitted ones,
+        where given.
+        """
         chosen = self.coefficients if coefficients is None else coefficients
         return _exp(np.asarray(covariates, dtype=np.float64) @ chosen)
 
 
-def fit_poisson(covariates: ArrayLike, *, names: Sequence[str], exposure: ArrayLike, count: ArrayLike, clusters: ArrayLike | None = None) -> PoissonFit:
-    """`covariates` (cells, covariates), a column of ones for the intercept; `exposure`, `count`, `clusters` (cells).
+def fit_poisson(
+    covariates: ArrayLike,
+    *,
+    names: Sequence[str],
+    exposure: ArrayLike,
+    count: ArrayLike,
+    clusters: ArrayLike | None = None,
+) -> PoissonFit:
+    """`covariates` (cells, covariates), a column of ones for the intercept; `exposure`, `count`,
+    `clusters` (cells).
 
-    UsageError where the exposure cannot tell the covariates apart, or where numbers are no exposures or counts.
+    UsageError where the exposure cannot tell the covariates apart, or where numbers are no
+    exposures or counts.
     """
     x, e, n = (np.asarray(part, dtype=np.float64) for part in (covariates, exposure, count))
     if x.ndim != 2 or x.shape[1] != len(names) or not (len(x) == len(e) == len(n)):
-        raise UsageError(f"cells: {x.shape} covariates, {e.shape} exposures, {n.shape} counts, {len(names)} names", hint="give each cell one of each")
-    if not (np.isfinite(e).all() and (e >= 0).all() and np.isfinite(n).all() and (n >= 0).all() and np.isfinite(x).all()):
-        raise UsageError("a cell's exposure or count is below 0 or not finite", hint="exposures are unit-time, counts are failures")
+        raise UsageError(
+            f"cells: {x.shape} covariates, {e.shape} exposures, {n.shape} counts, {len(names)}"
+            " names",
+            hint="give each cell one of each",
+        )
+    if not (
+        np.isfinite(e).all()
+        and (e >= 0).all()
+        and np.isfinite(n).all()
+        and (n >= 0).all()
+        and np.isfinite(x).all()
+    ):
+        raise UsageError(
+            "a cell's exposure or count is below 0 or not finite",
+            hint="exposures are unit-time, counts are failures",
+        )
     if ((e == 0) & (n > 0)).any():
-        raise UsageError("a cell has failures and no exposure", hint="a failure belongs where its unit was observed")
+        raise UsageError(
+            "a cell has failures and no exposure",
+            hint="a failure belongs where its unit was observed",
+        )
     used = e > 0
     x, e, n = x[used], e[used], n[used]
     _tell_apart(x, names)
@@ -74,7 +110,13 @@ def fit_poisson(covariates: ArrayLike, *, names: Sequence[str], exposure: ArrayL
     scores = np.zeros((int(where.max()) + 1, x.shape[1]))
     np.add.at(scores, where, x * (n - mean)[:, None])
     many = len(scores)
-    return PoissonFit(tuple(names), b, np.asarray(bread @ (scores.T @ scores) @ bread * (many / max(1, many - 1)), dtype=np.float64))
+    return PoissonFit(
+        tuple(names),
+        b,
+        np.asarray(
+            bread @ (scores.T @ scores) @ bread * (many / max(1, many - 1)), dtype=np.float64
+        ),
+    )
 
 
 def _tell_apart(x: Floats, names: Sequence[str]) -> None:
@@ -87,13 +129,18 @@ def _tell_apart(x: Floats, names: Sequence[str]) -> None:
                 left -= basis * (basis @ left)
         size = float(np.linalg.norm(left))
         if size <= _SINGULAR * max(1.0, float(np.linalg.norm(column))):
-            raise UsageError(f"the data cannot tell what {name} does: nothing was observed that differs in it alone", hint=f"leave {name} out, or join levels")
+            raise UsageError(
+                f"the data cannot tell what {name} does: nothing was observed that differs in it"
+                " alone",
+                hint=f"leave {name} out, or join levels",
+            )
         kept.append(left / size)
 
 
 def _solve(x: Floats, e: Floats, n: Floats) -> Floats:
     b = np.zeros(x.shape[1])
-    b += np.linalg.lstsq(x, np.full(len(x), np.log((n.sum() + 0.5) / e.sum())), rcond=None)[0]  # all cells alike, where x has an intercept
+    # all cells alike, where x has an intercept
+    b += np.linalg.lstsq(x, np.full(len(x), np.log((n.sum() + 0.5) / e.sum())), rcond=None)[0]
     reached = _penalised(b, x, e, n)
     for _ in range(_ROUNDS):
         mean = e * _exp(x @ b)
@@ -114,7 +161,9 @@ def _solve(x: Floats, e: Floats, n: Floats) -> Floats:
 
 
 def _penalised(b: Floats, x: Floats, e: Floats, n: Floats) -> float:
-    """Log-likelihood and half the log-determinant of the information; -inf where that cannot be computed."""
+    """Log-likelihood and half the log-determinant of the information; -inf where that cannot be
+    computed.
+    """
     linear = x @ b
     mean = e * _exp(linear)
     sign, log_determinant = np.linalg.slogdet(x.T @ (x * mean[:, None]))

@@ -1,17 +1,25 @@
-"""Does the hazard change with age? A Weibull law by maximum likelihood, from lives that were seen in part.
+"""Does the hazard change with age?
+
+A Weibull law by maximum likelihood, from lives that were seen in part.
 
 Units      seconds of age: since the unit was put into service, not since the record began.
-Symbols    k  shape: below 1 infant mortality, 1 constant rate, above 1 wear-out;  s  scale_s;  hazard at age a: (k/s) (a/s)^(k-1)
-           e, x  age at which a stretch of observation begins (left truncation) and ends (a failure, or right censoring)
+Symbols    k  shape: below 1 infant mortality, 1 constant rate, above 1 wear-out;  s  scale_s;
+           hazard at age a: (k/s) (a/s)^(k-1)
+           e, x  age at which a stretch of observation begins (left truncation) and ends (a failure,
+                 or right censoring)
            S(k) = sum of x^k - e^k over all stretches;  d  failures
-Method     For a given k the best scale is (S/d)^(1/k); what is left, l(k) = d ln k - d ln S(k) + (k-1) sum of ln x over failures, is concave in k
-           (ln(S/k) is the logarithm of a moment-generating function of ln age), so Newton's method inside a bracket finds its one maximum.
-           Standard errors are those of the observed information of (k, ln s). Exponential against Weibull: likelihood ratio, chi-square with one
-           degree of freedom (Wilks).
-           A unit that fails, is mended and goes on gives several stretches: the hazard goes on from its age ("as bad as old"; a power-law process).
-Sources    Kalbfleisch and Prentice, The Statistical Analysis of Failure Time Data, 2002, sections 1.3, 3.2; Crow 1974 for the repaired unit.
-Limits     Intervals are those of large samples: with FEW failures none is given. k is looked for in [SHAPE_MIN, SHAPE_MAX].
-           Nothing here tells age from calendar time: units that are all equally old cannot either.
+Method     For a given k the best scale is (S/d)^(1/k); what is left, l(k) = d ln k - d ln S(k) +
+           (k-1) sum of ln x over failures, is concave in k (ln(S/k) is the logarithm of a
+           moment-generating function of ln age), so Newton's method inside a bracket finds its one
+           maximum. Standard errors are those of the observed information of (k, ln s). Exponential
+           against Weibull: likelihood ratio, chi-square with one degree of freedom (Wilks). A unit
+           that fails, is mended and goes on gives several stretches: the hazard goes on from its
+           age ("as bad as old"; a power-law process).
+Sources    Kalbfleisch and Prentice, The Statistical Analysis of Failure Time Data, 2002, sections
+           1.3, 3.2; Crow 1974 for the repaired unit.
+Limits     Intervals are those of large samples: with FEW failures none is given. k is looked for in
+           [SHAPE_MIN, SHAPE_MAX]. Nothing here tells age from calendar time: units that are all
+           equally old cannot either.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -38,7 +46,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Lives:
-    """Stretches of observation: of each, the ages at its beginning and its end, and whether it ended in a failure. Checked when made."""
+    """Stretches of observation: of each, the ages at its beginning and its end, and whether it
+    ended in a failure. Checked when made.
+    """
 
     entry_s: Floats
     exit_s: Floats
@@ -47,14 +57,27 @@ class Lives:
     @classmethod
     def of(cls, *, entry_s: ArrayLike, exit_s: ArrayLike, failed: ArrayLike) -> Lives:
         """UsageError where an age is below 0, not finite, or a stretch ends before it begins."""
-        lives = cls(np.asarray(entry_s, dtype=np.float64), np.asarray(exit_s, dtype=np.float64), np.asarray(failed, dtype=np.bool_))
-        if not (lives.entry_s.shape == lives.exit_s.shape == lives.failed.shape) or lives.entry_s.ndim != 1:
-            raise UsageError("stretches of life need as many beginnings as ends", hint="give each stretch its entry age, exit age and whether it failed")
-        wrong = ~(np.isfinite(lives.exit_s) & (lives.entry_s >= 0) & (lives.entry_s <= lives.exit_s))
+        lives = cls(
+            np.asarray(entry_s, dtype=np.float64),
+            np.asarray(exit_s, dtype=np.float64),
+            np.asarray(failed, dtype=np.bool_),
+        )
+        if (
+            not (lives.entry_s.shape == lives.exit_s.shape == lives.failed.shape)
+            or lives.entry_s.ndim != 1
+        ):
+            raise UsageError(
+                "stretches of life need as many beginnings as ends",
+                hint="give each stretch its entry age, exit age and whether it failed",
+            )
+        wrong = ~(
+            np.isfinite(lives.exit_s) & (lives.entry_s >= 0) & (lives.entry_s <= lives.exit_s)
+        )
         if wrong.any():
             first = int(np.argmax(wrong))
             raise UsageError(
-                f"stretch {first + 1} of life is from age {lives.entry_s[first]:g} s to {lives.exit_s[first]:g} s",
+                f"stretch {first + 1} of life is from age {lives.entry_s[first]:g} s to"
+                f" {lives.exit_s[first]:g} s",
                 hint="ages are finite, not below 0, and the first is not the larger",
             )
         return lives
@@ -70,7 +93,11 @@ class Lives:
 
 @dataclass(frozen=True, slots=True)
 class WeibullFit:
-    """`shape_low`, `shape_high`: the 90 % interval. `p_constant`: how often chance alone would look less constant than this, if the rate were constant."""
+    """`shape_low`, `shape_high`: the 90 % interval.
+
+    `p_constant`: how often chance alone would look less constant than this, if the rate were
+    constant.
+    """
 
     count: int
     shape: float
@@ -84,7 +111,10 @@ class WeibullFit:
 
 @dataclass(frozen=True, slots=True)
 class ShapeVerdict:
-    """What the data tell of the shape. `fit` is None where there was nothing to fit. `varies`: use the fit's shape, not 1."""
+    """What the data tell of the shape.
+
+    `fit` is None where there was nothing to fit. `varies`: use the fit's shape, not 1.
+    """
 
     fit: WeibullFit | None
     varies: bool
@@ -95,16 +125,43 @@ def decide_shape(lives: Lives) -> ShapeVerdict:
     """Whether the rate changes with age, as far as these lives can tell, and why that is said."""
     count = lives.count
     if count < FEW:
-        return ShapeVerdict(None, False, f"{count} failures cannot tell whether the rate changes with age (it takes {FEW}); a constant rate is taken")
+        return ShapeVerdict(
+            None,
+            False,
+            f"{count} failures cannot tell whether the rate changes with age (it takes {FEW}); a"
+            " constant rate is taken",
+        )
     if _all_at_one_age(lives):
-        return ShapeVerdict(None, False, "all failures came at the greatest age seen: no shape fits them; a constant rate is taken")
+        return ShapeVerdict(
+            None,
+            False,
+            "all failures came at the greatest age seen: no shape fits them; a constant rate is"
+            " taken",
+        )
     fit = fit_weibull(lives)
-    said = f"shape {fit.shape:.2f} (90 % interval {fit.shape_low:.2f} to {fit.shape_high:.2f}, {count:,} failures)"
+    said = (
+        f"shape {fit.shape:.2f} (90 % interval {fit.shape_low:.2f} to {fit.shape_high:.2f},"
+        f" {count:,} failures)"
+    )
     if not SHAPE_MIN * 1.001 < fit.shape < SHAPE_MAX / 1.001:
-        return ShapeVerdict(fit, False, f"{said} lies at the edge of what is looked for: this is no Weibull law; a constant rate is taken")
+        return ShapeVerdict(
+            fit,
+            False,
+            f"{said} lies at the edge of what is looked for: this is no Weibull law; a constant"
+            " rate is taken",
+        )
     if fit.p_constant >= REFUTED:
-        return ShapeVerdict(fit, False, f"{said}: a constant rate is not refuted (p = {fit.p_constant:.2f}), and is taken")
-    return ShapeVerdict(fit, True, f"{said}: the rate {'falls' if fit.shape < 1 else 'rises'} with age (p {said_p(fit.p_constant)} for a constant one)")
+        return ShapeVerdict(
+            fit,
+            False,
+            f"{said}: a constant rate is not refuted (p = {fit.p_constant:.2f}), and is taken",
+        )
+    return ShapeVerdict(
+        fit,
+        True,
+        f"{said}: the rate {'falls' if fit.shape < 1 else 'rises'} with age (p"
+        f" {said_p(fit.p_constant)} for a constant one)",
+    )
 
 
 def said_p(p: float) -> str:
@@ -113,12 +170,22 @@ def said_p(p: float) -> str:
 
 
 def fit_weibull(lives: Lives) -> WeibullFit:
-    """The most likely shape and scale. UsageError where no failure was seen, or all came at the greatest age (then no shape is the most likely)."""
+    """The most likely shape and scale.
+
+    UsageError where no failure was seen, or all came at the greatest age (then no shape is the most
+    likely).
+    """
     count = lives.count
     if count == 0:
-        raise UsageError("no failure was seen, so there is no shape to fit", hint="a credible upper bound of the rate is all there is")
+        raise UsageError(
+            "no failure was seen, so there is no shape to fit",
+            hint="a credible upper bound of the rate is all there is",
+        )
     if _all_at_one_age(lives):
-        raise UsageError("all failures came at the greatest age seen, so no shape is the most likely", hint="take a constant rate, or observe for longer")
+        raise UsageError(
+            "all failures came at the greatest age seen, so no shape is the most likely",
+            hint="take a constant rate, or observe for longer",
+        )
     unit_s = float(lives.exit_s.max())  # ages in units of the greatest, so that no power overflows
     profile = _Profile(lives.entry_s / unit_s, lives.exit_s / unit_s, lives.failed)
     shape = profile.best()
@@ -127,9 +194,15 @@ def fit_weibull(lives: Lives) -> WeibullFit:
     spread = math.exp(min(z * shape_se / shape, 700.0))
     ratio = max(0.0, 2 * (profile.log_likelihood(shape) - profile.log_likelihood(1.0)))
     return WeibullFit(
-        count=count, shape=shape, shape_se=shape_se, shape_low=shape / spread, shape_high=shape * spread,
-        scale_s=unit_s * math.exp(min(log_scale, 600.0)), log_scale_se=log_scale_se, p_constant=math.erfc(math.sqrt(ratio / 2)),
-    )  # fmt: skip
+        count=count,
+        shape=shape,
+        shape_se=shape_se,
+        shape_low=shape / spread,
+        shape_high=shape * spread,
+        scale_s=unit_s * math.exp(min(log_scale, 600.0)),
+        log_scale_se=log_scale_se,
+        p_constant=math.erfc(math.sqrt(ratio / 2)),
+    )
 
 
 def _all_at_one_age(lives: Lives) -> bool:
@@ -141,19 +214,27 @@ class _Profile:
 
     def __init__(self, entry: Floats, exit_: Floats, failed: NDArray[np.bool_]) -> None:
         self.entry, self.exit = entry[entry > 0], exit_
-        self.log_entry, self.log_exit = np.log(self.entry), np.log(np.maximum(exit_, np.finfo(np.float64).tiny))
+        self.log_entry, self.log_exit = (
+            np.log(self.entry),
+            np.log(np.maximum(exit_, np.finfo(np.float64).tiny)),
+        )
         self.count = int(failed.sum())
         self.log_failed = float(self.log_exit[failed].sum())
 
     def moments(self, shape: float) -> tuple[float, float, float]:
         """ln S, S'/S, S''/S."""
         high, low = np.exp(shape * self.log_exit), np.exp(shape * self.log_entry)
-        sums = [float((high * self.log_exit**n).sum() - (low * self.log_entry**n).sum()) for n in range(3)]
+        sums = [
+            float((high * self.log_exit**n).sum() - (low * self.log_entry**n).sum())
+            for n in range(3)
+        ]
         return math.log(sums[0]), sums[1] / sums[0], sums[2] / sums[0]
 
     def log_likelihood(self, shape: float) -> float:
         """Up to a constant that is the same for all shapes."""
-        return self.count * (math.log(shape) - self.moments(shape)[0]) + (shape - 1) * self.log_failed
+        return (
+            self.count * (math.log(shape) - self.moments(shape)[0]) + (shape - 1) * self.log_failed
+        )
 
     def best(self) -> float:
         low, high, shape = SHAPE_MIN, SHAPE_MAX, 1.0
@@ -163,7 +244,8 @@ class _Profile:
             bend = -self.count * (1 / shape**2 + second - first**2)
             low, high = (shape, high) if slope > 0 else (low, shape)
             step = shape - slope / bend if bend < 0 else math.inf
-            new = step if low < step < high else (low + high) / 2  # Newton's, or half the bracket where that leaves it
+            # Newton's, or half the bracket where that leaves it
+            new = step if low < step < high else (low + high) / 2
             if abs(new - shape) <= 1e-12 * shape:
                 return new
             shape = new

@@ -1,4 +1,5 @@
-"""The environment of a worker: the variables that torchrun sets, with torchrun's values (torch 2.13, LocalElasticAgent._start_workers).
+"""The environment of a worker: the variables that torchrun sets, with torchrun's values (torch
+2.13, LocalElasticAgent._start_workers).
 
 This module is pure.
 """
@@ -13,7 +14,10 @@ OF_A_RANK = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK")
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """What all workers of a node share. `master_port` is the store host's: scripts that call init_process_group("env://") meet there."""
+    """What all workers of a node share.
+
+    `master_port` is the store host's: scripts that call init_process_group("env://") meet there.
+    """
 
     run_id: str
     role: str
@@ -26,10 +30,21 @@ class RunIdentity:
     group_world_size: int = 1
 
 
-def worker_environment(base: Mapping[str, str], run: RunIdentity, *, rank: int | None, local_rank: int | None, attempt: int, error_file: str) -> dict[str, str]:
-    """`base` (the launcher's environment) with torchrun's variables over it. A spare has no rank: OF_A_RANK is absent.
+def worker_environment(
+    base: Mapping[str, str],
+    run: RunIdentity,
+    *,
+    rank: int | None,
+    local_rank: int | None,
+    attempt: int,
+    error_file: str,
+) -> dict[str, str]:
+    """`base` (the launcher's environment) with torchrun's variables over it.
 
-    `attempt` counts restarts of all ranks; torch keys its store with it, so that the ranks of a new attempt do not meet the old one's.
+    A spare has no rank: OF_A_RANK is absent.
+
+    `attempt` counts restarts of all ranks; torch keys its store with it, so that the ranks of a new
+    attempt do not meet the old one's.
     """
     env = {name: value for name, value in base.items() if name not in OF_A_RANK}
     env.update(
@@ -50,5 +65,10 @@ def worker_environment(base: Mapping[str, str], run: RunIdentity, *, rank: int |
     if run.local_world_size > 1:
         env.setdefault("OMP_NUM_THREADS", "1")
     if rank is not None and local_rank is not None:
-        env.update(RANK=str(rank), LOCAL_RANK=str(local_rank), GROUP_RANK=str(run.group_rank), ROLE_RANK=str(rank))
+        env.update(
+            RANK=str(rank),
+            LOCAL_RANK=str(local_rank),
+            GROUP_RANK=str(run.group_rank),
+            ROLE_RANK=str(rank),
+        )
     return env

@@ -1,4 +1,6 @@
-"""Who makes the launcher's children: a zygote, started again when it is lost, or a spawn where there is none or it may not fork."""
+"""Who makes the launcher's children: a zygote, started again when it is lost, or a spawn where
+there is none or it may not fork.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from outlast.model.limits import FORKS_IN_FLIGHT_COUNT, STARVING_LOOK_S, ZYGOTE_BOOT_DEADLINE_S, ZYGOTE_FORK_DEADLINE_S, ZYGOTE_LOSSES_COUNT
+from outlast.model.limits import (
+    FORKS_IN_FLIGHT_COUNT,
+    STARVING_LOOK_S,
+    ZYGOTE_BOOT_DEADLINE_S,
+    ZYGOTE_FORK_DEADLINE_S,
+    ZYGOTE_LOSSES_COUNT,
+)
 from outlast.runtime.agent.processes import Child
 from outlast.runtime.agent.starving import Patience
 from outlast.runtime.agent.zygote_client import ZygoteClient
@@ -23,11 +31,16 @@ class ForkEvents(Protocol):
         """From now on workers are spawned. `reason` is for people."""
 
     def on_preload_failed(self, error: str) -> None:
-        """A module given with --preload cannot be imported: the user's input is wrong, nothing will be started."""
+        """A module given with --preload cannot be imported: the user's input is wrong, nothing will
+        be started.
+        """
 
 
 class ForkDesk:
-    """Takes children that want to be, one after the other. `started(child, pid)` or `failed(child, error)` follows, from the loop."""
+    """Takes children that want to be, one after the other.
+
+    `started(child, pid)` or `failed(child, error)` follows, from the loop.
+    """
 
     def __init__(
         self,
@@ -43,7 +56,8 @@ class ForkDesk:
         self._started = started
         self._failed = failed
         self._spawn = spawn
-        self._imports: tuple[tuple[str, ...], str] | None = None  # preload and its folder; None: children are spawned
+        # preload and its folder; None: children are spawned
+        self._imports: tuple[tuple[str, ...], str] | None = None
         self._client: ZygoteClient | None = None
         self._waiting: deque[Child] = deque()
         self._in_flight: dict[int, Child] = {}
@@ -93,7 +107,11 @@ class ForkDesk:
         while self._waiting:
             if self._imports is None:
                 self._spawn(self._waiting.popleft())
-            elif self._client is None or not self._client.ready or len(self._in_flight) >= FORKS_IN_FLIGHT_COUNT:
+            elif (
+                self._client is None
+                or not self._client.ready
+                or len(self._in_flight) >= FORKS_IN_FLIGHT_COUNT
+            ):
                 return
             else:
                 child = self._waiting.popleft()
@@ -105,7 +123,10 @@ class ForkDesk:
     def _await_answer(self) -> None:
         """The next answer of those that the zygote owes: it gives them one after the other."""
         assert self._client is not None
-        client, deadline_s = self._client, ZYGOTE_FORK_DEADLINE_S if self._client.ready else ZYGOTE_BOOT_DEADLINE_S
+        client, deadline_s = (
+            self._client,
+            ZYGOTE_FORK_DEADLINE_S if self._client.ready else ZYGOTE_BOOT_DEADLINE_S,
+        )
         patience = self._patience = Patience(client.pid, deadline_s, now_s=now_s())
         self._loop.call_at(now_s() + STARVING_LOOK_S, lambda: self._look(client, patience))
 
@@ -116,7 +137,9 @@ class ForkDesk:
             return
         left_s = patience.left_s(now_s=now_s())
         if left_s > 0:
-            self._loop.call_at(now_s() + min(left_s, STARVING_LOOK_S), lambda: self._look(client, patience))
+            self._loop.call_at(
+                now_s() + min(left_s, STARVING_LOOK_S), lambda: self._look(client, patience)
+            )
         else:
             self._killed = f"gave no answer within {patience} and was killed"
             client.process.kill()  # its end is seen as any other
@@ -147,7 +170,9 @@ class ForkDesk:
         self._imports = None
         if self._client:
             self._client.close()
-        self._events.on_fallback(f"workers are spawned, which takes seconds instead of milliseconds: {reason}")
+        self._events.on_fallback(
+            f"workers are spawned, which takes seconds instead of milliseconds: {reason}"
+        )
         self._loop.call_soon(self._serve)
 
     def _ended(self, client: ZygoteClient, pidfd: int) -> None:
@@ -173,10 +198,16 @@ class ForkDesk:
             self.begin(*self._imports, None)
 
     def _how_it_ended(self, pid: int, code: int) -> str:
-        """What is known of it: that we killed it and why, else the kernel's word and its own last one."""
+        """What is known of it: that we killed it and why, else the kernel's word and its own last
+        one.
+        """
         if self._killed:
             return f"the zygote {pid} {self._killed}"
-        ended = f"was ended by signal {-code} ({_signal_name(-code)})" if code < 0 else f"ended with exit code {code}"
+        ended = (
+            f"was ended by signal {-code} ({_signal_name(-code)})"
+            if code < 0
+            else f"ended with exit code {code}"
+        )
         return f"the zygote {pid} {ended}" + (f": {self._last_words}" if self._last_words else "")
 
 

@@ -1,8 +1,10 @@
 """The launcher's hands: starts processes, tells when they end, kills them. It decides nothing.
 
-A child's life: `start` -> on_started or on_failed -> (on_message ...) -> on_exit. Exits come from pidfds, at once; the zombie is kept until the rest of
-its session is gone, so that no number is used again while somebody may still be killed by it. The launcher is a subreaper: whatever workers leave
-behind becomes its child and is reaped in silence. A process that left its worker's session on purpose (setsid) is left alone.
+A child's life: `start` -> on_started or on_failed -> (on_message ...) -> on_exit. Exits come from
+pidfds, at once; the zombie is kept until the rest of its session is gone, so that no number is used
+again while somebody may still be killed by it. The launcher is a subreaper: whatever workers leave
+behind becomes its child and is reaped in silence. A process that left its worker's session on
+purpose (setsid) is left alone.
 """
 
 from __future__ import annotations
@@ -40,13 +42,17 @@ class HostEvents(ForkEvents, Protocol):
 class ProcessHost:
     """All processes of one node. `open` before anything else, `close` last."""
 
-    def __init__(self, loop: Loop, events: HostEvents, logs: WorkerLogs, *, oom: OomWatch | None = None) -> None:
+    def __init__(
+        self, loop: Loop, events: HostEvents, logs: WorkerLogs, *, oom: OomWatch | None = None
+    ) -> None:
         self._loop = loop
         self._events = events
         self._logs = logs
         self._oom = oom or OomWatch()
         self._children: dict[int, Child] = {}
-        self._forks = ForkDesk(loop, events, started=self._started, failed=self._failed, spawn=self._spawn)
+        self._forks = ForkDesk(
+            loop, events, started=self._started, failed=self._failed, spawn=self._spawn
+        )
         self._housekeeping: Timer | None = None
         self._then: Callable[[], None] | None = None
 
@@ -55,8 +61,18 @@ class ProcessHost:
         self._loop.add_signal(signal.SIGCHLD, self._put_off_housekeeping)
         self._look_for_oom()
 
-    def start_zygote(self, *, preload: tuple[str, ...] = (), first_path: str = "", client: ZygoteClient | None = None) -> None:
-        """Without a call to this, workers are spawned. `first_path`: the script's folder, where `preload` modules may lie. `client`: a zygote that runs."""
+    def start_zygote(
+        self,
+        *,
+        preload: tuple[str, ...] = (),
+        first_path: str = "",
+        client: ZygoteClient | None = None,
+    ) -> None:
+        """Without a call to this, workers are spawned.
+
+        `first_path`: the script's folder, where `preload` modules may lie. `client`: a zygote that
+        runs.
+        """
         self._forks.begin(preload, first_path, client)
 
     @property
@@ -66,12 +82,19 @@ class ProcessHost:
 
     def pids(self) -> dict[int, int]:
         """Of the workers that run: worker to pid."""
-        return {worker: child.pid for worker, child in self._children.items() if child.pid and not child.exited}
+        return {
+            worker: child.pid
+            for worker, child in self._children.items()
+            if child.pid and not child.exited
+        }
 
-    # --- starting --------------------------------------------------------------------------------------
+    # --- starting ---------------------------------------------------------------------------------
 
     def start(self, spec: ChildSpec) -> None:
-        """Asynchronous: on_started or on_failed follows. The place of its logs is its LOCAL_RANK, or `spare_<worker>`."""
+        """Asynchronous: on_started or on_failed follows.
+
+        The place of its logs is its LOCAL_RANK, or `spare_<worker>`.
+        """
         assert spec.worker not in self._children, "a worker's number is never given twice"
         try:
             handover = Handover.make()
@@ -88,8 +111,14 @@ class ProcessHost:
         )
         child = self._children[worker] = Child(spec, handover, channel)
         local_rank = spec.env.get("LOCAL_RANK")
-        place = int(local_rank) if local_rank is not None and spec.kind == "rank" else f"{'store' if spec.kind == 'store' else 'spare'}_{worker}"
-        self._logs.attach(worker, handover.stdout, handover.stderr, attempt=spec.attempt, place=place)
+        place = (
+            int(local_rank)
+            if local_rank is not None and spec.kind == "rank"
+            else f"{'store' if spec.kind == 'store' else 'spare'}_{worker}"
+        )
+        self._logs.attach(
+            worker, handover.stdout, handover.stderr, attempt=spec.attempt, place=place
+        )
         self._forks.ask(child)
 
     def send(self, worker: int, message: Message) -> None:
@@ -126,13 +155,13 @@ class ProcessHost:
         self._events.on_failed(child.spec.worker, error)
         self._check_stopped()
 
-    # --- ending ----------------------------------------------------------------------------------------
+    # --- ending -----------------------------------------------------------------------------------
 
     def kill(self, worker: int) -> None:
         """SIGKILL to its session. on_exit follows, as for any death.
 
-        Unknown and dead workers are ignored. One that is ending was not killed by us: the end of its
-        channel, for which it is to be killed, may be seen before its own.
+        Unknown and dead workers are ignored. One that is ending was not killed by us: the end of
+        its channel, for which it is to be killed, may be seen before its own.
         """
         if (child := self._children.get(worker)) is None:
             return
@@ -147,7 +176,9 @@ class ProcessHost:
             child.kill_group(signal.SIGTERM)
 
     def _seen_to_end(self, child: Child) -> None:
-        """Supervision of one death: first the rest of its group, then its last words, then the news."""
+        """Supervision of one death: first the rest of its group, then its last words, then the
+        news.
+        """
         ending = child.peek()
         if ending is None:
             return
@@ -165,7 +196,9 @@ class ProcessHost:
         self._check_stopped()
 
     def stop_all(self, *, term_grace_s: float, then: Callable[[], None]) -> None:
-        """SIGTERM to all workers, SIGKILL after the grace, the store host and the zygote last; `then` when all are gone."""
+        """SIGTERM to all workers, SIGKILL after the grace, the store host and the zygote last;
+        `then` when all are gone.
+        """
         self._then = then
         self._forks.end()
         for child in self._running(store=False):
@@ -192,7 +225,11 @@ class ProcessHost:
         self._loop.call_soon(then)
 
     def _running(self, *, store: bool) -> list[Child]:
-        return [child for child in self._children.values() if not child.exited and (child.spec.kind == "store") is store]
+        return [
+            child
+            for child in self._children.values()
+            if not child.exited and (child.spec.kind == "store") is store
+        ]
 
     def close(self) -> None:
         """At once: SIGKILL to all that is left, reaped; no more events."""
@@ -213,10 +250,12 @@ class ProcessHost:
         child.channel.close()
         self._logs.close(child.spec.worker)
 
-    # --- housekeeping ----------------------------------------------------------------------------------
+    # --- housekeeping -----------------------------------------------------------------------------
 
     def _put_off_housekeeping(self) -> None:
-        """Reaping reads /proc, and nobody waits for it; what comes right after a death is more urgent."""
+        """Reaping reads /proc, and nobody waits for it; what comes right after a death is more
+        urgent.
+        """
         if self._housekeeping is None:
             self._housekeeping = self._loop.call_at(now_s() + HOUSEKEEPING_S, self._housekeep)
 
@@ -224,7 +263,8 @@ class ProcessHost:
         self._housekeeping = None
         self._reap_exited()
         if self._forks.busy:
-            self._put_off_housekeeping()  # an unknown zombie may be a worker whose pid has not been told yet
+            # an unknown zombie may be a worker whose pid has not been told yet
+            self._put_off_housekeeping()
         else:
             self._reap_unknown()
 
@@ -237,7 +277,9 @@ class ProcessHost:
         """Zombies that workers left to us. Stops at one of ours, which its own watcher will take."""
         ours = {child.pid for child in self._children.values()} | {self._forks.pid}
         with contextlib.suppress(ChildProcessError):
-            while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+            while (
+                found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            ) is not None:
                 if found.si_pid in ours:
                     self._put_off_housekeeping()
                     return

@@ -2,8 +2,9 @@
 
     <log_dir>/<run id>_<suffix>/attempt_<n>/<local rank>/{stdout,stderr}.log, error.json
 
-A spare has `spare_<worker>` in place of its rank, and goes on in a rank's files once it takes one. Files get the bytes as they come. The console
-gets whole lines; the beginning of a line whose end does not come is shown after LOG_PARTIAL_S (progress bars).
+A spare has `spare_<worker>` in place of its rank, and goes on in a rank's files once it takes one.
+Files get the bytes as they come. The console gets whole lines; the beginning of a line whose end
+does not come is shown after LOG_PARTIAL_S (progress bars).
 """
 
 from __future__ import annotations
@@ -20,14 +21,22 @@ from string import Template
 from typing import Any, BinaryIO
 
 from outlast.errors import UsageError
-from outlast.model.limits import LOG_DRAIN_MAX_BYTES, LOG_LINE_MAX_BYTES, LOG_PARTIAL_S, LOG_READ_BYTES, LOG_TAIL_LINES, MESSAGE_MAX_BYTES
+from outlast.model.limits import (
+    LOG_DRAIN_MAX_BYTES,
+    LOG_LINE_MAX_BYTES,
+    LOG_PARTIAL_S,
+    LOG_READ_BYTES,
+    LOG_TAIL_LINES,
+    MESSAGE_MAX_BYTES,
+)
 from outlast.runtime.clock import now_s
 from outlast.runtime.loop import Loop, Timer
 
 STDOUT, STDERR = 1, 2  # torchrun's bits of --redirects and --tee
 _NAMES = {STDOUT: "stdout", STDERR: "stderr"}
 
-Sink = Callable[[str, str], None]  # ("stdout" or "stderr", a line with its end, or the beginning of one)
+# ("stdout" or "stderr", a line with its end, or the beginning of one)
+Sink = Callable[[str, str], None]
 Streams = Mapping[int, int] | int  # bits for all local ranks, or by local rank
 
 
@@ -36,13 +45,23 @@ def parse_streams(text: str, flag: str) -> Streams:
     if re.fullmatch(r"[0-3]", text):
         return int(text)
     if re.fullmatch(r"\d+:[0-3](,\d+:[0-3])*", text):
-        return {int(rank): int(bits) for rank, bits in (item.split(":") for item in text.split(","))}
-    raise UsageError(f"{flag} {text}: not a choice of streams", hint=f"`{flag} 3` is for all workers; `{flag} 0:1,1:2` is stdout of local rank 0, stderr of 1")
+        return {
+            int(rank): int(bits) for rank, bits in (item.split(":") for item in text.split(","))
+        }
+    raise UsageError(
+        f"{flag} {text}: not a choice of streams",
+        hint=(
+            f"`{flag} 3` is for all workers; `{flag} 0:1,1:2` is stdout of local rank 0, stderr"
+            " of 1"
+        ),
+    )
 
 
 @dataclass(frozen=True)
 class ConsolePolicy:
-    """Who is heard on the console: all, less redirected streams and ranks that the filter leaves out; tee'd streams with a prefix."""
+    """Who is heard on the console: all, less redirected streams and ranks that the filter leaves
+    out; tee'd streams with a prefix.
+    """
 
     role: str = "default"
     redirects: Streams = 0
@@ -57,7 +76,9 @@ class ConsolePolicy:
         if _bits(self.tee, local_rank) & stream:
             if not self.prefix:
                 return f"[{self.role}{local_rank}]:"
-            return Template(self.prefix).safe_substitute(role_name=self.role, rank=local_rank, local_rank=local_rank)
+            return Template(self.prefix).safe_substitute(
+                role_name=self.role, rank=local_rank, local_rank=local_rank
+            )
         return None if _bits(self.redirects, local_rank) & stream else ""
 
 
@@ -88,12 +109,23 @@ class WorkerLogs:
         self._pipes: dict[int, list[_Pipe]] = {}
 
     def error_file(self, attempt: int, place: int | str) -> str:
-        """For TORCHELASTIC_ERROR_FILE. `place`: a local rank, or `spare_<worker>`. "" without files, as torchrun has it."""
+        """For TORCHELASTIC_ERROR_FILE.
+
+        `place`: a local rank, or `spare_<worker>`. "" without files, as torchrun has it.
+        """
         return str(self._place(attempt, place) / "error.json") if self._folder else ""
 
-    def attach(self, worker: int, stdout: int, stderr: int, *, attempt: int, place: int | str) -> None:
-        """Own both descriptors from now on. A place that was used before keeps its text, and loses its error file."""
-        self._pipes[worker] = [_Pipe(self._loop, fd, stream, self._sink) for fd, stream in ((stdout, STDOUT), (stderr, STDERR))]
+    def attach(
+        self, worker: int, stdout: int, stderr: int, *, attempt: int, place: int | str
+    ) -> None:
+        """Own both descriptors from now on.
+
+        A place that was used before keeps its text, and loses its error file.
+        """
+        self._pipes[worker] = [
+            _Pipe(self._loop, fd, stream, self._sink)
+            for fd, stream in ((stdout, STDOUT), (stderr, STDERR))
+        ]
         self.move(worker, attempt=attempt, place=place)
 
     def move(self, worker: int, *, attempt: int, place: int | str) -> None:
@@ -102,22 +134,39 @@ class WorkerLogs:
             Path(self.error_file(attempt, place)).unlink(missing_ok=True)
         for pipe in self._pipes.get(worker, ()):
             prefix = self._policy.prefix_of(place, pipe.stream) if isinstance(place, int) else None
-            pipe.turn_to(self._place(attempt, place) / f"{_NAMES[pipe.stream]}.log" if self._folder else None, prefix)
+            pipe.turn_to(
+                (
+                    self._place(attempt, place) / f"{_NAMES[pipe.stream]}.log"
+                    if self._folder
+                    else None
+                ),
+                prefix,
+            )
 
     def stderr_tail(self, worker: int) -> tuple[str, ...]:
         """The last LOG_TAIL_LINES lines."""
-        return next((pipe.tail_lines() for pipe in self._pipes.get(worker, ()) if pipe.stream == STDERR), ())
+        return next(
+            (pipe.tail_lines() for pipe in self._pipes.get(worker, ()) if pipe.stream == STDERR), ()
+        )
 
     def paths(self, worker: int) -> dict[str, Path]:
         """Where its streams are written, by name; none without files."""
-        return {_NAMES[pipe.stream]: Path(pipe.file.name) for pipe in self._pipes.get(worker, ()) if pipe.file is not None}
+        return {
+            _NAMES[pipe.stream]: Path(pipe.file.name)
+            for pipe in self._pipes.get(worker, ())
+            if pipe.file is not None
+        }
 
     def heard_s(self) -> dict[int, float]:
         """When each worker that printed anything did so last, on the monotonic clock."""
-        return {worker: max(pipe.heard_s for pipe in pipes) for worker, pipes in self._pipes.items()}
+        return {
+            worker: max(pipe.heard_s for pipe in pipes) for worker, pipes in self._pipes.items()
+        }
 
     def drain(self, worker: int) -> None:
-        """Read what lies in the pipes of a dead worker, without waiting for end of file: a child of it may still hold them."""
+        """Read what lies in the pipes of a dead worker, without waiting for end of file: a child of
+        it may still hold them.
+        """
         for pipe in self._pipes.get(worker, ()):
             pipe.drain()
 
@@ -202,7 +251,9 @@ class _Pipe:
         try:
             self.file.write(data)
         except OSError as error:
-            self.sink("stderr", f"outlast: {self.file.name}: {error.strerror}; this log ends here\n")
+            self.sink(
+                "stderr", f"outlast: {self.file.name}: {error.strerror}; this log ends here\n"
+            )
             self.file.close()
             self.file = None
 
@@ -242,7 +293,9 @@ class ErrorRecord:
 
 
 def read_error_file(path: str | Path) -> ErrorRecord | None:
-    """None where there is none, or none that can be read: a process killed while writing leaves half of one."""
+    """None where there is none, or none that can be read: a process killed while writing leaves
+    half of one.
+    """
     try:
         with open(path, "rb") as file:
             value = json.loads(file.read(MESSAGE_MAX_BYTES))
@@ -256,4 +309,6 @@ def _record(value: dict[str, Any]) -> ErrorRecord:
     if isinstance(message, str):
         return ErrorRecord(message, "", int(value.get("timestamp", 0)))
     extra = message.get("extraInfo", {})
-    return ErrorRecord(str(message["message"]), str(extra.get("py_callstack", "")), int(extra.get("timestamp", 0)))
+    return ErrorRecord(
+        str(message["message"]), str(extra.get("py_callstack", "")), int(extra.get("timestamp", 0))
+    )

@@ -1,7 +1,10 @@
-"""Was it the kernel's out-of-memory killer? Judged from its counters: of the machine and of our control group.
+"""Was it the kernel's out-of-memory killer?
 
-A rise says that somebody was killed for memory, not who: another tenant's kill within OOM_WINDOW_S of a foreign SIGKILL to a worker is mistaken
-for ours. The kernel's log knows better, for those who may read it.
+Judged from its counters: of the machine and of our control group.
+
+A rise says that somebody was killed for memory, not who: another tenant's kill within OOM_WINDOW_S
+of a foreign SIGKILL to a worker is mistaken for ours. The kernel's log knows better, for those who
+may read it.
 """
 
 from __future__ import annotations
@@ -52,4 +55,6 @@ def _oom_kills(path: Path) -> int | None:
         text = path.read_text()
     except OSError:
         return None
-    return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill ")), None)
+    return next(
+        (int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill ")), None
+    )

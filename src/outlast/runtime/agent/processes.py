@@ -85,7 +85,9 @@ class Handover:
 
 @dataclass
 class Child:
-    """State: asked for (pid 0), running, exited (a zombie that keeps its pid from being given to another), reaped (gone from the table)."""
+    """State: asked for (pid 0), running, exited (a zombie that keeps its pid from being given to
+    another), reaped (gone from the table).
+    """
 
     spec: ChildSpec
     handover: Handover
@@ -111,7 +113,10 @@ class Child:
         return None, found.si_status
 
     def kill(self) -> None:
-        """SIGKILL to it and to its process group. Safe until it is reaped: its pid, which is the group's number, cannot be given away."""
+        """SIGKILL to it and to its process group.
+
+        Safe until it is reaped: its pid, which is the group's number, cannot be given away.
+        """
         if not self.exited:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
@@ -140,7 +145,16 @@ def spawn(spec: ChildSpec, handover: Handover) -> subprocess.Popen[bytes]:
     memory = os.memfd_create("spec", os.MFD_CLOEXEC)
     try:
         os.write(memory, json.dumps(spec.to_json()).encode())
-        command = [sys.executable, "-u", "-m", "outlast.runtime.worker.bootstrap", str(memory), str(channel), str(gate), _TITLE_ROOM]
+        command = [
+            sys.executable,
+            "-u",
+            "-m",
+            "outlast.runtime.worker.bootstrap",
+            str(memory),
+            str(channel),
+            str(gate),
+            _TITLE_ROOM,
+        ]
         return subprocess.Popen(
             command,
             pass_fds=(memory, channel, gate),

@@ -1,8 +1,11 @@
-"""How long a process has been ready to run and had no processor: it is slow for want of one, and does not hang.
+"""How long a process has been ready to run and had no processor: it is slow for want of one, and
+does not hang.
 
-On a machine or in a control group that gives it little, a rank stands still as if it hung, and does not answer. The kernel knows better:
-`/proc/<pid>/task/<tid>/schedstat` counts, for each thread, nanoseconds on a processor and nanoseconds that it waited for one. A wait that goes on is in
-there only once it is over; till then it shows as a thread in state R whose counters stand. Kernels without these counters say 0: then nobody is excused.
+On a machine or in a control group that gives it little, a rank stands still as if it hung, and does
+not answer. The kernel knows better: `/proc/<pid>/task/<tid>/schedstat` counts, for each thread,
+nanoseconds on a processor and nanoseconds that it waited for one. A wait that goes on is in there
+only once it is over; till then it shows as a thread in state R whose counters stand. Kernels
+without these counters say 0: then nobody is excused.
 """
 
 from __future__ import annotations
@@ -15,7 +18,9 @@ from outlast.runtime.linux import stat_fields
 
 
 class Patience:
-    """How long a process that was asked for something may be silent: `deadline_s`, and the time in which it had no processor, STARVED_MAX_S at most."""
+    """How long a process that was asked for something may be silent: `deadline_s`, and the time in
+    which it had no processor, STARVED_MAX_S at most.
+    """
 
     def __init__(self, pid: int, deadline_s: float, *, now_s: float) -> None:
         self._starving = Starving(pid)
@@ -26,12 +31,18 @@ class Patience:
 
     def left_s(self, *, now_s: float) -> float:
         """Not above 0 once it is over. The more often it is asked, the better it knows."""
-        self._starved_s = max(self._starved_s, min(self._starving.look_with_children(now_s=now_s), STARVED_MAX_S))
+        self._starved_s = max(
+            self._starved_s, min(self._starving.look_with_children(now_s=now_s), STARVED_MAX_S)
+        )
         return self._since_s + self._deadline_s + self._starved_s - now_s
 
     def __str__(self) -> str:
         """How long was waited, for people."""
-        starved = f", {self._starved_s:.0f} s in which it had no processor not counted" if self._starved_s >= 1.0 else ""
+        starved = (
+            f", {self._starved_s:.0f} s in which it had no processor not counted"
+            if self._starved_s >= 1.0
+            else ""
+        )
         return f"{self._deadline_s:.0f} s{starved}"
 
 
@@ -53,7 +64,9 @@ class Starving:
         self._starved_s = 0.0
 
     def look(self, *, now_s: float) -> float:
-        """Seconds since the first look in which one and the same thread, that which waited longest, was ready and had no processor. Never less than before."""
+        """Seconds since the first look in which one and the same thread, that which waited longest,
+        was ready and had no processor. Never less than before.
+        """
         for tid in _names(f"/proc/{self._pid}/task"):
             found = _counters(f"/proc/{self._pid}/task/{tid}")
             if found is not None:
@@ -61,8 +74,12 @@ class Starving:
         return self._starved_s
 
     def look_with_children(self, *, now_s: float) -> float:
-        """The same of a process of one thread that waits for each child in turn, all born after the first look: what any of them waited, it waited for."""
-        return self.look(now_s=now_s) + sum(self._child_waited_s(pid, now_s=now_s) for pid in _children(self._pid))
+        """The same of a process of one thread that waits for each child in turn, all born after the
+        first look: what any of them waited, it waited for.
+        """
+        return self.look(now_s=now_s) + sum(
+            self._child_waited_s(pid, now_s=now_s) for pid in _children(self._pid)
+        )
 
     def _child_waited_s(self, pid: str, *, now_s: float) -> float:
         found = _counters(f"/proc/{pid}/task/{pid}")
@@ -71,7 +88,9 @@ class Starving:
         self._threads.setdefault(pid, _Thread(0, found[1:], now_s))
         return self._waited_s(pid, *found, now_s=now_s)
 
-    def _waited_s(self, tid: str, state: bytes, ran_ns: int, waited_ns: int, *, now_s: float) -> float:
+    def _waited_s(
+        self, tid: str, state: bytes, ran_ns: int, waited_ns: int, *, now_s: float
+    ) -> float:
         counters = (ran_ns, waited_ns)
         thread = self._threads.setdefault(tid, _Thread(waited_ns, counters, now_s))
         if thread.counters != counters or state != b"R":
@@ -87,7 +106,10 @@ def _names(folder: str) -> list[str]:
 
 
 def _children(pid: int) -> list[str]:
-    """Of its first thread. Empty where the process is gone, or the kernel does not tell (CONFIG_PROC_CHILDREN)."""
+    """Of its first thread.
+
+    Empty where the process is gone, or the kernel does not tell (CONFIG_PROC_CHILDREN).
+    """
     try:
         with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
             return file.read().decode().split()
@@ -96,7 +118,9 @@ def _children(pid: int) -> list[str]:
 
 
 def _counters(folder: str) -> tuple[bytes, int, int] | None:
-    """State, and nanoseconds on a processor and waiting for one; None: the thread is gone, or the kernel does not count."""
+    """State, and nanoseconds on a processor and waiting for one; None: the thread is gone, or the
+    kernel does not count.
+    """
     try:
         with open(f"{folder}/schedstat", "rb") as file:
             ran_ns, waited_ns, _ = file.read().split()

@@ -23,7 +23,12 @@ from outlast.runtime.loop import Loop
 from outlast.runtime.packets import receive_packet, send_packet
 
 _TITLE_ROOM = " " * 256
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+_ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+}
 
 
 class ZygoteClient:
@@ -41,13 +46,29 @@ class ZygoteClient:
     @classmethod
     def start(cls) -> ZygoteClient:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-m", "outlast.runtime.worker.zygote", str(theirs.fileno()), str(os.getpid()), _TITLE_ROOM]
+        command = [
+            sys.executable,
+            "-m",
+            "outlast.runtime.worker.zygote",
+            str(theirs.fileno()),
+            str(os.getpid()),
+            _TITLE_ROOM,
+        ]
         with theirs:
-            process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env={**os.environ, **_ONE_THREAD}, stdin=subprocess.DEVNULL, start_new_session=True)
+            process = subprocess.Popen(
+                command,
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, **_ONE_THREAD},
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
         return cls(process, ours)
 
     def parse(self, argv: list[str]) -> dict[str, Any]:
-        """Let it read a command line; blocks for torch's import. The answer is that of `worker.arguments.parse`."""
+        """Let it read a command line; blocks for torch's import.
+
+        The answer is that of `worker.arguments.parse`.
+        """
         self._send({"do": "parse", "argv": argv})
         return self._await(Patience(self.pid, ZYGOTE_BOOT_DEADLINE_S, now_s=now_s()))
 
@@ -86,7 +107,10 @@ class ZygoteClient:
         return True
 
     def close(self) -> None:
-        """It ends by itself when it sees the closed socket. Whoever wants to be sure kills and waits."""
+        """It ends by itself when it sees the closed socket.
+
+        Whoever wants to be sure kills and waits.
+        """
         if self._sock.fileno() >= 0:
             if self._loop is not None:
                 self._loop.remove_reader(self._sock.fileno())
@@ -111,8 +135,17 @@ class ZygoteClient:
             readable, _, _ = select.select([self._sock], [], [], min(left_s, STARVING_LOOK_S))
         packet = receive_packet(self._sock) if readable else None
         if packet is None or "last_words" in packet[0]:
-            why = f"ended: {packet[0]['last_words']}" if packet is not None else "ended" if readable else f"gave no answer within {patience}"
-            raise CapacityError(f"the process that imports torch {why}", hint="its own words are above; is torch installed? `python -c 'import torch'`")
+            why = (
+                f"ended: {packet[0]['last_words']}"
+                if packet is not None
+                else "ended"
+                if readable
+                else f"gave no answer within {patience}"
+            )
+            raise CapacityError(
+                f"the process that imports torch {why}",
+                hint="its own words are above; is torch installed? `python -c 'import torch'`",
+            )
         return packet[0]
 
 

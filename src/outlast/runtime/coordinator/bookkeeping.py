@@ -1,4 +1,7 @@
-"""What the launcher notes: beacons read, lives, steps, the snapshot that `outlast status` shows. It decides nothing."""
+"""What the launcher notes: beacons read, lives, steps, the snapshot that `outlast status` shows.
+
+It decides nothing.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,12 @@ from outlast.runtime.tiers.vault import Vault
 
 _RATE_WINDOW_S = 5.0
 _SHOWN = 5
-_STATES = {Stage.STARTING: "starting", Stage.TRAINING: "training", Stage.STOPPING: "stopped", Stage.ENDED: "ended"}
+_STATES = {
+    Stage.STARTING: "starting",
+    Stage.TRAINING: "training",
+    Stage.STOPPING: "stopped",
+    Stage.ENDED: "ended",
+}
 _OLD_ENOUGH_S = limits.STOPPED_FLOOR_S / 2
 
 
@@ -83,12 +91,16 @@ class Bookkeeping:
             self._known[worker].pid = pid
 
     def look(self, worker: int, pid: int, *, now_s: float, closely: bool = False) -> Reading | None:
-        """Read one worker's beacon; None while there is none. `closely`: as in `Agent.looks_closely`."""
+        """Read one worker's beacon; None while there is none.
+
+        `closely`: as in `Agent.looks_closely`.
+        """
         known = self._known.get(worker)
         if known is None:
             return None
         beacon = self._read(known)
-        if beacon is not None and beacon.torn:  # it is being written: what was read last still holds
+        # it is being written: what was read last still holds
+        if beacon is not None and beacon.torn:
             beacon = known.beacon
         if beacon is None:
             return None
@@ -107,14 +119,21 @@ class Bookkeeping:
         return Reading(beacon, stopped=old and _is_stopped(pid), starved_s=starved_s)
 
     def ended(self, exited: Exited) -> tuple[Beacon | None, tuple[int, ...]]:
-        """The last beacon of a dead worker, and the steps that lie sealed in its rank's slots. Its life is over."""
+        """The last beacon of a dead worker, and the steps that lie sealed in its rank's slots.
+
+        Its life is over.
+        """
         known = self._known.pop(exited.worker, None)
         if known is None:
             return None, ()
         beacon = self._read(known)
         if beacon is not None and beacon.rank >= 0 and known.rank < 0:
             self._promoted(known, beacon)
-        how = f"signal {exited.signal}" if exited.signal is not None else f"exit code {exited.exit_code}"
+        how = (
+            f"signal {exited.signal}"
+            if exited.signal is not None
+            else f"exit code {exited.exit_code}"
+        )
         known.beacon = beacon
         if beacon is not None and known.rank >= 0:
             self._steps.seen(beacon.step, exited.at_s)
@@ -126,7 +145,18 @@ class Bookkeeping:
 
     def _promoted(self, known: _Known, beacon: Beacon) -> None:
         opened_s = beacon.opened_ns / 1e9
-        self.record(Life(known.worker, known.pid, self._node, -1, known.kind, known.started_s, ended_s=opened_s, end="took a rank"))
+        self.record(
+            Life(
+                known.worker,
+                known.pid,
+                self._node,
+                -1,
+                known.kind,
+                known.started_s,
+                ended_s=opened_s,
+                end="took a rank",
+            )
+        )
         known.rank, known.kind, known.started_s = beacon.rank, "rank", opened_s
 
     def _read(self, known: _Known) -> Beacon | None:
@@ -142,11 +172,26 @@ class Bookkeeping:
         opened_s = beacon.opened_ns / 1e9 if beacon is not None and known.rank >= 0 else None
         seconds = dict(beacon.seconds) if beacon is not None and known.rank >= 0 else {}
         cause = beacon.cause if beacon is not None else Cause.STARTUP
-        return Life(known.worker, known.pid, self._node, known.rank, known.kind, known.started_s, opened_s, None, seconds, cause)
+        return Life(
+            known.worker,
+            known.pid,
+            self._node,
+            known.rank,
+            known.kind,
+            known.started_s,
+            opened_s,
+            None,
+            seconds,
+            cause,
+        )
 
     def standing(self) -> list[tuple[int, int, Beacon]]:
         """Worker, pid and newest beacon of all that have one."""
-        return [(known.worker, known.pid, known.beacon) for known in self._known.values() if known.beacon is not None]
+        return [
+            (known.worker, known.pid, known.beacon)
+            for known in self._known.values()
+            if known.beacon is not None
+        ]
 
     # --- the ledger ---
 
@@ -162,7 +207,10 @@ class Bookkeeping:
         return [one for one in self._interruptions.values() if one.resumed_s is None]
 
     def flush(self, coordinator: Coordinator, *, now_s: float) -> None:
-        """Once a second: lives and steps so far, and the snapshot. Raises OutlastError when the disk refuses."""
+        """Once a second: lives and steps so far, and the snapshot.
+
+        Raises OutlastError when the disk refuses.
+        """
         for known in self._known.values():
             self.record(self._life(known))
         for bucket in self._steps.buckets():
@@ -180,7 +228,9 @@ class Bookkeeping:
         """The run is over. A ledger that cannot take it is not worth more than the run's own end."""
         for bucket in self._steps.buckets():
             self.record(bucket)
-        self._ledger.end_session(ended_s=clock.now_s(), state=end.state, exit_code=end.exit_code, reason=end.reason)
+        self._ledger.end_session(
+            ended_s=clock.now_s(), state=end.state, exit_code=end.exit_code, reason=end.reason
+        )
 
     def snapshot(self, coordinator: Coordinator, *, now_s: float) -> dict[str, object]:
         """What `outlast status --json` prints."""
@@ -194,8 +244,19 @@ class Bookkeeping:
             "generation": coordinator.generation,
             "step": max(self._steps.newest, coordinator.step),
             "steps_per_s": self._steps.rate(now_s),
-            "workers": [{"rank": m.rank, "pid": m.pid, "node": m.node, "state": _state(m, at_work=m.joined or plain)} for m in members],
-            "spares": [{"pid": m.pid, "kind": m.kind, "node": m.node, "parked": m.parked} for m in coordinator.roster.spares()],
+            "workers": [
+                {
+                    "rank": m.rank,
+                    "pid": m.pid,
+                    "node": m.node,
+                    "state": _state(m, at_work=m.joined or plain),
+                }
+                for m in members
+            ],
+            "spares": [
+                {"pid": m.pid, "kind": m.kind, "node": m.node, "parked": m.parked}
+                for m in coordinator.roster.spares()
+            ],
             "session": self._session.session.session,
             "ettr": self._tally.ettr(lives, now_s=now_s),
             "wall_s": self._tally.wall_s(now_s),
@@ -204,7 +265,8 @@ class Bookkeeping:
 
 
 class _Tally:
-    """What `account` would say of the whole run at this moment, without going through all lives again each second: `outlast report` says the same.
+    """What `account` would say of the whole run at this moment, without going through all lives
+    again each second: `outlast report` says the same.
 
     The time between two sessions counts in neither figure.
     """
@@ -213,7 +275,8 @@ class _Tally:
         earlier = account(replace(records, sessions=records.sessions[:-1]), now_s=None)
         self._world_size = records.meta.world_size
         self._zero_s = records.sessions[-1].session.started_s - earlier.wall_s
-        self._productive_s = earlier.rank_seconds[Cause.PRODUCTIVE]  # rank-seconds of lives that are over
+        # rank-seconds of lives that are over
+        self._productive_s = earlier.rank_seconds[Cause.PRODUCTIVE]
 
     def ended(self, life: Life) -> None:
         self._productive_s += life.seconds.get(Cause.PRODUCTIVE, 0.0)
@@ -253,10 +316,13 @@ class _Steps:
 
     def seen(self, step: int, now_s: float) -> None:
         if not self._begun and step <= self.newest:
-            self._from_s = self._last_s = now_s  # what came before was no step: the workers were started
+            # what came before was no step: the workers were started
+            self._from_s = self._last_s = now_s
         self._begun = True
         if step > self.newest:
-            self._lasted += [(now_s - self._last_s) / (step - self.newest)] * min(step - self.newest, 1_000)
+            self._lasted += [(now_s - self._last_s) / (step - self.newest)] * min(
+                step - self.newest, 1_000
+            )
             self.newest, self._last_s = step, now_s
             self._recent.append((now_s, step))
 
@@ -264,7 +330,15 @@ class _Steps:
         if not self._lasted:
             return []
         lasted, self._lasted = self._lasted, []
-        bucket = StepsBucket(self._from_s, self._last_s, self._from_step, self.newest, min(lasted), statistics.median(lasted), max(lasted))
+        bucket = StepsBucket(
+            self._from_s,
+            self._last_s,
+            self._from_step,
+            self.newest,
+            min(lasted),
+            statistics.median(lasted),
+            max(lasted),
+        )
         self._from_s, self._from_step = self._last_s, self.newest
         return [bucket]
 
@@ -279,7 +353,9 @@ class _Steps:
 
 
 def _state(member: Member, *, at_work: bool) -> str:
-    """ended: its process is over and has done its part. dead: it has not, and its rank is to be given away."""
+    """ended: its process is over and has done its part. dead: it has not, and its rank is to be
+    given away.
+    """
     if member.dead:
         return "ended" if member.done else "dead"
     return "finished" if member.finished else "training" if at_work else "starting"

@@ -1,4 +1,5 @@
-"""Where the lines of several nodes come in: a listening socket, and one `Channel` for each agent that has enrolled.
+"""Where the lines of several nodes come in: a listening socket, and one `Channel` for each agent
+that has enrolled.
 
     accepted ──(Challenge ──Proof──>) Enrol──> on its line ──broken, replaced or hung up on──> gone
         ├──anything else, or nothing for DOOR_WAIT_S──> closed, and told why
@@ -8,7 +9,8 @@ It decides nothing: what arrives goes to the `CoordinatorSessions`, whose lines 
 carries out. All other outputs are its owner's, who hands in what his own calls of
 the sessions (`start`, `rebuild`, `on_timer`, `led`) lead to through `carry_out`.
 
-Not promised: that what was sent arrives; the hub says it again to a node that comes back. One thread: the loop's.
+Not promised: that what was sent arrives; the hub says it again to a node that comes back. One
+thread: the loop's.
 """
 
 from __future__ import annotations
@@ -50,11 +52,19 @@ class _Visitor:
 class Door:
     """`open`, then let the loop run. `owner` gets every output that is no line.
 
-    `peers`: how many agents are to be served; raises UsageError where the process may not open so many files.
-    `token`: the run's; None: whoever can reach the address may enrol.
+    `peers`: how many agents are to be served; raises UsageError where the process may not open so
+    many files. `token`: the run's; None: whoever can reach the address may enrol.
     """
 
-    def __init__(self, loop: Loop, hub: CoordinatorSessions, *, peers: int, owner: Callable[[Output], None], token: bytes | None = None) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        hub: CoordinatorSessions,
+        *,
+        peers: int,
+        owner: Callable[[Output], None],
+        token: bytes | None = None,
+    ) -> None:
         make_room_for(peers)
         collect_seldom(peers)
         self._loop = loop
@@ -69,9 +79,12 @@ class Door:
         self._busy = False
 
     def open(self, *, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
-        """Listen; `port` 0: one that is free. Returns the address. Raises UsageError for one that cannot be had.
+        """Listen; `port` 0: one that is free.
 
-        The kernel cuts its queue to net.core.somaxconn: who finds it full tries again by itself, a second later.
+        Returns the address. Raises UsageError for one that cannot be had.
+
+        The kernel cuts its queue to net.core.somaxconn: who finds it full tries again by itself, a
+        second later.
         """
         self._listener = listener = _listening(host, port, self._peers)
         self._loop.add_reader(listener.fileno(), self._accept)
@@ -100,7 +113,7 @@ class Door:
         """What the kernel has not taken yet, of all lines."""
         return sum(visitor.channel.unsent_bytes for visitor in self._lines.values())
 
-    # --- carrying out --------------------------------------------------------------------------------------
+    # --- carrying out -----------------------------------------------------------------------------
 
     def carry_out(self, outputs: Iterable[Output]) -> None:
         """In order; what they lead to comes after them."""
@@ -119,10 +132,16 @@ class Door:
         self._busy = False
 
     def _send(self, line: Line) -> None:
-        """And all that follows for the same node, in one write: a regroup says something to each of its ranks."""
+        """And all that follows for the same node, in one write: a regroup says something to each of
+        its ranks.
+        """
         visitor = self._lines.get(line.node)
         frames = [encode(line.message)] if visitor is not None else []
-        while self._outputs and isinstance(after := self._outputs[0], Line) and after.node == line.node:
+        while (
+            self._outputs
+            and isinstance(after := self._outputs[0], Line)
+            and after.node == line.node
+        ):
             self._outputs.popleft()
             if visitor is not None:
                 frames.append(encode(after.message))
@@ -135,18 +154,21 @@ class Door:
             visitor.channel.close()
             self._gone(visitor)
 
-    # --- who comes -----------------------------------------------------------------------------------------
+    # --- who comes --------------------------------------------------------------------------------
 
     def _accept(self) -> None:
         while self._listener is not None:
             if len(self._strangers) >= limits.DOOR_STRANGERS_COUNT:
-                self._loop.remove_reader(self._listener.fileno())  # until one of them is known, or gone
+                # until one of them is known, or gone
+                self._loop.remove_reader(self._listener.fileno())
                 return
             try:
                 sock, address = self._listener.accept()
             except (BlockingIOError, ConnectionError):
                 return
-            except OSError:  # no descriptor, no memory: it stays in the queue, and would be offered again at once
+            except OSError:
+                # no descriptor, no memory: it stays in the queue, and would be offered again at
+                # once
                 self._loop.remove_reader(self._listener.fileno())
                 self._loop.call_at(now_s() + limits.RECONNECT_S, self._accept_again)
                 return
@@ -161,16 +183,22 @@ class Door:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, int(limits.DOOR_KEEPALIVE_S))
         channel = Channel(
-            self._loop, sock, on_message=lambda message: self._on_message(visitor, message), on_close=lambda reason: self._on_close(visitor, reason)
+            self._loop,
+            sock,
+            on_message=lambda message: self._on_message(visitor, message),
+            on_close=lambda reason: self._on_close(visitor, reason),
         )
-        patience = self._loop.call_at(now_s() + limits.DOOR_WAIT_S, lambda: self._refuse(visitor, f"it did not enrol within {limits.DOOR_WAIT_S:g} s"))
+        patience = self._loop.call_at(
+            now_s() + limits.DOOR_WAIT_S,
+            lambda: self._refuse(visitor, f"it did not enrol within {limits.DOOR_WAIT_S:g} s"),
+        )
         visitor = _Visitor(address, channel, patience)
         self._strangers.add(visitor)
         if self._token is not None:
             visitor.question = trust.challenge()
             channel.send(visitor.question)
 
-    # --- what they say -------------------------------------------------------------------------------------
+    # --- what they say ----------------------------------------------------------------------------
 
     def _on_message(self, visitor: _Visitor, message: Message) -> None:
         if visitor.enrolled:
@@ -191,7 +219,9 @@ class Door:
 
     def _on_proof(self, visitor: _Visitor, question: Challenge, message: Message) -> None:
         if not isinstance(message, Proof):
-            self._refuse(visitor, f"it has to prove that it knows the run's token, and says {_name(message)}")
+            self._refuse(
+                visitor, f"it has to prove that it knows the run's token, and says {_name(message)}"
+            )
         elif not message.node or not trust.proves(message, question, token=self._token or b""):
             self._refuse(visitor, "it does not know the run's token")
         else:
@@ -220,7 +250,7 @@ class Door:
         self._lines[message.node] = visitor
         self.carry_out(outputs)
 
-    # --- who goes ------------------------------------------------------------------------------------------
+    # --- who goes ---------------------------------------------------------------------------------
 
     def _refuse(self, visitor: _Visitor, reason: str) -> None:
         visitor.channel.close()
@@ -253,24 +283,33 @@ class Door:
 
 
 def make_room_for(peers: int) -> None:
-    """Raise this process's limit of open files as far as so many agents need it. UsageError: it may not be raised so far."""
+    """Raise this process's limit of open files as far as so many agents need it.
+
+    UsageError: it may not be raised so far.
+    """
     needed = peers + limits.DOOR_STRANGERS_COUNT + limits.DOOR_FILES_COUNT
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise UsageError(
-            f"{peers:,} agents need {needed:,} open files, and this process may have {hard:,} (RLIMIT_NOFILE)",
-            hint=f"start the coordinator with `ulimit -n {needed}`, or in a service with LimitNOFILE={needed}",
+            f"{peers:,} agents need {needed:,} open files, and this process may have {hard:,}"
+            " (RLIMIT_NOFILE)",
+            hint=(
+                f"start the coordinator with `ulimit -n {needed}`, or in a service with"
+                f" LimitNOFILE={needed}"
+            ),
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def collect_seldom(peers: int) -> None:
-    """Make this process's garbage collector look once in as many new objects as a word to, and from, each agent makes.
+    """Make this process's garbage collector look once in as many new objects as a word to, and
+    from, each agent makes.
 
-    Left alone it looks hundreds of times in a regroup, twice through every rank that is known, and finds nothing: what passes through here makes no
-    cycles, and is given back by its counts. What does make them, a connection that closes, is found as before, only later.
+    Left alone it looks hundreds of times in a regroup, twice through every rank that is known, and
+    finds nothing: what passes through here makes no cycles, and is given back by its counts. What
+    does make them, a connection that closes, is found as before, only later.
     """
     often, *rarer = gc.get_threshold()
     gc.set_threshold(max(often, limits.OBJECTS_PER_AGENT_COUNT * peers), *rarer)

@@ -1,15 +1,20 @@
-"""What is kept of an interruption, for its verdict: secured before a process is gone, written down once training goes on.
+"""What is kept of an interruption, for its verdict: secured before a process is gone, written down
+once training goes on.
 
     evidence/interruption-<id>/
-      standing.json            each process that lived when the first one was given up: where it stood, what the kernel said, how it ended (schema 1)
-      stacks-rank<r>.txt       what the process itself wrote while it stood still (runtime/worker/witness.py)
+      standing.json            each process that lived when the first one was given up: where it
+                               stood, what the kernel said, how it ended (schema 1)
+      stacks-rank<r>.txt       what the process itself wrote while it stood still
+                               (runtime/worker/witness.py)
       recorder-rank<r>.json    its copy of torch's flight recorder
       <stream>-rank<r>.log     the end of what it printed
       verdict.json             what `outlast diagnose` makes of all that
 
-Before a kill the agent takes EVIDENCE_BUDGET_S at most, over all kills of one interruption: recovery waits for no more. Once that is used up nothing more is
-read or waited for, and what was read till then is kept; one read alone, of bounded size (`glance.py`), may end after it. The verdict is found by a process of
-its own, at low priority, after training goes on; at the end of a run it is waited for.
+Before a kill the agent takes EVIDENCE_BUDGET_S at most, over all kills of one interruption:
+recovery waits for no more. Once that is used up nothing more is read or waited for, and what was
+read till then is kept; one read alone, of bounded size (`glance.py`), may end after it. The verdict
+is found by a process of its own, at low priority, after training goes on; at the end of a run it is
+waited for.
 """
 
 from __future__ import annotations
@@ -71,8 +76,9 @@ class _Process:
 class _Case:
     """What is known of the interruption at hand: processes by worker, stacks and logs by rank.
 
-    `stands_s`: since when each stands where it does, on the wall clock, but not earlier than `since_s`. Stacks that were written before that are of an
-    earlier alarm: a step that is only slow is asked about too.
+    `stands_s`: since when each stands where it does, on the wall clock, but not earlier than
+    `since_s`. Stacks that were written before that are of an earlier alarm: a step that is only
+    slow is asked about too.
     """
 
     since_s: float
@@ -84,12 +90,23 @@ class _Case:
 
 
 class Evidence:
-    """`standing` tells of all that live (worker, pid, beacon); `logs` where a worker prints. `command`: finds a verdict in a folder, on stdout, as JSON."""
+    """`standing` tells of all that live (worker, pid, beacon); `logs` where a worker prints.
+
+    `command`: finds a verdict in a folder, on stdout, as JSON.
+    """
 
     def __init__(
-        self, *, loop: Loop, folder: Path, vault: Path, standing: Callable[[], Iterable[tuple[int, int, Beacon]]], logs: Callable[[int], Mapping[str, Path]],
-        command: tuple[str, ...], on_verdict: OnVerdict, glance: Glance | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        loop: Loop,
+        folder: Path,
+        vault: Path,
+        standing: Callable[[], Iterable[tuple[int, int, Beacon]]],
+        logs: Callable[[int], Mapping[str, Path]],
+        command: tuple[str, ...],
+        on_verdict: OnVerdict,
+        glance: Glance | None = None,
+    ) -> None:
         self._folder = folder
         self._vault = vault
         self._standing = standing
@@ -102,7 +119,11 @@ class Evidence:
     # --- while it happens ---
 
     def before_kill(self, worker: int, pid: int, *, hung: bool) -> None:
-        """The process still lives. Takes what only it can tell, and what others will overwrite as they go on. `hung`: it is killed for that."""
+        """The process still lives.
+
+        Takes what only it can tell, and what others will overwrite as they go on. `hung`: it is
+        killed for that.
+        """
         began_s = self._glance.now_s()
         case = self._look(began_s)
         until_s = began_s + limits.EVIDENCE_BUDGET_S - case.spent_s
@@ -112,7 +133,12 @@ class Evidence:
             for name in _PROC:
                 if self._glance.now_s() < until_s and (text := self._glance.kernel(pid, name)):
                     process.kernel[name] = text
-            if hung and process.rank not in case.stacks and _runs(process.kernel) and not self._take_stacks(case, process, until_s):
+            if (
+                hung
+                and process.rank not in case.stacks
+                and _runs(process.kernel)
+                and not self._take_stacks(case, process, until_s)
+            ):
                 self._ask_for_stacks(case, process, until_s)
         for one in case.processes.values():
             if one.rank not in case.stacks:
@@ -120,7 +146,10 @@ class Evidence:
         case.spent_s += self._glance.now_s() - began_s
 
     def ended(self, exited: Exited) -> None:
-        """Its death is what recovery waits for: nothing is read now. What it wrote nobody overwrites."""
+        """Its death is what recovery waits for: nothing is read now.
+
+        What it wrote nobody overwrites.
+        """
         process = self._look(self._glance.now_s()).processes.get(exited.worker)
         if process is not None:
             process.exit_code, process.signal = exited.exit_code, exited.signal
@@ -134,7 +163,9 @@ class Evidence:
         for worker, pid, beacon in self._standing():
             if beacon.rank >= 0 and worker not in case.processes:
                 age_s = max(0.0, now_s - beacon.at_ns / 1e9)
-                case.processes[worker] = _Process(worker, beacon.rank, pid, beacon.phase.value, beacon.step, round(age_s, 3))
+                case.processes[worker] = _Process(
+                    worker, beacon.rank, pid, beacon.phase.value, beacon.step, round(age_s, 3)
+                )
                 case.stands_s[worker] = max(case.since_s, self._glance.wall_s() - age_s - _CLOCKS_S)
                 case.logs[beacon.rank] = dict(self._logs(worker))
         return case
@@ -151,7 +182,10 @@ class Evidence:
     def _stacks(self, case: _Case, process: _Process, until_s: float = math.inf) -> bytes:
         """As much as can be read until then."""
         path, text = self._folder / f"stacks-{process.worker}.txt", b""
-        if self._glance.now_s() >= until_s or self._glance.written_s(path) < case.stands_s[process.worker]:
+        if (
+            self._glance.now_s() >= until_s
+            or self._glance.written_s(path) < case.stands_s[process.worker]
+        ):
             return b""
         for piece in self._glance.pieces(path, most_bytes=_STACKS_MAX_BYTES):
             text += piece
@@ -160,9 +194,14 @@ class Evidence:
         return text
 
     def _ask_for_stacks(self, case: _Case, process: _Process, until_s: float) -> None:
-        """It did not answer the ping: something holds its interpreter lock. The handler writes without it."""
+        """It did not answer the ping: something holds its interpreter lock.
+
+        The handler writes without it.
+        """
         until_s, seen = min(until_s, self._glance.now_s() + limits.STACKS_WAIT_S), b""
-        if self._glance.now_s() >= until_s or not self._glance.catches(process.pid, limits.STACKS_SIGNAL):
+        if self._glance.now_s() >= until_s or not self._glance.catches(
+            process.pid, limits.STACKS_SIGNAL
+        ):
             return
         self._glance.clear(self._folder / f"stacks-{process.worker}.txt")
         self._glance.signal(process.pid, limits.STACKS_SIGNAL)
@@ -175,7 +214,10 @@ class Evidence:
     # --- once it is over ---
 
     def close(self, interruption: Interruption) -> None:
-        """Training goes on, or will not. Its folder is written, and its verdict is sought. Children are part of their parent."""
+        """Training goes on, or will not.
+
+        Its folder is written, and its verdict is sought. Children are part of their parent.
+        """
         root = interruption.id if interruption.parent is None else interruption.parent
         if root in self._written or interruption.parent is not None:
             return
@@ -189,7 +231,9 @@ class Evidence:
         self._desk.ask(root, folder)
 
     def finish(self, open_ones: Iterable[Interruption], *, within_s: float) -> None:
-        """The run is over: what is still open is closed, and verdicts that are sought are waited for."""
+        """The run is over: what is still open is closed, and verdicts that are sought are waited
+        for.
+        """
         for one in open_ones:
             self.close(one)
         self._desk.finish(within_s=within_s)
@@ -197,10 +241,16 @@ class Evidence:
     def _write(self, folder: Path, interruption: Interruption, case: _Case) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         about = interruption.public(began_s=0.0)
-        standing = {"schema": 1, "outlast": "standing", "interruption": about, "processes": [asdict(one) for one in case.processes.values()]}
+        standing = {
+            "schema": 1,
+            "outlast": "standing",
+            "interruption": about,
+            "processes": [asdict(one) for one in case.processes.values()],
+        }
         (folder / "standing.json").write_text(json.dumps(standing, indent=1) + "\n")
         for one in case.processes.values():
-            over = one.exit_code is not None or one.signal is not None  # so nobody has written over its stacks since
+            # so nobody has written over its stacks since
+            over = one.exit_code is not None or one.signal is not None
             if text := case.stacks.get(one.rank) or (self._stacks(case, one) if over else b""):
                 (folder / f"stacks-rank{one.rank}.txt").write_bytes(text)
             recorder = self._vault / f"recorder-{one.worker}"
@@ -250,7 +300,12 @@ class _Desk:
         interruption, folder = self._waiting.popleft()
         try:
             with (folder / "verdict.part").open("wb") as out:
-                process = subprocess.Popen([*self._command, str(folder)], stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL)
+                process = subprocess.Popen(
+                    [*self._command, str(folder)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.DEVNULL,
+                )
             os.setpriority(os.PRIO_PROCESS, process.pid, 10)
             pidfd = os.pidfd_open(process.pid)
         except OSError:

@@ -1,8 +1,11 @@
-"""A look at processes that are about to be killed: bounded in bytes, and never a wait for whoever should have written.
+"""A look at processes that are about to be killed: bounded in bytes, and never a wait for whoever
+should have written.
 
-A read cannot be called off once the kernel has it. So nothing is opened that could wait for another process (a FIFO, a socket, a device), /proc is read
-only where the kernel answers by itself, and a long file comes in pieces, between which the reader may stop. Not promised: a file system that does not
-answer (a network mount that hangs). It would hold up the run's ledger as well, which lies in the same folder.
+A read cannot be called off once the kernel has it. So nothing is opened that could wait for another
+process (a FIFO, a socket, a device), /proc is read only where the kernel answers by itself, and a
+long file comes in pieces, between which the reader may stop. Not promised: a file system that does
+not answer (a network mount that hangs). It would hold up the run's ledger as well, which lies in
+the same folder.
 """
 
 from __future__ import annotations
@@ -22,7 +25,11 @@ _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Glance:
-    """The real one. Whoever is given it asks it for the time too, so that a test can hand in one whose reads take time of its own."""
+    """The real one.
+
+    Whoever is given it asks it for the time too, so that a test can hand in one whose reads take
+    time of its own.
+    """
 
     def now_s(self) -> float:
         return clock.now_s()
@@ -60,7 +67,10 @@ class Glance:
         return found.st_mtime if stat.S_ISREG(found.st_mode) else 0.0
 
     def clear(self, path: Path) -> None:
-        """Nothing is in the file any more: what comes next stands alone. Whoever writes there appends."""
+        """Nothing is in the file any more: what comes next stands alone.
+
+        Whoever writes there appends.
+        """
         with contextlib.suppress(OSError):
             fd = os.open(path, os.O_WRONLY | _FLAGS)
             try:
@@ -69,7 +79,10 @@ class Glance:
                 os.close(fd)
 
     def pieces(self, path: Path, *, most_bytes: int, end: bool = False) -> Iterator[bytes]:
-        """The file's beginning, or its `end`, in pieces of PIECE_BYTES. Nothing where there is no such file, or it is something else."""
+        """The file's beginning, or its `end`, in pieces of PIECE_BYTES.
+
+        Nothing where there is no such file, or it is something else.
+        """
         try:
             fd = os.open(path, _FLAGS)
         except OSError:
@@ -79,7 +92,8 @@ class Glance:
             if not stat.S_ISREG(found.st_mode):
                 return
             at = max(0, found.st_size - most_bytes) if end else 0
-            left = min(most_bytes, found.st_size - at)  # what is written meanwhile is not waited for
+            # what is written meanwhile is not waited for
+            left = min(most_bytes, found.st_size - at)
             while left > 0 and (piece := os.pread(fd, min(PIECE_BYTES, left), at)):
                 yield piece
                 at, left = at + len(piece), left - len(piece)

@@ -1,7 +1,8 @@
 """`outlast run` at work: one event loop that carries out what coordinator and agent decide.
 
-It holds both state machines, the process host, the vault and the ledger. Messages between the two machines go
-through a queue here; on several nodes they will go through sockets, and nothing else changes.
+It holds both state machines, the process host, the vault and the ledger. Messages between the two
+machines go through a queue here; on several nodes they will go through sockets, and nothing else
+changes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,18 @@ from outlast.engine.protocol.outputs import (
 )
 from outlast.errors import OutlastError
 from outlast.model import limits
-from outlast.model.messages import FromAgent, FromWorker, Message, Regroup, StoreLost, StoreUp, WorkerExited, WorkerFailedToStart, WorkerStarted, ZygoteLost
+from outlast.model.messages import (
+    FromAgent,
+    FromWorker,
+    Message,
+    Regroup,
+    StoreLost,
+    StoreUp,
+    WorkerExited,
+    WorkerFailedToStart,
+    WorkerStarted,
+    ZygoteLost,
+)
 from outlast.model.recorded import read_verdict
 from outlast.model.records import Event, Interruption
 from outlast.model.terms import Mechanism
@@ -76,7 +88,10 @@ class Surroundings:
 
 
 class Launcher:
-    """`listen`, then `run`, which returns when the run is over. The process host reports to it (`HostEvents`)."""
+    """`listen`, then `run`, which returns when the run is over.
+
+    The process host reports to it (`HostEvents`).
+    """
 
     def __init__(self, around: Surroundings, options: CoordinatorOptions) -> None:
         self._around = around
@@ -94,19 +109,30 @@ class Launcher:
         self._unflushed = 0  # flushes of the ledger in a row that failed
         self._end: End | None = None
         self._evidence = Evidence(
-            loop=around.loop, folder=around.evidence_folder, vault=around.vault.folder, standing=around.books.standing, logs=around.logs.paths,
-            command=around.diagnose, on_verdict=self._on_verdict,
-        )  # fmt: skip
+            loop=around.loop,
+            folder=around.evidence_folder,
+            vault=around.vault.folder,
+            standing=around.books.standing,
+            logs=around.logs.paths,
+            command=around.diagnose,
+            on_verdict=self._on_verdict,
+        )
 
     def listen(self) -> None:
         """From now on the signals that stop a run raise nothing: they stop it as soon as it runs."""
         for number in stop_signals.heeded():
-            self._loop.add_signal(number, functools.partial(self._on_signal, number, stop_signals.exit_code(number)))
+            self._loop.add_signal(
+                number, functools.partial(self._on_signal, number, stop_signals.exit_code(number))
+            )
 
     def run(self) -> End:
         self._host.open()
         if self._around.zygote is not None:
-            self._host.start_zygote(preload=self._around.preload, first_path=self._around.first_path, client=self._around.zygote)
+            self._host.start_zygote(
+                preload=self._around.preload,
+                first_path=self._around.first_path,
+                client=self._around.zygote,
+            )
         self._tick()
         self._flush()
         self._do(self._coordinator.start(now_s=clock.now_s()))
@@ -116,7 +142,7 @@ class Launcher:
         self._evidence.finish(self._around.books.unresumed(), within_s=limits.LAST_DIAGNOSIS_S)
         return self._end
 
-    # --- carrying out --------------------------------------------------------------------------------------
+    # --- carrying out -----------------------------------------------------------------------------
 
     def _do(self, outputs: list[Output]) -> None:
         """Carry out outputs in order; what they lead to comes after them."""
@@ -170,18 +196,32 @@ class Launcher:
 
     def _resumed(self, interruption: Interruption) -> None:
         """Training goes on: now there is time."""
-        self._loop.call_soon(lambda: self._around.books.show(self._coordinator, now_s=clock.now_s()))
+        self._loop.call_soon(
+            lambda: self._around.books.show(self._coordinator, now_s=clock.now_s())
+        )
         self._loop.call_soon(lambda: self._evidence.close(interruption))
 
     def _on_verdict(self, interruption: int, verdict: Mapping[str, object]) -> None:
-        self._around.books.record(Event(clock.now_s(), clock.wall_s(), "verdict", {"interruption": interruption, "verdict": dict(verdict)}))
+        self._around.books.record(
+            Event(
+                clock.now_s(),
+                clock.wall_s(),
+                "verdict",
+                {"interruption": interruption, "verdict": dict(verdict)},
+            )
+        )
         self._around.tell(f"interruption {interruption}: {summary(verdict)}")
         try:
             read = read_verdict(verdict, source=f"the verdict on interruption {interruption}")
-        except OutlastError as error:  # supervision boundary: what says something else is shown, and not acted on
+        except OutlastError as error:
+            # supervision boundary: what says something else is shown, and not acted on
             self._around.tell(f"no policy is asked: {error}")
         else:
-            self._do(self._coordinator.on_verdict(now_s=clock.now_s(), interruption=interruption, verdict=read))
+            self._do(
+                self._coordinator.on_verdict(
+                    now_s=clock.now_s(), interruption=interruption, verdict=read
+                )
+            )
 
     def _renew_store(self) -> None:
         """A new store host; the old one goes first, it may hold the port."""
@@ -204,12 +244,16 @@ class Launcher:
             self._host.start(self._around.specs.worker(order))
 
     def _kill(self, worker: int) -> None:
-        if worker in self._unborn:  # it still waits for a store: it never comes to be, and its end is news like any other's
+        # it still waits for a store: it never comes to be, and its end is news like any other's
+        if worker in self._unborn:
             self._unborn.discard(worker)
             self._loop.call_soon(lambda: self.on_failed(worker, "given up before it was started"))
         else:
             if (pid := self._host.pids().get(worker)) is not None and self._end is None:
-                hung = any(pid in one.pids and one.mechanism is Mechanism.HANG for one in self._around.books.unresumed())
+                hung = any(
+                    pid in one.pids and one.mechanism is Mechanism.HANG
+                    for one in self._around.books.unresumed()
+                )
                 self._evidence.before_kill(worker, pid, hung=hung)
             self._host.kill(worker)
 
@@ -218,28 +262,55 @@ class Launcher:
             old.cancel()
         if order.at_s is not None:
             name = order.name
-            self._timers[name] = self._loop.call_at(order.at_s, lambda: self._do(self._coordinator.on_timer(now_s=clock.now_s(), name=name)))
+            self._timers[name] = self._loop.call_at(
+                order.at_s,
+                lambda: self._do(self._coordinator.on_timer(now_s=clock.now_s(), name=name)),
+            )
 
     def _write_manifest(self, order: Manifest) -> None:
-        folder, error = write_checkpoint(self._around.checkpoint_root, order, self._around.specs.run_id, self._coordinator.generation)
-        self._do(self._coordinator.on_manifest(now_s=clock.now_s(), step=order.step, folder=folder, error=error))
+        folder, error = write_checkpoint(
+            self._around.checkpoint_root,
+            order,
+            self._around.specs.run_id,
+            self._coordinator.generation,
+        )
+        self._do(
+            self._coordinator.on_manifest(
+                now_s=clock.now_s(), step=order.step, folder=folder, error=error
+            )
+        )
 
     def _find_checkpoint(self) -> None:
-        """Nobody is alive who could be kept waiting. Supervision boundary: what cannot be read is no checkpoint."""
+        """Nobody is alive who could be kept waiting.
+
+        Supervision boundary: what cannot be read is no checkpoint.
+        """
         try:
             step, folder, refused = find_checkpoint(self._around.checkpoint_root)
         except OSError as error:
-            step, folder, refused = 0, "", [f"{self._around.checkpoint_root} cannot be read: {error.strerror}"]
-        self._do(self._coordinator.on_checkpoint_found(now_s=clock.now_s(), step=step, folder=folder, refused=tuple(refused)))
+            step, folder, refused = (
+                0,
+                "",
+                [f"{self._around.checkpoint_root} cannot be read: {error.strerror}"],
+            )
+        self._do(
+            self._coordinator.on_checkpoint_found(
+                now_s=clock.now_s(), step=step, folder=folder, refused=tuple(refused)
+            )
+        )
 
     def _event(self, message: FromAgent) -> None:
         self._do(self._agent.on_event(message, now_s=clock.now_s()))
 
     def _on_signal(self, number: int, exit_code: int) -> None:
         name = signal.Signals(number).name
-        self._do(self._coordinator.ask_stop(now_s=clock.now_s(), reason=f"the launcher received {name}", exit_code=exit_code))
+        self._do(
+            self._coordinator.ask_stop(
+                now_s=clock.now_s(), reason=f"the launcher received {name}", exit_code=exit_code
+            )
+        )
 
-    # --- periodic work -------------------------------------------------------------------------------------
+    # --- periodic work ----------------------------------------------------------------------------
 
     def _tick(self) -> None:
         now_s = clock.now_s()
@@ -247,7 +318,9 @@ class Launcher:
         readings: dict[int, Reading] = {}
         for worker, pid in self._host.pids().items():
             if worker < FIRST_STORE_NUMBER:
-                reading = self._around.books.look(worker, pid, now_s=now_s, closely=self._agent.looks_closely(worker, now_s=now_s))
+                reading = self._around.books.look(
+                    worker, pid, now_s=now_s, closely=self._agent.looks_closely(worker, now_s=now_s)
+                )
                 if reading is not None:
                     readings[worker] = reading
         heard_s = self._around.logs.heard_s() if self._around.hang_after_s is not None else None
@@ -262,21 +335,35 @@ class Launcher:
         except OutlastError as error:
             self._unflushed += 1
             if self._unflushed == limits.LEDGER_TRIES_COUNT:
-                self._around.tell(f"warning: the ledger cannot be written, and is tried again each second: {error}")
+                self._around.tell(
+                    "warning: the ledger cannot be written, and is tried again each second:"
+                    f" {error}"
+                )
         else:
             if self._unflushed >= limits.LEDGER_TRIES_COUNT:
-                self._around.tell("the ledger can be written again; nothing that was to be written is missing")
+                self._around.tell(
+                    "the ledger can be written again; nothing that was to be written is missing"
+                )
             self._unflushed = 0
 
     def _look_for_folder(self) -> None:
-        """Say so, once, when the run's folder is not what was opened. What is open is written on, where nobody finds it."""
+        """Say so, once, when the run's folder is not what was opened.
+
+        What is open is written on, where nobody finds it.
+        """
         missing, before = self._around.missing(), self._missing
         self._missing = missing
         if missing and not before:
-            kept = "ranks and shared memory keep the newest state, and checkpoints go where --checkpoint-dir says"
-            self._around.tell(f"warning: {missing}: training goes on, and what is written there is lost for `outlast report`; {kept}")
+            kept = (
+                "ranks and shared memory keep the newest state, and checkpoints go where"
+                " --checkpoint-dir says"
+            )
+            self._around.tell(
+                f"warning: {missing}: training goes on, and what is written there is lost for"
+                f" `outlast report`; {kept}"
+            )
 
-    # --- the process host's news (HostEvents) ----------------------------------------------------------------
+    # --- the process host's news (HostEvents) -----------------------------------------------------
 
     def on_started(self, worker: int, pid: int, at_s: float) -> None:
         if worker < FIRST_STORE_NUMBER:
@@ -295,7 +382,12 @@ class Launcher:
                 self._renewing = False
                 self._renew_store()
             elif self._end is None:
-                self._event(StoreLost(f"the store's host ended (exit code {exited.exit_code}, signal {exited.signal})"))
+                self._event(
+                    StoreLost(
+                        f"the store's host ended (exit code {exited.exit_code}, signal"
+                        f" {exited.signal})"
+                    )
+                )
             return
         if self._end is None and (exited.exit_code != 0 or exited.signal is not None):
             self._evidence.ended(exited)
@@ -305,7 +397,18 @@ class Launcher:
         error = self._around.specs.last_words(exited.worker)
         self._event(
             WorkerExited(
-                exited.worker, exited.pid, exited.exit_code, exited.signal, bool(exited.oom), committed, steps, steps, phase, exited.at_s, exited.at_s, error
+                exited.worker,
+                exited.pid,
+                exited.exit_code,
+                exited.signal,
+                bool(exited.oom),
+                committed,
+                steps,
+                steps,
+                phase,
+                exited.at_s,
+                exited.at_s,
+                error,
             )
         )
 
@@ -324,7 +427,9 @@ class Launcher:
         self._host.kill(worker)
 
     def on_zygote_ready(self, pid: int, imports_s: float) -> None:
-        self._around.books.record(Event(clock.now_s(), clock.wall_s(), "zygote", {"pid": pid, "imports_s": imports_s}))
+        self._around.books.record(
+            Event(clock.now_s(), clock.wall_s(), "zygote", {"pid": pid, "imports_s": imports_s})
+        )
 
     def on_zygote_lost(self, reason: str) -> None:
         self._event(ZygoteLost(reason))

@@ -1,4 +1,6 @@
-"""The manifest of a checkpoint whose shards all lie in their folder; and what a resumed run can start from."""
+"""The manifest of a checkpoint whose shards all lie in their folder; and what a resumed run can
+start from.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,26 @@ from outlast.runtime.tiers import local
 from outlast.runtime.tiers.vault import Vault
 
 
-def write_checkpoint(root: Path, order: ManifestOrder, run_id: str, generation: int) -> tuple[str, str]:
-    """(folder, "") once the manifest is durable, ("", why not) otherwise. Older checkpoints beyond the kept ones are removed."""
+def write_checkpoint(
+    root: Path, order: ManifestOrder, run_id: str, generation: int
+) -> tuple[str, str]:
+    """(folder, "") once the manifest is durable, ("", why not) otherwise.
+
+    Older checkpoints beyond the kept ones are removed.
+    """
     folder = local.checkpoint_folder(root, order.step)
-    files = tuple(FileEntry(name, length, int(checksum, 16)) for name, length, checksum in order.shards)
+    files = tuple(
+        FileEntry(name, length, int(checksum, 16)) for name, length, checksum in order.shards
+    )
     kind = "sharded" if order.sharded else "replicated"
-    manifest = Manifest(run=run_id, generation=generation, step=order.step, world_size=len(files), kind=kind, files=files)
+    manifest = Manifest(
+        run=run_id,
+        generation=generation,
+        step=order.step,
+        world_size=len(files),
+        kind=kind,
+        files=files,
+    )
     try:
         local.write_manifest(folder, manifest)
         local.prune(root, CHECKPOINTS_KEPT_COUNT)
@@ -28,10 +44,13 @@ def write_checkpoint(root: Path, order: ManifestOrder, run_id: str, generation: 
     return str(folder), ""
 
 
-def newest_start(root: Path, vault: Vault | None, world_size: int) -> tuple[Restart, tuple[str, int], list[str]]:
+def newest_start(
+    root: Path, vault: Vault | None, world_size: int
+) -> tuple[Restart, tuple[str, int], list[str]]:
     """What --resume goes on from: (start, newest good checkpoint, what was refused and why).
 
-    The vault of a launcher that was killed is newer than any checkpoint, if all ranks' images of one step are whole in it.
+    The vault of a launcher that was killed is newer than any checkpoint, if all ranks' images of
+    one step are whole in it.
     """
     step, folder, refused = find_checkpoint(root)
     start = Restart(step, "checkpoint", "checkpoint", folder) if folder else Restart()
@@ -42,11 +61,16 @@ def newest_start(root: Path, vault: Vault | None, world_size: int) -> tuple[Rest
 
 
 def find_checkpoint(root: Path) -> tuple[int, str, list[str]]:
-    """(step, folder) of the newest good checkpoint, or (0, ""); and what was refused and why. That is set aside, so that its step can be saved again."""
+    """(step, folder) of the newest good checkpoint, or (0, ""); and what was refused and why.
+
+    That is set aside, so that its step can be saved again.
+    """
     search = local.newest_good(root)
     refused = [f"{one.folder}: {one.reason}; {_put_aside(one.folder)}" for one in search.refused]
     found = search.checkpoint
-    return (found.manifest.step, str(found.folder), refused) if found is not None else (0, "", refused)
+    return (
+        (found.manifest.step, str(found.folder), refused) if found is not None else (0, "", refused)
+    )
 
 
 def _put_aside(folder: Path) -> str:
@@ -61,7 +85,9 @@ def _newest_whole(vault: Vault, world_size: int) -> int | None:
 
     def is_whole(step: int) -> bool:
         try:
-            return all("shared/text" in vault.read(rank, step).tensors for rank in range(world_size))
+            return all(
+                "shared/text" in vault.read(rank, step).tensors for rank in range(world_size)
+            )
         except CorruptError:
             return False
 

@@ -37,9 +37,17 @@ class Specs:
     """Made once per launcher. `options` go to every worker's session."""
 
     def __init__(
-        self, *, place: Place, script: Script, workers: int, role: str, master: tuple[str, int], max_restarts: int, logs: WorkerLogs,
+        self,
+        *,
+        place: Place,
+        script: Script,
+        workers: int,
+        role: str,
+        master: tuple[str, int],
+        max_restarts: int,
+        logs: WorkerLogs,
         options: Mapping[str, Any],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._place = place
         self._script = script
         self._workers = workers
@@ -77,34 +85,56 @@ class Specs:
         assert self._store is not None
         rank = order.rank if order.rank >= 0 else None
         attempt = max(order.generation - 1, 0)
-        self._error_files[order.worker] = self._logs.error_file(attempt, order.rank if rank is not None else f"spare_{order.worker}")
+        self._error_files[order.worker] = self._logs.error_file(
+            attempt, order.rank if rank is not None else f"spare_{order.worker}"
+        )
         if rank is None:
             self._spares.add(order.worker)
         identity = RunIdentity(
-            run_id=self._place.run_id, role=self._role, world_size=self._workers, local_world_size=self._workers, master_addr=self._store[0],
-            master_port=self._store[1], max_restarts=self._max_restarts,
-        )  # fmt: skip
-        env = worker_environment(os.environ, identity, rank=rank, local_rank=rank, attempt=attempt, error_file=self._error_files[order.worker])
+            run_id=self._place.run_id,
+            role=self._role,
+            world_size=self._workers,
+            local_world_size=self._workers,
+            master_addr=self._store[0],
+            master_port=self._store[1],
+            max_restarts=self._max_restarts,
+        )
+        env = worker_environment(
+            os.environ,
+            identity,
+            rank=rank,
+            local_rank=rank,
+            attempt=attempt,
+            error_file=self._error_files[order.worker],
+        )
         if not {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"} & set(env):
             env["TORCH_FR_BUFFER_SIZE"] = str(limits.FLIGHT_RECORDER_ENTRIES)
         # All ranks are on this node: nobody else has to reach gloo's sockets. Without this gloo
         # looks this machine's name up for each group, and listens on the interface it finds.
         env.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        return self._spec(order.worker, order.kind, order.rank, order.generation, attempt, env, self._options)
+        return self._spec(
+            order.worker, order.kind, order.rank, order.generation, attempt, env, self._options
+        )
 
     def store(self, number: int) -> ChildSpec:
         host, port = self._master
         options = {"host": host, "port": port}
-        return self._spec(number, "store", -1, 0, 0, {**os.environ, "RES_OPTIONS": "attempts:0"}, options)
+        return self._spec(
+            number, "store", -1, 0, 0, {**os.environ, "RES_OPTIONS": "attempts:0"}, options
+        )
 
     def takes_rank(self, worker: int, plan: Regroup) -> None:
-        """A spare that is given a rank is heard on the console and writes into that rank's files from now on."""
+        """A spare that is given a rank is heard on the console and writes into that rank's files
+        from now on.
+        """
         if worker in self._spares:
             self._spares.discard(worker)
             self._logs.move(worker, attempt=plan.generation - 1, place=plan.rank % self._workers)
 
     def last_words(self, worker: int) -> str:
-        """What an ended worker left behind: its error file's message, or the last line of its stderr."""
+        """What an ended worker left behind: its error file's message, or the last line of its
+        stderr.
+        """
         path = self._error_files.pop(worker, "")
         record = read_error_file(path) if path else None
         if record is not None:
@@ -112,10 +142,33 @@ class Specs:
         tail = [line for line in self._logs.stderr_tail(worker) if line.strip()]
         return tail[-1] if tail else ""
 
-    def _spec(self, worker: int, kind: str, rank: int, generation: int, attempt: int, env: dict[str, str], options: dict[str, Any]) -> ChildSpec:
+    def _spec(
+        self,
+        worker: int,
+        kind: str,
+        rank: int,
+        generation: int,
+        attempt: int,
+        env: dict[str, str],
+        options: dict[str, Any],
+    ) -> ChildSpec:
         script = self._script
         return ChildSpec(
-            worker=worker, kind=kind, rank=rank, world_size=self._workers, local_world_size=self._workers, generation=generation, env=env,
-            script=script.script, entry=script.entry, args=script.args, cwd=os.getcwd(), run_folder=self._place.run_folder,
-            vault_folder=self._place.vault_folder, run_id=self._place.run_id, attempt=attempt, launcher_pid=os.getpid(), options=options,
-        )  # fmt: skip
+            worker=worker,
+            kind=kind,
+            rank=rank,
+            world_size=self._workers,
+            local_world_size=self._workers,
+            generation=generation,
+            env=env,
+            script=script.script,
+            entry=script.entry,
+            args=script.args,
+            cwd=os.getcwd(),
+            run_folder=self._place.run_folder,
+            vault_folder=self._place.vault_folder,
+            run_id=self._place.run_id,
+            attempt=attempt,
+            launcher_pid=os.getpid(),
+            options=options,
+        )

@@ -1,4 +1,6 @@
-"""gzip, bzip2, xz and, where this Python or a package of it can, Zstandard: as streams, in bounded memory, however much a few bytes unfold to."""
+"""gzip, bzip2, xz and, where this Python or a package of it can, Zstandard: as streams, in bounded
+memory, however much a few bytes unfold to.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ class _Gzip:
 
 
 class Unpacked:
-    """What a compressed stream holds, all of its members one after the other. Bytes behind the last one that begin no other are not read.
+    """What a compressed stream holds, all of its members one after the other.
+
+    Bytes behind the last one that begin no other are not read.
 
     `read` raises Damaged, and EOFError where the stream was cut short.
     """
@@ -87,7 +91,10 @@ class Unpacked:
         return b""
 
     def _next(self) -> bool:
-        """The member behind the one that ended; False where there is none. Zeros between members are filling."""
+        """The member behind the one that ended; False where there is none.
+
+        Zeros between members are filling.
+        """
         rest = self._one.unused_data.lstrip(b"\x00")
         while not rest:
             more = self._stream.read(_READ_BYTES)
@@ -125,13 +132,17 @@ def decompressed(stream: Stream, kind: Kind) -> Stream:
 
 
 def _zstd(stream: Stream) -> Stream:
-    module = _first_of("compression.zstd", "backports.zstd")  # Python 3.14, and its twin for older ones
+    # Python 3.14, and its twin for older ones
+    module = _first_of("compression.zstd", "backports.zstd")
     if module is not None:
         options = {module.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG}
         return Unpacked(stream, lambda: module.ZstdDecompressor(options=options))
     package = _first_of("zstandard")
     if package is None:
-        raise CannotRead("this Python cannot read Zstandard: unpack it first, with `zstd -d`, or `pip install zstandard`")
+        raise CannotRead(
+            "this Python cannot read Zstandard: unpack it first, with `zstd -d`, or `pip install"
+            " zstandard`"
+        )
     return _ZstandardStream(package, stream)
 
 
@@ -149,7 +160,9 @@ class _ZstandardStream:
 
     def __init__(self, package: Any, stream: Stream) -> None:
         self._error = package.ZstdError
-        self._reader = package.ZstdDecompressor(max_window_size=1 << _ZSTD_WINDOW_LOG).stream_reader(stream, read_across_frames=True)
+        self._reader = package.ZstdDecompressor(
+            max_window_size=1 << _ZSTD_WINDOW_LOG
+        ).stream_reader(stream, read_across_frames=True)
 
     def read(self, size: int, /) -> bytes:
         try:

@@ -1,6 +1,7 @@
 """What a file is, told from its first bytes; its name counts only where the bytes leave it open.
 
-Not promised: that a text is a log. Source code is told by its suffix, because it holds the very sentences that a log would.
+Not promised: that a text is a log. Source code is told by its suffix, because it holds the very
+sentences that a log would.
 """
 
 from __future__ import annotations
@@ -36,24 +37,50 @@ COMPRESSED = {Kind.GZIP, Kind.BZIP2, Kind.XZ, Kind.ZSTD}
 ARCHIVES = {*COMPRESSED, Kind.TAR, Kind.ZIP}
 
 _MAGIC = (
-    (b"\x1f\x8b\x08", Kind.GZIP), (b"BZh", Kind.BZIP2), (b"\xfd7zXZ\x00", Kind.XZ), (b"\x28\xb5\x2f\xfd", Kind.ZSTD),
-    (b"PK\x03\x04", Kind.ZIP), (b"PK\x05\x06", Kind.ZIP), (b"SQLite format 3\x00", Kind.DATABASE), (BEACON_MAGIC.to_bytes(4, "little"), Kind.BEACON),
-)  # fmt: skip
+    (b"\x1f\x8b\x08", Kind.GZIP),
+    (b"BZh", Kind.BZIP2),
+    (b"\xfd7zXZ\x00", Kind.XZ),
+    (b"\x28\xb5\x2f\xfd", Kind.ZSTD),
+    (b"PK\x03\x04", Kind.ZIP),
+    (b"PK\x05\x06", Kind.ZIP),
+    (b"SQLite format 3\x00", Kind.DATABASE),
+    (BEACON_MAGIC.to_bytes(4, "little"), Kind.BEACON),
+)
 _BZIP2_BLOCK = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")
 _TAR_BLOCK_BYTES = 512
 
-# names that the recorder writes (torch/csrc/distributed/c10d/FlightRecorder.hpp); two of them are no accident
+# names that the recorder writes (torch/csrc/distributed/c10d/FlightRecorder.hpp); two of them are
+# no accident
 _RECORDER_KEYS = (
-    b"pg_config", b"pg_status", b"entries", b"nccl_comm_state", b"comm_lib_version", b"nccl_version",
-    b"collective_seq_id", b"profiling_name", b"record_id", b"last_enqueued_collective",
-)  # fmt: skip
+    b"pg_config",
+    b"pg_status",
+    b"entries",
+    b"nccl_comm_state",
+    b"comm_lib_version",
+    b"nccl_version",
+    b"collective_seq_id",
+    b"profiling_name",
+    b"record_id",
+    b"last_enqueued_collective",
+)
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
-_OLD_PICKLE = re.compile(rb"\(?[ci][A-Za-z_][\w.]*\n[A-Za-z_][\w.]*\n|\(dp?[0-9]*\n|\(lp?[0-9]*\n|[}\]]q\x00")  # protocols 0 and 1
-_DUMP_NAME = re.compile(r"(?:dump|trace|flight|recorder|(?:^|[._-])fr[._-]|nccl|gloo).*\d(?:\.(?:pickle|pkl|json|bin|pt))?$|^_?dump_", re.IGNORECASE)
-_SOURCE_NAME = re.compile(r"\.(?:py|pyi|c|cc|cpp|cxx|cu|cuh|h|hpp|js|ts|css|rs|go|java|rb|ipynb|md|rst|tex|diff|patch)$", re.IGNORECASE)
+# protocols 0 and 1
+_OLD_PICKLE = re.compile(
+    rb"\(?[ci][A-Za-z_][\w.]*\n[A-Za-z_][\w.]*\n|\(dp?[0-9]*\n|\(lp?[0-9]*\n|[}\]]q\x00"
+)
+_DUMP_NAME = re.compile(
+    r"(?:dump|trace|flight|recorder|(?:^|[._-])fr[._-]|nccl|gloo).*\d(?:\.(?:pickle|pkl|json|bin|pt))?$|^_?dump_",
+    re.IGNORECASE,
+)
+_SOURCE_NAME = re.compile(
+    r"\.(?:py|pyi|c|cc|cpp|cxx|cu|cuh|h|hpp|js|ts|css|rs|go|java|rb|ipynb|md|rst|tex|diff|patch)$",
+    re.IGNORECASE,
+)
 
-_LONG_ZEROS = re.compile(rb"\x00{16,}")  # a log that was preallocated, or cut off by a crash of its host, has runs of zeros
-_CONTROL = bytes([*range(8), *range(14, 27), *range(28, 32), 127])  # not those that terminals are sent: \b \t \n \v \f \r ESC
+# a log that was preallocated, or cut off by a crash of its host, has runs of zeros
+_LONG_ZEROS = re.compile(rb"\x00{16,}")
+# not those that terminals are sent: \b \t \n \v \f \r ESC
+_CONTROL = bytes([*range(8), *range(14, 27), *range(28, 32), 127])
 _CONTROL_SHARE, _CONTROL_SHARE_UTF8 = 0.03, 0.3  # noise has 0.1
 
 
@@ -106,13 +133,19 @@ def is_text(head: bytes) -> bool:
 
 def _kind_of_structured(head: bytes, name: str) -> Kind | None:
     recorded = sum(key in head for key in _RECORDER_KEYS) >= 2
-    if _PICKLE.match(head) or (_OLD_PICKLE.match(head) and (recorded or head.rstrip(b"\n").endswith(b"."))):
+    if _PICKLE.match(head) or (
+        _OLD_PICKLE.match(head) and (recorded or head.rstrip(b"\n").endswith(b"."))
+    ):
         return Kind.DUMP if recorded or named_like_a_dump(name) else Kind.PICKLE
     if head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] != b"{":
         return None
     if recorded:
         return Kind.DUMP
-    return Kind.ERROR_FILE if b'"message"' in head and (b'"extraInfo"' in head or b'"py_callstack"' in head) else None
+    return (
+        Kind.ERROR_FILE
+        if b'"message"' in head and (b'"extraInfo"' in head or b'"py_callstack"' in head)
+        else None
+    )
 
 
 def _is_utf8(body: bytes) -> bool:

@@ -1,8 +1,10 @@
-"""A log as lines of bytes: streamed, each of bounded length, no more of the file than was there when it was found.
+"""A log as lines of bytes: streamed, each of bounded length, no more of the file than was there
+when it was found.
 
-A line ends at a newline. A progress bar draws over itself with carriage returns: of such a line, if it is long, what was drawn last is given.
-Of any other line longer than EVIDENCE_LINE_MAX_BYTES its beginning and its end are given. Zero bytes, which a crash leaves in logs, are left out;
-UTF-16 with its mark is turned into UTF-8.
+A line ends at a newline. A progress bar draws over itself with carriage returns: of such a line, if
+it is long, what was drawn last is given. Of any other line longer than EVIDENCE_LINE_MAX_BYTES its
+beginning and its end are given. Zero bytes, which a crash leaves in logs, are left out; UTF-16 with
+its mark is turned into UTF-8.
 """
 
 from __future__ import annotations
@@ -21,7 +23,11 @@ _DRAWN_OVER_BYTES = 2 << 10
 
 
 class Lines:
-    """Iterate once. `cut_count` lines were longer than the limit; `on_bytes` hears of each piece of the file that was read. Raises OSError."""
+    """Iterate once.
+
+    `cut_count` lines were longer than the limit; `on_bytes` hears of each piece of the file that
+    was read. Raises OSError.
+    """
 
     def __init__(self, piece: Piece, *, on_bytes: Callable[[int], None] | None = None) -> None:
         assert piece.path is not None, piece.name

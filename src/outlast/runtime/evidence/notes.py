@@ -31,7 +31,10 @@ class Notes:
 
     @property
     def skipped(self) -> tuple[str, ...]:
-        return tuple(f"not read, {why}: {some(self._names[why], count)}" for why, count in sorted(self._counts.items()))
+        return tuple(
+            f"not read, {why}: {some(self._names[why], count)}"
+            for why, count in sorted(self._counts.items())
+        )
 
 
 def some(names: Sequence[str], count: int) -> str:

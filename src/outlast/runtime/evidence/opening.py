@@ -1,4 +1,6 @@
-"""Opening evidence: regular files only, never through a symbolic link, never blocking, never past the size that was found."""
+"""Opening evidence: regular files only, never through a symbolic link, never blocking, never past
+the size that was found.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ class NotRegular(OSError):
 def open_regular(path: str) -> tuple[int, os.stat_result]:
     """A descriptor for reading, and what lies behind it. Raises OSError, NotRegular.
 
-    A FIFO that took the file's place since it was looked at is opened without waiting for its writer, and closed again unread.
+    A FIFO that took the file's place since it was looked at is opened without waiting for its
+    writer, and closed again unread.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:

@@ -1,7 +1,10 @@
-"""Evidence to verdict, in this order: walk, dumps, logs, what outlast itself recorded; then the graph, then everything weighed together.
+"""Evidence to verdict, in this order: walk, dumps, logs, what outlast itself recorded; then the
+graph, then everything weighed together.
 
-Memory   that of one archive's directory, one line, the dumps' small states, and the findings that are kept (`diagnose/thinning.py`); not that of the files.
-Files    archives are unpacked into a folder of their own under the system's temporary one (TMPDIR), which is gone at the end.
+Memory   that of one archive's directory, one line, the dumps' small states, and the findings that
+         are kept (`diagnose/thinning.py`); not that of the files.
+Files    archives are unpacked into a folder of their own under the system's temporary one (TMPDIR),
+         which is gone at the end.
 """
 
 from __future__ import annotations
@@ -44,7 +47,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """`blame` is None where there were no dumps. `notes`: what was left out and what does not fit, in sentences for people."""
+    """`blame` is None where there were no dumps.
+
+    `notes`: what was left out and what does not fit, in sentences for people.
+    """
 
     verdict: Verdict
     blame: Blame | None
@@ -64,7 +70,9 @@ class _Reading:
     total_bytes: int = 0
 
 
-def diagnose(paths: Sequence[str], *, on_progress: Callable[[Progress], None] | None = None) -> Diagnosis:
+def diagnose(
+    paths: Sequence[str], *, on_progress: Callable[[Progress], None] | None = None
+) -> Diagnosis:
     """Read all of `paths` and decide. Raises UsageError where nothing can be read as evidence."""
     with tempfile.TemporaryDirectory(prefix="outlast-evidence-") as scratch:
         gathered = gather(paths, scratch)
@@ -74,12 +82,17 @@ def diagnose(paths: Sequence[str], *, on_progress: Callable[[Progress], None] | 
 def _diagnose(gathered: Gathered, reading: _Reading) -> Diagnosis:
     if history := gathered.leave_out_history():
         reading.notes.say(
-            f"the evidence of {history:,} earlier {'interruption' if history == 1 else 'interruptions'} was not looked at: name its folder to read it"
+            f"the evidence of {history:,} earlier"
+            f" {'interruption' if history == 1 else 'interruptions'} was not looked at: name its"
+            " folder to read it"
         )
     quiet = [piece.name for piece in gathered.databases if _recorded(piece, recorded.read, reading)]
     if asked := gathered.leave_out_suspicions(quiet):
         were = "file of stacks was" if asked == 1 else "files of stacks were"
-        reading.notes.say(f"{asked:,} {were} left out: workers write them when they are asked whether they live, and nobody was given up for it")
+        reading.notes.say(
+            f"{asked:,} {were} left out: workers write them when they are asked whether they live,"
+            " and nobody was given up for it"
+        )
     dumps, unreadable = _dumps(gathered.dumps, reading)
     reading.total_bytes = sum(piece.size_bytes for piece in gathered.texts)
     for piece in gathered.texts:
@@ -90,9 +103,16 @@ def _diagnose(gathered: Gathered, reading: _Reading) -> Diagnosis:
         _recorded(piece, recorded.read_standing, reading)
     reading.findings.add(find_laggards(_beacons(gathered.beacons, reading)))
     if reading.findings.dropped_count:
-        reading.notes.say(f"{reading.findings.dropped_count:,} more lines said the same as others, and were counted no further")
+        reading.notes.say(
+            f"{reading.findings.dropped_count:,} more lines said the same as others, and were"
+            " counted no further"
+        )
     # last, since logs tell how many ranks there are, which dumps of some backends do not
-    blame = find_blame(dumps, unreadable=unreadable, world_size=mixture.world_size(reading.samples)) if gathered.dumps else None
+    blame = (
+        find_blame(dumps, unreadable=unreadable, world_size=mixture.world_size(reading.samples))
+        if gathered.dumps
+        else None
+    )
     findings, blame = _on_one_clock(reading.findings.all(), dumps, blame, reading)
     findings, old = without_history(findings, reading.samples)
     if old:
@@ -100,11 +120,18 @@ def _diagnose(gathered: Gathered, reading: _Reading) -> Diagnosis:
     odd = (*mixture.notes_of(reading.samples), *reading.notes.said, *gathered.said)
     verdict = decide(marked_strangers(findings), blame=blame, notes=odd)
     return Diagnosis(
-        verdict, blame, (*odd, *reading.notes.skipped, *gathered.skipped), len(gathered.dumps), gathered.count - len(gathered.dumps), reading.done_bytes
+        verdict,
+        blame,
+        (*odd, *reading.notes.skipped, *gathered.skipped),
+        len(gathered.dumps),
+        gathered.count - len(gathered.dumps),
+        reading.done_bytes,
     )
 
 
-def _on_one_clock(findings: Sequence[Finding], dumps: Sequence[Dump], blame: Blame | None, reading: _Reading) -> tuple[Sequence[Finding], Blame | None]:
+def _on_one_clock(
+    findings: Sequence[Finding], dumps: Sequence[Dump], blame: Blame | None, reading: _Reading
+) -> tuple[Sequence[Finding], Blame | None]:
     """Asked only where there are times besides those of the dumps."""
     if blame is None or all(one.at_s is None for one in findings):
         return findings, blame
@@ -112,11 +139,15 @@ def _on_one_clock(findings: Sequence[Finding], dumps: Sequence[Dump], blame: Bla
     if note := clocks.note_of(offsets):
         reading.notes.say(note)
     right = clocks.on_one_clock(findings, offsets)
-    return right, replace(blame, findings=tuple(clocks.on_one_clock(blame.findings, offsets, about=findings)))
+    return right, replace(
+        blame, findings=tuple(clocks.on_one_clock(blame.findings, offsets, about=findings))
+    )
 
 
 def _dumps(pieces: Sequence[Piece], reading: _Reading) -> tuple[list[Dump], dict[str, str]]:
-    dumps, unreadable = read_dumps(pieces, on_progress=lambda done, total: reading.on_progress(Progress("dumps", done, total)))
+    dumps, unreadable = read_dumps(
+        pieces, on_progress=lambda done, total: reading.on_progress(Progress("dumps", done, total))
+    )
     by_why: dict[str, list[str]] = {}
     for name, why in unreadable.items():
         by_why.setdefault(why, []).append(name)
@@ -153,7 +184,10 @@ def _text(piece: Piece, reading: _Reading) -> None:
         reading.notes.skip(error.strerror or str(error), piece.name)
     if lines.cut_count:
         were = "line" if lines.cut_count == 1 else "lines"
-        reading.notes.say(f"{piece.name}: {lines.cut_count:,} {were} longer than {limits.EVIDENCE_LINE_MAX_BYTES:,} bytes, read as their beginnings and ends")
+        reading.notes.say(
+            f"{piece.name}: {lines.cut_count:,} {were} longer than"
+            f" {limits.EVIDENCE_LINE_MAX_BYTES:,} bytes, read as their beginnings and ends"
+        )
     reading.samples.append(sample)
 
 
@@ -166,7 +200,9 @@ def _sampled(lines: Iterable[bytes], sample: mixture.Sample) -> Iterator[bytes]:
 
 
 def _whole(piece: Piece, unfold: Callable[[Piece], list[bytes]], reading: _Reading) -> None:
-    """A file whose lines are not those of the file: what is found in it points to the file as a whole."""
+    """A file whose lines are not those of the file: what is found in it points to the file as a
+    whole.
+    """
     try:
         lines = unfold(piece)
     except (OSError, ValueError) as error:
@@ -185,5 +221,7 @@ def _recorded(piece: Piece, read: Callable[[Piece], Recorded], reading: _Reading
     for note in ledger.notes:
         reading.notes.say(f"{piece.name}: {note}")
     reading.findings.add(ledger.findings)
-    reading.findings.add(recorded.without_line(one) for one in read_lines(ledger.lines, name=piece.name))
+    reading.findings.add(
+        recorded.without_line(one) for one in read_lines(ledger.lines, name=piece.name)
+    )
     return ledger.is_quiet

@@ -1,7 +1,7 @@
 """Files with a form of their own: torchelastic's error files, and our ledger.
 
-A ledger may be a stranger's: it is copied, so that nothing is written beside the evidence, and the copy is read with SQLite's schema distrusted, plain
-tables only, and a limit of time.
+A ledger may be a stranger's: it is copied, so that nothing is written beside the evidence, and the
+copy is read with SQLite's schema distrusted, plain tables only, and a limit of time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ from outlast.diagnose.findings import Finding
 from outlast.diagnose.ledger import Recorded, read_records
 from outlast.errors import OutlastError
 from outlast.model.beacon import BEACON_BYTES, Beacon, unpack
-from outlast.model.limits import EVIDENCE_LEDGER_MAX_BYTES, EVIDENCE_LEDGER_READ_S, EVIDENCE_READ_BYTES, GIVEN_FILE_MAX_BYTES
+from outlast.model.limits import (
+    EVIDENCE_LEDGER_MAX_BYTES,
+    EVIDENCE_LEDGER_READ_S,
+    EVIDENCE_READ_BYTES,
+    GIVEN_FILE_MAX_BYTES,
+)
 from outlast.model.pieces import Piece
 from outlast.runtime.evidence.opening import Bounded
 from outlast.runtime.ledger.rows import TABLES
@@ -30,7 +35,10 @@ _OPERATIONS_COUNT = 100_000  # of SQLite's machine, between two looks at the clo
 
 
 def error_lines(piece: Piece) -> list[bytes]:
-    """The message and the traceback that torchelastic's `record` wrote. Raises OSError; ValueError where the file is no such thing."""
+    """The message and the traceback that torchelastic's `record` wrote.
+
+    Raises OSError; ValueError where the file is no such thing.
+    """
     assert piece.path is not None, piece.name
     if piece.size_bytes > GIVEN_FILE_MAX_BYTES:
         raise ValueError("an error file of torchelastic that is too long")
@@ -43,11 +51,19 @@ def error_lines(piece: Piece) -> list[bytes]:
     inner = message if isinstance(message, dict) else {"message": message}
     extra = inner.get("extraInfo")
     said = (extra.get("py_callstack") if isinstance(extra, dict) else None, inner.get("message"))
-    return [line.encode("utf-8", "replace") for text in said if isinstance(text, str) for line in text.splitlines()]
+    return [
+        line.encode("utf-8", "replace")
+        for text in said
+        if isinstance(text, str)
+        for line in text.splitlines()
+    ]
 
 
 def read_standing(piece: Piece) -> Recorded:
-    """Where the processes of a live run stood. Raises OSError, and ValueError where the file is cut or changed."""
+    """Where the processes of a live run stood.
+
+    Raises OSError, and ValueError where the file is cut or changed.
+    """
     assert piece.path is not None, piece.name
     if piece.size_bytes > GIVEN_FILE_MAX_BYTES:
         raise ValueError("a record of where processes stood that is too long")
@@ -56,7 +72,10 @@ def read_standing(piece: Piece) -> Recorded:
 
 
 def read_beacon(piece: Piece) -> Beacon:
-    """Where one worker said that it stood. Raises OSError, and ValueError where the file is cut, or of another version."""
+    """Where one worker said that it stood.
+
+    Raises OSError, and ValueError where the file is cut, or of another version.
+    """
     assert piece.path is not None, piece.name
     with Bounded(piece.path, piece.size_bytes) as file:
         page = file.read(BEACON_BYTES)
@@ -67,7 +86,10 @@ def read_beacon(piece: Piece) -> Beacon:
 
 
 def read(piece: Piece) -> Recorded:
-    """A ledger's interruption. Raises OSError, and ValueError where the file is not a ledger of this version."""
+    """A ledger's interruption.
+
+    Raises OSError, and ValueError where the file is not a ledger of this version.
+    """
     assert piece.path is not None, piece.name
     if piece.size_bytes > EVIDENCE_LEDGER_MAX_BYTES:
         raise ValueError(f"a SQLite file of {piece.size_bytes:,} bytes")
@@ -94,10 +116,20 @@ def _read(path: Path, name: str) -> Recorded:
     connection = sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True)
     try:
         connection.row_factory = sqlite3.Row
-        connection.set_progress_handler(_until(time.monotonic() + EVIDENCE_LEDGER_READ_S), _OPERATIONS_COUNT)
+        connection.set_progress_handler(
+            _until(time.monotonic() + EVIDENCE_LEDGER_READ_S), _OPERATIONS_COUNT
+        )
         connection.execute("PRAGMA trusted_schema = OFF")
-        kinds = dict(connection.execute("SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view') AND sql NOT LIKE '%GENERATED%'").fetchall())
-        if any(kinds.get(table) != "table" for table in ("meta", "sessions", "snapshot", *TABLES.values())):
+        kinds = dict(
+            connection.execute(
+                "SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view') AND sql NOT"
+                " LIKE '%GENERATED%'"
+            ).fetchall()
+        )
+        if any(
+            kinds.get(table) != "table"
+            for table in ("meta", "sessions", "snapshot", *TABLES.values())
+        ):
             raise ValueError("a SQLite file that is no ledger of outlast")
         return read_records(Ledger(path, connection, session=0).read(), name=name)
     except (sqlite3.Error, OutlastError, TypeError, AttributeError, OverflowError) as error:

@@ -1,7 +1,10 @@
-"""tar, read as a stream. The headers are parsed here, so that no header decides how much memory or time is spent.
+"""tar, read as a stream.
+
+The headers are parsed here, so that no header decides how much memory or time is spent.
 
 Read       regular members, under names of the ustar, GNU (L) and pax (x, path) kinds.
-Not read   links, devices, FIFOs (told as such); sparse members, whose bytes are not where their names are.
+Not read   links, devices, FIFOs (told as such); sparse members, whose bytes are not where their
+           names are.
 """
 
 from __future__ import annotations
@@ -16,13 +19,24 @@ from outlast.runtime.evidence.opening import Peeked
 
 _BLOCK = tarfile.BLOCKSIZE
 _HOLES_GO_ON_AT, _MORE_HOLES_GO_ON_AT = 482, 504  # of the old GNU format
-_NAMES = {tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE}
-_KINDS = {tarfile.LNKTYPE: "hard link in an archive", tarfile.SYMTYPE: "symbolic link in an archive"}
+_NAMES = {
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+}
+_KINDS = {
+    tarfile.LNKTYPE: "hard link in an archive",
+    tarfile.SYMTYPE: "symbolic link in an archive",
+}
 
 
 @dataclass(slots=True)
 class Member:
-    """`body` gives the member's bytes until the next member is asked for; None where there is nothing to read, and `why` says so."""
+    """`body` gives the member's bytes until the next member is asked for; None where there is
+    nothing to read, and `why` says so.
+    """
 
     name: str
     size_bytes: int
@@ -67,16 +81,30 @@ def members(stream: Peeked) -> Iterator[Member]:
                 sparse = any(key.startswith("GNU.sparse") for key in facts)
             continue
         size = info.size if pax_size is None else pax_size
-        yield from _member(stream, info, name or info.name, size, sparse=sparse or info.type == tarfile.GNUTYPE_SPARSE)
+        yield from _member(
+            stream,
+            info,
+            name or info.name,
+            size,
+            sparse=sparse or info.type == tarfile.GNUTYPE_SPARSE,
+        )
         name, pax_size, sparse = "", None, False
 
 
-def _member(stream: Peeked, info: tarfile.TarInfo, name: str, size: int, *, sparse: bool) -> Iterator[Member]:
+def _member(
+    stream: Peeked, info: tarfile.TarInfo, name: str, size: int, *, sparse: bool
+) -> Iterator[Member]:
     if info.type == tarfile.DIRTYPE or (info.isreg() and name.endswith("/")):
         return
     regular = info.isreg() and not sparse
     body = _Body(stream, size if info.isreg() else 0)
-    why = "" if regular else "sparse file in an archive" if sparse else _KINDS.get(info.type, "special file in an archive")
+    why = (
+        ""
+        if regular
+        else "sparse file in an archive"
+        if sparse
+        else _KINDS.get(info.type, "special file in an archive")
+    )
     yield Member(name, size, body if regular else None, why)
     while body.left:
         body.read(EVIDENCE_READ_BYTES)
@@ -102,15 +130,23 @@ def _named(stream: Peeked, info: tarfile.TarInfo) -> bytes:
 
 
 def pax_facts(text: bytes) -> dict[str, str]:
-    """The records "<length> <key>=<value>\\n" of an extended header, up to the first that is not one."""
+    """The records "<length> <key>=<value>\\n" of an extended header, up to the first that is not
+    one.
+    """
     facts: dict[str, str] = {}
     at = 0
     while at < len(text):
         digits = text[at : at + 8].partition(b" ")[0]
-        if not digits.isdigit() or not len(digits) + 1 < int(digits) <= len(text) - at or text[at + int(digits) - 1 : at + int(digits)] != b"\n":
+        if (
+            not digits.isdigit()
+            or not len(digits) + 1 < int(digits) <= len(text) - at
+            or text[at + int(digits) - 1 : at + int(digits)] != b"\n"
+        ):
             break
         key, equals, value = text[at + len(digits) + 1 : at + int(digits) - 1].partition(b"=")
         if equals:
-            facts[key.decode("utf-8", "backslashreplace")] = value.decode("utf-8", "backslashreplace")
+            facts[key.decode("utf-8", "backslashreplace")] = value.decode(
+                "utf-8", "backslashreplace"
+            )
         at += int(digits)
     return facts

@@ -1,6 +1,8 @@
-"""Archives to files in a scratch folder, under limits: how much, how many, how deep, and how much more than was packed.
+"""Archives to files in a scratch folder, under limits: how much, how many, how deep, and how much
+more than was packed.
 
-Where a limit is met, what was unpacked before stays, and it is said. Members are written under numbers: no name inside an archive becomes a path.
+Where a limit is met, what was unpacked before stays, and it is said. Members are written under
+numbers: no name inside an archive becomes a path.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ class Enough(Exception):
 
 @dataclass(slots=True)
 class Budget:
-    """What archives may still unfold to. `begin` is told of each archive that lies on the disk; what is nested in it counts to it."""
+    """What archives may still unfold to.
+
+    `begin` is told of each archive that lies on the disk; what is nested in it counts to it.
+    """
 
     left_bytes: int
     packed_bytes: int = 0
@@ -45,7 +50,10 @@ class Budget:
         self.unpacked_bytes += count
         if self.left_bytes < 0:
             raise Enough("no more room for what archives unfold to")
-        if self.unpacked_bytes > limits.EVIDENCE_RATIO_FREE_BYTES and self.unpacked_bytes > self.packed_bytes * limits.EVIDENCE_RATIO_MAX:
+        if (
+            self.unpacked_bytes > limits.EVIDENCE_RATIO_FREE_BYTES
+            and self.unpacked_bytes > self.packed_bytes * limits.EVIDENCE_RATIO_MAX
+        ):
             raise Enough(f"it unfolds to more than {limits.EVIDENCE_RATIO_MAX} times its size")
 
 
@@ -73,17 +81,30 @@ class Inside:
 
 def room_in(folder: str) -> int:
     """Bytes that may be unpacked there."""
-    return max(0, min(limits.EVIDENCE_UNPACKED_MAX_BYTES, shutil.disk_usage(folder).free - limits.EVIDENCE_DISK_SPARE_BYTES))
+    return max(
+        0,
+        min(
+            limits.EVIDENCE_UNPACKED_MAX_BYTES,
+            shutil.disk_usage(folder).free - limits.EVIDENCE_DISK_SPARE_BYTES,
+        ),
+    )
 
 
 def inside(stream: Peeked, kind: Kind, name: str, budget: Budget) -> Iterator[Inside]:
-    """What lies in an archive that can be read as a stream. Raises Damaged, EOFError, CannotRead, Enough."""
+    """What lies in an archive that can be read as a stream.
+
+    Raises Damaged, EOFError, CannotRead, Enough.
+    """
     if kind in COMPRESSED:
         yield Inside(name, Peeked(Metered(decompressed(stream, kind), budget)))
         return
     assert kind is Kind.TAR, kind
     for member in tar.members(stream):
-        yield Inside(f"{name}/{_plain(member.name)}", None if member.body is None else Peeked(member.body), member.why)
+        yield Inside(
+            f"{name}/{_plain(member.name)}",
+            None if member.body is None else Peeked(member.body),
+            member.why,
+        )
 
 
 def inside_zip(path: str, name: str, budget: Budget) -> Iterator[Inside]:
@@ -115,7 +136,9 @@ def _zip_members(archive: zipfile.ZipFile, name: str, budget: Budget) -> Iterato
             with archive.open(info) as member:
                 yield Inside(full, Peeked(Metered(_ZipBody(cast(BinaryIO, member)), budget)))
         except (zipfile.BadZipFile, NotImplementedError) as error:
-            yield Inside(full, None, f"damaged, or packed in a way that is not known here ({error})")
+            yield Inside(
+                full, None, f"damaged, or packed in a way that is not known here ({error})"
+            )
 
 
 class _ZipBody:
@@ -127,7 +150,14 @@ class _ZipBody:
     def read(self, size: int, /) -> bytes:
         try:
             return self._member.read(size)
-        except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, ValueError, EOFError) as error:
+        except (
+            zipfile.BadZipFile,
+            zlib.error,
+            lzma.LZMAError,
+            OSError,
+            ValueError,
+            EOFError,
+        ) as error:
             raise MemberDamaged(str(error)) from None
 
 
@@ -136,7 +166,11 @@ class MemberDamaged(Exception):
 
 
 def _refuse_endless_directory(file: BinaryIO) -> None:
-    """zipfile reads the whole directory into memory. It is as long as its end record says; a zip64 record may say otherwise, but never less than is there."""
+    """zipfile reads the whole directory into memory.
+
+    It is as long as its end record says; a zip64 record may say otherwise, but never less than is
+    there.
+    """
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - _ZIP_END_BYTES - _ZIP_COMMENT_MAX_BYTES))
     tail = file.read()
@@ -153,9 +187,19 @@ def _refuse_endless_directory(file: BinaryIO) -> None:
 
 def without_suffix(name: str) -> str:
     """What a compressed file was called before."""
-    return next((name[: -len(suffix)] for suffix in SUFFIXES if name.lower().endswith(suffix) and len(name) > len(suffix)), name)
+    return next(
+        (
+            name[: -len(suffix)]
+            for suffix in SUFFIXES
+            if name.lower().endswith(suffix) and len(name) > len(suffix)
+        ),
+        name,
+    )
 
 
 def _plain(name: str) -> str:
     """A member's name as people should see it: no leading slashes, no way up."""
-    return "/".join(part for part in name.replace("\\", "/").split("/") if part not in ("", ".", "..")) or "unnamed"
+    return (
+        "/".join(part for part in name.replace("\\", "/").split("/") if part not in ("", ".", ".."))
+        or "unnamed"
+    )

@@ -1,15 +1,20 @@
-"""Dumps of strangers, read in processes of their own under limits of memory and time, on all cores that may be used.
+"""Dumps of strangers, read in processes of their own under limits of memory and time, on all cores
+that may be used.
 
-A reading process is forked (a fresh interpreter would cost more than a hundred dumps), keeps none of our descriptors but its two pipes, is told names of
-files, reads each, and answers with small states (`diagnose/collectives/packed.py`) as JSON: nothing that comes back is unpickled. Against what a dump may do
-to it:
+A reading process is forked (a fresh interpreter would cost more than a hundred dumps), keeps none
+of our descriptors but its two pipes, is told names of files, reads each, and answers with small
+states (`diagnose/collectives/packed.py`) as JSON: nothing that comes back is unpickled. Against
+what a dump may do to it:
     memory    RLIMIT_AS: what it had at its start, and `memory_bytes`
-    time      a timer of processor time for each file, `limit_s`; the kernel ends the process. WALL_S for a file that a disk never gives
+    time      a timer of processor time for each file, `limit_s`; the kernel ends the process.
+              WALL_S for a file that a disk never gives
     files     RLIMIT_FSIZE 0: it can write to its pipes only
-A process that ended over a handful of files is followed by one that takes them one by one, so that the file is found and named and the others are read.
+A process that ended over a handful of files is followed by one that takes them one by one, so that
+the file is found and named and the others are read.
 
-Not promised: that a process whose interpreter was broken into cannot read what this user may read. Forking is safe beside threads of ours because the child
-uses nothing of theirs: no logging, no standard streams, no locks.
+Not promised: that a process whose interpreter was broken into cannot read what this user may read.
+Forking is safe beside threads of ours because the child uses nothing of theirs: no logging, no
+standard streams, no locks.
 """
 
 from __future__ import annotations
@@ -36,16 +41,21 @@ MEMORY_BYTES = 1 << 30  # for one process
 LIMIT_S = 20.0  # of processor time for one file; 2,000 entries with stacks take 0.05 s
 WALL_S = 60.0  # for as many files as a process is given at once
 BATCH_COUNT = 128  # files that a process is given at once: some 100 ms of work
-ENDED_MAX_COUNT = 16  # processes that had to be ended; whoever sends more bombs has what was read so far
+# processes that had to be ended; whoever sends more bombs has what was read so far
+ENDED_MAX_COUNT = 16
 _ANSWER_BYTES_MAX = 1 << 30
 _LENGTH = struct.Struct("<Q")
 _ENDED_BADLY = 70  # exit code of a reading process that raised what nobody expected
 
 
 def read_dumps(
-    pieces: Iterable[Piece], *, processes: int | None = None, memory_bytes: int = MEMORY_BYTES, limit_s: float = LIMIT_S,
+    pieces: Iterable[Piece],
+    *,
+    processes: int | None = None,
+    memory_bytes: int = MEMORY_BYTES,
+    limit_s: float = LIMIT_S,
     on_progress: Callable[[int, int], None] | None = None,
-) -> tuple[list[Dump], dict[str, str]]:  # fmt: skip
+) -> tuple[list[Dump], dict[str, str]]:
     """The dumps that could be read, in the order of the pieces, and for each other piece why not.
 
     processes    reading at once; all cores that this process may use, if None
@@ -59,7 +69,7 @@ def read_dumps(
     return [dump for _, dump in sorted(crew.read.items())], crew.unreadable
 
 
-# --- the process that asks --------------------------------------------------------------------------------
+# --- the process that asks ------------------------------------------------------------------------
 
 
 class _Reader:
@@ -80,7 +90,9 @@ class _Reader:
 
     def give(self, batch: list[int], pieces: Sequence[Piece]) -> None:
         self.batch, self.over_s = batch, time.monotonic() + WALL_S
-        rows = [(pieces[place].path, pieces[place].name, pieces[place].size_bytes) for place in batch]
+        rows = [
+            (pieces[place].path, pieces[place].name, pieces[place].size_bytes) for place in batch
+        ]
         try:
             _send(self._to, json.dumps(rows).encode())
         except OSError:
@@ -129,7 +141,9 @@ class _Crew:
         self.read: dict[int, Dump] = {}
         self.unreadable: dict[str, str] = {}
         count = max(1, min(BATCH_COUNT, len(pieces) // (most * 4)))
-        self._batches = collections.deque(list(range(at, min(at + count, len(pieces)))) for at in range(0, len(pieces), count))
+        self._batches = collections.deque(
+            list(range(at, min(at + count, len(pieces)))) for at in range(0, len(pieces), count)
+        )
         self._most, self._ended_count = most, 0
         self._shared: dict[Any, Any] = {}
         self._readers: list[_Reader] = []
@@ -144,7 +158,8 @@ class _Crew:
         self._selector.close()
 
     def work(self, on_progress: Callable[[int, int], None]) -> None:
-        # the collector would look through all dumps again and again as they come; nothing in them is a ring
+        # the collector would look through all dumps again and again as they come; nothing in them
+        # is a ring
         with_collector = gc.isenabled()
         gc.disable()
         try:
@@ -195,7 +210,9 @@ class _Crew:
             self.unreadable[self.pieces[reader.batch[place]].name] = why
 
     def _lost(self, reader: _Reader, *, late: bool) -> None:
-        """It ended over what it was reading, or is ended now: one by one again, or this one is named."""
+        """It ended over what it was reading, or is ended now: one by one again, or this one is
+        named.
+        """
         code, batch = self._let_go(reader), reader.batch
         self._ended_count += 1
         if len(batch) > 1:
@@ -204,7 +221,9 @@ class _Crew:
             self.unreadable[self.pieces[batch[0]].name] = self._why(code, late=late)
         if self._ended_count >= ENDED_MAX_COUNT:
             for place in (place for left in self._batches for place in left):
-                self.unreadable[self.pieces[place].name] = f"not read: {self._ended_count} processes had to be ended over other files"
+                self.unreadable[self.pieces[place].name] = (
+                    f"not read: {self._ended_count} processes had to be ended over other files"
+                )
             self._batches.clear()
         elif self._batches:
             self._start()
@@ -213,7 +232,10 @@ class _Crew:
         if late:
             return f"the process that read it was ended: no answer within {WALL_S:g} s"
         if code == -signal.SIGPROF:
-            return f"the process that read it was ended: more than {self.limit_s:g} s of processor time"
+            return (
+                f"the process that read it was ended: more than {self.limit_s:g} s of processor"
+                " time"
+            )
         if code < 0:
             return f"the process that read it was ended by {signal.Signals(-code).name}"
         return f"the process that read it ended with exit code {code}"
@@ -224,11 +246,14 @@ def _send(pipe: IO[bytes], body: bytes) -> None:
     pipe.flush()
 
 
-# --- the process that reads -----------------------------------------------------------------------------------
+# --- the process that reads -----------------------------------------------------------------------
 
 
 def _serve(told: IO[bytes], answers: IO[bytes], memory_bytes: int, limit_s: float) -> NoReturn:
-    """Read what it is told until the pipe ends. Never returns into what the other process was doing."""
+    """Read what it is told until the pipe ends.
+
+    Never returns into what the other process was doing.
+    """
     code = _ENDED_BADLY
     try:
         gc.disable()
@@ -236,7 +261,8 @@ def _serve(told: IO[bytes], answers: IO[bytes], memory_bytes: int, limit_s: floa
         for number in range(1, signal.NSIG):
             if signal.getsignal(number) not in (signal.SIG_DFL, signal.SIG_IGN, None):
                 signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asked: with it, the pipe ends
+        # Ctrl-C is for the process that asked: with it, the pipe ends
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         os.setsid()
         kept = sorted((told.fileno(), answers.fileno()))
         os.closerange(0, kept[0])
@@ -247,7 +273,12 @@ def _serve(told: IO[bytes], answers: IO[bytes], memory_bytes: int, limit_s: floa
         packer = Packer()
         while len(head := told.read(_LENGTH.size)) == _LENGTH.size:
             rows = json.loads(told.read(_LENGTH.unpack(head)[0]))
-            _send(answers, json.dumps(_read(rows, packer, memory_bytes, limit_s), separators=(",", ":")).encode())
+            _send(
+                answers,
+                json.dumps(
+                    _read(rows, packer, memory_bytes, limit_s), separators=(",", ":")
+                ).encode(),
+            )
         code = 0
     finally:
         os._exit(code)
@@ -259,13 +290,19 @@ def _confine(memory_bytes: int) -> None:
             own_bytes = int(file.read().split()[0]) * resource.getpagesize()
     except OSError:
         own_bytes = 1 << 30
-    for what, limit in ((resource.RLIMIT_AS, own_bytes + memory_bytes), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0)):
+    for what, limit in (
+        (resource.RLIMIT_AS, own_bytes + memory_bytes),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CORE, 0),
+    ):
         hard = resource.getrlimit(what)[1]
         limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         resource.setrlimit(what, (limit, limit))
 
 
-def _read(rows: Sequence[tuple[str | None, str, int]], packer: Packer, memory_bytes: int, limit_s: float) -> dict[str, Any]:
+def _read(
+    rows: Sequence[tuple[str | None, str, int]], packer: Packer, memory_bytes: int, limit_s: float
+) -> dict[str, Any]:
     dumps: list[Dump] = []
     places: list[int] = []
     unreadable: list[tuple[int, str]] = []
@@ -275,9 +312,19 @@ def _read(rows: Sequence[tuple[str | None, str, int]], packer: Packer, memory_by
             dumps.append(_dump_in(path, size_bytes, name))
             places.append(place)
         except (UnreadableDump, OSError, MemoryError) as error:
-            unreadable.append((place, f"needs more than {memory_bytes >> 20} MB of memory" if isinstance(error, MemoryError) else str(error)))
+            unreadable.append(
+                (
+                    place,
+                    (
+                        f"needs more than {memory_bytes >> 20} MB of memory"
+                        if isinstance(error, MemoryError)
+                        else str(error)
+                    ),
+                )
+            )
             gc.collect()  # what was half read may hold on to itself
-        except Exception as error:  # boundary: one file, of strangers; the others are read all the same
+        except Exception as error:  # boundary: one file, of strangers
+            # The others are read all the same
             why = f"{type(error).__name__}: {cut_at_word(str(error), 120)}"
             unreadable.append((place, f"not a dump: {why}"))
     signal.setitimer(signal.ITIMER_PROF, 0)
@@ -294,7 +341,10 @@ def _dump_in(path: str | None, size_bytes: int, name: str) -> Dump:
 
 
 def _bytes_of(path: str | None, size_bytes: int) -> bytes:
-    """At most `size_bytes`, as found; OSError for what is not a regular file by now. Opening never waits."""
+    """At most `size_bytes`, as found; OSError for what is not a regular file by now.
+
+    Opening never waits.
+    """
     if path is None:
         raise OSError("it has no file")
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -302,7 +352,8 @@ def _bytes_of(path: str | None, size_bytes: int) -> bytes:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError("not a regular file")
         raw = os.read(descriptor, size_bytes)
-        while len(raw) < size_bytes and (more := os.read(descriptor, size_bytes - len(raw))):  # a call gives two gigabytes at most
+        # a call gives two gigabytes at most
+        while len(raw) < size_bytes and (more := os.read(descriptor, size_bytes - len(raw))):
             raw += more
         return raw
     finally:

@@ -1,7 +1,10 @@
-"""From what was named on the command line to pieces: folders, files, archives, in one order, each thing once.
+"""From what was named on the command line to pieces: folders, files, archives, in one order, each
+thing once.
 
-Never   symbolic links followed (but those that were named themselves), anything but regular files opened, a name inside an archive used as a path.
-Bounds  files, nesting, unpacked bytes: `model/limits.py`. What is left out is said in `notes`, counted by reason.
+Never   symbolic links followed (but those that were named themselves), anything but regular files
+        opened, a name inside an archive used as a path.
+Bounds  files, nesting, unpacked bytes: `model/limits.py`. What is left out is said in `notes`,
+        counted by reason.
 """
 
 from __future__ import annotations
@@ -23,10 +26,16 @@ from outlast.runtime.evidence.opening import Bounded, NotRegular, Peeked, read_h
 
 _NOT_FOLLOWED = {".git", "__pycache__", "node_modules"}
 _READ_WITH_ANOTHER = ("-wal", "-shm")  # SQLite's files beside its file
-_SPECIAL = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+_SPECIAL = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 _NEVER_A_DUMP = {Kind.OURS, Kind.SOURCE}
 _READ = {Kind.DUMP, Kind.TEXT, Kind.ERROR_FILE, Kind.DATABASE, Kind.STANDING, Kind.BEACON}
-_CASE = re.compile(r"^(.*?)interruption-(\d{1,9})/[^/]*$")  # as runtime/coordinator/evidence.py names them
+# as runtime/coordinator/evidence.py names them
+_CASE = re.compile(r"^(.*?)interruption-(\d{1,9})/[^/]*$")
 _ASKED = re.compile(r"^(.*?)stacks-\d{1,9}\.txt$")  # as runtime/worker/witness.py names them
 
 
@@ -49,33 +58,62 @@ class Gathered:
 
     @property
     def count(self) -> int:
-        return len(self.dumps) + len(self.texts) + len(self.error_files) + len(self.databases) + len(self.standings) + len(self.beacons)
+        return (
+            len(self.dumps)
+            + len(self.texts)
+            + len(self.error_files)
+            + len(self.databases)
+            + len(self.standings)
+            + len(self.beacons)
+        )
 
     def leave_out_history(self) -> int:
-        """A run's folder has one of evidence for each interruption, and only the newest is in question. How many folders were left out."""
-        folders = {piece.name.rpartition("/")[0]: found for piece in self.standings if (found := _CASE.search(piece.name))}
+        """A run's folder has one of evidence for each interruption, and only the newest is in
+        question. How many folders were left out.
+        """
+        folders = {
+            piece.name.rpartition("/")[0]: found
+            for piece in self.standings
+            if (found := _CASE.search(piece.name))
+        }
         newest: dict[str, int] = {}
         for found in folders.values():
             newest[found[1]] = max(newest.get(found[1], 0), int(found[2]))
         old = {folder for folder, found in folders.items() if int(found[2]) < newest[found[1]]}
-        for pieces in (self.dumps, self.texts, self.error_files, self.databases, self.standings, self.beacons):
+        for pieces in (
+            self.dumps,
+            self.texts,
+            self.error_files,
+            self.databases,
+            self.standings,
+            self.beacons,
+        ):
             pieces[:] = [piece for piece in pieces if piece.name.rpartition("/")[0] not in old]
         return len(old)
 
     def leave_out_suspicions(self, quiet: Collection[str]) -> int:
-        """Stacks that workers of a live run wrote because somebody asked whether they were there: of those that were given up, copies lie with their
-        interruption. `quiet`: names of ledgers without an interruption, of runs in which nobody was. How many were left out."""
+        """Stacks that workers of a live run wrote because somebody asked whether they were there:
+        of those that were given up, copies lie with their interruption. `quiet`: names of ledgers
+        without an interruption, of runs in which nobody was. How many were left out.
+        """
         folders = {f"{name.removesuffix(name.rpartition('/')[2])}evidence/" for name in quiet}
         folders |= {found[1] for piece in self.standings if (found := _CASE.search(piece.name))}
-        asked = {piece.name for piece in self.texts if (found := _ASKED.search(piece.name)) and found[1] in folders}
+        asked = {
+            piece.name
+            for piece in self.texts
+            if (found := _ASKED.search(piece.name)) and found[1] in folders
+        }
         self.texts[:] = [piece for piece in self.texts if piece.name not in asked]
         return len(asked)
 
 
 def gather(paths: Sequence[str], scratch: str) -> Gathered:
-    """All pieces below `paths`. Archives are unpacked into the folder `scratch`, which must outlive the pieces.
+    """All pieces below `paths`.
 
-    Raises UsageError where a path does not exist or cannot be read, or nothing in all of them can be read as evidence.
+    Archives are unpacked into the folder `scratch`, which must outlive the pieces.
+
+    Raises UsageError where a path does not exist or cannot be read, or nothing in all of them can
+    be read as evidence.
     """
     walk = _Walk(scratch)
     for path, prefix in zip(paths, _prefixes(paths), strict=True):
@@ -84,18 +122,27 @@ def gather(paths: Sequence[str], scratch: str) -> Gathered:
     if not gathered.count:
         found = "\n".join((*gathered.said, *gathered.skipped))
         raise UsageError(
-            f"nothing in {', '.join(paths)} can be read as evidence" + (f":\n{found}" if found else ": there are no files"),
-            hint="name a folder with logs, flight-recorder dumps, kernel logs or stacks, or an archive of them",
+            f"nothing in {', '.join(paths)} can be read as evidence"
+            + (f":\n{found}" if found else ": there are no files"),
+            hint=(
+                "name a folder with logs, flight-recorder dumps, kernel logs or stacks, or an"
+                " archive of them"
+            ),
         )
     return gathered
 
 
 def _prefixes(paths: Sequence[str]) -> list[str]:
-    """What names begin with: nothing below a single folder, else each path's last part, or all of it where two are alike."""
+    """What names begin with: nothing below a single folder, else each path's last part, or all of
+    it where two are alike.
+    """
     if len(paths) == 1 and os.path.isdir(paths[0]):
         return [""]
     last = [os.path.basename(os.path.normpath(path)) for path in paths]
-    return [shown(name if last.count(name) == 1 else path.strip("/")) for name, path in zip(last, paths, strict=True)]
+    return [
+        shown(name if last.count(name) == 1 else path.strip("/"))
+        for name, path in zip(last, paths, strict=True)
+    ]
 
 
 def shown(name: str) -> str:
@@ -108,13 +155,14 @@ class _Walk:
         self._scratch = scratch
         self._notes = Notes()
         self._found: list[tuple[Kind, Piece]] = []
-        self._undecided: list[tuple[Kind, Piece]] = []  # nothing by its bytes; by the names around it perhaps a dump that was cut or overwritten
+        # nothing by its bytes; by the names around it perhaps a dump that was cut or overwritten
+        self._undecided: list[tuple[Kind, Piece]] = []
         self._seen: set[tuple[int, int]] = set()
         self._roots: list[str] = []
         self._written = 0
         self._budget: unpack.Budget | None = None
 
-    # --- folders -------------------------------------------------------------------------------------
+    # --- folders ----------------------------------------------------------------------------------
 
     def root(self, path: str, prefix: str) -> None:
         """A path that a person named; its own links are followed."""
@@ -124,7 +172,10 @@ class _Walk:
             if stat.S_ISDIR(mode):
                 os.listdir(real)
         except OSError as error:
-            raise UsageError(f"{path} cannot be read: {error.strerror}", hint="name folders, files or archives that exist and may be read") from None
+            raise UsageError(
+                f"{path} cannot be read: {error.strerror}",
+                hint="name folders, files or archives that exist and may be read",
+            ) from None
         if not stat.S_ISDIR(mode):
             self._entry(real, prefix, mode, named=True)
             return
@@ -143,7 +194,14 @@ class _Walk:
             path, name = waiting.pop()
             try:
                 with os.scandir(path) as entries:
-                    found = [(one.path, os.path.join(name, shown(one.name)), one.stat(follow_symlinks=False).st_mode) for one in entries]
+                    found = [
+                        (
+                            one.path,
+                            os.path.join(name, shown(one.name)),
+                            one.stat(follow_symlinks=False).st_mode,
+                        )
+                        for one in entries
+                    ]
             except OSError as error:
                 self._notes.skip(f"{error.strerror}", name or shown(path))
                 continue
@@ -154,7 +212,10 @@ class _Walk:
                     continue
                 count += 1
                 if count > limits.EVIDENCE_FILES_MAX_COUNT:
-                    self._notes.say(f"more than {limits.EVIDENCE_FILES_MAX_COUNT:,} files: only so many were looked at")
+                    self._notes.say(
+                        f"more than {limits.EVIDENCE_FILES_MAX_COUNT:,} files: only so many were"
+                        " looked at"
+                    )
                     return
                 yield full, one_name, mode
 
@@ -166,7 +227,7 @@ class _Walk:
         elif not any(target.startswith(root) or target + os.sep == root for root in self._roots):
             self._notes.skip("a symbolic link out of the folder", name)
 
-    # --- files ---------------------------------------------------------------------------------------
+    # --- files ------------------------------------------------------------------------------------
 
     def _entry(self, path: str, name: str, mode: int, *, named: bool = False) -> None:
         if not stat.S_ISREG(mode):
@@ -187,7 +248,10 @@ class _Walk:
         if kind in ARCHIVES:
             self._archive(path, kind, name, status.st_size)
         else:
-            self._take(Kind.TEXT if named and kind is Kind.SOURCE else kind, Piece(name, path, status.st_size))
+            self._take(
+                Kind.TEXT if named and kind is Kind.SOURCE else kind,
+                Piece(name, path, status.st_size),
+            )
 
     def _take(self, kind: Kind, piece: Piece) -> None:
         if kind in _READ:
@@ -195,7 +259,7 @@ class _Walk:
         else:
             self._undecided.append((kind, piece))
 
-    # --- archives ------------------------------------------------------------------------------------
+    # --- archives ---------------------------------------------------------------------------------
 
     def _archive(self, path: str, kind: Kind, name: str, size: int) -> None:
         if self._budget is None:
@@ -209,15 +273,21 @@ class _Walk:
         except OSError as error:
             self._notes.skip(f"{error.strerror or error}", name)
 
-    def _open(self, stream: Peeked, kind: Kind, name: str, *, depth: int, path: str | None = None) -> None:
+    def _open(
+        self, stream: Peeked, kind: Kind, name: str, *, depth: int, path: str | None = None
+    ) -> None:
         """`path`: where the archive lies, if it is a file of its own."""
         assert self._budget is not None
         if depth > limits.EVIDENCE_NESTING_MAX_COUNT:
-            self._notes.skip(f"an archive more than {limits.EVIDENCE_NESTING_MAX_COUNT} deep in archives", name)
+            self._notes.skip(
+                f"an archive more than {limits.EVIDENCE_NESTING_MAX_COUNT} deep in archives", name
+            )
             return
         try:
             if kind is Kind.ZIP:
-                found = unpack.inside_zip(path or self._write(stream, name).path or "", name, self._budget)
+                found = unpack.inside_zip(
+                    path or self._write(stream, name).path or "", name, self._budget
+                )
             else:
                 found = unpack.inside(stream, kind, name, self._budget)
             for one in found:
@@ -263,7 +333,7 @@ class _Walk:
                 self._take(kind, piece)
         return piece
 
-    # --- the end -------------------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------------
 
     def sorted(self) -> Gathered:
         out = Gathered()
@@ -279,7 +349,11 @@ class _Walk:
             lists[kind].append(piece)
         siblings = {_stem(piece.name) for piece in out.dumps}
         for kind, piece in self._undecided:
-            if piece.path is not None and kind not in _NEVER_A_DUMP and (_stem(piece.name) in siblings or named_like_a_dump(piece.name)):
+            if (
+                piece.path is not None
+                and kind not in _NEVER_A_DUMP
+                and (_stem(piece.name) in siblings or named_like_a_dump(piece.name))
+            ):
                 out.dumps.append(piece)
             else:
                 self._notes.skip(kind.value, piece.name)

@@ -1,7 +1,8 @@
 """Records to SQLite rows and back: a table per record type, a column per field.
 
-Whole numbers, reals and texts are columns of their own, so that anyone can query them; tuples and mappings are JSON
-text. Text that is not valid Unicode (a path, a traceback) is kept with `?` in place of what cannot be encoded.
+Whole numbers, reals and texts are columns of their own, so that anyone can query them; tuples and
+mappings are JSON text. Text that is not valid Unicode (a path, a traceback) is kept with `?` in
+place of what cannot be encoded.
 """
 
 from __future__ import annotations
@@ -16,7 +17,16 @@ from enum import Enum
 from typing import Any
 
 from outlast.errors import CorruptError
-from outlast.model.records import Event, Generation, Interruption, Life, Meta, Record, Session, StepsBucket
+from outlast.model.records import (
+    Event,
+    Generation,
+    Interruption,
+    Life,
+    Meta,
+    Record,
+    Session,
+    StepsBucket,
+)
 from outlast.model.terms import Cause
 
 KEYS: dict[type, tuple[str, ...]] = {
@@ -28,7 +38,13 @@ KEYS: dict[type, tuple[str, ...]] = {
 }
 """What makes a later record replace an earlier one; without a key it is added."""
 
-TABLES: dict[type, str] = {Generation: "generations", Life: "lives", Interruption: "interruptions", StepsBucket: "steps", Event: "events"}
+TABLES: dict[type, str] = {
+    Generation: "generations",
+    Life: "lives",
+    Interruption: "interruptions",
+    StepsBucket: "steps",
+    Event: "events",
+}
 
 Sql = int | float | str | None
 
@@ -37,23 +53,46 @@ _READERS: dict[type, dict[str, Callable[[Any], Any]]] = {}
 
 
 def schema() -> str:
-    """The whole schema as one script. What is added stays: events and steps cannot be changed, nothing can be deleted."""
-    lines = [_table("meta", Meta, (), extra=()), _table("sessions", Session, ("session",), extra=())]
-    lines += [_table(TABLES[kind], kind, KEYS[kind], extra=("session INTEGER NOT NULL",)) for kind in TABLES]
-    lines.append("CREATE TABLE snapshot (only INTEGER PRIMARY KEY CHECK (only = 1), json TEXT NOT NULL);")
+    """The whole schema as one script.
+
+    What is added stays: events and steps cannot be changed, nothing can be deleted.
+    """
+    lines = [
+        _table("meta", Meta, (), extra=()),
+        _table("sessions", Session, ("session",), extra=()),
+    ]
+    lines += [
+        _table(TABLES[kind], kind, KEYS[kind], extra=("session INTEGER NOT NULL",))
+        for kind in TABLES
+    ]
+    lines.append(
+        "CREATE TABLE snapshot (only INTEGER PRIMARY KEY CHECK (only = 1), json TEXT NOT NULL);"
+    )
     for table in TABLES.values():
-        lines.append(f"CREATE TRIGGER {table}_stay BEFORE DELETE ON {table} BEGIN SELECT RAISE(ABORT, 'the ledger only grows'); END;")
+        lines.append(
+            f"CREATE TRIGGER {table}_stay BEFORE DELETE ON {table} BEGIN SELECT RAISE(ABORT, 'the"
+            " ledger only grows'); END;"
+        )
     for kind in (StepsBucket, Event):
-        lines.append(f"CREATE TRIGGER {TABLES[kind]}_fixed BEFORE UPDATE ON {TABLES[kind]} BEGIN SELECT RAISE(ABORT, 'the ledger only grows'); END;")
+        lines.append(
+            f"CREATE TRIGGER {TABLES[kind]}_fixed BEFORE UPDATE ON {TABLES[kind]} BEGIN SELECT"
+            " RAISE(ABORT, 'the ledger only grows'); END;"
+        )
     return "\n".join(lines)
 
 
 def put_sql(table: str, kind: type, *, keyed: tuple[str, ...], with_session: bool) -> str:
     """INSERT, or INSERT ... ON CONFLICT DO UPDATE for a keyed record; named parameters."""
     names = [*(("session",) if with_session else ()), *_fields(kind)]
-    sql = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join(':' + name for name in names)})"
+    sql = (
+        f"INSERT INTO {table} ({', '.join(names)}) VALUES"
+        f" ({', '.join(':' + name for name in names)})"
+    )
     if keyed:
-        sql += f" ON CONFLICT ({', '.join(keyed)}) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in names if name not in keyed)}"
+        sql += (
+            f" ON CONFLICT ({', '.join(keyed)}) DO UPDATE SET"
+            f" {', '.join(f'{name} = excluded.{name}' for name in names if name not in keyed)}"
+        )
     return sql
 
 
@@ -66,7 +105,9 @@ def from_row(kind: type, row: sqlite3.Row) -> Any:
     try:
         return kind(**{name: read(row[name]) for name, read in _readers(kind).items()})
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        raise CorruptError(f"the ledger holds a {kind.__name__} that cannot be read: {error}") from None
+        raise CorruptError(
+            f"the ledger holds a {kind.__name__} that cannot be read: {error}"
+        ) from None
 
 
 def _table(table: str, kind: type, keyed: tuple[str, ...], *, extra: tuple[str, ...]) -> str:
@@ -108,23 +149,35 @@ def _to_sql(value: Any) -> Sql:
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, Mapping):
-        return json.dumps({key.value if isinstance(key, Enum) else key: item for key, item in value.items()}, default=str)
+        return json.dumps(
+            {key.value if isinstance(key, Enum) else key: item for key, item in value.items()},
+            default=str,
+        )
     if isinstance(value, tuple):
         return json.dumps(value)
     return typing.cast(Sql, value)
+
+
+def _read_tuple(text: str) -> tuple[Any, ...]:
+    return tuple(json.loads(text))
+
+
+def _read_by_cause(text: str) -> dict[Cause, Any]:
+    return {Cause(key): item for key, item in json.loads(text).items()}
 
 
 def _reader(hint: Any) -> Callable[[Any], Any]:
     inner, optional = _required(hint)
     origin = typing.get_origin(inner)
     if origin is tuple:
-        read: Callable[[Any], Any] = lambda text: tuple(json.loads(text))  # noqa: E731
+        read: Callable[[Any], Any] = _read_tuple
     elif origin is not None and issubclass(origin, Mapping):
-        by_cause = typing.get_args(inner)[0] is Cause
-        read = lambda text: {Cause(key) if by_cause else key: item for key, item in json.loads(text).items()}  # noqa: E731
+        read = _read_by_cause if typing.get_args(inner)[0] is Cause else json.loads
     else:
         read = inner
     return (lambda value: None if value is None else read(value)) if optional else read
 
 
-PUT: dict[type, str] = {kind: put_sql(TABLES[kind], kind, keyed=KEYS[kind], with_session=True) for kind in TABLES}
+PUT: dict[type, str] = {
+    kind: put_sql(TABLES[kind], kind, keyed=KEYS[kind], with_session=True) for kind in TABLES
+}

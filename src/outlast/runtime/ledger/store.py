@@ -1,13 +1,17 @@
-"""The ledger: one SQLite file in the run's folder, written by the launcher, read by anybody at any time.
+"""The ledger: one SQLite file in the run's folder, written by the launcher, read by anybody at any
+time.
 
-Later facts   An interruption or a life is written again, whole, when more of it is known, and replaces its row: a reader
-              then needs no folding, a row can be queried as it stands, and one transaction moves it from one true state
-              to the next. What happened in between is kept as events. Nothing is ever deleted; events and steps are
-              never changed (triggers).
-Cost          `add` and `set_snapshot` only queue. `flush` writes all that is queued in one transaction, without waiting
-              for the disk (WAL, synchronous=NORMAL): it belongs off the recovery path.
-Safety        What was flushed survives a SIGKILL of the launcher; after a power loss the newest transactions may be
-              missing, the file is whole. A reader never blocks the writer. One writer: the run folder's lock sees to it.
+Later facts   An interruption or a life is written again, whole, when more of it is known, and
+              replaces its row: a reader then needs no folding, a row can be queried as it stands,
+              and one transaction moves it from one true state to the next. What happened in between
+              is kept as events. Nothing is ever deleted; events and steps are never changed
+              (triggers).
+Cost          `add` and `set_snapshot` only queue. `flush` writes all that is queued in one
+              transaction, without waiting for the disk (WAL, synchronous=NORMAL): it belongs off
+              the recovery path.
+Safety        What was flushed survives a SIGKILL of the launcher; after a power loss the newest
+              transactions may be missing, the file is whole. A reader never blocks the writer. One
+              writer: the run folder's lock sees to it.
 Threads       `add` and `set_snapshot` may be called from one thread and `flush` from another.
 """
 
@@ -24,16 +28,31 @@ from typing import Any
 
 from outlast.errors import CapacityError, CorruptError, OutlastError, RunFolderError
 from outlast.model.limits import LEDGER_QUEUE_MAX_COUNT, LEDGER_VERSION
-from outlast.model.records import Event, Generation, Interruption, Life, Meta, Record, Records, Session, SessionRecords, StepsBucket, began_on_each_clock
+from outlast.model.records import (
+    Event,
+    Generation,
+    Interruption,
+    Life,
+    Meta,
+    Record,
+    Records,
+    Session,
+    SessionRecords,
+    StepsBucket,
+    began_on_each_clock,
+)
 from outlast.runtime.ledger.rows import KEYS, PUT, TABLES, from_row, put_sql, schema, to_row
 
 _BUSY_S = 2.0
-_BUSY_FLUSH_S = 0.02  # what is not written now stays queued for the next flush: a recovery does not wait for a lock
+# what is not written now stays queued for the next flush: a recovery does not wait for a lock
+_BUSY_FLUSH_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The highest numbers ever given, for a launcher that goes on: the next ones are one more. -1 (step: 0) where there is none."""
+    """The highest numbers ever given, for a launcher that goes on: the next ones are one more. -1
+    (step: 0) where there is none.
+    """
 
     generation: int
     worker: int
@@ -54,16 +73,21 @@ class Ledger:
         self._queueing = threading.Lock()
         self._writing = threading.Lock()
 
-    # --- opening -------------------------------------------------------------------------------------
+    # --- opening ----------------------------------------------------------------------------------
 
     @classmethod
     def create(cls, path: Path, meta: Meta, *, pid: int) -> Ledger:
         """A new ledger, with its first session begun at meta's start. The file must not exist."""
         if path.exists():
-            raise RunFolderError(f"{path} exists already", hint="go on with --resume, or choose another --run-dir")
+            raise RunFolderError(
+                f"{path} exists already", hint="go on with --resume, or choose another --run-dir"
+            )
         ledger = cls(path, _connect(path, writable=True), session=1)
         with _as_our_errors(path):
-            ledger._connection.executescript(f"PRAGMA journal_mode = WAL; BEGIN; {schema()} PRAGMA user_version = {LEDGER_VERSION}; COMMIT;")
+            ledger._connection.executescript(
+                f"PRAGMA journal_mode = WAL; BEGIN; {schema()} PRAGMA user_version ="
+                f" {LEDGER_VERSION}; COMMIT;"
+            )
             ledger._put("meta", meta)
         ledger._begin(Session(1, pid, meta.started_s, meta.started_wall_s, seen_s=meta.started_s))
         return ledger
@@ -83,10 +107,13 @@ class Ledger:
         """For readers, while the run goes on or after it."""
         return cls(path, _checked(path, writable=False), session=0)
 
-    # --- writing -------------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------
 
     def add(self, record: Record) -> None:
-        """Queue a record. Past LEDGER_QUEUE_MAX_COUNT (the disk is full, say) the oldest are dropped, and counted."""
+        """Queue a record.
+
+        Past LEDGER_QUEUE_MAX_COUNT (the disk is full, say) the oldest are dropped, and counted.
+        """
         with self._queueing:
             self._queue.append(record)
             if len(self._queue) > LEDGER_QUEUE_MAX_COUNT:
@@ -101,8 +128,9 @@ class Ledger:
     def flush(self, *, patience_s: float = _BUSY_FLUSH_S) -> int:
         """Write all that is queued, in one transaction; the number of records.
 
-        Another process that holds the file's lock is waited for, `patience_s` long. Raises CapacityError or OutlastError
-        when that was too short or the disk refuses; what was queued then stays queued.
+        Another process that holds the file's lock is waited for, `patience_s` long. Raises
+        CapacityError or OutlastError when that was too short or the disk refuses; what was queued
+        then stays queued.
         """
         with self._writing:
             self._connection.execute(f"PRAGMA busy_timeout = {int(patience_s * 1000)}")
@@ -125,15 +153,23 @@ class Ledger:
         self.flush(patience_s=_BUSY_S)
         with self._writing, _as_our_errors(self.path), self._connection:
             self._connection.execute(
-                "UPDATE sessions SET seen_s = max(seen_s, ?), ended_s = ?, state = ?, exit_code = ?, reason = ? WHERE session = ?",
-                (ended_s, ended_s, state, exit_code, reason.encode("utf-8", "replace").decode(), self.session),
+                "UPDATE sessions SET seen_s = max(seen_s, ?), ended_s = ?, state = ?, exit_code ="
+                " ?, reason = ? WHERE session = ?",
+                (
+                    ended_s,
+                    ended_s,
+                    state,
+                    exit_code,
+                    reason.encode("utf-8", "replace").decode(),
+                    self.session,
+                ),
             )
 
     def close(self) -> None:
         """Close without flushing. Safe to call twice."""
         self._connection.close()
 
-    # --- reading -------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def read(self) -> Records:
         """Everything, as of one moment. What is queued and not flushed is not in it."""
@@ -155,27 +191,41 @@ class Ledger:
         with self._writing, _as_our_errors(self.path):
             highest = [
                 self._connection.execute(f"SELECT max({column}) FROM {table}").fetchone()[0]
-                for column, table in (("generation", "generations"), ("worker", "lives"), ("id", "interruptions"), ("to_step", "steps"))
+                for column, table in (
+                    ("generation", "generations"),
+                    ("worker", "lives"),
+                    ("id", "interruptions"),
+                    ("to_step", "steps"),
+                )
             ]
         generation, worker, interruption = (-1 if value is None else value for value in highest[:3])
         return Newest(generation, worker, interruption, step=highest[3] or 0)
 
-    # --- inside --------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def _begin(self, session: Session) -> None:
         with _as_our_errors(self.path), self._connection:
             self._put("sessions", session)
 
     def _put(self, table: str, record: Meta | Session) -> None:
-        self._connection.execute(put_sql(table, type(record), keyed=(), with_session=False), to_row(record))
+        self._connection.execute(
+            put_sql(table, type(record), keyed=(), with_session=False), to_row(record)
+        )
         self._connection.commit()
 
     def _write(self, queue: Iterable[Record], snapshot: tuple[float, str] | None) -> None:
         for record in queue:
             self._connection.execute(PUT[type(record)], {"session": self.session, **to_row(record)})
         if snapshot is not None:
-            self._connection.execute("INSERT INTO snapshot (only, json) VALUES (1, ?) ON CONFLICT (only) DO UPDATE SET json = excluded.json", (snapshot[1],))
-            self._connection.execute("UPDATE sessions SET seen_s = max(seen_s, ?) WHERE session = ?", (snapshot[0], self.session))
+            self._connection.execute(
+                "INSERT INTO snapshot (only, json) VALUES (1, ?) ON CONFLICT (only) DO UPDATE SET"
+                " json = excluded.json",
+                (snapshot[1],),
+            )
+            self._connection.execute(
+                "UPDATE sessions SET seen_s = max(seen_s, ?) WHERE session = ?",
+                (snapshot[0], self.session),
+            )
 
     def _shorten(self) -> None:
         newest: dict[object, Record] = {}
@@ -190,26 +240,45 @@ class Ledger:
         meta = self._rows("meta", Meta, "")
         sessions = self._rows("sessions", Session, "ORDER BY session")
         if len(meta) != 1 or not sessions:
-            raise CorruptError(f"{self.path} holds no run", hint="the launcher was killed while it made the file; start the run again")
+            raise CorruptError(
+                f"{self.path} holds no run",
+                hint="the launcher was killed while it made the file; start the run again",
+            )
         snapshot = self._connection.execute("SELECT json FROM snapshot").fetchone()
-        parts = tuple(self._session(session, began_s) for session, began_s in zip(sessions, began_on_each_clock(sessions), strict=True))
+        parts = tuple(
+            self._session(session, began_s)
+            for session, began_s in zip(sessions, began_on_each_clock(sessions), strict=True)
+        )
         return Records(meta[0], parts, None if snapshot is None else _object(snapshot[0]))
 
     def _session(self, session: Session, began_s: float) -> SessionRecords:
         def of(kind: type, order: str) -> tuple[Any, ...]:
-            return tuple(self._rows(TABLES[kind], kind, f"WHERE session = ? ORDER BY {order}", session.session))
+            return tuple(
+                self._rows(
+                    TABLES[kind], kind, f"WHERE session = ? ORDER BY {order}", session.session
+                )
+            )
 
         return SessionRecords(
-            session, began_s, of(Generation, "generation"), of(Life, "assigned_s, worker"), of(Interruption, "id"), of(StepsBucket, "rowid"), of(Event, "rowid")
+            session,
+            began_s,
+            of(Generation, "generation"),
+            of(Life, "assigned_s, worker"),
+            of(Interruption, "id"),
+            of(StepsBucket, "rowid"),
+            of(Event, "rowid"),
         )
 
     def _rows(self, table: str, kind: type, tail: str, *values: int) -> list[Any]:
-        return [from_row(kind, row) for row in self._connection.execute(f"SELECT * FROM {table} {tail}", values)]
+        return [
+            from_row(kind, row)
+            for row in self._connection.execute(f"SELECT * FROM {table} {tail}", values)
+        ]
 
 
 def _connect(path: Path, *, writable: bool) -> sqlite3.Connection:
-    # A reader opens the file for reading only. In a folder that it may not write, and with no launcher about (no -wal file),
-    # SQLite needs to be told that nothing will change.
+    # A reader opens the file for reading only. In a folder that it may not write, and with no
+    # launcher about (no -wal file), SQLite needs to be told that nothing will change.
     mode = "rwc" if writable else "ro"
     with _as_our_errors(path):
         try:
@@ -222,7 +291,9 @@ def _connect(path: Path, *, writable: bool) -> sqlite3.Connection:
 
 
 def _open(path: Path, mode: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode={mode}", uri=True, timeout=_BUSY_S, check_same_thread=False)
+    connection = sqlite3.connect(
+        f"{path.resolve().as_uri()}?mode={mode}", uri=True, timeout=_BUSY_S, check_same_thread=False
+    )
     connection.row_factory = sqlite3.Row
     try:
         connection.execute("PRAGMA user_version").fetchone()
@@ -235,13 +306,23 @@ def _open(path: Path, mode: str) -> sqlite3.Connection:
 
 def _checked(path: Path, *, writable: bool) -> sqlite3.Connection:
     if not path.is_file():
-        raise RunFolderError(f"there is no ledger at {path}", hint="name the folder of a run, as in runs/<time>-<name>")
+        raise RunFolderError(
+            f"there is no ledger at {path}",
+            hint="name the folder of a run, as in runs/<time>-<name>",
+        )
     connection = _connect(path, writable=writable)
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version != LEDGER_VERSION:
         connection.close()
-        other = "was cut short while it was made" if version == 0 else f"has schema {version}; this outlast reads {LEDGER_VERSION}"
-        raise RunFolderError(f"the ledger {path} {other}", hint="use the version of outlast that wrote it (see run.json), or start a new run")
+        other = (
+            "was cut short while it was made"
+            if version == 0
+            else f"has schema {version}; this outlast reads {LEDGER_VERSION}"
+        )
+        raise RunFolderError(
+            f"the ledger {path} {other}",
+            hint="use the version of outlast that wrote it (see run.json), or start a new run",
+        )
     return connection
 
 
@@ -262,15 +343,25 @@ class _as_our_errors:  # noqa: N801 - reads as a statement
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
         if not isinstance(error, sqlite3.Error):
             return
         text = str(error)
         if "disk is full" in text or "disk I/O" in text:
-            raise CapacityError(f"the ledger {self._path} cannot be written: {text}", hint="free space on that disk; training goes on meanwhile") from error
+            raise CapacityError(
+                f"the ledger {self._path} cannot be written: {text}",
+                hint="free space on that disk; training goes on meanwhile",
+            ) from error
         if "not a database" in text or "malformed" in text:
-            raise CorruptError(f"{self._path} is not a ledger: {text}", hint="the file was damaged or replaced; restore it, or start a new run") from error
-        raise OutlastError(f"the ledger {self._path}: {text}", hint="see that the folder can be read and written") from error
+            raise CorruptError(
+                f"{self._path} is not a ledger: {text}",
+                hint="the file was damaged or replaced; restore it, or start a new run",
+            ) from error
+        raise OutlastError(
+            f"the ledger {self._path}: {text}", hint="see that the folder can be read and written"
+        ) from error
 
 
 def read_ledger(path: Path) -> Records:

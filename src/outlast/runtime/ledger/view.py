@@ -14,7 +14,9 @@ STATES = ("starting", "training", "regrouping", "ended", "failed", "stopped", "l
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """`now_s` is the monotonic reading up to which seconds count; None when nobody runs it any more."""
+    """`now_s` is the monotonic reading up to which seconds count; None when nobody runs it any
+    more.
+    """
 
     path: Path
     records: Records
@@ -55,4 +57,6 @@ def look(run: str | None, *, root: Path = run_folder.ROOT) -> RunView:
         records = read_ledger(path / "ledger.db")  # it may have said its end between the two looks
         return RunView(path, records, None)
     session = records.sessions[-1].session
-    return RunView(path, records, max(clock.now_s(), session.seen_s) if session.ended_s is None else None)
+    return RunView(
+        path, records, max(clock.now_s(), session.seen_s) if session.ended_s is None else None
+    )

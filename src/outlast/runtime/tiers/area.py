@@ -1,11 +1,14 @@
-"""An area of the vault: a folder with one or two slots of shared memory, and the seals that say what lies in them.
+"""An area of the vault: a folder with one or two slots of shared memory, and the seals that say
+what lies in them.
 
-A slot is a file of fixed size, allocated before it is mapped, so that a full file system is an error here and
-never a SIGBUS later. Its seal is taken away before the slot is written and comes back after; a writer that
-dies in between leaves a slot without a seal, and the other slot as it was.
+A slot is a file of fixed size, allocated before it is mapped, so that a full file system is an
+error here and never a SIGBUS later. Its seal is taken away before the slot is written and comes
+back after; a writer that dies in between leaves a slot without a seal, and the other slot as it
+was.
 
-Seals are written by pwrite, not through a mapping: one system call, and the file's time of change then says
-when the run was last alive. Several processes may have the same area open; who writes is agreed elsewhere.
+Seals are written by pwrite, not through a mapping: one system call, and the file's time of change
+then says when the run was last alive. Several processes may have the same area open; who writes is
+agreed elsewhere.
 """
 
 from __future__ import annotations
@@ -24,7 +27,10 @@ FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 
 
 class Area:
-    """`slots_count` slots in `folder`. Errors of the file system that are not about room stay OSErrors."""
+    """`slots_count` slots in `folder`.
+
+    Errors of the file system that are not about room stay OSErrors.
+    """
 
     def __init__(self, folder: Path, *, run: int, rank: int, slots_count: int) -> None:
         self.folder = folder
@@ -44,7 +50,8 @@ class Area:
     def reserve(self, slot_bytes: int) -> None:
         """Make every slot at least this large, and touch it. What was sealed stays sealed.
 
-        Raises CapacityError where memory does not suffice; then everything is as it was before the call.
+        Raises CapacityError where memory does not suffice; then everything is as it was before the
+        call.
         """
         before, existed = self.allocated(), self.folder.exists()
         try:
@@ -56,19 +63,36 @@ class Area:
             self._undo(before, existed=existed)
             if error.errno in FULL_ERRNOS:
                 raise CapacityError(
-                    f"{self._slots_count} slots of {slot_bytes:,} bytes could not be allocated in {self.folder}: {error.strerror}",
-                    hint="make /dev/shm larger (docker run --shm-size=..., mount -o remount,size=...), or keep less state",
+                    f"{self._slots_count} slots of {slot_bytes:,} bytes could not be allocated in"
+                    f" {self.folder}: {error.strerror}",
+                    hint=(
+                        "make /dev/shm larger (docker run --shm-size=..., mount -o"
+                        " remount,size=...), or keep less state"
+                    ),
                 ) from error
             raise
         for slot in range(self._slots_count):
             self._slot(slot, slot_bytes)
 
-    def write(self, slot: int, *, generation: int, step: int, pieces: Sequence[Piece], metadata: Mapping[str, str]) -> Seal:
-        """Seal the image of `step` in `slot`. Errors as `write_image`; the slot then stays without a seal."""
+    def write(
+        self,
+        slot: int,
+        *,
+        generation: int,
+        step: int,
+        pieces: Sequence[Piece],
+        metadata: Mapping[str, str],
+    ) -> Seal:
+        """Seal the image of `step` in `slot`.
+
+        Errors as `write_image`; the slot then stays without a seal.
+        """
         target = self._slot(slot)
         self._put_seal(slot, bytes(SEAL_BYTES))
         reserved = header_bytes([piece.spec for piece in pieces])
-        written = write_image(target, pieces=pieces, metadata=metadata, header_bytes_reserved=reserved)
+        written = write_image(
+            target, pieces=pieces, metadata=metadata, header_bytes_reserved=reserved
+        )
         seal = Seal(self._run, generation, self._rank, step, written.length, written.checksum)
         self._put_seal(slot, seal.pack())
         return seal
@@ -82,30 +106,52 @@ class Area:
             data = os.pread(self._seals(), SEAL_BYTES * self._slots_count, 0)
         except FileNotFoundError:
             return {}
-        found = {slot: unpack_seal(data[slot * SEAL_BYTES : (slot + 1) * SEAL_BYTES]) for slot in range(self._slots_count)}
-        return {slot: seal for slot, seal in found.items() if seal is not None and (seal.run, seal.rank) == (self._run, self._rank)}
+        found = {
+            slot: unpack_seal(data[slot * SEAL_BYTES : (slot + 1) * SEAL_BYTES])
+            for slot in range(self._slots_count)
+        }
+        return {
+            slot: seal
+            for slot, seal in found.items()
+            if seal is not None and (seal.run, seal.rank) == (self._run, self._rank)
+        }
 
     def view(self, slot: int, seal: Seal) -> memoryview:
-        """The bytes that `seal` speaks of, unverified. Raises CorruptError where the slot is too small for it."""
+        """The bytes that `seal` speaks of, unverified.
+
+        Raises CorruptError where the slot is too small for it.
+        """
         try:
             view = self._slot(slot, seal.length)
         except OSError as error:
-            raise CorruptError(f"{self.slot_path(slot)} cannot be read: {error.strerror}") from error
+            raise CorruptError(
+                f"{self.slot_path(slot)} cannot be read: {error.strerror}"
+            ) from error
         if len(view) < seal.length:
             raise CorruptError(
-                f"{self.slot_path(slot)} has {len(view):,} bytes, its seal says {seal.length:,}", hint="an older image or another copy has to be used"
+                f"{self.slot_path(slot)} has {len(view):,} bytes, its seal says {seal.length:,}",
+                hint="an older image or another copy has to be used",
             )
         return view[: seal.length]
 
     def read(self, slot: int, seal: Seal) -> Image:
-        """The verified image. Raises CorruptError where bytes and seal do not agree, or the slot was rewritten meanwhile."""
+        """The verified image.
+
+        Raises CorruptError where bytes and seal do not agree, or the slot was rewritten meanwhile.
+        """
         image = read_image(self.view(slot, seal), seal.length, seal.checksum)
         if self.sealed().get(slot) != seal:
-            raise CorruptError(f"{self.slot_path(slot)} was rewritten while it was read", hint="read the newest seals again")
+            raise CorruptError(
+                f"{self.slot_path(slot)} was rewritten while it was read",
+                hint="read the newest seals again",
+            )
         return image
 
     def map_ahead(self, slot: int) -> None:
-        """As the first reader would: filling the page tables takes longer than reading. Raises OSError."""
+        """As the first reader would: filling the page tables takes longer than reading.
+
+        Raises OSError.
+        """
         self._slot(slot)
 
     def close(self) -> None:
@@ -142,7 +188,10 @@ class Area:
 
 
 def allocate(path: Path, size: int) -> None:
-    """Make `path` at least `size` bytes long, each of them backed by memory. Content is kept. Raises OSError."""
+    """Make `path` at least `size` bytes long, each of them backed by memory.
+
+    Content is kept. Raises OSError.
+    """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if os.fstat(fd).st_size < size:

@@ -1,14 +1,16 @@
 """A safetensors image: the bytes in shared memory are the file.
 
-Form       8 bytes little-endian header length, JSON header padded with spaces, raw tensors without holes.
-           Tensors of whole cache lines come first, the others by falling size of their elements, so each is aligned
-           to its own; the first begins at `header_bytes_reserved`, a multiple of IMAGE_ALIGN_BYTES, however long
-           this step's metadata is.
-Checksum   xxh3_64 over the whole image, computed block by block behind the copy, while what was read is in cache.
+Form       8 bytes little-endian header length, JSON header padded with spaces, raw tensors without
+           holes. Tensors of whole cache lines come first, the others by falling size of their
+           elements, so each is aligned to its own; the first begins at `header_bytes_reserved`, a
+           multiple of IMAGE_ALIGN_BYTES, however long this step's metadata is.
+Checksum   xxh3_64 over the whole image, computed block by block behind the copy, while what was
+           read is in cache.
 Units      Lengths and offsets are bytes.
-Limits     An `Image` is a view: its tensors change when somebody writes to the memory below. A header says
-           nothing about what the tensors mean; whoever reads them compares names, dtypes and shapes.
-           C128 is a name of our own: other readers of safetensors refuse an image with such a tensor.
+Limits     An `Image` is a view: its tensors change when somebody writes to the memory below. A
+           header says nothing about what the tensors mean; whoever reads them compares names,
+           dtypes and shapes. C128 is a name of our own: other readers of safetensors refuse an
+           image with such a tensor.
 
 No torch, no files, no clock: bytes in, bytes out.
 """
@@ -25,23 +27,46 @@ from typing import Any, NamedTuple
 import xxhash
 
 from outlast.errors import CapacityError, CorruptError, StateError
-from outlast.model.limits import CHECKSUM_BLOCK_BYTES, IMAGE_ALIGN_BYTES, IMAGE_HEADER_MAX_BYTES, METADATA_RESERVE_BYTES
+from outlast.model.limits import (
+    CHECKSUM_BLOCK_BYTES,
+    IMAGE_ALIGN_BYTES,
+    IMAGE_HEADER_MAX_BYTES,
+    METADATA_RESERVE_BYTES,
+)
 from outlast.model.texts import cut_at_word
 from outlast.runtime.tiers import streaming
 
 ITEM_BYTES: Mapping[str, int] = {
     "C128": 16,
-    "F64": 8, "I64": 8, "U64": 8, "C64": 8,
-    "F32": 4, "I32": 4, "U32": 4,
-    "F16": 2, "BF16": 2, "I16": 2, "U16": 2,
-    "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1, "I8": 1, "U8": 1, "BOOL": 1,
-}  # fmt: skip
+    "F64": 8,
+    "I64": 8,
+    "U64": 8,
+    "C64": 8,
+    "F32": 4,
+    "I32": 4,
+    "U32": 4,
+    "F16": 2,
+    "BF16": 2,
+    "I16": 2,
+    "U16": 2,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "F8_E8M0": 1,
+    "F8_E4M3FNUZ": 1,
+    "F8_E5M2FNUZ": 1,
+    "I8": 1,
+    "U8": 1,
+    "BOOL": 1,
+}
 _METADATA = "__metadata__"
 _LENGTH_BYTES = 8
 
 
 class TensorSpec(NamedTuple):
-    """`dtype` is a key of ITEM_BYTES. A tuple, because its hash is taken at each write (see `_plan`)."""
+    """`dtype` is a key of ITEM_BYTES.
+
+    A tuple, because its hash is taken at each write (see `_plan`).
+    """
 
     name: str
     dtype: str
@@ -53,7 +78,10 @@ class TensorSpec(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """One tensor to be written. `data`: its bytes, one-dimensional, format B; a live view where its maker says so."""
+    """One tensor to be written.
+
+    `data`: its bytes, one-dimensional, format B; a live view where its maker says so.
+    """
 
     spec: TensorSpec
     data: memoryview
@@ -77,34 +105,56 @@ class _Plan(NamedTuple):
     data_bytes: int
 
 
-def header_bytes(specs: Sequence[TensorSpec], *, metadata_bytes: int = METADATA_RESERVE_BYTES) -> int:
+def header_bytes(
+    specs: Sequence[TensorSpec], *, metadata_bytes: int = METADATA_RESERVE_BYTES
+) -> int:
     """Bytes before the first tensor that suffice for metadata of up to `metadata_bytes` of JSON."""
-    return _aligned(_LENGTH_BYTES + len(_plan(tuple(specs)).header) + len(_METADATA) + 6 + metadata_bytes)
+    return _aligned(
+        _LENGTH_BYTES + len(_plan(tuple(specs)).header) + len(_METADATA) + 6 + metadata_bytes
+    )
 
 
-def image_bytes(specs: Sequence[TensorSpec], *, metadata_bytes: int = METADATA_RESERVE_BYTES) -> int:
+def image_bytes(
+    specs: Sequence[TensorSpec], *, metadata_bytes: int = METADATA_RESERVE_BYTES
+) -> int:
     """Length of an image of these tensors whose header is reserved by `header_bytes`."""
     return header_bytes(specs, metadata_bytes=metadata_bytes) + _plan(tuple(specs)).data_bytes
 
 
-def write_image(target: memoryview, *, pieces: Sequence[Piece], metadata: Mapping[str, str], header_bytes_reserved: int = 0) -> Written:
+def write_image(
+    target: memoryview,
+    *,
+    pieces: Sequence[Piece],
+    metadata: Mapping[str, str],
+    header_bytes_reserved: int = 0,
+) -> Written:
     """Write an image to the start of `target`; everything behind its length is left as it is.
 
-    `header_bytes_reserved` is where the first tensor begins; 0 takes the room that this header needs.
-    Raises StateError for names, dtypes or sizes that no image can hold, CapacityError where header or image
-    do not fit; then nothing was written. Not atomic: whoever may be killed in the middle seals afterwards.
+    `header_bytes_reserved` is where the first tensor begins; 0 takes the room that this header
+    needs. Raises StateError for names, dtypes or sizes that no image can hold, CapacityError where
+    header or image do not fit; then nothing was written. Not atomic: whoever may be killed in the
+    middle seals afterwards.
     """
     plan = _plan(tuple([piece.spec for piece in pieces]))
     head = _header(plan, metadata, header_bytes_reserved)
     length = len(head) + plan.data_bytes
     if length > len(target):
-        raise CapacityError(f"an image of {length:,} bytes does not fit into {len(target):,}", hint="the state has grown since room was reserved for it")
+        raise CapacityError(
+            f"an image of {length:,} bytes does not fit into {len(target):,}",
+            hint="the state has grown since room was reserved for it",
+        )
     _check_sizes(plan, pieces)
-    return Written(length, _copy(target, head, [pieces[index].data for index in plan.order], plan.sizes))
+    return Written(
+        length, _copy(target, head, [pieces[index].data for index in plan.order], plan.sizes)
+    )
 
 
-def image_chunks(*, pieces: Sequence[Piece], metadata: Mapping[str, str], header_bytes_reserved: int = 0) -> Iterator[memoryview]:
-    """The same image as a row of buffers, none longer than CHECKSUM_BLOCK_BYTES, for writing to a file. Errors as `write_image`."""
+def image_chunks(
+    *, pieces: Sequence[Piece], metadata: Mapping[str, str], header_bytes_reserved: int = 0
+) -> Iterator[memoryview]:
+    """The same image as a row of buffers, none longer than CHECKSUM_BLOCK_BYTES, for writing to a
+    file. Errors as `write_image`.
+    """
     plan = _plan(tuple([piece.spec for piece in pieces]))
     head = _header(plan, metadata, header_bytes_reserved)
     _check_sizes(plan, pieces)
@@ -120,13 +170,20 @@ def read_image(source: memoryview, length: int, checksum: int | None) -> Image:
     Raises CorruptError.
     """
     if not _LENGTH_BYTES <= length <= len(source):
-        raise CorruptError(f"an image of {length:,} bytes cannot lie in {len(source):,}", hint="it was cut short")
+        raise CorruptError(
+            f"an image of {length:,} bytes cannot lie in {len(source):,}", hint="it was cut short"
+        )
     view = source[:length]
     if checksum is not None and xxhash.xxh3_64_intdigest(view) != checksum:
-        raise CorruptError(f"the checksum of an image of {length:,} bytes does not match its seal", hint="an older image or another copy has to be used")
+        raise CorruptError(
+            f"the checksum of an image of {length:,} bytes does not match its seal",
+            hint="an older image or another copy has to be used",
+        )
     start = _LENGTH_BYTES + int.from_bytes(view[:_LENGTH_BYTES], "little")
     if start > min(length, _LENGTH_BYTES + IMAGE_HEADER_MAX_BYTES):
-        raise CorruptError(f"an image of {length:,} bytes says that its header has {start - _LENGTH_BYTES:,}")
+        raise CorruptError(
+            f"an image of {length:,} bytes says that its header has {start - _LENGTH_BYTES:,}"
+        )
     entries = _parse(bytes(view[_LENGTH_BYTES:start]))
     metadata = entries.pop(_METADATA, {})
     if type(metadata) is not dict or not all(type(value) is str for value in metadata.values()):
@@ -134,7 +191,7 @@ def read_image(source: memoryview, length: int, checksum: int | None) -> Image:
     return Image(metadata, _tensors(entries, view[start:]))
 
 
-# --- writing -------------------------------------------------------------------------------------------
+# --- writing --------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=16)
@@ -142,30 +199,59 @@ def _plan(specs: tuple[TensorSpec, ...]) -> _Plan:
     # The same tensors come every step: their part of the header is encoded once.
     names = {spec.name for spec in specs}
     if len(names) != len(specs) or _METADATA in names:
-        raise StateError("two tensors of an image have the same name, or one is called __metadata__", hint="names must be unique")
+        raise StateError(
+            "two tensors of an image have the same name, or one is called __metadata__",
+            hint="names must be unique",
+        )
     for spec in specs:
         if spec.dtype not in ITEM_BYTES or any(size < 0 for size in spec.shape):
-            raise StateError(f"{spec.name} has dtype {spec.dtype} and shape {list(spec.shape)}, which an image cannot hold")
-    order = sorted(range(len(specs)), key=lambda index: (specs[index].nbytes % IMAGE_ALIGN_BYTES != 0, -ITEM_BYTES[specs[index].dtype]))
+            raise StateError(
+                f"{spec.name} has dtype {spec.dtype} and shape {list(spec.shape)}, which an image"
+                " cannot hold"
+            )
+    order = sorted(
+        range(len(specs)),
+        key=lambda index: (
+            specs[index].nbytes % IMAGE_ALIGN_BYTES != 0,
+            -ITEM_BYTES[specs[index].dtype],
+        ),
+    )
     sizes = tuple(specs[index].nbytes for index in order)
     entries, at = {}, 0
     for index, size in zip(order, sizes, strict=True):
         spec = specs[index]
-        entries[spec.name] = {"dtype": spec.dtype, "shape": list(spec.shape), "data_offsets": [at, at + size]}
+        entries[spec.name] = {
+            "dtype": spec.dtype,
+            "shape": list(spec.shape),
+            "data_offsets": [at, at + size],
+        }
         at += size
     return _Plan(tuple(order), sizes, _json(entries)[1:-1], at)
 
 
 def _header(plan: _Plan, metadata: Mapping[str, str], reserved: int) -> bytes:
-    parts = [part for part in (f'"{_METADATA}":'.encode() + _json(metadata) if metadata else b"", plan.header) if part]
+    parts = [
+        part
+        for part in (f'"{_METADATA}":'.encode() + _json(metadata) if metadata else b"", plan.header)
+        if part
+    ]
     text = b"{" + b",".join(parts) + b"}"
     needed = _aligned(_LENGTH_BYTES + len(text))
     reserved = reserved or needed
     if needed - _LENGTH_BYTES > IMAGE_HEADER_MAX_BYTES:
-        raise CapacityError(f"an image's header would have {needed:,} bytes, {IMAGE_HEADER_MAX_BYTES:,} are allowed", hint="keep large values in tensors")
+        raise CapacityError(
+            f"an image's header would have {needed:,} bytes, {IMAGE_HEADER_MAX_BYTES:,} are"
+            " allowed",
+            hint="keep large values in tensors",
+        )
     if needed > reserved or reserved % IMAGE_ALIGN_BYTES:
-        raise CapacityError(f"an image's header needs {needed:,} bytes, {reserved:,} are reserved", hint="reserve by header_bytes()")
-    return (reserved - _LENGTH_BYTES).to_bytes(_LENGTH_BYTES, "little") + text.ljust(reserved - _LENGTH_BYTES)
+        raise CapacityError(
+            f"an image's header needs {needed:,} bytes, {reserved:,} are reserved",
+            hint="reserve by header_bytes()",
+        )
+    return (reserved - _LENGTH_BYTES).to_bytes(_LENGTH_BYTES, "little") + text.ljust(
+        reserved - _LENGTH_BYTES
+    )
 
 
 def _check_sizes(plan: _Plan, pieces: Sequence[Piece]) -> None:
@@ -173,11 +259,17 @@ def _check_sizes(plan: _Plan, pieces: Sequence[Piece]) -> None:
         return
     for spec, data in pieces:
         if len(data) != spec.nbytes:
-            raise StateError(f"{spec.name} is {spec.dtype} {list(spec.shape)}, {spec.nbytes:,} bytes, but came with {len(data):,}")
+            raise StateError(
+                f"{spec.name} is {spec.dtype} {list(spec.shape)}, {spec.nbytes:,} bytes, but came"
+                f" with {len(data):,}"
+            )
 
 
-def _copy(target: memoryview, head: bytes, buffers: Sequence[memoryview], sizes: Sequence[int]) -> int:
-    # A large tensor goes past the caches, block by block, and its block is summed where it was just read. Small ones cost one slice assignment each.
+def _copy(
+    target: memoryview, head: bytes, buffers: Sequence[memoryview], sizes: Sequence[int]
+) -> int:
+    # A large tensor goes past the caches, block by block, and its block is summed where it was just
+    # read. Small ones cost one slice assignment each.
     digest, size_of_block = xxhash.xxh3_64(), CHECKSUM_BLOCK_BYTES
     target[: len(head)] = head
     at, hashed = len(head), 0
@@ -212,7 +304,7 @@ def _aligned(size: int) -> int:
     return -(-size // IMAGE_ALIGN_BYTES) * IMAGE_ALIGN_BYTES
 
 
-# --- reading -------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
 def _parse(text: bytes) -> dict[str, Any]:
@@ -225,12 +317,19 @@ def _parse(text: bytes) -> dict[str, Any]:
     return entries
 
 
-def _tensors(entries: Mapping[str, Any], data: memoryview) -> dict[str, tuple[TensorSpec, memoryview]]:
-    spans = sorted((_span(name, entry) for name, entry in entries.items()), key=lambda span: (span[1], span[2]))
+def _tensors(
+    entries: Mapping[str, Any], data: memoryview
+) -> dict[str, tuple[TensorSpec, memoryview]]:
+    spans = sorted(
+        (_span(name, entry) for name, entry in entries.items()), key=lambda span: (span[1], span[2])
+    )
     at = 0
     for spec, begin, end in spans:
         if begin != at or end - begin != spec.nbytes:
-            raise CorruptError(f"{spec.name} should begin at {at:,} and have {spec.nbytes:,} bytes, its header says {begin:,} to {end:,}")
+            raise CorruptError(
+                f"{spec.name} should begin at {at:,} and have {spec.nbytes:,} bytes, its header"
+                f" says {begin:,} to {end:,}"
+            )
         at = end
     if at != len(data):
         raise CorruptError(f"an image's tensors have {at:,} bytes, {len(data):,} follow its header")
@@ -244,6 +343,11 @@ def _span(name: str, entry: Any) -> tuple[TensorSpec, int, int]:
     except (TypeError, KeyError, ValueError) as error:
         said = cut_at_word(str(entry), 80)
         raise CorruptError(f"an image's header describes {name} by {said}") from error
-    if len(entry) != 3 or type(dtype) is not str or dtype not in ITEM_BYTES or any(type(value) is not int or value < 0 for value in whole):
+    if (
+        len(entry) != 3
+        or type(dtype) is not str
+        or dtype not in ITEM_BYTES
+        or any(type(value) is not int or value < 0 for value in whole)
+    ):
         raise CorruptError(f"an image's header describes {name} by {cut_at_word(str(entry), 80)}")
     return TensorSpec(name, dtype, tuple(shape)), begin, end

@@ -1,15 +1,18 @@
 """Durable checkpoints in a local folder: shards first, manifest last.
 
-    <root>/step-000000000012/rank-0.safetensors ...    each written under another name, synced, renamed
+    <root>/step-000000000012/rank-0.safetensors ...    each written under another name, synced,
+                                                       renamed
     <root>/step-000000000012/manifest.json             likewise, when all shards it names lie there
 
-A checkpoint exists once its manifest does; whatever a save leaves before that is never offered for restore. Reads
-verify checksums. Several ranks write into one folder; one of them, once it knows all entries, writes the manifest.
+A checkpoint exists once its manifest does; whatever a save leaves before that is never offered for
+restore. Reads verify checksums. Several ranks write into one folder; one of them, once it knows all
+entries, writes the manifest.
 
-Errors     CapacityError when the disk is full, at any point of a save; the checkpoints before it stand.
-Limits     One run saves into a root at a time. A shard is the whole image of a rank: resharding needs the header key
-           DCP_SHARDING_INFO, which this module passes through in the metadata and does not make.
-           `Disk` promises what fsync promises on this file system, no more.
+Errors     CapacityError when the disk is full, at any point of a save; the checkpoints before it
+           stand.
+Limits     One run saves into a root at a time. A shard is the whole image of a rank: resharding
+           needs the header key DCP_SHARDING_INFO, which this module passes through in the metadata
+           and does not make. `Disk` promises what fsync promises on this file system, no more.
 """
 
 from __future__ import annotations
@@ -52,14 +55,19 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """`checkpoint` is the newest whose every byte is as written, or None; `refused` are the newer ones that are not, newest first."""
+    """`checkpoint` is the newest whose every byte is as written, or None; `refused` are the newer
+    ones that are not, newest first.
+    """
 
     checkpoint: Checkpoint | None
     refused: tuple[Refusal, ...]
 
 
 class Disk:
-    """The operations that change the disk, each of which can be the last. Tests end the process at each in turn."""
+    """The operations that change the disk, each of which can be the last.
+
+    Tests end the process at each in turn.
+    """
 
     def make_folder(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -75,7 +83,8 @@ class Disk:
         source.replace(target)
 
     def remove(self, folder: Path) -> None:
-        # The manifest goes first: a removal cut short leaves a leftover, not a checkpoint with holes.
+        # The manifest goes first: a removal cut short leaves a leftover, not a checkpoint with
+        # holes.
         (folder / MANIFEST_NAME).unlink(missing_ok=True)
         shutil.rmtree(folder)
 
@@ -91,28 +100,63 @@ def shard_name(rank: int) -> str:
     return f"rank-{rank}.safetensors"
 
 
-# --- saving --------------------------------------------------------------------------------------------
+# --- saving ---------------------------------------------------------------------------------------
 
 
-def write_shard(folder: Path, rank: int, *, pieces: Sequence[Piece], metadata: Mapping[str, str], disk: Disk = DISK) -> FileEntry:
-    """Write the image of `pieces` as the shard of `rank`; returns what the manifest has to say of it.
+def write_shard(
+    folder: Path,
+    rank: int,
+    *,
+    pieces: Sequence[Piece],
+    metadata: Mapping[str, str],
+    disk: Disk = DISK,
+) -> FileEntry:
+    """Write the image of `pieces` as the shard of `rank`; returns what the manifest has to say of
+    it.
 
-    Raises RunFolderError where the folder already has a manifest (`set_aside` it first, or there is nothing to save), CapacityError.
+    Raises RunFolderError where the folder already has a manifest (`set_aside` it first, or there is
+    nothing to save), CapacityError.
     """
     reserved = header_bytes([piece.spec for piece in pieces])
-    return _write_shard(folder, rank, image_chunks(pieces=pieces, metadata=metadata, header_bytes_reserved=reserved), disk)
+    return _write_shard(
+        folder,
+        rank,
+        image_chunks(pieces=pieces, metadata=metadata, header_bytes_reserved=reserved),
+        disk,
+    )
 
 
-def write_shard_bytes(folder: Path, rank: int, image: memoryview, *, disk: Disk = DISK) -> FileEntry:
-    """The same for an image that exists already, as in a slot of the vault. Its entry's checksum is that of the bytes as read now."""
-    return _write_shard(folder, rank, (image[at : at + CHECKSUM_BLOCK_BYTES] for at in range(0, len(image), CHECKSUM_BLOCK_BYTES)), disk)
+def write_shard_bytes(
+    folder: Path, rank: int, image: memoryview, *, disk: Disk = DISK
+) -> FileEntry:
+    """The same for an image that exists already, as in a slot of the vault.
+
+    Its entry's checksum is that of the bytes as read now.
+    """
+    return _write_shard(
+        folder,
+        rank,
+        (
+            image[at : at + CHECKSUM_BLOCK_BYTES]
+            for at in range(0, len(image), CHECKSUM_BLOCK_BYTES)
+        ),
+        disk,
+    )
 
 
 def write_manifest(folder: Path, manifest: Manifest, *, disk: Disk = DISK) -> Checkpoint:
-    """Make the checkpoint exist. Raises CorruptError where a file that the manifest names does not lie there in its length, CapacityError."""
+    """Make the checkpoint exist.
+
+    Raises CorruptError where a file that the manifest names does not lie there in its length,
+    CapacityError.
+    """
     for entry in manifest.files:
         if _size(folder / entry.name) != entry.length:
-            raise CorruptError(f"{folder / entry.name} should have {entry.length:,} bytes and has {_size(folder / entry.name):,}", hint="the save is given up")
+            raise CorruptError(
+                f"{folder / entry.name} should have {entry.length:,} bytes and has"
+                f" {_size(folder / entry.name):,}",
+                hint="the save is given up",
+            )
     with _room(folder):
         _sync_folder(folder, disk)  # the shards' names are durable before anything names them
         _write_file(folder / MANIFEST_NAME, (memoryview(manifest.encode()),), disk)
@@ -123,7 +167,10 @@ def write_manifest(folder: Path, manifest: Manifest, *, disk: Disk = DISK) -> Ch
 
 def _write_shard(folder: Path, rank: int, chunks: Iterable[memoryview], disk: Disk) -> FileEntry:
     if (folder / MANIFEST_NAME).exists():
-        raise RunFolderError(f"{folder} holds a checkpoint already", hint="it is that of this step; set it aside if it was refused")
+        raise RunFolderError(
+            f"{folder} holds a checkpoint already",
+            hint="it is that of this step; set it aside if it was refused",
+        )
     with _room(folder):
         disk.make_folder(folder)
         return _write_file(folder / shard_name(rank), chunks, disk)
@@ -163,20 +210,29 @@ def _room(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        raise CapacityError(f"the checkpoint in {folder} could not be written: {error.strerror}", hint="make room, or keep fewer checkpoints") from error
+        raise CapacityError(
+            f"the checkpoint in {folder} could not be written: {error.strerror}",
+            hint="make room, or keep fewer checkpoints",
+        ) from error
 
 
-# --- finding and reading -------------------------------------------------------------------------------
+# --- finding and reading --------------------------------------------------------------------------
 
 
 def checkpoints(root: Path) -> tuple[Checkpoint, ...]:
-    """Those with a readable manifest, newest first. Shards are not verified: `newest_good` and `verify` do that."""
+    """Those with a readable manifest, newest first.
+
+    Shards are not verified: `newest_good` and `verify` do that.
+    """
     read = (_read_manifest(one.folder) for one in _lying(root) if one.has_manifest)
     return tuple(found for found in read if isinstance(found, Checkpoint))
 
 
 def verify(checkpoint: Checkpoint) -> None:
-    """Read every byte. Raises CorruptError for the first file that is missing, cut short or changed."""
+    """Read every byte.
+
+    Raises CorruptError for the first file that is missing, cut short or changed.
+    """
     block = memoryview(bytearray(CHECKSUM_BLOCK_BYTES))
     for entry in checkpoint.manifest.files:
         digest = xxhash.xxh3_64()
@@ -197,7 +253,10 @@ class _Lying:
 
 
 def newest_good(root: Path) -> Search:
-    """Walk back from the newest checkpoint to the first that verifies (engine/durable.py). Reads all bytes of those it looks at."""
+    """Walk back from the newest checkpoint to the first that verifies (engine/durable.py).
+
+    Reads all bytes of those it looks at.
+    """
     read: dict[int, Checkpoint] = {}
 
     def why_not(lying: _Lying) -> str:
@@ -212,7 +271,10 @@ def newest_good(root: Path) -> Search:
         return ""
 
     good, refused = durable.newest_good(_lying(root), why_not=why_not)
-    return Search(None if good is None else read[good.step], tuple(Refusal(one.folder, reason) for one, reason in refused))
+    return Search(
+        None if good is None else read[good.step],
+        tuple(Refusal(one.folder, reason) for one, reason in refused),
+    )
 
 
 def read_shard(checkpoint: Checkpoint, rank: int) -> Image:
@@ -220,7 +282,10 @@ def read_shard(checkpoint: Checkpoint, rank: int) -> Image:
     name = shard_name(rank)
     entry = next((entry for entry in checkpoint.manifest.files if entry.name == name), None)
     if entry is None:
-        raise CorruptError(f"the checkpoint in {checkpoint.folder} has no {name}", hint=f"it was written by {checkpoint.manifest.world_size} ranks")
+        raise CorruptError(
+            f"the checkpoint in {checkpoint.folder} has no {name}",
+            hint=f"it was written by {checkpoint.manifest.world_size} ranks",
+        )
     data = bytearray(entry.length)
     with _opened(checkpoint.folder / name, entry) as file:
         file.readinto(data)
@@ -258,7 +323,7 @@ def _lying(root: Path) -> list[_Lying]:
     return sorted(steps, key=lambda one: one.step, reverse=True)
 
 
-# --- making room ---------------------------------------------------------------------------------------
+# --- making room ----------------------------------------------------------------------------------
 
 
 def clean(root: Path, *, disk: Disk = DISK) -> tuple[Path, ...]:
@@ -267,7 +332,9 @@ def clean(root: Path, *, disk: Disk = DISK) -> tuple[Path, ...]:
 
 
 def set_aside(folder: Path, *, disk: Disk = DISK) -> Path:
-    """Rename a refused checkpoint, so that its step can be saved again; it is kept for whoever wants to know."""
+    """Rename a refused checkpoint, so that its step can be saved again; it is kept for whoever
+    wants to know.
+    """
     target = folder.with_name(_REFUSED + folder.name)
     count = 1
     while target.exists():
@@ -278,13 +345,16 @@ def set_aside(folder: Path, *, disk: Disk = DISK) -> Path:
 
 
 def prune(root: Path, keep: int, *, disk: Disk = DISK) -> tuple[Path, ...]:
-    """Keep the newest `keep` checkpoints and remove what is superfluous besides (engine/durable.py); says which folders.
+    """Keep the newest `keep` checkpoints and remove what is superfluous besides
+    (engine/durable.py); says which folders.
 
     Reads the bytes of one checkpoint where all is well.
     """
     good = newest_good(root).checkpoint
     lying = _lying(root)
-    steps = durable.superfluous(lying, good=good.manifest.step if good is not None else None, keep=keep)
+    steps = durable.superfluous(
+        lying, good=good.manifest.step if good is not None else None, keep=keep
+    )
     return _remove([one.folder for one in lying if one.step in steps], disk)
 
 

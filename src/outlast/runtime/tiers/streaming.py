@@ -1,4 +1,5 @@
-"""Copying what will not be read soon: past the caches where `_stream.c` could be built, as any other copy elsewhere.
+"""Copying what will not be read soon: past the caches where `_stream.c` could be built, as any
+other copy elsewhere.
 
 Both copy the same bytes; only their time differs (benchmarks/stall.py says which one it measured).
 """
@@ -9,7 +10,10 @@ __all__ = ["PAST_CACHES", "copy", "plain"]
 
 
 def plain(target: memoryview, source: memoryview) -> None:
-    """All bytes of `source` into `target`, which must have as many: ValueError. Both one-dimensional and contiguous, not overlapping."""
+    """All bytes of `source` into `target`, which must have as many: ValueError.
+
+    Both one-dimensional and contiguous, not overlapping.
+    """
     target[:] = source
 
 

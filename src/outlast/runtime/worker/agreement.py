@@ -1,7 +1,9 @@
-"""What all ranks have to agree on: that their replicated state is the same, and which private parts move alike behind the vote.
+"""What all ranks have to agree on: that their replicated state is the same, and which private parts
+move alike behind the vote.
 
-The first is a claim until it was looked at: at the start, after the first step, and piece by piece with each vote from then on
-(sameness.py). The second decides whether a successor can take such parts from a peer (private.py), or all ranks vote late (undo.py).
+The first is a claim until it was looked at: at the start, after the first step, and piece by piece
+with each vote from then on (sameness.py). The second decides whether a successor can take such
+parts from a peer (private.py), or all ranks vote late (undo.py).
 """
 
 from __future__ import annotations
@@ -26,10 +28,11 @@ class Agreement:
         self._images = images
         self._watch = sameness.Watch(state)
 
-    # --- is replicated state the same on all ranks? ------------------------------------------------------
+    # --- is replicated state the same on all ranks? -----------------------------------------------
 
     def at_start(self, plan: Regroup) -> None:
-        """All ranks attach together, to what the script made or a checkpoint holds: look what differs. After the first step they look again.
+        """All ranks attach together, to what the script made or a checkpoint holds: look what
+        differs. After the first step they look again.
 
         Raises what torch raises when a peer is lost.
         """
@@ -39,23 +42,38 @@ class Agreement:
             self._find_own(plan.step)
 
     def after_first(self, step: int) -> bool:
-        """The first step is applied and not committed: what has become different by it is each rank's own. Returns whether anything has."""
+        """The first step is applied and not committed: what has become different by it is each
+        rank's own. Returns whether anything has.
+        """
         if not self._undo.unproven or self._state.sharded:
             return False
         self._find_own(step)
         return self._state.own
 
     def find_divergence(self, step: int) -> None:
-        """Compare everything. Raises DivergedError where replicated state is not the same any more, and what torch raises when a peer is lost."""
+        """Compare everything.
+
+        Raises DivergedError where replicated state is not the same any more, and what torch raises
+        when a peer is lost.
+        """
         with self._member.guards.ours():
             found = sameness.compare(self._state)
         if found is not None:
             some = len(found.ranks) < self._member.world_size
-            those = f"{'ranks' if len(found.ranks) > 1 else 'rank'} {', '.join(map(str, found.ranks))}"
-            who = f"{those} disagrees with the others about {found}" if some else f"all ranks hold different values of {found}"
+            those = (
+                f"{'ranks' if len(found.ranks) > 1 else 'rank'} {', '.join(map(str, found.ranks))}"
+            )
+            who = (
+                f"{those} disagrees with the others about {found}"
+                if some
+                else f"all ranks hold different values of {found}"
+            )
             raise DivergedError(
                 f"at step {step}, {who}, though it was the same on all ranks before",
-                hint="restart from a checkpoint of an earlier step; what is meant to differ between ranks has to differ by the end of the first step",
+                hint=(
+                    "restart from a checkpoint of an earlier step; what is meant to differ between"
+                    " ranks has to differ by the end of the first step"
+                ),
             )
 
     def _find_own(self, step: int) -> None:
@@ -71,11 +89,13 @@ class Agreement:
         if session is not None and self._member.rank() == 0:
             mib = sum(self._state.bytes_needed()) / 2**20
             session.warn(
-                f"{found} differ between ranks {f'after step {step}' if step else 'from the start'}: each rank's parameters and optimizer "
-                f"state are its own, and are sealed at each step ({mib:.1f} MiB per rank and image)"
+                f"{found} differ between ranks"
+                f" {f'after step {step}' if step else 'from the start'}: each rank's parameters and"
+                f" optimizer state are its own, and are sealed at each step ({mib:.1f} MiB per rank"
+                " and image)"
             )
 
-    # --- what rides on a vote ----------------------------------------------------------------------------
+    # --- what rides on a vote ---------------------------------------------------------------------
 
     def keys(self, step: int) -> tuple[float, float]:
         """Return what the vote of `step` compares: movers, and a piece of replicated state."""
@@ -85,7 +105,9 @@ class Agreement:
         return self._state.private.movers_key(), -watched if self._undo.on else watched
 
     def voted(self, *, same_movers: bool) -> None:
-        """A vote has passed: the movers are the same on all ranks, or from the next step on all vote late."""
+        """A vote has passed: the movers are the same on all ranks, or from the next step on all
+        vote late.
+        """
         movers = self._state.private.movers
         self.movers = frozenset(movers) if same_movers else frozenset()
         if movers and not same_movers and not self._state.sharded:

@@ -1,7 +1,9 @@
-"""The command line of `outlast run`, read by torch's own parser for torchrun, with our flags added to it.
+"""The command line of `outlast run`, read by torch's own parser for torchrun, with our flags added
+to it.
 
-Runs in a process that may import torch, and in a fork of it: asking for `gpu` or `auto` may touch a driver that a zygote must not have touched.
-Answers are JSON values: {"options": {...}}, {"help": text}, or {"usage": message, "hint": text}.
+Runs in a process that may import torch, and in a fork of it: asking for `gpu` or `auto` may touch a
+driver that a zygote must not have touched. Answers are JSON values: {"options": {...}}, {"help":
+text}, or {"usage": message, "hint": text}.
 """
 
 from __future__ import annotations
@@ -45,33 +47,98 @@ def parse(argv: list[str]) -> dict[str, Any]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = get_args_parser()
-    parser.allow_abbrev = False  # else a flag of the script that begins like one of ours is taken for it, or is ambiguous
+    # else a flag of the script that begins like one of ours is taken for it, or is ambiguous
+    parser.allow_abbrev = False
     parser.prog = "outlast run"
     parser.usage = "outlast run [options] training_script ..."
-    parser.description = "Start a training script as torchrun does, and keep it going through dead, hung and slow processes."
+    parser.description = (
+        "Start a training script as torchrun does, and keep it going through dead, hung and slow"
+        " processes."
+    )
     group = parser.add_argument_group("outlast")
-    group.add_argument("--spares", type=_at_least(0), default=0, metavar="N", help="Processes that stand ready to take a dead rank's place.")
-    group.add_argument("--spare-kind", choices=["hot", "warm"], default="hot", help="hot: script begun, model built. warm: imports done.")
-    group.add_argument("--preload", action="append", default=[], metavar="MODULE", help="Import MODULE once, before workers are forked. Repeatable.")
-    group.add_argument("--run-dir", metavar="PATH", help="The run's folder: ledger, logs, evidence. Default: runs/<utc time>-<name>.")
-    group.add_argument("--resume", action="store_true", help="Go on from the newest good state in the run's folder.")
-    group.add_argument("--snapshot-every", type=_at_least(1), default=1, metavar="STEPS", help="Sharded state: seal an image each STEPS steps.")
-    group.add_argument("--checkpoint-every", type=_at_least(1), metavar="STEPS", help="Write a checkpoint each STEPS steps.")
-    group.add_argument("--checkpoint-dir", metavar="PATH", help="Where checkpoints go. Default: in the run's folder.")
-    group.add_argument("--hang-after", type=_seconds, metavar="SECONDS", help="For scripts without an outlast call: silence longer than this is a hang.")
-    group.add_argument("--policy", metavar="FILE", help="What is done once an interruption has a verdict (TOML). Default: see `outlast policy show`.")
-    group.add_argument("--no-zygote", action="store_true", help="Start each worker as a fresh interpreter: slower, nothing shared.")
+    group.add_argument(
+        "--spares",
+        type=_at_least(0),
+        default=0,
+        metavar="N",
+        help="Processes that stand ready to take a dead rank's place.",
+    )
+    group.add_argument(
+        "--spare-kind",
+        choices=["hot", "warm"],
+        default="hot",
+        help="hot: script begun, model built. warm: imports done.",
+    )
+    group.add_argument(
+        "--preload",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="Import MODULE once, before workers are forked. Repeatable.",
+    )
+    group.add_argument(
+        "--run-dir",
+        metavar="PATH",
+        help="The run's folder: ledger, logs, evidence. Default: runs/<utc time>-<name>.",
+    )
+    group.add_argument(
+        "--resume",
+        action="store_true",
+        help="Go on from the newest good state in the run's folder.",
+    )
+    group.add_argument(
+        "--snapshot-every",
+        type=_at_least(1),
+        default=1,
+        metavar="STEPS",
+        help="Sharded state: seal an image each STEPS steps.",
+    )
+    group.add_argument(
+        "--checkpoint-every",
+        type=_at_least(1),
+        metavar="STEPS",
+        help="Write a checkpoint each STEPS steps.",
+    )
+    group.add_argument(
+        "--checkpoint-dir",
+        metavar="PATH",
+        help="Where checkpoints go. Default: in the run's folder.",
+    )
+    group.add_argument(
+        "--hang-after",
+        type=_seconds,
+        metavar="SECONDS",
+        help="For scripts without an outlast call: silence longer than this is a hang.",
+    )
+    group.add_argument(
+        "--policy",
+        metavar="FILE",
+        help=(
+            "What is done once an interruption has a verdict (TOML). Default: see `outlast policy"
+            " show`."
+        ),
+    )
+    group.add_argument(
+        "--no-zygote",
+        action="store_true",
+        help="Start each worker as a fresh interpreter: slower, nothing shared.",
+    )
     return parser
 
 
 def _known(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
-    """argparse complains of a missing script before it does of an unknown flag; the flag is what the user has to know."""
+    """argparse complains of a missing script before it does of an unknown flag; the flag is what
+    the user has to know.
+    """
     try:
         options, unknown = parser.parse_known_args(argv)
     except _Wrong as wrong:
         if "training_script" not in wrong.args[0]:
             raise
-        options, unknown = argparse.Namespace(), [word for word in argv if word.startswith("--") and not _is_known(parser, word)]
+        options, unknown = (
+            argparse.Namespace(),
+            [word for word in argv if word.startswith("--") and not _is_known(parser, word)],
+        )
         if not unknown:
             raise _Wrong("no training script was named") from None
     if unknown:
@@ -84,7 +151,12 @@ def _flag(word: str) -> str:
 
 
 def _flags(parser: argparse.ArgumentParser) -> list[str]:
-    return [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
+    return [
+        flag
+        for action in parser._actions
+        for flag in action.option_strings
+        if flag.startswith("--")
+    ]
 
 
 def _is_known(parser: argparse.ArgumentParser, word: str) -> bool:
@@ -109,17 +181,25 @@ def _asks_for_help(parser: argparse.ArgumentParser, argv: list[str]) -> bool:
 
 
 def _given(parser: argparse.ArgumentParser, argv: list[str], options: dict[str, Any]) -> list[str]:
-    """The options that differ from the parser's own defaults, environment included: those that the user asked for."""
+    """The options that differ from the parser's own defaults, environment included: those that the
+    user asked for.
+    """
     own = {action.dest: action.default for action in parser._actions}
     environment = {dest for dest in own if f"PET_{dest.upper()}" in os.environ}
-    return sorted(dest for dest, value in options.items() if dest in environment or (dest in own and value != own[dest]))
+    return sorted(
+        dest
+        for dest, value in options.items()
+        if dest in environment or (dest in own and value != own[dest])
+    )
 
 
 def _worker_count(text: str) -> int:
     try:
         return int(determine_local_world_size(text))
     except ValueError as error:
-        raise _Wrong(f"--nproc-per-node {text}: {error}", "give a number, or auto, cpu, gpu") from None
+        raise _Wrong(
+            f"--nproc-per-node {text}: {error}", "give a number, or auto, cpu, gpu"
+        ) from None
 
 
 def _at_least(least: int) -> Callable[[str], int]:
@@ -129,7 +209,9 @@ def _at_least(least: int) -> Callable[[str], int]:
         except ValueError:
             value = least - 1
         if value < least:
-            raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, not {text!r}")
+            raise argparse.ArgumentTypeError(
+                f"must be a whole number of at least {least}, not {text!r}"
+            )
         return value
 
     return number
@@ -164,4 +246,8 @@ def parse_in_fork(argv: list[str]) -> dict[str, Any]:
     with open(reader) as answer:
         text = answer.read()
     os.waitpid(pid, 0)
-    return dict(json.loads(text)) if text else {"usage": "the command line could not be read", "hint": "see the error above"}
+    return (
+        dict(json.loads(text))
+        if text
+        else {"usage": "the command line could not be read", "hint": "see the error above"}
+    )

@@ -1,6 +1,8 @@
-"""Where a rank's state comes from when it attaches or is healed, and how it gets into the next generation.
+"""Where a rank's state comes from when it attaches or is healed, and how it gets into the next
+generation.
 
-What it leaves in the vault for a successor is sealed by `Images`; what all ranks agree on is kept by `Agreement`.
+What it leaves in the vault for a successor is sealed by `Images`; what all ranks agree on is kept
+by `Agreement`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,14 @@ from outlast.runtime.tiers.image import Image
 from outlast.runtime.worker import ddp
 from outlast.runtime.worker.agreement import Agreement
 from outlast.runtime.worker.checkpoints import Checkpoints, load_checkpoint
-from outlast.runtime.worker.images import Images, holds_shared, load_edited, load_movers, load_private, load_shared
+from outlast.runtime.worker.images import (
+    Images,
+    holds_shared,
+    load_edited,
+    load_movers,
+    load_private,
+    load_shared,
+)
 from outlast.runtime.worker.membership import Membership
 from outlast.runtime.worker.place import Place, best
 from outlast.runtime.worker.private import described
@@ -27,12 +36,18 @@ from outlast.runtime.worker.undo import Undo
 
 
 class Attachment:
-    """Made with run.steps; `attach` is its first act. `high_water` is the newest step that this rank has committed before: doing it again books as repeated."""
+    """Made with run.steps; `attach` is its first act.
+
+    `high_water` is the newest step that this rank has committed before: doing it again books as
+    repeated.
+    """
 
     def __init__(self, membership: Membership, state: State, *, accumulate: int) -> None:
         self.member = membership
         self.state = state
-        self.replicas = [given for given in state.given.values() if isinstance(given, DistributedDataParallel)]
+        self.replicas = [
+            given for given in state.given.values() if isinstance(given, DistributedDataParallel)
+        ]
         self.undo = Undo(membership.session, state)
         self.images = Images(membership, state)
         self.agreement = Agreement(membership, state, self.undo, self.images)
@@ -41,12 +56,15 @@ class Attachment:
         self.accumulate = accumulate
         self.high_water = 0
         self.first_step = True
-        self._need = ""  # the line that needed a group before run.steps; collectives of the steps are another matter
+        # the line that needed a group before run.steps; collectives of the steps are another matter
+        self._need = ""
         self._strangers: list[str] = []
-        self._leg_from = -1  # the step behind which the leg in hand began, as long as that is the newest
-        self._again: tuple[Regroup, Image] | None = None  # what this process began with, if the others are in the next leg already
+        # the step behind which the leg in hand began, as long as that is the newest
+        self._leg_from = -1
+        # what this process began with, if the others are in the next leg already
+        self._again: tuple[Regroup, Image] | None = None
 
-    # --- attaching ---------------------------------------------------------------------------------------
+    # --- attaching --------------------------------------------------------------------------------
 
     def attach(self) -> int:
         """Get this rank's state to the run's step, be in its group, and say so. Returns the step."""
@@ -67,7 +85,8 @@ class Attachment:
                 self._restore(plan)
                 self.agreement.at_start(plan)
                 return self._ready(plan, restore_s=clock.now_s() - began_s)
-            except Exception as error:  # boundary: a peer was lost meanwhile; anything else ends this process
+            except Exception as error:  # boundary: a peer was lost meanwhile
+                # Anything else ends this process
                 if not member.is_victim(error):
                     raise
                 member.broke(error)
@@ -85,7 +104,9 @@ class Attachment:
                 return plan
 
     def _leave_if_reentering(self) -> None:
-        """A process in which main's function runs, and which had its group from the start, begins the function anew."""
+        """A process in which main's function runs, and which had its group from the start, begins
+        the function anew.
+        """
         session = self.member.session
         assert session is not None
         plan = session.wait_plan()
@@ -123,7 +144,10 @@ class Attachment:
         return step
 
     def register(self) -> None:
-        """How survivors can go on from here (trap 14). It is said again once the script makes a group of its own."""
+        """How survivors can go on from here (trap 14).
+
+        It is said again once the script makes a group of its own.
+        """
         member = self.member
         member.guards.on_held = self.register
         notes = [reason for wrapped in self.replicas if (reason := ddp.not_rebuildable(wrapped))]
@@ -136,28 +160,52 @@ class Attachment:
             way = "respawn"
             note = notes[0] if notes else "" if self.state.sharded else own
             note = "the ranks hold different parameters" if self.state.own else note
-            note += "; put the training into a function and give it to outlast.main, so that survivors need not start anew"
-        member.register(way=way, sharded=self.state.sharded, exact=True, note=note.lstrip("; ") if way == "respawn" else "")
+            note += (
+                "; put the training into a function and give it to outlast.main, so that survivors"
+                " need not start anew"
+            )
+        member.register(
+            way=way,
+            sharded=self.state.sharded,
+            exact=True,
+            note=note.lstrip("; ") if way == "respawn" else "",
+        )
 
     def _warn_if_alone(self) -> None:
-        """Say what a kill costs where nobody else holds the replicated state. Told once in a run, however often it is said."""
+        """Say what a kill costs where nobody else holds the replicated state.
+
+        Told once in a run, however often it is said.
+        """
         session = self.member.session
         if session is not None and self.member.world_size == 1 and not self.state.sharded:
-            back = "to the newest checkpoint" if self.checkpoints.every else "to the beginning (--checkpoint-every STEPS keeps more)"
-            session.warn(f"nobody but this one rank holds the parameters: if its process is lost, training goes back {back}")
+            back = (
+                "to the newest checkpoint"
+                if self.checkpoints.every
+                else "to the beginning (--checkpoint-every STEPS keeps more)"
+            )
+            session.warn(
+                "nobody but this one rank holds the parameters: if its process is lost, training"
+                f" goes back {back}"
+            )
 
     def _own_groups(self) -> str:
-        """Say what of the script's own belongs to one generation's process group, and the line; "" if nothing does."""
+        """Say what of the script's own belongs to one generation's process group, and the line; ""
+        if nothing does.
+        """
         if held := self.member.guards.held:
             return f"the script holds a process group or device mesh of its own, made at {held}"
-        return f"the script makes collectives of its own before run.steps, at {self._need}" if self._need else ""
+        return (
+            f"the script makes collectives of its own before run.steps, at {self._need}"
+            if self._need
+            else ""
+        )
 
     def mark(self, name: str) -> None:
         session = self.member.session
         assert session is not None
         session.mark(name, max(session.machine.committed, session.beacon.step))
 
-    # --- restoring ---------------------------------------------------------------------------------------
+    # --- restoring --------------------------------------------------------------------------------
 
     def _restore(self, plan: Regroup) -> None:
         session = self.member.session
@@ -172,13 +220,24 @@ class Attachment:
             load_shared(self.state, image)
             load_edited(self.state, image)
             if _is_a_leg_ahead(image, plan.step):
-                self._again = (plan, Image(image.metadata, {name: (spec, memoryview(bytes(data))) for name, (spec, data) in image.tensors.items()}))
+                self._again = (
+                    plan,
+                    Image(
+                        image.metadata,
+                        {
+                            name: (spec, memoryview(bytes(data)))
+                            for name, (spec, data) in image.tensors.items()
+                        },
+                    ),
+                )
         self._restore_own(plan, image)
 
     def _restore_own(self, plan: Regroup, donated: Image | None) -> None:
         """What this rank does not take from a peer: its own image, or a checkpoint."""
         if plan.checkpoint:
-            load_checkpoint(plan.checkpoint, self.member.rank(), self.member.world_size, self._load_parts)
+            load_checkpoint(
+                plan.checkpoint, self.member.rank(), self.member.world_size, self._load_parts
+            )
         elif plan.private == "slot":
             self._load_slot(plan, donated)
         for wrapped in self.replicas:
@@ -187,8 +246,9 @@ class Attachment:
     def begin_leg(self, step: int) -> None:
         """Run.steps is called again, behind `step`.
 
-        What the script did between the two legs it may have done to state in which it was done already: that of peers which were
-        in this leg when this process came. Then what they handed over is loaded once more.
+        What the script did between the two legs it may have done to state in which it was done
+        already: that of peers which were in this leg when this process came. Then what they handed
+        over is loaded once more.
         """
         if self._again is not None and self._again[0].step == step:
             plan, image = self._again
@@ -197,13 +257,21 @@ class Attachment:
         self._again, self._leg_from = None, step
 
     def _load_slot(self, plan: Regroup, donated: Image | None) -> None:
-        """Load this rank's own image. A corrupt one is struck out, and the next plan is for an older step."""
+        """Load this rank's own image.
+
+        A corrupt one is struck out, and the next plan is for an older step.
+        """
         session = self.member.session
         assert session is not None
         rank, begun = self.member.rank(), not plan.replay
         try:
             images = session.vault.images(rank, plan.step)
-            slot, image, place = best(images, begun=begun, phases=plan.phases, legs=int(_is_a_leg_ahead(donated, plan.step)))
+            slot, image, place = best(
+                images,
+                begun=begun,
+                phases=plan.phases,
+                legs=int(_is_a_leg_ahead(donated, plan.step)),
+            )
         except CorruptError as error:
             session.warn(f"rank {rank}: {error}")
             if self.state.sharded:
@@ -221,16 +289,26 @@ class Attachment:
             self._take_movers(donated, plan.step, place)
 
     def _take_movers(self, donated: Image, step: int, place: Place) -> None:
-        """This rank was lost between the vote of `step` and what comes after: what moved there is taken from the peer that hands over."""
+        """This rank was lost between the vote of `step` and what comes after: what moved there is
+        taken from the peer that hands over.
+        """
         session = self.member.session
         assert session is not None
         unknown = load_movers(self.state, donated, place)
         if unknown:
-            what = f"rank {self.member.rank()} was lost after the vote of step {step} and before what follows it"
-            session.warn(f"{what}: {described(unknown)} may have changed there and come from a peer that may differ: not bit-exact from here on")
+            what = (
+                f"rank {self.member.rank()} was lost after the vote of step {step} and before what"
+                " follows it"
+            )
+            session.warn(
+                f"{what}: {described(unknown)} may have changed there and come from a peer that may"
+                " differ: not bit-exact from here on"
+            )
 
     def _load_older(self, step: int) -> None:
-        """Replicated state is whole; only this rank's random state and loader position come from an older step."""
+        """Replicated state is whole; only this rank's random state and loader position come from an
+        older step.
+        """
         session = self.member.session
         assert session is not None
         for older in session.vault.steps(self.member.rank()):
@@ -240,18 +318,26 @@ class Attachment:
                     if self.state.source is not None:
                         self.state.source.next_batch()
                 break
-        session.warn(f"rank {self.member.rank()} goes on with the random state of an older step: not bit-exact from here on")
+        session.warn(
+            f"rank {self.member.rank()} goes on with the random state of an older step: not"
+            " bit-exact from here on"
+        )
 
     def _load_parts(self, image: Image) -> None:
-        """Of a checkpoint: rank 0's image comes first and holds the replicated state, then the own one."""
+        """Of a checkpoint: rank 0's image comes first and holds the replicated state, then the own
+        one.
+        """
         if holds_shared(image):
             load_shared(self.state, image)
         load_private(self.state, image)
 
-    # --- regrouping in place -----------------------------------------------------------------------------
+    # --- regrouping in place ----------------------------------------------------------------------
 
     def follow(self, plan: Regroup) -> None:
-        """A survivor, its step settled, into the next generation. Raises Reenter where its function is to begin anew."""
+        """A survivor, its step settled, into the next generation.
+
+        Raises Reenter where its function is to begin anew.
+        """
         session = self.member.session
         assert session is not None
         if plan.donate:
@@ -276,15 +362,19 @@ class Attachment:
         self._write_transfer(plan.generation, plan.step)
 
     def hand_over_at_end(self, step: int) -> None:
-        """After the last step one rank leaves the final state in the vault: a rank lost from here on starts from it."""
+        """After the last step one rank leaves the final state in the vault: a rank lost from here
+        on starts from it.
+        """
         if self.member.rank() == 0 and not self.state.sharded:
             self._write_transfer(self.member.generation, step)
 
     def _write_transfer(self, generation: int, step: int) -> None:
         metadata = {**self.undo.metadata(), "leg_from": str(self._leg_from)}
-        self.images.write_transfer(generation, step, agreed=self.agreement.movers, metadata=metadata)
+        self.images.write_transfer(
+            generation, step, agreed=self.agreement.movers, metadata=metadata
+        )
 
-    # --- what the script changes itself ---------------------------------------------------------------------
+    # --- what the script changes itself -----------------------------------------------------------
 
     def begin_edits(self) -> None:
         """A step begins: copy what a repeat has to take back."""
@@ -303,11 +393,11 @@ class Attachment:
         if found and session is not None:
             mib = self.state.edits.copied_bytes / 2**20
             session.warn(
-                f"the script changes parameters itself {where} ({some(found)}): each step and phase begins with a copy of them, "
-                f"{mib:.1f} MiB, so that a repeat can take that back"
+                f"the script changes parameters itself {where} ({some(found)}): each step and phase"
+                f" begins with a copy of them, {mib:.1f} MiB, so that a repeat can take that back"
             )
 
-    # --- the first step ----------------------------------------------------------------------------------
+    # --- the first step ---------------------------------------------------------------------------
 
     def watch(self, until_left: contextlib.ExitStack) -> None:
         """Look which modules run in the first step."""
@@ -317,7 +407,10 @@ class Attachment:
         """What can only be seen once a step has run: modules that nobody registered."""
         self.first_step = False
         if self._strangers and self.member.session is not None:
-            self.member.session.warn(f"ran in the first step, but is not in run.state(...), so its parameters would not survive: {', '.join(self._strangers)}")
+            self.member.session.warn(
+                "ran in the first step, but is not in run.state(...), so its parameters would not"
+                f" survive: {', '.join(self._strangers)}"
+            )
 
     def after_rehearsal(self) -> None:
         for parameter in self.state.parameters.values():

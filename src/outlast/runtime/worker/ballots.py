@@ -1,12 +1,16 @@
-"""The box into which the ranks of one node put their ballots: a few pages of shared memory, made once.
+"""The box into which the ranks of one node put their ballots: a few pages of shared memory, made
+once.
 
-A collective of gloo wakes three threads in each process for every message that it waits for. Four busy ranks on two cores take 8 ms
-for its smallest all-reduce and 2.4 ms for its smallest all-to-all; through this box 0.06 ms, with a fortieth of the processor time.
+A collective of gloo wakes three threads in each process for every message that it waits for. Four
+busy ranks on two cores take 8 ms for its smallest all-reduce and 2.4 ms for its smallest
+all-to-all; through this box 0.06 ms, with a fortieth of the processor time.
 
-Each rank has a row: a word that moves with each of its ballots, and two places for them, used in turn. A ballot is written before its word
-moves, and carries generation, number, length and checksum: where memory is not read in the order in which it was written, a reader looks
-again. Nobody writes ballot n + 2 over ballot n before all have read n: it takes everybody's n + 1 to get there. A generation begins when
-nobody votes in an older one any more: all of its ranks stand still or are dead.
+Each rank has a row: a word that moves with each of its ballots, and two places for them, used in
+turn. A ballot is written before its word moves, and carries generation, number, length and
+checksum: where memory is not read in the order in which it was written, a reader looks again.
+Nobody writes ballot n + 2 over ballot n before all have read n: it takes everybody's n + 1 to get
+there. A generation begins when nobody votes in an older one any more: all of its ranks stand still
+or are dead.
 """
 
 from __future__ import annotations
@@ -27,14 +31,28 @@ _ROW_BYTES = _LINE_BYTES + 2 * _PLACE_BYTES
 
 
 class Cut(RuntimeError):
-    """The generation is over, or a rank did not come within the time-out. Nothing is known of the others' outcome."""
+    """The generation is over, or a rank did not come within the time-out.
+
+    Nothing is known of the others' outcome.
+    """
 
 
 class BallotBox:
     """One per rank and generation. `cast` is the number of ballots that this rank has put in."""
 
-    def __init__(self, rows: memoryview, *, generation: int, rank: int, world_size: int, timeout_s: float, cancelled: Callable[[], bool]) -> None:
-        """`rows`: at least `size(world_size)` bytes that all ranks share, zeros before the first generation."""
+    def __init__(
+        self,
+        rows: memoryview,
+        *,
+        generation: int,
+        rank: int,
+        world_size: int,
+        timeout_s: float,
+        cancelled: Callable[[], bool],
+    ) -> None:
+        """`rows`: at least `size(world_size)` bytes that all ranks share, zeros before the first
+        generation.
+        """
         self.cast = 0
         self._generation = generation
         self._rank = rank
@@ -46,7 +64,10 @@ class BallotBox:
         self._ranks = range(world_size)
 
     def exchange(self, ballot: bytes) -> list[bytes]:
-        """Put `ballot` in (at most BALLOT_MAX_BYTES) and wait for those of all ranks; by rank. Raises Cut."""
+        """Put `ballot` in (at most BALLOT_MAX_BYTES) and wait for those of all ranks; by rank.
+
+        Raises Cut.
+        """
         number = self.cast = self.cast + 1
         self._put(number, ballot)
         over_s = clock.now_s() + self._timeout_s
@@ -61,7 +82,9 @@ class BallotBox:
         start = self._rank * _ROW_BYTES
         at = start + _LINE_BYTES + number % 2 * _PLACE_BYTES
         self._rows[at + _HEAD.size : at + _HEAD.size + len(ballot)] = ballot
-        _HEAD.pack_into(self._rows, at, self._generation, number, len(ballot), self._checksum(number, ballot))
+        _HEAD.pack_into(
+            self._rows, at, self._generation, number, len(ballot), self._checksum(number, ballot)
+        )
         self._words[start // 4] = (self._words[start // 4] + 1) & _WORD
         linux.futex_wake(self._address + start)
 
@@ -72,7 +95,9 @@ class BallotBox:
             seen = self._words[start // 4]
             generation, found, length, checksum = _HEAD.unpack_from(self._rows, at)
             if (generation, found) == (self._generation, number):
-                ballot = bytes(self._rows[at + _HEAD.size : at + _HEAD.size + min(length, BALLOT_MAX_BYTES)])
+                ballot = bytes(
+                    self._rows[at + _HEAD.size : at + _HEAD.size + min(length, BALLOT_MAX_BYTES)]
+                )
                 if self._checksum(number, ballot) == checksum:
                     return ballot
             if self._cancelled():

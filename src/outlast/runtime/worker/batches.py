@@ -1,4 +1,6 @@
-"""The batches of the step in turn: fetched once, kept until the step is committed, so that a repeat gets the same ones."""
+"""The batches of the step in turn: fetched once, kept until the step is committed, so that a repeat
+gets the same ones.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,18 @@ from outlast.runtime.worker.step import Owner, Step
 
 
 class Batches:
-    """`held` is the step in turn; None between its commit and the next fetch. `accumulate`: micro-batches per step."""
+    """`held` is the step in turn; None between its commit and the next fetch.
+
+    `accumulate`: micro-batches per step.
+    """
 
     def __init__(self, owner: Owner, source: BatchSource | None, *, accumulate: int) -> None:
         self.held: Step | None = None
         self.accumulate = accumulate
         self._owner = owner
         self._source = source
-        self._drawn: list[Any] = []  # of the next step so far: an error in fetching costs none of them
+        # of the next step so far: an error in fetching costs none of them
+        self._drawn: list[Any] = []
 
     @property
     def loads(self) -> bool:
@@ -30,21 +36,32 @@ class Batches:
         return None if self._source is None else self._source.random
 
     def hold_again(self, number: int) -> bool:
-        """Step `number` was interrupted and is held still: ready for another attempt. False: it has to be fetched."""
+        """Step `number` was interrupted and is held still: ready for another attempt.
+
+        False: it has to be fetched.
+        """
         if self.held is None or self.held.number != number:
             return False
         self.held.reset()
         return True
 
     def fetch(self, number: int) -> None:
-        """Hold step `number`. Raises what the loader and the data set raise; the next call goes on behind the batches that came."""
+        """Hold step `number`.
+
+        Raises what the loader and the data set raise; the next call goes on behind the batches that
+        came.
+        """
         while self._source is not None and len(self._drawn) < self.accumulate:
             self._drawn.append(self._source.next_batch())
         self.held, self._drawn = Step(self._owner, number, self._drawn), []
 
     def fetch_for_nothing(self, number: int) -> Step:
         """Hold a step that will not count. Its batches are none of any other's. Raises as `fetch`."""
-        batches = [self._source.next_batch() for _ in range(self.accumulate)] if self._source is not None else []
+        batches = (
+            [self._source.next_batch() for _ in range(self.accumulate)]
+            if self._source is not None
+            else []
+        )
         self.held = Step(self._owner, number, batches)
         return self.held
 

@@ -1,8 +1,9 @@
 """The block of a step, `with step:`, from its first line to the verdict: may it be committed?
 
-The hook in front of the first optimizer call prepares and votes. A block that calls no optimizer votes at its end. A step
-that keeps an undo copy votes later still, when the next step or a phase is asked for (`vote`, see undo.py). What the block
-swallowed though it was not for it counts against the step all the same.
+The hook in front of the first optimizer call prepares and votes. A block that calls no optimizer
+votes at its end. A step that keeps an undo copy votes later still, when the next step or a phase is
+asked for (`vote`, see undo.py). What the block swallowed though it was not for it counts against
+the step all the same.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ class Block:
             before_first=self._before_optimizer, after_undo=self._backward_after_optimizer,
         )  # fmt: skip
         parameters = () if attachment.state.sharded else attachment.state.parameters.values()
-        self._exits = BackwardExits(parameters, over=lambda: self._member.in_body and self._member.broken)
+        self._exits = BackwardExits(
+            parameters, over=lambda: self._member.in_body and self._member.broken
+        )
         self._watch = contextlib.ExitStack()
         self._counts = False  # there is a launcher, and the step is not done for nothing
         self._passed = False
@@ -61,7 +64,10 @@ class Block:
         self.current, step.left = None, True
 
     def objection(self, step: Step) -> BaseException | None:
-        """Say why a block that ended without an error cannot be committed all the same. Votes if that is due by now."""
+        """Say why a block that ended without an error cannot be committed all the same.
+
+        Votes if that is due by now.
+        """
         if (swallowed := self._swallowed()) is not None:
             return swallowed
         if not self._passed and not self._attachment.undo.on:
@@ -71,7 +77,9 @@ class Block:
                 return interrupted
         if self._unseen:
             what = f"{self._unseen} collectives ran after {self._hooks.first_line}"
-            return TransactionError(what, hint="nothing that communicates may follow the optimizer in a step")
+            return TransactionError(
+                what, hint="nothing that communicates may follow the optimizer in a step"
+            )
         return None
 
     def remove_hooks(self) -> None:
@@ -80,7 +88,9 @@ class Block:
         self._exits.remove()
 
     def _swallowed(self) -> BaseException | None:
-        """What the block caught though it was not for it: a step that was refused or interrupted is not committed behind that."""
+        """What the block caught though it was not for it: a step that was refused or interrupted is
+        not committed behind that.
+        """
         refused = self._hooks.refused or self._member.guards.refused
         if refused is not None or self._passed:
             return refused
@@ -88,7 +98,7 @@ class Block:
             return self._hooks.lost
         return StepInterrupted() if self._member.broken or self._survivor.plan is not None else None
 
-    # --- called by the hooks -------------------------------------------------------------------------------
+    # --- called by the hooks ----------------------------------------------------------------------
 
     def _before_optimizer(self) -> None:
         """In front of the first optimizer call of a block. Raises where it must not run."""
@@ -114,16 +124,20 @@ class Block:
         if self._counts:
             self._attachment.undo.want_for_backward(self._hooks.first_line)
 
-    # --- the vote ------------------------------------------------------------------------------------------
+    # --- the vote ---------------------------------------------------------------------------------
 
     def vote(self, step: Step, place: Place) -> None:
-        """Prepare and vote; the script is at `place`. Returns when the step may be committed; raises StepInterrupted when it is to be repeated."""
+        """Prepare and vote; the script is at `place`.
+
+        Returns when the step may be committed; raises StepInterrupted when it is to be repeated.
+        """
         session = self._member.session
         assert session is not None
         try:
             self._attachment.images.prepare(step.number, place)
             session.mark("prepared", step.number)
-            session.enter(Phase.VOTE, learn=place.kind == PREPARED)  # else it comes from the script's own code between two steps
+            # else it comes from the script's own code between two steps
+            session.enter(Phase.VOTE, learn=place.kind == PREPARED)
             session.mark("voting", step.number)
             outcome = self._poll.cast(step)
             if not outcome.same_watched:

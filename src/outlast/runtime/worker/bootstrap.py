@@ -1,9 +1,12 @@
-"""From a bare child process to the user's script as `__main__`, and from the script's end to an exit code.
+"""From a bare child process to the user's script as `__main__`, and from the script's end to an
+exit code.
 
-`child_main` serves forks of the zygote and spawned processes alike. What the script sees is what `python script.py` would give it: sys.argv,
-sys.path[0], `__main__`, unbuffered streams, its own random state, torch's number of threads; a traceback shows the script's frames only.
+`child_main` serves forks of the zygote and spawned processes alike. What the script sees is what
+`python script.py` would give it: sys.argv, sys.path[0], `__main__`, unbuffered streams, its own
+random state, torch's number of threads; a traceback shows the script's frames only.
 
-Not reproduced in a fork: PYTHONHASHSEED differs per spawned process and is one for all forks; numpy's BLAS stays at one thread.
+Not reproduced in a fork: PYTHONHASHSEED differs per spawned process and is one for all forks;
+numpy's BLAS stays at one thread.
 """
 
 from __future__ import annotations
@@ -41,7 +44,9 @@ class Session(Protocol):
         """The script ended with `error`."""
 
     def finish(self, exit_code: int) -> None:
-        """The script is over; the process ends with `exit_code` after the interpreter's own clean-up."""
+        """The script is over; the process ends with `exit_code` after the interpreter's own
+        clean-up.
+        """
 
 
 class SessionStart(Protocol):
@@ -49,7 +54,10 @@ class SessionStart(Protocol):
 
 
 def child_main(spec: ChildSpec, channel_fd: int, start: SessionStart | None = None) -> int:
-    """Be the child that `spec` describes; returns the exit code. `start` is `session.start` unless a test says otherwise."""
+    """Be the child that `spec` describes; returns the exit code.
+
+    `start` is `session.start` unless a test says otherwise.
+    """
     if spec.kind == "store":
         from outlast.runtime.worker import store_host
 
@@ -71,11 +79,14 @@ def child_main(spec: ChildSpec, channel_fd: int, start: SessionStart | None = No
     return exit_code
 
 
-# --- the process ----------------------------------------------------------------------------------------
+# --- the process ----------------------------------------------------------------------------------
 
 
 def settle(spec: ChildSpec) -> None:
-    """Streams, folder, title and threads; after this nothing of the parent shows. The environment is set already."""
+    """Streams, folder, title and threads; after this nothing of the parent shows.
+
+    The environment is set already.
+    """
     os.chdir(spec.cwd)
     line_buffer_c_stdout()
     for name, fd, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
@@ -87,8 +98,11 @@ def settle(spec: ChildSpec) -> None:
 
 
 def _bind_forks() -> None:
-    """What the script's main thread forks (DataLoader workers) dies with it, however it dies. Forks of other threads are left alone:
-    the kernel would end them with the thread. Programs started with `subprocess` are not touched."""
+    """What the script's main thread forks (DataLoader workers) dies with it, however it dies.
+
+    Forks of other threads are left alone: the kernel would end them with the thread. Programs
+    started with `subprocess` are not touched.
+    """
     parent = [0]
 
     def before() -> None:
@@ -112,8 +126,19 @@ def _stream(fd: int, mode: str, like: io.TextIOWrapper | None) -> io.TextIOWrapp
 
 
 def _title(spec: ChildSpec) -> None:
-    name = "outlast-store" if spec.kind == "store" else f"outlast-{spec.kind}" if spec.rank < 0 else f"outlast-rank{spec.rank}"
-    set_title([sys.executable, "-u", *(["-m"] if spec.entry == "module" else []), spec.script, *spec.args] if spec.script else [name], name)
+    name = (
+        "outlast-store"
+        if spec.kind == "store"
+        else f"outlast-{spec.kind}"
+        if spec.rank < 0
+        else f"outlast-rank{spec.rank}"
+    )
+    set_title(
+        [sys.executable, "-u", *(["-m"] if spec.entry == "module" else []), spec.script, *spec.args]
+        if spec.script
+        else [name],
+        name,
+    )
 
 
 def _execute(spec: ChildSpec, channel_fd: int) -> int:
@@ -125,7 +150,7 @@ def _execute(spec: ChildSpec, channel_fd: int) -> int:
         return 127 if isinstance(error, FileNotFoundError) else 126
 
 
-# --- the script -----------------------------------------------------------------------------------------
+# --- the script -----------------------------------------------------------------------------------
 
 
 def _run_guarded(spec: ChildSpec, session: Session) -> int:
@@ -163,12 +188,18 @@ def _run(spec: ChildSpec) -> None:
 
 def _run_file(main: types.ModuleType, path: str) -> None:
     loader = importlib.machinery.SourceFileLoader("__main__", path)
-    main.__dict__.update(__file__=path, __cached__=None, __loader__=loader, __package__=None, __spec__=None)
-    exec(loader.source_to_code(loader.get_data(path), path), main.__dict__)  # tidy: this is what running a script means
+    main.__dict__.update(
+        __file__=path, __cached__=None, __loader__=loader, __package__=None, __spec__=None
+    )
+    code = loader.source_to_code(loader.get_data(path), path)
+    exec(code, main.__dict__)  # tidy: this is what running a script means
 
 
 def set_first_path(folder: str) -> None:
-    """Put `folder` where the interpreter puts the script's (not with -P or PYTHONSAFEPATH). The zygote has dropped its own entry."""
+    """Put `folder` where the interpreter puts the script's (not with -P or PYTHONSAFEPATH).
+
+    The zygote has dropped its own entry.
+    """
     if not getattr(sys.flags, "safe_path", False):
         sys.path.insert(0, folder)
 
@@ -183,8 +214,17 @@ def _exit_code(left: SystemExit) -> int:
 
 
 def _without_our_frames(where: types.TracebackType | None) -> types.TracebackType | None:
-    """Drop the frames above the script's first one. An error before the script began (a syntax error) keeps none."""
-    ours = (__file__, runpy.__file__, "<frozen runpy>", "<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
+    """Drop the frames above the script's first one.
+
+    An error before the script began (a syntax error) keeps none.
+    """
+    ours = (
+        __file__,
+        runpy.__file__,
+        "<frozen runpy>",
+        "<frozen importlib._bootstrap>",
+        "<frozen importlib._bootstrap_external>",
+    )
     while where is not None and where.tb_frame.f_code.co_filename in ours:
         where = where.tb_next
     return where
@@ -199,7 +239,10 @@ def _write_error_file(error: BaseException) -> None:
     extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
     try:
         with open(path, "w") as file:
-            json.dump({"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}}, file)
+            json.dump(
+                {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}},
+                file,
+            )
     except OSError as problem:
         print(f"outlast: cannot write {path}: {problem}", file=sys.stderr)
 
@@ -212,11 +255,13 @@ def _die_of(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-# --- without a zygote -----------------------------------------------------------------------------------
+# --- without a zygote -----------------------------------------------------------------------------
 
 
 def await_gate(gate_fd: int) -> None:
-    """The launcher opens the gate once it watches us; if it cannot, it closes it, and nothing was begun."""
+    """The launcher opens the gate once it watches us; if it cannot, it closes it, and nothing was
+    begun.
+    """
     opened = os.read(gate_fd, 1)
     os.close(gate_fd)
     if not opened:
@@ -224,7 +269,9 @@ def await_gate(gate_fd: int) -> None:
 
 
 def spawned_main(arguments: list[str]) -> int:
-    """`python -m outlast.runtime.worker.bootstrap SPEC_FD CHANNEL_FD GATE_FD`, started by the launcher with its environment and streams."""
+    """`python -m outlast.runtime.worker.bootstrap SPEC_FD CHANNEL_FD GATE_FD`, started by the
+    launcher with its environment and streams.
+    """
     spec_fd, channel_fd, gate_fd = map(int, arguments[:3])  # what follows makes room for the title
     with open(spec_fd, "rb") as file:
         file.seek(0)

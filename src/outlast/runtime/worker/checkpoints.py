@@ -1,8 +1,9 @@
-"""This rank's part of the periodic checkpoint: copied at the commit, written by a thread, reported to the coordinator.
+"""This rank's part of the periodic checkpoint: copied at the commit, written by a thread, reported
+to the coordinator.
 
-The coordinator writes the manifest once all ranks have reported; until then nothing exists. A failed save is
-reported and training goes on. Training stands still for the copy only, unless the save before is still being written;
-a regroup does not wait for that.
+The coordinator writes the manifest once all ranks have reported; until then nothing exists. A
+failed save is reported and training goes on. Training stands still for the copy only, unless the
+save before is still being written; a regroup does not wait for that.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from outlast.runtime.tiers.image import Image, Piece, header_bytes, image_bytes,
 from outlast.runtime.worker.session import Session, one_line
 
 LOOK_S = 0.01  # one that waits for the save before looks this often whether it is to leave
-_one_at_a_time = threading.Lock()  # main's function may be entered again, and come to its next save, while the thread of the last still writes
+# main's function may be entered again, and come to its next save, while the thread of the last
+# still writes
+_one_at_a_time = threading.Lock()
 
 
 class Checkpoints:
@@ -46,16 +49,28 @@ class Checkpoints:
             self._writer.join(LOOK_S)
             if session.machine.broken:
                 error = "given up for a regroup: the save before it was still being written"
-                session.say(Checkpointed(session.spec.worker, generation, rank, step, "", 0, "", error))
+                session.say(
+                    Checkpointed(session.spec.worker, generation, rank, step, "", 0, "", error)
+                )
                 return
         pieces = self._pieces(sharded or rank == 0)
         specs = [piece.spec for piece in pieces]
         size = image_bytes(specs)
         if len(self._staging) < size:
             self._staging = bytearray(size)
-        written = write_image(memoryview(self._staging), pieces=pieces, metadata={"step": str(step)}, header_bytes_reserved=header_bytes(specs))
+        written = write_image(
+            memoryview(self._staging),
+            pieces=pieces,
+            metadata={"step": str(step)},
+            header_bytes_reserved=header_bytes(specs),
+        )
         image = memoryview(self._staging)[: written.length]
-        self._writer = threading.Thread(target=self._write, args=(generation, rank, step, image), name="outlast-checkpoint", daemon=True)
+        self._writer = threading.Thread(
+            target=self._write,
+            args=(generation, rank, step, image),
+            name="outlast-checkpoint",
+            daemon=True,
+        )
         self._writer.start()
 
     def wait(self) -> None:
@@ -69,26 +84,44 @@ class Checkpoints:
         worker = self._session.spec.worker
         try:
             with _one_at_a_time:
-                entry = local.write_shard_bytes(local.checkpoint_folder(self.root, step), rank, image)
-            done = Checkpointed(worker, generation, rank, step, entry.name, entry.length, f"{entry.checksum:016x}", "")
+                entry = local.write_shard_bytes(
+                    local.checkpoint_folder(self.root, step), rank, image
+                )
+            done = Checkpointed(
+                worker,
+                generation,
+                rank,
+                step,
+                entry.name,
+                entry.length,
+                f"{entry.checksum:016x}",
+                "",
+            )
         except (OutlastError, OSError) as error:
             done = Checkpointed(worker, generation, rank, step, "", 0, "", one_line(error))
         self._session.say(done)
 
 
 def load_checkpoint(folder: str, rank: int, world_size: int, load: Callable[[Image], None]) -> None:
-    """Hand over the images that make up this rank's state: its own, and rank 0's where that holds the replicated state.
+    """Hand over the images that make up this rank's state: its own, and rank 0's where that holds
+    the replicated state.
 
     Raises StateError where the checkpoint was written by another number of ranks, CorruptError.
     """
     path = Path(folder)
     found = next((one for one in local.checkpoints(path.parent) if one.folder == path), None)
     if found is None:
-        raise StateError(f"there is no checkpoint in {folder}", hint="it was there when the run started; was it removed?")
+        raise StateError(
+            f"there is no checkpoint in {folder}",
+            hint="it was there when the run started; was it removed?",
+        )
     manifest = found.manifest
     if manifest.world_size != world_size:
         hint = f"resume with --nproc-per-node {manifest.world_size}"
-        raise StateError(f"{folder} was written by {manifest.world_size} ranks, this run has {world_size}", hint=hint)
+        raise StateError(
+            f"{folder} was written by {manifest.world_size} ranks, this run has {world_size}",
+            hint=hint,
+        )
     if manifest.kind == "replicated" and rank != 0:
         load(local.read_shard(found, 0))
     load(local.read_shard(found, rank))

@@ -2,17 +2,20 @@
 
 All private calls into DDP stand in this file, behind feature checks (`missing`), for torch >= 2.6.
 
-Rebuilding  `DDP._update_process_group` swaps the group and resets what an interrupted backward left, so hooks,
-            comm hooks, mode and arguments are never touched. (Calling `__init__` again loses all of them.)
-Same bits   DDP sums its gradients bucket by bucket, and the first backward uses other buckets than later ones.
-            `freeze_buckets` lays them out before the first backward, and again after each rebuild: two small
-            broadcasts from rank 0, collective over all ranks. `install` makes the reducer see its parameters last
-            first, so that the frozen layout is the one that DDP would settle on, and communication overlaps backward.
-            With find_unused_parameters the layout is fixed at construction and nothing needs to be done.
-Views       With gradient_as_bucket_view a gradient that is zeroed in place stays a view of its bucket. DDP then divides
-            it (g / n), where it multiplies one that lies elsewhere (g * (1 / n)): other bits, unless n is a power of 2.
-            So `freeze_buckets` gives every rank the views of its new buckets, and `restore_views` puts them back to use
-            where gradients were restored. `leave_buckets` drops those of the old buckets, into which a collective that
+Rebuilding  `DDP._update_process_group` swaps the group and resets what an interrupted backward
+            left, so hooks, comm hooks, mode and arguments are never touched. (Calling `__init__`
+            again loses all of them.)
+Same bits   DDP sums its gradients bucket by bucket, and the first backward uses other buckets than
+            later ones. `freeze_buckets` lays them out before the first backward, and again after
+            each rebuild: two small broadcasts from rank 0, collective over all ranks. `install`
+            makes the reducer see its parameters last first, so that the frozen layout is the one
+            that DDP would settle on, and communication overlaps backward. With
+            find_unused_parameters the layout is fixed at construction and nothing needs to be done.
+Views       With gradient_as_bucket_view a gradient that is zeroed in place stays a view of its
+            bucket. DDP then divides it (g / n), where it multiplies one that lies elsewhere (g * (1
+            / n)): other bits, unless n is a power of 2. So `freeze_buckets` gives every rank the
+            views of its new buckets, and `restore_views` puts them back to use where gradients were
+            restored. `leave_buckets` drops those of the old buckets, into which a collective that
             was cut short may still write.
 
 Not promised: torch.compile over a rebuilt DDP, SyncBatchNorm.
@@ -33,18 +36,29 @@ from torch.nn.parallel import DistributedDataParallel
 
 _ORDER = "_build_params_for_reducer"
 _MAKE = ("_ddp_init_helper", "_build_debug_param_to_name_mapping")
-_REDUCER = ("_push_all_rebuilt_params", "_rebuild_buckets", "_remove_autograd_hooks", "_reset_state", "_update_process_group")
+_REDUCER = (
+    "_push_all_rebuilt_params",
+    "_rebuild_buckets",
+    "_remove_autograd_hooks",
+    "_reset_state",
+    "_update_process_group",
+)
 _NO_HOOK = ("", "None")
 
 _arguments: WeakKeyDictionary[DistributedDataParallel, dict[str, Any]] = WeakKeyDictionary()
 _originals: dict[str, Any] = {}
-_views: WeakKeyDictionary[DistributedDataParallel, list[torch.Tensor]] = WeakKeyDictionary()  # one for each of `_reduced`
+# one for each of `_reduced`
+_views: WeakKeyDictionary[DistributedDataParallel, list[torch.Tensor]] = WeakKeyDictionary()
 
 
 def missing() -> str:
     """What this torch lacks, or ""."""
     absent = [name for name in _REDUCER if not hasattr(Reducer, name)]
-    absent += [name for name in ("_update_process_group", _ORDER, *_MAKE) if not hasattr(DistributedDataParallel, name)]
+    absent += [
+        name
+        for name in ("_update_process_group", _ORDER, *_MAKE)
+        if not hasattr(DistributedDataParallel, name)
+    ]
     return f"torch {torch.__version__} has no {', '.join(absent)}" if absent else ""
 
 
@@ -58,7 +72,11 @@ def install() -> None:
 
     def learning(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
-        _arguments[self] = {name: value for name, value in signature.bind(self, *args, **kwargs).arguments.items() if name not in ("self", "module")}
+        _arguments[self] = {
+            name: value
+            for name, value in signature.bind(self, *args, **kwargs).arguments.items()
+            if name not in ("self", "module")
+        }
 
     def last_first(self: DistributedDataParallel) -> tuple[list[Any], list[bool]]:
         parameters, sparse = order(self)
@@ -78,7 +96,9 @@ def uninstall() -> None:
 
 
 def wrap(model: torch.nn.Module, **kwargs: Any) -> DistributedDataParallel:
-    """DDP over the default group; communicates (DDP's own check and broadcast) unless the group is of one rank."""
+    """DDP over the default group; communicates (DDP's own check and broadcast) unless the group is
+    of one rank.
+    """
     install()
     return DistributedDataParallel(model, **kwargs)
 
@@ -89,7 +109,9 @@ def any_made() -> bool:
 
 
 def arguments(ddp: DistributedDataParallel) -> dict[str, Any]:
-    """The arguments that `ddp` was made with, as far as given; empty where it was made before `install`."""
+    """The arguments that `ddp` was made with, as far as given; empty where it was made before
+    `install`.
+    """
     return dict(_arguments.get(ddp, {}))
 
 
@@ -105,7 +127,10 @@ def not_rebuildable(ddp: DistributedDataParallel) -> str:
     if _builtin_hook(ddp):
         return f"its communication hook {_hook_name(ddp)} holds the old group"
     if any(isinstance(state, dist.ProcessGroup) for _, state in _hooks(ddp)):
-        return f"its communication hook {_hook_name(ddp)} was registered with a process group; register it with None"
+        return (
+            f"its communication hook {_hook_name(ddp)} was registered with a process group;"
+            " register it with None"
+        )
     if ddp.static_graph:
         return "static_graph=True records the first backward, which a repeat would record twice"
     if getattr(ddp, "_delay_all_reduce_params", None):
@@ -124,19 +149,24 @@ def not_exact(ddp: DistributedDataParallel) -> str:
     if ddp.mixed_precision is not None:
         return "DistributedDataParallel's own mixed_precision"
     if any(state is not None for _, state in _hooks(ddp)):
-        return f"communication hook {_hook_name(ddp)} keeps state of its own, which a repeat does not roll back"
+        return (
+            f"communication hook {_hook_name(ddp)} keeps state of its own, which a repeat does not"
+            " roll back"
+        )
     return ""
 
 
 def freeze_buckets(ddp: DistributedDataParallel) -> str:
     """Lay the buckets out for good; "" if identical bits are promised, else why not.
 
-    Collective over all ranks, not inside a step; before the first backward, and again after each `rebuild`.
+    Collective over all ranks, not inside a step; before the first backward, and again after each
+    `rebuild`.
     """
     reason = not_exact(ddp)
     with _noting_views(ddp):
         if _freezable(ddp):
-            if ddp._has_rebuilt_buckets:  # by a backward of the script's: lay them out as every other rank will
+            # by a backward of the script's: lay them out as every other rank will
+            if ddp._has_rebuilt_buckets:
                 reset_after_failure(ddp)
             ddp.reducer._push_all_rebuilt_params()
             ddp._has_rebuilt_buckets = bool(ddp.reducer._rebuild_buckets())
@@ -146,7 +176,9 @@ def freeze_buckets(ddp: DistributedDataParallel) -> str:
 
 
 def rebuild(ddp: DistributedDataParallel) -> str:
-    """Move `ddp` to the present default group; "" if done, else why it cannot be. Local; `freeze_buckets` must follow.
+    """Move `ddp` to the present default group; "" if done, else why it cannot be.
+
+    Local; `freeze_buckets` must follow.
 
     Parameters, buffers and gradients are not touched, nothing is synchronised: heal first.
     """
@@ -162,9 +194,12 @@ def rebuild(ddp: DistributedDataParallel) -> str:
 
 
 def leave_buckets(ddp: DistributedDataParallel) -> None:
-    """Replace gradients that are views of the buckets by zeros elsewhere. Local; `rebuild` and `freeze_buckets` must follow.
+    """Replace gradients that are views of the buckets by zeros elsewhere.
 
-    A thread of the old group may write into its bucket until its sockets are drained: zeroing the views would not do.
+    Local; `rebuild` and `freeze_buckets` must follow.
+
+    A thread of the old group may write into its bucket until its sockets are drained: zeroing the
+    views would not do.
     """
     if _has_views(ddp):
         for parameter in _reduced(ddp):
@@ -173,7 +208,9 @@ def leave_buckets(ddp: DistributedDataParallel) -> None:
 
 
 def restore_views(ddp: DistributedDataParallel) -> None:
-    """Let gradients that were set since `freeze_buckets` lie in the buckets, as they do on ranks that ran a backward. Local."""
+    """Let gradients that were set since `freeze_buckets` lie in the buckets, as they do on ranks
+    that ran a backward. Local.
+    """
     if ddp not in _views:
         return
     for parameter, view in zip(_reduced(ddp), _views[ddp], strict=True):
@@ -183,14 +220,19 @@ def restore_views(ddp: DistributedDataParallel) -> None:
 
 
 def reset_after_failure(ddp: DistributedDataParallel) -> None:
-    """Forget an interrupted forward or backward. Local; the buckets thaw, so `rebuild` or `freeze_buckets` must follow."""
+    """Forget an interrupted forward or backward.
+
+    Local; the buckets thaw, so `rebuild` or `freeze_buckets` must follow.
+    """
     if not missing() and not ddp._use_python_reducer:
         ddp.reducer._reset_state()
         ddp._has_rebuilt_buckets = False
 
 
 def _freezable(ddp: DistributedDataParallel) -> bool:
-    return not (missing() or ddp.find_unused_parameters or ddp.static_graph or ddp._use_python_reducer)
+    return not (
+        missing() or ddp.find_unused_parameters or ddp.static_graph or ddp._use_python_reducer
+    )
 
 
 def _has_views(ddp: DistributedDataParallel) -> bool:
@@ -198,7 +240,9 @@ def _has_views(ddp: DistributedDataParallel) -> bool:
 
 
 def _renewable(ddp: DistributedDataParallel) -> bool:
-    """Its buckets are never laid out anew, though views of them have to be: only a new reducer has new buckets."""
+    """Its buckets are never laid out anew, though views of them have to be: only a new reducer has
+    new buckets.
+    """
     exact = not (ddp.static_graph or ddp.mixed_precision is not None or _builtin_hook(ddp))
     return exact and _has_views(ddp) and bool(ddp.find_unused_parameters)
 
@@ -217,7 +261,10 @@ def _renew_reducer(ddp: DistributedDataParallel) -> None:
 
 @contextlib.contextmanager
 def _noting_views(ddp: DistributedDataParallel) -> Iterator[None]:
-    """Note the views of the buckets that are made inside. DDP shows them only by letting gradients that exist point to them."""
+    """Note the views of the buckets that are made inside.
+
+    DDP shows them only by letting gradients that exist point to them.
+    """
     if not _has_views(ddp):
         yield
         return
@@ -234,9 +281,13 @@ def _noting_views(ddp: DistributedDataParallel) -> Iterator[None]:
 
 
 def _reduced(ddp: DistributedDataParallel) -> list[torch.Tensor]:
-    """The parameters whose gradients lie in buckets: all that DDP reduces, but for those whose gradients are sparse."""
+    """The parameters whose gradients lie in buckets: all that DDP reduces, but for those whose
+    gradients are sparse.
+    """
     parameters, sparse = ddp._build_params_for_reducer()  # type: ignore[no-untyped-call]
-    return [parameter for parameter, is_sparse in zip(parameters, sparse, strict=True) if not is_sparse]
+    return [
+        parameter for parameter, is_sparse in zip(parameters, sparse, strict=True) if not is_sparse
+    ]
 
 
 def _default_of(ddp: DistributedDataParallel) -> Any:

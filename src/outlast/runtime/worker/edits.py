@@ -1,21 +1,26 @@
-"""Edits: parameters that the script changes itself, outside the optimizers' turn, and how a repeat takes that back.
+"""Edits: parameters that the script changes itself, outside the optimizers' turn, and how a repeat
+takes that back.
 
-A step that is repeated leaves parameters alone, for it was cut short before its vote, and only optimizers change
-parameters, behind the vote. Real scripts do more: they move an average of the weights in front of the optimizer, in a
-step that a GradScaler skips, or behind the block; they project weights; they swap averaged weights in for an
-evaluation. Done twice, each of these is wrong without a word.
+A step that is repeated leaves parameters alone, for it was cut short before its vote, and only
+optimizers change parameters, behind the vote. Real scripts do more: they move an average of the
+weights in front of the optimizer, in a step that a GradScaler skips, or behind the block; they
+project weights; they swap averaged weights in for an evaluation. Done twice, each of these is wrong
+without a word.
 
-So it is noticed which parameters have changed between the beginning of a step and its vote, behind its block, or inside
-a phase. Those are copied at each beginning from then on, and put back with all else. What is looked at:
+So it is noticed which parameters have changed between the beginning of a step and its vote, behind
+its block, or inside a phase. Those are copied at each beginning from then on, and put back with all
+else. What is looked at:
 
     first step            their bytes
-    later steps           the version that torch counts up with each change; it does not count writes through `.data`. In the
-                          steps after the first, and in each 64th, a sample of the bytes of what no optimizer has
+    later steps           the version that torch counts up with each change; it does not count
+                          writes through `.data`. In the steps after the first, and in each 64th, a
+                          sample of the bytes of what no optimizer has
     first phase of a name all parameters are copied, for nobody knows yet what it changes
     later phases          the version, and where one is cut short a sample of the bytes
 
-Where one parameter is edited that no optimizer has, all such parameters of its module count as edited: an average of a bias
-that is still zero does not move. Not noticed in time: what the script begins to change through `.data` in a later step.
+Where one parameter is edited that no optimizer has, all such parameters of its module count as
+edited: an average of a bias that is still zero does not move. Not noticed in time: what the script
+begins to change through `.data` in a later step.
 """
 
 from __future__ import annotations
@@ -44,7 +49,9 @@ class Edits:
     """
 
     def __init__(
-        self, parameters: Callable[[], Mapping[str, torch.Tensor]], optimized: Callable[[], Iterable[torch.Tensor]]
+        self,
+        parameters: Callable[[], Mapping[str, torch.Tensor]],
+        optimized: Callable[[], Iterable[torch.Tensor]],
     ) -> None:
         self.names: set[str] = set()
         self._parameters = parameters
@@ -66,10 +73,15 @@ class Edits:
         self.watch()
 
     def begin_phase(self, phase: str) -> None:
-        """A phase begins: the same, and remember a sample of what is not copied. In the first of its name, copy everything."""
+        """A phase begins: the same, and remember a sample of what is not copied.
+
+        In the first of its name, copy everything.
+        """
         mine = self._parameters()
         self._keep(self.names if phase in self._phases else mine.keys())
-        self._samples = {name: _sample(one) for name, one in mine.items() if name not in self._copies}
+        self._samples = {
+            name: _sample(one) for name, one in mine.items() if name not in self._copies
+        }
         self._mark = _versions
         self.watch()
 
@@ -85,14 +97,20 @@ class Edits:
         self._marks = self._marked()
 
     def look(self) -> list[str]:
-        """Return what was found to be edited: it has changed since `watch`, and will be copied from the next beginning on."""
+        """Return what was found to be edited: it has changed since `watch`, and will be copied from
+        the next beginning on.
+        """
         marks, self._marks = self._marks, None
         if marks is None:
             return []
         now = self._marked()
         if now == marks or len(now) != len(marks):
             return []
-        changed = {name for name, old, new in zip(self._parameters(), marks, now, strict=True) if old != new}
+        changed = {
+            name
+            for name, old, new in zip(self._parameters(), marks, now, strict=True)
+            if old != new
+        }
         found = self._with_kin(changed) - self.names
         self.names |= found
         return sorted(found)
@@ -108,16 +126,27 @@ class Edits:
         return sum(one.nbytes for name, one in self._parameters().items() if name in self.names)
 
     def put_back(self) -> None:
-        """Put the copies of the newest beginning back. Raises StateError where a phase has changed what was not copied."""
+        """Put the copies of the newest beginning back.
+
+        Raises StateError where a phase has changed what was not copied.
+        """
         self._marks = None
         mine = self._parameters()
         copy_all((mine[name], copy) for name, copy in self._copies.items() if name in mine)
         samples, self._samples = self._samples, {}
-        torn = [name for name, sample in samples.items() if name in mine and _sample(mine[name]) != sample]
+        torn = [
+            name
+            for name, sample in samples.items()
+            if name in mine and _sample(mine[name]) != sample
+        ]
         if torn:
             raise StateError(
-                f"a phase was interrupted while the script had changed {some(torn)}, of which there is no copy",
-                hint="change parameters in place, under torch.no_grad() and not through .data: then they are noticed and copied",
+                f"a phase was interrupted while the script had changed {some(torn)}, of which there"
+                " is no copy",
+                hint=(
+                    "change parameters in place, under torch.no_grad() and not through .data: then"
+                    " they are noticed and copied"
+                ),
             )
 
     def forget(self) -> None:
@@ -125,7 +154,9 @@ class Edits:
         self._marks = None
 
     def text(self) -> str:
-        """Return what a successor has to know: one character for each parameter, "1" if it is edited."""
+        """Return what a successor has to know: one character for each parameter, "1" if it is
+        edited.
+        """
         return "".join("1" if name in self.names else "0" for name in self._parameters())
 
     def take_over(self, text: str) -> None:
@@ -139,7 +170,10 @@ class Edits:
 
     def _sampled(self, parameters: Iterable[torch.Tensor]) -> list[object]:
         optimized = set(map(id, self._optimized()))
-        return [one._version if id(one) in optimized else (one._version, _sample(one)) for one in parameters]
+        return [
+            one._version if id(one) in optimized else (one._version, _sample(one))
+            for one in parameters
+        ]
 
     def _with_kin(self, changed: set[str]) -> set[str]:
         """Return these and what belongs to the same module, where no optimizer has it."""
@@ -150,7 +184,9 @@ class Edits:
 
     def _keep(self, names: Collection[str]) -> None:
         mine = self._parameters()
-        self._copies = {name: self._copies.get(name, torch.empty(0)) for name in names if name in mine}
+        self._copies = {
+            name: self._copies.get(name, torch.empty(0)) for name in names if name in mine
+        }
         for name, copy in self._copies.items():
             if copy.shape != mine[name].shape or copy.dtype != mine[name].dtype:
                 self._copies[name] = room_like(mine[name])

@@ -1,7 +1,9 @@
-"""Ways out of a backward whose gradients have no more use: a peer is lost, and the others wait for this rank.
+"""Ways out of a backward whose gradients have no more use: a peer is lost, and the others wait for
+this rank.
 
-A backward is one call into C++, which a signal cannot leave half-way. A hook on a parameter is called between two of its nodes, on
-whichever thread runs them, and may raise: that ends it. What an interrupted DDP keeps of it is forgotten at the regroup (see ddp.py).
+A backward is one call into C++, which a signal cannot leave half-way. A hook on a parameter is
+called between two of its nodes, on whichever thread runs them, and may raise: that ends it. What an
+interrupted DDP keeps of it is forgotten at the regroup (see ddp.py).
 """
 
 from __future__ import annotations
@@ -16,18 +18,27 @@ from outlast.model.limits import BACKWARD_EXITS_COUNT
 
 
 class BackwardExits:
-    """`over` is asked at each exit: whether to leave there. Sharded parameters have none: their backward waits for peers all the time."""
+    """`over` is asked at each exit: whether to leave there.
+
+    Sharded parameters have none: their backward waits for peers all the time.
+    """
 
     def __init__(self, parameters: Iterable[torch.Tensor], *, over: Callable[[], bool]) -> None:
-        self._parameters = [parameter for parameter in parameters if parameter.requires_grad and parameter.is_leaf]
+        self._parameters = [
+            parameter for parameter in parameters if parameter.requires_grad and parameter.is_leaf
+        ]
         self._over = over
         self._handles: list[Any] = []
 
     def install(self) -> None:
-        """On some parameters, evenly: in the order in which they were made, which is about that of a backward, turned round. Idempotent."""
+        """On some parameters, evenly: in the order in which they were made, which is about that of
+        a backward, turned round. Idempotent.
+        """
         if not self._handles:
             between = max(1, len(self._parameters) // BACKWARD_EXITS_COUNT)
-            self._handles = [parameter.register_hook(self._look) for parameter in self._parameters[::between]]
+            self._handles = [
+                parameter.register_hook(self._look) for parameter in self._parameters[::between]
+            ]
 
     def remove(self) -> None:
         for handle in self._handles:

@@ -9,9 +9,12 @@ from outlast.runtime.worker import devices
 
 
 def gather_bytes(mine: bytes) -> list[bytes]:
-    """Return what each rank gave, by rank; lengths may differ, none is 0. Every rank of the default group has to call.
+    """Return what each rank gave, by rank; lengths may differ, none is 0.
 
-    Nothing is unpickled: what the bytes mean is up to the caller. Raises what torch raises when a peer is lost.
+    Every rank of the default group has to call.
+
+    Nothing is unpickled: what the bytes mean is up to the caller. Raises what torch raises when a
+    peer is lost.
     """
     device = devices.mine() if dist.get_backend() == "nccl" else torch.device("cpu")
     world = dist.get_world_size()

@@ -1,9 +1,12 @@
-"""The default process group of one generation: built, counted, destroyed, and built again in the same process.
+"""The default process group of one generation: built, counted, destroyed, and built again in the
+same process.
 
-Errors   Whatever goes wrong while building surfaces as a RuntimeError (torch's own are); `Cancelled` is one.
-DNS      torch's TCPStore asks for the peer's name at every connection, on both sides, and waits 5 s for an answer that
-         is lost (measured: 1 in 100 connections). Nobody reads that name. So the process that hosts the store has no
-         resolver, a client has none while it connects, and a process connects once and keeps its client.
+Errors   Whatever goes wrong while building surfaces as a RuntimeError (torch's own are);
+         `Cancelled` is one.
+DNS      torch's TCPStore asks for the peer's name at every connection, on both sides, and waits 5 s
+         for an answer that is lost (measured: 1 in 100 connections). Nobody reads that name. So the
+         process that hosts the store has no resolver, a client has none while it connects, and a
+         process connects once and keeps its client.
 """
 
 from __future__ import annotations
@@ -35,18 +38,25 @@ from outlast.runtime.listener import listen_at
 from outlast.runtime.worker.wake import SocketWatch, open_sockets
 
 _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
-_backends: WeakKeyDictionary[dist.ProcessGroup, Any] = WeakKeyDictionary()  # which one counts: found once, asked twice a step
+# which one counts: found once, asked twice a step
+_backends: WeakKeyDictionary[dist.ProcessGroup, Any] = WeakKeyDictionary()
 _parting: list[threading.Thread] = []  # letting groups go that were left
 _at_exit = threading.Event()
 
 
 class Cancelled(RuntimeError):
-    """The generation ended before its group was there. A signal to the caller, never shown to a user."""
+    """The generation ended before its group was there.
+
+    A signal to the caller, never shown to a user.
+    """
 
 
 @dataclass(slots=True)
 class Group:
-    """The default group, as built. `excepthook` is what stood there before torch put its own in front."""
+    """The default group, as built.
+
+    `excepthook` is what stood there before torch put its own in front.
+    """
 
     generation: int
     rank: int
@@ -57,10 +67,12 @@ class Group:
 
 
 def serve(host: str = "127.0.0.1", port: int = 0) -> TCPStore:
-    """Host the store in this process, at `host` and nowhere else; port 0 takes any free one (`.port`).
+    """Host the store in this process, at `host` and nowhere else; port 0 takes any free one
+    (`.port`).
 
     A store obeys whoever reaches it: they can list, delete and write its keys. Left to itself torch
-    listens on every interface, whatever `host` says, so it is handed a socket that is bound already.
+    listens on every interface, whatever `host` says, so it is handed a socket that is bound
+    already.
 
     This turns DNS off in the whole process: call it where nothing else needs DNS.
     Raises OSError if the address cannot be had.
@@ -83,9 +95,17 @@ def connect(host: str, port: int, timeout_s: float, watch: SocketWatch | None = 
     """A client of the store. `host` is an address, or a name in /etc/hosts (see DNS above)."""
     before = open_sockets()
     with _no_dns(), _without_complaint(b"hostname of the client socket cannot be retrieved"):
-        store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=timeout_s))
+        store = TCPStore(
+            host,
+            port,
+            is_master=False,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=timeout_s),
+        )
     if watch is not None:
-        watch.note_store({fd: inode for fd, inode in open_sockets().items() if before.get(fd) != inode})
+        watch.note_store(
+            {fd: inode for fd, inode in open_sockets().items() if before.get(fd) != inode}
+        )
     return store
 
 
@@ -116,7 +136,9 @@ def _environment(name: str, value: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_complaint(words: bytes) -> Iterator[None]:
-    """Lines with `words` that C++ writes to stderr meanwhile are dropped; all others are handed on at the end."""
+    """Lines with `words` that C++ writes to stderr meanwhile are dropped; all others are handed on
+    at the end.
+    """
     sys.stderr.flush()
     real, held = os.dup(2), os.memfd_create("stderr", os.MFD_CLOEXEC)
     os.dup2(held, 2)
@@ -137,12 +159,14 @@ def build(
     device: torch.device | None = None, watch: SocketWatch | None = None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Group:  # fmt: skip
-    """Make the default group of `generation`, every pair connected. Collective over `world_size` ranks.
+    """Make the default group of `generation`, every pair connected.
+
+    Collective over `world_size` ranks.
 
     `device` is this rank's. If it is a GPU, NCCL connects on it now, not at the first collective.
 
-    Waits for the other ranks up to `timeout_s`, leaving as soon as `cancelled()`; connecting itself is bounded by
-    GROUP_CONNECT_S; collectives of the group time out after `timeout_s`.
+    Waits for the other ranks up to `timeout_s`, leaving as soon as `cancelled()`; connecting itself
+    is bounded by GROUP_CONNECT_S; collectives of the group time out after `timeout_s`.
     """
     assert not dist.is_initialized(), "destroy the old group first"
     prefix = PrefixStore(f"outlast/{generation}", store)
@@ -171,12 +195,14 @@ def solo(*, backend: str = "gloo") -> Group:
 
 
 def destroy(group: Group) -> None:
-    """Drop the default group and all groups made from it. Never blocks, broken or not; safe to call twice.
+    """Drop the default group and all groups made from it.
 
-    The sockets go down first: the threads of a broken gloo group end only when their operations have failed.
-    The objects are let go by a thread, GROUP_LET_GO_S later: each gloo group joins its own threads for up to 10 ms,
-    which nobody who waits for training should pay. Whoever refers to one longer (a DDP object, the script) keeps its
-    descriptors open until then.
+    Never blocks, broken or not; safe to call twice.
+
+    The sockets go down first: the threads of a broken gloo group end only when their operations
+    have failed. The objects are let go by a thread, GROUP_LET_GO_S later: each gloo group joins its
+    own threads for up to 10 ms, which nobody who waits for training should pay. Whoever refers to
+    one longer (a DDP object, the script) keeps its descriptors open until then.
     """
     if group.watch is not None:
         group.watch.wake()
@@ -191,16 +217,23 @@ def destroy(group: Group) -> None:
         _parting[:] = [other for other in _parting if other.is_alive()] + [thread]
         thread.start()
     else:
-        _clear_tables()  # building it failed: torch has counted it all the same, and would name the next one otherwise than those who did not come so far
+        # building it failed: torch has counted it all the same, and would name the next one
+        # otherwise than those who did not come so far
+        _clear_tables()
     sys.excepthook = group.excepthook  # torch stacks one more at each init
 
 
 def exit_without_stuck(exit_code: int) -> None:
-    """To be called when the script is over. Does not return if a group that was left cannot be let go: the process ends here, with that code.
+    """To be called when the script is over.
 
-    A send to a peer that was killed may be one that gloo forgets (see wake). Then the group's thread waits for it, the group's destructor for
-    the thread, and the interpreter's end for the destructor: half an hour. What else an interpreter does at its end is done, but for destructors:
-    executors end, threads are joined, exit functions run, files are flushed. Not covered: a script that holds the old group itself.
+    Does not return if a group that was left cannot be let go: the process ends here, with that
+    code.
+
+    A send to a peer that was killed may be one that gloo forgets (see wake). Then the group's
+    thread waits for it, the group's destructor for the thread, and the interpreter's end for the
+    destructor: half an hour. What else an interpreter does at its end is done, but for destructors:
+    executors end, threads are joined, exit functions run, files are flushed. Not covered: a script
+    that holds the old group itself.
     """
     _at_exit.set()
     until_s = time.monotonic() + GROUP_LET_GO_S
@@ -209,21 +242,31 @@ def exit_without_stuck(exit_code: int) -> None:
     stuck = [thread for thread in _parting if thread.is_alive()]
     if not stuck:
         return
-    for call in reversed(getattr(threading, "_threading_atexits", [])):  # ends the threads of executors
+    # ends the threads of executors
+    for call in reversed(getattr(threading, "_threading_atexits", [])):
         call()
     for thread in threading.enumerate():
-        if not thread.daemon and thread not in (*stuck, threading.main_thread(), threading.current_thread()):
+        if not thread.daemon and thread not in (
+            *stuck,
+            threading.main_thread(),
+            threading.current_thread(),
+        ):
             thread.join()
     atexit._run_exitfuncs()
     for stream in [one for one in gc.get_objects() if isinstance(one, io.IOBase)]:
-        with contextlib.suppress(Exception):  # boundary: closed, read-only, or anything that the script has made
+        with contextlib.suppress(
+            Exception
+        ):  # boundary: closed, read-only, or anything that the script has made
             stream.flush()
     flush_c_streams()
     os._exit(exit_code)
 
 
 def collectives() -> int:
-    """Collectives that the default group was given so far; -1 where the backend does not count. From any thread."""
+    """Collectives that the default group was given so far; -1 where the backend does not count.
+
+    From any thread.
+    """
     world = dist.group.WORLD
     if world is None:
         return -1
@@ -237,33 +280,44 @@ def collectives() -> int:
         return -1
 
 
-def _initialise(
-    store: Store, group: Group, timeout_s: float, device: torch.device | None
-) -> None:
+def _initialise(store: Store, group: Group, timeout_s: float, device: torch.device | None) -> None:
     dist.init_process_group(
-        group.backend, store=store, rank=group.rank, world_size=group.world_size, timeout=timedelta(seconds=timeout_s),
+        group.backend,
+        store=store,
+        rank=group.rank,
+        world_size=group.world_size,
+        timeout=timedelta(seconds=timeout_s),
         device_id=device if "nccl" in group.backend else None,
-    )  # fmt: skip
+    )
     world = dist.group.WORLD
     assert world is not None
     if group.watch is not None and not group.watch.covers(world):
         group.watch.note(world)
 
 
-def _assemble(store: Store, generation: int, world_size: int, deadline_s: float, cancelled: Callable[[], bool]) -> None:
-    """Wait in Python until all ranks are here: torch's own wait inside the backend cannot be left without cutting the store."""
+def _assemble(
+    store: Store, generation: int, world_size: int, deadline_s: float, cancelled: Callable[[], bool]
+) -> None:
+    """Wait in Python until all ranks are here: torch's own wait inside the backend cannot be left
+    without cutting the store.
+    """
     here = store.add("here", 1)
     while here < world_size:
         if cancelled():
             raise Cancelled(f"generation {generation} is over")
         if time.monotonic() > deadline_s:
-            raise RuntimeError(f"generation {generation}: {here} of {world_size} ranks came to the group in time")
+            raise RuntimeError(
+                f"generation {generation}: {here} of {world_size} ranks came to the group in time"
+            )
         time.sleep(GROUP_POLL_S)
         here = store.add("here", 0)
 
 
 def _let_go(parting: list[dist.ProcessGroup]) -> None:
-    """Not a daemon: Python ends those inside the group's C++ destructor, which aborts the process. At exit it does not wait."""
+    """Not a daemon: Python ends those inside the group's C++ destructor, which aborts the process.
+
+    At exit it does not wait.
+    """
     _at_exit.wait(GROUP_LET_GO_S)
     parting.clear()
 
@@ -271,7 +325,15 @@ def _let_go(parting: list[dist.ProcessGroup]) -> None:
 def _clear_tables() -> None:
     world = distributed_c10d._world
     distributed_c10d._update_default_pg(None)
-    for table in (world.pg_map, world.pg_names, world.pg_group_ranks, world.pg_backend_config, world.pg_to_tag, world.tags_to_pg, world.pg_coalesce_state):
+    for table in (
+        world.pg_map,
+        world.pg_names,
+        world.pg_group_ranks,
+        world.pg_backend_config,
+        world.pg_to_tag,
+        world.tags_to_pg,
+        world.pg_coalesce_state,
+    ):
         table.clear()
     world.group_count = 0
     distributed_c10d._unregister_all_process_groups()  # type: ignore[attr-defined]

@@ -1,11 +1,14 @@
-"""Guards around what the script does with process groups: its collectives, its groups and meshes, its reads of rank.
+"""Guards around what the script does with process groups: its collectives, its groups and meshes,
+its reads of rank.
 
-They sit on ProcessGroup's methods, under all of torch.distributed's functions, so `from torch.distributed import
-all_reduce` is seen as well, and so are groups of the script's own. What DDP does in C++ does not pass here.
-Functional collectives (DTensor) do not either: for those `local_only` compares the group's own count.
+They sit on ProcessGroup's methods, under all of torch.distributed's functions, so `from
+torch.distributed import all_reduce` is seen as well, and so are groups of the script's own. What
+DDP does in C++ does not pass here. Functional collectives (DTensor) do not either: for those
+`local_only` compares the group's own count.
 
-New groups are seen in the function below `new_group`, for the same reason, and meshes where they are constructed:
-a mesh in one dimension over all ranks makes no group, but it holds the names of one generation all the same.
+New groups are seen in the function below `new_group`, for the same reason, and meshes where they
+are constructed: a mesh in one dimension over all ranks makes no group, but it holds the names of
+one generation all the same.
 """
 
 from __future__ import annotations
@@ -30,16 +33,32 @@ from outlast.runtime.worker.groups import collectives
 from outlast.runtime.worker.hooks import OURS, user_frame, user_line
 
 _COLLECTIVES = {  # method of ProcessGroup -> the function that people call
-    "allreduce": "all_reduce", "allreduce_coalesced": "all_reduce_coalesced", "broadcast": "broadcast", "barrier": "barrier",
-    "monitored_barrier": "monitored_barrier", "allgather": "all_gather", "_allgather_base": "all_gather_into_tensor",
-    "all_gather_single": "all_gather_into_tensor", "allgather_coalesced": "all_gather_coalesced",
-    "allgather_into_tensor_coalesced": "all_gather_into_tensor", "all_gather_single_coalesced": "all_gather_into_tensor",
-    "reduce": "reduce", "reduce_scatter": "reduce_scatter", "_reduce_scatter_base": "reduce_scatter_tensor",
-    "reduce_scatter_single": "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor",
-    "reduce_scatter_single_coalesced": "reduce_scatter_tensor", "gather": "gather", "scatter": "scatter",
-    "alltoall": "all_to_all", "alltoall_base": "all_to_all_single", "all_to_all_single": "all_to_all_single",
-    "send": "send", "recv": "recv", "recv_anysource": "recv",
-}  # fmt: skip
+    "allreduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce_coalesced",
+    "broadcast": "broadcast",
+    "barrier": "barrier",
+    "monitored_barrier": "monitored_barrier",
+    "allgather": "all_gather",
+    "_allgather_base": "all_gather_into_tensor",
+    "all_gather_single": "all_gather_into_tensor",
+    "allgather_coalesced": "all_gather_coalesced",
+    "allgather_into_tensor_coalesced": "all_gather_into_tensor",
+    "all_gather_single_coalesced": "all_gather_into_tensor",
+    "reduce": "reduce",
+    "reduce_scatter": "reduce_scatter",
+    "_reduce_scatter_base": "reduce_scatter_tensor",
+    "reduce_scatter_single": "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor",
+    "reduce_scatter_single_coalesced": "reduce_scatter_tensor",
+    "gather": "gather",
+    "scatter": "scatter",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all_single",
+    "all_to_all_single": "all_to_all_single",
+    "send": "send",
+    "recv": "recv",
+    "recv_anysource": "recv",
+}
 _READS = ("rank", "size")
 _NEW_GROUP = "_new_group_with_tag"  # every function that makes groups comes to it, or to the method
 _SPLIT_GROUP = "split_group"  # of ProcessGroup, where this torch has it
@@ -47,17 +66,22 @@ _DDP = os.path.join("nn", "parallel", "distributed.py")
 
 
 class Guards:
-    """One per worker. `counted` is the number of collectives that the script itself called, on any group.
+    """One per worker.
 
-    first_need    the line of the first thing for which the script needed its process group: a collective, a new group
-                  or a mesh; "" if there was none
-    held          the line that made the first group or mesh of the script's own. It belongs to one generation
-    on_need       called in front of each such thing, with True if it is a group or a mesh; it may change the default
-                  group (a spare parks there), or raise
+    `counted` is the number of collectives that the script itself called, on any group.
+
+    first_need    the line of the first thing for which the script needed its process group: a
+                  collective, a new group or a mesh; "" if there was none
+    held          the line that made the first group or mesh of the script's own. It belongs to one
+                  generation
+    on_need       called in front of each such thing, with True if it is a group or a mesh; it may
+                  change the default group (a spare parks there), or raise
     on_held       called when the script has come to its first group or mesh, before that is made
-    on_rank_read  called once, when the script first reads rank or world size, in front of the answer (a spare parks
-                  there); it may change the default group: the answer is the new group's.
-    stands_for    rank and world size that the script is told where the default group is only a stand-in; None: its own
+    on_rank_read  called once, when the script first reads rank or world size, in front of the
+                  answer (a spare parks there); it may change the default group: the answer is the
+                  new group's.
+    stands_for    rank and world size that the script is told where the default group is only a
+                  stand-in; None: its own
     """
 
     def __init__(self) -> None:
@@ -87,7 +111,9 @@ class Guards:
         self._guard(distributed_c10d, _NEW_GROUP, self._made)
         self._guard(DeviceMesh, "__init__", self._made)
 
-    def _guard(self, owner: Any, name: str, around: Callable[[Callable[..., Any], str], Any]) -> None:
+    def _guard(
+        self, owner: Any, name: str, around: Callable[[Callable[..., Any], str], Any]
+    ) -> None:
         original = getattr(owner, name, None)
         if original is not None:
             # As it lies in the class: read through it, it would no longer bind.
@@ -103,7 +129,9 @@ class Guards:
         self._originals.clear()
 
     def need(self, *, group: bool) -> None:
-        """The script is about to communicate, or to make a group or a mesh: see `first_need` and `held`."""
+        """The script is about to communicate, or to make a group or a mesh: see `first_need` and
+        `held`.
+        """
         if self.on_need is not None:
             self.on_need(group)
         if not self.first_need:
@@ -115,7 +143,9 @@ class Guards:
 
     @contextlib.contextmanager
     def ours(self) -> Iterator[None]:
-        """What is called inside, on this thread, is outlast's: not counted, not refused, and no reason to park."""
+        """What is called inside, on this thread, is outlast's: not counted, not refused, and no
+        reason to park.
+        """
         before, outermost = collectives(), not getattr(self._own, "depth", 0)
         self._own.depth = getattr(self._own, "depth", 0) + 1
         try:
@@ -126,9 +156,12 @@ class Guards:
                 self._mark += max(0, collectives() - before)
 
     def local_only(self, on: bool, *, since: str = "") -> int:
-        """The tail of a block: while on, a collective is refused. `since`: the line of the optimizer call, for the message.
+        """The tail of a block: while on, a collective is refused.
 
-        Switched off, it gives how many collectives of the default group passed unseen (DTensor's); 0 where the group cannot tell.
+        `since`: the line of the optimizer call, for the message.
+
+        Switched off, it gives how many collectives of the default group passed unseen (DTensor's);
+        0 where the group cannot tell.
         """
         mark, self._mark = self._mark, collectives() if on else -1
         self._local_since = (since or "the optimizer's step") if on else ""
@@ -145,7 +178,9 @@ class Guards:
         def guarded(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
             if not self._mine() and not sys._getframe(1).f_code.co_filename.startswith(OURS):
                 if self._local_since:
-                    self.refused = _refused(f"torch.distributed.{name}", f"at {user_line()}, after {self._local_since}")
+                    self.refused = _refused(
+                        f"torch.distributed.{name}", f"at {user_line()}, after {self._local_since}"
+                    )
                     raise self.refused
                 was_default = group is dist.group.WORLD
                 self.need(group=False)
@@ -174,7 +209,11 @@ class Guards:
         def guarded(group: dist.ProcessGroup) -> Any:
             asks = self.on_rank_read is not None or self.stands_for is not None
             if asks and not self._mine() and not _innocent():
-                was_default, asked, self.on_rank_read = group is dist.group.WORLD, self.on_rank_read, None
+                was_default, asked, self.on_rank_read = (
+                    group is dist.group.WORLD,
+                    self.on_rank_read,
+                    None,
+                )
                 if asked is not None:
                     asked()
                 group = _now(group, was_default=was_default)
@@ -191,12 +230,16 @@ def _line() -> str:
 
 
 def _now(group: Any, *, was_default: bool) -> Any:
-    """Return the group to go on with: the present default group, if `group` was the default one before."""
+    """Return the group to go on with: the present default group, if `group` was the default one
+    before.
+    """
     return dist.group.WORLD if was_default and dist.group.WORLD is not None else group
 
 
 def _innocent() -> bool:
-    """Reads that say nothing to the script: outlast's own, DDP's, and those of code that no script called (other threads)."""
+    """Reads that say nothing to the script: outlast's own, DDP's, and those of code that no script
+    called (other threads).
+    """
     frame: FrameType | None = sys._getframe(2)
     user = user_frame()
     while frame is not user and frame is not None:
@@ -210,8 +253,12 @@ def _innocent() -> bool:
 
 def _refused(what: str, where: str) -> TransactionError:
     return TransactionError(
-        f"{what} was called {where}: another rank may have committed this step and will not come to it",
-        hint='reduce before the optimizer, or say step.log(name=value, reduce="mean"), which reduces when the step is committed',
+        f"{what} was called {where}: another rank may have committed this step and will not come"
+        " to it",
+        hint=(
+            'reduce before the optimizer, or say step.log(name=value, reduce="mean"), which reduces'
+            " when the step is committed"
+        ),
     )
 
 
@@ -221,13 +268,22 @@ def check_optimizer(optimizer: Optimizer) -> None:
     where = f"{line}: " if line else ""
     if isinstance(optimizer, LBFGS):
         raise TransactionError(
-            f"{where}{name} evaluates the model inside its step, after the vote", hint="use an optimizer whose step() takes no closure, such as AdamW"
+            f"{where}{name} evaluates the model inside its step, after the vote",
+            hint="use an optimizer whose step() takes no closure, such as AdamW",
         )
     if any(kind.__name__ == "ZeroRedundancyOptimizer" for kind in type(optimizer).__mro__):
-        raise TransactionError(f"{where}{name} communicates inside its step, after the vote", hint="use fully_shard (FSDP2) to shard optimizer state")
+        raise TransactionError(
+            f"{where}{name} communicates inside its step, after the vote",
+            hint="use fully_shard (FSDP2) to shard optimizer state",
+        )
     for group in optimizer.param_groups:
-        if any(isinstance(parameter, torch.Tensor) and getattr(parameter, "_in_backward_optimizers", None) for parameter in group["params"]):
+        if any(
+            isinstance(parameter, torch.Tensor)
+            and getattr(parameter, "_in_backward_optimizers", None)
+            for parameter in group["params"]
+        ):
             raise TransactionError(
-                f"{where}parameters of this {name} are also stepped during backward (_apply_optimizer_in_backward), before the vote",
+                f"{where}parameters of this {name} are also stepped during backward"
+                " (_apply_optimizer_in_backward), before the vote",
                 hint="call the optimizer after loss.backward()",
             )

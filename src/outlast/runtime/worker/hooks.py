@@ -1,8 +1,10 @@
-"""Hooks on the script's optimizers: the first call of a step asks for the vote; what cannot be repeated is refused.
+"""Hooks on the script's optimizers: the first call of a step asks for the vote; what cannot be
+repeated is refused.
 
-The hooks sit on the optimizer objects, so they fire under GradScaler, LR schedulers, fused and foreach alike.
-A GradScaler that skips the step calls no optimizer: then its `update` asks for the vote, for what follows it (an average of
-the weights) must follow the vote in each step. A block without either votes at its end, by the caller.
+The hooks sit on the optimizer objects, so they fire under GradScaler, LR schedulers, fused and
+foreach alike. A GradScaler that skips the step calls no optimizer: then its `update` asks for the
+vote, for what follows it (an average of the weights) must follow the vote in each step. A block
+without either votes at its end, by the caller.
 """
 
 from __future__ import annotations
@@ -36,19 +38,29 @@ def user_frame() -> FrameType | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not (name.startswith((*_OUTSIDE, "<frozen")) or name in _PLUMBING or name.endswith(_DECORATORS)):
+        if not (
+            name.startswith((*_OUTSIDE, "<frozen"))
+            or name in _PLUMBING
+            or name.endswith(_DECORATORS)
+        ):
             return frame
         frame = frame.f_back
     return None
 
 
 def user_line() -> str:
-    """`file:line in function` of the innermost frame outside outlast and torch; "" where there is none."""
+    """`file:line in function` of the innermost frame outside outlast and torch; "" where there is
+    none.
+    """
     return line_of(user_frame())
 
 
 def line_of(frame: FrameType | None) -> str:
-    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+    return (
+        ""
+        if frame is None
+        else f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+    )
 
 
 _backward = torch.autograd.backward
@@ -76,12 +88,14 @@ def _watched_update(scaler: torch.amp.GradScaler, *args: Any, **kwargs: Any) -> 
 
 
 class OptimizerHooks:
-    """Watches `step` of the registered optimizers, and backward, between `begin` and `end` of each step.
+    """Watches `step` of the registered optimizers, and backward, between `begin` and `end` of each
+    step.
 
-    before_first  called in front of the step's first optimizer call, or of the `update` of a scaler that has skipped it;
-                  may raise to keep it from running
-    after_undo    called in front of a backward that runs after an optimizer was applied in this step (GANs): what the
-                  vote let pass can then only be taken back with an undo copy. At most once a step
+    before_first  called in front of the step's first optimizer call, or of the `update` of a scaler
+                  that has skipped it; may raise to keep it from running
+    after_undo    called in front of a backward that runs after an optimizer was applied in this
+                  step (GANs): what the vote let pass can then only be taken back with an undo copy.
+                  At most once a step
     """
 
     def __init__(
@@ -101,8 +115,11 @@ class OptimizerHooks:
         self._applied = False
         self._inside = False
         self._handles: list[Any] = []
-        self.lost: RuntimeError | None = None  # what a backward of this step raised for a lost peer: its gradients are torn, whoever swallows this
-        self.refused: TransactionError | None = None  # what this step was refused for, whoever swallows it
+        # what a backward of this step raised for a lost peer: its gradients are torn, whoever
+        # swallows this
+        self.lost: RuntimeError | None = None
+        # what this step was refused for, whoever swallows it
+        self.refused: TransactionError | None = None
 
     @property
     def called(self) -> int:
@@ -141,7 +158,10 @@ class OptimizerHooks:
         if self._handles or not self.optimizers:
             return
         for optimizer in self.optimizers:
-            self._handles += [optimizer.register_step_pre_hook(self._pre), optimizer.register_step_post_hook(self._post)]
+            self._handles += [
+                optimizer.register_step_pre_hook(self._pre),
+                optimizer.register_step_post_hook(self._post),
+            ]
         _watchers.add(self)
         torch.autograd.backward = _watched_backward  # Tensor.backward calls it by this name
         torch.amp.GradScaler.update = _watched_update  # type: ignore[assignment, method-assign]
@@ -174,7 +194,8 @@ class OptimizerHooks:
         """All optimizers of `scaler` have been stepped or skipped by now."""
         if self._inside and any(scaler is one for one in self._scalers) and not self._asked:
             self._ask(user_line())
-            self._applied = True  # a backward that follows comes after the vote, as it does behind an optimizer
+            # a backward that follows comes after the vote, as it does behind an optimizer
+            self._applied = True
 
     def _ask(self, line: str) -> None:
         """Ask for the vote, if this is the first in the step to do so."""
@@ -185,32 +206,46 @@ class OptimizerHooks:
             self._before_first()
         except BaseException:
             self._asked = ""
-            self._lines.clear()  # a script that swallows this does not get past it with its next optimizer either
+            # a script that swallows this does not get past it with its next optimizer either
+            self._lines.clear()
             raise
 
-    def _refuse(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any], line: str) -> None:
+    def _refuse(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any], line: str
+    ) -> None:
         name = type(optimizer).__name__
-        if kwargs.get("closure") is not None or any(callable(arg) for arg in args if arg is not optimizer):
+        if kwargs.get("closure") is not None or any(
+            callable(arg) for arg in args if arg is not optimizer
+        ):
             raise TransactionError(
-                f"{line}: {name}.step was given a closure, which would run forward and backward after the vote",
+                f"{line}: {name}.step was given a closure, which would run forward and backward"
+                " after the vote",
                 hint="call loss.backward() first and step() without arguments",
             )
         if torch._C._current_graph_task_id() != -1:
             raise TransactionError(
-                f"{line}: {name}.step was called while a backward is running; a step that is half applied cannot be repeated",
+                f"{line}: {name}.step was called while a backward is running; a step that is half"
+                " applied cannot be repeated",
                 hint="call step() after loss.backward()",
             )
         if id(optimizer) in self._lines:
             raise TransactionError(
-                f"{line}: {name}.step is called a second time in this step; the first was at {self._lines[id(optimizer)]}",
-                hint="one `with step:` block is one update of each optimizer; use one block for each, or run.steps(..., accumulate=n)",
+                f"{line}: {name}.step is called a second time in this step; the first was at"
+                f" {self._lines[id(optimizer)]}",
+                hint=(
+                    "one `with step:` block is one update of each optimizer; use one block for"
+                    " each, or run.steps(..., accumulate=n)"
+                ),
             )
 
 
 def scaler_reset(scaler: torch.amp.GradScaler, optimizers: Iterable[Optimizer] = ()) -> None:
-    """Make an interrupted scaler (and the fused optimizers it was stepping) take a repeat: load_state_dict does not."""
+    """Make an interrupted scaler (and the fused optimizers it was stepping) take a repeat:
+    load_state_dict does not.
+    """
     scaler._per_optimizer_states = defaultdict(_grad_scaler._refresh_per_optimizer_state)
     for optimizer in optimizers:
         if getattr(optimizer, "_step_supports_amp_scaling", False):
-            for name in ("grad_scale", "found_inf"):  # set around step() by the scaler, and left there by an exception
+            # set around step() by the scaler, and left there by an exception
+            for name in ("grad_scale", "found_inf"):
                 optimizer.__dict__.pop(name, None)

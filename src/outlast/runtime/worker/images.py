@@ -1,8 +1,9 @@
 """This rank's images in the vault: what is sealed of a step, when, and in which slot.
 
-Under replicated state an image holds private state only. It is sealed before the vote of the step, and again where the script has
-moved any of it by the time the next step or a phase begins. Under sharded state an image holds the shards as well, and is sealed
-when the next step begins. So what a rank's state is when a step begins is what its successor begins that step with.
+Under replicated state an image holds private state only. It is sealed before the vote of the step,
+and again where the script has moved any of it by the time the next step or a phase begins. Under
+sharded state an image holds the shards as well, and is sealed when the next step begins. So what a
+rank's state is when a step begins is what its successor begins that step with.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ _SLACK_BYTES = 256 << 10
 
 
 class Images:
-    """What this rank seals. `sealed` is the newest step whose image is sealed, `due` the newest that has to be before anybody goes on."""
+    """What this rank seals.
+
+    `sealed` is the newest step whose image is sealed, `due` the newest that has to be before
+    anybody goes on.
+    """
 
     def __init__(self, membership: Membership, state: State) -> None:
         self.sealed = -1
@@ -34,10 +39,13 @@ class Images:
         self._member = membership
         self._state = state
         self._views = {prefix: Pieces() for prefix in (_PRIVATE, _SHARED, _MOVERS, _EDITED)}
-        self._slot = -1  # the one that holds the newest private image; the next is sealed in the other
-        self._place: tuple[int, Place] | None = None  # step and place of the newest private image that this process has sealed
+        # the one that holds the newest private image; the next is sealed in the other
+        self._slot = -1
+        # step and place of the newest private image that this process has sealed
+        self._place: tuple[int, Place] | None = None
         options = membership.session.spec.options if membership.session is not None else {}
-        self._every = int(options.get("snapshot_every", 1))  # steps from one image of sharded state to the next
+        # steps from one image of sharded state to the next
+        self._every = int(options.get("snapshot_every", 1))
 
     @property
     def _session(self) -> Session:
@@ -48,17 +56,25 @@ class Images:
         """Allocate room in the vault. Raises CapacityError."""
         private, shared = self._state.bytes_needed()
         own = private + (shared if self._state.sharded else 0)
-        vault, rank, local_world_size = self._session.vault, self._member.rank(), self._member.local_world_size
+        vault, rank, local_world_size = (
+            self._session.vault,
+            self._member.rank(),
+            self._member.local_world_size,
+        )
         vault.reserve(rank, int(own * _SLACK) + _SLACK_BYTES, local_world_size)
         if not self._state.sharded and rank % local_world_size == 0:
             vault.reserve_transfer(int((shared + private) * 1.02) + _SLACK_BYTES)
 
-    # --- at the vote, and behind it ----------------------------------------------------------------------
+    # --- at the vote, and behind it ---------------------------------------------------------------
 
     def prepare(self, step: int, place: Place) -> None:
-        """Before the vote: private state of `step`, sealed. Sharded state is sealed whole, when the next step begins."""
+        """Before the vote: private state of `step`, sealed.
+
+        Sharded state is sealed whole, when the next step begins.
+        """
         if not self._state.sharded:
-            if place.kind != PREPARED:  # a late vote: what has moved since `note_private` is noted before that is forgotten
+            # a late vote: what has moved since `note_private` is noted before that is forgotten
+            if place.kind != PREPARED:
                 self._state.private.moved()
             self._seal_private(step, place)
         self._session.do(lambda machine: machine.now_prepared(step=step))
@@ -69,18 +85,31 @@ class Images:
             self._state.private.tensors()
 
     def settle(self, step: int, place: Place, *, last: bool) -> None:
-        """The script is behind `step` and at `place`: seal what has changed since the newest image. `last`: no step follows for now."""
+        """The script is behind `step` and at `place`: seal what has changed since the newest image.
+
+        `last`: no step follows for now.
+        """
         if not self._state.sharded:
-            # Where parts are known to move here at times, the image has to say that this was waited for.
-            if self._state.private.moved(after_phase=place.phases > 0) or (self._state.private.movers and self._place != (step, place)):
+            # Where parts are known to move here at times, the image has to say that this was waited
+            # for.
+            if self._state.private.moved(after_phase=place.phases > 0) or (
+                self._state.private.movers and self._place != (step, place)
+            ):
                 self._seal_private(step, place)
-        elif place.kind == BEGUN and self.sealed != step and not self._member.broken and (last or step % self._every == 0):
+        elif (
+            place.kind == BEGUN
+            and self.sealed != step
+            and not self._member.broken
+            and (last or step % self._every == 0)
+        ):
             self._session.enter(Phase.SNAPSHOT, cause=Cause.STALL)
             self._seal_whole(step)
             self._session.enter(Phase.BETWEEN, cause=Cause.OTHER)
 
     def prepare_phase(self, step: int, phases: int) -> None:
-        """A phase is done here, and about to be voted on: seal what it has changed, beside what was sealed when it began."""
+        """A phase is done here, and about to be voted on: seal what it has changed, beside what was
+        sealed when it began.
+        """
         if not self._state.sharded:
             self._seal_private(step, Place(PREPARED, phases))
 
@@ -91,13 +120,16 @@ class Images:
             self._slot, self._place = 1 - self._slot, None
             self.note_private()
 
-    # --- when a rank attaches ----------------------------------------------------------------------------
+    # --- when a rank attaches ---------------------------------------------------------------------
 
     def begin(self, step: int) -> None:
-        """State is restored to `step`: see to it that an image of that lies sealed, and forget later ones, of a past that was rolled back."""
+        """State is restored to `step`: see to it that an image of that lies sealed, and forget
+        later ones, of a past that was rolled back.
+        """
         vault, rank = self._session.vault, self._member.rank()
         vault.forget_after(rank, step)
-        if step in vault.steps(rank):  # read from there: writing it again would leave nothing if we died meanwhile
+        # read from there: writing it again would leave nothing if we died meanwhile
+        if step in vault.steps(rank):
             self._note_sealed(step)
         elif self._state.sharded:
             self._seal_whole(step)
@@ -110,19 +142,32 @@ class Images:
         self._slot = slot
 
     def forget_all(self) -> None:
-        """From here on each rank's parameters are its own: images without them cannot be gone on from."""
+        """From here on each rank's parameters are its own: images without them cannot be gone on
+        from.
+        """
         for step in self._session.vault.steps(self._member.rank()):
             self._session.vault.forget_step(self._member.rank(), step)
 
-    # --- what goes into an image -------------------------------------------------------------------------
+    # --- what goes into an image ------------------------------------------------------------------
 
     def pieces(self, with_shared: bool) -> list[Piece]:
-        """Return private state, and shared state where it is wanted: live, so copy them before the next step."""
+        """Return private state, and shared state where it is wanted: live, so copy them before the
+        next step.
+        """
         private = self._named(_PRIVATE, *self._state.private.tensors())
-        return [*private, *self._named(_SHARED, *self._state.shared_tensors())] if with_shared else private
+        return (
+            [*private, *self._named(_SHARED, *self._state.shared_tensors())]
+            if with_shared
+            else private
+        )
 
-    def write_transfer(self, generation: int, step: int, *, agreed: Collection[str], metadata: Mapping[str, str]) -> None:
-        """Seal what a successor takes from a peer: shared state, movers and what is edited. `agreed`: movers that are the same on all ranks."""
+    def write_transfer(
+        self, generation: int, step: int, *, agreed: Collection[str], metadata: Mapping[str, str]
+    ) -> None:
+        """Seal what a successor takes from a peer: shared state, movers and what is edited.
+
+        `agreed`: movers that are the same on all ranks.
+        """
         movers = self._named(_MOVERS, *self._state.private.movers_tensors(agreed))
         shared = self._named(_SHARED, *self._state.shared_tensors())
         edited = self._named(_EDITED, self._state.edits.text(), {})
@@ -130,19 +175,31 @@ class Images:
         self._session.do(lambda machine: machine.donated(step=step))
 
     def _named(self, prefix: str, text: str, tensors: dict[str, torch.Tensor]) -> list[Piece]:
-        """Return text and tensors under `prefix`. Views that hold need not be made again at each step."""
+        """Return text and tensors under `prefix`.
+
+        Views that hold need not be made again at each step.
+        """
         data = text.encode()
         out = [Piece(TensorSpec(prefix + _TEXT, "U8", (len(data),)), memoryview(data))]
-        return out + self._views[prefix].of((prefix + name, tensor) for name, tensor in tensors.items())
+        return out + self._views[prefix].of(
+            (prefix + name, tensor) for name, tensor in tensors.items()
+        )
 
-    # --- sealing -----------------------------------------------------------------------------------------
+    # --- sealing ----------------------------------------------------------------------------------
 
     def _seal_private(self, step: int, place: Place) -> None:
         """Seal in the slot beside the newest image, so that one is whole at any time."""
         self._session.mark("sealing", step)
         slot = 1 - self._slot if self._slot >= 0 else step % SLOTS_COUNT
         rank, generation = self._member.rank(), self._member.generation
-        self._session.vault.write(rank, generation=generation, step=step, pieces=self.pieces(False), metadata=place.metadata(), slot=slot)
+        self._session.vault.write(
+            rank,
+            generation=generation,
+            step=step,
+            pieces=self.pieces(False),
+            metadata=place.metadata(),
+            slot=slot,
+        )
         self._slot, self._place = slot, (step, place)
         self.sealed = self.due = step
 
@@ -152,7 +209,14 @@ class Images:
         self.due = step
         rank, vault, generation = self._member.rank(), self._session.vault, self._member.generation
         slot = None if self._every == 1 else vault.slot_beside_newest(rank, step)
-        vault.write(rank, generation=generation, step=step, pieces=self.pieces(True), metadata={"step": str(step)}, slot=slot)
+        vault.write(
+            rank,
+            generation=generation,
+            step=step,
+            pieces=self.pieces(True),
+            metadata={"step": str(step)},
+            slot=slot,
+        )
         self._note_sealed(step)
         self._session.mark("sealed", step)
 
@@ -184,11 +248,20 @@ def load_private(state: State, image: Image) -> None:
 
 
 def load_movers(state: State, image: Image, place: Place) -> list[str]:
-    """Take the movers of the peer that wrote `image`, for a rank whose own image is of `place`. Returns those that may differ from what was lost."""
-    return state.private.load_movers(*_part(image, _MOVERS, to_tensor), after_phase=place.phases > 0)
+    """Take the movers of the peer that wrote `image`, for a rank whose own image is of `place`.
+
+    Returns those that may differ from what was lost.
+    """
+    return state.private.load_movers(
+        *_part(image, _MOVERS, to_tensor), after_phase=place.phases > 0
+    )
 
 
-def _part(image: Image, prefix: str, tensor_of: Callable[[TensorSpec, memoryview], torch.Tensor]) -> tuple[str, dict[str, torch.Tensor]]:
+def _part(
+    image: Image, prefix: str, tensor_of: Callable[[TensorSpec, memoryview], torch.Tensor]
+) -> tuple[str, dict[str, torch.Tensor]]:
     """Return the text and the tensors under `prefix`."""
     names = [name for name in image.tensors if name.startswith(prefix) and name != prefix + _TEXT]
-    return bytes(image.tensors[prefix + _TEXT][1]).decode(), {name[len(prefix) :]: tensor_of(*image.tensors[name]) for name in names}
+    return bytes(image.tensors[prefix + _TEXT][1]).decode(), {
+        name[len(prefix) :]: tensor_of(*image.tensors[name]) for name in names
+    }

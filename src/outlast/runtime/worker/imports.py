@@ -1,4 +1,6 @@
-"""What every training process imports, paid for once, and the proof that the process may still be forked."""
+"""What every training process imports, paid for once, and the proof that the process may still be
+forked.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,17 @@ class PreloadFailed(Exception):
 
 
 def import_all(preload: list[str]) -> None:
-    """Import, run the first optimizer steps (they import more), then `preload`. Everything on one thread."""
+    """Import, run the first optimizer steps (they import more), then `preload`.
+
+    Everything on one thread.
+    """
     torch.set_num_threads(1)
     for name in _MODULES:
         importlib.import_module(name)
-    ours = [f"{__package__}.{module.name}" for module in pkgutil.iter_modules([os.path.dirname(__file__)])]
+    ours = [
+        f"{__package__}.{module.name}"
+        for module in pkgutil.iter_modules([os.path.dirname(__file__)])
+    ]
     for name in ("torchdata.stateful_dataloader", *ours):
         with contextlib.suppress(ImportError):  # it will be said in the worker that needs it
             importlib.import_module(name)

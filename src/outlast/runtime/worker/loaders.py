@@ -1,20 +1,25 @@
-"""Where batches come from: an endless stream over epochs that can say its position and go back to one, bit for bit.
+"""Where batches come from: an endless stream over epochs that can say its position and go back to
+one, bit for bit.
 
     source = open_source(loader, "loader")
     batch = source.next_batch()
-    position = source.position()         # after the batch just given; plain data and tensors, for `tree.encode`
+    position = source.position()         # after the batch just given; plain data and tensors, for
+                                         `tree.encode`
     source.seek(position)                # the next batch is the one that followed
 
-Two kinds of loader can do this. A DataLoader over `StepSampler`: its workers are fed by an endless sampler, so they live through epochs.
-A StatefulDataLoader of torchdata: the state it says after each batch that was taken, so what was fetched ahead is neither lost nor repeated.
+Two kinds of loader can do this. A DataLoader over `StepSampler`: its workers are fed by an endless
+sampler, so they live through epochs. A StatefulDataLoader of torchdata: the state it says after
+each batch that was taken, so what was fetched ahead is neither lost nor repeated.
 
-Randomness in the data set, in collate_fn and in worker_init_fn must come out the same after a seek, with any number of workers:
-the three host generators are seeded before each sample from the sampler's seed, the epoch and the sample's index; without workers
-the main process's random state is put back afterwards. A data set with `__getitems__` is seeded once for the rank's batch.
-With a StatefulDataLoader the seed comes from torch.initial_seed(), rank, epoch and batch (with workers: sample).
+Randomness in the data set, in collate_fn and in worker_init_fn must come out the same after a seek,
+with any number of workers: the three host generators are seeded before each sample from the
+sampler's seed, the epoch and the sample's index; without workers the main process's random state is
+put back afterwards. A data set with `__getitems__` is seeded once for the rank's batch. With a
+StatefulDataLoader the seed comes from torch.initial_seed(), rank, epoch and batch (with workers:
+sample).
 
-Not promised: an IterableDataset that draws random numbers in workers of a StatefulDataLoader (its own state_dict must hold
-its generator); transforms that draw on a GPU.
+Not promised: an IterableDataset that draws random numbers in workers of a StatefulDataLoader (its
+own state_dict must hold its generator); transforms that draw on a GPU.
 """
 
 from __future__ import annotations
@@ -39,18 +44,25 @@ from outlast.model.texts import cut_at_word
 from outlast.runtime.worker import random_state
 from outlast.runtime.worker.sampler import StepSampler, mix
 
-_HINT = "use DataLoader(dataset, batch_sampler=outlast.StepSampler(dataset, batch_size=...)), or torchdata's StatefulDataLoader"
+_HINT = (
+    "use DataLoader(dataset, batch_sampler=outlast.StepSampler(dataset, batch_size=...)), or"
+    " torchdata's StatefulDataLoader"
+)
 
 
 class BatchSource(ABC):
-    """One rank's batches. An error in fetching costs no batch: the next call fetches the same one again."""
+    """One rank's batches.
+
+    An error in fetching costs no batch: the next call fetches the same one again.
+    """
 
     position_bytes = 0  # room that a position may need beyond what it needs now
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._loader = loader
         self._iterator: Iterator[Any] | None = None
-        self.random: random_state.RandomState | None = None  # as the last `next_batch` left it; None where that may have moved it
+        # as the last `next_batch` left it; None where that may have moved it
+        self.random: random_state.RandomState | None = None
 
     @abstractmethod
     def bind(self, rank: int, world_size: int) -> None:
@@ -60,7 +72,8 @@ class BatchSource(ABC):
         self.random = None
         try:
             return self._next()
-        except BaseException:  # a broken iterator has moved on; a new one starts at the batch that was not given
+        except BaseException:
+            # a broken iterator has moved on; a new one starts at the batch that was not given
             self.close()
             raise
 
@@ -77,7 +90,8 @@ class BatchSource(ABC):
     def close(self) -> None:
         """End the workers. The position stays."""
         iterator, self._iterator = self._iterator, None
-        shut_down = getattr(iterator, "_shutdown_workers", None)  # its only other way is garbage collection
+        # its only other way is garbage collection
+        shut_down = getattr(iterator, "_shutdown_workers", None)
         if shut_down is not None:
             shut_down()
 
@@ -94,26 +108,40 @@ def open_source(loader: DataLoader[Any], name: str) -> BatchSource:
     stateful = getattr(sys.modules.get("torchdata.stateful_dataloader"), "StatefulDataLoader", None)
     is_stateful = stateful is not None and isinstance(loader, stateful)
     if type(loader).__iter__ not in (DataLoader.__iter__, getattr(stateful, "__iter__", None)):
-        raise StateError(f"{name} is a {type(loader).__name__} with an __iter__ of its own: its batches cannot be given again", hint=_HINT)
+        raise StateError(
+            f"{name} is a {type(loader).__name__} with an __iter__ of its own: its batches cannot"
+            " be given again",
+            hint=_HINT,
+        )
     if getattr(loader, "in_order", True) is False:
-        raise StateError(f"{name} has in_order=False: its batches come in an order that cannot be repeated", hint="leave in_order=True")
+        raise StateError(
+            f"{name} has in_order=False: its batches come in an order that cannot be repeated",
+            hint="leave in_order=True",
+        )
     if isinstance(loader.batch_sampler, StepSampler):
         return StepSource(loader, loader.batch_sampler)
     if is_stateful:
         return StatefulSource(loader)
     order = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
     inner = getattr(order, "sampler", order)
-    raise StateError(f"{name} is a DataLoader over {type(inner).__name__}, which cannot go back to a batch", hint=_HINT)
+    raise StateError(
+        f"{name} is a DataLoader over {type(inner).__name__}, which cannot go back to a batch",
+        hint=_HINT,
+    )
 
 
 @functools.cache
 def _shield_forks() -> None:
-    """A forked loader worker must not collect the garbage it was born with: a left process group there joins threads that it does not have, and hangs."""
+    """A forked loader worker must not collect the garbage it was born with: a left process group
+    there joins threads that it does not have, and hangs.
+    """
     os.register_at_fork(after_in_child=gc.freeze)
 
 
 class StepSource(BatchSource):
-    """Batches of a DataLoader over a StepSampler, through a DataLoader of our own with the same settings."""
+    """Batches of a DataLoader over a StepSampler, through a DataLoader of our own with the same
+    settings.
+    """
 
     def __init__(self, loader: DataLoader[Any], sampler: StepSampler) -> None:
         super().__init__(loader)
@@ -162,16 +190,30 @@ class StepSource(BatchSource):
         theirs = self._loader
         generator = torch.Generator()
         generator.manual_seed(mix(self._sampler.seed) >> 1)  # workers' base seed
-        more = {key: getattr(theirs, key) for key in ("pin_memory_device",) if getattr(theirs, key, "")}
+        more = {
+            key: getattr(theirs, key) for key in ("pin_memory_device",) if getattr(theirs, key, "")
+        }
         return DataLoader(
-            _KeyedDataset(theirs.dataset, self._sampler.seed), batch_sampler=self._keyed, num_workers=theirs.num_workers, collate_fn=theirs.collate_fn,
-            pin_memory=theirs.pin_memory, timeout=theirs.timeout, worker_init_fn=theirs.worker_init_fn, multiprocessing_context=theirs.multiprocessing_context,
-            generator=generator, prefetch_factor=theirs.prefetch_factor, persistent_workers=theirs.persistent_workers, **more,
-        )  # fmt: skip
+            _KeyedDataset(theirs.dataset, self._sampler.seed),
+            batch_sampler=self._keyed,
+            num_workers=theirs.num_workers,
+            collate_fn=theirs.collate_fn,
+            pin_memory=theirs.pin_memory,
+            timeout=theirs.timeout,
+            worker_init_fn=theirs.worker_init_fn,
+            multiprocessing_context=theirs.multiprocessing_context,
+            generator=generator,
+            prefetch_factor=theirs.prefetch_factor,
+            persistent_workers=theirs.persistent_workers,
+            **more,
+        )
 
 
 class StatefulSource(BatchSource):
-    """Batches of a StatefulDataLoader. Its workers start anew at each epoch, also persistent ones: they carry the epoch's seed."""
+    """Batches of a StatefulDataLoader.
+
+    Its workers start anew at each epoch, also persistent ones: they carry the epoch's seed.
+    """
 
     position_bytes = LOADER_POSITION_BYTES
 
@@ -181,19 +223,30 @@ class StatefulSource(BatchSource):
         self._batches = 0
         self._rank = 0
         self._base: int | None = None
-        self._state: dict[str, Any] | None = None  # the loader's, after the batch last given; None: not asked yet, or at an epoch's start
+        # the loader's, after the batch last given; None: not asked yet, or at an epoch's start
+        self._state: dict[str, Any] | None = None
 
     def bind(self, rank: int, world_size: int) -> None:
         self._rank = rank
 
     def position(self) -> dict[str, Any]:
         if self._state is None and self._batches and self._iterator is not None:
-            self._state = copy.deepcopy(self._stateful().state_dict())  # a data set may hand out its live dict
-        return {"epoch": self._epoch, "batches": self._batches, "base": self._seed(), "state": self._state}
+            # a data set may hand out its live dict
+            self._state = copy.deepcopy(self._stateful().state_dict())
+        return {
+            "epoch": self._epoch,
+            "batches": self._batches,
+            "base": self._seed(),
+            "state": self._state,
+        }
 
     def seek(self, position: Mapping[str, Any]) -> None:
         self.close()
-        self._epoch, self._batches, self._base = _count(position, "epoch"), _count(position, "batches"), _count(position, "base")
+        self._epoch, self._batches, self._base = (
+            _count(position, "epoch"),
+            _count(position, "batches"),
+            _count(position, "base"),
+        )
         self._state = position["state"]
 
     def close(self) -> None:
@@ -212,7 +265,9 @@ class StatefulSource(BatchSource):
             self._batches += 1
             self._state = None
             return batch
-        raise StateError("the loader gave no batch in a whole epoch", hint="is the data set empty on this rank?")
+        raise StateError(
+            "the loader gave no batch in a whole epoch", hint="is the data set empty on this rank?"
+        )
 
     def _end_epoch(self) -> None:
         self._batches, self._state = 0, None
@@ -220,7 +275,8 @@ class StatefulSource(BatchSource):
         self._epoch += 1
 
     def _draw(self, iterator: Iterator[Any]) -> Any:
-        self.position()  # known before the next batch is touched, so that an error in it can go back
+        # known before the next batch is touched, so that an error in it can go back
+        self.position()
         if self._loader.num_workers:
             return next(iterator)
         with self._seeded(self._seed(self._epoch, self._batches)):
@@ -240,18 +296,30 @@ class StatefulSource(BatchSource):
 
     @contextlib.contextmanager
     def _seeding_dataset(self) -> Iterator[None]:
-        """Workers get a data set that seeds each sample. The attribute is put back: it is the user's."""
+        """Workers get a data set that seeds each sample.
+
+        The attribute is put back: it is the user's.
+        """
         theirs = self._loader.dataset
         if self._loader.num_workers and not isinstance(theirs, IterableDataset):
-            kind = _StatefulSeedingDataset if hasattr(theirs, "state_dict") and hasattr(theirs, "load_state_dict") else _SeedingDataset
-            self._loader.__dict__["dataset"] = kind(theirs, self._seed(self._epoch))  # DataLoader forbids plain assignment
+            kind = (
+                _StatefulSeedingDataset
+                if hasattr(theirs, "state_dict") and hasattr(theirs, "load_state_dict")
+                else _SeedingDataset
+            )
+            # DataLoader forbids plain assignment
+            self._loader.__dict__["dataset"] = kind(theirs, self._seed(self._epoch))
         try:
             yield
         finally:
             self._loader.__dict__["dataset"] = theirs
 
     def _seed(self, *words: int) -> int:
-        """Without words: the base. It travels in the position, since a script that sets no seed has another one after a restart."""
+        """Without words: the base.
+
+        It travels in the position, since a script that sets no seed has another one after a
+        restart.
+        """
         if self._base is None:
             self._base = mix(mix(torch.initial_seed()) ^ self._rank)
         out = self._base
@@ -316,7 +384,16 @@ class _SeedingDataset(Dataset[Any]):
         self.__dict__.update(state)
 
     def _start(self, index: Any) -> None:
-        random_state.seed_cpu(mix(self.seed ^ (index if isinstance(index, int) else xxhash.xxh3_64_intdigest(repr(index).encode()))))
+        random_state.seed_cpu(
+            mix(
+                self.seed
+                ^ (
+                    index
+                    if isinstance(index, int)
+                    else xxhash.xxh3_64_intdigest(repr(index).encode())
+                )
+            )
+        )
 
 
 class _StatefulSeedingDataset(_SeedingDataset):

@@ -24,7 +24,9 @@ class _Entry:
 
 
 class Logbook:
-    """Values logged before the vote of their step go with it; those of the block's tail go with the next vote."""
+    """Values logged before the vote of their step go with it; those of the block's tail go with the
+    next vote.
+    """
 
     def __init__(self, every: int) -> None:
         self.every = every
@@ -32,11 +34,20 @@ class Logbook:
         self._sent: list[_Entry] = []
 
     def add(self, step: Step, values: dict[str, float | torch.Tensor], reduce: str | None) -> None:
-        self._entries = [entry for entry in self._entries if not (entry.step is step and entry.name in values)]
+        self._entries = [
+            entry for entry in self._entries if not (entry.step is step and entry.name in values)
+        ]
         for name, value in values.items():
-            self._entries.append(_Entry(step, name, value.detach() if isinstance(value, torch.Tensor) else value, reduce))
+            self._entries.append(
+                _Entry(
+                    step, name, value.detach() if isinstance(value, torch.Tensor) else value, reduce
+                )
+            )
         if sum(entry.reduce is not None for entry in self._entries) > LOGGED_MAX:
-            raise TransactionError(f"more than {LOGGED_MAX} values in step.log(..., reduce=...)", hint="log fewer, or reduce them before the optimizer")
+            raise TransactionError(
+                f"more than {LOGGED_MAX} values in step.log(..., reduce=...)",
+                hint="log fewer, or reduce them before the optimizer",
+            )
 
     def forget(self, step: Step) -> None:
         """The step is repeated: what this attempt logged does not count."""
@@ -48,12 +59,29 @@ class Logbook:
         self._sent = current + [entry for entry in self._entries if entry.step is not step]
         sent = [entry for entry in self._sent if entry.reduce is not None]
         split = sum(entry.reduce is not None for entry in current)
-        named: Values = tuple((f"{entry.step.number} {entry.name} {entry.reduce}", float(entry.value)) for entry in sent)
+        named: Values = tuple(
+            (f"{entry.step.number} {entry.name} {entry.reduce}", float(entry.value))
+            for entry in sent
+        )
         return named[:split], named[split:]
 
-    def deliver(self, current: Values | None, earlier: Values | None, step: Step | None, *, rank: int, world: int = 1) -> None:
-        """The vote passed: hand the values to their steps, and print. None: a rank was replaced and lacks them; nobody knows the total then."""
-        totals = {True: None if current is None else iter(current), False: None if earlier is None else iter(earlier)}
+    def deliver(
+        self,
+        current: Values | None,
+        earlier: Values | None,
+        step: Step | None,
+        *,
+        rank: int,
+        world: int = 1,
+    ) -> None:
+        """The vote passed: hand the values to their steps, and print.
+
+        None: a rank was replaced and lacks them; nobody knows the total then.
+        """
+        totals = {
+            True: None if current is None else iter(current),
+            False: None if earlier is None else iter(earlier),
+        }
         said: dict[Step, list[str]] = {}
         for entry in self._sent:
             value, note = float(entry.value), ""

@@ -2,15 +2,20 @@
 
 `mark(name)` does nothing unless the environment holds a plan, in OUTLAST_DRILL: a JSON object
     {"mark": name, "rank": r, "step": n, "generation": g, "do": "SIGKILL" | "SIGSTOP" | "exit" | "raise" | "sleep", "once": path}
-step      at or after it (default 0);  generation: at or after it (default 0; a run begins with 1);  rank: -1 for any
-once      a file that is made when the fault fires: it fires only while the file does not exist, so a replaced process is spared
+step      at or after it (default 0);  generation: at or after it (default 0; a run begins with 1);
+          rank: -1 for any
+once      a file that is made when the fault fires: it fires only while the file does not exist, so
+          a replaced process is spared
 A list of such objects is a plan of several faults.
 
     prepared   private state of the step is sealed           voting     about to enter the vote
-    passed     the vote passed here                          applied    the block is over, the step not yet counted
+    passed     the vote passed here                          applied    the block is over, the step
+               not yet counted
     sealing    about to copy an image into the vault         sealed     it is sealed
-    committed  the step is counted                           still      about to say what this rank holds
-    settled    the step in flight is settled                 donating   about to write the transfer image
+    committed  the step is counted                           still      about to say what this rank
+               holds
+    settled    the step in flight is settled                 donating   about to write the transfer
+               image
     grouping   about to build the next group                 grouped    it stands
     restoring  about to load state                           joined     in the new generation
     saving     about to copy a checkpoint                    finishing  past the last step
@@ -38,7 +43,12 @@ def mark(name: str, *, rank: int, step: int, generation: int) -> None:
     """Strike here if the plan says so."""
     for fault in _plan:
         here = fault["mark"] == name and fault.get("rank", -1) in (-1, rank)
-        if here and step >= fault.get("step", 0) and generation >= fault.get("generation", 0) and _take(fault):
+        if (
+            here
+            and step >= fault.get("step", 0)
+            and generation >= fault.get("generation", 0)
+            and _take(fault)
+        ):
             _strike(fault)
 
 

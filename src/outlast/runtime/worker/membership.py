@@ -1,12 +1,14 @@
-"""This process's place in the run: its rank, its generation, its process group; how it leaves one and gets into the next.
+"""This process's place in the run: its rank, its generation, its process group; how it leaves one
+and gets into the next.
 
-Three kinds of process come here: a rank that starts (or enters main's function again) builds its group at once;
-one that replaces a rank while survivors wait in their steps builds it at run.steps, where they do; a hot spare
-has no rank at all until it is given one. `Alone` needs none of this.
+Three kinds of process come here: a rank that starts (or enters main's function again) builds its
+group at once; one that replaces a rank while survivors wait in their steps builds it at run.steps,
+where they do; a hot spare has no rank at all until it is given one. `Alone` needs none of this.
 
-The latter two have a solo group until then, on which DDP can be made. Torch tells the script its true
-rank there, but nothing that needs peers may be done on it: a spare parks in front of a collective, a
-new group or a mesh (`_needed`). A rank is not replaced in place where the script holds such a thing.
+The latter two have a solo group until then, on which DDP can be made. Torch tells the script its
+true rank there, but nothing that needs peers may be done on it: a spare parks in front of a
+collective, a new group or a mesh (`_needed`). A rank is not replaced in place where the script
+holds such a thing.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ from outlast.runtime.worker.peers import is_peer_failure
 from outlast.runtime.worker.session import Session, cut, one_line
 from outlast.runtime.worker.wake import SocketWatch
 
-_INTERRUPT = int(signal.SIGRTMIN) + 7  # never sent by the kernel or to us: only its Python handler is used
+# never sent by the kernel or to us: only its Python handler is used
+_INTERRUPT = int(signal.SIGRTMIN) + 7
 
 
 class Membership:
@@ -46,11 +49,13 @@ class Membership:
         self.reenters = reenters
         self.guards = Guards()
         self.watch = SocketWatch()
-        self.in_body = False  # the main thread runs the body of a step: it may be interrupted between two bytecodes
+        # the main thread runs the body of a step: it may be interrupted between two bytecodes
+        self.in_body = False
         self.in_steps = False  # run.steps was called, in this life of main's function
         self.rehearses = False  # a step is done for nothing, on the solo group (see rehearsal.py)
         self._rehearsed = False  # by this life of main's function
-        self.ballots: ballots.BallotBox | None = None  # where this generation's ranks vote, if they are all on this node
+        # where this generation's ranks vote, if they are all on this node
+        self.ballots: ballots.BallotBox | None = None
         self._group: groups.Group | None = None
         self._solo: groups.Group | None = None
         self._store: TCPStore | None = None
@@ -84,7 +89,9 @@ class Membership:
         return self.session is not None and self.session.spec.rank < 0
 
     def replayed(self) -> Regroup | None:
-        """The plan by which this process has to do its last committed step once for nothing; else None."""
+        """The plan by which this process has to do its last committed step once for nothing; else
+        None.
+        """
         plan = None if self.session is None else self.session.wait_plan(newer_than=-1)
         return plan if plan is not None and plan.replay else None
 
@@ -93,7 +100,9 @@ class Membership:
         return 0 if self.session is None else self.session.wait_plan(newer_than=-1).step
 
     def rank(self) -> int:
-        """Parks a spare until it has one; raises StepInterrupted then if that was in the body of a rehearsed step."""
+        """Parks a spare until it has one; raises StepInterrupted then if that was in the body of a
+        rehearsed step.
+        """
         if self.is_spare:
             rehearsing, self.in_body = self.in_body, False
             self.park()
@@ -124,11 +133,13 @@ class Membership:
             self.solo_group()  # alone; under torchrun its group stands already
 
     def _needed(self, group: bool) -> None:
-        """The script comes to a collective, or with `group` to a group or mesh of its own: see Guards.on_need.
+        """The script comes to a collective, or with `group` to a group or mesh of its own: see
+        Guards.on_need.
 
-        Once run.steps was called, a collective of a process that has no group yet is for nothing: that of
-        a rehearsed step, or between legs that it passes over. It runs on the solo group. A group cannot
-        be made there: a spare parks, and what it has done so far is done again on the run's group.
+        Once run.steps was called, a collective of a process that has no group yet is for nothing:
+        that of a rehearsed step, or between legs that it passes over. It runs on the solo group. A
+        group cannot be made there: a spare parks, and what it has done so far is done again on the
+        run's group.
         """
         if self._group is not None or (self.in_steps and not group):
             return
@@ -154,7 +165,9 @@ class Membership:
                 self.guards.stands_for = self._stands_for
 
     def _stands_for(self) -> tuple[int, int] | None:
-        """Rank and world size of this process while it is in the solo group; a rehearsal goes by that group's own."""
+        """Rank and world size of this process while it is in the solo group; a rehearsal goes by
+        that group's own.
+        """
         return None if self.is_spare or self.rehearses else (self._rank, self.world_size)
 
     def rehearse(self, on: bool) -> None:
@@ -164,9 +177,11 @@ class Membership:
 
     @contextlib.contextmanager
     def refusing(self) -> Iterator[None]:
-        """Errors of input raised in here end the run, not only this process: all ranks run the same script.
+        """Errors of input raised in here end the run, not only this process: all ranks run the same
+        script.
 
-        A corrupt image is this rank's own trouble: it ends the process, and the run goes on from an older image.
+        A corrupt image is this rank's own trouble: it ends the process, and the run goes on from an
+        older image.
         """
         try:
             yield
@@ -194,7 +209,10 @@ class Membership:
             self.local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
     def _join(self, session: Session) -> None:
-        self.world_size, self.local_world_size = session.spec.world_size, session.spec.local_world_size
+        self.world_size, self.local_world_size = (
+            session.spec.world_size,
+            session.spec.local_world_size,
+        )
         self.guards.install(on_rank_read=self.rank if self.is_spare else None)
         self.guards.on_need = self._needed
         if self.is_spare:
@@ -211,10 +229,18 @@ class Membership:
             self.solo_group()
         else:
             self._get_in()
-        self.register(way="reenter" if self.reenters else "respawn", sharded=False, exact=True, note="", at_steps=False)
+        self.register(
+            way="reenter" if self.reenters else "respawn",
+            sharded=False,
+            exact=True,
+            note="",
+            at_steps=False,
+        )
 
     def _get_in(self) -> None:
-        """Into the newest generation, as far as that can be done before run.steps; again where a peer is lost meanwhile."""
+        """Into the newest generation, as far as that can be done before run.steps; again where a
+        peer is lost meanwhile.
+        """
         assert self.session is not None
         while True:
             plan = self.session.wait_plan()
@@ -225,7 +251,10 @@ class Membership:
                 self.cut_short(error)
 
     def _take(self, plan: Regroup) -> bool:
-        """The first plan of this process, or of its next life in main's function. False: it is not the newest any more."""
+        """The first plan of this process, or of its next life in main's function.
+
+        False: it is not the newest any more.
+        """
         assert self.session is not None
         self._rank, self.world_size = plan.rank, plan.world_size
         devices.take(self._local_rank)  # before anything of the next group is made
@@ -235,7 +264,9 @@ class Membership:
             self.solo_group()
             return True
         if self._solo is not None and self.reenters and (self._rehearsed or ddp.any_made()):
-            raise Reenter  # a spare whose replicas stand on the solo group: main's function makes them anew, on the run's
+            # a spare whose replicas stand on the solo group: main's function makes them anew, on
+            # the run's
+            raise Reenter
         if not self.session.take_plan(plan):
             return False
         self.session.enter(Phase.REGROUP)
@@ -244,14 +275,23 @@ class Membership:
         self.session.enter(Phase.SETUP)
         return True
 
-    def register(self, *, way: str, sharded: bool, exact: bool, note: str, at_steps: bool = True) -> None:
+    def register(
+        self, *, way: str, sharded: bool, exact: bool, note: str, at_steps: bool = True
+    ) -> None:
         if self.session is not None:
-            self.session.do(lambda machine: machine.register(way=way, sharded=sharded, exact=exact, note=note, at_steps=at_steps))
+            self.session.do(
+                lambda machine: machine.register(
+                    way=way, sharded=sharded, exact=exact, note=note, at_steps=at_steps
+                )
+            )
 
     # --- the group ---
 
     def build(self, plan: Regroup) -> float:
-        """Leave the old group, enter that of `plan`; seconds it took. Raises what torch raises when a peer is lost meanwhile."""
+        """Leave the old group, enter that of `plan`; seconds it took.
+
+        Raises what torch raises when a peer is lost meanwhile.
+        """
         assert self.session is not None
         began_s = clock.now_s()
         self.session.do(lambda machine: machine.underway(place=2))
@@ -260,9 +300,16 @@ class Membership:
         with self.guards.ours(), devices.current(device):
             store = self._connect(plan.store_host, plan.store_port)
             self._group = groups.build(
-                store=store, generation=plan.generation, rank=plan.rank, world_size=plan.world_size, backend=_backend(), timeout_s=limits.GROUP_TIMEOUT_S,
-                device=device, watch=self.watch, cancelled=lambda: self.broken,
-            )  # fmt: skip
+                store=store,
+                generation=plan.generation,
+                rank=plan.rank,
+                world_size=plan.world_size,
+                backend=_backend(),
+                timeout_s=limits.GROUP_TIMEOUT_S,
+                device=device,
+                watch=self.watch,
+                cancelled=lambda: self.broken,
+            )
         self._open_ballots(plan)
         return clock.now_s() - began_s
 
@@ -288,12 +335,18 @@ class Membership:
             with self.refusing():
                 rows = self.session.vault.ballots(ballots.size(plan.world_size))
             self.ballots = ballots.BallotBox(
-                rows, generation=plan.generation, rank=plan.rank, world_size=plan.world_size, timeout_s=limits.GROUP_TIMEOUT_S,
+                rows,
+                generation=plan.generation,
+                rank=plan.rank,
+                world_size=plan.world_size,
+                timeout_s=limits.GROUP_TIMEOUT_S,
                 cancelled=lambda: not machine.in_time(plan.generation),
-            )  # fmt: skip
+            )
 
     def _collectives(self) -> int:
-        """What this rank has entered in this generation, votes included; -1 where the backend does not count. From any thread."""
+        """What this rank has entered in this generation, votes included; -1 where the backend does
+        not count. From any thread.
+        """
         box, count = self.ballots, groups.collectives()
         return count if box is None or count < 0 else count + box.cast
 
@@ -326,23 +379,40 @@ class Membership:
     def broke(self, error: BaseException) -> None:
         """This rank cannot go on in this generation: as a victim, or for an error of its own."""
         assert self.session is not None
-        mechanism, text = ("collective", "") if self.is_victim(error) else ("exception", "".join(traceback.format_exception(error)))
+        mechanism, text = (
+            ("collective", "")
+            if self.is_victim(error)
+            else ("exception", "".join(traceback.format_exception(error)))
+        )
         now_s = clock.now_s()
-        self.session.do(lambda machine: machine.broke(mechanism=mechanism, error=one_line(error), traceback=cut(text), now_s=now_s))
+        self.session.do(
+            lambda machine: machine.broke(
+                mechanism=mechanism, error=one_line(error), traceback=cut(text), now_s=now_s
+            )
+        )
 
     def is_victim(self, error: BaseException) -> bool:
         """Whether `error` is what a lost peer looks like from here."""
-        return self.broken or isinstance(error, (StepInterrupted, groups.Cancelled, ballots.Cut)) or is_peer_failure(error)
+        return (
+            self.broken
+            or isinstance(error, (StepInterrupted, groups.Cancelled, ballots.Cut))
+            or is_peer_failure(error)
+        )
 
     def left_function(self, error: Exception) -> Regroup | None:
-        """An error left main's function: say so, and wait for the plan to enter it again. None where nobody can give one."""
+        """An error left main's function: say so, and wait for the plan to enter it again.
+
+        None where nobody can give one.
+        """
         if self.session is None or self.is_spare:
             return None
         self.register(way="reenter", sharded=False, exact=True, note="")
         return self.cut_short(error)
 
     def cut_short(self, error: BaseException, *, in_hook: bool = False) -> Regroup:
-        """`error` ends what this rank does in this generation: say so, and stand still for the plan of the next."""
+        """`error` ends what this rank does in this generation: say so, and stand still for the plan
+        of the next.
+        """
         self.broke(error)
         return self.stand_still(in_hook=in_hook)
 
@@ -364,14 +434,18 @@ class Membership:
         return plan
 
     def wait_to_be_killed(self) -> NoReturn:
-        """State is handed over; a successor takes the rank as soon as the kernel says that we are gone."""
+        """State is handed over; a successor takes the rank as soon as the kernel says that we are
+        gone.
+        """
         while True:
             signal.pause()
 
     # --- interrupting the body ---
 
     def _interrupt(self) -> None:
-        """From the listener thread: let the main thread see that its step is over, at its next bytecode."""
+        """From the listener thread: let the main thread see that its step is over, at its next
+        bytecode.
+        """
         if self.in_body:
             _thread.interrupt_main(_INTERRUPT)  # type: ignore[arg-type]  # any number is taken
 
@@ -380,12 +454,18 @@ class Membership:
         if not self.in_body or not self.broken or frame is None:
             return
         name = frame.f_code.co_filename
-        if _OURS not in name and f"{os.sep}torch{os.sep}" not in name and not name.startswith("<frozen"):
+        if (
+            _OURS not in name
+            and f"{os.sep}torch{os.sep}" not in name
+            and not name.startswith("<frozen")
+        ):
             raise StepInterrupted
 
 
 def _backend() -> str:
-    return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+    return (
+        "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+    )
 
 
 _OURS = f"{os.sep}outlast{os.sep}runtime{os.sep}"

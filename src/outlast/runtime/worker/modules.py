@@ -1,7 +1,9 @@
-"""The modules given to run.state: their parameters under stable names, and their buffers kept and put back.
+"""The modules given to run.state: their parameters under stable names, and their buffers kept and
+put back.
 
-Names are those of the unwrapped module under the name it was given: neither DDP's `module.` nor compile's `_orig_mod.` is part of them.
-A parameter or buffer that two modules share has the first name only.
+Names are those of the unwrapped module under the name it was given: neither DDP's `module.` nor
+compile's `_orig_mod.` is part of them. A parameter or buffer that two modules share has the first
+name only.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ def plain_name(name: str) -> str:
 
 
 class Modules:
-    """`parameters` are fixed at construction; buffers are looked up anew each time, since forward may assign them."""
+    """`parameters` are fixed at construction; buffers are looked up anew each time, since forward
+    may assign them.
+    """
 
     def __init__(self, named: Mapping[str, nn.Module]) -> None:
         self.named = {name: unwrap(module) for name, module in named.items()}
@@ -63,14 +67,22 @@ class Modules:
 
     def live(self) -> list[torch.Tensor]:
         """The buffers, without names: those that `buffers` or `keep` found last."""
-        return [buffer for module, key, _ in self._places if (buffer := module._buffers.get(key)) is not None]
+        return [
+            buffer
+            for module, key, _ in self._places
+            if (buffer := module._buffers.get(key)) is not None
+        ]
 
     def marks(self) -> list[tuple[int, int]]:
-        """Cheap evidence of a change: which tensor each buffer is, and how often it was changed in place. Blind to writes through .data and NumPy."""
+        """Cheap evidence of a change: which tensor each buffer is, and how often it was changed in
+        place. Blind to writes through .data and NumPy.
+        """
         return [(id(buffer), buffer._version) for buffer in self.live()]
 
     def moved(self, before: list[tuple[int, int]], now: list[tuple[int, int]]) -> list[str]:
-        """Return the names of the buffers whose marks differ; of all of them where one was registered in between."""
+        """Return the names of the buffers whose marks differ; of all of them where one was
+        registered in between.
+        """
         names = [name for module, key, name in self._places if module._buffers.get(key) is not None]
         if not len(before) == len(now) == len(names):
             return names
@@ -90,23 +102,37 @@ class Modules:
             module.set_extra_state(extra[name])
 
     def load_buffers(self, given: Mapping[str, torch.Tensor]) -> None:
-        """In place. StateError where names, shapes or dtypes differ. A buffer that is None here and was a tensor there is made."""
+        """In place.
+
+        StateError where names, shapes or dtypes differ. A buffer that is None here and was a tensor
+        there is made.
+        """
         known = {name: (module, key) for module, key, name in self._current_places()}
         for name, value in given.items():
             if name not in known:
-                raise StateError(f"buffer {name} was saved, but the module has none", hint="the model is not the one that was saved")
+                raise StateError(
+                    f"buffer {name} was saved, but the module has none",
+                    hint="the model is not the one that was saved",
+                )
             module, key = known.pop(name)
             mine = module._buffers[key]
             if mine is None:
                 module._buffers[key] = value.detach().clone()
             else:
                 overwrite({name: mine}, {name: value})
-        missing = [name for name, (module, key) in known.items() if module._buffers[key] is not None]
+        missing = [
+            name for name, (module, key) in known.items() if module._buffers[key] is not None
+        ]
         if missing:
-            raise StateError(f"buffer {missing[0]} is not among what was saved", hint="the model is not the one that was saved")
+            raise StateError(
+                f"buffer {missing[0]} is not among what was saved",
+                hint="the model is not the one that was saved",
+            )
 
     def check_identity(self) -> None:
-        """StateError naming a module or parameter that was exchanged for another: optimizer and DDP would still hold the old one."""
+        """StateError naming a module or parameter that was exchanged for another: optimizer and DDP
+        would still hold the old one.
+        """
         for module, key, name, child in self._children:
             if module._modules.get(key) is not child:
                 raise _exchanged(name)
@@ -123,9 +149,21 @@ class Modules:
             self._kept = [None] * len(sources)
         for index, source in enumerate(sources):
             kept = self._kept[index]
-            if source is None or kept is None or kept.shape != source.shape or kept.dtype != source.dtype or kept.device != source.device:
+            if (
+                source is None
+                or kept is None
+                or kept.shape != source.shape
+                or kept.dtype != source.dtype
+                or kept.device != source.device
+            ):
                 self._kept[index] = None if source is None else torch.empty_like(source)
-        copy_all(((kept, source) for kept, source in zip(self._kept, sources, strict=True) if kept is not None and source is not None))
+        copy_all(
+            (
+                (kept, source)
+                for kept, source in zip(self._kept, sources, strict=True)
+                if kept is not None and source is not None
+            )
+        )
 
     def put_back(self) -> None:
         """What `keep` copied; a buffer that was assigned since is again the tensor it was."""
@@ -141,14 +179,21 @@ class Modules:
         for path, module in root.named_modules():
             base = plain_name(f"{prefix}.{path}." if path else f"{prefix}.")
             if any(kind.__name__ == "FullyShardedDataParallel" for kind in type(module).__mro__):
-                raise StateError(f"{base[:-1]} is FullyShardedDataParallel", hint="use fully_shard (FSDP2), or run.replicate")
+                raise StateError(
+                    f"{base[:-1]} is FullyShardedDataParallel",
+                    hint="use fully_shard (FSDP2), or run.replicate",
+                )
             if id(module) in self._seen:
                 continue
             self._seen.add(id(module))
             self._all.append(module)
             if type(module).get_extra_state is not nn.Module.get_extra_state:
                 self._with_extra.append((base + "extra", module))
-            self._children += [(module, key, base + key, child) for key, child in module._modules.items() if child is not None]
+            self._children += [
+                (module, key, base + key, child)
+                for key, child in module._modules.items()
+                if child is not None
+            ]
             for key, parameter in module._parameters.items():
                 if parameter is not None and id(parameter) not in self._seen:
                     self._seen.add(id(parameter))
@@ -169,50 +214,82 @@ class Modules:
             for prefix, root in self.named.items():
                 for path, module in root.named_modules():
                     base = plain_name(f"{prefix}.{path}." if path else f"{prefix}.")
-                    self._places += [(module, key, base + key) for key in module._buffers if (id(module), key) not in known]
+                    self._places += [
+                        (module, key, base + key)
+                        for key in module._buffers
+                        if (id(module), key) not in known
+                    ]
                     known |= {(id(module), key) for key in module._buffers}
-            self._places = [(module, key, name) for module, key, name in self._places if key in module._buffers]
+            self._places = [
+                (module, key, name) for module, key, name in self._places if key in module._buffers
+            ]
             self._count = self._count_buffers()
         return self._places
 
 
 def overwrite(mine: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> None:
-    """Copy given[name] into mine[name], in place. StateError, before anything is written, where a name is missing or a shape or dtype differs."""
+    """Copy given[name] into mine[name], in place.
+
+    StateError, before anything is written, where a name is missing or a shape or dtype differs.
+    """
     pairs = []
     for name, tensor in mine.items():
         target, value = local(tensor), given.get(name)
         if value is None:
-            raise StateError(f"{name} is not among what was saved", hint="the model is not the one that was saved")
+            raise StateError(
+                f"{name} is not among what was saved",
+                hint="the model is not the one that was saved",
+            )
         if target.shape != value.shape or target.dtype != value.dtype:
-            here, there = f"{target.dtype} {list(target.shape)}", f"{value.dtype} {list(value.shape)}"
-            raise StateError(f"{name} is {here} here, but {there} in what was saved", hint="the model is not the one that was saved")
+            here, there = (
+                f"{target.dtype} {list(target.shape)}",
+                f"{value.dtype} {list(value.shape)}",
+            )
+            raise StateError(
+                f"{name} is {here} here, but {there} in what was saved",
+                hint="the model is not the one that was saved",
+            )
         pairs.append((target, value))
     copy_all(pairs)
 
 
 @contextlib.contextmanager
-def watch(registered: Iterable[nn.Module], parameters: Iterable[torch.Tensor]) -> Iterator[list[str]]:
-    """Fills the list, at the end of the block, with modules that ran but are not registered and hold parameters or buffers of their own.
+def watch(
+    registered: Iterable[nn.Module], parameters: Iterable[torch.Tensor]
+) -> Iterator[list[str]]:
+    """Fills the list, at the end of the block, with modules that ran but are not registered and
+    hold parameters or buffers of their own.
 
-    Uses a global forward hook, so it is for one step only; where torch.compile is at work it watches nothing (a hook would recompile).
+    Uses a global forward hook, so it is for one step only; where torch.compile is at work it
+    watches nothing (a hook would recompile).
     """
-    known = {id(part) for module in registered for part in module.modules()} | {id(parameter) for parameter in parameters}
+    known = {id(part) for module in registered for part in module.modules()} | {
+        id(parameter) for parameter in parameters
+    }
     seen: dict[int, nn.Module] = {}
     found: list[str] = []
 
     def look(module: nn.Module, _inputs: Any) -> None:
         seen.setdefault(id(module), module)
 
-    handle = None if _compiled_anything() else nn.modules.module.register_module_forward_pre_hook(look)
+    handle = (
+        None if _compiled_anything() else nn.modules.module.register_module_forward_pre_hook(look)
+    )
     try:
         yield found
     finally:
         if handle is not None:
             handle.remove()
         for module in seen.values():
-            own = [part for part in (*module._parameters.values(), *module._buffers.values()) if part is not None]
+            own = [
+                part
+                for part in (*module._parameters.values(), *module._buffers.values())
+                if part is not None
+            ]
             if id(module) not in known and any(id(part) not in known for part in own):
-                found.append(f"{type(module).__name__} ({sum(part.numel() for part in own):,} values)")
+                found.append(
+                    f"{type(module).__name__} ({sum(part.numel() for part in own):,} values)"
+                )
 
 
 def _compiled_anything() -> bool:
@@ -223,14 +300,23 @@ def _compiled_anything() -> bool:
 
 
 def _exchanged(name: str) -> StateError:
-    return StateError(f"{name} is not the one given to run.state", hint="change the model before run.state, or change values in place")
+    return StateError(
+        f"{name} is not the one given to run.state",
+        hint="change the model before run.state, or change values in place",
+    )
 
 
 def _checked(name: str, parameter: nn.Parameter) -> nn.Parameter:
     if isinstance(parameter, nn.parameter.UninitializedParameter):
-        raise StateError(f"{name} has no shape yet", hint="run one forward pass through lazy modules before run.state")
+        raise StateError(
+            f"{name} has no shape yet",
+            hint="run one forward pass through lazy modules before run.state",
+        )
     if parameter.is_meta:
-        raise StateError(f"{name} is on the meta device", hint="materialize the model (to_empty, then initialize it) before run.state")
+        raise StateError(
+            f"{name} is on the meta device",
+            hint="materialize the model (to_empty, then initialize it) before run.state",
+        )
     return parameter
 
 
@@ -246,7 +332,9 @@ def copy_all(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
 
 
 def room_like(tensor: torch.Tensor) -> torch.Tensor:
-    """Return memory for a copy of `tensor`: beside it, or on the host where the device has no room for one."""
+    """Return memory for a copy of `tensor`: beside it, or on the host where the device has no room
+    for one.
+    """
     try:
         return torch.empty_like(tensor)
     except torch.OutOfMemoryError:  # training fits, a second copy does not

@@ -1,11 +1,13 @@
-"""An optimizer's state: tensors under stable names, everything else as plain data; put back in place, bit for bit.
+"""An optimizer's state: tensors under stable names, everything else as plain data; put back in
+place, bit for bit.
 
-A tensor of the state is named `<optimizer>.<group>.<index>.<key>`. Dtypes are those of the saved tensors, whatever the parameter's dtype
-(load_state_dict would cast), and a tensor that lived on the CPU beside a parameter that does not (AdamW's `step`) goes back to the CPU.
+A tensor of the state is named `<optimizer>.<group>.<index>.<key>`. Dtypes are those of the saved
+tensors, whatever the parameter's dtype (load_state_dict would cast), and a tensor that lived on the
+CPU beside a parameter that does not (AdamW's `step`) goes back to the CPU.
 
-Limits     Refused: a key of the state that lives on the CPU for some parameters and not for others; distributed state that is laid
-           out in another way than its parameter. Tensors inside tuples, lists and dicts come back on their parameter's device
-           (scalars: on the CPU).
+Limits     Refused: a key of the state that lives on the CPU for some parameters and not for others;
+           distributed state that is laid out in another way than its parameter. Tensors inside
+           tuples, lists and dicts come back on their parameter's device (scalars: on the CPU).
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ import torch
 from outlast.errors import StateError
 from outlast.runtime.worker.sharding import is_distributed, like, local, same_layout
 
-_SKIPPED = ("params", "param_names")  # of a group: the parameters themselves, and names that the script gives anew
+# of a group: the parameters themselves, and names that the script gives anew
+_SKIPPED = ("params", "param_names")
 _UNLIKE = "the model or the optimizer is not the one that was saved"
 
 
@@ -52,7 +55,9 @@ def tensors(name: str, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tens
 
 
 def describe(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """What `tensors` leaves out, as data for `tree.encode`: hyper-parameters, counters, tuples, and which tensors live apart from their parameter."""
+    """What `tensors` leaves out, as data for `tree.encode`: hyper-parameters, counters, tuples, and
+    which tensors live apart from their parameter.
+    """
     rest: dict[str, dict[Any, Any]] = {}
     whole: list[str] = []
     for place, parameter in parameters(optimizer):
@@ -61,21 +66,45 @@ def describe(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
                 rest.setdefault(place, {})[key] = value
             elif is_distributed(parameter) and not is_distributed(value):
                 whole.append(f"{place}.{key}")
-            elif is_distributed(value) and not (is_distributed(parameter) and same_layout(value, parameter)):
-                raise StateError(f"{place}.{key} of an optimizer is distributed in another way than its parameter", hint="this optimizer cannot be kept")
-    others = {key: value for key, value in _state(optimizer).items() if not isinstance(key, torch.Tensor)}
+            elif is_distributed(value) and not (
+                is_distributed(parameter) and same_layout(value, parameter)
+            ):
+                raise StateError(
+                    f"{place}.{key} of an optimizer is distributed in another way than its"
+                    " parameter",
+                    hint="this optimizer cannot be kept",
+                )
+    others = {
+        key: value for key, value in _state(optimizer).items() if not isinstance(key, torch.Tensor)
+    }
     sizes = [len(group["params"]) for group in optimizer.param_groups]
-    return {"sizes": sizes, "groups": hyper(optimizer), "rest": rest, "others": others, "whole": whole, "on_cpu": _keys_on_cpu(optimizer)}
+    return {
+        "sizes": sizes,
+        "groups": hyper(optimizer),
+        "rest": rest,
+        "others": others,
+        "whole": whole,
+        "on_cpu": _keys_on_cpu(optimizer),
+    }
 
 
 def hyper(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     """The hyper-parameters of each group; live values, not copies."""
-    return [{key: value for key, value in group.items() if key not in _SKIPPED} for group in optimizer.param_groups]
+    return [
+        {key: value for key, value in group.items() if key not in _SKIPPED}
+        for group in optimizer.param_groups
+    ]
 
 
 def keep_hyper(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     """`hyper`, with tensors copied, for `put_hyper`."""
-    return [{key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in group.items()} for group in hyper(optimizer)]
+    return [
+        {
+            key: value.clone() if isinstance(value, torch.Tensor) else value
+            for key, value in group.items()
+        }
+        for group in hyper(optimizer)
+    ]
 
 
 def put_hyper(optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]]) -> None:
@@ -85,26 +114,52 @@ def put_hyper(optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]]) -> 
             del group[key]
         for key, value in values.items():
             mine = group.get(key)
-            if isinstance(value, torch.Tensor) and isinstance(mine, torch.Tensor) and _fits(mine, value):
+            if (
+                isinstance(value, torch.Tensor)
+                and isinstance(mine, torch.Tensor)
+                and _fits(mine, value)
+            ):
                 mine.detach().copy_(value)
             else:
                 group[key] = value.clone() if isinstance(value, torch.Tensor) else value
 
 
-def load(name: str, optimizer: torch.optim.Optimizer, described: Mapping[str, Any], given: Mapping[str, torch.Tensor]) -> None:
-    """Make the state what `describe` and `tensors` said. `given` holds local tensors; they are copied, never kept. StateError where groups differ."""
+def load(
+    name: str,
+    optimizer: torch.optim.Optimizer,
+    described: Mapping[str, Any],
+    given: Mapping[str, torch.Tensor],
+) -> None:
+    """Make the state what `describe` and `tensors` said.
+
+    `given` holds local tensors; they are copied, never kept. StateError where groups differ.
+    """
     sizes = [len(group["params"]) for group in optimizer.param_groups]
     if sizes != described["sizes"]:
-        raise StateError(f"{name} has parameter groups of {sizes} here, but of {described['sizes']} in what was saved", hint=_UNLIKE)
+        raise StateError(
+            f"{name} has parameter groups of {sizes} here, but of {described['sizes']} in what was"
+            " saved",
+            hint=_UNLIKE,
+        )
     put_hyper(optimizer, described["groups"])
     incoming = _by_place(name, given)
     on_cpu, whole = set(described["on_cpu"]), set(described["whole"])
     for place, parameter in parameters(optimizer):
-        fresh = {key: _onto(local(parameter).device, value) for key, value in described["rest"].get(place, {}).items()}
+        fresh = {
+            key: _onto(local(parameter).device, value)
+            for key, value in described["rest"].get(place, {}).items()
+        }
         mine = optimizer.state.get(parameter, {})
         for key, value in incoming.pop(place, {}).items():
             where = f"{name}.{place}.{key}"
-            fresh[key] = _put(where, mine.get(key), value, parameter, cpu=key in on_cpu, whole=f"{place}.{key}" in whole)
+            fresh[key] = _put(
+                where,
+                mine.get(key),
+                value,
+                parameter,
+                cpu=key in on_cpu,
+                whole=f"{place}.{key}" in whole,
+            )
         _replace(optimizer, parameter, fresh)
     if incoming:
         raise StateError(f"{name} has no parameter {min(incoming)} here", hint=_UNLIKE)
@@ -115,10 +170,14 @@ def load(name: str, optimizer: torch.optim.Optimizer, described: Mapping[str, An
 
 
 def estimate_bytes(optimizer: torch.optim.Optimizer) -> Estimate:
-    """How much state there is, or will be after the first step: found by a step of a clone on meta tensors, which computes nothing."""
+    """How much state there is, or will be after the first step: found by a step of a clone on meta
+    tensors, which computes nothing.
+    """
     have = [tensor for value in optimizer.state.values() for tensor in _tensors_in(value)]
     if have:
-        return Estimate(sum(local(tensor).nbytes for tensor in have), len(have), "the state that is there")
+        return Estimate(
+            sum(local(tensor).nbytes for tensor in have), len(have), "the state that is there"
+        )
     clone = _meta_clone(optimizer)
     failed = False
     try:
@@ -128,9 +187,15 @@ def estimate_bytes(optimizer: torch.optim.Optimizer) -> Estimate:
         failed = True
     if failed and not all(clone.state.get(parameter) for _, parameter in parameters(clone)):
         sizes = [local(parameter).nbytes for _, parameter in parameters(optimizer)]
-        return Estimate(2 * sum(sizes), 2 * len(sizes), "twice its parameters, because its class cannot step on meta tensors")
+        return Estimate(
+            2 * sum(sizes),
+            2 * len(sizes),
+            "twice its parameters, because its class cannot step on meta tensors",
+        )
     made = [tensor for value in clone.state.values() for tensor in _tensors_in(value)]
-    return Estimate(sum(tensor.nbytes for tensor in made), len(made), "a step of its class on meta tensors")
+    return Estimate(
+        sum(tensor.nbytes for tensor in made), len(made), "a step of its class on meta tensors"
+    )
 
 
 def _state(optimizer: torch.optim.Optimizer) -> dict[Any, Any]:
@@ -142,7 +207,11 @@ def _onto(device: torch.device, value: Any) -> Any:
         return value.detach().clone() if value.dim() == 0 else value.detach().to(device, copy=True)
     if isinstance(value, dict):
         return {key: _onto(device, item) for key, item in value.items()}
-    return type(value)(_onto(device, item) for item in value) if type(value) in (list, tuple) else value
+    return (
+        type(value)(_onto(device, item) for item in value)
+        if type(value) in (list, tuple)
+        else value
+    )
 
 
 def _is_plain(key: object, value: object) -> bool:
@@ -164,7 +233,10 @@ def _keys_on_cpu(optimizer: torch.optim.Optimizer) -> list[str]:
                 seen.setdefault(key, set()).add(value.device.type == "cpu")
     mixed = [key for key, kinds in seen.items() if len(kinds) > 1]
     if mixed:
-        raise StateError(f"the optimizer's {mixed[0]!r} lives on the CPU for some parameters and not for others", hint="use one optimizer for each kind")
+        raise StateError(
+            f"the optimizer's {mixed[0]!r} lives on the CPU for some parameters and not for others",
+            hint="use one optimizer for each kind",
+        )
     return [key for key, kinds in seen.items() if kinds == {True}]
 
 
@@ -177,22 +249,38 @@ def _by_place(name: str, given: Mapping[str, torch.Tensor]) -> dict[str, dict[st
     return out
 
 
-def _put(where: str, mine: Any, value: torch.Tensor, parameter: torch.Tensor, *, cpu: bool, whole: bool) -> torch.Tensor:
+def _put(
+    where: str, mine: Any, value: torch.Tensor, parameter: torch.Tensor, *, cpu: bool, whole: bool
+) -> torch.Tensor:
     """`value` in the tensor that is there, if it fits, else in a new one."""
     distributed = is_distributed(parameter) and not whole
-    if isinstance(mine, torch.Tensor) and is_distributed(mine) == distributed and _fits(local(mine), value):
+    if (
+        isinstance(mine, torch.Tensor)
+        and is_distributed(mine) == distributed
+        and _fits(local(mine), value)
+    ):
         local(mine).copy_(value)
         return mine
     if distributed and local(parameter).shape != value.shape:
-        raise StateError(f"{where} is {list(value.shape)} in what was saved, but its parameter's shard is {list(local(parameter).shape)}", hint=_UNLIKE)
+        raise StateError(
+            f"{where} is {list(value.shape)} in what was saved, but its parameter's shard is"
+            f" {list(local(parameter).shape)}",
+            hint=_UNLIKE,
+        )
     device = torch.device("cpu") if cpu else local(parameter).device
     like_parameter = local(parameter).shape == value.shape and local(parameter).dim() > 0
-    fresh = torch.empty_like(local(parameter), dtype=value.dtype, device=device) if like_parameter else torch.empty_like(value, device=device)
+    fresh = (
+        torch.empty_like(local(parameter), dtype=value.dtype, device=device)
+        if like_parameter
+        else torch.empty_like(value, device=device)
+    )
     fresh.copy_(value)
     return like(parameter, fresh) if distributed else fresh
 
 
-def _replace(optimizer: torch.optim.Optimizer, parameter: torch.Tensor, fresh: dict[Any, Any]) -> None:
+def _replace(
+    optimizer: torch.optim.Optimizer, parameter: torch.Tensor, fresh: dict[Any, Any]
+) -> None:
     if not fresh:
         optimizer.state.pop(parameter, None)
         return
@@ -204,20 +292,39 @@ def _replace(optimizer: torch.optim.Optimizer, parameter: torch.Tensor, fresh: d
 def _tensors_in(value: Any) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return [value]
-    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    items = (
+        value.values()
+        if isinstance(value, Mapping)
+        else value
+        if isinstance(value, (list, tuple))
+        else ()
+    )
     return [tensor for item in items for tensor in _tensors_in(item)]
 
 
 def _meta_clone(optimizer: torch.optim.Optimizer) -> Any:
-    """The same class with meta parameters and gradients, no hooks, and not the `step` that a scheduler puts on the instance."""
+    """The same class with meta parameters and gradients, no hooks, and not the `step` that a
+    scheduler puts on the instance.
+    """
     clone = object.__new__(type(optimizer))
-    clone.__dict__.update({key: value for key, value in optimizer.__dict__.items() if key != "step"})
+    clone.__dict__.update(
+        {key: value for key, value in optimizer.__dict__.items() if key != "step"}
+    )
     clone.__dict__.update(state=collections.defaultdict(dict), param_groups=[])
-    clone.__dict__.update(_optimizer_step_pre_hooks=collections.OrderedDict(), _optimizer_step_post_hooks=collections.OrderedDict())
+    clone.__dict__.update(
+        _optimizer_step_pre_hooks=collections.OrderedDict(),
+        _optimizer_step_post_hooks=collections.OrderedDict(),
+    )
     plain = {"foreach": False, "fused": False, "capturable": False}
     for group in optimizer.param_groups:
         metas = [torch.empty_like(local(parameter), device="meta") for parameter in group["params"]]
         for meta in metas:
             meta.grad = torch.empty_like(meta)
-        clone.param_groups.append({**group, **{key: value for key, value in plain.items() if key in group}, "params": metas})
+        clone.param_groups.append(
+            {
+                **group,
+                **{key: value for key, value in plain.items() if key in group},
+                "params": metas,
+            }
+        )
     return clone

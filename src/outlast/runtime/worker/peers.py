@@ -1,9 +1,19 @@
-"""What the loss of a peer looks like from here: torch and gloo say it with these types, or only with these words."""
+"""What the loss of a peer looks like from here: torch and gloo say it with these types, or only
+with these words.
+"""
 
 from __future__ import annotations
 
 _TYPES = ("DistBackendError", "DistNetworkError")
-_WORDS = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "Broken pipe", "Socket closed", "Socket Timeout", "connectFullMesh")
+_WORDS = (
+    "gloo/transport",
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "Socket closed",
+    "Socket Timeout",
+    "connectFullMesh",
+)
 
 
 def is_peer_failure(error: BaseException) -> bool:

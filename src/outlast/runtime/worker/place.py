@@ -1,7 +1,8 @@
-"""Where in the script a rank stood when its private image was sealed, and which image of a step its successor begins from.
+"""Where in the script a rank stood when its private image was sealed, and which image of a step its
+successor begins from.
 
-    prepared n   n phases behind the step are done, and the script's code behind the last of them has not run yet;
-                 with n = 0: the vote of the step is next
+    prepared n   n phases behind the step are done, and the script's code behind the last of them
+                 has not run yet; with n = 0: the vote of the step is next
     entered n    all that comes before phase n has run
     begun n      all that comes before the next step has run, n phases among it
 """
@@ -31,20 +32,34 @@ class Place:
 
     @property
     def is_complete(self) -> bool:
-        """Return whether the script had done all that it does before the next step or phase. Else parts may have moved since."""
+        """Return whether the script had done all that it does before the next step or phase.
+
+        Else parts may have moved since.
+        """
         return self.kind != PREPARED
 
 
 def place_of(metadata: Mapping[str, str]) -> Place:
-    """Read what `Place.metadata` gave. Images of other kinds (shards) are sealed when the next step begins."""
-    return Place(metadata.get("place", BEGUN), int(metadata.get("phases", "0")), int(metadata.get("legs", "0")))
+    """Read what `Place.metadata` gave.
+
+    Images of other kinds (shards) are sealed when the next step begins.
+    """
+    return Place(
+        metadata.get("place", BEGUN),
+        int(metadata.get("phases", "0")),
+        int(metadata.get("legs", "0")),
+    )
 
 
-def best(images: Iterable[tuple[int, Image]], *, begun: bool, phases: int, legs: int = 0) -> tuple[int, Image, Place]:
-    """Return the slot, the image and its place: the one sealed latest that is not later than where the survivors stand.
+def best(
+    images: Iterable[tuple[int, Image]], *, begun: bool, phases: int, legs: int = 0
+) -> tuple[int, Image, Place]:
+    """Return the slot, the image and its place: the one sealed latest that is not later than where
+    the survivors stand.
 
-    They stand in the next step, or next to it (`begun`), or behind so many phases; and in the next leg of the run, or (legs=0)
-    before it. There is at least one image; where all are later than that, the earliest is taken.
+    They stand in the next step, or next to it (`begun`), or behind so many phases; and in the next
+    leg of the run, or (legs=0) before it. There is at least one image; where all are later than
+    that, the earliest is taken.
     """
 
     def rank(place: Place) -> tuple[bool, tuple[int, int, int]]:

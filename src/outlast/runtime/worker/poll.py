@@ -1,4 +1,6 @@
-"""What rides on a vote: values that were logged, whether anybody is asked to stop, whether the newest image is sealed everywhere."""
+"""What rides on a vote: values that were logged, whether anybody is asked to stop, whether the
+newest image is sealed everywhere.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +14,37 @@ from outlast.runtime.worker.vote import Ballot, Outcome, vote
 
 
 class Poll:
-    """`cast` and `count` for each vote; between the two the caller notes that it passed. `stopping`: a rank was asked to stop, and all know."""
+    """`cast` and `count` for each vote; between the two the caller notes that it passed.
+
+    `stopping`: a rank was asked to stop, and all know.
+    """
 
     def __init__(self, attachment: Attachment, *, log_every: int) -> None:
         self.stopping = False
         self._member = attachment.member
         self._attachment = attachment
         self._logbook = Logbook(log_every)
-        self._unsealed: list[Step] = []  # sharded: applied here, not yet known to be sealed everywhere
+        # sharded: applied here, not yet known to be sealed everywhere
+        self._unsealed: list[Step] = []
 
     # --- voting ---
 
     def cast(self, step: Step | None) -> Outcome:
-        """Vote for `step`, or between steps. Raises what torch raises when a peer is lost; then nothing is known of the others."""
+        """Vote for `step`, or between steps.
+
+        Raises what torch raises when a peer is lost; then nothing is known of the others.
+        """
         session, attachment = self._member.session, self._attachment
         assert session is not None
-        sealed, stop = attachment.images.sealed >= attachment.images.due, session.machine.stop is not None
+        sealed, stop = (
+            attachment.images.sealed >= attachment.images.due,
+            session.machine.stop is not None,
+        )
         movers, watched = attachment.agreement.keys(step.number) if step is not None else (0.0, 0.0)
-        return vote(self._member, Ballot(sealed, stop, *self._logbook.pending(step), movers=movers, watched=watched))
+        return vote(
+            self._member,
+            Ballot(sealed, stop, *self._logbook.pending(step), movers=movers, watched=watched),
+        )
 
     def count(self, outcome: Outcome, step: Step | None) -> None:
         """Act on what the vote said besides passing. Runs on-commit work."""
@@ -45,11 +60,21 @@ class Poll:
         """Without a launcher: only what was logged is exchanged, under torchrun."""
         current, earlier = self._logbook.pending(step)
         several = self._member.world_size > 1
-        outcome = vote(self._member, Ballot(True, False, current, earlier)) if several else Outcome(True, False, current, earlier)
+        outcome = (
+            vote(self._member, Ballot(True, False, current, earlier))
+            if several
+            else Outcome(True, False, current, earlier)
+        )
         self._deliver(outcome, step)
 
     def _deliver(self, outcome: Outcome, step: Step | None) -> None:
-        self._logbook.deliver(outcome.current, outcome.earlier, step, rank=self._member.rank(), world=self._member.world_size)
+        self._logbook.deliver(
+            outcome.current,
+            outcome.earlier,
+            step,
+            rank=self._member.rank(),
+            world=self._member.world_size,
+        )
 
     # --- what waits for the next vote ---
 
@@ -68,11 +93,14 @@ class Poll:
         self._unsealed.append(step)
 
     def settle(self, plan: Regroup) -> None:
-        """A regroup: the plan's step tells what the next vote would have told. That some came through a vote with a stop and some did not is forgotten:
-        all go on together, and who was asked says so again in the next vote.
+        """A regroup: the plan's step tells what the next vote would have told.
+
+        That some came through a vote with a stop and some did not is forgotten: all go on together,
+        and who was asked says so again in the next vote.
         """
         self.stopping = False
-        self._commit_upto(plan.step)  # all owners have sealed it: that is how the plan's step was chosen
+        # all owners have sealed it: that is how the plan's step was chosen
+        self._commit_upto(plan.step)
         self._unsealed.clear()
 
     def _commit_upto(self, sealed: int) -> None:

@@ -1,4 +1,5 @@
-"""A rank's private state: what may differ from rank to rank, and which parts of it move at which time.
+"""A rank's private state: what may differ from rank to rank, and which parts of it move at which
+time.
 
     part               named              private because
     module buffers     buffer:<name>      BatchNorm statistics are those of one rank's data
@@ -7,10 +8,11 @@
     random state       random             each rank draws its own numbers
     loader position    (none)             moves when a batch is fetched, and at no other time
 
-A rank seals its private state just before the vote of a step. What the script does after that, behind its optimizer call and
-behind the block, may move parts once more. `movers` are the parts that were ever seen to do so. A rank that is lost between that
-seal and the beginning of the next step takes them with it. Its successor can take a mover from a peer if the movers are the same
-on all ranks, which `movers_key` tells; if they differ, the step has to vote later (see `undo`).
+A rank seals its private state just before the vote of a step. What the script does after that,
+behind its optimizer call and behind the block, may move parts once more. `movers` are the parts
+that were ever seen to do so. A rank that is lost between that seal and the beginning of the next
+step takes them with it. Its successor can take a mover from a peer if the movers are the same on
+all ranks, which `movers_key` tells; if they differ, the step has to vote later (see `undo`).
 
 Units      `movers_key` is a CRC of 32 bits, as a float that holds it exactly.
 Limits     A buffer that is written through `.data` or NumPy moves unseen.
@@ -46,40 +48,67 @@ class Part:
 
 
 class PrivateState:
-    """The private half of a `State`. `tensors` gives it to be sealed; `moved` says what has changed since then."""
+    """The private half of a `State`.
 
-    def __init__(self, modules: Modules, objects: Mapping[str, Part], source: BatchSource | None) -> None:
+    `tensors` gives it to be sealed; `moved` says what has changed since then.
+    """
+
+    def __init__(
+        self, modules: Modules, objects: Mapping[str, Part], source: BatchSource | None
+    ) -> None:
         self.movers: set[str] = set()
-        self._after_phases: set[str] = set()  # those of them that moved between a phase and what follows it
+        # those of them that moved between a phase and what follows it
+        self._after_phases: set[str] = set()
         self._modules = modules
         self._objects = objects
         self._source = source
         self._random: tuple[random_state.RandomState, tree.Encoded] | None = None
-        self._prints: dict[str, str] = {}  # of objects and extra state, when `tensors` was called last
+        # of objects and extra state, when `tensors` was called last
+        self._prints: dict[str, str] = {}
         self._marks: list[tuple[int, int]] = []  # of buffers, likewise
 
-    # --- the whole ---------------------------------------------------------------------------------------
+    # --- the whole --------------------------------------------------------------------------------
 
     def tensors(self) -> tuple[str, dict[str, torch.Tensor]]:
         """Return text and live tensors. It is called at every step, right before they are copied."""
         position = None if self._source is None else self._source.position()
-        objects, extra = {name: part.get() for name, part in self._objects.items()}, self._modules.extra()
+        objects, extra = (
+            {name: part.get() for name, part in self._objects.items()},
+            self._modules.extra(),
+        )
         parts = tree.encode([position, objects, extra], "private")
         self._prints, self._marks = _prints(objects, extra), self._modules.marks()
         state = random_state.capture(None if self._random is None else self._random[0])
         if self._random is None or state is not self._random[0]:
             self._random = (state, random_state.encode(state, self._random))
         noise = self._random[1]
-        return json.dumps([parts.text, noise.text]), {**self._modules.buffers(), **parts.tensors, **noise.tensors}
+        return json.dumps([parts.text, noise.text]), {
+            **self._modules.buffers(),
+            **parts.tensors,
+            **noise.tensors,
+        }
 
     def load(self, text: str, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Put it back; tensors are copied. Raises StateError where they do not fit, CorruptError where the text is not ours."""
+        """Put it back; tensors are copied.
+
+        Raises StateError where they do not fit, CorruptError where the text is not ours.
+        """
         parts, noise = _texts(text)
         position, objects, extra = tree.decode(parts, own(tensors, "private/"))
         if set(objects) != set(self._objects) or (position is None) != (self._source is None):
             theirs, mine = sorted(objects), sorted(self._objects)
-            raise StateError(f"the saved state holds objects {theirs}, this one {mine}, or only one of them has a loader", hint=UNLIKE)
-        self._modules.load_buffers({name: value for name, value in tensors.items() if not name.startswith(("private/", "random:"))})
+            raise StateError(
+                f"the saved state holds objects {theirs}, this one {mine}, or only one of them has"
+                " a loader",
+                hint=UNLIKE,
+            )
+        self._modules.load_buffers(
+            {
+                name: value
+                for name, value in tensors.items()
+                if not name.startswith(("private/", "random:"))
+            }
+        )
         self._modules.load_extra(extra)
         for name, part in self._objects.items():
             part.put(objects[name])
@@ -87,26 +116,32 @@ class PrivateState:
             self._source.seek(position)
         random_state.restore(random_state.decode(noise, tensors))  # last: nothing above may move it
 
-    # --- what has moved ----------------------------------------------------------------------------------
+    # --- what has moved ---------------------------------------------------------------------------
 
     def random_moved(self) -> bool:
         """Return whether random numbers were drawn since the last `tensors`."""
         return self._random is None or random_state.moved_since(self._random[0])
 
     def moved(self, *, after_phase: bool = False) -> set[str]:
-        """Return the parts that have changed since the last `tensors`, and remember them as movers. `after_phase`: that was when a phase ended."""
+        """Return the parts that have changed since the last `tensors`, and remember them as movers.
+
+        `after_phase`: that was when a phase ended.
+        """
         now = {_RANDOM} if self.random_moved() else set()
         if (marks := self._modules.marks()) != self._marks:
             now |= {_BUFFER + name for name in self._modules.moved(self._marks, marks)}
         if self._objects or self._modules.has_extra:
-            prints = _prints({name: part.get() for name, part in self._objects.items()}, self._modules.extra())
+            prints = _prints(
+                {name: part.get() for name, part in self._objects.items()}, self._modules.extra()
+            )
             now |= {name for name, value in prints.items() if self._prints.get(name) != value}
         self.movers |= now
         self._after_phases |= now if after_phase else set()
         return now
 
     def movers_key(self) -> float:
-        """Return a number that is the same on two ranks if they have the same movers with the same values; 0 where there are none.
+        """Return a number that is the same on two ranks if they have the same movers with the same
+        values; 0 where there are none.
 
         It speaks of the values that the last `tensors` gave, so call it before anything else moves.
         """
@@ -119,31 +154,50 @@ class PrivateState:
                 buffer = buffers.get(name[len(_BUFFER) :])
                 values.append(f"{name}={'' if buffer is None else fingerprint(buffer)}")
             elif name == _RANDOM:
-                values.append(f"{name}={'' if self._random is None else random_state.key(self._random[0])}")
+                values.append(
+                    f"{name}={'' if self._random is None else random_state.key(self._random[0])}"
+                )
             else:
                 values.append(f"{name}={self._prints.get(name)}")
         return float(zlib.crc32("\n".join(values).encode()) or 1)
 
-    # --- movers, from a peer to a successor --------------------------------------------------------------
+    # --- movers, from a peer to a successor -------------------------------------------------------
 
     def movers_tensors(self, agreed: Collection[str]) -> tuple[str, dict[str, torch.Tensor]]:
-        """Return the movers as they are now, as text and live tensors, for a successor whose predecessor took its own along.
+        """Return the movers as they are now, as text and live tensors, for a successor whose
+        predecessor took its own along.
 
         `agreed`: those that are known to be the same on all ranks.
         """
-        objects = {name: self._objects[name].get() for name in self._named(_OBJECT) if name in self._objects}
-        extra = {name: value for name, value in self._modules.extra().items() if _EXTRA + name in self.movers}
-        parts = tree.encode([sorted(self.movers), sorted(self._after_phases), sorted(agreed), objects, extra], "movers")
+        objects = {
+            name: self._objects[name].get()
+            for name in self._named(_OBJECT)
+            if name in self._objects
+        }
+        extra = {
+            name: value
+            for name, value in self._modules.extra().items()
+            if _EXTRA + name in self.movers
+        }
+        parts = tree.encode(
+            [sorted(self.movers), sorted(self._after_phases), sorted(agreed), objects, extra],
+            "movers",
+        )
         state = random_state.capture()
         noise = random_state.encode(state) if _RANDOM in self.movers else tree.Encoded("", {})
         live = self._modules.buffers()
         buffers = {_BUFFER + name: live[name] for name in self._named(_BUFFER) if name in live}
         return json.dumps([parts.text, noise.text]), {**buffers, **parts.tensors, **noise.tensors}
 
-    def load_movers(self, text: str, tensors: Mapping[str, torch.Tensor], *, after_phase: bool = False) -> list[str]:
-        """Take the movers of a peer; everything else stays. Returns those that may differ from what was lost. Raises as `load`.
+    def load_movers(
+        self, text: str, tensors: Mapping[str, torch.Tensor], *, after_phase: bool = False
+    ) -> list[str]:
+        """Take the movers of a peer; everything else stays.
 
-        `after_phase`: this rank's own image was sealed when a phase ended, so only what moves after phases is taken.
+        Returns those that may differ from what was lost. Raises as `load`.
+
+        `after_phase`: this rank's own image was sealed when a phase ended, so only what moves after
+        phases is taken.
         """
         parts, noise = _texts(text)
         movers, after_phases, agreed, objects, extra = tree.decode(parts, own(tensors, "movers/"))
@@ -151,9 +205,18 @@ class PrivateState:
         self._after_phases |= set(after_phases)
         wanted = set(after_phases if after_phase else movers)
         live = self._modules.buffers()
-        given = {name[len(_BUFFER) :]: value for name, value in tensors.items() if name in wanted and name.startswith(_BUFFER)}
+        given = {
+            name[len(_BUFFER) :]: value
+            for name, value in tensors.items()
+            if name in wanted and name.startswith(_BUFFER)
+        }
         overwrite({name: live[name] for name in given if name in live}, given)
-        self._modules.load_extra({**self._modules.extra(), **{name: value for name, value in extra.items() if _EXTRA + name in wanted}})
+        self._modules.load_extra(
+            {
+                **self._modules.extra(),
+                **{name: value for name, value in extra.items() if _EXTRA + name in wanted},
+            }
+        )
         for name, value in objects.items():
             if _OBJECT + name in wanted:
                 self._objects[name].put(value)
@@ -165,7 +228,7 @@ class PrivateState:
         """Return the movers in words, the first three of them."""
         return described(self.movers)
 
-    # --- inside ------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def _named(self, kind: str) -> list[str]:
         return sorted(name[len(kind) :] for name in self.movers if name.startswith(kind))
@@ -174,12 +237,24 @@ class PrivateState:
 def described(parts: Collection[str]) -> str:
     """Return the names of parts as a user would say them."""
     words = {_BUFFER: "buffer ", _EXTRA: "extra state of ", _OBJECT: ""}
-    return some([next((word + name[len(kind) :] for kind, word in words.items() if name.startswith(kind)), "random state") for name in sorted(parts)])
+    return some(
+        [
+            next(
+                (word + name[len(kind) :] for kind, word in words.items() if name.startswith(kind)),
+                "random state",
+            )
+            for name in sorted(parts)
+        ]
+    )
 
 
 def own(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    """Copy the tensors that a tree text refers to: what is decoded from them will be kept by whoever gets it."""
-    return {name: tensor.detach().clone() for name, tensor in tensors.items() if name.startswith(prefix)}
+    """Copy the tensors that a tree text refers to: what is decoded from them will be kept by
+    whoever gets it.
+    """
+    return {
+        name: tensor.detach().clone() for name, tensor in tensors.items() if name.startswith(prefix)
+    }
 
 
 def _prints(objects: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, str]:

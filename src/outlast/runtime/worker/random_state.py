@@ -1,16 +1,20 @@
 """Random state of this process: Python's `random`, NumPy's legacy global generator, torch's CPU
 generator, and that of this rank's GPU.
 
-    capture(before)       a RandomState; `before` itself when nothing was drawn since (cheap: see below)
+    capture(before)       a RandomState; `before` itself when nothing was drawn since (cheap: see
+                          below)
     restore(state)        put it back, bit for bit
     fresh(seed)           reseed as a process that was spawned, not forked
     isolated(seed)        a block whose draws depend on `seed` alone and leave no trace outside
 
-Cost       Copying NumPy's state takes 45 us and Python's 25 us, putting them back 70 us; comparing or writing their raw words 2 us.
-           NumPy's words say nothing about a cached second Gaussian, so the raw comparison is trusted only where none was cached before
-           and nothing was put back since (drawing one moves the words); seeding, which forgets it, goes before raw words are written.
-Limits     Other generators (torch.Generator, numpy.random.Generator) belong to whoever made them: register them in run.state.
-           Of several GPUs only that of this rank is kept (devices.mine), whichever is current.
+Cost       Copying NumPy's state takes 45 us and Python's 25 us, putting them back 70 us; comparing
+           or writing their raw words 2 us. NumPy's words say nothing about a cached second
+           Gaussian, so the raw comparison is trusted only where none was cached before and nothing
+           was put back since (drawing one moves the words); seeding, which forgets it, goes before
+           raw words are written.
+Limits     Other generators (torch.Generator, numpy.random.Generator) belong to whoever made them:
+           register them in run.state. Of several GPUs only that of this rank is kept
+           (devices.mine), whichever is current.
 """
 
 from __future__ import annotations
@@ -38,8 +42,10 @@ _PREFIX = "random:"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RandomState:
-    """`python` is random.getstate(), `numpy` np.random.get_state(legacy=False); the raw ones their words as they lie in memory, b"" where
-    nobody knows how they lie, and `cpu_raw` the bytes of `cpu`. `cuda` may be None."""
+    """`python` is random.getstate(), `numpy` np.random.get_state(legacy=False); the raw ones their
+    words as they lie in memory, b"" where nobody knows how they lie, and `cpu_raw` the bytes of
+    `cpu`. `cuda` may be None.
+    """
 
     python: tuple[Any, ...]
     python_raw: bytes
@@ -51,7 +57,11 @@ class RandomState:
 
 
 def capture(before: RandomState | None = None) -> RandomState:
-    """The state now. Parts that did not move since `before` (if not given: the last capture) are shared with it; if none did, that itself is returned."""
+    """The state now.
+
+    Parts that did not move since `before` (if not given: the last capture) are shared with it; if
+    none did, that itself is returned.
+    """
     global _latest
     _latest = _capture(_latest if before is None else before)
     return _latest
@@ -61,12 +71,19 @@ def _capture(before: RandomState | None) -> RandomState:
     cpu_now, cuda_now = torch.get_rng_state(), _cuda()
     python_raw, raw, cpu_raw = _python_raw(), _numpy_raw(), cpu_now.numpy().tobytes()
     if before is None:
-        return RandomState(random.getstate(), python_raw, _numpy_state(), raw, cpu_now, cpu_raw, cuda_now)
+        return RandomState(
+            random.getstate(), python_raw, _numpy_state(), raw, cpu_now, cpu_raw, cuda_now
+        )
     python = before.python if _python_still(before, python_raw) else random.getstate()
     cpu_now = before.cpu if cpu_raw == before.cpu_raw else cpu_now
     cuda_now = before.cuda if _same(before.cuda, cuda_now) else cuda_now
     numpy = before.numpy if _numpy_still(before, raw) else _numpy_state()
-    if python is before.python and cpu_now is before.cpu and cuda_now is before.cuda and numpy is before.numpy:
+    if (
+        python is before.python
+        and cpu_now is before.cpu
+        and cuda_now is before.cuda
+        and numpy is before.numpy
+    ):
         return before
     return RandomState(python, python_raw, numpy, raw, cpu_now, cpu_raw, cuda_now)
 
@@ -106,7 +123,9 @@ def restore(state: RandomState) -> None:
 
 
 def fresh(seed: int | None = None) -> None:
-    """What a spawned process starts with, and a forked one does not: all generators from the system's entropy. From `seed` if given."""
+    """What a spawned process starts with, and a forked one does not: all generators from the
+    system's entropy. From `seed` if given.
+    """
     if seed is not None:
         seed_cpu(seed)
     else:
@@ -126,7 +145,9 @@ def seed_cpu(seed: int) -> None:
 
 @contextlib.contextmanager
 def isolated(seed: int) -> Iterator[RandomState]:
-    """Inside, draws depend on `seed` alone; afterwards the random state is what it was: the one given."""
+    """Inside, draws depend on `seed` alone; afterwards the random state is what it was: the one
+    given.
+    """
     before = capture()
     seed_cpu(seed)
     try:
@@ -135,9 +156,16 @@ def isolated(seed: int) -> Iterator[RandomState]:
         restore(before)
 
 
-def encode(state: RandomState, last: tuple[RandomState, tree.Encoded] | None = None) -> tree.Encoded:
-    """JSON text and a few small tensors whose names begin with `random:`. What did not move since `last` is taken from there."""
-    moving = {f"{_PREFIX}torch": state.cpu} | ({} if state.cuda is None else {f"{_PREFIX}cuda": state.cuda})
+def encode(
+    state: RandomState, last: tuple[RandomState, tree.Encoded] | None = None
+) -> tree.Encoded:
+    """JSON text and a few small tensors whose names begin with `random:`.
+
+    What did not move since `last` is taken from there.
+    """
+    moving = {f"{_PREFIX}torch": state.cpu} | (
+        {} if state.cuda is None else {f"{_PREFIX}cuda": state.cuda}
+    )
     if last is not None and state.python is last[0].python and state.numpy is last[0].numpy:
         return tree.Encoded(last[1].text, {**last[1].tensors, **moving})
     version, words, gauss = state.python
@@ -150,11 +178,21 @@ def decode(text: str, tensors: Mapping[str, torch.Tensor]) -> RandomState:
     """The tensors are copied. CorruptError if they are not what `encode` makes."""
     rest = tree.decode(text, tensors)
     try:
-        words = tuple(array.array("I", tensors[f"{_PREFIX}python"].cpu().contiguous().numpy().tobytes()))
+        words = tuple(
+            array.array("I", tensors[f"{_PREFIX}python"].cpu().contiguous().numpy().tobytes())
+        )
         version, gauss = rest["python"]
         cuda = tensors.get(f"{_PREFIX}cuda")
         cpu = tensors[f"{_PREFIX}torch"].cpu().clone()
-        return RandomState((version, words, gauss), b"", rest["numpy"], b"", cpu, cpu.numpy().tobytes(), None if cuda is None else cuda.cpu().clone())
+        return RandomState(
+            (version, words, gauss),
+            b"",
+            rest["numpy"],
+            b"",
+            cpu,
+            cpu.numpy().tobytes(),
+            None if cuda is None else cuda.cpu().clone(),
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptError(f"a random state that cannot be decoded: {error!r}") from None
 
@@ -168,7 +206,9 @@ def _same(left: torch.Tensor | None, right: torch.Tensor | None) -> bool:
 
 
 def _python_raw() -> bytes:
-    """Index and words of Python's global generator, as CPython lays them out behind the object's head."""
+    """Index and words of Python's global generator, as CPython lays them out behind the object's
+    head.
+    """
     return ctypes.string_at(_python_words(), _MT_BYTES) if _LAID_OUT else b""
 
 
@@ -189,7 +229,11 @@ def _numpy_state() -> dict[str, Any]:
 def _numpy_raw() -> bytes:
     """The words of NumPy's global generator by the address that NumPy publishes for them."""
     bits = _numpy_bits()
-    return ctypes.string_at(bits.ctypes.state_address, _MT_BYTES) if type(bits) is np.random.MT19937 else b""
+    return (
+        ctypes.string_at(bits.ctypes.state_address, _MT_BYTES)
+        if type(bits) is np.random.MT19937
+        else b""
+    )
 
 
 def _numpy_bits() -> Any:
@@ -211,10 +255,17 @@ def _plain(value: Any) -> Any:
 
 
 def _is_laid_out(generator: random.Random) -> bool:
-    """Whether the raw words are where `_python_raw` reads them: one int for the index, then 624 words of 32 bits."""
-    if sys.implementation.name != "cpython" or type(generator).__mro__[1].__basicsize__ < object.__basicsize__ + _MT_BYTES:
+    """Whether the raw words are where `_python_raw` reads them: one int for the index, then 624
+    words of 32 bits.
+    """
+    if (
+        sys.implementation.name != "cpython"
+        or type(generator).__mro__[1].__basicsize__ < object.__basicsize__ + _MT_BYTES
+    ):
         return False
-    index, *words = array.array("I", ctypes.string_at(id(generator) + object.__basicsize__, _MT_BYTES))
+    index, *words = array.array(
+        "I", ctypes.string_at(id(generator) + object.__basicsize__, _MT_BYTES)
+    )
     return bool((*words, index) == generator.getstate()[1])
 
 

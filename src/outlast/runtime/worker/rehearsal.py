@@ -1,7 +1,8 @@
 """A step done for nothing: what it changes is overwritten when the rank attaches.
 
-A hot spare does one before it parks, so that its first real step is not its first. A process that replaces a rank in place
-does the last committed step, so that the script comes to the phases behind it: the survivors wait in one of them, or before.
+A hot spare does one before it parks, so that its first real step is not its first. A process that
+replaces a rank in place does the last committed step, so that the script comes to the phases behind
+it: the survivors wait in one of them, or before.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from outlast.runtime.worker.step import Step
 
 
 class Rehearsal:
-    """`runs` while steps and phases are done for nothing: they are not voted on, not logged, and not repeated."""
+    """`runs` while steps and phases are done for nothing: they are not voted on, not logged, and
+    not repeated.
+    """
 
     def __init__(self, attachment: Attachment, batches: Batches) -> None:
         self.runs = False
@@ -28,7 +31,9 @@ class Rehearsal:
         self._before = (0, "")  # collectives counted, and the first need of a group
 
     def of_spare(self) -> Iterator[Step]:
-        """The first step, on a group of one; then wait for a rank, if the script did not come to do so inside it."""
+        """The first step, on a group of one; then wait for a rank, if the script did not come to do
+        so inside it.
+        """
         yield from self._step(1)
         if self._member.is_spare:
             self._member.park()
@@ -40,7 +45,10 @@ class Rehearsal:
         self._replaying = False
 
     def ends_before_phase(self) -> bool:
-        """A phase is entered while this runs. True: it is the first that the others have not done, and nothing is for nothing any more."""
+        """A phase is entered while this runs.
+
+        True: it is the first that the others have not done, and nothing is for nothing any more.
+        """
         if not self._replaying or self._member.is_spare:
             return False
         self._phases_to_skip -= 1
@@ -77,6 +85,7 @@ class Rehearsal:
             self.runs = self._member.in_body = False
             self._member.rehearse(False)
             guards = self._member.guards
-            guards.counted, guards.first_need = self._before  # the block's own collectives are no reason against going on in place
+            # the block's own collectives are no reason against going on in place
+            guards.counted, guards.first_need = self._before
             self._batches.let_go()
             self._attachment.after_rehearsal()

@@ -3,8 +3,9 @@
     join()   ask the launcher for a place in the run (or run alone); builds the process group
     main(f)  run f(run), and again where a rung of the ladder asks for it
 
-A script started by `outlast run` is fenced and healed. The same script started by `python` runs alone; started by
-torchrun it runs on torchrun's process group. Neither is healed then: a step is just a step.
+A script started by `outlast run` is fenced and healed. The same script started by `python` runs
+alone; started by torchrun it runs on torchrun's process group. Neither is healed then: a step is
+just a step.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ T = TypeVar("T")
 class Run:
     """One rank's view of the run.
 
-    A hot spare parks, until it has a rank, where the script reads `rank`, `local_rank`, `device` (where it
-    depends on the rank) or `mesh`, and in front of its collectives, process groups and meshes before `steps`.
+    A hot spare parks, until it has a rank, where the script reads `rank`, `local_rank`, `device`
+    (where it depends on the rank) or `mesh`, and in front of its collectives, process groups and
+    meshes before `steps`.
     """
 
     def __init__(self, membership: Membership) -> None:
@@ -76,15 +78,22 @@ class Run:
         return self._mesh
 
     def device_mesh(self, shape: tuple[int, ...], names: tuple[str, ...]) -> DeviceMesh:
-        """A mesh over all ranks, e.g. `((2, 2), ("replicate", "shard"))` for HSDP. Make it inside the function given to `main`: each generation has its own."""
+        """A mesh over all ranks, e.g.
+
+        `((2, 2), ("replicate", "shard"))` for HSDP. Make it inside the function given to `main`:
+        each generation has its own.
+        """
         self._membership.ensure_group()
         with self._membership.guards.ours():
             return init_device_mesh(self.device.type, shape, mesh_dim_names=names)
 
     def replicate(self, model: torch.nn.Module, **ddp_kwargs: Any) -> DistributedDataParallel:
-        """`model` under DistributedDataParallel, on the run's process group. The keyword arguments are DDP's own.
+        """`model` under DistributedDataParallel, on the run's process group.
 
-        In a spare, and in a process that replaces another, this does not communicate: weights come at run.steps.
+        The keyword arguments are DDP's own.
+
+        In a spare, and in a process that replaces another, this does not communicate: weights come
+        at run.steps.
         """
         device = self.device
         with self._membership.guards.ours():
@@ -93,39 +102,56 @@ class Run:
             return ddp.wrap(model.to(device), **ddp_kwargs)
 
     def state(self, **named: Any) -> State:
-        """Name what must survive: modules, optimizers, schedulers, grad scalers, loaders, anything with state_dict and load_state_dict.
+        """Name what must survive: modules, optimizers, schedulers, grad scalers, loaders, anything
+        with state_dict and load_state_dict.
 
-        Random state (Python, NumPy, torch) is taken along by itself. Raises StateError for what cannot be saved.
+        Random state (Python, NumPy, torch) is taken along by itself. Raises StateError for what
+        cannot be saved.
         """
         with self._membership.refusing():
             return State(**named)
 
-    def steps(self, state: State, *, until: int, accumulate: int = 1, log_every: int = 10) -> Iterator[Step]:
-        """Yield a `Step` for each optimizer update up to and including step `until`; a step that is interrupted is yielded again.
+    def steps(
+        self, state: State, *, until: int, accumulate: int = 1, log_every: int = 10
+    ) -> Iterator[Step]:
+        """Yield a `Step` for each optimizer update up to and including step `until`; a step that is
+        interrupted is yielded again.
 
         until        the number of the last step; steps count from 1, also over restarts
         accumulate   micro-batches per step: `step.batches` has that many
         log_every    rank 0 prints what `step.log` was given, every so many steps; 0: never
 
-        It may be called again with the same state, to train in legs: step numbers go on, so a leg `until=100` after one `until=40` is
-        steps 41 to 100. A process that replaces another runs the script from its beginning, and passes over legs that are behind the
-        run: what lies between two legs must be the same then as it was before. A rank may `break` out of the loop if all ranks do at
-        the same step. Not promised: that a rank which is lost after a `break` comes back behind it.
+        It may be called again with the same state, to train in legs: step numbers go on, so a leg
+        `until=100` after one `until=40` is steps 41 to 100. A process that replaces another runs
+        the script from its beginning, and passes over legs that are behind the run: what lies
+        between two legs must be the same then as it was before. A rank may `break` out of the loop
+        if all ranks do at the same step. Not promised: that a rank which is lost after a `break`
+        comes back behind it.
         """
         before = self._transaction
         if before is not None and before.state is not state:
             with self._membership.refusing():
-                raise UsageError("run.steps(...) was called again with another state", hint="name everything that is trained in one run.state(...)")
+                raise UsageError(
+                    "run.steps(...) was called again with another state",
+                    hint="name everything that is trained in one run.state(...)",
+                )
         if before is None:
-            before = self._transaction = Transaction(self._membership, state, accumulate=accumulate, log_every=log_every)
+            before = self._transaction = Transaction(
+                self._membership, state, accumulate=accumulate, log_every=log_every
+            )
         else:
             before.leg(accumulate=accumulate, log_every=log_every)
         return before.steps(until)
 
     def phase(self, name: str) -> Iterator[Attempt]:
-        """`for attempt in run.phase("evaluate"): with attempt: ...`: work between steps that is repeated when interrupted, under its own deadline."""
+        """`for attempt in run.phase("evaluate"): with attempt: ...`: work between steps that is
+        repeated when interrupted, under its own deadline.
+        """
         if self._transaction is None:
-            raise UsageError("run.phase(...) before run.steps(...)", hint="a phase lies between steps; work before the first step needs none")
+            raise UsageError(
+                "run.phase(...) before run.steps(...)",
+                hint="a phase lies between steps; work before the first step needs none",
+            )
         return attempts(self._transaction, name)
 
     def _forget(self) -> None:
@@ -137,7 +163,10 @@ class Run:
 
 
 def join() -> Run:
-    """Take part in the run: rank, world size, device and process group are known after this. May be called again; gives the same Run."""
+    """Take part in the run: rank, world size, device and process group are known after this.
+
+    May be called again; gives the same Run.
+    """
     global _run
     if _run is None:
         _run = Run(Membership.of(session.current(), reenters=_in_main))
@@ -145,9 +174,11 @@ def join() -> Run:
 
 
 def main(function: Callable[[Run], T]) -> T:
-    """Run `function(run)`; enter it again, in the same process, where survivors of a failure must rebuild their model.
+    """Run `function(run)`; enter it again, in the same process, where survivors of a failure must
+    rebuild their model.
 
-    Everything that the function makes (model, optimizer, loader) must be made inside it. What it returns is returned.
+    Everything that the function makes (model, optimizer, loader) must be made inside it. What it
+    returns is returned.
     """
     global _in_main
     _in_main = True

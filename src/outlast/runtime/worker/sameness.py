@@ -1,16 +1,20 @@
 """Whether replicated state is the same on all ranks, which is a claim until somebody has looked.
 
-A model without DDP that each rank seeds for itself, parameters that DDP is told to ignore, or the stage of a pipeline are not
-replicated. A rank that is healed from a peer's copy of such state goes on with wrong weights, and nobody would see it. So
+A model without DDP that each rank seeds for itself, parameters that DDP is told to ignore, or the
+stage of a pipeline are not replicated. A rank that is healed from a peer's copy of such state goes
+on with wrong weights, and nobody would see it. So
 
-    compare   at the start and after the first step all ranks exchange a fingerprint of each tensor. What differs then is each
-              rank's own state
-    Watch     from then on a small piece of the state is looked at in each 8th step, and its checksum rides on the vote. State that
-              was equal and differs later has diverged, which is a fault
+    compare   at the start and after the first step all ranks exchange a fingerprint of each tensor.
+              What differs then is each rank's own state
+    Watch     from then on a small piece of the state is looked at in each 8th step, and its
+              checksum rides on the vote. State that was equal and differs later has diverged, which
+              is a fault
 
-Cost       `compare` reads all parameters and optimizer tensors once, and exchanges about 100 bytes for each. `Watch` reads at most
-           `WATCH_BYTES` in each of `WATCH_EVERY_STEPS` steps; on a device that waits for the device.
-Limits     `Watch` comes to each tensor once in a cycle of 8 steps for each piece that the state has. Divergence is found within that.
+Cost       `compare` reads all parameters and optimizer tensors once, and exchanges about 100 bytes
+           for each. `Watch` reads at most `WATCH_BYTES` in each of `WATCH_EVERY_STEPS` steps; on a
+           device that waits for the device.
+Limits     `Watch` comes to each tensor once in a cycle of 8 steps for each piece that the state
+           has. Divergence is found within that.
 """
 
 from __future__ import annotations
@@ -25,7 +29,12 @@ from dataclasses import dataclass
 import torch
 
 from outlast.errors import CorruptError
-from outlast.model.limits import WATCH_BYTES, WATCH_EVERY_STEPS, WATCH_REFRESH_STEPS, WATCH_TENSORS_COUNT
+from outlast.model.limits import (
+    WATCH_BYTES,
+    WATCH_EVERY_STEPS,
+    WATCH_REFRESH_STEPS,
+    WATCH_TENSORS_COUNT,
+)
 from outlast.model.texts import some
 from outlast.runtime.worker import optim_state, tree
 from outlast.runtime.worker.fingerprint import fingerprint, word
@@ -36,7 +45,9 @@ from outlast.runtime.worker.state import State
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Tensors that are not the same on all ranks, and the ranks that hold another value than most (all ranks where there is no majority)."""
+    """Tensors that are not the same on all ranks, and the ranks that hold another value than most
+    (all ranks where there is no majority).
+    """
 
     names: tuple[str, ...]
     ranks: tuple[int, ...]
@@ -46,16 +57,26 @@ class Difference:
 
 
 def fingerprints(state: State) -> dict[str, str]:
-    """Return a fingerprint of each parameter and optimizer tensor, and of each optimizer's hyper-parameters; distributed tensors are left out."""
-    found = {name: fingerprint(tensor) for name, tensor in state.whole_tensors().items() if not is_distributed(tensor)}
+    """Return a fingerprint of each parameter and optimizer tensor, and of each optimizer's
+    hyper-parameters; distributed tensors are left out.
+    """
+    found = {
+        name: fingerprint(tensor)
+        for name, tensor in state.whole_tensors().items()
+        if not is_distributed(tensor)
+    }
     for name, optimizer in state.optimizers.items():
         groups = tree.encode(optim_state.hyper(optimizer), "hyper")
-        found[f"{name}: hyper-parameters"] = groups.text + "".join(map(fingerprint, groups.tensors.values()))
+        found[f"{name}: hyper-parameters"] = groups.text + "".join(
+            map(fingerprint, groups.tensors.values())
+        )
     return found
 
 
 def compare(state: State) -> Difference | None:
-    """Exchange fingerprints with all ranks of the default group; None where all are the same. Every rank has to call.
+    """Exchange fingerprints with all ranks of the default group; None where all are the same.
+
+    Every rank has to call.
 
     Raises what torch raises when a peer is lost.
     """
@@ -70,7 +91,11 @@ def difference(ranks: Sequence[Mapping[str, str]]) -> Difference | None:
         return None
     held = [tuple(one.get(name) for name in differing) for one in ranks]
     (most, count), *_ = Counter(held).most_common(1)
-    odd = [rank for rank, value in enumerate(held) if value != most] if count * 2 > len(ranks) else list(range(len(ranks)))
+    odd = (
+        [rank for rank, value in enumerate(held) if value != most]
+        if count * 2 > len(ranks)
+        else list(range(len(ranks)))
+    )
     return Difference(differing, tuple(odd))
 
 
@@ -83,18 +108,23 @@ def _exchange(mine: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 class Watch:
-    """A small piece of the replicated state, another one each time, so that all of it is looked at again and again."""
+    """A small piece of the replicated state, another one each time, so that all of it is looked at
+    again and again.
+    """
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._groups: list[list[torch.Tensor]] = []  # flat tensors: several small ones, or one that may be large
+        # flat tensors: several small ones, or one that may be large
+        self._groups: list[list[torch.Tensor]] = []
         self._ends: list[int] = []  # pieces of this group and all before it
         self._refreshed = -1  # the multiple of WATCH_REFRESH_STEPS at which the list was made
 
     def key(self, step: int) -> float:
-        """Return a number that is the same on all ranks while the piece in turn is; 0 where there is nothing to look at.
+        """Return a number that is the same on all ranks while the piece in turn is; 0 where there
+        is nothing to look at.
 
-        Every rank calls it for the same step, and all of them before, or all of them after its optimizer.
+        Every rank calls it for the same step, and all of them before, or all of them after its
+        optimizer.
         """
         if self._state.sharded or step % WATCH_EVERY_STEPS:
             return 0.0
@@ -112,20 +142,38 @@ class Watch:
         return float(word([group[0][start : start + length]]) or 1)
 
     def _refresh(self, number: int) -> None:
-        """List the tensors anew: the first steps make optimizer state, and a regroup may have replaced some."""
+        """List the tensors anew: the first steps make optimizer state, and a regroup may have
+        replaced some.
+        """
         self._refreshed = number
         plain = (local(tensor).detach() for tensor in self._state.whole_tensors().values())
-        dense = [one.view(-1) for one in plain if one.is_contiguous() and one.numel() and not one.is_conj() and not one.is_neg()]
+        dense = [
+            one.view(-1)
+            for one in plain
+            if one.is_contiguous() and one.numel() and not one.is_conj() and not one.is_neg()
+        ]
         self._groups = _grouped(dense)
-        self._ends = list(itertools.accumulate(-(-group[0].numel() // _piece_length(group[0])) if len(group) == 1 else 1 for group in self._groups))
+        self._ends = list(
+            itertools.accumulate(
+                -(-group[0].numel() // _piece_length(group[0])) if len(group) == 1 else 1
+                for group in self._groups
+            )
+        )
 
 
 def _grouped(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """Put small neighbours on the same device together, WATCH_TENSORS_COUNT and WATCH_BYTES at most."""
+    """Put small neighbours on the same device together, WATCH_TENSORS_COUNT and WATCH_BYTES at
+    most.
+    """
     groups: list[list[torch.Tensor]] = []
     held = 0
     for one in tensors:
-        fits = groups and len(groups[-1]) < WATCH_TENSORS_COUNT and held + one.nbytes <= WATCH_BYTES and groups[-1][0].device == one.device
+        fits = (
+            groups
+            and len(groups[-1]) < WATCH_TENSORS_COUNT
+            and held + one.nbytes <= WATCH_BYTES
+            and groups[-1][0].device == one.device
+        )
         if fits:
             groups[-1].append(one)
             held += one.nbytes

@@ -1,15 +1,19 @@
-"""A sampler whose order depends only on seed and step: not on the world size, not on what was drawn before.
+"""A sampler whose order depends only on seed and step: not on the world size, not on what was drawn
+before.
 
     loader = DataLoader(dataset, batch_sampler=outlast.StepSampler(dataset, batch_size=64))
 
-Step k (counted from 0) takes batch k mod E of epoch k div E, where E batches make an epoch. The order of an epoch is a keyed
-permutation, computed for the indices that are asked for: a seek costs nothing, and no list of all indices is ever made.
+Step k (counted from 0) takes batch k mod E of epoch k div E, where E batches make an epoch. The
+order of an epoch is a keyed permutation, computed for the indices that are asked for: a seek costs
+nothing, and no list of all indices is ever made.
 
-The permutation is a Feistel network over a grid of at least `length` cells; what falls outside is sent through again (cycle walking:
-Black and Rogaway, CT-RSA 2002). Its round function is the finalizer of splitmix64. It shuffles well; it is not cryptography.
+The permutation is a Feistel network over a grid of at least `length` cells; what falls outside is
+sent through again (cycle walking: Black and Rogaway, CT-RSA 2002). Its round function is the
+finalizer of splitmix64. It shuffles well; it is not cryptography.
 
-`batch_size` is the global batch. Rank r of n takes slice r of n contiguous ones; if n does not divide the batch, the first ranks take one
-sample more. Not promised: that a mean of unequal slices' means is the mean of the batch.
+`batch_size` is the global batch. Rank r of n takes slice r of n contiguous ones; if n does not
+divide the batch, the first ranks take one sample more. Not promised: that a mean of unequal slices'
+means is the mean of the batch.
 """
 
 from __future__ import annotations
@@ -21,32 +25,57 @@ import numpy as np
 
 from outlast.errors import StateError
 
-_ROUNDS = 12  # 6 leave a bias that a chi-square test sees over 5 samples, 10 almost none; it matters only for tiny data sets
+# 6 leave a bias that a chi-square test sees over 5 samples, 10 almost none; it matters only for
+# tiny data sets
+_ROUNDS = 12
 _AHEAD = 1024  # indices computed at once: NumPy's calls cost as much for one batch as for this many
 _MASK = (1 << 64) - 1
 _Words = np.ndarray[tuple[int, ...], np.dtype[np.uint64]]
 
 
 class StepSampler:
-    """Yields this rank's indices of each global batch. Made without a rank; `bind` gives it one (until then: rank 0 of 1).
+    """Yields this rank's indices of each global batch.
 
-    Each `iter()` goes from the position to the end of its epoch, and moves the position to the next epoch: a script alone that
-    iterates over its loader once per epoch sees every epoch in its own order. `seek` moves the position.
+    Made without a rank; `bind` gives it one (until then: rank 0 of 1).
+
+    Each `iter()` goes from the position to the end of its epoch, and moves the position to the next
+    epoch: a script alone that iterates over its loader once per epoch sees every epoch in its own
+    order. `seek` moves the position.
     """
 
-    def __init__(self, data: int | Sized, batch_size: int, *, seed: int = 0, shuffle: bool = True, drop_last: bool = True) -> None:
+    def __init__(
+        self,
+        data: int | Sized,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        drop_last: bool = True,
+    ) -> None:
         self.length = data if isinstance(data, int) else len(data)
-        self.batch_size, self.seed, self.shuffle, self.drop_last = batch_size, seed, shuffle, drop_last
+        self.batch_size, self.seed, self.shuffle, self.drop_last = (
+            batch_size,
+            seed,
+            shuffle,
+            drop_last,
+        )
         self.rank, self.world_size = 0, 1
         self._next = 0
-        self._ahead: tuple[int, int, list[int]] = (-1, 0, [])  # epoch, first position, indices from there on
+        # epoch, first position, indices from there on
+        self._ahead: tuple[int, int, list[int]] = (-1, 0, [])
         if batch_size < 1 or self.length < 1 or len(self) < 1:
             hint = "batch_size is the global batch; use a smaller one, or drop_last=False"
-            raise StateError(f"StepSampler: {self.length} samples make no batch of {batch_size}", hint=hint)
+            raise StateError(
+                f"StepSampler: {self.length} samples make no batch of {batch_size}", hint=hint
+            )
 
     def __len__(self) -> int:
         """Batches of an epoch."""
-        return self.length // self.batch_size if self.drop_last else math.ceil(self.length / self.batch_size)
+        return (
+            self.length // self.batch_size
+            if self.drop_last
+            else math.ceil(self.length / self.batch_size)
+        )
 
     def __iter__(self) -> Iterator[list[int]]:
         start = self._next
@@ -55,13 +84,17 @@ class StepSampler:
         return (self.indices(step) for step in range(start, end))
 
     def bind(self, rank: int, world_size: int) -> None:
-        """Take the slices of `rank` from the next `iter()` on. StateError if some batch has no sample for every rank."""
+        """Take the slices of `rank` from the next `iter()` on.
+
+        StateError if some batch has no sample for every rank.
+        """
         rest = 0 if self.drop_last else self.length % self.batch_size
         smallest = rest or self.batch_size
         if smallest < world_size:
             raise StateError(
                 f"StepSampler: a batch of {smallest} has no sample for each of {world_size} ranks",
-                hint="batch_size is the global batch: make it a multiple of the ranks" + (", or use drop_last=True" if rest else ""),
+                hint="batch_size is the global batch: make it a multiple of the ranks"
+                + (", or use drop_last=True" if rest else ""),
             )
         self.rank, self.world_size = rank, world_size
 
@@ -89,16 +122,25 @@ class StepSampler:
             return list(range(start, stop))
         known, first, ahead = self._ahead
         if known != epoch or not first <= start <= stop <= first + len(ahead):
-            known, first, ahead = self._ahead = (epoch, start, self._permuted(epoch, start, min(self.length, max(stop, start + _AHEAD))))
+            known, first, ahead = self._ahead = (
+                epoch,
+                start,
+                self._permuted(epoch, start, min(self.length, max(stop, start + _AHEAD))),
+            )
         return ahead[start - first : stop - first]
 
     def _permuted(self, epoch: int, start: int, stop: int) -> list[int]:
-        indices: list[int] = permute(np.arange(start, stop, dtype=np.uint64), self.length, key=mix(mix(self.seed) ^ epoch)).tolist()
+        indices: list[int] = permute(
+            np.arange(start, stop, dtype=np.uint64), self.length, key=mix(mix(self.seed) ^ epoch)
+        ).tolist()
         return indices
 
 
 def permute(positions: _Words, length: int, *, key: int) -> _Words:
-    """What lies at `positions` of a permutation of range(length) chosen by `key` (64 bits). A pure function of its arguments, for ever."""
+    """What lies at `positions` of a permutation of range(length) chosen by `key` (64 bits).
+
+    A pure function of its arguments, for ever.
+    """
     left_size = math.isqrt(length - 1) + 1
     right_size = -(-length // left_size)
     keys = [np.uint64(mix(key + round_)) for round_ in range(1, _ROUNDS + 1)]
@@ -118,8 +160,12 @@ def mix(word: int) -> int:
     return word ^ (word >> 31)
 
 
-def _feistel(cells: _Words, left_size: np.uint64, right_size: np.uint64, keys: list[np.uint64]) -> _Words:
-    """One pass over a grid of left_size x right_size cells; each round adds a function of one coordinate to the other."""
+def _feistel(
+    cells: _Words, left_size: np.uint64, right_size: np.uint64, keys: list[np.uint64]
+) -> _Words:
+    """One pass over a grid of left_size x right_size cells; each round adds a function of one
+    coordinate to the other.
+    """
     left, right = cells // right_size, cells % right_size
     for number, key in enumerate(keys):
         if number % 2:

@@ -1,8 +1,10 @@
-"""One worker's tie to its agent: the socket with its listener thread, the beacon, the book of seconds, the protocol's state.
+"""One worker's tie to its agent: the socket with its listener thread, the beacon, the book of
+seconds, the protocol's state.
 
-The listener thread hears the agent while the main thread computes or is blocked in a collective. Both drive
-one `WorkerMachine` under one lock; what it puts out is carried out here: messages go out, a `Wake`
-shuts the group's sockets so that a blocked collective raises, a `Plan` wakes a waiting main thread.
+The listener thread hears the agent while the main thread computes or is blocked in a collective.
+Both drive one `WorkerMachine` under one lock; what it puts out is carried out here: messages go
+out, a `Wake` shuts the group's sockets so that a blocked collective raises, a `Plan` wakes a
+waiting main thread.
 """
 
 from __future__ import annotations
@@ -39,7 +41,10 @@ _FORGET = 0.99  # per occurrence: how fast a long phase is forgotten
 
 
 class Session:
-    """Made by `start`. `wake` and `where` are set by those who know: the group's waker, and where the script stands."""
+    """Made by `start`.
+
+    `wake` and `where` are set by those who know: the group's waker, and where the script stands.
+    """
 
     def __init__(self, spec: ChildSpec, sock: socket.socket) -> None:
         self.spec = spec
@@ -57,7 +62,11 @@ class Session:
         self._phase_since_s = now_s
         self._drilled = marks.any_planned()
         self._met: set[Phase] = set()  # phases that ended well once
-        self._witness = Witness(Path(spec.run_folder) / "evidence", self.vault.folder / f"recorder-{spec.worker}", spec.worker)
+        self._witness = Witness(
+            Path(spec.run_folder) / "evidence",
+            self.vault.folder / f"recorder-{spec.worker}",
+            spec.worker,
+        )
         self._main = threading.main_thread().ident or 0
         self.publish(now_s)
 
@@ -69,7 +78,10 @@ class Session:
         self._channel.send(Hello(self.spec.worker, os.getpid()))
 
     def wait_for_rank(self) -> ChildSpec:
-        """For a spare: park until a rank is given. Seconds before that are nobody's; the rank's book opens then."""
+        """For a spare: park until a rank is given.
+
+        Seconds before that are nobody's; the rank's book opens then.
+        """
         self.enter(Phase.PARKED)
         self._channel.send(Parked(self.spec.worker, self.spec.kind))
         plan = self.wait_plan()
@@ -79,7 +91,12 @@ class Session:
     def take_rank(self, plan: Regroup) -> None:
         """From spare to rank: environment, beacon and book are those of the rank from here on."""
         local = plan.rank % self.spec.local_world_size
-        os.environ.update(RANK=str(plan.rank), LOCAL_RANK=str(local), GROUP_RANK=str(plan.rank // self.spec.local_world_size), ROLE_RANK=str(plan.rank))
+        os.environ.update(
+            RANK=str(plan.rank),
+            LOCAL_RANK=str(local),
+            GROUP_RANK=str(plan.rank // self.spec.local_world_size),
+            ROLE_RANK=str(plan.rank),
+        )
         self.spec = replace(self.spec, kind="rank", rank=plan.rank, env=dict(os.environ))
         now_s = clock.now_s()
         self.book = Book(now_s=now_s, cause=Cause.REGROUP)
@@ -88,17 +105,32 @@ class Session:
         self.publish(now_s)
 
     def user_failed(self, error: BaseException) -> None:
-        """The script ended with an error: its traceback goes into the ledger before the process does. One of usage ends the run: it would come again."""
+        """The script ended with an error: its traceback goes into the ledger before the process
+        does. One of usage ends the run: it would come again.
+        """
         if isinstance(error, UsageError):
             self.refuse(error, error.exit_code)
             return
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         self.machine.born_in(self.spec.generation)
-        mechanism = "corrupt" if isinstance(error, CorruptError) else "collective" if is_peer_failure(error) else "exception"
-        self.do(lambda m: m.broke(mechanism=mechanism, error=one_line(error), traceback=cut(text), now_s=clock.now_s()))
+        mechanism = (
+            "corrupt"
+            if isinstance(error, CorruptError)
+            else "collective"
+            if is_peer_failure(error)
+            else "exception"
+        )
+        self.do(
+            lambda m: m.broke(
+                mechanism=mechanism, error=one_line(error), traceback=cut(text), now_s=clock.now_s()
+            )
+        )
 
     def finish(self, exit_code: int) -> None:
-        """The script is over; what follows is the interpreter's end. A script that ends well before the last step has meant to."""
+        """The script is over; what follows is the interpreter's end.
+
+        A script that ends well before the last step has meant to.
+        """
         if exit_code == 0 and self.machine.state is State.TRAINING:
             self.do(lambda machine: machine.finished(stopped=False))
         self.enter(Phase.EPILOGUE, cause=Cause.SHUTDOWN)
@@ -112,7 +144,9 @@ class Session:
         self._carry_out(outputs or [])
 
     def wait_plan(self, *, newer_than: int = 0) -> Regroup:
-        """Block until a plan of a generation above `newer_than` has come; it is left in the machine."""
+        """Block until a plan of a generation above `newer_than` has come; it is left in the
+        machine.
+        """
         with self._lock:
             while (plan := self.machine.newer_plan(than=newer_than)) is None:
                 self._lock.wait()
@@ -144,7 +178,10 @@ class Session:
     # --- beacon and book ---
 
     def enter(self, phase: Phase, *, cause: Cause | None = None, learn: bool = False) -> None:
-        """The main thread is in `phase` from now on. `learn`: the phase left ended well, so its length counts."""
+        """The main thread is in `phase` from now on.
+
+        `learn`: the phase left ended well, so its length counts.
+        """
         now_s = clock.now_s()
         beacon = self.beacon
         if learn:
@@ -156,28 +193,44 @@ class Session:
         self.publish(now_s, learned=learn)
 
     def _learn(self, phase: Phase, lasted_s: float) -> None:
-        """Not from the first time: compiling, forking loaders and first touches would make a deadline that no later step needs."""
+        """Not from the first time: compiling, forking loaders and first touches would make a
+        deadline that no later step needs.
+        """
         if phase in self._met:
             self.beacon.typical_s[phase] = max(lasted_s, self.beacon.typical_s[phase] * _FORGET)
         self._met.add(phase)
 
     def publish(self, now_s: float, *, learned: bool = False) -> None:
-        """Write the beacon; its tables of seconds only where they changed: the settled ones do when the time since which the rest runs does."""
+        """Write the beacon; its tables of seconds only where they changed: the settled ones do when
+        the time since which the rest runs does.
+        """
         beacon, machine = self.beacon, self.machine
         seconds, since_s, cause = self.book.settled()
-        beacon.generation, beacon.step, beacon.prepared = machine.generation, max(machine.committed, 0), max(machine.prepared, 0)
+        beacon.generation, beacon.step, beacon.prepared = (
+            machine.generation,
+            max(machine.committed, 0),
+            max(machine.prepared, 0),
+        )
         beacon.sealed = machine.sealed[0] if machine.sealed else 0
         beacon.beats += 1
         beacon.at_ns = int(now_s * 1e9)
         since_ns = int(since_s * 1e9)
         moved = since_ns != beacon.since_ns or cause is not beacon.cause
-        beacon.opened_ns, beacon.since_ns, beacon.cause, beacon.seconds = int(self.book.opened_s * 1e9), since_ns, cause, seconds
+        beacon.opened_ns, beacon.since_ns, beacon.cause, beacon.seconds = (
+            int(self.book.opened_s * 1e9),
+            since_ns,
+            cause,
+            seconds,
+        )
         pack_into(self._page, beacon, seconds=learned or moved)
 
     # --- the listener thread ---
 
     def _listen(self) -> None:
-        """Supervision boundary: the agent's word, or its end. Without an agent a worker must not live on."""
+        """Supervision boundary: the agent's word, or its end.
+
+        Without an agent a worker must not live on.
+        """
         for message in self._channel:
             if isinstance(message, _FOR_WORKER):
                 with self._lock:
@@ -196,7 +249,9 @@ class Session:
                 with self._lock:
                     self._lock.notify_all()
             elif isinstance(output, Answer):
-                self._channel.send(Pong(self.spec.worker, output.nonce, self.collectives(), self._where()))
+                self._channel.send(
+                    Pong(self.spec.worker, output.nonce, self.collectives(), self._where())
+                )
                 self._witness.testify()
 
     def _where(self) -> str:
@@ -208,7 +263,9 @@ class Session:
             if "/torch/" not in name and "/outlast/" not in name and not name.startswith("<"):
                 return f"{name}:{frame.f_lineno} in {frame.f_code.co_name}"
             frame = frame.f_back
-        return f"{innermost.f_code.co_filename}:{innermost.f_lineno}" if innermost is not None else ""
+        return (
+            f"{innermost.f_code.co_filename}:{innermost.f_lineno}" if innermost is not None else ""
+        )
 
 
 def start(spec: ChildSpec, sock: socket.socket) -> Session:

@@ -1,6 +1,7 @@
 """Distributed tensors seen from one rank: the local shard, and where it lies in the whole.
 
-Only this file knows DTensor. torch.distributed.tensor takes long to import, so it is imported when the first one is met.
+Only this file knows DTensor. torch.distributed.tensor takes long to import, so it is imported when
+the first one is met.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """`offsets` is where the local tensor begins in the tensor of `global_shape`; `placements` is one word per mesh dimension.
+    """`offsets` is where the local tensor begins in the tensor of `global_shape`; `placements` is
+    one word per mesh dimension.
 
-    `replica` is 0 on the one rank of each replica set whose copy should be stored, else a positive number.
+    `replica` is 0 on the one rank of each replica set whose copy should be stored, else a positive
+    number.
     """
 
     global_shape: tuple[int, ...]
@@ -27,17 +30,24 @@ class Shard:
 
 
 def is_distributed(tensor: object) -> bool:
-    return type(tensor) not in _PLAIN and isinstance(tensor, torch.Tensor) and hasattr(tensor, "to_local")
+    return (
+        type(tensor) not in _PLAIN
+        and isinstance(tensor, torch.Tensor)
+        and hasattr(tensor, "to_local")
+    )
 
 
 def is_sharded(tensor: object) -> bool:
     """Distributed, and no rank need hold all of it."""
-    return is_distributed(tensor) and any(not placement.is_replicate() for placement in tensor.placements)  # type: ignore[attr-defined]
+    return is_distributed(tensor) and any(
+        not placement.is_replicate() for placement in tensor.placements
+    )  # type: ignore[attr-defined]
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """The memory this rank holds, live and without autograd."""
-    if type(tensor) not in _PLAIN and hasattr(tensor, "to_local"):  # asking a plain tensor for what it lacks is slow
+    # asking a plain tensor for what it lacks is slow
+    if type(tensor) not in _PLAIN and hasattr(tensor, "to_local"):
         with torch.no_grad():  # to_local is part of the graph otherwise
             tensor = tensor.to_local()
     return tensor.detach() if tensor.requires_grad or tensor.grad_fn is not None else tensor
@@ -53,15 +63,34 @@ def shard_of(tensor: Any) -> Shard:
     replica = 0
     for size, place, placement in zip(mesh.shape, coordinate, tensor.placements, strict=True):
         replica = replica * size + place if placement.is_replicate() else replica
-    return Shard(tuple(tensor.shape), tuple(offsets), tuple(str(placement) for placement in tensor.placements), replica)
+    return Shard(
+        tuple(tensor.shape),
+        tuple(offsets),
+        tuple(str(placement) for placement in tensor.placements),
+        replica,
+    )
 
 
 def like(whole: Any, shard: torch.Tensor) -> torch.Tensor:
-    """A distributed tensor laid out as `whole`, of which this rank holds `shard`. Does not communicate."""
+    """A distributed tensor laid out as `whole`, of which this rank holds `shard`.
+
+    Does not communicate.
+    """
     from torch.distributed.tensor import DTensor
 
-    return DTensor.from_local(shard, whole.device_mesh, whole.placements, run_check=False, shape=whole.shape, stride=whole.stride())
+    return DTensor.from_local(
+        shard,
+        whole.device_mesh,
+        whole.placements,
+        run_check=False,
+        shape=whole.shape,
+        stride=whole.stride(),
+    )
 
 
 def same_layout(left: Any, right: Any) -> bool:
-    return left.shape == right.shape and left.device_mesh == right.device_mesh and tuple(left.placements) == tuple(right.placements)
+    return (
+        left.shape == right.shape
+        and left.device_mesh == right.device_mesh
+        and tuple(left.placements) == tuple(right.placements)
+    )

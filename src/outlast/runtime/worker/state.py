@@ -1,21 +1,25 @@
-"""What a rank's state is, and how it is captured and put back bit for bit. Nothing here communicates.
+"""What a rank's state is, and how it is captured and put back bit for bit.
+
+Nothing here communicates.
 
     kind        what                                                               where
-    shared      parameters; optimizer tensors and hyper-parameters;                `shared_tensors`, `load_shared`
-                schedulers; grad scalers; which parameters have a gradient.
-                Replicated, this rank's shards (DTensors), or this rank's
-                own (values that differ by rank)
-    private     module buffers, random state, the loader's position,               `private` (private.py)
-                generators, objects with state_dict()
+    shared      parameters; optimizer tensors and hyper-parameters;                `shared_tensors`,
+                `load_shared` schedulers; grad scalers; which parameters have a gradient.
+                Replicated, this rank's shards (DTensors), or this rank's own (values that differ by
+                rank)
+    private     module buffers, random state, the loader's position,               `private`
+                (private.py) generators, objects with state_dict()
 
-Schedulers and scalers move after the optimizer, in the tail of a step, and are the same on all ranks: so a rank that is replaced
-takes them from the peer that gives the parameters, which has run that tail, and not from its own image, which was sealed before it.
+Schedulers and scalers move after the optimizer, in the tail of a step, and are the same on all
+ranks: so a rank that is replaced takes them from the peer that gives the parameters, which has run
+that tail, and not from its own image, which was sealed before it.
 
-Both are given as JSON text and live tensors, so copy them before the next step. A rank is made whole by `private.load` and
-`load_shared`.
+Both are given as JSON text and live tensors, so copy them before the next step. A rank is made
+whole by `private.load` and `load_shared`.
 
-Not kept: attributes of modules that are neither parameters nor buffers, the values of gradients carried over from one step
-into the next, requires_grad, training mode, and random generators that were not registered.
+Not kept: attributes of modules that are neither parameters nor buffers, the values of gradients
+carried over from one step into the next, requires_grad, training mode, and random generators that
+were not registered.
 """
 
 from __future__ import annotations
@@ -58,18 +62,22 @@ class State:
         self._add_loose_parameters()
         self.private = PrivateState(self.modules, self._objects, self.source)
         self.distributed = any(is_sharded(parameter) for parameter in self.parameters.values())
-        self.own = False  # tensors of the shared half differ between ranks: each rank keeps all of its own
+        # tensors of the shared half differ between ranks: each rank keeps all of its own
+        self.own = False
         self.edits = Edits(self._editable, self._optimized)
         self._step = _StepKeeper(self)
         self._undo: tuple[str, dict[str, torch.Tensor]] | None = None
         self._undo_memory: dict[str, torch.Tensor] = {}
         self._known: dict[str, tuple[torch.Size, torch.dtype]] = {}
-        self._shapes: dict[bool, list[tuple[torch.Size, torch.dtype]]] = {True: [], False: []}  # of everything; of buffers
+        # of everything; of buffers
+        self._shapes: dict[bool, list[tuple[torch.Size, torch.dtype]]] = {True: [], False: []}
         self._looks = 0
 
     @property
     def sharded(self) -> bool:
-        """Whether nobody else holds what this rank holds: distributed tensors, or values that differ between ranks."""
+        """Whether nobody else holds what this rank holds: distributed tensors, or values that
+        differ between ranks.
+        """
         return self.distributed or self.own
 
     def bind(self, rank: int, world_size: int) -> None:
@@ -77,26 +85,42 @@ class State:
         if self.source is not None:
             self.source.bind(rank, world_size)
 
-    # --- shared state --------------------------------------------------------------------------------
+    # --- shared state -----------------------------------------------------------------------------
 
     def shared_tensors(self) -> tuple[str, dict[str, torch.Tensor]]:
         """Text and live local tensors: parameters and, once there are any, optimizer state."""
         described = {
-            "optimizers": {name: optim_state.describe(optimizer) for name, optimizer in self.optimizers.items()},
+            "optimizers": {
+                name: optim_state.describe(optimizer) for name, optimizer in self.optimizers.items()
+            },
             "schedulers": {name: part.get() for name, part in self._schedulers.items()},
             "scalers": {name: scaler.state_dict() for name, scaler in self.scalers.items()},
             "graded": self._graded(),
         }
         parts = tree.encode(described, "shared")
-        return parts.text, {**{name: local(tensor) for name, tensor in self.whole_tensors().items()}, **parts.tensors}
+        return parts.text, {
+            **{name: local(tensor) for name, tensor in self.whole_tensors().items()},
+            **parts.tensors,
+        }
 
     def load_shared(self, text: str, tensors: Mapping[str, torch.Tensor]) -> None:
-        """In place: parameters and optimizer tensors that fit keep their identity. Optimizer state that is missing is made, superfluous removed."""
+        """In place: parameters and optimizer tensors that fit keep their identity.
+
+        Optimizer state that is missing is made, superfluous removed.
+        """
         self.edits.forget()
         described = tree.decode(text, own(tensors, "shared/"))
-        for kind, mine in (("optimizers", self.optimizers), ("schedulers", self._schedulers), ("scalers", self.scalers)):
+        for kind, mine in (
+            ("optimizers", self.optimizers),
+            ("schedulers", self._schedulers),
+            ("scalers", self.scalers),
+        ):
             if set(described[kind]) != set(mine):
-                raise StateError(f"the saved state has {kind} {sorted(described[kind])}, this one {sorted(mine)}", hint=UNLIKE)
+                raise StateError(
+                    f"the saved state has {kind} {sorted(described[kind])}, this one"
+                    f" {sorted(mine)}",
+                    hint=UNLIKE,
+                )
         modules.overwrite(self.parameters, tensors)
         plain = {name: value for name, value in tensors.items() if name not in self.parameters}
         for name, optimizer in self.optimizers.items():
@@ -111,14 +135,22 @@ class State:
 
     def shards(self) -> dict[str, Shard]:
         """For each distributed tensor of `shared_tensors`: where this rank's part lies."""
-        return {name: shard_of(tensor) for name, tensor in self.whole_tensors().items() if is_distributed(tensor)}
+        return {
+            name: shard_of(tensor)
+            for name, tensor in self.whole_tensors().items()
+            if is_distributed(tensor)
+        }
 
-    # --- sizes and shapes ----------------------------------------------------------------------------
+    # --- sizes and shapes -------------------------------------------------------------------------
 
     def bytes_needed(self) -> tuple[int, int]:
-        """Memory for an image of (private, shared) state, headers and text included, and optimizer state that the first step will make."""
+        """Memory for an image of (private, shared) state, headers and text included, and optimizer
+        state that the first step will make.
+        """
         text, tensors = self.private.tensors()
-        private = _image_bytes(text, tensors) + (0 if self.source is None else self.source.position_bytes)
+        private = _image_bytes(text, tensors) + (
+            0 if self.source is None else self.source.position_bytes
+        )
         text, tensors = self.shared_tensors()
         shared = _image_bytes(text, tensors)
         for optimizer in self.optimizers.values():
@@ -128,39 +160,63 @@ class State:
         return private, shared
 
     def signature(self) -> str:
-        """Names, dtypes and (global) shapes of all shared tensors: equal on all ranks that run the same script."""
-        return "\n".join(f"{name} {tensor.dtype} {list(tensor.shape)}" for name, tensor in self.whole_tensors().items())
+        """Names, dtypes and (global) shapes of all shared tensors: equal on all ranks that run the
+        same script.
+        """
+        return "\n".join(
+            f"{name} {tensor.dtype} {list(tensor.shape)}"
+            for name, tensor in self.whole_tensors().items()
+        )
 
     def check_signature(self) -> None:
-        """StateError naming the first tensor whose shape or dtype is not what it was at the last call. New optimizer state is fine.
+        """StateError naming the first tensor whose shape or dtype is not what it was at the last
+        call. New optimizer state is fine.
 
-        Looking at hundreds of tensors costs more than all else that a step does here: which modules and parameters these are, and the
-        buffers, is looked at in every call; the shapes of parameters and of what the optimizers hold in the first calls and in every 16th."""
+        Looking at hundreds of tensors costs more than all else that a step does here: which modules
+        and parameters these are, and the buffers, is looked at in every call; the shapes of
+        parameters and of what the optimizers hold in the first calls and in every 16th.
+        """
         if not self.distributed:  # fully_shard itself puts other parameters in place for a while
             self.modules.check_identity()
         self._looks += 1
         whole = self._looks % SHAPES_LOOK_STEPS == 1 or self._looks <= 3
-        shapes = [(tensor.shape, tensor.dtype) for tensor in (self._unnamed() if whole else self.modules.live())]
-        if shapes == self._shapes[whole]:  # names are for the message only: making them costs most of the time
+        shapes = [
+            (tensor.shape, tensor.dtype)
+            for tensor in (self._unnamed() if whole else self.modules.live())
+        ]
+        # names are for the message only: making them costs most of the time
+        if shapes == self._shapes[whole]:
             return
-        now = {name: (tensor.shape, tensor.dtype) for name, tensor in (*self.whole_tensors().items(), *self.modules.buffers().items())}
+        now = {
+            name: (tensor.shape, tensor.dtype)
+            for name, tensor in (*self.whole_tensors().items(), *self.modules.buffers().items())
+        }
         for name, kind in now.items():
             if self._known.get(name, kind) != kind:
                 (old, was), (shape, dtype) = self._known[name], kind
-                hint = "state must keep its shapes between steps: give tensors their final size first"
-                raise StateError(f"{name} was {was} {list(old)} and is now {dtype} {list(shape)}", hint=hint)
+                hint = (
+                    "state must keep its shapes between steps: give tensors their final size first"
+                )
+                raise StateError(
+                    f"{name} was {was} {list(old)} and is now {dtype} {list(shape)}", hint=hint
+                )
         self._known, self._shapes[whole] = now, shapes
 
-    # --- a step that may be repeated -----------------------------------------------------------------
+    # --- a step that may be repeated --------------------------------------------------------------
 
     def begin(self, random_now: random_state.RandomState | None = None) -> None:
-        """Keep what `roll_back` needs, but parameters (`edits`). Cheap: called at every step. `random_now`: the random state, by whoever has just looked."""
+        """Keep what `roll_back` needs, but parameters (`edits`).
+
+        Cheap: called at every step. `random_now`: the random state, by whoever has just looked.
+        """
         self._step.keep(random_now)
 
     def roll_back(self) -> None:
-        """Buffers, random state, hyper-parameters, schedulers, scalers and objects as at `begin`; gradients cleared.
+        """Buffers, random state, hyper-parameters, schedulers, scalers and objects as at `begin`;
+        gradients cleared.
 
-        Parameters are left alone, but for those that the script itself edits. Raises StateError where one of a phase was not copied.
+        Parameters are left alone, but for those that the script itself edits. Raises StateError
+        where one of a phase was not copied.
         """
         self._step.put_back()
         self.edits.put_back()
@@ -171,7 +227,8 @@ class State:
         return sum(local(tensor).nbytes for tensor in self.whole_tensors().values())
 
     def keep_undo(self) -> None:
-        """Copy the shared state into memory that is kept, for a step that votes after its optimizer.
+        """Copy the shared state into memory that is kept, for a step that votes after its
+        optimizer.
 
         The copy lies beside the original, or on the host where the device has no room for it.
         """
@@ -194,18 +251,27 @@ class State:
         self._undo, self._undo_memory = None, {}
 
     def watch_modules(self) -> AbstractContextManager[list[str]]:
-        """For the first step: the list is filled, when the block ends, with modules that ran, hold values, and are not in this state."""
+        """For the first step: the list is filled, when the block ends, with modules that ran, hold
+        values, and are not in this state.
+        """
         return modules.watch(self.modules.named.values(), self.parameters.values())
 
-    # --- inside --------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def _graded(self) -> str:
-        """Return one character for each parameter: "1" if it has a gradient, for the optimizer treats zeros and None differently."""
+        """Return one character for each parameter: "1" if it has a gradient, for the optimizer
+        treats zeros and None differently.
+        """
         gradients = (parameter.grad for parameter in self.parameters.values())
-        return "".join("0" if grad is None or grad.layout is not torch.strided else "1" for grad in gradients)
+        return "".join(
+            "0" if grad is None or grad.layout is not torch.strided else "1" for grad in gradients
+        )
 
     def _load_graded(self, graded: str) -> None:
-        """Clear gradients to zeros or None, as the image's rank had them. An image of an older outlast says nothing of them."""
+        """Clear gradients to zeros or None, as the image's rank had them.
+
+        An image of an older outlast says nothing of them.
+        """
         if len(graded) == len(self.parameters):
             for parameter, mark in zip(self.parameters.values(), graded, strict=True):
                 _clear_gradient(parameter, graded=mark == "1")
@@ -226,7 +292,9 @@ class State:
         yield from self.modules.live()
 
     def _editable(self) -> dict[str, torch.Tensor]:
-        """Return the parameters that a repeat may have to put back: none where state is always restored from an image."""
+        """Return the parameters that a repeat may have to put back: none where state is always
+        restored from an image.
+        """
         return {} if self.sharded else self.parameters
 
     def _optimized(self) -> Iterator[torch.Tensor]:
@@ -236,7 +304,10 @@ class State:
 
     def _sort(self, name: str, value: object, nets: dict[str, nn.Module]) -> None:
         if not name.isidentifier() or name in ("private", "shared"):
-            raise StateError(f"run.state({name}=...): this name is taken or not a plain word", hint="use another argument name")
+            raise StateError(
+                f"run.state({name}=...): this name is taken or not a plain word",
+                hint="use another argument name",
+            )
         if isinstance(value, nn.Module):
             nets[name] = value
         elif isinstance(value, torch.optim.Optimizer):
@@ -247,7 +318,10 @@ class State:
             self.scalers[name] = value
         elif isinstance(value, DataLoader):
             if self.source is not None:
-                raise StateError(f"run.state({name}=...) is a second loader", hint="a step has one loader; zip the data sets into one")
+                raise StateError(
+                    f"run.state({name}=...) is a second loader",
+                    hint="a step has one loader; zip the data sets into one",
+                )
             self.source = open_source(value, name)
         else:
             self._objects[name] = _object_part(name, value)
@@ -277,11 +351,18 @@ class _StepKeeper:
         state = self._state
         self._random = random_state.capture() if random_now is None else random_now
         state.modules.keep()
-        self._hyper = {name: optim_state.keep_hyper(optimizer) for name, optimizer in state.optimizers.items()}
+        self._hyper = {
+            name: optim_state.keep_hyper(optimizer) for name, optimizer in state.optimizers.items()
+        }
         if self._parts is None or state._schedulers or state._objects or state.modules.has_extra:
             encoded = tree.encode(self._get(), "kept")
-            self._parts = tree.Encoded(encoded.text, {name: tensor.clone() for name, tensor in encoded.tensors.items()})
-        self._scalers = {name: (_clone(scaler._scale), _clone(scaler._growth_tracker)) for name, scaler in _enabled(state.scalers)}
+            self._parts = tree.Encoded(
+                encoded.text, {name: tensor.clone() for name, tensor in encoded.tensors.items()}
+            )
+        self._scalers = {
+            name: (_clone(scaler._scale), _clone(scaler._growth_tracker))
+            for name, scaler in _enabled(state.scalers)
+        }
         self._graded = [parameter.grad is not None for parameter in state.parameters.values()]
 
     def put_back(self) -> None:
@@ -290,7 +371,9 @@ class _StepKeeper:
         state.modules.put_back()
         for name, optimizer in state.optimizers.items():
             optim_state.put_hyper(optimizer, self._hyper[name])
-        schedulers, objects, extra = tree.decode(self._parts.text, own(self._parts.tensors, "kept/"))
+        schedulers, objects, extra = tree.decode(
+            self._parts.text, own(self._parts.tensors, "kept/")
+        )
         for parts, values in ((state._schedulers, schedulers), (state._objects, objects)):
             for name, part in parts.items():
                 part.put(values[name])
@@ -303,7 +386,10 @@ class _StepKeeper:
         random_state.restore(self._random)
 
     def _get(self) -> list[dict[str, Any]]:
-        parts = [{name: part.get() for name, part in parts.items()} for parts in (self._state._schedulers, self._state._objects)]
+        parts = [
+            {name: part.get() for name, part in parts.items()}
+            for parts in (self._state._schedulers, self._state._objects)
+        ]
         return [*parts, self._state.modules.extra()]
 
 
@@ -313,17 +399,28 @@ def _object_part(name: str, value: Any) -> Part:
     if isinstance(value, random.Random):
         return Part(value.getstate, value.setstate)
     if isinstance(value, np.random.Generator):
-        return Part(lambda: value.bit_generator.state, lambda saved: setattr(value.bit_generator, "state", saved))
-    if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
+        return Part(
+            lambda: value.bit_generator.state,
+            lambda saved: setattr(value.bit_generator, "state", saved),
+        )
+    if callable(getattr(value, "state_dict", None)) and callable(
+        getattr(value, "load_state_dict", None)
+    ):
         return Part(value.state_dict, value.load_state_dict)
     raise StateError(
-        f"run.state({name}=...) is a {type(value).__name__}, which has no state_dict() and load_state_dict()",
-        hint="give modules, optimizers, schedulers, grad scalers, loaders, random generators, or objects with these two methods",
+        f"run.state({name}=...) is a {type(value).__name__}, which has no state_dict() and"
+        " load_state_dict()",
+        hint=(
+            "give modules, optimizers, schedulers, grad scalers, loaders, random generators, or"
+            " objects with these two methods"
+        ),
     )
 
 
 def _clear_gradient(parameter: torch.Tensor, *, graded: bool) -> None:
-    """None; but zeros where there was a gradient at `begin`: after zero_grad(set_to_none=False) an optimizer treats zeros and None differently."""
+    """None; but zeros where there was a gradient at `begin`: after zero_grad(set_to_none=False) an
+    optimizer treats zeros and None differently.
+    """
     if not graded:
         parameter.grad = None
     elif parameter.grad is None:
@@ -338,8 +435,12 @@ def _enabled(scalers: Mapping[str, torch.amp.GradScaler]) -> list[tuple[str, tor
     return [(name, scaler) for name, scaler in scalers.items() if scaler.is_enabled()]
 
 
-def _put_scaler(scaler: torch.amp.GradScaler, scale: torch.Tensor | None, growth: torch.Tensor | None) -> None:
-    """state_dict() would copy from the device and wait for it at each step; these two tensors are all it holds."""
+def _put_scaler(
+    scaler: torch.amp.GradScaler, scale: torch.Tensor | None, growth: torch.Tensor | None
+) -> None:
+    """state_dict() would copy from the device and wait for it at each step; these two tensors are
+    all it holds.
+    """
     scaler._scale, scaler._growth_tracker = _clone(scale), _clone(growth)
 
 
@@ -349,4 +450,9 @@ def _clone(tensor: torch.Tensor | None) -> torch.Tensor | None:
 
 def _image_bytes(text: str, tensors: Mapping[str, torch.Tensor]) -> int:
     headers = sum(len(name) + TENSOR_HEADER_BYTES for name in tensors)
-    return sum(tensor.nbytes for tensor in tensors.values()) + headers + 2 * len(text) + STATE_TEXT_BYTES
+    return (
+        sum(tensor.nbytes for tensor in tensors.values())
+        + headers
+        + 2 * len(text)
+        + STATE_TEXT_BYTES
+    )

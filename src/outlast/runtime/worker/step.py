@@ -23,7 +23,9 @@ REDUCTIONS = ("mean", "sum", None)
 
 
 class Step:
-    """Enter it once: `with step:`. The block is committed on all ranks, or repeated with the same batch.
+    """Enter it once: `with step:`.
+
+    The block is committed on all ranks, or repeated with the same batch.
 
     number    counts from 1
     batch     what the loader gave for this step (with accumulate=1)
@@ -45,7 +47,9 @@ class Step:
     def batch(self) -> Any:
         if len(self._batches) != 1:
             raise TransactionError(
-                f"step.batch with {len(self._batches)} micro-batches" if self._batches else "step.batch without a loader in run.state(...)",
+                f"step.batch with {len(self._batches)} micro-batches"
+                if self._batches
+                else "step.batch without a loader in run.state(...)",
                 hint="iterate step.batches" if self._batches else "run.state(..., loader=loader)",
             )
         return self._batches[0]
@@ -55,20 +59,32 @@ class Step:
         return self._batches
 
     def log(self, *, reduce: str | None = None, **values: float | torch.Tensor) -> None:
-        """Keep values for this step. They count once, when the step is committed. reduce: "mean" or "sum" over ranks, None: this rank's."""
+        """Keep values for this step.
+
+        They count once, when the step is committed. reduce: "mean" or "sum" over ranks, None: this
+        rank's.
+        """
         if reduce not in REDUCTIONS:
             raise TransactionError(f"step.log(reduce={reduce!r})", hint='"mean", "sum" or None')
         self._transaction.log(self, values, reduce)
 
     def on_commit(self, callback: Callable[[], None]) -> None:
-        """Call `callback()` once, on this rank, when the step is committed everywhere. Not promised: that it runs on a rank that dies before."""
+        """Call `callback()` once, on this rank, when the step is committed everywhere.
+
+        Not promised: that it runs on a rank that dies before.
+        """
         self._callbacks.append(callback)
 
     def __enter__(self) -> Step:
         self._transaction.enter(self)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> bool:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> bool:
         return self._transaction.leave(self, error)
 
     def reset(self) -> None:

@@ -21,7 +21,8 @@ def serve(spec: ChildSpec, channel_fd: int) -> int:
     host, port = str(spec.options.get("host", "127.0.0.1")), int(spec.options.get("port", 0))
     channel = BlockingChannel(socket.socket(fileno=channel_fd))
     try:
-        store = groups.serve(host, port)  # without DNS: a lost answer would stall every rank for 5 s
+        # without DNS: a lost answer would stall every rank for 5 s
+        store = groups.serve(host, port)
     except (RuntimeError, OSError) as error:
         print(f"outlast: no store on {host}:{port}: {str(error).splitlines()[0]}", file=sys.stderr)
         return 1

@@ -1,7 +1,9 @@
-"""From being cut short into the next generation: say what this rank holds, take back what does not count, follow the plan.
+"""From being cut short into the next generation: say what this rank holds, take back what does not
+count, follow the plan.
 
-*Forward*: the rank stands inside the optimizer hook, returns from it and applies; the plan is followed after the commit. *Repeat*: the step
-is unwound, what it changed goes back, and the loop yields the same step again.
+*Forward*: the rank stands inside the optimizer hook, returns from it and applies; the plan is
+followed after the commit. *Repeat*: the step is unwound, what it changed goes back, and the loop
+yields the same step again.
 """
 
 from __future__ import annotations
@@ -18,7 +20,10 @@ from outlast.runtime.worker.step import Step
 
 
 class Survivor:
-    """`plan` was given inside the hook, and is followed once the step is settled. `reentering`: Reenter was raised, whoever swallows it."""
+    """`plan` was given inside the hook, and is followed once the step is settled.
+
+    `reentering`: Reenter was raised, whoever swallows it.
+    """
 
     def __init__(self, attachment: Attachment, poll: Poll) -> None:
         self.in_flight: Step | None = None  # to be taken back if it is cut short
@@ -29,7 +34,9 @@ class Survivor:
         self._poll = poll
 
     def take_back_what_followed(self, held: Step | None) -> None:
-        """The loop's code behind an interrupted block runs, though the step is not committed: what it changed goes back before anything is given away."""
+        """The loop's code behind an interrupted block runs, though the step is not committed: what
+        it changed goes back before anything is given away.
+        """
         if held is not None and held.left:
             self._tell_what_was_not_copied()
             self._attachment.state.roll_back()
@@ -40,17 +47,24 @@ class Survivor:
         return plan
 
     def plan_after(self, error: BaseException) -> Regroup:
-        """Stand still for `error`, unless it only says that the step is to be repeated: the plan is there already. One of usage ends the run.
+        """Stand still for `error`, unless it only says that the step is to be repeated: the plan is
+        there already. One of usage ends the run.
 
-        A step that failed while it was applied on the word of a plan is torn: that plan cannot be followed any more.
+        A step that failed while it was applied on the word of a plan is torn: that plan cannot be
+        followed any more.
         """
         if isinstance(error, OutlastError):
             self._member.refuse(error)
         plan = self.take_plan()
-        return plan if plan is not None and plan.settle != "forward" else self._member.cut_short(error)
+        return (
+            plan if plan is not None and plan.settle != "forward" else self._member.cut_short(error)
+        )
 
     def follow(self, plan: Regroup) -> int:
-        """Into the next generation; again and again if that fails too. The step to go on from. Raises Reenter where the plan says so."""
+        """Into the next generation; again and again if that fails too.
+
+        The step to go on from. Raises Reenter where the plan says so.
+        """
         session = self._member.session
         assert session is not None
         while True:
@@ -86,7 +100,9 @@ class Survivor:
             ddp.leave_buckets(wrapped)
         self._take_back_edits()
         self._attachment.state.roll_back()
-        session.book.roll_back(now_s=now_s, fault_s=plan.fault_s, detected_s=plan.detected_s, then=Cause.REGROUP)
+        session.book.roll_back(
+            now_s=now_s, fault_s=plan.fault_s, detected_s=plan.detected_s, then=Cause.REGROUP
+        )
 
     def _take_back_edits(self) -> None:
         """Undo what the optimizers did, and look for what the script did before."""
@@ -95,7 +111,12 @@ class Survivor:
             self._tell_what_was_not_copied()
 
     def _tell_what_was_not_copied(self) -> None:
-        """Say so where the script has edited a parameter for the first time in the very step that is repeated."""
+        """Say so where the script has edited a parameter for the first time in the very step that
+        is repeated.
+        """
         uncopied, session = self._attachment.state.edits.uncopied, self._member.session
         if uncopied and session is not None:
-            session.warn(f"{some(uncopied)} had been changed in the step that is repeated, and no copy was kept: not bit-exact from here on")
+            session.warn(
+                f"{some(uncopied)} had been changed in the step that is repeated, and no copy was"
+                " kept: not bit-exact from here on"
+            )

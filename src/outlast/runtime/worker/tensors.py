@@ -1,10 +1,12 @@
 """Tensors as bytes: between torch and the images of the vault.
 
-`piece` gives a live view of a contiguous CPU tensor (`is_live`), a copy of any other. A view costs some microseconds
-to make, which hundreds of tensors at every step make milliseconds: `Pieces` keeps views as long as they hold.
+`piece` gives a live view of a contiguous CPU tensor (`is_live`), a copy of any other. A view costs
+some microseconds to make, which hundreds of tensors at every step make milliseconds: `Pieces` keeps
+views as long as they hold.
 
-Limits     Dense tensors in the dtypes of DTYPES. A DTensor is not taken: pass its local tensor. CUDA tensors
-           come over by a blocking copy into fresh memory: right, but neither pinned nor overlapped.
+Limits     Dense tensors in the dtypes of DTYPES. A DTensor is not taken: pass its local tensor.
+           CUDA tensors come over by a blocking copy into fresh memory: right, but neither pinned
+           nor overlapped.
 """
 
 from __future__ import annotations
@@ -17,13 +19,27 @@ from outlast.errors import StateError
 from outlast.runtime.tiers.image import Piece, TensorSpec
 
 DTYPES: Mapping[torch.dtype, str] = {
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
-    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2", torch.float8_e4m3fnuz: "F8_E4M3FNUZ", torch.float8_e5m2fnuz: "F8_E5M2FNUZ",
-    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
-    torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16", torch.uint8: "U8",
-    torch.bool: "BOOL", torch.complex128: "C128", torch.complex64: "C64",
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.float8_e4m3fnuz: "F8_E4M3FNUZ",
+    torch.float8_e5m2fnuz: "F8_E5M2FNUZ",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+    torch.complex128: "C128",
+    torch.complex64: "C64",
     **({torch.float8_e8m0fnu: "F8_E8M0"} if hasattr(torch, "float8_e8m0fnu") else {}),  # torch 2.7
-}  # fmt: skip
+}
 _TORCH = {name: dtype for dtype, name in DTYPES.items()}
 
 
@@ -32,7 +48,8 @@ def spec_of(name: str, tensor: torch.Tensor) -> TensorSpec:
     dtype = DTYPES.get(tensor.dtype)
     if dtype is None or tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
         raise StateError(
-            f"{name} is a tensor of {tensor.dtype}, {tensor.layout}, on {tensor.device}", hint=f"state must be dense tensors of {', '.join(_TORCH)}"
+            f"{name} is a tensor of {tensor.dtype}, {tensor.layout}, on {tensor.device}",
+            hint=f"state must be dense tensors of {', '.join(_TORCH)}",
         )
     if hasattr(tensor, "to_local"):
         raise StateError(f"{name} is a distributed tensor", hint="pass its local tensor")
@@ -45,7 +62,10 @@ def is_live(tensor: torch.Tensor) -> bool:
 
 
 def piece(name: str, tensor: torch.Tensor) -> Piece:
-    """The tensor's bytes: a view where `is_live`, else a copy as of now. Raises StateError as `spec_of`."""
+    """The tensor's bytes: a view where `is_live`, else a copy as of now.
+
+    Raises StateError as `spec_of`.
+    """
     spec = spec_of(name, tensor)
     plain = tensor.detach()
     if not is_live(plain):
@@ -54,7 +74,9 @@ def piece(name: str, tensor: torch.Tensor) -> Piece:
 
 
 class Pieces:
-    """Pieces of the same tensors, step after step. A view is made again where a name has another storage, dtype or shape.
+    """Pieces of the same tensors, step after step.
+
+    A view is made again where a name has another storage, dtype or shape.
 
     It keeps the storage of the tensors of its last call alive.
     """
@@ -68,11 +90,17 @@ class Pieces:
         pieces = []
         for name, tensor in tensors:
             entry = before.get(name)
-            # The view keeps its storage alive, so the same address is the same storage. Cheapest questions first: this runs for each tensor at each step.
+            # The view keeps its storage alive, so the same address is the same storage. Cheapest
+            # questions first: this runs for each tensor at each step.
             if (
-                entry is None or entry[0] != tensor.data_ptr() or entry[1] is not tensor.dtype or entry[2] != tensor.shape
-                or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg()
-            ):  # fmt: skip
+                entry is None
+                or entry[0] != tensor.data_ptr()
+                or entry[1] is not tensor.dtype
+                or entry[2] != tensor.shape
+                or not tensor.is_contiguous()
+                or tensor.is_conj()
+                or tensor.is_neg()
+            ):
                 entry = (tensor.data_ptr(), tensor.dtype, tensor.shape, piece(name, tensor))
                 if not is_live(tensor):
                     pieces.append(entry[3])
@@ -83,11 +111,15 @@ class Pieces:
 
 
 def copy_into(tensor: torch.Tensor, spec: TensorSpec, data: memoryview) -> None:
-    """Overwrite `tensor` in place, whatever its device and strides. Raises StateError where dtype or shape differ."""
+    """Overwrite `tensor` in place, whatever its device and strides.
+
+    Raises StateError where dtype or shape differ.
+    """
     mine = spec_of(spec.name, tensor)
     if mine != spec:
         raise StateError(
-            f"{spec.name} is {mine.dtype} {list(mine.shape)} here, but {spec.dtype} {list(spec.shape)} in the image",
+            f"{spec.name} is {mine.dtype} {list(mine.shape)} here, but {spec.dtype}"
+            f" {list(spec.shape)} in the image",
             hint="the model or the optimizer is not the one that was saved",
         )
     plain = tensor.detach()
@@ -105,9 +137,11 @@ def to_tensor(spec: TensorSpec, data: memoryview) -> torch.Tensor:
 
 
 def view_of(spec: TensorSpec, data: memoryview) -> torch.Tensor:
-    """A CPU tensor of the very bytes, to be copied from at once; where they cannot be written to, a copy. Raises StateError as `to_tensor`.
+    """A CPU tensor of the very bytes, to be copied from at once; where they cannot be written to, a
+    copy. Raises StateError as `to_tensor`.
 
-    Making copies of what is copied next is most of what a successor's restore would cost: fresh memory takes longer than the copying.
+    Making copies of what is copied next is most of what a successor's restore would cost: fresh
+    memory takes longer than the copying.
     """
     if data.readonly or not data.nbytes:
         return to_tensor(spec, data)

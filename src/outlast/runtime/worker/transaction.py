@@ -1,16 +1,21 @@
-"""A step as a transaction: prepare, vote, apply, commit; and what a rank does when one of them is cut short.
+"""A step as a transaction: prepare, vote, apply, commit; and what a rank does when one of them is
+cut short.
 
-`Transaction` is the loop around it: it fetches and yields the steps, commits what the block let pass, and ends the run's legs. Its parts:
+`Transaction` is the loop around it: it fetches and yields the steps, commits what the block let
+pass, and ends the run's legs. Its parts:
 
-    batches    the step in turn and its batches                rehearsal  a step done for nothing, on the way in
+    batches    the step in turn and its batches                rehearsal  a step done for nothing,
+               on the way in
     block      `with step:`, its hooks and its vote            poll       what rides on a vote
-    survivor   standing still, rolling back, following a plan  attachment  state from and to the vault
+    survivor   standing still, rolling back, following a plan  attachment  state from and to the
+               vault
 
-What the script does behind the block of a step belongs to that step: a rank that is lost there comes back with what it had when
-the next step began. So what is sealed of a step is made complete where the next step, or a phase, is asked for (`_settle`).
+What the script does behind the block of a step belongs to that step: a rank that is lost there
+comes back with what it had when the next step began. So what is sealed of a step is made complete
+where the next step, or a phase, is asked for (`_settle`).
 
-Under sharded state the whole image is sealed there, and the step counts as committed once the next vote says that all owners have
-sealed it; on-commit work waits for that.
+Under sharded state the whole image is sealed there, and the step counts as committed once the next
+vote says that all owners have sealed it; on-commit work waits for that.
 """
 
 from __future__ import annotations
@@ -42,9 +47,14 @@ _PASS_ON = (KeyboardInterrupt, SystemExit, GeneratorExit, Reenter)
 
 
 class Transaction:
-    """One per State: a second run.steps goes on with it. `committed` counts from 0, the state before the first step."""
+    """One per State: a second run.steps goes on with it.
 
-    def __init__(self, membership: Membership, state: State, *, accumulate: int, log_every: int) -> None:
+    `committed` counts from 0, the state before the first step.
+    """
+
+    def __init__(
+        self, membership: Membership, state: State, *, accumulate: int, log_every: int
+    ) -> None:
         self.member = membership
         self.state = state
         self.committed = 0
@@ -58,10 +68,11 @@ class Transaction:
         self._leg_began = -1  # the step at which an earlier run.steps of this process ended
         self._until = 0  # the last step of this leg
         self._voteless: Step | None = None  # its block is over, and it votes late
-        self._unsealed: Step | None = None  # sharded: it has passed its vote, and counts once its image is sealed
+        # sharded: it has passed its vote, and counts once its image is sealed
+        self._unsealed: Step | None = None
         self._saved = 0  # the step up to which checkpoints have been looked to
 
-    # --- the loop ------------------------------------------------------------------------------------------
+    # --- the loop ---------------------------------------------------------------------------------
 
     def steps(self, until: int) -> Iterator[Step]:
         self._until = until
@@ -72,7 +83,9 @@ class Transaction:
                 if self.member.is_spare:
                     yield from self._rehearsal.of_spare()
                 if self.member.goes_on_from() > until:
-                    return  # the run is in a later leg: state is restored there, so that what lies in between is not done to it again
+                    # the run is in a later leg: state is restored there, so that what lies in
+                    # between is not done to it again
+                    return
                 if (plan := self.member.replayed()) is not None:
                     yield from self._rehearsal.replay(plan)
                 self._arrive()
@@ -81,7 +94,10 @@ class Transaction:
             while (step := self._next(until)) is not None:
                 yield step
                 if not step.entered:
-                    self._refuse_at(f"step {step.number} was skipped: its block was not entered", hint="enter each step once: `with step:`")
+                    self._refuse_at(
+                        f"step {step.number} was skipped: its block was not entered",
+                        hint="enter each step once: `with step:`",
+                    )
             self._finish()
         except GeneratorExit:
             self._left_early()
@@ -90,7 +106,10 @@ class Transaction:
             self._block.remove_hooks()
 
     def _arrive(self) -> None:
-        """Be in the run's group, with the run's state. At the first step, at the end of a replayed one, or in the phase after it."""
+        """Be in the run's group, with the run's state.
+
+        At the first step, at the end of a replayed one, or in the phase after it.
+        """
         if not self._attached:
             with self.member.refusing():
                 for optimizer in self.state.optimizers.values():
@@ -148,7 +167,9 @@ class Transaction:
         return True
 
     def _given_out(self, random_now: RandomState | None) -> Step | None:
-        """From here on, not from the block's first line, a step is taken back as a whole: a repeat does again what stands before `with step:`."""
+        """From here on, not from the block's first line, a step is taken back as a whole: a repeat
+        does again what stands before `with step:`.
+        """
         step = self._batches.held
         if self.member.session is not None:
             self.state.begin(random_now)
@@ -156,13 +177,22 @@ class Transaction:
             self._survivor.in_flight = step
         return step
 
-    # --- the block -----------------------------------------------------------------------------------------
+    # --- the block --------------------------------------------------------------------------------
 
     def enter(self, step: Step) -> None:
         inside = self._block.current is not None
         if inside or step.entered or step is not self._batches.held:
-            what = "is entered inside another step" if inside else "is entered twice" if step.entered else "is not the step in turn"
-            self._refuse_at(f"step {step.number} {what}", hint="enter each step once, in the loop that yields it: `with step:`")
+            what = (
+                "is entered inside another step"
+                if inside
+                else "is entered twice"
+                if step.entered
+                else "is not the step in turn"
+            )
+            self._refuse_at(
+                f"step {step.number} {what}",
+                hint="enter each step once, in the loop that yields it: `with step:`",
+            )
         self._block.begin(step, for_nothing=self._rehearsal.runs)
 
     def leave(self, step: Step, error: BaseException | None) -> bool:
@@ -198,7 +228,9 @@ class Transaction:
         return False
 
     def _settle(self, kind: str) -> None:
-        """The script has done all that it does behind the block, up to a place of this kind: vote if that is still due, and seal what has moved."""
+        """The script has done all that it does behind the block, up to a place of this kind: vote
+        if that is still due, and seal what has moved.
+        """
         session = self.member.session
         assert session is not None
         self.attachment.look_for_edits("behind the block of a step")
@@ -225,7 +257,8 @@ class Transaction:
             if self.attachment.agreement.after_first(step.number):
                 self.attachment.register()
             self._block.vote(step, place)
-        except (Exception, StepInterrupted) as error:  # boundary: a peer was lost; the ladder decides
+        except (Exception, StepInterrupted) as error:  # boundary: a peer was lost
+            # The ladder decides
             self._recover(error)
         else:
             self._commit(step)
@@ -251,13 +284,17 @@ class Transaction:
         assert session is not None
         self._survivor.in_flight = None
         now_s = clock.now_s()
-        session.book.commit_step(now_s=now_s, first=step.number > self.attachment.high_water, then=Cause.OTHER)
+        session.book.commit_step(
+            now_s=now_s, first=step.number > self.attachment.high_water, then=Cause.OTHER
+        )
         session.do(lambda machine: machine.now_committed(step=step.number, now_s=now_s))
         session.enter(Phase.BETWEEN)
         session.mark("committed", step.number)
 
     def _past_block(self) -> None:
-        """Say that nobody has to wait for this rank's block: a plan that was given inside it is followed before the next step or phase."""
+        """Say that nobody has to wait for this rank's block: a plan that was given inside it is
+        followed before the next step or phase.
+        """
         if self.member.session is not None:
             self.member.session.do(lambda machine: machine.now_past_block())
 
@@ -282,10 +319,12 @@ class Transaction:
         if not self._rehearsal.runs:
             self._poll.log(step, values, reduce)
 
-    # --- phases between steps --------------------------------------------------------------------------------
+    # --- phases between steps ---------------------------------------------------------------------
 
     def skips_phases(self) -> bool:
-        """The block before was interrupted, so the step is not committed: its peers are not in a phase. Votes first if that is due."""
+        """The block before was interrupted, so the step is not committed: its peers are not in a
+        phase. Votes first if that is due.
+        """
         session = self.member.session
         if session is None or self._rehearsal.runs:
             return False
@@ -300,10 +339,16 @@ class Transaction:
     def enter_phase(self, attempt: Attempt) -> None:
         session = self.member.session
         if self._block.current is not None:
-            self._refuse_at(f"the phase {attempt.name!r} is entered inside a step", hint="put it between two steps")
+            self._refuse_at(
+                f"the phase {attempt.name!r} is entered inside a step",
+                hint="put it between two steps",
+            )
         held = self._batches.held
         if held is not None and not held.entered and not self._rehearsal.runs:
-            self._refuse_at(f"the phase {attempt.name!r} is entered before the block of step {held.number}", hint="put it behind the block: `with step:` first")
+            self._refuse_at(
+                f"the phase {attempt.name!r} is entered before the block of step {held.number}",
+                hint="put it behind the block: `with step:` first",
+            )
         if session is None:
             return
         if self._rehearsal.runs:
@@ -326,7 +371,8 @@ class Transaction:
             self.attachment.look_for_edits(f"in the phase {attempt.name!r}")
             self.attachment.images.prepare_phase(self.committed, attempt.number + 1)
             voted = self._close(roll_back=True)
-            attempt.done = voted or session.machine.phases > attempt.number  # a peer saw the vote pass
+            # a peer saw the vote pass
+            attempt.done = voted or session.machine.phases > attempt.number
             if voted:
                 self.state.edits.end_phase(attempt.name)
                 session.do(lambda machine: machine.now_past_phase())
@@ -340,10 +386,13 @@ class Transaction:
         self.attachment.images.note_private()
         return self._recover(error)
 
-    # --- when it is cut short ------------------------------------------------------------------------------
+    # --- when it is cut short ---------------------------------------------------------------------
 
     def _recover(self, error: BaseException) -> bool:
-        """Stand still, follow the plan. Always True: the loop goes on, with the same step or a later one."""
+        """Stand still, follow the plan.
+
+        Always True: the loop goes on, with the same step or a later one.
+        """
         self._follow(self._survivor.plan_after(error))
         return True
 
@@ -363,10 +412,13 @@ class Transaction:
         """The error left main's function: hand over what this rank holds before it is gone."""
         self._survivor.stand_and_donate(plan)
 
-    # --- the end -------------------------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------------
 
     def _close(self, *, roll_back: bool = False) -> bool:
-        """A last vote: all ranks are past the last step, and all have sealed it. False: interrupted, go on. `roll_back`: what was done since `begin`, then."""
+        """A last vote: all ranks are past the last step, and all have sealed it.
+
+        False: interrupted, go on. `roll_back`: what was done since `begin`, then.
+        """
         session = self.member.session
         if session is None:
             return True
@@ -382,7 +434,9 @@ class Transaction:
         return True
 
     def _still_same(self) -> bool:
-        """Compare the replicated state of all ranks once more, as a whole, before it is said to be the result. False: interrupted, go on."""
+        """Compare the replicated state of all ranks once more, as a whole, before it is said to be
+        the result. False: interrupted, go on.
+        """
         try:
             with self.member.refusing():
                 self.attachment.agreement.find_divergence(self.committed)
@@ -394,7 +448,9 @@ class Transaction:
         return True
 
     def _hand_over(self) -> bool:
-        """Nobody leaves run.steps before the final state lies in the vault: a rank lost after that starts from it. False: interrupted, go on."""
+        """Nobody leaves run.steps before the final state lies in the vault: a rank lost after that
+        starts from it. False: interrupted, go on.
+        """
         session = self.member.session
         if session is None or self._poll.stopping or self.state.sharded:
             return True
@@ -410,11 +466,13 @@ class Transaction:
         if session is None:
             return
         session.enter(Phase.EPILOGUE)
-        self.member.guards.on_held = None  # who registers now would be taken for one that trains again
+        # who registers now would be taken for one that trains again
+        self.member.guards.on_held = None
         session.mark("finishing", self.committed)
         session.do(lambda machine: machine.finished(stopped=self._poll.stopping))
         session.enter(Phase.EPILOGUE, cause=Cause.SHUTDOWN)
-        self.attachment.checkpoints.wait()  # said before: one that is past its last step holds up nobody
+        # said before: one that is past its last step holds up nobody
+        self.attachment.checkpoints.wait()
         if self._poll.stopping:
             raise SystemExit(0)
 
@@ -435,13 +493,24 @@ class Transaction:
     def _left_early(self) -> None:
         """`break`, or an error on its way out of the loop: the script's end will tell which."""
         session = self.member.session
-        if session is None or self._rehearsal.runs or self._survivor.reentering or self.member.broken or not self._attached:
+        if (
+            session is None
+            or self._rehearsal.runs
+            or self._survivor.reentering
+            or self.member.broken
+            or not self._attached
+        ):
             return
         late = self._voteless is not None
         self._settle(BEGUN)
         if late and self._batches.held is not None:
-            what = f"step {self._batches.held.number} was interrupted and the loop was left by `break`, so the step cannot be repeated"
-            self.member.refuse(TransactionError(what, hint="end the loop by run.steps(..., until=n)"))
+            what = (
+                f"step {self._batches.held.number} was interrupted and the loop was left by"
+                " `break`, so the step cannot be repeated"
+            )
+            self.member.refuse(
+                TransactionError(what, hint="end the loop by run.steps(..., until=n)")
+            )
         if (plan := self._survivor.take_plan()) is not None:
             self._follow(plan)
         self.attachment.checkpoints.wait()

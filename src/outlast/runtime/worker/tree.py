@@ -1,14 +1,18 @@
 """Nested Python data as JSON text and tensors, and back, bit for bit. No pickle.
 
-Takes None, bool, int of any size, float (NaN payloads and infinities kept), complex, str, bytes, list, tuple, dict (keys are any
-value that can be encoded and hashed; order kept), set, frozenset, OrderedDict, defaultdict (its factory is lost), Counter, deque,
-range, slice, torch tensors, dtypes, devices and sizes, NumPy arrays and scalars of plain dtypes, members of an Enum and named
-tuples (found again by module and name among the modules already imported). Everything else is a StateError that names its path.
+Takes None, bool, int of any size, float (NaN payloads and infinities kept), complex, str, bytes,
+list, tuple, dict (keys are any value that can be encoded and hashed; order kept), set, frozenset,
+OrderedDict, defaultdict (its factory is lost), Counter, deque, range, slice, torch tensors, dtypes,
+devices and sizes, NumPy arrays and scalars of plain dtypes, members of an Enum and named tuples
+(found again by module and name among the modules already imported). Everything else is a StateError
+that names its path.
 
-A tensor that occurs twice is stored once and comes back as one tensor. Tensors are not copied on the way in: `Encoded.tensors`
-are live. Lists, dicts and other containers that occur twice come back as two.
+A tensor that occurs twice is stored once and comes back as one tensor. Tensors are not copied on
+the way in: `Encoded.tensors` are live. Lists, dicts and other containers that occur twice come back
+as two.
 
-Not promised: requires_grad, gradients, strides of a non-contiguous tensor, subclasses of the types above.
+Not promised: requires_grad, gradients, strides of a non-contiguous tensor, subclasses of the types
+above.
 """
 
 from __future__ import annotations
@@ -28,7 +32,8 @@ import torch
 
 from outlast.errors import CorruptError, StateError
 
-JSON_INT_BITS = 63  # larger ints travel as hex: Python refuses to print an int of more than 4,300 digits
+# larger ints travel as hex: Python refuses to print an int of more than 4,300 digits
+JSON_INT_BITS = 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +43,45 @@ class Encoded:
 
 
 def encode(value: object, prefix: str) -> Encoded:
-    """`value` as JSON text and named tensors; every name begins with `prefix`. StateError names the path of what cannot be kept."""
+    """`value` as JSON text and named tensors; every name begins with `prefix`.
+
+    StateError names the path of what cannot be kept.
+    """
     encoder = _Encoder()
     node = encoder.node(value, prefix)
     return Encoded(json.dumps(node, separators=(",", ":"), allow_nan=False), encoder.tensors)
 
 
 def decode(text: str, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """The value that `encode` was given. Tensors come back as the very objects in `tensors`; arrays are copies. CorruptError if `text` is not ours."""
+    """The value that `encode` was given.
+
+    Tensors come back as the very objects in `tensors`; arrays are copies. CorruptError if `text` is
+    not ours.
+    """
     try:
         return _Decoder(tensors).value(json.loads(text))
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, struct.error, RecursionError, StopIteration) as error:
-        raise CorruptError(f"state text that cannot be decoded: {type(error).__name__}: {error}") from None
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        IndexError,
+        AttributeError,
+        OverflowError,
+        struct.error,
+        RecursionError,
+        StopIteration,
+    ) as error:
+        raise CorruptError(
+            f"state text that cannot be decoded: {type(error).__name__}: {error}"
+        ) from None
 
 
 class _Encoder:
     def __init__(self) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
         self._names: dict[int, str] = {}
-        self._keep: list[object] = []  # arrays made on the way stay alive, so that ids are not used twice
+        # arrays made on the way stay alive, so that ids are not used twice
+        self._keep: list[object] = []
 
     def node(self, value: Any, path: str) -> Any:
         kind = type(value)
@@ -83,7 +108,10 @@ class _Encoder:
         return [self.node(item, f"{path}/{index}") for index, item in enumerate(values)]
 
     def pairs(self, value: Mapping[Any, Any], path: str) -> list[Any]:
-        return [[self.node(key, f"{path}/key {key!r}"), self.node(item, f"{path}/{key}")] for key, item in value.items()]
+        return [
+            [self.node(key, f"{path}/key {key!r}"), self.node(item, f"{path}/{key}")]
+            for key, item in value.items()
+        ]
 
     def mapping(self, value: dict[Any, Any], path: str) -> Any:
         if all(type(key) is str for key in value):
@@ -95,7 +123,12 @@ class _Encoder:
         return sorted(nodes, key=lambda node: json.dumps(node, separators=(",", ":")))
 
     def tensor(self, value: torch.Tensor, path: str) -> str:
-        if value.layout != torch.strided or value.is_quantized or value.device.type == "meta" or hasattr(value, "to_local"):
+        if (
+            value.layout != torch.strided
+            or value.is_quantized
+            or value.device.type == "meta"
+            or hasattr(value, "to_local")
+        ):
             raise _unknown(path, f"a tensor of layout {value.layout} on {value.device}")
         known = self._names.get(id(value))
         if known is not None:
@@ -109,10 +142,16 @@ class _Encoder:
         return name
 
     def array(self, value: np.ndarray[Any, Any], path: str, tag: str) -> Any:
-        if value.dtype.hasobject or value.dtype.names is not None or value.dtype.subdtype is not None:
+        if (
+            value.dtype.hasobject
+            or value.dtype.names is not None
+            or value.dtype.subdtype is not None
+        ):
             raise _unknown(path, f"a NumPy array of {value.dtype}")
         data = bytearray(np.ascontiguousarray(value).tobytes())
-        raw = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+        raw = (
+            torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+        )
         return {tag: [self.tensor(raw, path), value.dtype.str, list(value.shape)]}
 
 
@@ -128,8 +167,12 @@ _RULES: dict[type, Callable[[_Encoder, Any, str], Any]] = {
     collections.defaultdict: lambda self, value, path: self.mapping(value, path),
     collections.Counter: lambda self, value, path: {"counter": self.pairs(value, path)},
     collections.deque: lambda self, value, path: {"q": [value.maxlen, self.items(value, path)]},
-    range: lambda self, value, path: {"range": self.items((value.start, value.stop, value.step), path)},
-    slice: lambda self, value, path: {"slice": self.items((value.start, value.stop, value.step), path)},
+    range: lambda self, value, path: {
+        "range": self.items((value.start, value.stop, value.step), path)
+    },
+    slice: lambda self, value, path: {
+        "slice": self.items((value.start, value.stop, value.step), path)
+    },
     torch.Size: lambda self, value, path: {"size": list(value)},
     torch.dtype: lambda self, value, path: {"dtype": str(value).removeprefix("torch.")},
     torch.device: lambda self, value, path: {"device": str(value)},
@@ -210,7 +253,10 @@ def _dtype(name: str) -> torch.dtype:
 
 def _address(kind: type, path: str) -> tuple[str, str]:
     if "<locals>" in kind.__qualname__ or _lookup(kind.__module__, kind.__qualname__) is not kind:
-        raise _unknown(path, f"a {kind.__module__}.{kind.__qualname__}, which cannot be found again by its name")
+        raise _unknown(
+            path,
+            f"a {kind.__module__}.{kind.__qualname__}, which cannot be found again by its name",
+        )
     return kind.__module__, kind.__qualname__
 
 
@@ -222,10 +268,14 @@ def _lookup(module: str, qualname: str) -> Any:
 
 
 def _find(module: str, qualname: str, base: type) -> Any:
-    """The class of that name, only among modules already imported and only if it is a `base`: nothing is imported or called by a text."""
+    """The class of that name, only among modules already imported and only if it is a `base`:
+    nothing is imported or called by a text.
+    """
     found = _lookup(module, qualname)
     if not (isinstance(found, type) and issubclass(found, base)):
-        raise CorruptError(f"state text names {module}.{qualname}, which is not a {base.__name__} here")
+        raise CorruptError(
+            f"state text names {module}.{qualname}, which is not a {base.__name__} here"
+        )
     return found
 
 

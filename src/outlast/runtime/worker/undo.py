@@ -1,14 +1,18 @@
-"""Late votes: a step that votes after its optimizer keeps a copy of what the optimizer changes, so that it can be taken back.
+"""Late votes: a step that votes after its optimizer keeps a copy of what the optimizer changes, so
+that it can be taken back.
 
-An early vote, in front of the optimizer, needs no copy, and is the rule. A step votes late, once the next step or a phase is asked
-for, when one of these holds:
+An early vote, in front of the optimizer, needs no copy, and is the rule. A step votes late, once
+the next step or a phase is asked for, when one of these holds:
 
-    unproven   it is the first step of a run: nobody knows yet whether all ranks hold the same parameters (sameness.py)
+    unproven   it is the first step of a run: nobody knows yet whether all ranks hold the same
+               parameters (sameness.py)
     goes on    a backward runs after the optimizer (GANs): a repeat needs the parameters of before
-    movers     private state that differs by rank moves behind the optimizer (private.py): a rank that is lost there would take
-               with it what nobody else knows, unless the step is not over yet and can be done again as a whole
+    movers     private state that differs by rank moves behind the optimizer (private.py): a rank
+               that is lost there would take with it what nobody else knows, unless the step is not
+               over yet and can be done again as a whole
 
-The last two are seen in the first step in which they happen, announced with their cost, and kept up from the next step on.
+The last two are seen in the first step in which they happen, announced with their cost, and kept up
+from the next step on.
 """
 
 from __future__ import annotations
@@ -20,7 +24,10 @@ from outlast.runtime.worker.state import State
 
 
 class Undo:
-    """Whether the step in hand votes late, and the copy that it keeps. What is decided here travels with the transfer image."""
+    """Whether the step in hand votes late, and the copy that it keeps.
+
+    What is decided here travels with the transfer image.
+    """
 
     def __init__(self, session: Session | None, state: State) -> None:
         self.unproven = False
@@ -33,12 +40,19 @@ class Undo:
 
     @property
     def on(self) -> bool:
-        """The step in hand keeps a copy, and votes late. It does not change between a step's beginning and its commit."""
+        """The step in hand keeps a copy, and votes late.
+
+        It does not change between a step's beginning and its commit.
+        """
         return self.unproven or self._lasting
 
     def metadata(self) -> dict[str, str]:
         """Return what a successor has to know."""
-        return {"unproven": str(int(self.unproven)), "goes_on": str(int(self.goes_on)), "undo": str(int(self._lasting or self._wanted))}
+        return {
+            "unproven": str(int(self.unproven)),
+            "goes_on": str(int(self.goes_on)),
+            "undo": str(int(self._lasting or self._wanted)),
+        }
 
     def take_over(self, metadata: Mapping[str, str]) -> None:
         """Vote as the rank does that wrote `metadata`."""
@@ -54,8 +68,13 @@ class Undo:
 
     def want_for_movers(self) -> None:
         """Private parts that are not the same on all ranks moved behind the vote."""
-        what = f"state that differs between ranks changes after the optimizer ({self._state.private.described_movers()})"
-        self._want(what, ". Where it changes before the optimizer, or in run.phase, no copy is needed")
+        what = (
+            "state that differs between ranks changes after the optimizer"
+            f" ({self._state.private.described_movers()})"
+        )
+        self._want(
+            what, ". Where it changes before the optimizer, or in run.phase, no copy is needed"
+        )
 
     def _want(self, why: str, advice: str = "") -> None:
         if self._lasting or self._wanted:
@@ -63,7 +82,10 @@ class Undo:
         self._wanted = True
         if self._session is not None:
             mib = self._state.undo_bytes / 2**20
-            self._session.warn(f"{why}: each step keeps an undo copy of {mib:.0f} MiB, and votes at its end{advice}")
+            self._session.warn(
+                f"{why}: each step keeps an undo copy of {mib:.0f} MiB, and votes at its"
+                f" end{advice}"
+            )
 
     def keep(self) -> None:
         """Copy the shared state; called when a step that votes late begins."""
@@ -78,7 +100,10 @@ class Undo:
             self._state.drop_undo()
 
     def take_back(self) -> bool:
-        """The step is rolled back: undo what its optimizers did, if a copy was kept. Returns whether one was."""
+        """The step is rolled back: undo what its optimizers did, if a copy was kept.
+
+        Returns whether one was.
+        """
         kept, self._kept = self._kept, False
         if kept:
             self._state.undo()

@@ -1,14 +1,18 @@
-"""The vote: one small exchange per step, which also carries what all ranks have to know of each other.
+"""The vote: one small exchange per step, which also carries what all ranks have to know of each
+other.
 
 Each rank gives a row of float64, and gets the rows of all ranks:
-  [1 for a vote, newest step is sealed, asked to stop, key, key', movers, watched, logged values ...]
-`key` and `key'` stand for the names of the logged values of the step in hand and of steps before; values are only summed if all
-ranks logged the same names. They are kept apart because a rank that was replaced lacks what its predecessor logged in the tail of
-the step before. `movers` is `PrivateState.movers_key`, `watched` is `Watch.key`: both are compared, not summed. Sums are made in
+  [1 for a vote, newest step is sealed, asked to stop, key, key', movers, watched, logged values
+  ...]
+`key` and `key'` stand for the names of the logged values of the step in hand and of steps before;
+values are only summed if all ranks logged the same names. They are kept apart because a rank that
+was replaced lacks what its predecessor logged in the tail of the step before. `movers` is
+`PrivateState.movers_key`, `watched` is `Watch.key`: both are compared, not summed. Sums are made in
 the order of the ranks, so that all get the same bits.
 
-Ranks of one node vote through shared memory (`ballots`). Else it is an all-to-all of the default group: one message's way, where gloo's
-all-reduce goes round a ring, 2 (n - 1) messages one after the other (measured: three times as long).
+Ranks of one node vote through shared memory (`ballots`). Else it is an all-to-all of the default
+group: one message's way, where gloo's all-reduce goes round a ring, 2 (n - 1) messages one after
+the other (measured: three times as long).
 """
 
 from __future__ import annotations
@@ -34,10 +38,13 @@ Values = tuple[tuple[str, float], ...]
 class Ballot:
     """One rank's ballot.
 
-    current, earlier   names and values that were logged in the step in hand and in steps before, to be summed over ranks
-    movers             stands for the private parts that move behind the vote, and for their values; 0: there are none
-    watched            stands for the piece of replicated state that is looked at in this step, as it is before the optimizer, or,
-                       negated, behind it; 0: none is. What was looked at at different times is not compared
+    current, earlier   names and values that were logged in the step in hand and in steps before, to
+                       be summed over ranks
+    movers             stands for the private parts that move behind the vote, and for their values;
+                       0: there are none
+    watched            stands for the piece of replicated state that is looked at in this step, as
+                       it is before the optimizer, or, negated, behind it; 0: none is. What was
+                       looked at at different times is not compared
     """
 
     sealed: bool
@@ -50,7 +57,9 @@ class Ballot:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What all ranks know once a vote has passed. `current` and `earlier`: sums; None where names differ between ranks.
+    """What all ranks know once a vote has passed.
+
+    `current` and `earlier`: sums; None where names differ between ranks.
 
     same_movers, same_watched: whether all ranks gave the same number.
     """
@@ -64,16 +73,27 @@ class Outcome:
 
 
 def vote(member: Membership, mine: Ballot) -> Outcome:
-    """All ranks vote; returns the outcome. Raises what torch raises when a peer is lost; then nothing is known of the others."""
+    """All ranks vote; returns the outcome.
+
+    Raises what torch raises when a peer is lost; then nothing is known of the others.
+    """
     keys = (_key(mine.current), _key(mine.earlier))
     values = [value for _, value in (*mine.current, *mine.earlier)]
     head = [1.0, float(mine.sealed), float(mine.stop), *keys, mine.movers, mine.watched]
     rows = _exchange(member, head + values)
-    votes, sealed, stop, *same = (column for column, _ in zip(itertools.zip_longest(*rows, fillvalue=0.0), range(_HEAD), strict=False))
+    votes, sealed, stop, *same = (
+        column
+        for column, _ in zip(
+            itertools.zip_longest(*rows, fillvalue=0.0), range(_HEAD), strict=False
+        )
+    )
     assert sum(votes) == member.world_size, f"{sum(votes)} of {member.world_size} ranks voted"
     *columns, watched = same
     current, earlier, movers = (len(set(column)) == 1 for column in columns)
-    sums = [sum(column) for column in itertools.zip_longest(*(row[_HEAD:] for row in rows), fillvalue=0.0)]
+    sums = [
+        sum(column)
+        for column in itertools.zip_longest(*(row[_HEAD:] for row in rows), fillvalue=0.0)
+    ]
     split = len(mine.current)
     return Outcome(
         sealed=sum(sealed) == member.world_size, stop=sum(stop) > 0,
@@ -86,9 +106,14 @@ def vote(member: Membership, mine: Ballot) -> Outcome:
 def _exchange(member: Membership, mine: list[float]) -> list[tuple[float, ...]]:
     """Every rank's numbers, by rank."""
     if member.ballots is not None:
-        return [struct.unpack(f"<{len(ballot) // 8}d", ballot) for ballot in member.ballots.exchange(struct.pack(f"<{len(mine)}d", *mine))]
+        return [
+            struct.unpack(f"<{len(ballot) // 8}d", ballot)
+            for ballot in member.ballots.exchange(struct.pack(f"<{len(mine)}d", *mine))
+        ]
     world = member.world_size
-    sent = torch.tensor((mine + [0.0] * (_HEAD + LOGGED_MAX - len(mine))) * world, dtype=torch.float64)
+    sent = torch.tensor(
+        (mine + [0.0] * (_HEAD + LOGGED_MAX - len(mine))) * world, dtype=torch.float64
+    )
     came = torch.empty_like(sent)
     group = dist.group.WORLD
     assert group is not None
@@ -98,7 +123,11 @@ def _exchange(member: Membership, mine: list[float]) -> list[tuple[float, ...]]:
 
 
 def _key(values: Values) -> float:
-    return float(zlib.crc32("\0".join(name for name, _ in values).encode()) % 65_521) if values else 0.0
+    return (
+        float(zlib.crc32("\0".join(name for name, _ in values).encode()) % 65_521)
+        if values
+        else 0.0
+    )
 
 
 def _named(values: Values, sums: list[float]) -> Values:

@@ -1,21 +1,23 @@
 """Waking a rank that is blocked in a collective: shut down the sockets of its groups.
 
-gloo's abort() and shutdown() do not wake a blocked collective. Shutting down its TCP connections does, in
-1-2 ms and without the peer's help. So every socket that appears while a group is built is noted by descriptor
-and inode, subgroups and device meshes included, and `wake` (from the listener thread) shuts down those that
-still are what they were. Of a connected group only the receiving side: gloo forgets a send that fails with EPIPE
-(Pair::signalException passes over the unbound buffers in its queue), and who waits for that send waits for ever.
-With sending left open it goes through, and the end of file ends the collective. For the same reason a second
-descriptor keeps each connection up when gloo closes its own: a peer that is still sending must not fail. Both hold
-while all that a rank sends fits its socket's buffers, and cannot for the peers of a process that is killed.
+gloo's abort() and shutdown() do not wake a blocked collective. Shutting down its TCP connections
+does, in 1-2 ms and without the peer's help. So every socket that appears while a group is built is
+noted by descriptor and inode, subgroups and device meshes included, and `wake` (from the listener
+thread) shuts down those that still are what they were. Of a connected group only the receiving
+side: gloo forgets a send that fails with EPIPE (Pair::signalException passes over the unbound
+buffers in its queue), and who waits for that send waits for ever. With sending left open it goes
+through, and the end of file ends the collective. For the same reason a second descriptor keeps each
+connection up when gloo closes its own: a peer that is still sending must not fail. Both hold while
+all that a rank sends fits its socket's buffers, and cannot for the peers of a process that is
+killed.
 
-A socket counts as a group's only if it is new, connected, and one of its ends is a listening port that a
-member of the group announced in its first exchange; so a connection that another thread of the script opens
-at the same moment is left alone.
+A socket counts as a group's only if it is new, connected, and one of its ends is a listening port
+that a member of the group announced in its first exchange; so a connection that another thread of
+the script opens at the same moment is left alone.
 
-Not promised: a rank blocked while its group is still connecting, with a peer that died after it had said its
-address, may hold out for GROUP_CONNECT_S; call `wake` again until the main thread stands still, or kill it.
-NCCL has no sockets of ours: its communicators are aborted instead.
+Not promised: a rank blocked while its group is still connecting, with a peer that died after it had
+said its address, may hold out for GROUP_CONNECT_S; call `wake` again until the main thread stands
+still, or kill it. NCCL has no sockets of ours: its communicators are aborted instead.
 """
 
 from __future__ import annotations
@@ -43,11 +45,14 @@ class SocketWatch:
         self._lock = threading.Lock()
         self._sockets: dict[int, int] = {}  # descriptor -> inode
         self._store: dict[int, int] = {}
-        self._held: dict[tuple[int, int], socket.socket] = {}  # woken connections, until all ranks have left them
+        # woken connections, until all ranks have left them
+        self._held: dict[tuple[int, int], socket.socket] = {}
         self._ports: set[int] = set()
-        self._before: dict[int, int] | None = None  # sockets that existed when the group now under construction was begun
+        # sockets that existed when the group now under construction was begun
+        self._before: dict[int, int] | None = None
         self._originals: dict[tuple[Any, str], Any] = {}
-        self.store_lost = False  # `wake` had to cut the store's connection: connect anew before the next group
+        # `wake` had to cut the store's connection: connect anew before the next group
+        self.store_lost = False
 
     @property
     def sockets(self) -> dict[int, int]:
@@ -56,10 +61,15 @@ class SocketWatch:
             return dict(self._sockets)
 
     def install(self) -> None:
-        """Cover the groups that the script makes itself (new_group, device meshes, split_group). Idempotent."""
+        """Cover the groups that the script makes itself (new_group, device meshes, split_group).
+
+        Idempotent.
+        """
         if self._originals:
             return
-        self._patch(distributed_c10d, _HELPER, self._covered_helper(getattr(distributed_c10d, _HELPER)))
+        self._patch(
+            distributed_c10d, _HELPER, self._covered_helper(getattr(distributed_c10d, _HELPER))
+        )
         split = distributed_c10d.split_group
         covered = self._covered_split(split)
         for module in (distributed_c10d, dist, sys.modules.get("torch.distributed.device_mesh")):
@@ -73,7 +83,9 @@ class SocketWatch:
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """What appears inside, up to each `note`, may be a group's; until then `wake` cuts the store's connection too."""
+        """What appears inside, up to each `note`, may be a group's; until then `wake` cuts the
+        store's connection too.
+        """
         if self._before is not None:  # a group made while another is made: one window
             yield
             return
@@ -88,13 +100,21 @@ class SocketWatch:
     def note(self, group: dist.ProcessGroup) -> None:
         """Connect every pair of `group` and keep its sockets. Collective over the group's members."""
         before = self._before or {}
-        listeners = [_local_port(fd) for fd, inode in _sockets().items() if before.get(fd) != inode and _listens(fd)]
+        listeners = [
+            _local_port(fd)
+            for fd, inode in _sockets().items()
+            if before.get(fd) != inode and _listens(fd)
+        ]
         own = next((port for port in listeners if port), 0)
         ports = connect_eagerly(group, own)
         with self._lock:
             self._ports |= ports
             for fd, inode in _sockets().items():
-                if before.get(fd) != inode and inode not in self._store.values() and _ends(fd) & self._ports:
+                if (
+                    before.get(fd) != inode
+                    and inode not in self._store.values()
+                    and _ends(fd) & self._ports
+                ):
                     self._sockets[fd] = inode
 
     def covers(self, group: dist.ProcessGroup) -> bool:
@@ -117,19 +137,28 @@ class SocketWatch:
             self._ports.clear()
 
     def wake(self) -> int:
-        """Shut down all noted sockets; how many there were. From any thread, any number of times, 1-2 ms."""
+        """Shut down all noted sockets; how many there were.
+
+        From any thread, any number of times, 1-2 ms.
+        """
         with self._lock:
             targets: dict[int, int] = {}
             connected = {one for one in self._sockets.items() if self._hold(*one)}
             if self._before is not None:
-                fresh = {fd: inode for fd, inode in _sockets().items() if self._before.get(fd) != inode}
+                fresh = {
+                    fd: inode for fd, inode in _sockets().items() if self._before.get(fd) != inode
+                }
                 own = {port for fd in fresh if _listens(fd) and (port := _local_port(fd))}
-                targets |= {fd: inode for fd, inode in fresh.items() if _ends(fd) & (own | self._ports)}
+                targets |= {
+                    fd: inode for fd, inode in fresh.items() if _ends(fd) & (own | self._ports)
+                }
                 targets |= self._store
                 self.store_lost = self.store_lost or bool(self._store)
         _abort_accelerators()
         groups = connected.difference(targets.items())
-        return sum(_shut(*one, socket.SHUT_RD) for one in groups) + sum(_shut(*one, socket.SHUT_RDWR) for one in targets.items())
+        return sum(_shut(*one, socket.SHUT_RD) for one in groups) + sum(
+            _shut(*one, socket.SHUT_RDWR) for one in targets.items()
+        )
 
     def _hold(self, fd: int, inode: int) -> bool:
         """Keep the connection up when gloo closes it; False if `fd` is not that socket any more."""
@@ -171,7 +200,9 @@ class SocketWatch:
 
 
 def connect_eagerly(group: dist.ProcessGroup, port: int) -> set[int]:
-    """One all-to-all over `group`, so that no pair connects later; gives the ports that its members said (never 0)."""
+    """One all-to-all over `group`, so that no pair connects later; gives the ports that its members
+    said (never 0).
+    """
     devices = {device.type for device in group._device_types}
     if group.size() < 2 or not devices:
         return {port} - {0}
@@ -180,7 +211,8 @@ def connect_eagerly(group: dist.ProcessGroup, port: int) -> set[int]:
         heard = torch.empty_like(said)
         group.alltoall_base(heard, said, [], []).wait()
         return {int(value) for value in heard.tolist()} - {0}
-    # Without a CPU backend there are no sockets to note, but the communicator must exist before the first step.
+    # Without a CPU backend there are no sockets to note, but the communicator must exist before the
+    # first step.
     group.allreduce([torch.zeros(1, device=next(iter(devices)))]).wait()
     return set()
 
@@ -191,7 +223,9 @@ def open_sockets() -> dict[int, int]:
 
 
 def _abort_accelerators() -> None:
-    """NCCL and its like: abort() leaves the collective, and is not known to gloo (where it does nothing)."""
+    """NCCL and its like: abort() leaves the collective, and is not known to gloo (where it does
+    nothing).
+    """
     if not torch.cuda.is_available():
         return
     for group in list(distributed_c10d._world.pg_map):
@@ -213,7 +247,10 @@ def _sockets() -> dict[int, int]:
 
 @contextlib.contextmanager
 def _borrowed(fd: int) -> Iterator[socket.socket | None]:
-    """A second descriptor of the same socket, closed afterwards; the first stays as it is. None where it is gone."""
+    """A second descriptor of the same socket, closed afterwards; the first stays as it is.
+
+    None where it is gone.
+    """
     try:
         twin = socket.socket(fileno=os.dup(fd))
     except OSError:
@@ -226,12 +263,20 @@ def _borrowed(fd: int) -> Iterator[socket.socket | None]:
 
 
 def _internet(twin: socket.socket | None) -> bool:
-    return twin is not None and twin.family in (socket.AF_INET, socket.AF_INET6) and twin.type == socket.SOCK_STREAM
+    return (
+        twin is not None
+        and twin.family in (socket.AF_INET, socket.AF_INET6)
+        and twin.type == socket.SOCK_STREAM
+    )
 
 
 def _listens(fd: int) -> bool:
     with _borrowed(fd) as twin:
-        return twin is not None and _internet(twin) and bool(twin.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+        return (
+            twin is not None
+            and _internet(twin)
+            and bool(twin.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+        )
 
 
 def _local_port(fd: int) -> int:
@@ -251,7 +296,9 @@ def _ends(fd: int) -> set[int]:
 
 
 def _shut(fd: int, inode: int, how: int) -> bool:
-    """Shut the connection down (`how`: socket.SHUT_*) for all holders of the socket, if descriptor `fd` still is that socket."""
+    """Shut the connection down (`how`: socket.SHUT_*) for all holders of the socket, if descriptor
+    `fd` still is that socket.
+    """
     with _borrowed(fd) as twin:
         if twin is None or os.fstat(twin.fileno()).st_ino != inode:
             return False

@@ -1,13 +1,14 @@
 """The process that has paid for the imports and forks workers from then on.
 
-`python -m outlast.runtime.worker.zygote FD LAUNCHER_PID PADDING`: FD is a SOCK_SEQPACKET end that speaks `runtime.packets`.
-Requests {"do": ...} and their answers:
+`python -m outlast.runtime.worker.zygote FD LAUNCHER_PID PADDING`: FD is a SOCK_SEQPACKET end that
+speaks `runtime.packets`. Requests {"do": ...} and their answers:
     parse    argv                         -> what `arguments.parse` says
     prepare  preload, first_path          -> {"ready": true, "imports_s": s} | {"preload": message} | {"unfit": reason}
     fork     spec + channel, gate, stdout, stderr   -> {"forked": worker, "pid": pid} | {"failed": worker, "error": text}
-If it ends by an exception of its own, {"last_words": text} comes before.
-It runs one thread, touches no device, and ends with the launcher. It forks twice: the middle process ends at once, so the worker becomes the
-child of the launcher (a subreaper) and does not care what becomes of the zygote.
+If it ends by an exception of its own, {"last_words": text} comes before. It runs one thread,
+touches no device, and ends with the launcher. It forks twice: the middle process ends at once, so
+the worker becomes the child of the launcher (a subreaper) and does not care what becomes of the
+zygote.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ from outlast.runtime.packets import receive_packet, send_packet
 
 
 class Zygote:
-    """Answers requests until the launcher closes the socket. In a child, `serve` returns its (spec, channel) instead of None."""
+    """Answers requests until the launcher closes the socket.
+
+    In a child, `serve` returns its (spec, channel) instead of None.
+    """
 
     def __init__(self, sock: socket.socket, *, launcher_pid: int) -> None:
         self._sock = sock
@@ -72,7 +76,7 @@ class Zygote:
         unfit = imports.unfit_to_fork()
         return {"unfit": unfit} if unfit else {"ready": True, "imports_s": now_s() - began_s}
 
-    # --- forking ---------------------------------------------------------------------------------------
+    # --- forking ----------------------------------------------------------------------------------
 
     def _fork(self, value: dict[str, Any], fds: list[int]) -> tuple[ChildSpec, int] | None:
         sys.stdout.flush()
@@ -101,8 +105,12 @@ class Zygote:
             send_packet(self._sock, {"failed": value["worker"], "error": f"the second fork: {why}"})
         return None
 
-    def _in_middle(self, value: dict[str, Any], fds: list[int], writer: int) -> tuple[ChildSpec, int]:
-        """Two processes come here and neither returns into the zygote's loop: one exits, the other is the worker. Into `writer`: its pid, or -errno."""
+    def _in_middle(
+        self, value: dict[str, Any], fds: list[int], writer: int
+    ) -> tuple[ChildSpec, int]:
+        """Two processes come here and neither returns into the zygote's loop: one exits, the other
+        is the worker. Into `writer`: its pid, or -errno.
+        """
         middle = os.getpid()
         try:
             pid = os.fork()
@@ -114,8 +122,9 @@ class Zygote:
             os._exit(1)
         try:
             return self._become(spec_from_json(value), fds, middle)
-        except BaseException as error:  # boundary: a child must not fall back into the zygote's loop
-            # Nothing of the user's has run. The worker's own stderr is descriptor 2 by now, or still the one in the packet.
+        except BaseException as error:  # boundary: a child must not fall back into our loop
+            # Nothing of the user's has run. The worker's own stderr is descriptor 2 by now, or
+            # still the one in the packet.
             text = f"outlast: the worker could not be set up: {type(error).__name__}: {error}\n".encode()
             with contextlib.suppress(OSError):
                 os.dup2(fds[3], 2)
@@ -123,7 +132,10 @@ class Zygote:
             os._exit(1)
 
     def _become(self, spec: ChildSpec, fds: list[int], middle: int) -> tuple[ChildSpec, int]:
-        """From a copy of the zygote to a process of its own. The middle process takes a while to end, so the launcher is waited for last."""
+        """From a copy of the zygote to a process of its own.
+
+        The middle process takes a while to end, so the launcher is waited for last.
+        """
         bootstrap = importlib.import_module("outlast.runtime.worker.bootstrap")
         channel, gate, stdout, stderr = fds
         os.setsid()
@@ -143,20 +155,28 @@ class Zygote:
 
     def _set_environment(self, spec: ChildSpec) -> None:
         """The child's environment over what the imports have set: a fresh process would have both."""
-        imported = {name: value for name, value in os.environ.items() if self._environment.get(name) != value}
+        imported = {
+            name: value
+            for name, value in os.environ.items()
+            if self._environment.get(name) != value
+        }
         os.environ.clear()
         os.environ.update(imported)
         os.environ.update(spec.env)
 
 
 def _await_adoption(launcher_pid: int, middle: int) -> None:
-    """Wait until the middle process is gone and the launcher is our parent; only then can we ask to die with it. Raises OSError where that cannot be."""
+    """Wait until the middle process is gone and the launcher is our parent; only then can we ask to
+    die with it. Raises OSError where that cannot be.
+    """
     end_s = now_s() + ADOPTION_DEADLINE_S
     while (parent := os.getppid()) != launcher_pid:
         if parent != middle:
             raise ProcessLookupError(f"the launcher {launcher_pid} is gone")
         if now_s() > end_s:
-            raise TimeoutError(f"{middle}, which forked it, has not ended within {ADOPTION_DEADLINE_S:.0f} s")
+            raise TimeoutError(
+                f"{middle}, which forked it, has not ended within {ADOPTION_DEADLINE_S:.0f} s"
+            )
         time.sleep(0.0001)
     try:
         die_with(launcher_pid)
@@ -232,6 +252,7 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    from outlast.runtime.worker import zygote  # this module under its own name: a worker replaces `__main__`
+    # this module under its own name: a worker replaces `__main__`
+    from outlast.runtime.worker import zygote
 
     sys.exit(zygote.main(sys.argv[1:]))
