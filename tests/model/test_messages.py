@@ -1,4 +1,4 @@
-"""model/messages.py: what is sent is what arrives; whatever else arrives is a CorruptError and
+"""model/messages/: what is sent is what arrives; whatever else arrives is a CorruptError and
 nothing else.
 """
 

@@ -4,7 +4,7 @@ An agent that comes to a new coordinator tells in one message all that its worke
 traceback of each, say. Every text is bounded where it is made, but not how many there are. So the
 longest ones are cut, all to one length, until the whole fits. Short ones stay as they are.
 
-What may be cut is a field of type `Text` or `Some` (model/messages.py). This module is pure.
+What may be cut is a field of type `Text` or `Some` (model/messages/). This module is pure.
 """
 
 from __future__ import annotations

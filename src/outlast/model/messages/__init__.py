@@ -1,0 +1,152 @@
+"""The messages that workers, agents and the coordinator send to each other.
+
+A worker talks to the agent of its node, and the agent talks to the coordinator. Each module here
+holds one direction:
+
+from_worker  worker to coordinator: what a worker holds, has reached, or cannot do
+for_worker   coordinator to worker: leave the generation, follow a plan, answer a ping, stop
+for_agent    coordinator to agent: start, kill and address worker processes
+from_agent   agent to coordinator: processes that started, ended or hang, and the group store
+node_link    the link between agent and coordinator where there are several nodes
+
+A message is a frozen dataclass; `model/wire.py` describes its form as bytes. A message that belongs
+to one membership carries its generation, and a receiver drops messages of another generation. A
+`worker` number names one process for the whole run and is never used twice. A rank can be given to
+another worker. Times are CLOCK_MONOTONIC seconds of the node that sends the message.
+
+This package is pure.
+"""
+
+from __future__ import annotations
+
+from outlast.model.messages.for_agent import (
+    AskStandings,
+    ForAgent,
+    Judged,
+    KillWorker,
+    StartStore,
+    StartWorker,
+    TermWorker,
+    ToWorkers,
+)
+from outlast.model.messages.for_worker import ForWorker, Leave, Ping, Regroup, Stop
+from outlast.model.messages.from_agent import (
+    FromAgent,
+    Progress,
+    Standings,
+    Stood,
+    StoreLost,
+    StoreUp,
+    WorkerExited,
+    WorkerFailedToStart,
+    WorkerHung,
+    WorkerStarted,
+    ZygoteLost,
+)
+from outlast.model.messages.from_worker import (
+    IMAGE,
+    STORE,
+    Broke,
+    Checkpointed,
+    Committed,
+    Donated,
+    Finished,
+    FromWorker,
+    Hello,
+    Inventory,
+    Joined,
+    Parked,
+    Pong,
+    Refused,
+    Registered,
+    Underway,
+    Warned,
+)
+from outlast.model.messages.node_link import (
+    Beat,
+    BeforeLine,
+    Challenge,
+    Enrol,
+    FromNode,
+    FromWorkers,
+    Grant,
+    Housed,
+    Images,
+    OnLine,
+    Proof,
+    ToNode,
+    TurnedAway,
+    Welcome,
+)
+
+__all__ = [
+    "IMAGE",
+    "STORE",
+    "AskStandings",
+    "Beat",
+    "BeforeLine",
+    "Broke",
+    "Challenge",
+    "Checkpointed",
+    "Committed",
+    "Donated",
+    "Enrol",
+    "Finished",
+    "ForAgent",
+    "ForWorker",
+    "FromAgent",
+    "FromNode",
+    "FromWorker",
+    "FromWorkers",
+    "Grant",
+    "Hello",
+    "Housed",
+    "Images",
+    "Inventory",
+    "Joined",
+    "Judged",
+    "KillWorker",
+    "Leave",
+    "Message",
+    "OnLine",
+    "Parked",
+    "Ping",
+    "Pong",
+    "Progress",
+    "Proof",
+    "Refused",
+    "Registered",
+    "Regroup",
+    "Standings",
+    "StartStore",
+    "StartWorker",
+    "Stood",
+    "Stop",
+    "StoreLost",
+    "StoreUp",
+    "TermWorker",
+    "ToNode",
+    "ToWorkers",
+    "TurnedAway",
+    "Underway",
+    "Warned",
+    "Welcome",
+    "WorkerExited",
+    "WorkerFailedToStart",
+    "WorkerHung",
+    "WorkerStarted",
+    "ZygoteLost",
+]
+
+Message = (
+    FromWorker
+    | ForWorker
+    | ForAgent
+    | FromAgent
+    | OnLine
+    | FromWorkers
+    | Housed
+    | Images
+    | Stood
+    | BeforeLine
+)

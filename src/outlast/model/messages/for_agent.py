@@ -1,0 +1,85 @@
+"""What the coordinator tells an agent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outlast.model.messages.for_worker import Leave, Ping, Regroup, Stop
+from outlast.model.shorten import Text
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorker:
+    """The agent forks or spawns a worker.
+
+    rank  -1 for a spare
+    kind  "hot" or "warm" for a spare, else "rank"
+    """
+
+    worker: int
+    rank: int
+    kind: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class KillWorker:
+    """The agent sends SIGKILL to the worker's whole session. It reports the death like any other."""
+
+    worker: int
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class TermWorker:
+    """The agent sends SIGTERM to a worker whose script makes no outlast call.
+
+    Such a script cannot be asked to stop in another way.
+    """
+
+    worker: int
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class ToWorkers:
+    """The agent passes the same message to several workers of its node.
+
+    ranks  for a plan, the rank that each of the workers holds; else empty
+    """
+
+    workers: tuple[int, ...]
+    ranks: tuple[int, ...]
+    message: Leave | Regroup | Ping | Stop
+
+
+@dataclass(frozen=True, slots=True)
+class StartStore:
+    """The agent starts a store host and answers with StoreUp.
+
+    number  counts these orders; a report that carries an older number is ignored
+    """
+
+    reason: Text
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskStandings:
+    """Another agent has an overdue rank, so this agent reports on its own ranks with Standings."""
+
+    nonce: int
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """No rank is to blame for what was overdue.
+
+    outcome  "awaited": a rank that all others wait for is still in time; "nobody": all ranks are
+             in the same place
+    """
+
+    outcome: str
+
+
+ForAgent = StartWorker | KillWorker | TermWorker | ToWorkers | StartStore | AskStandings | Judged

@@ -1,0 +1,99 @@
+"""What the coordinator tells a worker. The messages pass through the agent of its node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from operator import attrgetter
+
+from outlast.model.shorten import Text
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Generation `generation` is over.
+
+    The worker leaves its collectives, stops working on its step, and sends an Inventory.
+    """
+
+    generation: int
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class Regroup:
+    """The plan of the next generation for one worker: its place, and how it gets there.
+
+    Ranks that go the same way share one plan. `held_by` makes the plan of one rank from it.
+
+    rank        the rank that the worker holds; -1 on the way to the agent, which fills it in from
+                `ToWorkers.ranks`
+    settle      "forward": first apply the prepared step; "repeat": roll the current step back;
+                "none": do neither
+    then        "in_place": join the group and go on; "reenter": enter main's function again;
+                "start": the process was not in the last generation; "exit": the process ends
+    step        the step of everybody's state, after settling and restoring
+    donor       the rank whose replicated state is the source, or -1
+    donate      this worker writes the transfer image before it joins
+    replicated  where a replaced rank takes replicated state from: "none", "donor", "transfer" or
+                "checkpoint"
+    private     where this rank takes private and sharded state from: "keep", "slot", "checkpoint"
+                or "none"
+    checkpoint  folder of the checkpoint, or ""
+    high_water  the newest step that this rank has ever committed; to execute it again is booked as
+                repeated work
+    phases      how many phases after `step` are done; no rank runs them again
+    replay      survivors may still be in or before a phase after `step`, so this worker gets there
+                by running that step once more without keeping its result
+    finish      survivors finish `step` only now, so this worker runs that step without keeping its
+                result, and takes their state where the step ends
+    """
+
+    generation: int
+    rank: int
+    world_size: int
+    store_host: str
+    store_port: int
+    settle: str
+    then: str
+    step: int
+    donor: int
+    donate: bool
+    replicated: str
+    private: str
+    checkpoint: str
+    high_water: int
+    fault_s: float | None
+    detected_s: float | None
+    phases: int = 0
+    replay: bool = False
+    finish: bool = False
+
+    def held_by(self, rank: int) -> Regroup:
+        """Return the same plan for another rank."""
+        return Regroup(self.generation, rank, *_BUT_FOR_RANK(self))
+
+
+_BUT_FOR_RANK = attrgetter(
+    *(field.name for field in fields(Regroup) if field.name not in ("generation", "rank"))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """The worker's listener thread answers this with Pong and the same nonce."""
+
+    nonce: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The worker commits the current step and leaves run.steps. All ranks leave at the same step.
+
+    checkpoint  the workers also write a checkpoint of that step
+    """
+
+    reason: Text
+    checkpoint: bool
+
+
+ForWorker = Leave | Regroup | Ping | Stop

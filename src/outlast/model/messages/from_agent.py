@@ -1,0 +1,157 @@
+"""What an agent tells the coordinator about the processes of its node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outlast.model.shorten import Some, Text
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStarted:
+    """The process of `worker` exists."""
+
+    worker: int
+    pid: int
+    node: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerExited:
+    """The kernel reported that the process has ended.
+
+    exit_code  None where a signal ended it
+    committed  the newest step that it had committed, by its beacon
+    prepared   steps that are sealed as prepared in the slots of its rank
+    sealed     steps whose images are sealed in those slots. Both were compared with their checksums
+    fault_s    when the kernel ended it, as near as that is known, else None
+    """
+
+    worker: int
+    pid: int
+    exit_code: int | None
+    signal: int | None
+    oom: bool
+    committed: int
+    prepared: tuple[int, ...]
+    sealed: tuple[int, ...]
+    phase: str
+    at_s: float
+    fault_s: float | None
+    error: Text
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerHung:
+    """A worker made no progress within its deadline. The agent has not killed it yet.
+
+    last_s  when its beacon last moved
+    """
+
+    worker: int
+    phase: str
+    last_s: float
+    deadline_s: float
+    at_s: float
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class Stood:
+    """The state of one rank at the moment when a question about it was answered.
+
+    age_s        seconds since its beacon moved
+    deadline_s   how long it may stay where it is; None where there is no limit
+    collectives  how many collectives its group was given; None where its listener did not answer
+    cut_off      as in Pong
+    """
+
+    worker: int
+    rank: int
+    phase: str
+    step: int
+    age_s: float
+    deadline_s: float | None
+    stopped: bool
+    collectives: int | None
+    where: Text
+    cut_off: Some = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Standings:
+    """The state of all ranks of one node, where there are several nodes.
+
+    nonce      the question's; 0 where a rank of this node is overdue and the agent itself asks
+    quiet_s    how long no process of a plain script has printed anything; None where nothing reads
+               their output, or where the script is not plain
+    silence_s  that much silence counts as a hang
+    exhausted  deadlines were already doubled as often as they may be
+    """
+
+    nonce: int
+    members: tuple[Stood, ...]
+    quiet_s: float | None
+    silence_s: float
+    exhausted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The beacons of this node's workers have moved.
+
+    newest  the newest step that any member has committed
+    oldest  the newest step that all members have committed
+    step_s  how long a step typically takes
+    """
+
+    newest: int
+    oldest: int
+    step_s: float
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFailedToStart:
+    """The process of `worker` could not be started."""
+
+    worker: int
+    error: Text
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUp:
+    """The store host that order `number` asked for is up. The agent fills the number in."""
+
+    host: str
+    port: int
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLost:
+    """The store host of order `number` has ended or could not be started."""
+
+    reason: Text
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ZygoteLost:
+    """The zygote has ended. From now on workers are started as fresh interpreters."""
+
+    reason: Text
+
+
+FromAgent = (
+    WorkerStarted
+    | WorkerExited
+    | WorkerHung
+    | Standings
+    | Progress
+    | WorkerFailedToStart
+    | StoreUp
+    | StoreLost
+    | ZygoteLost
+)

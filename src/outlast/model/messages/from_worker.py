@@ -1,0 +1,226 @@
+"""What a worker tells the coordinator. The messages pass through the agent of its node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outlast.model.shorten import Some, Text
+
+# These stand in `Broke.unreached` in place of a rank: the store that groups are built with, and the
+# transfer image.
+STORE, IMAGE = -1, -2
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The process is up and listens. A worker sends this once, before its script starts."""
+
+    worker: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """This spare can take a rank now. Its `kind` is "hot" or "warm"."""
+
+    worker: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The script has reached run.steps. This says how its state can be recovered.
+
+    way       "in_place", "reenter" or "respawn": the cheapest way in which survivors can go on
+              (trap 14)
+    sharded   each shard of the state has one owner; restores go to the newest snapshot that all
+              ranks have
+    exact     outlast promises identical bits; where it does not, `note` says what prevents that
+    at_steps  False where the worker says this already in outlast.join. It then assumes the way of
+              a script that starts anew
+    """
+
+    worker: int
+    generation: int
+    step: int
+    way: str
+    sharded: bool
+    exact: bool
+    note: Text
+    at_steps: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Broke:
+    """This worker cannot go on in this generation.
+
+    mechanism  "exception" for its own error, "corrupt" where its transfer image was damaged too,
+               "collective" where it suffers from the failure of another rank
+    unreached  ranks that it could not connect to while it joined the generation although they were
+               there; or STORE, or IMAGE
+    """
+
+    worker: int
+    generation: int
+    step: int
+    mechanism: str
+    error: Text
+    traceback: Text
+    at_s: float
+    unreached: Some = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What a survivor holds. It sends this once it has stopped working on its step.
+
+    committed  the newest step that it has committed
+    prepared   the newest step whose gradients and private state are complete and sealed; at least
+               `committed`
+    passed     the newest step whose vote it saw pass; at least `committed`
+    in_hook    it waits inside the optimizer hook of step `prepared` and can still apply that step
+    sealed     the steps whose images (sharded state) are sealed in its slots
+    phases     how many phases (run.phase) it has finished since `committed`
+    begun      it has asked for the step after `committed`, so no more phase can follow that step
+    over       no step follows `committed`: the last vote closed the steps
+    finishing  it is still inside the block of `committed`, so the script's code after that block
+               has not yet run on its state
+    """
+
+    worker: int
+    generation: int
+    committed: int
+    prepared: int
+    passed: int
+    in_hook: bool
+    sealed: tuple[int, ...]
+    phases: int = 0
+    begun: bool = False
+    over: bool = False
+    finishing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Donated:
+    """The replicated state of `step` is sealed in the vault's transfer image."""
+
+    worker: int
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Underway:
+    """While it joins `generation`, this worker has reached a place where it may wait for others.
+
+    place  1 in run.steps, without a group; 2 at the group; 3 in run.steps, in the group. A worker
+           that has not come so far holds the others up
+    """
+
+    worker: int
+    generation: int
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """This worker is in the group of `generation` with its state at `step`, and trains on."""
+
+    worker: int
+    generation: int
+    step: int
+    group_s: float
+    restore_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """This worker has made its first commit of a generation."""
+
+    worker: int
+    generation: int
+    step: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointed:
+    """This rank has written its shard of the checkpoint of `step`, or `error` says why it has not.
+
+    generation  the one in which the step was committed here
+    file        the shard's file, relative to the checkpoint's folder
+    """
+
+    worker: int
+    generation: int
+    rank: int
+    step: int
+    file: str
+    length: int
+    checksum: str
+    error: Text
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The loop over run.steps has ended on this worker, and `step` is committed.
+
+    stopped  it ended because a stop was requested
+    """
+
+    worker: int
+    generation: int
+    step: int
+    stopped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The script or its input cannot work. The run ends with `error` and `exit_code`."""
+
+    worker: int
+    error: Text
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """The user should know this. It is shown once and recorded in the ledger."""
+
+    worker: int
+    text: Text
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """The listener thread's answer to Ping.
+
+    collectives  how many collectives the default group was given
+    where        the innermost frame of the user's code in the main thread
+    cut_off      ranks that do not acknowledge what was sent to them over the group's connections,
+                 although it was sent more than once
+    """
+
+    worker: int
+    nonce: int
+    collectives: int
+    where: Text
+    cut_off: Some = ()
+
+
+FromWorker = (
+    Hello
+    | Parked
+    | Registered
+    | Broke
+    | Inventory
+    | Donated
+    | Underway
+    | Joined
+    | Committed
+    | Checkpointed
+    | Finished
+    | Refused
+    | Warned
+    | Pong
+)
