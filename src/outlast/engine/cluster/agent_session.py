@@ -130,8 +130,15 @@ class _House:
         # what several say at once is kept as it was said
         said = tuple(replace(one, worker=self.worker) for one in self.said.values())
         return Housed(
-            self.worker, self.rank, self.kind, self.pid, plan, said, self.killed, self.exited
-        )  # type: ignore[arg-type]  # only those of _KEPT
+            self.worker,
+            self.rank,
+            self.kind,
+            self.pid,
+            plan,
+            said,  # type: ignore[arg-type]  # only those of _KEPT
+            self.killed,
+            self.exited,
+        )
 
 
 class AgentSession:

@@ -40,8 +40,9 @@ def is_distributed(tensor: object) -> bool:
 def is_sharded(tensor: object) -> bool:
     """Distributed, and no rank need hold all of it."""
     return is_distributed(tensor) and any(
-        not placement.is_replicate() for placement in tensor.placements
-    )  # type: ignore[attr-defined]
+        not placement.is_replicate()
+        for placement in tensor.placements  # type: ignore[attr-defined]
+    )
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
