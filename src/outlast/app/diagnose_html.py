@@ -11,7 +11,7 @@ from html import escape
 from outlast import __version__
 from outlast.app import diagnose_text as text
 from outlast.app.json_text import json_text
-from outlast.diagnose.ours import GENERATOR
+from outlast.diagnose.self_output import GENERATOR
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #1b1f24; background: #fff }

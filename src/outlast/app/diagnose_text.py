@@ -19,8 +19,8 @@ from rich.text import Text
 from outlast import __version__
 from outlast.app import words
 from outlast.app.diagnose_graph import Edge, graph, ranks
-from outlast.diagnose.ours import FIRST_WORDS, LAST_WORDS
 from outlast.diagnose.redact import clean
+from outlast.diagnose.self_output import FIRST_WORDS, LAST_WORDS
 from outlast.model.texts import cut_at_word
 from outlast.runtime.evidence.reading import Diagnosis
 

@@ -14,7 +14,7 @@ from outlast.app.charts_file import can_draw, picture
 from outlast.app.json_text import json_text
 from outlast.app.plan_answer import Found
 from outlast.app.plan_charts import charts
-from outlast.diagnose.ours import PLAN_GENERATOR
+from outlast.diagnose.self_output import PLAN_GENERATOR
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 2rem auto; padding: 0 1rem; color: #1b1f24; background: #fff }

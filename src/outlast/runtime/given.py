@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from outlast.diagnose.ours import is_ours
+from outlast.diagnose.self_output import is_own_file
 from outlast.errors import UsageError
 from outlast.model.limits import EVIDENCE_HEAD_BYTES, GIVEN_FILE_MAX_BYTES, GIVEN_LINE_MAX_BYTES
 
@@ -93,7 +93,7 @@ def check_page(path: str) -> None:
         raise UsageError(f"{place.parent} is no folder", hint="name a file in a folder that exists")
     if place.exists() and not place.is_file():
         raise UsageError(f"{path} is no file", hint="name a file to be written")
-    if place.is_file() and place.stat().st_size and not is_ours(_head(place)):
+    if place.is_file() and place.stat().st_size and not is_own_file(_head(place)):
         raise UsageError(
             f"{path} exists, and outlast has not written it",
             hint="name a new file: evidence is not overwritten",

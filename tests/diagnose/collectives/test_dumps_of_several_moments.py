@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from outlast.diagnose.collectives import Blame, find_blame, read_dump
 from outlast.diagnose.collectives.dumps import _FIELDS
 from outlast.diagnose.collectives.entries import group_states, worth_reading
-from outlast.diagnose.mixture import Sample, world_size
+from outlast.diagnose.same_job import Sample, world_size
 from tests.diagnose.collectives.simulator import Job, Layout, Op
 
 SHAPES = [(2, 1, 2), (2, 1, 4), (4, 1, 2), (3, 1, 3)]

@@ -37,6 +37,19 @@ from outlast.diagnose.collectives.blame import (
     Blame,
     named,
 )
+from outlast.diagnose.collectives.explain import (
+    FINDINGS_MAX,
+    capital,
+    finding_of,
+    findings_of_suspects,
+    joined_finding,
+    late_says,
+    notes_of,
+    ring_says,
+    sentence_of,
+    silent_sentence,
+    stuck_says,
+)
 from outlast.diagnose.collectives.graph import (
     Graph,
     Wait,
@@ -52,19 +65,6 @@ from outlast.diagnose.collectives.order import came_alone, odd_ones
 from outlast.diagnose.collectives.silence import Situation, situation_of
 from outlast.diagnose.collectives.stances import stances_of
 from outlast.diagnose.collectives.state import Dump, GroupState
-from outlast.diagnose.collectives.telling import (
-    FINDINGS_MAX,
-    capital,
-    finding_of,
-    findings_of_suspects,
-    joined_finding,
-    late_says,
-    notes_of,
-    ring_says,
-    sentence_of,
-    silent_sentence,
-    stuck_says,
-)
 from outlast.diagnose.collectives.unseen import unseen_waits
 from outlast.diagnose.findings import Finding
 from outlast.model.terms import FailureClass, Mechanism

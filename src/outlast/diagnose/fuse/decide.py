@@ -18,15 +18,15 @@ from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.accounts import Accounts, take_accounts
 from outlast.diagnose.fuse.culprits import Blame, Culprits, find_culprits, is_ring
 from outlast.diagnose.fuse.desync import Desync, compare_waits
-from outlast.diagnose.fuse.moments import without_older_stacks
-from outlast.diagnose.fuse.tell import (
-    Told,
+from outlast.diagnose.fuse.explain import (
+    Conclusion,
     action_of,
     evidence_of,
     next_test_of,
     reason_of,
     refuted_by_of,
 )
+from outlast.diagnose.fuse.moments import without_older_stacks
 from outlast.diagnose.fuse.weigh import Vote, probabilities, rule_of, votes_of
 from outlast.diagnose.fuse.weights import NAMED_ABOVE, WEIGHTS, Weights
 from outlast.diagnose.stacks.reader import Stack
@@ -57,7 +57,7 @@ def decide(
     accounts = take_accounts(read)
     stacks = compare([one for one in read if isinstance(one, Stack)])
     everything = [*graph, *read, *desync.findings, *stacks]
-    votes = votes_of(_telling(everything, accounts, blame), weights)
+    votes = votes_of(_bearing_on_the_class(everything, accounts, blame), weights)
     shares = probabilities(votes, weights)
     best = next(iter(shares), _UNKNOWN)
     confidence = min(shares.get(best, 0.0), weights.certain)
@@ -67,26 +67,28 @@ def decide(
         accounts, blame, everything, named=named, behind=behind, confidence=confidence
     )
     mechanism = culprits.mechanism or _mechanism(named, behind, everything)
-    told = Told(named, best, tuple(behind), blame, desync, culprits, mechanism, tuple(everything))
+    conclusion = Conclusion(
+        named, best, tuple(behind), blame, desync, culprits, mechanism, tuple(everything)
+    )
     places = _places(named, behind, everything, {one.rank for one in culprits.ranks})
     return Verdict(
         failure_class=named,
         mechanism=mechanism,
         confidence=confidence if named is not _UNKNOWN else min(confidence, NAMED_ABOVE),
-        reason=reason_of(told, notes),
-        action=action_of(told),
+        reason=reason_of(conclusion, notes),
+        action=action_of(conclusion),
         ranks=culprits.ranks,
         suspects=_suspects(blame, desync, culprits),
         nodes=places[0],
         devices=places[1],
-        evidence=evidence_of(told),
-        refuted_by=refuted_by_of(told),
-        next_test=next_test_of(told),
+        evidence=evidence_of(conclusion),
+        refuted_by=refuted_by_of(conclusion),
+        next_test=next_test_of(conclusion),
         others=tuple((name, share) for name, share in shares.items() if name is not named),
     )
 
 
-def _telling(
+def _bearing_on_the_class(
     everything: Sequence[Finding], accounts: Accounts, blame: Blame | None
 ) -> Sequence[Finding]:
     """What may say why.

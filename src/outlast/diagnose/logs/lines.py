@@ -21,7 +21,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from outlast.diagnose import ours
+from outlast.diagnose import self_output
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.logs import failure_table, metrics, tracebacks, xids
 from outlast.diagnose.logs.prefixes import ANSI, node_of_name, rank_of_name, read_prefix
@@ -31,7 +31,7 @@ from outlast.diagnose.rules import LINE_RULES, RULES
 from outlast.diagnose.rules.table import Rule
 from outlast.diagnose.stacks import reader as stacks
 from outlast.diagnose.stacks.reader import Stack, StackReader
-from outlast.diagnose.stacks.workers import telling_frame, waits_for_work
+from outlast.diagnose.stacks.workers import informative_frame, waits_for_work
 from outlast.model.terms import Mechanism
 from outlast.model.texts import cut_at_word
 from outlast.model.verdict import Evidence, Role
@@ -56,7 +56,7 @@ _READERS = (
     stacks.NEEDLES,
     failure_table.NEEDLES,
     metrics.NEEDLES,
-    ours.LINE_NEEDLES,
+    self_output.LINE_NEEDLES,
     (b"py_callstack",),
     (b"gpu 0000",),
 )
@@ -212,7 +212,7 @@ class LineReader:
         """What one line says, and what it ends."""
         text = text.removesuffix("\x00cut")
         low = text.lower()
-        if OWN in owners and ours.is_line_of_ours(text):
+        if OWN in owners and self_output.is_own_line(text):
             self._own_left = OWN_LINES
             return [self._finding(RULES["own.output"], line, text)]
         if self._own_left:
@@ -327,7 +327,7 @@ class LineReader:
         doing = stacks.doing(thread.frames)
         rule = RULES[f"stack.{doing}"]
         prefix = read_prefix(thread.text)
-        shown = telling_frame(thread.frames) or next(iter(thread.frames), thread.text)
+        shown = informative_frame(thread.frames) or next(iter(thread.frames), thread.text)
         said = cut_at_word(f"{thread.text.strip()} {shown}", TEXT_CHARACTERS)
         evidence = Evidence(self._name, thread.line, said, rule.role)
         rank = (

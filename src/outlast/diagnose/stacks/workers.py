@@ -22,10 +22,10 @@ def waits_for_work(frames: Sequence[str]) -> bool:
 
     `frames`: "function (file:line)", innermost first.
     """
-    return _LOOP.match(telling_frame(frames)) is not None
+    return _LOOP.match(informative_frame(frames)) is not None
 
 
-def telling_frame(frames: Sequence[str]) -> str:
+def informative_frame(frames: Sequence[str]) -> str:
     """The innermost frame that is not Python's own machinery for waiting: `select` tells nobody
     what is waited for. "" where there is none.
     """

@@ -10,7 +10,7 @@ import re
 import tarfile
 from enum import Enum
 
-from outlast.diagnose.ours import is_ours
+from outlast.diagnose.self_output import is_own_file
 from outlast.diagnose.standing import HEAD
 from outlast.model.beacon import BEACON_MAGIC
 
@@ -95,7 +95,7 @@ def kind_of(head: bytes, name: str) -> Kind:
         return Kind.TAR
     if HEAD in head[:200]:
         return Kind.STANDING
-    if is_ours(head):
+    if is_own_file(head):
         return Kind.OURS
     structured = _kind_of_structured(head, name)
     if structured is not None:

@@ -2,7 +2,7 @@
 graph, then everything weighed together.
 
 Memory   that of one archive's directory, one line, the dumps' small states, and the findings that
-         are kept (`diagnose/thinning.py`); not that of the files.
+         are kept (`diagnose/bounded_findings.py`); not that of the files.
 Files    archives are unpacked into a folder of their own under the system's temporary one (TMPDIR),
          which is gone at the end.
 """
@@ -14,15 +14,15 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from outlast.diagnose import clocks, mixture, ours
+from outlast.diagnose import clocks, same_job, self_output
+from outlast.diagnose.bounded_findings import BoundedFindings
 from outlast.diagnose.collectives import Blame, Dump, clock_offsets, find_blame
 from outlast.diagnose.findings import Finding
+from outlast.diagnose.foreign_lines import with_strangers_marked, without_foreign_lines
 from outlast.diagnose.fuse import decide
-from outlast.diagnose.history import marked_strangers, without_history
 from outlast.diagnose.laggards import find_laggards
 from outlast.diagnose.ledger import Recorded
 from outlast.diagnose.logs import read_lines
-from outlast.diagnose.thinning import Thinned
 from outlast.model import limits
 from outlast.model.beacon import Beacon
 from outlast.model.pieces import Piece
@@ -63,9 +63,9 @@ class Diagnosis:
 @dataclass(slots=True)
 class _Reading:
     on_progress: Callable[[Progress], None]
-    findings: Thinned = field(default_factory=Thinned)
+    findings: BoundedFindings = field(default_factory=BoundedFindings)
     notes: Notes = field(default_factory=Notes)
-    samples: list[mixture.Sample] = field(default_factory=list)
+    samples: list[same_job.Sample] = field(default_factory=list)
     done_bytes: int = 0
     total_bytes: int = 0
 
@@ -109,16 +109,16 @@ def _diagnose(gathered: Gathered, reading: _Reading) -> Diagnosis:
         )
     # last, since logs tell how many ranks there are, which dumps of some backends do not
     blame = (
-        find_blame(dumps, unreadable=unreadable, world_size=mixture.world_size(reading.samples))
+        find_blame(dumps, unreadable=unreadable, world_size=same_job.world_size(reading.samples))
         if gathered.dumps
         else None
     )
     findings, blame = _on_one_clock(reading.findings.all(), dumps, blame, reading)
-    findings, old = without_history(findings, reading.samples)
+    findings, old = without_foreign_lines(findings, reading.samples)
     if old:
         reading.notes.say(old)
-    odd = (*mixture.notes_of(reading.samples), *reading.notes.said, *gathered.said)
-    verdict = decide(marked_strangers(findings), blame=blame, notes=odd)
+    odd = (*same_job.notes_of(reading.samples), *reading.notes.said, *gathered.said)
+    verdict = decide(with_strangers_marked(findings), blame=blame, notes=odd)
     return Diagnosis(
         verdict,
         blame,
@@ -175,10 +175,12 @@ def _text(piece: Piece, reading: _Reading) -> None:
         reading.done_bytes += count
         reading.on_progress(Progress("logs", reading.done_bytes, reading.total_bytes))
 
-    sample = mixture.Sample(piece.name)
+    sample = same_job.Sample(piece.name)
     lines = Lines(piece, on_bytes=on_bytes)
     try:
-        reading.findings.add(read_lines(ours.without(_sampled(lines, sample)), name=piece.name))
+        reading.findings.add(
+            read_lines(self_output.without_own_verdicts(_sampled(lines, sample)), name=piece.name)
+        )
         sample.look(last_lines(piece))
     except OSError as error:
         reading.notes.skip(error.strerror or str(error), piece.name)
@@ -191,7 +193,7 @@ def _text(piece: Piece, reading: _Reading) -> None:
     reading.samples.append(sample)
 
 
-def _sampled(lines: Iterable[bytes], sample: mixture.Sample) -> Iterator[bytes]:
+def _sampled(lines: Iterable[bytes], sample: same_job.Sample) -> Iterator[bytes]:
     source = iter(lines)
     first = list(itertools.islice(source, limits.EVIDENCE_SAMPLE_LINES))
     sample.look(first)

@@ -29,7 +29,7 @@ _BY_GRAPH = ("graph", "mismatch")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Conclusion:
     """All that is known when the verdict is put in words.
 
     `best` is the likeliest class, named or not; `behind` its votes.
@@ -45,19 +45,21 @@ class Told:
     findings: tuple[Finding, ...]
 
 
-def evidence_of(told: Told) -> tuple[Evidence, ...]:
+def evidence_of(conclusion: Conclusion) -> tuple[Evidence, ...]:
     """The winner's lines first, and those that show the guilty, one per rule; then what points
     elsewhere or follows, roots before messengers before effects.
     """
-    winners = [vote.finding for vote in told.behind] if told.named is not _UNKNOWN else []
+    winners = (
+        [vote.finding for vote in conclusion.behind] if conclusion.named is not _UNKNOWN else []
+    )
     order = {Role.ROOT: 0, Role.MESSENGER: 1, Role.EFFECT: 2, Role.ADVICE: 3}
     rest = sorted(
-        told.findings,
+        conclusion.findings,
         key=lambda one: (order[one.evidence.role], one.at_s is None, one.at_s or 0.0, one.order),
     )
     shown: dict[tuple[str, int | None], Evidence] = {}
     rules: Counter[str] = Counter()
-    for one in [*winners, *told.culprits.shown, *_stacks_of_the_guilty(told), *rest]:
+    for one in [*winners, *conclusion.culprits.shown, *_stacks_of_the_guilty(conclusion), *rest]:
         if len(shown) >= EVIDENCE_MAX:
             break
         rules[one.rule] += 1
@@ -66,32 +68,32 @@ def evidence_of(told: Told) -> tuple[Evidence, ...]:
     return tuple(shown.values())
 
 
-def reason_of(told: Told, notes: Sequence[str]) -> str:
-    who = _who(told)
-    if told.named is not _UNKNOWN:
-        parts = [_why(told, repeated=bool(who)), who]
+def reason_of(conclusion: Conclusion, notes: Sequence[str]) -> str:
+    who = _who(conclusion)
+    if conclusion.named is not _UNKNOWN:
+        parts = [_why(conclusion, repeated=bool(who)), who]
     elif who:
         # A signal is a cause; of anything else the run saw only how it showed itself.
-        is_why = newest_seen(told) is not None and told.mechanism is Mechanism.SIGNAL
+        is_why = newest_seen(conclusion) is not None and conclusion.mechanism is Mechanism.SIGNAL
         parts = [who, "" if is_why else "Nothing that was read says why."]
-    elif not any(one.evidence.role is not Role.ADVICE for one in told.findings):
+    elif not any(one.evidence.role is not Role.ADVICE for one in conclusion.findings):
         parts = ["Nothing that was read tells of a failure."]
     else:
         guess = (
-            f"; {WORDS[told.best].means} is the likeliest guess."
-            if told.best is not _UNKNOWN
+            f"; {WORDS[conclusion.best].means} is the likeliest guess."
+            if conclusion.best is not _UNKNOWN
             else "."
         )
-        parts = ["What was read says that it failed, not why" + guess, _absent(told)]
+        parts = ["What was read says that it failed, not why" + guess, _absent(conclusion)]
     return " ".join([*(part for part in parts if part), *(f"Noticed: {note}." for note in notes)])
 
 
-def _why(told: Told, *, repeated: bool) -> str:
+def _why(conclusion: Conclusion, *, repeated: bool) -> str:
     """The class and its first line; not the line where the graph's own sentence follows and says
     the same.
     """
-    first = told.behind[0].finding
-    means = words_for(told.named, told.mechanism).means
+    first = conclusion.behind[0].finding
+    means = words_for(conclusion.named, conclusion.mechanism).means
     means = f"{means[0].upper()}{means[1:]}"
     if repeated and (first.rule.startswith("graph.") or isinstance(first, Interrupted)):
         return f"{means}."
@@ -105,33 +107,37 @@ def _why(told: Told, *, repeated: bool) -> str:
     return f"{means}{on}: {said} ({where})."
 
 
-def _who(told: Told) -> str:
+def _who(conclusion: Conclusion) -> str:
     """Who, and how that is known; "" where nobody is shown."""
-    culprits = told.culprits
+    culprits = conclusion.culprits
     ranks = _named([one.rank for one in culprits.ranks])
-    if seen := _seen(told):
-        return seen + _stands(told)
-    if culprits.how in _BY_GRAPH and told.blame is not None:
-        return _by_graph(told, told.blame, ranks)
+    if seen := _seen(conclusion):
+        return seen + _stands(conclusion)
+    if culprits.how in _BY_GRAPH and conclusion.blame is not None:
+        return _by_graph(conclusion, conclusion.blame, ranks)
     if not culprits.ranks:
         return ""
     line = (
         ""
         if not culprits.shown
         or culprits.shown[0]
-        is (told.behind[0].finding if told.behind and told.named is not _UNKNOWN else None)
+        is (
+            conclusion.behind[0].finding
+            if conclusion.behind and conclusion.named is not _UNKNOWN
+            else None
+        )
         else (f": {cut_at_word(culprits.shown[0].evidence.text.strip(), TEXT_SAID)}")
     )
     if culprits.how == "witnessed":
         return (
             f"{ranks}"
-            f" {'failed' if told.mechanism is None else _ENDED[told.mechanism]}{line}.{_stands(told)}"
+            f" {'failed' if conclusion.mechanism is None else _ENDED[conclusion.mechanism]}{line}.{_stands(conclusion)}"
         )
     said = {
         "killed": f"{ranks} ended by a signal that the launcher did not send{line}",
         "raised": (
             f"{ranks} raised an exception of its own; the others lost their peers or were"
-            f" closed{line if told.named is _UNKNOWN else ''}"
+            f" closed{line if conclusion.named is _UNKNOWN else ''}"
         ),
         "left": (
             f"{ranks} ended without a failure while the others went on: it is not among those that"
@@ -141,11 +147,11 @@ def _who(told: Told) -> str:
         "beacons": f"{ranks} stood behind the others, by their beacons{line}",
         "alone": (
             f"{ranks} ended by itself; the others were closed"
-            if told.mechanism is not Mechanism.HANG
+            if conclusion.mechanism is not Mechanism.HANG
             else f"{ranks} is what the others waited for"
         ),
     }.get(culprits.how)
-    return "" if said is None else f"{said}.{_stands(told)}"
+    return "" if said is None else f"{said}.{_stands(conclusion)}"
 
 
 _ENDED = {
@@ -159,31 +165,35 @@ _ENDED = {
 }
 
 
-def _by_graph(told: Told, blame: Blame, ranks: str) -> str:
+def _by_graph(conclusion: Conclusion, blame: Blame, ranks: str) -> str:
     """The graph's sentence, if it is about those who are shown; otherwise where their stacks stand."""
-    same = {one.rank for one in told.culprits.ranks} == {one.rank for one in blame.ranks}
+    same = {one.rank for one in conclusion.culprits.ranks} == {one.rank for one in blame.ranks}
     if same and blame.sentence:
-        return blame.sentence + _stands(told)
-    if not told.culprits.ranks:
+        return blame.sentence + _stands(conclusion)
+    if not conclusion.culprits.ranks:
         return (
-            f"{_named([one.rank for one in told.culprits.suspects])} left no evidence, and the"
+            f"{_named([one.rank for one in conclusion.culprits.suspects])} left no evidence, and the"
             " others wait."
         )
-    return f"{ranks} stood elsewhere, or said nothing, while the others waited.{_stands(told)}"
+    return (
+        f"{ranks} stood elsewhere, or said nothing, while the others waited.{_stands(conclusion)}"
+    )
 
 
-def newest_seen(told: Told) -> Interrupted | None:
+def newest_seen(conclusion: Conclusion) -> Interrupted | None:
     """The newest interruption as the run saw it itself; None where no run tells of one."""
-    seen = [one for one in told.culprits.shown if isinstance(one, Interrupted)]
+    seen = [one for one in conclusion.culprits.shown if isinstance(one, Interrupted)]
     return max(seen, key=lambda one: (one.number, bool(one.sender)), default=None)
 
 
-def _seen(told: Told) -> str:
+def _seen(conclusion: Conclusion) -> str:
     """What the run saw itself; "" where no run tells of an interruption.
 
     Where its ledger and its record of that moment both tell of one, the record knows more.
     """
-    seen = [one for one in told.culprits.shown if isinstance(one, Interrupted) and one.sentence]
+    seen = [
+        one for one in conclusion.culprits.shown if isinstance(one, Interrupted) and one.sentence
+    ]
     best: dict[int, Interrupted] = {}
     for one in seen:
         if one.sender or one.number not in best:
@@ -191,22 +201,22 @@ def _seen(told: Told) -> str:
     return " ".join(best[number].sentence for number in sorted(best))
 
 
-def _stacks_of_the_guilty(told: Told) -> list[Stack]:
-    ranks = {one.rank for one in told.culprits.ranks}
+def _stacks_of_the_guilty(conclusion: Conclusion) -> list[Stack]:
+    ranks = {one.rank for one in conclusion.culprits.ranks}
     return [
         one
-        for one in told.findings
+        for one in conclusion.findings
         if isinstance(one, Stack)
         and one.rank in ranks
         and doing(one.frames) not in ("idle", "waiting")
     ]
 
 
-def _stands(told: Told) -> str:
+def _stands(conclusion: Conclusion) -> str:
     """Where the first of the guilty stands, by its newest stack."""
-    if told.mechanism is not Mechanism.HANG:
+    if conclusion.mechanism is not Mechanism.HANG:
         return ""
-    stacks = _stacks_of_the_guilty(told)
+    stacks = _stacks_of_the_guilty(conclusion)
     if not stacks:
         return ""
     return f" The stack of rank {stacks[-1].rank} stands in {_innermost(stacks[-1])}."
@@ -218,11 +228,11 @@ def _innermost(stack: Stack) -> str:
     )
 
 
-def _absent(told: Told) -> str:
-    if not told.desync.suspects:
+def _absent(conclusion: Conclusion) -> str:
+    if not conclusion.desync.suspects:
         return ""
     return (
-        f"{_named([one.rank for one in told.desync.suspects])} reports no collective that it waits"
+        f"{_named([one.rank for one in conclusion.desync.suspects])} reports no collective that it waits"
         " in, and the others do."
     )
 
@@ -232,38 +242,40 @@ def _named(ranks: Sequence[int]) -> str:
     return f"Rank {shown}" if len(ranks) == 1 else f"Ranks {shown}"
 
 
-def refuted_by_of(told: Told) -> str:
-    if told.named is not _UNKNOWN:
-        return words_for(told.named, told.mechanism).refuted_by
+def refuted_by_of(conclusion: Conclusion) -> str:
+    if conclusion.named is not _UNKNOWN:
+        return words_for(conclusion.named, conclusion.mechanism).refuted_by
     return (
-        REFUTED.get(told.culprits.how, "") if told.culprits.ranks or told.culprits.suspects else ""
+        REFUTED.get(conclusion.culprits.how, "")
+        if conclusion.culprits.ranks or conclusion.culprits.suspects
+        else ""
     )
 
 
-def action_of(told: Told) -> str:
+def action_of(conclusion: Conclusion) -> str:
     """What to do now. A run that went on by itself needs no restart."""
-    seen = newest_seen(told)
+    seen = newest_seen(conclusion)
     if seen is not None and seen.healed:
-        return healed_action(told.named, told.mechanism)
-    return words_for(told.named, told.mechanism).action
+        return healed_action(conclusion.named, conclusion.mechanism)
+    return words_for(conclusion.named, conclusion.mechanism).action
 
 
-def next_test_of(told: Told) -> str:
+def next_test_of(conclusion: Conclusion) -> str:
     """The cheapest that tells more than what was given."""
-    if told.named is not _UNKNOWN:
-        return words_for(told.named, told.mechanism).next_test
-    seen = newest_seen(told)
+    if conclusion.named is not _UNKNOWN:
+        return words_for(conclusion.named, conclusion.mechanism).next_test
+    seen = newest_seen(conclusion)
     if seen is not None and "neither" in seen.sender:
         return NEXT_TEST["signal_sent"]
     ranks, how = (
-        [one.rank for one in told.culprits.ranks],
-        "" if told.mechanism is None else told.mechanism.value,
+        [one.rank for one in conclusion.culprits.ranks],
+        "" if conclusion.mechanism is None else conclusion.mechanism.value,
     )
-    if how == "hang" and (ranks or told.culprits.suspects):
-        who = _named(ranks or [one.rank for one in told.culprits.suspects]).lower()
+    if how == "hang" and (ranks or conclusion.culprits.suspects):
+        who = _named(ranks or [one.rank for one in conclusion.culprits.suspects]).lower()
         if not ranks:
             return NEXT_TEST["hang_suspects"].format(who=who)
-        return NEXT_TEST["hang_stack" if _stacks_of_the_guilty(told) else "hang_rank"].format(
+        return NEXT_TEST["hang_stack" if _stacks_of_the_guilty(conclusion) else "hang_rank"].format(
             who=who
         )
     return NEXT_TEST[how if how in NEXT_TEST else ""]

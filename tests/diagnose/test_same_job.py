@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlast.diagnose.mixture import Sample, notes_of, time_of
+from outlast.diagnose.same_job import Sample, notes_of, time_of
 
 
 def sample(name: str, *lines: str) -> Sample:

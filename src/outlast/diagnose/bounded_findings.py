@@ -26,7 +26,7 @@ class _Kept:
     last: deque[Finding] = field(default_factory=lambda: deque(maxlen=FINDINGS_LAST_COUNT))
 
 
-class Thinned:
+class BoundedFindings:
     def __init__(self) -> None:
         self._kept: dict[_Key, _Kept] = {}
         self._count = 0

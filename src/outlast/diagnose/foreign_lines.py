@@ -26,7 +26,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from outlast.diagnose.findings import Doubt, Finding
-from outlast.diagnose.mixture import Day, Sample
+from outlast.diagnose.same_job import Day, Sample
 from outlast.diagnose.stacks.reader import Stack, doing
 from outlast.model.terms import Mechanism
 from outlast.model.verdict import Role
@@ -41,7 +41,7 @@ KILLS = ("oom.", "segfault.")  # what a kernel says of a process that it ended
 ENDS = (Mechanism.SIGNAL, Mechanism.EXIT, Mechanism.EXCEPTION, Mechanism.LOST_CONTACT)
 
 
-def without_history(
+def without_foreign_lines(
     findings: Sequence[Finding], samples: Sequence[Sample]
 ) -> tuple[list[Finding], str]:
     """The findings that may be of the job, those from before it marked as older; and what was done,
@@ -85,7 +85,7 @@ def without_history(
     )
 
 
-def marked_strangers(findings: Sequence[Finding]) -> list[Finding]:
+def with_strangers_marked(findings: Sequence[Finding]) -> list[Finding]:
     """The same findings; where all ranks live, those of processes that a kernel ended are marked."""
     stood = {one.rank for one in findings if isinstance(one, Stack) and one.rank is not None}
     left = {one.rank for one in findings if one.rank is not None}

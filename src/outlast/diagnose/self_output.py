@@ -4,7 +4,7 @@ witness.
 A text verdict stands between a first and a last line that no program writes by accident; `without`
 takes out what is between them and leaves empty lines, so that line numbers stay. A block that does
 not end within OWN_OUTPUT_LINES_MAX lines is read as evidence after all: a first line alone, forged
-or cut, hides nothing. A line of ours that stands alone (`is_line_of_ours`) repeats evidence and
+or cut, hides nothing. A line of ours that stands alone (`is_own_line`) repeats evidence and
 concludes from it: it counts for nothing either.
 
 This module is pure: no clock, no files, no torch.
@@ -55,12 +55,12 @@ _CLASS_NAMED = re.compile(
 )
 
 
-def is_line_of_ours(text: str) -> bool:
+def is_own_line(text: str) -> bool:
     """One of `LINE_NEEDLES` is in it."""
     return bool(_LINE.search(text[:400]) or ('"refuted_by"' in text and _CLASS_NAMED.search(text)))
 
 
-def is_ours(head: bytes) -> bool:
+def is_own_file(head: bytes) -> bool:
     """A whole file of ours: a verdict in JSON or HTML, or what `outlast report` and `outlast
     status` print.
     """
@@ -73,7 +73,7 @@ def is_ours(head: bytes) -> bool:
     return pages or (start.lstrip()[:1] == b"{" and b'"ettr"' in head and b'"rank_seconds"' in head)
 
 
-def without(lines: Iterable[bytes]) -> Iterator[bytes]:
+def without_own_verdicts(lines: Iterable[bytes]) -> Iterator[bytes]:
     """The same number of lines; those of an earlier verdict are empty."""
     source = iter(lines)
     # looked at together: two searches a line would cost as much as reading it

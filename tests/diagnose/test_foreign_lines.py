@@ -10,11 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outlast.diagnose.findings import Finding
+from outlast.diagnose.foreign_lines import (
+    OLD_S,
+    ZONES_S,
+    with_strangers_marked,
+    without_foreign_lines,
+)
 from outlast.diagnose.fuse import decide
-from outlast.diagnose.history import OLD_S, ZONES_S, marked_strangers, without_history
 from outlast.diagnose.logs import read_lines
 from outlast.diagnose.logs.lines import SAME_LATER, SAME_MAX
-from outlast.diagnose.mixture import BEGAN_LINES, Sample
+from outlast.diagnose.same_job import BEGAN_LINES, Sample
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.runtime.evidence.reading import diagnose
 
@@ -45,7 +50,7 @@ def read(**logs: str) -> tuple[list[Finding], str]:
         found += read_lines(lines, name=name)
         samples.append(Sample(name))
         samples[-1].look(lines)
-    return without_history(found, samples)
+    return without_foreign_lines(found, samples)
 
 
 FORMS = [
@@ -174,11 +179,11 @@ def hang(**more: str) -> list[Finding]:
 
 def test_who_waits_for_its_loader_may_have_lost_a_worker_of_it() -> None:
     stuck = SPY.format(pid=72, frame="_try_get_data (torch/utils/data/dataloader.py:1291)")
-    assert not any(one.doubt for one in marked_strangers(hang(**{"stack_rank_2.txt": stuck})))
+    assert not any(one.doubt for one in with_strangers_marked(hang(**{"stack_rank_2.txt": stuck})))
 
 
 def test_where_all_ranks_live_a_kernel_has_killed_something_else() -> None:
-    got = decide(marked_strangers(hang()), blame=None)
+    got = decide(with_strangers_marked(hang()), blame=None)
     assert (got.failure_class, got.mechanism, [one.rank for one in got.ranks]) == (
         FailureClass.USER_CODE,
         Mechanism.HANG,
@@ -197,7 +202,7 @@ def test_where_all_ranks_live_a_kernel_has_killed_something_else() -> None:
     ids=["no stack of one", "one was killed", "its loader was killed"],
 )
 def test_where_not_all_are_seen_to_live_it_may_have_been_one_of_them(more: dict[str, str]) -> None:
-    assert not any(one.doubt for one in marked_strangers(hang(**more)))
+    assert not any(one.doubt for one in with_strangers_marked(hang(**more)))
 
 
 START = (

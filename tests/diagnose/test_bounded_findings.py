@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from outlast.diagnose import thinning
+from outlast.diagnose import bounded_findings
+from outlast.diagnose.bounded_findings import BoundedFindings
 from outlast.diagnose.findings import Finding
-from outlast.diagnose.thinning import Thinned
 from outlast.model.limits import FINDINGS_FIRST_COUNT, FINDINGS_LAST_COUNT
 from outlast.model.verdict import Evidence, Role
 
@@ -16,7 +16,7 @@ def finding(order: int, *, file: str = "a", rule: str = "r", rank: int | None = 
 
 
 def test_of_a_line_said_a_hundred_thousand_times_the_first_and_the_last_are_kept() -> None:
-    thinned = Thinned()
+    thinned = BoundedFindings()
     thinned.add(finding(order) for order in range(100_000))
     kept = [one.order for one in thinned.all()]
     assert kept == [*range(FINDINGS_FIRST_COUNT), *range(100_000 - FINDINGS_LAST_COUNT, 100_000)]
@@ -24,7 +24,7 @@ def test_of_a_line_said_a_hundred_thousand_times_the_first_and_the_last_are_kept
 
 
 def test_what_says_something_else_is_kept_beside_it() -> None:
-    thinned = Thinned()
+    thinned = BoundedFindings()
     thinned.add(
         finding(order, rank=order % 3, rule="ab"[order % 2], file="xy"[order // 3_000])
         for order in range(6_000)
@@ -38,8 +38,8 @@ def test_what_says_something_else_is_kept_beside_it() -> None:
 
 
 def test_there_is_an_end_to_it_whatever_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thinning, "FINDINGS_MAX_COUNT", 100)
-    thinned = Thinned()
+    monkeypatch.setattr(bounded_findings, "FINDINGS_MAX_COUNT", 100)
+    thinned = BoundedFindings()
     thinned.add(finding(order, rule=f"r{order}") for order in range(5_000))
     thinned.add(finding(order, rule="r0") for order in range(5_000))
     assert (len(thinned.all()), thinned.dropped_count) == (200, 9_800)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlast.diagnose import ours
+from outlast.diagnose import self_output
 from outlast.model.limits import OWN_OUTPUT_LINES_MAX
 from outlast.model.terms import FailureClass
 from outlast.model.verdict import Evidence, Role, Verdict
@@ -27,7 +27,9 @@ SCREEN = [
 
 
 def read(lines: list[str]) -> list[str]:
-    return [line.decode() for line in ours.without(line.encode() for line in lines)]
+    return [
+        line.decode() for line in self_output.without_own_verdicts(line.encode() for line in lines)
+    ]
 
 
 @pytest.mark.parametrize("prefix", ["", "[rank0]: ", "2026-01-02T03:04:05Z stdout F "])
@@ -71,7 +73,7 @@ def test_a_log_that_speaks_of_outlast_or_of_classes_is_read() -> None:
     ],
 )  # fmt: skip
 def test_a_file_of_ours_is_known_by_its_beginning(head: str) -> None:
-    assert ours.is_ours(head.encode())
+    assert self_output.is_own_file(head.encode())
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ def test_a_file_of_ours_is_known_by_its_beginning(head: str) -> None:
     ],
 )
 def test_a_file_of_others_is_not_ours(head: str) -> None:
-    assert not ours.is_ours(head.encode())
+    assert not self_output.is_own_file(head.encode())
 
 
 @given(
@@ -100,6 +102,6 @@ def test_a_file_of_others_is_not_ours(head: str) -> None:
     )
 )
 def test_lines_are_never_lost_or_changed_but_emptied(lines: list[bytes]) -> None:
-    out = list(ours.without(lines))
+    out = list(self_output.without_own_verdicts(lines))
     assert len(out) == len(lines)
     assert all(now in (before, b"") for now, before in zip(out, lines, strict=True))
