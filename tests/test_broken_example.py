@@ -1,4 +1,4 @@
-"""examples/broken.py, as docs/diagnosis.md has it: a real torchrun job breaks, and the verdict
+"""examples/broken.py, as docs/reference/diagnosis.md has it: a real torchrun job breaks, and the verdict
 names the rank.
 """
 

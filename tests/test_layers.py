@@ -1,4 +1,4 @@
-"""Imports go down only. The table below is the one of docs/design.md, and both are held together.
+"""Imports go down only. The table below is the one of docs/explanation/architecture.md, and both are held together.
 
 What is not seen: names imported at run time through importlib with a computed name.
 """
@@ -118,7 +118,7 @@ def test_imports_go_down_the_layers_only(path: Path) -> None:
 
 
 def test_the_design_page_has_the_same_table() -> None:
-    text = (SRC.parent / "docs" / "design.md").read_text()
+    text = (SRC.parent / "docs" / "explanation" / "architecture.md").read_text()
     rows = dict(re.findall(r"^\| \d \| `(\w+)/` \|.*\| ([^|]+) \|$", text, re.MULTILINE))
     words = {"all below": MAY_IMPORT["app"], "standard library": set()}
     said = {layer: words.get(names, set(names.split(", "))) for layer, names in rows.items()}

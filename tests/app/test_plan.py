@@ -25,7 +25,7 @@ from tests.app.command import outlast, same_as_golden
 from tests.ledger import a_run
 
 HOME = Path(__file__).parents[2]
-PAGE = HOME / "docs" / "planning.md"
+PAGE = HOME / "docs" / "how-to" / "plan-a-run.md"
 CONTRACT = {
     "inputs",
     "ettr",
@@ -426,14 +426,14 @@ def test_every_command_of_the_page_is_read() -> None:
 
 def test_the_cluster_file_of_the_page_is_one() -> None:
     (text,) = re.findall(r"^```toml\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    scenario = resolve(parse(text, source="docs/planning.md")).scenario
+    scenario = resolve(parse(text, source="docs/how-to/plan-a-run.md")).scenario
     assert [tier.name for tier in scenario.tiers] == ["peers", "storage"]
 
 
 def test_every_chart_of_the_page_is_there_and_its_command_is_beside_it() -> None:
     text = PAGE.read_text()
-    charts = re.findall(r"!\[[^\]]+\]\((planning/[\w-]+\.svg)\)", text)
+    charts = re.findall(r"!\[[^\]]+\]\((plan-a-run/[\w-]+\.svg)\)", text)
     assert len(charts) >= 3
     for chart in charts:
-        assert (HOME / "docs" / chart).read_text().startswith("<?xml")
-        assert f"--chart docs/{chart}" in text
+        assert (PAGE.parent / chart).read_text().startswith("<?xml")
+        assert f"--chart docs/how-to/{chart}" in text

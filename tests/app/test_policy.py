@@ -18,7 +18,7 @@ from outlast.runtime.run_folder import RunFolder
 from tests.app.command import outlast
 from tests.ledger.a_run import META, fill
 
-PAGE = Path(__file__).parents[2] / "docs" / "policy.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "write-a-policy.md"
 GPU: dict[str, Any] = {
     "class": "gpu",
     "mechanism": "signal",
@@ -209,7 +209,7 @@ def test_what_cannot_be_read_is_an_error_of_usage(
 def test_the_policies_on_the_page_can_be_read() -> None:
     blocks = re.findall(r"^```toml\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert blocks
-    assert all(parse(block, source="docs/policy.md").rules for block in blocks)
+    assert all(parse(block, source="docs/how-to/write-a-policy.md").rules for block in blocks)
 
 
 def test_the_page_says_what_each_action_does_and_each_rule_of_the_default() -> None:

@@ -73,7 +73,7 @@ def parser() -> Parser:
         prog="outlast calibrate",
         description=(
             "How often what fails, how sure that is, and how long recoveries take:"
-            " docs/calibration.md."
+            " docs/how-to/calibrate.md."
         ),
     )
     out.add_argument(
@@ -85,7 +85,7 @@ def parser() -> Parser:
     out.add_argument(
         "--csv",
         metavar="FAILURES",
-        help="a table of failures in place of ledgers; its columns stand in docs/calibration.md",
+        help="a table of failures in place of ledgers; its columns stand in docs/how-to/calibrate.md",
     )
     out.add_argument(
         "--units",

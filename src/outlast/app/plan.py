@@ -40,7 +40,7 @@ def parser() -> Parser:
         prog="outlast plan",
         description=(
             "Plan a run: how often to save and where to, how many spares, how far it can grow"
-            " (docs/planning.md)."
+            " (docs/how-to/plan-a-run.md)."
         ),
     )
     base = out.add_argument_group(

@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
 def parser() -> Parser:
     out = Parser(
         prog="outlast policy",
-        description="What is done once an interruption has a verdict: docs/policy.md.",
+        description="What is done once an interruption has a verdict: docs/how-to/write-a-policy.md.",
     )
     doing = out.add_subparsers(dest="doing", required=True, metavar="DOING", parser_class=Parser)
     doing.add_parser("show", help="print the policy of a run that names none")

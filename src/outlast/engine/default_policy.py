@@ -12,7 +12,7 @@ from outlast.model.policy import Policy, parse
 
 TEXT = """\
 # What is done once an interruption has a verdict. The run has gone on by then; nothing here undoes a commit.
-# How to write one: docs/policy.md. Try it on recorded incidents: `outlast policy test POLICY INCIDENT...`
+# How to write one: docs/how-to/write-a-policy.md. Try it on recorded incidents: `outlast policy test POLICY INCIDENT...`
 schema = 1
 dry_run = false                                             # true: everything is decided and written down, and nothing is done
 drain = { confidence = 0.8, incidents = 2 }                 # one of the two is needed; neither can be lowered
