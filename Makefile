@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help env run test unit lint types drill fuzz swarm score-diagnosis bench validate-plan validate-plan-live test-gpu clean
+.PHONY: help env run test check unit lint types drill fuzz swarm score-diagnosis bench validate-plan validate-plan-live test-gpu clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 18
@@ -31,10 +31,12 @@ run: $(STAMP)  ## train for a minute under fire, then undisturbed, and compare
 test: $(STAMP)  ## the tests, real processes included; under ten minutes on two cores
 	$(BIN)/python tests/halves.py $(ARGS)
 
+check: lint types unit  ## before each commit: lint, format, types and the fast tests; under two minutes
+
 unit: $(STAMP)  ## of those the fast ones, that start no worker: decisions, arithmetic, layers, style; under a minute
 	$(BIN)/python -m pytest tests/model tests/engine tests/test_layers.py tests/test_tidy.py $(ARGS)
 
-lint: $(STAMP)  ## ruff
+lint: $(STAMP)  ## ruff: rules and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
