@@ -1,5 +1,6 @@
-"""examples/broken.py, as docs/reference/diagnosis.md has it: a real torchrun job breaks, and the verdict
-names the rank.
+"""examples/broken.py, as docs/reference/diagnosis.md has it.
+
+A real torchrun job breaks, and the verdict names the rank.
 """
 
 from __future__ import annotations

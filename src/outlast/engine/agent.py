@@ -59,6 +59,8 @@ from outlast.model.messages import (
     StoreUp,
     TermWorker,
     ToWorkers,
+    WorkerExited,
+    WorkerFailedToStart,
     WorkerHung,
     WorkerStarted,
 )
@@ -196,8 +198,8 @@ class Agent:
 
     def on_event(self, message: FromAgent, *, now_s: float) -> list[Output]:
         """From the process host: started, exited, store up or lost."""
-        if type(message).__name__ in ("WorkerExited", "WorkerFailedToStart"):
-            gone, self._news = self._watched.pop(getattr(message, "worker", 0), None), True
+        if isinstance(message, WorkerExited | WorkerFailedToStart):
+            gone, self._news = self._watched.pop(message.worker, None), True
             if gone is not None and gone.rank >= 0:  # a spare's end answers nothing
                 self._drop_question()
         if isinstance(message, WorkerStarted) and message.worker in self._watched:

@@ -220,7 +220,8 @@ class _Signals:
         if self._pair is None:
             return
         for number, before in self._before.items():
-            signal.signal(number, before or signal.SIG_DFL)  # type: ignore[arg-type]  # what signal.signal gave us
+            # `before` is what signal.signal returned, so it takes it back.
+            signal.signal(number, before or signal.SIG_DFL)  # type: ignore[arg-type]
         signal.set_wakeup_fd(self._fd_before)
         for end in self._pair:
             end.close()

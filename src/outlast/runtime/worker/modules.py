@@ -178,7 +178,8 @@ class Modules:
         """The first walk over a module, or a later one that finds buffers registered since."""
         for path, module in root.named_modules():
             base = plain_name(f"{prefix}.{path}." if path else f"{prefix}.")
-            if any(kind.__name__ == "FullyShardedDataParallel" for kind in type(module).__mro__):
+            # By its name: to import the class takes long, and few scripts use it.
+            if "FullyShardedDataParallel" in {kind.__name__ for kind in type(module).__mro__}:
                 raise StateError(
                     f"{base[:-1]} is FullyShardedDataParallel",
                     hint="use fully_shard (FSDP2), or run.replicate",
