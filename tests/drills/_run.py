@@ -54,6 +54,11 @@ class Outcome:
         return {int(one[1]): one[2] for one in words if len(one) == 3}
 
     @property
+    def last_step(self) -> int:
+        """The newest step that a rank noted as committed."""
+        return max((step for _, step, _ in self.commits), default=0)
+
+    @property
     def interruptions(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.report.get("interruptions", [])
         return found

@@ -78,7 +78,7 @@ def test_a_folder_in_use_names_its_holder(tmp_path: Path) -> None:
         assert run_folder.holder(tmp_path / "run") == other.pid
         for attempt in (
             lambda: make(tmp_path / "run"),
-            lambda: RunFolder.resume(tmp_path / "run", version="0.1.0", options={}),
+            lambda: RunFolder.resume(tmp_path / "run"),
         ):
             with pytest.raises(RunFolderError, match=f"in use by process {other.pid}"):
                 attempt()
@@ -90,9 +90,7 @@ def test_the_lock_goes_with_its_holder(tmp_path: Path) -> None:
         other.send_signal(signal.SIGKILL)
         other.wait(10)
         assert run_folder.holder(tmp_path / "run") is None
-        with contextlib.closing(
-            RunFolder.resume(tmp_path / "run", version="0.1.0", options={})
-        ) as folder:
+        with contextlib.closing(RunFolder.resume(tmp_path / "run")) as folder:
             assert folder.name == "held"
             assert run_folder.holder(folder.path) == os.getpid()
 
@@ -136,7 +134,7 @@ def test_a_reader_that_looks_does_not_keep_a_launcher_out(tmp_path: Path) -> Non
     )
     assert looker.stdout is not None
     assert looker.stdout.readline() == "looks\n"
-    RunFolder.resume(tmp_path / "run", version="0.1.0", options={}).close()
+    RunFolder.resume(tmp_path / "run").close()
     looker.wait(10)
     looker.stdout.close()
 
@@ -144,9 +142,9 @@ def test_a_reader_that_looks_does_not_keep_a_launcher_out(tmp_path: Path) -> Non
 def test_resume_keeps_the_run_and_says_who_holds_it_now(tmp_path: Path) -> None:
     first = make(tmp_path / "run")
     first.close()
-    with contextlib.closing(
-        RunFolder.resume(first.path, version="0.1.1", options={"resume": True})
-    ) as again:
+    with contextlib.closing(RunFolder.resume(first.path)) as again:
+        assert run_folder.read_card(again.path)["version"] == "0.1.0", "nothing is written yet"
+        again.write_card("0.1.1", {"resume": True})
         assert (again.run, again.name) == (first.run, first.name)
         assert run_folder.read_card(again.path)["version"] == "0.1.1"
 
@@ -172,7 +170,7 @@ def test_a_folder_of_another_version_or_a_damaged_one_is_refused(
 ) -> None:
     (tmp_path / "run.json").write_text(card)
     for attempt in (
-        lambda: RunFolder.resume(tmp_path, version="0.1.0", options={}),
+        lambda: RunFolder.resume(tmp_path),
         lambda: run_folder.find(str(tmp_path)),
     ):
         with pytest.raises(RunFolderError, match=words) as caught:
@@ -199,7 +197,8 @@ def test_a_run_is_found_by_path_by_name_by_id_and_as_the_newest(tmp_path: Path) 
     assert run_folder.find(None, root=tmp_path) == second.path
     for name in (str(first.path), "b-first", first.run):
         assert run_folder.find(name, root=tmp_path) == first.path
-    RunFolder.resume(first.path, version="0.1.0", options={}).close()
+    with contextlib.closing(RunFolder.resume(first.path)) as again:
+        again.write_card("0.1.0", {})
     assert run_folder.newest(tmp_path) == first.path, "the one that was resumed last"
 
 

@@ -86,6 +86,7 @@ def report_facts(view: RunView) -> dict[str, typing.Any]:
             for event in part.events
             if event.kind == "warning"
         ],
+        "steps_lost_between_sessions": sum(_lost_before(part) for part in records.sessions),
         "sessions": [
             {
                 "session": part.session.session,
@@ -95,6 +96,8 @@ def report_facts(view: RunView) -> dict[str, typing.Any]:
                 "state": part.session.state,
                 "exit_code": part.session.exit_code,
                 "reason": part.session.reason,
+                "from_step": part.resumed.get("step", 0),
+                "steps_lost": _lost_before(part),
             }
             for part in records.sessions
         ],
@@ -175,8 +178,14 @@ def _show_head(console: Console, facts: Facts) -> None:
     repeated, lost = (
         sum(one[key] for one in facts["interruptions"]) for key in ("steps_repeated", "steps_lost")
     )
+    between = facts["steps_lost_between_sessions"]
+    lost += between
     pairs.add_row(
-        "steps", f"{facts['steps']:,}", f"{repeated:,} repeated, {lost:,} lost" + _pace(facts)
+        "steps",
+        f"{facts['steps']:,}",
+        f"{repeated:,} repeated, {lost:,} lost"
+        + (f" ({between:,} of them between sessions)" if between else "")
+        + _pace(facts),
     )
     if len(facts["sessions"]) > 1:
         pairs.add_row(
@@ -185,6 +194,12 @@ def _show_head(console: Console, facts: Facts) -> None:
             f"between {len(facts['sessions'])} launcher sessions; not in the figures here",
         )
     console.print(Padding(pairs, (0, 0, 0, 2)))
+
+
+def _lost_before(part: SessionRecords) -> int:
+    """Committed steps of earlier sessions that this one had to do again."""
+    lost = part.resumed.get("steps_lost", 0)
+    return lost if isinstance(lost, int) else 0
 
 
 def _pace(facts: Facts) -> str:

@@ -10,17 +10,18 @@ import platform
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
+from outlast.app import resuming
 from outlast.app.cli import SIGINT_EXIT, fail
 from outlast.app.live import LiveView
-from outlast.app.torchrun import RunOptions, read_command_line
+from outlast.app.resuming import Beginning
+from outlast.app.torchrun import Checkpoints, RunOptions, read_command_line
 from outlast.app.words import console_for
 from outlast.diagnose.redact import redacted_words
 from outlast.engine.coordinator.options import CoordinatorOptions
-from outlast.engine.coordinator.restore_sources import Restart
 from outlast.engine.protocol.outputs import End
 from outlast.errors import OutlastError, RunFolderError
 from outlast.model.records import Meta
@@ -29,9 +30,8 @@ from outlast.runtime.agent.logs import WorkerLogs, make_log_folder
 from outlast.runtime.agent.zygote_client import ZygoteClient
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
 from outlast.runtime.coordinator.launcher import Launcher, Surroundings
-from outlast.runtime.coordinator.saves import newest_start
 from outlast.runtime.coordinator.specs import Place, Script, Specs
-from outlast.runtime.ledger.store import Ledger
+from outlast.runtime.ledger.store import Ledger, read_ledger
 from outlast.runtime.listener import meeting_address
 from outlast.runtime.loop import Loop
 from outlast.runtime.run_folder import RunFolder
@@ -88,7 +88,14 @@ def _open_folder(
     given = Path(options.run_dir) if options.run_dir else None
     if options.checkpoints.resume:
         path = given if given is not None else run_folder.newest()
-        folder = RunFolder.resume(path, version=release, options=card)
+        folder = RunFolder.resume(path)
+        resuming.check(
+            read_ledger(folder.ledger),
+            root=_checkpoint_root(options, folder),
+            workers=options.workers,
+            from_scratch=options.checkpoints.from_scratch,
+        )
+        folder.write_card(release, card)
         return folder, Ledger.resume(
             folder.ledger, pid=os.getpid(), started_s=began_s, started_wall_s=began_wall_s
         )
@@ -104,17 +111,37 @@ def _open_folder(
     return folder, Ledger.create(folder.ledger, meta, pid=os.getpid())
 
 
-def _open_vault(folder: RunFolder, *, resume: bool) -> tuple[Vault, bool]:
-    """The run's vault, and whether it is what a killed launcher left."""
+def _checkpoint_root(options: RunOptions, folder: RunFolder) -> Path:
+    given = options.checkpoints.folder
+    return Path(given) if given else folder.checkpoints
+
+
+@dataclass(frozen=True, slots=True)
+class OpenVault:
+    """adopted: it is what a killed launcher left, whose workers had committed `seen_step`."""
+
+    vault: Vault
+    adopted: bool = False
+    seen_step: int = 0
+
+
+def _open_vault(folder: RunFolder, checkpoints: Checkpoints) -> OpenVault:
+    """The run's vault. Of one that a killed launcher left, `--from-scratch` uses nothing."""
     clean_stale()
     path = vault_folder(folder.run)
-    if resume:
+    seen_step = 0
+    if checkpoints.resume:
         try:
-            return Vault.adopt(path, folder.run), True
+            vault = Vault.adopt(path, folder.run)
         except RunFolderError:
             if path.exists():
                 raise
-    return Vault.create(path, folder.run), False
+        else:
+            seen_step = vault.newest_committed()
+            if not checkpoints.from_scratch:
+                return OpenVault(vault, True, seen_step)
+            vault.remove()
+    return OpenVault(Vault.create(path, folder.run), False, seen_step)
 
 
 def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteClient) -> End:
@@ -127,7 +154,8 @@ def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteC
         for opened in (folder, ledger, loop):
             closing.callback(opened.close)
         with _stops(signal.SIG_BLOCK):
-            vault, adopted = _open_vault(folder, resume=options.checkpoints.resume)
+            opened_vault = _open_vault(folder, options.checkpoints)
+            vault, adopted = opened_vault.vault, opened_vault.adopted
             try:
                 with _stops(signal.SIG_UNBLOCK):  # what came meanwhile is raised here
                     view = LiveView(console_for(stderr=True, environment=os.environ))
@@ -136,8 +164,7 @@ def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteC
                         folder,
                         ledger,
                         zygote,
-                        vault=vault,
-                        adopted=adopted,
+                        opened_vault=opened_vault,
                         loop=loop,
                         view=view,
                     )
@@ -172,18 +199,23 @@ def _prepare(
     ledger: Ledger,
     zygote: ZygoteClient,
     *,
-    vault: Vault,
-    adopted: bool,
+    opened_vault: OpenVault,
     loop: Loop,
     view: LiveView,
 ) -> tuple[Bookkeeping, Launcher]:
-    """`adopted`: the vault is what a killed launcher left."""
-    root = Path(options.checkpoints.folder) if options.checkpoints.folder else folder.checkpoints
-    start, checkpoint, refused = (
-        newest_start(root, vault if adopted else None, options.workers)
-        if options.checkpoints.resume
-        else (Restart(), ("", 0), [])
-    )
+    vault = opened_vault.vault
+    root = _checkpoint_root(options, folder)
+    records = ledger.read()
+    beginning = Beginning()
+    if options.checkpoints.resume:
+        beginning = resuming.find_beginning(
+            root,
+            records,
+            vault=vault if opened_vault.adopted else None,
+            seen_step=opened_vault.seen_step,
+            from_scratch=options.checkpoints.from_scratch,
+        )
+        ledger.add(beginning.event())
     newest = ledger.newest()
     log_folder = make_log_folder(
         Path(options.log_dir) if options.log_dir else folder.logs, options.meeting.run_id or "none"
@@ -192,9 +224,9 @@ def _prepare(
     books = Bookkeeping(
         ledger=ledger,
         vault=vault,
-        records=ledger.read(),
+        records=records,
         node=platform.node(),
-        start_step=start.step,
+        start_step=beginning.start.step,
         show=view.update,
     )
     specs = Specs(
@@ -227,24 +259,23 @@ def _prepare(
         evidence_folder=folder.evidence,
         diagnose=(sys.executable, "-m", "outlast.app.cli", "diagnose", "--json"),
     )
-    for note in (*options.notes, *(f"warning: a checkpoint was refused: {one}" for one in refused)):
+    refused = (f"warning: a checkpoint was refused: {one}" for one in beginning.refused)
+    for note in (*options.notes, *refused):
         view.print_line(note)
     if options.checkpoints.resume:
-        view.print_line(
-            f"resuming {folder.path} at step {start.step}"
-            + (f" from {start.checkpoint}" if start.checkpoint else "")
-        )
+        view.print_line(beginning.told(folder.path))
     launcher = Launcher(
         around,
         CoordinatorOptions(
             world_size=options.workers,
-            start=start,
+            start=beginning.start,
+            committed_before=beginning.highest,
             spares=options.spares.count,
             spare_kind=options.spares.kind,
             max_restarts=options.meeting.max_restarts,
-            checkpoint=checkpoint,
+            checkpoint=beginning.checkpoint,
             checkpoint_on_stop=bool(options.checkpoints.every_steps),
-            durable=bool(options.checkpoints.every_steps or checkpoint[0]),
+            durable=bool(options.checkpoints.every_steps or beginning.checkpoint[0]),
             term_grace_s=options.term_grace_s,
             generation=max(0, newest.generation),
             first_interruption=max(newest.interruption + 1, 1),

@@ -49,11 +49,15 @@ class Spares:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """every_steps None: none but those asked for in the script. folder "": in the run's folder."""
+    """every_steps None: none but those asked for in the script. folder "": in the run's folder.
+
+    from_scratch: of a run that is resumed, nothing that was saved is used.
+    """
 
     every_steps: int | None
     folder: str
     resume: bool
+    from_scratch: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,10 @@ def understand(answer: dict[str, Any], *, prefix: str = "") -> RunOptions | str:
         meeting=_meeting(asked, given),
         spares=Spares(spares, asked["spare_kind"]),
         checkpoints=Checkpoints(
-            asked["checkpoint_every"], asked["checkpoint_dir"] or "", asked["resume"]
+            asked["checkpoint_every"],
+            asked["checkpoint_dir"] or "",
+            asked["resume"],
+            asked["from_scratch"],
         ),
         snapshot_every=asked["snapshot_every"],
         console=_console(asked, prefix),
@@ -189,6 +196,11 @@ def _refuse(asked: dict[str, Any], given: set[str]) -> None:
         raise UsageError(
             f"--rdzv-endpoint {asked['rdzv_endpoint']}: runs on one node only",
             hint="use --standalone, or --master-addr and --master-port",
+        )
+    if asked["from_scratch"] and not asked["resume"]:
+        raise UsageError(
+            "--from-scratch goes with --resume: it trains an existing run anew",
+            hint="add --resume, or leave --from-scratch away: a new run begins at step 0",
         )
     for name, instead in _REFUSED.items():
         if name in given:

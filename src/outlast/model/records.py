@@ -19,6 +19,9 @@ from dataclasses import dataclass, field, replace
 from outlast.model.terms import Cause, FailureClass, Mechanism, Rung
 
 Facts = Mapping[str, object]  # a JSON object
+RESUMED = (
+    "resumed"  # kind of the event with which a session of --resume begins: step, from, steps_lost
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +216,11 @@ class SessionRecords:
     steps: tuple[StepsBucket, ...] = ()
     events: tuple[Event, ...] = ()
 
+    @property
+    def resumed(self) -> Facts:
+        """What the session began from, if it is one of --resume: see RESUMED; else empty."""
+        return next((one.data for one in self.events if one.kind == RESUMED), {})
+
 
 @dataclass(frozen=True, slots=True)
 class Records:
@@ -226,6 +234,11 @@ class Records:
     def newest_step(self) -> int:
         """The newest committed step of the newest session that committed any."""
         return next((part.steps[-1].to_step for part in reversed(self.sessions) if part.steps), 0)
+
+    @property
+    def highest_step(self) -> int:
+        """The highest step that any session committed."""
+        return max((one.to_step for part in self.sessions for one in part.steps), default=0)
 
     @property
     def newest_generation(self) -> int:

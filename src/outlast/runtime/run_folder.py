@@ -92,8 +92,8 @@ class RunFolder:
         return folder
 
     @classmethod
-    def resume(cls, path: Path, *, version: str, options: Mapping[str, object]) -> RunFolder:
-        """An existing run, to go on with.
+    def resume(cls, path: Path) -> RunFolder:
+        """An existing run, to go on with. Nothing but its lock is written.
 
         Raises RunFolderError if it is in use, of another version, or not a run.
         """
@@ -102,12 +102,10 @@ class RunFolder:
             lock_fd = _lock(path)
             try:
                 card = read_card(path)
-                folder = cls(path, str(card["run"]), str(card["name"]), lock_fd)
-                folder._write_card(version, options)
+                return cls(path, str(card["run"]), str(card["name"]), lock_fd)
             except BaseException:
                 os.close(lock_fd)
                 raise
-        return folder
 
     def missing(self) -> str:
         """Say what of the folder is not where it was when it was opened; "" if nothing is missing."""
@@ -127,6 +125,11 @@ class RunFolder:
     def close(self) -> None:
         """Let go of the lock. Call once."""
         os.close(self.lock_fd)
+
+    def write_card(self, version: str, options: Mapping[str, object]) -> None:
+        """Write run.json for this launcher. Raises CapacityError where the disk refuses."""
+        with _disk_errors(self.path):
+            self._write_card(version, options)
 
     def _write_card(self, version: str, options: Mapping[str, object]) -> None:
         card: dict[str, object] = {

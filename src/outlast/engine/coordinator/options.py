@@ -16,6 +16,7 @@ class CoordinatorOptions:
 
     start              what the ranks begin from
     checkpoint         folder and step of the newest good checkpoint, or ("", 0)
+    committed_before   newest step that earlier sessions of the run have committed
     durable            checkpoints are written, or lie on the disk from before
     term_grace_s       from a stop that was asked for to SIGKILL
     nodes              agents that are waited for at the start; 0: one, in the same process
@@ -29,6 +30,7 @@ class CoordinatorOptions:
     spare_kind: str = "hot"
     max_restarts: int | None = None
     checkpoint: tuple[str, int] = ("", 0)
+    committed_before: int = 0
     checkpoint_on_stop: bool = False
     durable: bool = False
     term_grace_s: float = limits.TERM_GRACE_S

@@ -342,7 +342,8 @@ class Plans:
                 verified=run.sources.verified,
             )  # fmt: skip
             private, folder = own.private, own.checkpoint
-        return private, folder, max(remains.done(rank), run.options.start.step)
+        before = max(run.options.start.step, run.options.committed_before)
+        return private, folder, max(remains.done(rank), before)
 
     def send(self, members: Iterable[Member]) -> list[Output]:
         """Send each member the plan that is due to it, once.

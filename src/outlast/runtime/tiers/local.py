@@ -331,15 +331,16 @@ def clean(root: Path, *, disk: Disk = DISK) -> tuple[Path, ...]:
     return _remove([one.folder for one in _lying(root) if not one.has_manifest], disk)
 
 
-def set_aside(folder: Path, *, disk: Disk = DISK) -> Path:
-    """Rename a refused checkpoint, so that its step can be saved again; it is kept for whoever
-    wants to know.
+def set_aside(folder: Path, prefix: str = _REFUSED, *, disk: Disk = DISK) -> Path:
+    """Rename a checkpoint that is not to be used, so that its step can be saved again.
+
+    It is kept for whoever wants to know.
     """
-    target = folder.with_name(_REFUSED + folder.name)
+    target = folder.with_name(prefix + folder.name)
     count = 1
     while target.exists():
         count += 1
-        target = folder.with_name(f"{_REFUSED}{folder.name}-{count}")
+        target = folder.with_name(f"{prefix}{folder.name}-{count}")
     disk.rename(folder, target)
     return target
 

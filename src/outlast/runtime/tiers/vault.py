@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outlast.errors import CapacityError, CorruptError, OutlastError, RunFolderError
-from outlast.model.beacon import BEACON_BYTES
+from outlast.model.beacon import BEACON_BYTES, unpack
 from outlast.model.limits import SLOTS_COUNT, VAULT_SPARE_BYTES, VAULT_STALE_S
 from outlast.model.manifest import NO_RANK, Seal, run_hash
 from outlast.runtime import clock
@@ -378,6 +378,17 @@ class Vault:
                 raise FileNotFoundError(f"{path} is just being made")
             self._beacons[worker] = page
         return self._beacons[worker]
+
+    def newest_committed(self) -> int:
+        """The newest step that the beacons of the workers in this vault tell of; 0 without any."""
+        newest = 0
+        for path in self.folder.glob("beacon-*"):
+            with contextlib.suppress(OSError):
+                page = path.read_bytes()[:BEACON_BYTES]
+                beacon = unpack(memoryview(page)) if len(page) == BEACON_BYTES else None
+                if beacon is not None and not beacon.torn:
+                    newest = max(newest, beacon.step)
+        return newest
 
     def ballots(self, size: int) -> memoryview:
         """Shared memory in which the ranks of this node vote; zeros at first.

@@ -87,6 +87,11 @@ def _parser() -> argparse.ArgumentParser:
         help="Go on from the newest good state in the run's folder.",
     )
     group.add_argument(
+        "--from-scratch",
+        action="store_true",
+        help="With --resume: train the run anew from step 0, and use nothing that it saved.",
+    )
+    group.add_argument(
         "--snapshot-every",
         type=_at_least(1),
         default=1,

@@ -1,0 +1,113 @@
+"""`outlast run --resume`: may this run go on, from what, and which committed steps are lost by it.
+
+before anything is written   `check`: refuses what cannot go on, and leaves the folder untouched
+when the vault is open       `find_beginning`: the newest good state
+in the ledger                `Beginning.event`: `outlast report` reads the lost steps from it
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from outlast.engine.coordinator.restore_sources import Restart
+from outlast.errors import UsageError
+from outlast.model.records import RESUMED, Event, Records
+from outlast.model.texts import count
+from outlast.runtime import clock
+from outlast.runtime.coordinator.saves import newest_start
+from outlast.runtime.tiers import local
+from outlast.runtime.tiers.vault import Vault
+
+EARLIER = "earlier-"  # prefix of the folders of checkpoints that `--from-scratch` put aside
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What a session begins from.
+
+    checkpoint   folder and step of the newest good checkpoint, or ("", 0)
+    refused      what was passed over, and why, a sentence each
+    committed    newest step of the session before
+    highest      newest step of all sessions: doing it again books as repeated
+    """
+
+    start: Restart = field(default_factory=Restart)
+    checkpoint: tuple[str, int] = ("", 0)
+    refused: tuple[str, ...] = ()
+    committed: int = 0
+    highest: int = 0
+
+    @property
+    def steps_lost(self) -> int:
+        """How many committed steps have to be done again."""
+        return max(0, self.committed - self.start.step)
+
+    @property
+    def source(self) -> str:
+        """Where the state comes from, for people."""
+        if self.start.checkpoint:
+            return self.start.checkpoint
+        return "the images in shared memory" if self.start.step else "nothing"
+
+    def event(self) -> Event:
+        """Return the ledger's record of this beginning."""
+        data = {"step": self.start.step, "from": self.source, "steps_lost": self.steps_lost}
+        return Event(clock.now_s(), clock.wall_s(), RESUMED, data)
+
+    def told(self, folder: Path) -> str:
+        """Return the line for the console."""
+        lost = (
+            f"; {count(self.steps_lost, 'committed step')} after it will be trained again"
+            if self.steps_lost
+            else ""
+        )
+        source = f" from {self.source}" if self.start.step else ", without a saved state"
+        return f"resuming {folder} at step {self.start.step}{source}{lost}"
+
+
+def check(records: Records, *, root: Path, workers: int, from_scratch: bool) -> None:
+    """Refuse what cannot be resumed; `root` is where checkpoints lie. Writes nothing.
+
+    Raises UsageError.
+    """
+    size = records.meta.world_size
+    if workers != size:
+        raise UsageError(
+            f"this run has {count(size, 'rank')}, and --nproc-per-node asks for {workers}: a saved"
+            " state cannot be divided anew",
+            hint=f"resume with --nproc-per-node {size}, or start a new run",
+        )
+    ended_well = records.sessions[-1].session.state == "ended"
+    if from_scratch or not ended_well or local.newest_good(root).checkpoint is not None:
+        return
+    raise UsageError(
+        f"this run has ended well at step {records.newest_step}, and has no checkpoint in {root} to"
+        " go on from",
+        hint=(
+            "train it anew with --resume --from-scratch, or start a new run; --checkpoint-every"
+            " keeps what a larger target can go on from"
+        ),
+    )
+
+
+def find_beginning(
+    root: Path, records: Records, *, vault: Vault | None, seen_step: int, from_scratch: bool
+) -> Beginning:
+    """Return what this session begins from.
+
+    vault       what a launcher that was killed left
+    seen_step   the newest step that its workers told of: the ledger may lack the last second
+    """
+    committed = max(records.newest_step, seen_step)
+    highest = max(records.highest_step, seen_step)
+    if from_scratch:
+        aside = tuple(_aside(one.folder) for one in local.checkpoints(root))
+        return Beginning(refused=aside, committed=committed, highest=highest)
+    start, checkpoint, refused = newest_start(root, vault, records.meta.world_size)
+    return Beginning(start, checkpoint, tuple(refused), committed, highest)
+
+
+def _aside(folder: Path) -> str:
+    """A checkpoint of the training before must not be found by the new one."""
+    return f"{folder}: --from-scratch; it is kept as {local.set_aside(folder, EARLIER).name}"

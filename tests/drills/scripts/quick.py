@@ -1,0 +1,65 @@
+"""A small training under DDP with short steps, for drills about what surrounds a run.
+
+Each rank prints `digest RANK HEX` and `over RANK` at its end, and appends "RANK STEP PID" to
+$DRILL_COMMITS at each commit. Its places for strikes: start, forward, after (behind the last step),
+exit (in the interpreter's own clean-up).
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import time
+
+import strikes
+import torch
+import torch.nn.functional as F
+from commits import note_commit
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+import outlast
+
+
+class Numbers(Dataset[tuple[Tensor, Tensor]]):
+    def __len__(self) -> int:
+        return 1024
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        noise = torch.Generator().manual_seed(index)
+        return torch.randn(16, generator=noise), torch.randn(4, generator=noise)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--step-s", type=float, default=0.02)
+    parser.add_argument("--loaders", type=int, default=0)
+    args = parser.parse_args()
+    strikes.strike("start", rank=-1, step=0)
+    run = outlast.join()
+    torch.manual_seed(5)
+    model = run.replicate(nn.Sequential(nn.Linear(16, 32), nn.Dropout(0.1), nn.Linear(32, 4)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    sampler = outlast.StepSampler(Numbers(), batch_size=8)
+    loader = DataLoader(Numbers(), batch_sampler=sampler, num_workers=args.loaders)
+    state = run.state(model=model, optimizer=optimizer, loader=loader)
+    for step in run.steps(state, until=args.steps):
+        with step:
+            strikes.strike("forward", rank=run.rank, step=step.number)
+            inputs, targets = step.batch
+            loss = F.mse_loss(model(inputs), targets)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            step.on_commit(lambda number=step.number: note_commit(run.rank, number))
+        time.sleep(args.step_s)
+    rank = run.rank
+    print("digest", rank, outlast.digest(model), flush=True)
+    strikes.strike("after", rank=rank, step=args.steps)
+    print("over", rank, flush=True)
+    atexit.register(strikes.strike, "exit", rank=rank, step=args.steps)
+
+
+if __name__ == "__main__":
+    main()
