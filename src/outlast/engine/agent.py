@@ -36,7 +36,6 @@ from outlast.engine.protocol.outputs import (
     Terminate,
     ToCoordinator,
 )
-from outlast.engine.rare import rare
 from outlast.model import limits
 from outlast.model.beacon import Beacon
 from outlast.model.messages import (
@@ -407,7 +406,7 @@ class Agent:
                 watched.first_step = beacon.step
             watched.starved_s = 0.0
         if (starved_s := min(reading.starved_s, limits.STARVED_MAX_S)) > watched.starved_s:
-            rare("a rank that stands still has no processor")
+            # A rank that stands still has no processor.
             watched.starved_s, watched.reckoned = starved_s, -1
         watched.reading = reading
 
@@ -499,7 +498,7 @@ class Agent:
         still_overdue = self._overdue(members)
         asked_by = self._question.asked_by
         if not still_overdue and not asked_by:
-            rare("one that was asked after has moved")
+            # One that was asked after has moved.
             self._question = None
             return []
         if any(
@@ -513,7 +512,7 @@ class Agent:
             return [self._tell(members, asked_by, now_s)]
         verdict = find_culprits(members=members, overdue=still_overdue)
         if verdict.behind and not self._question.again:
-            rare("one that has come less far is looked at once more")
+            # One that has come less far is looked at once more.
             return self._ping(
                 [member.worker for member in members], still_overdue, now_s, again=True
             )

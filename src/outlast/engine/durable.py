@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from outlast.engine.rare import rare
 from outlast.model.messages import Checkpointed
 
 
@@ -49,7 +48,7 @@ class Saves:
         """`generation` goes on from `step`: what was saved of later ones is of a past that is over."""
         self._backs = [back for back in self._backs if back[1] < step] + [(generation, step)]
         for later in [later for later in self._shards if later > step]:
-            rare("a save is of a past that was rolled back")
+            # A save is of a past that was rolled back.
             del self._shards[later]
 
     def takes(self, shard: Checkpointed) -> bool:
@@ -64,7 +63,7 @@ class Saves:
         What is reported again after that is of no save.
         """
         if shard.generation <= self._complete.get(shard.step, -1):
-            rare("a shard is reported again")
+            # A shard is reported again.
             return ()
         shards = self._shards.setdefault(shard.step, {})
         shards[shard.rank] = shard
@@ -94,7 +93,7 @@ def newest_good(
         if not one.has_manifest:
             continue
         if reason := why_not(one):
-            rare("a checkpoint is refused")
+            # A checkpoint is refused.
             refused.append((one, reason))
             continue
         return one, tuple(refused)

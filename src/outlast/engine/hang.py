@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from outlast.engine.rare import rare
 from outlast.model import limits
 from outlast.model.beacon import Beacon
 from outlast.model.terms import Phase
@@ -154,7 +153,7 @@ def find_stopped(*, members: Sequence[Standing]) -> HangVerdict | None:
     culprits = tuple(m.worker for m in members if m.stopped and m.age_s > limits.STOPPED_FLOOR_S)
     if not culprits:
         return None
-    rare("a stopped process")
+    # A stopped process.
     ranks = sorted(m.rank for m in members if m.worker in culprits)
     return HangVerdict(
         culprits,
@@ -169,15 +168,15 @@ def find_culprits(*, members: Sequence[Standing], overdue: Mapping[int, float]) 
     """
     deaf = [m for m in members if m.collectives is None and m.worker in overdue]
     if deaf:
-        rare("one that does not answer")
+        # One that does not answer.
         return _verdict(deaf, "do not answer: stopped, or a thread holds the interpreter lock")
     alone = [m for m in members if m.phase in _ALONE and m.worker in overdue]
     if alone:
-        rare("one that stands where no peer is waited for")
+        # One that stands where no peer is waited for.
         return _verdict(alone, f"stand in {alone[0].phase.value}, where no peer is waited for")
     apart = sorted((m.rank, rank) for m in members for rank in m.cut_off)
     if apart:
-        rare("ranks that cannot reach each other")
+        # Ranks that cannot reach each other.
         first, second = apart[0]
         return HangVerdict(
             (),
@@ -195,7 +194,7 @@ def find_culprits(*, members: Sequence[Standing], overdue: Mapping[int, float]) 
     in_time = [m for m in members if m.worker not in overdue]
     on_its_way = any(m.phase in _BEFORE and m.step <= furthest for m in in_time)
     if late and left_behind and not on_its_way:
-        rare("one that has come less far than its peers")
+        # One that has come less far than its peers.
         return _verdict(
             late,
             "have come less far (steps, collectives) than their peers, which wait for them",
@@ -203,7 +202,7 @@ def find_culprits(*, members: Sequence[Standing], overdue: Mapping[int, float]) 
         )
     ahead = {m.worker for m, place in zip(shared, places, strict=True) if place != least}
     if on_its_way or any(m.worker not in ahead for m in in_time):
-        rare("one that is awaited, and in time")
+        # One that is awaited, and in time.
         return HangVerdict(
             (),
             "somebody stands elsewhere, within its own deadline or the coordinator's: it is not the"
@@ -236,7 +235,7 @@ def find_longest(*, members: Sequence[Standing], overdue: Mapping[int, float]) -
     """All have stood at the same place up to the ceiling of deadlines: one has to go, or they stand
     for ever. The one that moved last least.
     """
-    rare("nothing tells apart those that stand")
+    # Nothing tells apart those that stand.
     longest = max((m for m in members if m.worker in overdue), key=lambda m: (m.age_s, -m.rank))
     return _verdict([longest], "has stood longest where all stand, and nothing tells them apart")
 

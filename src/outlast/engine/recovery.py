@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from dataclasses import replace as changed
 
 from outlast.engine.budget import Budgets, default_budgets
-from outlast.engine.rare import rare
 from outlast.model import limits
 from outlast.model.terms import Rung
 
@@ -78,7 +77,7 @@ def decide_rung(
     """
     left = budgets.copy()
     if situation.free:
-        rare("an interruption that is nobody's fault is free")
+        # An interruption that is nobody's fault is free.
         spent = default_budgets(None)
     else:
         spent = left
@@ -92,7 +91,7 @@ def _pick(
     """Pick the rung, and take what it costs from `budgets`."""
     budgets.note_fault(step=situation.committed, reached=situation.reached)
     if situation.way != "plain" and (loop := _crash_loop(situation, budgets)):
-        rare("a crash loop")
+        # A crash loop.
         return _stop(loop, situation)
     lost = set(situation.lost)
     if not lost and situation.state and situation.way == "in_place":
@@ -100,7 +99,7 @@ def _pick(
             return RecoveryVerdict(
                 Rung.REPEAT, "in_place", {}, "every process lives: the step is repeated in place"
             )
-        rare("repeating the step has been tried often enough")
+        # Repeating the step has been tried often enough.
         lost = set(situation.raised)  # this process cannot get over the step: a fresh one may
     if (
         situation.way == "plain"
@@ -144,7 +143,7 @@ def _replace(
         replace[rank] = spare
     # one for all: a node of many ranks is one loss
     if not budgets.respawns.take(step=situation.committed):
-        rare("the budget of replacements is spent")
+        # The budget of replacements is spent.
         return _stop(
             f"the budget of {budgets.respawns.capacity} replacements is spent and too few steps"
             " were committed since to refill it",
@@ -174,7 +173,7 @@ def replacing(replace: dict[int, int], *, way: str) -> RecoveryVerdict:
 def _restart(situation: Situation, budgets: Budgets, *, left: int) -> RecoveryVerdict:
     """`left`: processes that live, and could go on."""
     if not budgets.restarts.take(step=situation.committed):
-        rare("the budget of restarts is spent")
+        # The budget of restarts is spent.
         return _stop(
             f"{budgets.restarts.capacity} whole restarts without enough progress in between",
             situation,

@@ -17,8 +17,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from outlast.engine.rare import rare
-
 
 @dataclass(frozen=True, slots=True)
 class Holding:
@@ -85,13 +83,13 @@ def decide_replicated(*, holdings: Sequence[Holding], planned: int = -1) -> Rest
         else "was seen to pass its vote by a live rank"
     )
     if planned > newest and any(_can_apply(held, planned) for held in live):
-        rare("only the last plan knows how far the run is")
+        # Only the last plan knows how far the run is.
         newest, seen = planned, "is what the last plan said, and a live rank can still follow it"
     reason = f"step {newest} {seen}"
     # the step that all may have sealed is the one after the newest anybody live has committed or
     # seen pass
     if _all_sealed(holdings, live, newest + 1):
-        rare("all had sealed the step, the dead included")
+        # All had sealed the step, the dead included.
         newest += 1
         reason = f"all ranks, the dead included, had sealed step {newest} as prepared"
     settle: dict[int, str] = {}
@@ -103,7 +101,7 @@ def decide_replicated(*, holdings: Sequence[Holding], planned: int = -1) -> Rest
         else:
             left_out += held.ranks
     if not settle:
-        rare("no live rank can reach the newest step")
+        # No live rank can reach the newest step.
         return RestoreVerdict(None, {}, -1, (), f"no live rank can reach step {newest}")
     there = [held for held in live if held.committed == newest]
     phases = max((held.phases for held in there), default=0)
@@ -159,7 +157,7 @@ def decide_sharded(*, holdings: Sequence[Holding]) -> RestoreVerdict:
         else set()
     )
     if not common:
-        rare("no snapshot was sealed by all owners")
+        # No snapshot was sealed by all owners.
         missing = sorted(rank for held in holdings if not held.sealed for rank in held.ranks)
         which = f" (none at all from ranks {missing})" if missing else ""
         return RestoreVerdict(None, {}, -1, (), f"no snapshot was sealed by all owners{which}")

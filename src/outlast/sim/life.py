@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from outlast.engine.rare import reached
 from outlast.errors import UsageError
 from outlast.model import limits
 from outlast.model.fault_plan import DISK_KINDS, MARKS, SAVE_MARKS, STAGES, PlannedFault
@@ -67,7 +66,7 @@ class Life:
     `committed`: the step that was committed last; `interruptions`: as the ledger has them, in
     seconds since the beginning.
 
-    `marks`: visits of places in a worker's life, and of rare branches of engine/ (engine/rare.py).
+    `marks`: visits of places in a worker's life.
     """
 
     seed: int
@@ -565,7 +564,6 @@ def lived(
                 f"fault {fault.id} strikes a spare, and there is none",
                 hint="say how many with --spares",
             )
-    reached.clear()
     world = World(
         options=options,
         script=script_of(options.way),
@@ -595,7 +593,7 @@ def lived(
         violations=tuple(world.jury.violations),
         fired=world.strikes.fired,
         in_recovery=tuple(world.strikes.in_recovery),
-        marks=dict(sorted((world.marks | reached).items())),
+        marks=dict(sorted(world.marks.items())),
         rungs=tuple(one.rung.value for one in world.interruptions.values() if one.rung is not None),
         end=end.state if end is not None else "",
         counts=_counts(world),

@@ -31,7 +31,6 @@ from outlast.engine.protocol.outputs import (
     ToCoordinator,
     Wipe,
 )
-from outlast.engine.rare import rare
 from outlast.model import limits
 from outlast.model.messages import (
     Beat,
@@ -106,14 +105,14 @@ class _House:
 
     def hear(self, message: FromWorker) -> None:
         if isinstance(message, _OF_A_GENERATION) and message.generation < self.generation:
-            rare("what is said of an older plan is not kept")
-        elif (
+            return  # What is said of an older plan is not kept.
+        if (
             isinstance(message, Registered)
             and isinstance(known := self.said.get(Registered), Registered)
             and said_before(message, known)
         ):
-            rare("how it can be healed comes again, and is not kept")
-        elif isinstance(message, _KEPT):
+            return  # How it can be healed comes again, and is not kept.
+        if isinstance(message, _KEPT):
             self.said.pop(type(message), None)
             self.said[type(message)] = message
 
@@ -222,7 +221,7 @@ class AgentSession:
         if isinstance(message, TurnedAway):
             return self._on_turned_away(message)
         if not self._in or not isinstance(message, (Grant, ToNode)):
-            rare("an order before the agent is let in")
+            # An order before the agent is let in.
             return []
         by_s = self._offset.hear(sent_s=message.sent_s, now_s=now_s)
         self._outbox.acknowledged(message.heard)
@@ -230,7 +229,7 @@ class AgentSession:
             self.lease.granted(message.number)
             return self._alarm.at(self.lease.until_s)
         if not self._inbox.takes(message):
-            rare("an order that the agent has followed already")
+            # An order that the agent has followed already.
             return []
         return self._obey(rebased(message.message, by_s), now_s)
 
@@ -250,23 +249,23 @@ class AgentSession:
 
     def _on_welcome(self, message: Welcome, now_s: float) -> list[Output]:
         if message.epoch < self.epoch:
-            rare("a coordinator that another one has taken the place of")
+            # A coordinator that another one has taken the place of.
             return [HangUp()]
         if message.afresh:
-            rare("counted out while the agent was away")
+            # Counted out while the agent was away.
             return self._fence("this node was counted out: its ranks are given away")
         if self.fenced:
-            rare("welcomed when the lease has run out since")
+            # Welcomed when the lease has run out since.
             return self._check_empty()
         if now_s >= self._enrolled_s + message.lease_s:
-            rare("welcomed when the lease is over")
+            # Welcomed when the lease is over.
             return self._fence("the lease of this node was over when it came")
         if message.epoch > self.epoch:
             # what was said before, the enrolment told
             since = [said for number, said in self._outbox.kept() if number > self._enrolled_with]
             self._outbox, self._inbox, self._offset = Outbox(), Inbox(), Offset()
             for said in since:
-                rare("something was said between enrolling and the welcome")
+                # Something was said between enrolling and the welcome.
                 self._outbox.put(said)
             self.agent.reports_again()
         self.epoch, self._in, self._turned_away = message.epoch, True, ""
@@ -322,7 +321,7 @@ class AgentSession:
         """
         if not self.lease.is_out(now_s=now_s):
             return []
-        rare("a lease runs out")
+        # A lease runs out.
         return self._fence("the lease of this node has run out")
 
     # --- the fence --------------------------------------------------------------------------------

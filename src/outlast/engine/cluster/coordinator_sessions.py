@@ -20,7 +20,6 @@ from outlast.engine.cluster.lease import Alarm, LeaseBook, void_after_s
 from outlast.engine.cluster.reliable_link import Inbox, Moved, Offset, Outbox, tells_time
 from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.protocol.outputs import Line, Output, Record, Tell, ToAgent, TurnAway
-from outlast.engine.rare import rare
 from outlast.model import limits
 from outlast.model.messages import (
     Beat,
@@ -103,11 +102,11 @@ class CoordinatorSessions:
         late, before = self._alarm.rang(now_s=now_s) > limits.LATE_TICK_S, self._late
         self._late = late and not before
         if self._late:  # beats may wait to be read: once, all of them are
-            rare("the coordinator was held up itself")
+            # The coordinator was held up itself.
             return self._alarm.at(now_s + limits.SILENT_LOOK_S)
         out: list[Output] = []
         for node in self._leases.void(now_s=now_s):
-            rare("a node is counted out")
+            # A node is counted out.
             out += self._lose(node, now_s, f"node {node} was not heard of until its lease was void")
         return [*out, *self._alarm.at(self._leases.next_s())]
 
@@ -117,7 +116,7 @@ class CoordinatorSessions:
             return [*self._on_enrol(message, now_s), *self._alarm.at(self._leases.next_s())]
         seat = self._seats.get(node)
         if seat is None:
-            rare("an agent that is not in says something")
+            # An agent that is not in says something.
             return []
         assert isinstance(message, (Beat, FromNode)), message
         seat.offset.note(sent_s=message.sent_s, now_s=now_s)
@@ -131,7 +130,7 @@ class CoordinatorSessions:
                 else [*self._take_in(seat, seat.offset.by_s, now_s), granted]
             )
         if not seat.inbox.takes(message):
-            rare("news that came twice")
+            # News that came twice.
             return []
         said = (
             self._moved.rebased(message.message, seat.offset.by_s)
@@ -165,12 +164,12 @@ class CoordinatorSessions:
         self._before.sessions.pop(node, None)
         out: list[Output] = []
         if seat is not None:
-            rare("an agent has begun anew before its lease was void")
+            # An agent has begun anew before its lease was void.
             out += self._lose(
                 node, now_s, f"node {node} has begun anew", returns=not message.housed
             )
         if message.housed and not self.coordinator.adopts(node):
-            rare("an agent comes too late")
+            # An agent comes too late.
             return [*out, Line(Welcome(self.epoch, 0, self._lease_s, True, None), node)]
         seat = self._seats[node] = _Seat(message.session, message)
         self._leases.heard(node, now_s=now_s)
@@ -201,7 +200,7 @@ class CoordinatorSessions:
         return holder is not None and holder not in (enrol.session, enrol.ended)
 
     def _turn_away(self, enrol: Enrol) -> list[Output]:
-        rare("a second agent of a name is turned away")
+        # A second agent of a name is turned away.
         reason = (
             f"node {enrol.node}: another agent has enrolled under this name, and its lease is not"
             " over. If that agent is gone, wait: this one is let in within"

@@ -8,7 +8,6 @@ from __future__ import annotations
 from outlast.engine.coordinator.orders import event
 from outlast.engine.coordinator.run_parts import Run
 from outlast.engine.protocol.outputs import Manifest, Output, Tell
-from outlast.engine.rare import rare
 from outlast.model.messages import Checkpointed
 
 
@@ -16,7 +15,7 @@ def on_shard(run: Run, now_s: float, message: Checkpointed) -> list[Output]:
     """A rank has written its shard of a checkpoint, or has failed to."""
     saves = run.sources.saves
     if not saves.takes(message):
-        rare("a shard is of a past that was rolled back")
+        # A shard is of a past that was rolled back.
         return []
     if message.error:
         saves.fail(message.step)

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 from outlast.engine.budget import Budgets
 from outlast.engine.coordinator.restore_sources import Checkpoint, Restart, SourceFacts
-from outlast.engine.rare import rare
 from outlast.engine.recovery import RecoveryVerdict, Situation, decide_rung, replacing
 from outlast.engine.restore import Holding, RestoreVerdict, decide_replicated, decide_sharded
 from outlast.model import limits
@@ -33,7 +32,7 @@ def decide_restore(
         return decide_replicated(holdings=holdings, planned=planned)
     restore, durable = decide_sharded(holdings=holdings), checkpoint.step
     if restore.step is not None and restore.step < durable:
-        rare("images that are older than a checkpoint")
+        # Images that are older than a checkpoint.
         why = f"the images of step {restore.step} are older than the checkpoint of step {durable}"
         return RestoreVerdict(None, {}, -1, (), why)
     return restore
@@ -65,7 +64,7 @@ def check_source(facts: SourceFacts) -> SourceCheck:
     """
     start, newest = facts.begin_from, facts.checkpoint
     if facts.sharded and start.private == "slot" and facts.images_lost:
-        rare("what all began from is lost with a node")
+        # What all began from is lost with a node.
         return SourceCheck(False, "the images that all began from are lost with a node")
     if start.step < newest.step:
         return SourceCheck(False, f"by now there is a checkpoint of step {newest.step}")
@@ -103,7 +102,7 @@ def decide_source(
         and facts.begin_from.step == step
         and at_step < limits.REPEATS_PER_STEP_COUNT
     ):
-        rare("all begin again from what they began from")
+        # All begin again from what they began from.
         return SourceVerdict(facts.begin_from, "nobody has got further than where all began")
     if facts.sharded:
         if restore.step is None:
@@ -111,7 +110,7 @@ def decide_source(
         return SourceVerdict(Restart(restore.step, "none", "slot"), restore.reason)
     transfer = facts.transfer
     if (finished or from_nothing) and transfer is not None and transfer.step == step:
-        rare("all begin from a transfer image whose donor is gone")
+        # All begin from a transfer image whose donor is gone.
         return SourceVerdict(
             Restart(step, "transfer", "slot"), "the transfer image of the newest step lies sealed"
         )
@@ -162,22 +161,22 @@ def decide_own_state(
     """
     if not sharded and not slots.lies_sealed:
         if step == 0:
-            rare("a rank that nobody has begun")
+            # A rank that nobody has begun.
             return OwnState(
                 "none", folder, "the state before the first step is what the script makes"
             )
         if (checkpoint.step, checkpoint.folder) == (step, verified):
-            rare("a rank that has sealed nothing since all began from a checkpoint")
+            # A rank that has sealed nothing since all began from a checkpoint.
             return OwnState(
                 "checkpoint", verified, "the rank has sealed nothing since the checkpoint"
             )
     if not slots.has_images:
-        rare("a rank's private state is lost with its node")
+        # A rank's private state is lost with its node.
         return OwnState("none", folder, "the rank's images are lost with their node")
     if not sharded and slots.lacks:
         # All began anew from an older step, and then a node came back with what they start from
         # now.
-        rare("a rank's private state is of another step")
+        # A rank's private state is of another step.
         return OwnState("none", folder, "the rank's slots hold another step")
     return OwnState("slot", folder, "the rank's slots hold the step")
 
@@ -240,7 +239,7 @@ def decide_drain(*, seen: Quiesced, fits_elsewhere: bool) -> DrainVerdict:
         else ""
     )  # fmt: skip
     if why_not:
-        rare("a drain is called off")
+        # A drain is called off.
         return DrainVerdict((), f"the drain is called off: {why_not}")
     return DrainVerdict(tuple(sorted(seen.drained)), "the ranks of the drained node move away")
 
@@ -264,8 +263,6 @@ def decide_recovery(
     unattached = mode == "respawn" and not seen.attached
     nobody = seen.finished or unattached or (restore.step is None and mode == "in_place")
     stands = mode == "plain" or not nobody
-    if not stands:
-        rare("nobody stands in a step with the state of it")
     handed_over = start is not None and start.replicated == "transfer"
     to_blame = (
         not seen.drained.issuperset(lost) if seen.drained else not seen.links_cut or bool(lost)
@@ -285,8 +282,6 @@ def _extended(
     chosen: RecoveryVerdict, lost: tuple[int, ...], parked: Collection[int]
 ) -> RecoveryVerdict:
     """Extend a rung to ranks lost since; a spare that is not parked any more is not taken."""
-    if set(lost) - set(chosen.replace):
-        rare("another rank is lost once the rung is chosen")
     sources = {rank: worker if worker in parked else -1 for rank, worker in chosen.replace.items()}
     return replacing(dict.fromkeys(lost, -1) | sources, way=chosen.survivors)
 

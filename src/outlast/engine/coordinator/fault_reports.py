@@ -13,7 +13,6 @@ from outlast.engine.coordinator.run_parts import Run
 from outlast.engine.coordinator.stages import IN_A_GENERATION, Stage
 from outlast.engine.coordinator.stop import StopRequest
 from outlast.engine.protocol.outputs import Output
-from outlast.engine.rare import rare
 from outlast.model import limits
 from outlast.model.messages import IMAGE, STORE, Broke, StoreLost, WorkerHung
 from outlast.model.terms import Mechanism
@@ -30,14 +29,14 @@ class FaultReports:
     def on_hung(self, now_s: float, member: Member, message: WorkerHung) -> list[Output]:
         """A process makes no progress: it is killed."""
         if member.condemned or member.dead:
-            rare("hung, and condemned already")
+            # Hung, and condemned already.
             return []
         if self.stop.by_signal:
-            rare("one does not end whose peers were sent SIGTERM")
+            # One does not end whose peers were sent SIGTERM.
             return []
         member.condemned = True
         if member.rank < 0:
-            rare("a spare hangs")
+            # A spare hangs.
             return self.run.kill(now_s, [member], message.reason)
         kind = Mechanism.HANG
         out = self.regroup.fault(now_s, member, kind, message.last_s, "", "", message.reason)
@@ -50,10 +49,10 @@ class FaultReports:
         run = self.run
         stale = message.generation != run.course.generation
         if stale or member.rank < 0 or member.condemned:
-            rare("broke in a generation that is over, or condemned")
+            # Broke in a generation that is over, or condemned.
             return []
         if self.stop.by_signal:
-            rare("one breaks whose peers were sent SIGTERM")
+            # One breaks whose peers were sent SIGTERM.
             return []
         member.collateral = message.mechanism == "collective"
         if message.unreached:
@@ -75,10 +74,10 @@ class FaultReports:
         if not run.course.is_in(*IN_A_GENERATION):
             return run.records()  # collateral of what is being dealt with
         if run.links and run.interruptions.open:
-            rare("a generation fails for a link that is known to be cut")
+            # A generation fails for a link that is known to be cut.
             # It is the same interruption that goes on.
             return [*run.records(), *self.regroup.gather(now_s, limits.VICTIM_WAIT_S)]
-        rare("a victim speaks before the culprit is known")
+        # A victim speaks before the culprit is known.
         kind, why = Mechanism.LOST_CONTACT, f"rank {member.rank}'s collective failed"
         out = self.regroup.fault(now_s, member, kind, None, error, "", why)
         if run.store.lost_in == run.course.generation:
@@ -93,7 +92,7 @@ class FaultReports:
         homes = {self._home_of(one) for one in message.unreached}
         others = [home for home in sorted(homes) if home in run.nodes and home != member.home]
         if others and member.home in run.nodes:
-            rare("nodes that cannot reach each other")
+            # Nodes that cannot reach each other.
             run.links.cut(member.home, others, generation=message.generation, now_s=now_s)
             run.interruptions.excuse(reason=run.links.reason)
 
@@ -112,8 +111,6 @@ class FaultReports:
         Whoever builds a group just now fails for it, and may say so before this is known.
         """
         run = self.run
-        if not run.course.is_in(Stage.TRAINING):
-            rare("the store is lost while a generation is built")
         run.store.lose(run.course.generation, message.reason)
         if run.course.is_in(Stage.GATHERING, Stage.LEAVING):
             run.interruptions.excuse(reason=run.store.lost_reason)

@@ -16,7 +16,6 @@ from outlast.engine.coordinator.run_parts import Run
 from outlast.engine.coordinator.stages import IN_A_GENERATION, Timer, cancel, set_timer
 from outlast.engine.hang import HangVerdict, Standing, find_culprits, find_longest
 from outlast.engine.protocol.outputs import Output, ToAgent
-from outlast.engine.rare import rare
 from outlast.model import limits
 from outlast.model.messages import AskStandings, Judged, Standings, Stood, WorkerHung
 from outlast.model.terms import Phase
@@ -56,7 +55,7 @@ class HangInquiry:
             out = self._ask(now_s, homes, has_spoken=node)
         inquiry = self._open
         if inquiry is None or message.nonce not in (0, inquiry.nonce):
-            rare("standings that nobody waits for any more")
+            # Standings that nobody waits for any more.
             return out
         inquiry.reports[node] = (now_s, message)
         inquiry.awaited.discard(node)
@@ -134,7 +133,7 @@ def judge_overdue(inquiry: Inquiry, stood: list[tuple[Stood, float]]) -> HangVer
     if not overdue:
         return None
     if inquiry.awaited:
-        rare("a node says nothing of how its ranks stand")
+        # A node says nothing of how its ranks stand.
         why = "a node has not answered: it may house the one that all wait for"
         return HangVerdict((), why, awaited=True)
     members = [
@@ -174,10 +173,10 @@ def judge_accused(inquiry: Inquiry, stood: list[tuple[Stood, float]]) -> HangVer
         if one.worker in accused and not _has_moved(accused[one.worker], one)
     }  # fmt: skip
     if any(one.cut_off for one, _ in stood):
-        rare("one that was accused cannot reach others")
+        # One that was accused cannot reach others.
         return HangVerdict((), "one that was accused cannot reach others", awaited=True)
     if len(still) < len(accused):
-        rare("one that was accused has moved")
+        # One that was accused has moved.
         return HangVerdict((), "one that was accused has moved", awaited=True)
     return HangVerdict(tuple(still), inquiry.reason)
 

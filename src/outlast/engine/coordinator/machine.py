@@ -38,7 +38,6 @@ from outlast.engine.coordinator.stop import StopRequest
 from outlast.engine.coordinator.takeover import RecoveredState, Takeover
 from outlast.engine.exhaustive import assert_never
 from outlast.engine.protocol.outputs import End, Output
-from outlast.engine.rare import rare
 from outlast.model.messages import (
     Broke,
     Checkpointed,
@@ -278,7 +277,7 @@ class Coordinator:
 
     def _on_store(self, now_s: float, message: StoreUp | StoreLost) -> list[Output]:
         if message.number != self.run.store.orders:
-            rare("news of a store that another one takes the place of")
+            # News of a store that another one takes the place of.
             return []
         if isinstance(message, StoreUp):
             return self.regroup.plans.on_store_up(message)
@@ -289,9 +288,7 @@ class Coordinator:
     ) -> list[Output]:
         """Take in what workers of one node say. Only some words are said by several at once."""
         members = self.roster.those(workers)
-        if len(members) < len(workers):
-            rare("one that was given up says something")
-        if not members:
+        if not members:  # those that were given up say something
             return []
         match message:
             case Hello():

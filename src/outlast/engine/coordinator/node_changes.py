@@ -15,7 +15,6 @@ from outlast.engine.coordinator.run_parts import Run
 from outlast.engine.coordinator.stages import Stage, Timer, cancel, set_timer
 from outlast.engine.coordinator.stop import StopRequest
 from outlast.engine.protocol.outputs import End, Output, Tell
-from outlast.engine.rare import rare
 from outlast.model import limits
 from outlast.model.messages import Enrol, StoreLost
 
@@ -45,7 +44,7 @@ class NodeChanges:
     def begin(self, now_s: float) -> list[Output]:
         """Start all ranks on the nodes that are in, if these have room."""
         if self.run.short_of_places():
-            rare("the nodes that are there have too little room")
+            # The nodes that are there have too little room.
             return [set_timer(Timer.NODES, now_s + limits.NODE_WAIT_S)]
         return [cancel(Timer.NODES), *self._launch(now_s)]
 
@@ -78,7 +77,7 @@ class NodeChanges:
             run.note_of_rank(images.committed, images.committed)
             lived_here = remains.homes.get(images.rank) == enrol.node
             if images.steps and lived_here and not remains.has_images(images.rank):
-                rare("a node comes back with what its ranks had sealed")
+                # A node comes back with what its ranks had sealed.
                 remains.find_images(images.rank, images.steps)
         if enrol.transfer:
             generation, step = enrol.transfer
@@ -89,12 +88,12 @@ class NodeChanges:
         run, plans = self.run, self.regroup.plans
         out: list[Output] = []
         if run.store.address is None and run.store.home not in run.nodes:
-            rare("the first node after none was left")
+            # The first node after none was left.
             out += run.order_store(now_s, "no node was left to host the store")
         if run.course.is_in(Stage.CLEARING):
             start = plans.source(plans.restore(), finished=True).start
             if start is not None and start.step > run.sources.begin_from.step:
-                rare("a node comes back with more than all were to begin from")
+                # A node comes back with more than all were to begin from.
                 run.sources.choose(start)
         return [*out, *self._look_again(now_s)]
 
@@ -119,7 +118,7 @@ class NodeChanges:
         """
         run, nodes = self.run, self.run.nodes
         if node in nodes.returning:
-            rare("a node that was about to return does not")
+            # A node that was about to return does not.
             nodes.does_not_return(node)
             return self._room_again(now_s)
         if node not in nodes:
@@ -148,11 +147,11 @@ class NodeChanges:
         run = self.run
         enrolling = run.course.is_in(Stage.ENROLLING)
         if enrolling and not run.short_of_places():
-            rare("fewer nodes than were asked for")
+            # Fewer nodes than were asked for.
             return self.begin(now_s)
         waits = run.course.is_in(Stage.ENROLLING, Stage.LEAVING, Stage.CLEARING)
         if waits and run.short_of_places():
-            rare("no node came in time")
+            # No node came in time.
             waited_s = limits.ENROL_WAIT_S if enrolling else limits.NODE_WAIT_S
             why = f"no node with room for ranks {run.placeless()} in {waited_s:g} s"
             return self.stop.kill_all(now_s, End(1, "failed", why, ""))

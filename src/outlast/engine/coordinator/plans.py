@@ -31,7 +31,6 @@ from outlast.engine.coordinator.shared_plans import SharedPlans, with_store
 from outlast.engine.coordinator.stages import Stage, Timer, cancel, set_timer
 from outlast.engine.placement import place
 from outlast.engine.protocol.outputs import FindCheckpoint, Output, Tell, ToAgent
-from outlast.engine.rare import rare
 from outlast.engine.recovery import RecoveryVerdict
 from outlast.engine.restore import RestoreVerdict
 from outlast.model import limits
@@ -160,7 +159,7 @@ class Plans:
         """A donor has sealed the transfer image: plans that waited for it are given out."""
         run = self.run
         if message.generation != run.course.generation:
-            rare("donated for a generation that is over")
+            # Donated for a generation that is over.
             return []
         plan = donor.plan
         phases = plan.phases if plan is not None and plan.step == message.step else -1
@@ -174,8 +173,6 @@ class Plans:
         """Return True if what a donor would write lies there already, and is not what fails."""
         transfer = self.run.sources.transfer
         there = transfer is not None and (transfer.step, transfer.phases) == (step, phases)
-        if there:
-            rare("the transfer image is there already")
         return there and self.run.faults.budgets.at_step < limits.REPEATS_PER_STEP_COUNT
 
     def donor(self) -> Member | None:
@@ -204,10 +201,10 @@ class Plans:
         if run.faults.losing_node or run.roster.any_live() or run.nodes.returning:
             return []
         if run.short_of_places():
-            rare("all come anew, and there is too little room")
+            # All come anew, and there is too little room.
             return [cancel(Timer.KILL), set_timer(Timer.NODES, now_s + limits.NODE_WAIT_S)]
         if not check_source(self.source_facts()).is_there:
-            rare("what all were to begin from is lost while they are killed")
+            # What all were to begin from is lost while they are killed.
             self._begin_from(run.sources.checkpoint.restart())
         if not looked and self._has_to_look():
             return [FindCheckpoint()] if run.sources.begin_to_look() else []
@@ -241,11 +238,10 @@ class Plans:
         noted = [*run.record_places(now_s), run.record_generation(now_s)]
         return [*noted, *out, set_timer(Timer.SPARES, now_s + limits.SPARE_PLAIN_WAIT_S)]
 
-    def _begin_from(self, start: Restart) -> int:
-        """While all are killed it shows that they begin from `start`: so many steps further back."""
+    def _begin_from(self, start: Restart) -> None:
+        """Book the further steps that are lost when all begin from `start` after all."""
         further = self.run.sources.choose(start)
         self.run.interruptions.went_further_back(steps=further)
-        return further
 
     def _has_to_look(self) -> bool:
         """Return True if somebody has to read the checkpoints first.
@@ -270,11 +266,10 @@ class Plans:
             out.append(event(now_s, "checkpoint_refused", {"why": why}))
             out.append(Tell(f"warning: a checkpoint was refused: {why}"))
         if not run.course.is_in(Stage.CLEARING) or not self._has_to_look():
-            rare("what all begin from has changed while checkpoints were read")
+            # What all begin from has changed while checkpoints were read.
             return out
         start = self.source(self.restore(), finished=True).start
-        if self._begin_from(start or run.sources.checkpoint.restart()) > 0:
-            rare("the newest checkpoint is not good any more")
+        self._begin_from(start or run.sources.checkpoint.restart())
         out += run.records()
         return [*out, *self.when_cleared(now_s, looked=True)]
 
@@ -369,7 +364,7 @@ class Plans:
             return None
         no_image = run.sources.donating or run.sources.transfer is None
         if plan.replicated == "transfer" and not plan.donate and no_image:
-            rare("a plan waits for the donor's image")
+            # A plan waits for the donor's image.
             return None
         member.plan_generation, member.inventory, member.place = plan.generation, None, 0
         member.collateral = False  # of the last generation: how this one ends is another matter

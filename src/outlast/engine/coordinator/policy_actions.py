@@ -30,7 +30,6 @@ from outlast.engine.coordinator.stages import Stage, Timer, cancel, set_timer
 from outlast.engine.coordinator.stop import StopRequest
 from outlast.engine.policy import ActionVerdict, Past, blame, decide_action, past_from
 from outlast.engine.protocol.outputs import Output, Record, Tell
-from outlast.engine.rare import rare
 from outlast.engine.symptoms import exit_codes
 from outlast.model import limits
 from outlast.model.policy import DISRUPTIVE, MOVING, OF_NODES, Action
@@ -125,7 +124,7 @@ class PolicyActions:
         run = self.run
         known = run.interruptions.known.get(interruption)
         if known is None or interruption in self.acted.own:
-            rare("a verdict of nothing that the policy looks at")
+            # A verdict of nothing that the policy looks at.
             return []
         named = blame(
             verdict, home_of=lambda rank: run.history.at(rank, known.generation),
@@ -175,15 +174,15 @@ class PolicyActions:
         if decided.action is Action.STOP:
             return self._stop_for(now_s, decided.reason)
         if decided.action is Action.SHRINK:
-            rare("a run is to shrink")
+            # A run is to shrink.
             return [*self._wait_again(), *self.look_at_departures(now_s)]
         return self.look_at_departures(now_s) if decided.action in OF_NODES else []
 
     def _stop_for(self, now_s: float, reason: str) -> list[Output]:
         if self.stop.end is not None:
-            rare("the policy stops a run that ends already")
+            # The policy stops a run that ends already.
             return []
-        rare("the policy stops a run")
+        # The policy stops a run.
         event = self.run.noted(now_s, STOPPED, {"reason": reason})
         return [event, *self.stop.ask(now_s=now_s, reason=reason, exit_code=FAILED_EXIT)]
 
@@ -260,20 +259,17 @@ class PolicyActions:
             room for other, room in nodes.room(()).items()
             if other != node and other not in nodes.silent
         ]  # fmt: skip
-        if sum(others) < self.run.options.world_size:
-            rare("a node that is to be taken out is needed")
-            return False
-        return True
+        return sum(others) >= self.run.options.world_size
 
     def _bar(self, now_s: float, node: str, departure: Departure) -> list[Output]:
-        rare("a node is barred")
+        # A node is barred.
         self.run.nodes.bar(node)
         said: dict[str, object] = {"node": node, "reason": departure.reason}
         out: list[Output] = [Record(Event(now_s, 0.0, BARRED, said), at_once=True)]
         out.append(Tell(f"node {node} is given no more work{self._what_stays(departure)}"))
         for spare in self.run.roster.spares():
             if spare.home == node and not spare.condemned:
-                rare("a spare on a node that is barred")
+                # A spare on a node that is barred.
                 out.append(kill_order(spare, f"node {node} is barred"))
         return out
 
@@ -325,7 +321,7 @@ class PolicyActions:
         on from. If anything else has happened by then, that is dealt with first, and the drain is
         tried again.
         """
-        rare("a node is drained")
+        # A node is drained.
         run, step = self.run, self.run.progress.step
         again = replace(departure, after_step=step, tries=departure.tries - 1)
         self.acted.departures[node] = again
@@ -344,7 +340,7 @@ class PolicyActions:
         begun = Record(Event(now_s, 0.0, DRAINING, said), at_once=True)
         out: list[Output] = [begun, *run.records(), Tell(reason)]
         if run.store.home == node:
-            rare("the store moves off a node that is drained")
+            # The store moves off a node that is drained.
             run.store.forget()
             out += run.order_store(now_s, reason)
         return [*out, *self.regroup.drain(now_s, ranks)]

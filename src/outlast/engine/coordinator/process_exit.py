@@ -13,7 +13,6 @@ from outlast.engine.coordinator.spares import SparePool
 from outlast.engine.coordinator.stages import Stage, Timer, set_timer
 from outlast.engine.coordinator.stop import StopRequest
 from outlast.engine.protocol.outputs import End, Output, Tell
-from outlast.engine.rare import rare
 from outlast.model import limits
 from outlast.model.messages import WorkerExited, WorkerFailedToStart
 from outlast.model.terms import FailureClass, Mechanism
@@ -35,7 +34,7 @@ class ProcessExits:
             return self._on_orphan_exit(now_s, message)
         member = roster.of(message.worker)
         if member is None or member.dead:
-            rare("an end is said twice, or too late")
+            # An end is said twice, or too late.
             return []
         member.dead = True
         if member.rank < 0:
@@ -69,7 +68,7 @@ class ProcessExits:
         return self.regroup.check_quiesced(now_s) if leaving else []
 
     def _on_orphan_exit(self, now_s: float, message: WorkerExited) -> list[Output]:
-        rare("one that had lost its rank before has ended")
+        # One that had lost its rank before has ended.
         del self.run.roster.orphans[message.worker]
         if self.run.course.is_in(Stage.STOPPING):
             return self.stop.when_stopped()
@@ -82,8 +81,6 @@ class ProcessExits:
         if run.roster.first("not done", lambda m: not m.done) is not None:
             return self._go_on(now_s)
         if self.stop.end is None:
-            if run.interruptions.open:
-                rare("one that was taken for hung has come to its end after all")
             run.interruptions.resumed(at_s=now_s, generation=run.course.generation + 1)
         # Written down before anybody is killed: the next coordinator has to know that all is over.
         end = self.stop.end or End(0, "ended", "all ranks ended well", "")

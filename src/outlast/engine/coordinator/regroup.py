@@ -30,7 +30,6 @@ from outlast.engine.coordinator.stages import IN_A_GENERATION, Stage, Timer, can
 from outlast.engine.coordinator.stop import StopRequest
 from outlast.engine.placement import offers
 from outlast.engine.protocol.outputs import End, Output
-from outlast.engine.rare import rare
 from outlast.engine.recovery import RecoveryVerdict
 from outlast.engine.restore import RestoreVerdict
 from outlast.model import limits
@@ -87,7 +86,7 @@ class Regroup:
         elif run.course.is_in(Stage.GATHERING) and mechanism is not Mechanism.LOST_CONTACT:
             out.append(set_timer(Timer.GATHER, now_s + limits.COMPANION_WAIT_S))
         elif run.course.is_in(Stage.HANDOVER) and member.plan is not None and member.plan.donate:
-            rare("who was to hand over is lost")
+            # Who was to hand over is lost.
             # All others stand still as before: another one hands over, once this one is dead.
             run.course.enter(Stage.LEAVING)
             faults.note_cut_short(False)
@@ -152,9 +151,7 @@ class Regroup:
             member.attached = member.attached or message.committed >= 0
             if member.attached:  # though nobody has heard yet that it joined
                 remains.now_attached(member.rank)
-        if len(quiet) < len(members):
-            rare("an inventory of a generation that is over")
-        if not quiet:
+        if not quiet:  # inventories of a generation that is over
             return []
         self.run.note_of_rank(message.committed, max(message.passed, message.committed))
         return self.check_quiesced(now_s) if self.run.course.is_in(Stage.LEAVING) else []
@@ -171,7 +168,7 @@ class Regroup:
         if run.faults.losing_node or roster.orphans or run.nodes.returning:
             return []
         if run.short_of_places():
-            rare("a lost rank finds no place")
+            # A lost rank finds no place.
             return [cancel(Timer.LEAVE), set_timer(Timer.NODES, now_s + limits.NODE_WAIT_S)]
         waits = self._wait_for_links(now_s)
         decided = self._decide(now_s) if waits is None else waits
@@ -186,14 +183,14 @@ class Regroup:
         if not links:
             return None
         if links.is_out(now_s=now_s):
-            rare("a link stays cut for too long")
+            # A link stays cut for too long.
             why = f"{links.reason}, for {limits.NODE_WAIT_S:g} s"
             return self.stop.kill_all(now_s, End(1, "failed", why, run.faults.user_error[1]))
         if now_s < links.retry_s:
-            rare("the next generation waits for a link")
+            # The next generation waits for a link.
             return [set_timer(Timer.LINKS, links.retry_s)]
         if run.store.home in links.ends and run.nodes.first(links.ends) not in links.ends:
-            rare("the store moves to where all can reach it")
+            # The store moves to where all can reach it.
             run.store.forget()
             return [*run.order_store(now_s, links.reason), *self._decide(now_s)]
         return None
@@ -210,13 +207,13 @@ class Regroup:
         in_process = not roster.sharded and restore.step is not None and not finished
         torn = roster.torn(restore) if in_process else []
         if torn:  # alive, but what it holds is neither step: it comes anew
-            rare("a live rank's state is torn")
+            # A live rank's state is torn.
             return self.give_up(now_s, torn, "failed after the step was applied; its state is torn")
         start = self.plans.source(restore, finished=finished).start
         verdict = self._choose(self._look(restore, start, finished=finished))
         given_up = [m for m in roster.live() if m.rank in verdict.replace]
         if given_up:  # killed, and confirmed dead, before their ranks are given away
-            rare("a live rank cannot get over the step")
+            # A live rank cannot get over the step.
             self._chosen = verdict
             return run.kill(now_s, given_up, verdict.reason)
         self._chosen = None
@@ -300,7 +297,7 @@ class Regroup:
         """Members are in the generation. Once all are, the run trains."""
         run = self.run
         if message.generation != run.course.generation:
-            rare("joined a generation that is over")
+            # Joined a generation that is over.
             return []
         for member in members:
             member.said = message.generation, message.step
@@ -326,7 +323,7 @@ class Regroup:
         """
         run = self.run
         if message.generation != run.course.generation:
-            rare("committed in a generation that is over")
+            # Committed in a generation that is over.
             return []
         for member in members:
             member.committed_s = message.at_s
@@ -359,7 +356,7 @@ class Regroup:
         """Give up whoever has not left its collective by now."""
         if not self.run.course.is_in(Stage.LEAVING):
             return []
-        rare("not all have left in time")
+        # Not all have left in time.
         late = self.run.roster.not_quiesced()
         return self._too_late(now_s, Timer.LEAVE, late, "did not leave its collective in time")
 
@@ -367,7 +364,7 @@ class Regroup:
         """Give up whoever has not joined by now: first the donor that the others wait for."""
         if not self.run.course.is_in(Stage.MOVING, Stage.STARTING):
             return []
-        rare("not all have joined in time")
+        # Not all have joined in time.
         if (donor := self.plans.donor()) is not None and not donor.condemned:
             why = "did not hand over its state in time"
             return self._too_late(now_s, Timer.MOVE, [donor], why)
@@ -378,7 +375,7 @@ class Regroup:
         """Give up the donor, which has not written the transfer image by now."""
         if not self.run.course.is_in(Stage.HANDOVER):
             return []
-        rare("state is not handed over in time")
+        # State is not handed over in time.
         live = self.run.roster.live()
         donors = [m for m in live if m.plan is not None and m.plan.donate]
         return self._too_late(now_s, Timer.HANDOVER, donors, "did not hand over in time")
@@ -398,6 +395,6 @@ class Regroup:
         late = [member for member in members if member.home not in self.run.nodes.silent]
         again: list[Output] = []
         if len(late) < len(members):
-            rare("those that are waited for cannot be heard")
+            # Those that are waited for cannot be heard.
             again = [set_timer(timer, now_s + limits.SILENT_LOOK_S)]
         return [*again, *self.give_up(now_s, late, why)]

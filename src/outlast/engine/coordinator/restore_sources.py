@@ -10,7 +10,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from outlast.engine.durable import Saves
-from outlast.engine.rare import rare
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,7 @@ class RestoreSources:
     def lose_node(self, node: str) -> None:
         """Whatever lay in the memory of `node` is gone."""
         if self.transfer is not None and self.transfer.home == node:
-            rare("a transfer image is lost with its node")
+            # A transfer image is lost with its node.
             self.transfer = None
 
     def transfer_home(self) -> str:

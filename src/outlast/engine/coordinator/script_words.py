@@ -8,7 +8,6 @@ from outlast.engine.coordinator.plans import Plans
 from outlast.engine.coordinator.run_parts import Run
 from outlast.engine.coordinator.stages import Timer, cancel
 from outlast.engine.protocol.outputs import Output, Tell
-from outlast.engine.rare import rare
 from outlast.model.messages import Registered, Underway, WorkerStarted
 
 
@@ -59,8 +58,6 @@ class ScriptWords:
             member.recovery_mode, member.sharded = message.way, message.sharded
             member.registered, member.attached = True, message.step >= 0
             member.finished = False  # the script may call run.steps again
-        if len(newest) < len(members):
-            rare("how it can be healed is said again, too late")
         return self._learn_script(now_s, message) if newest else []
 
     def _learn_script(self, now_s: float, message: Registered) -> list[Output]:

@@ -10,7 +10,6 @@ from outlast.engine.coordinator.orders import kill_order
 from outlast.engine.coordinator.run_parts import Run
 from outlast.engine.coordinator.stages import Stage
 from outlast.engine.protocol.outputs import Output, ToAgent
-from outlast.engine.rare import rare
 from outlast.model import limits
 from outlast.model.messages import StartWorker
 
@@ -33,11 +32,11 @@ class SparePool:
         for spare in roster.spares():
             # Made while nobody knew that the script can park.
             if spare.kind == "warm" and kind == "hot" and not spare.condemned:
-                rare("a warm spare makes room for a hot one")
+                # A warm spare makes room for a hot one.
                 out.append(kill_order(spare, "a hot spare takes its place"))
         for _ in range(run.options.spares - len(roster.spares())):
             if (home := run.nodes.least_spares(roster.spares())) is None:
-                rare("all nodes that are left are barred")
+                # All nodes that are left are barred.
                 break
             spare = roster.add(rank=-1, kind=kind, home=home, now_s=now_s)
             order = StartWorker(spare.worker, -1, kind, run.course.generation)
@@ -54,6 +53,6 @@ class SparePool:
         """`spare` has ended. Return True if it failed before it could park."""
         failed = not spare.parked and not spare.condemned
         if failed:
-            rare("a spare ends before it could park")
+            # A spare ends before it could park.
             self._failures += 1
         return failed

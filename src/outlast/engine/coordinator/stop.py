@@ -9,7 +9,6 @@ from outlast.engine.coordinator.members import Member
 from outlast.engine.coordinator.run_parts import Run
 from outlast.engine.coordinator.stages import Stage, Timer, cancel, set_timer
 from outlast.engine.protocol.outputs import End, Output, Record, Tell, ToAgent
-from outlast.engine.rare import rare
 from outlast.model import limits
 from outlast.model.messages import KillWorker, Stop, TermWorker, WorkerExited
 from outlast.model.records import Event
@@ -100,7 +99,7 @@ class StopRequest:
         if self.end is None or end.state == "failed":
             self.end = end
         if run.course.is_in(Stage.REBUILDING):
-            rare("a run is to end at once, and who lives is not known yet")
+            # A run is to end at once, and who lives is not known yet.
             self.at_once = True
             return self._record(now_s)
         run.course.enter(Stage.STOPPING)
@@ -135,14 +134,14 @@ class StopRequest:
         everybody = (*run.roster.live(), *run.roster.spares(), *run.roster.orphans.values())
         stuck = [m for m in everybody if m.condemned]
         if run.course.is_in(Stage.STOPPING) and self.end is not None:
-            rare("the run ends with processes that cannot be killed")
+            # The run ends with processes that cannot be killed.
             return self._over(self.end)
         if any(m.home in run.nodes.silent for m in stuck):
-            rare("those that were killed cannot be heard")
+            # Those that were killed cannot be heard.
             return [set_timer(Timer.KILL, now_s + limits.SILENT_LOOK_S)]
         if not any(m.rank >= 0 for m in stuck):
             return []
-        rare("killed ones did not end in time")
+        # Killed ones did not end in time.
         pids = [m.pid for m in stuck]
         why = f"processes {pids} cannot be killed: they do not return from the kernel"
         return self.kill_all(now_s, End(1, "failed", why, ""))

@@ -29,7 +29,6 @@ from outlast.engine.coordinator.run_parts import Run
 from outlast.engine.coordinator.stages import Stage, Timer, cancel, set_timer
 from outlast.engine.coordinator.stop import StopRequest
 from outlast.engine.protocol.outputs import End, Output
-from outlast.engine.rare import rare
 from outlast.model import limits
 from outlast.model.messages import (
     Broke,
@@ -206,8 +205,6 @@ class Takeover:
         run.note_of_rank(enrol.step, enrol.step)
         if enrol.store is not None and enrol.store.number >= run.store.orders:
             run.store.found(enrol.store, enrol.node)
-        elif enrol.store is not None:
-            rare("a node hosts a store that another one took the place of")
         self.changes.find_images(enrol)
         for housed in enrol.housed:
             self._adopt(housed, enrol.node, by_s, now_s)
@@ -219,7 +216,7 @@ class Takeover:
         gone = self._found.ended()
         for member in self._found.adopted:
             if member.home == node and member.worker not in gone:
-                rare("what was found alive is gone before the picture is whole")
+                # What was found alive is gone before the picture is whole.
                 self._found.exits.append(lost_with_node(member, now_s, reason))
 
     def keep_for_later(self, message: FromWorker | FromAgent | FromWorkers, node: str) -> None:
@@ -286,7 +283,7 @@ class Takeover:
 
     def on_timer(self, now_s: float) -> list[Output]:
         """Nodes that were awaited house nothing any more."""
-        rare("a node did not come back to the new coordinator")
+        # A node did not come back to the new coordinator.
         return self._rebuilt(now_s)
 
     def _rebuilt(self, now_s: float) -> list[Output]:
@@ -304,7 +301,7 @@ class Takeover:
         whole = not lost and not run.roster.orphans
         whole = whole and all(m.plan_generation == generation for m in members)
         if whole and all(map(_at_work, members)):
-            rare("a new coordinator finds all ranks at work")
+            # A new coordinator finds all ranks at work.
             run.course.enter(Stage.TRAINING)
             run.progress.is_live(True)
             plan = members[0].plan
@@ -314,7 +311,7 @@ class Takeover:
         elif (
             whole and not run.roster.outlast and all(m.running and not m.condemned for m in members)
         ):
-            rare("a new coordinator finds a script without outlast calls at work")
+            # A new coordinator finds a script without outlast calls at work.
             # In which it stays: nothing more is known of it than that it runs.
             run.course.enter(Stage.STARTING)
             out += [*run.resumed(now_s, now_s), *self._goes_on(now_s)]
@@ -334,7 +331,7 @@ class Takeover:
         for member in sorted(self._found.adopted, key=lambda m: (m.plan_generation, m.worker)):
             other = roster.in_rank(member.rank) if member.rank >= 0 else None
             if other is not None and other.worker not in gone:
-                rare("two in one rank")
+                # Two in one rank.
                 roster.adopt_orphan(other)
                 out += run.kill(now_s, [other], "another process was given its rank")
             roster.seat(member)
@@ -347,7 +344,7 @@ class Takeover:
 
     def _end_at_once(self, now_s: float, end: End) -> list[Output]:
         """The run was to end at once, and now it is known who lives."""
-        rare("a new coordinator ends the run")
+        # A new coordinator ends the run.
         course = self.run.course
         course.enter(Stage.STOPPING)
         out: list[Output] = []
@@ -371,12 +368,12 @@ class Takeover:
         sharded = run.roster.sharded
         if not committed or (sharded and len(committed) < run.options.world_size):
             return []
-        rare("a new coordinator finds that the run has gone on")
+        # A new coordinator finds that the run has gone on.
         return run.resumed(now_s, max(committed) if sharded else min(committed))
 
     def _not_whole(self, now_s: float, lost: list[int]) -> list[Output]:
         """The generation does not stand: begin the run, or the next generation."""
-        rare("a new coordinator finds a generation that does not stand")
+        # A new coordinator finds a generation that does not stand.
         run = self.run
         if not run.course.generation:
             return self._nothing_begun(now_s)
@@ -400,7 +397,7 @@ class Takeover:
         return [*out, set_timer(Timer.GATHER, now_s + limits.COMPANION_WAIT_S)]
 
     def _nothing_begun(self, now_s: float) -> list[Output]:
-        rare("a new coordinator finds that nothing was begun")
+        # A new coordinator finds that nothing was begun.
         self.run.course.enter(Stage.ENROLLING)
         begun = self.changes.begin_if_all_are_in(now_s)
         return [set_timer(Timer.NODES, now_s + limits.ENROL_WAIT_S)] if begun is None else begun
@@ -415,7 +412,7 @@ class Takeover:
         given_up = [m for m in roster.live() if m.plan is not None and m.plan.then == "exit"]
         if not given_up:
             return []
-        rare("a new coordinator finds a donor that was to be killed")
+        # A new coordinator finds a donor that was to be killed.
         return run.kill(now_s, given_up, "it was given up by its plan")
 
     def _take_up_error(self, now_s: float, member: Member, error: tuple[str, str]) -> list[Output]:

@@ -19,7 +19,6 @@ from __future__ import annotations
 from enum import Enum
 
 from outlast.engine.protocol.outputs import Answer, Output, Plan, Say, Wake
-from outlast.engine.rare import rare
 from outlast.model.messages import (
     Broke,
     Committed,
@@ -89,7 +88,7 @@ class WorkerMachine:
 
     def _on_regroup(self, message: Regroup) -> list[Output]:
         if message.generation <= self.generation:
-            rare("a plan that is stale, or comes twice")
+            # A plan that is stale, or comes twice.
             return []
         self.generation = message.generation
         self.plan = message
@@ -101,14 +100,14 @@ class WorkerMachine:
 
     def _on_leave(self, message: Leave) -> list[Output]:
         if message.generation != self.generation:
-            rare("told to leave a generation that it is not in")
+            # Told to leave a generation that it is not in.
             return []
         if self.state is State.DETACHED:
-            rare("told to leave before it has taken the plan")
+            # Told to leave before it has taken the plan.
             self.plan = None
             return self._inventory(in_hook=False)
         if self.state is State.FINISHED:
-            rare("told to leave past its last step")
+            # Told to leave past its last step.
             return [*self._inventory(in_hook=False), Wake()]
         if self.state in (State.MOVING, State.TRAINING):
             self.state = State.BROKEN
@@ -134,10 +133,7 @@ class WorkerMachine:
         (AgentSession.lent_until_s). False: it ends by itself, for its agent may not be there to do
         it, and its rank is about to be given away.
         """
-        if now_s < lent_until_s:
-            return True
-        rare("a worker finds the lease of its node over")
-        return False
+        return now_s < lent_until_s
 
     def in_time(self, generation: int) -> bool:
         """Whether what was begun in `generation` may still go on: neither broken nor past."""
