@@ -102,7 +102,7 @@ def test_a_thread_that_was_started_is_not_the_main_one() -> None:
 @pytest.mark.parametrize(
     ("frames", "rule"),
     [
-        ("_ask (outlast/runtime/worker/ballots.py:3)", "stack.waiting"),
+        ("_ask (outlast/runtime/worker/shared_vote.py:3)", "stack.waiting"),
         (
             (
                 "__iter__ (outlast/runtime/channel.py:3)\n    _listen"

@@ -73,7 +73,9 @@ LOADING = re.compile(
 )
 _FETCH = re.compile(r"^fetch \(.{0,20}_utils/fetch\.py")
 # a rank waits there for its peers' answers
-_OWN_WAIT = re.compile(r"outlast/runtime/worker/(?:ballots|vote|poll|membership|session)\.py")
+_OWN_WAIT = re.compile(
+    r"outlast/runtime/worker/(?:shared_vote|vote|vote_payload|membership|session)\.py"
+)
 _LOADER = re.compile(r"^(?:_try_get_data|_get_data|_next_data)$")
 _QUIET = re.compile(
     r"^(?:acquire|select|poll|epoll|_poll|accept|get|_bootstrap\w*|run|__call__|_call_impl|_wrapped_call_impl|wrapper|inner"
@@ -224,7 +226,7 @@ def doing_what(frames: tuple[str, ...] | list[str]) -> tuple[str, str]:
     """The same, and the function that shows it; "" of one that is idle."""
     for place, frame in enumerate(frames[:12]):
         name = function_of(frame)
-        if "outlast/runtime/" in frame:
+        if "outlast/runtime/" in frame or "outlast/engine/" in frame:
             if _OWN_WAIT.search(frame) and name != "_listen":
                 return "waiting", name
             continue

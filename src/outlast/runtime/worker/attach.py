@@ -11,6 +11,7 @@ import contextlib
 
 from torch.nn.parallel import DistributedDataParallel
 
+from outlast.engine.commit.image_place import Place, choose_image
 from outlast.errors import CorruptError, Reenter
 from outlast.model.messages import Regroup
 from outlast.model.terms import Cause, Phase
@@ -29,7 +30,6 @@ from outlast.runtime.worker.images import (
     load_shared,
 )
 from outlast.runtime.worker.membership import Membership
-from outlast.runtime.worker.place import Place, best
 from outlast.runtime.worker.private import described
 from outlast.runtime.worker.state import State
 from outlast.runtime.worker.undo import Undo
@@ -266,7 +266,7 @@ class Attachment:
         rank, begun = self.member.rank(), not plan.replay
         try:
             images = session.vault.images(rank, plan.step)
-            slot, image, place = best(
+            slot, image, place = choose_image(
                 images,
                 begun=begun,
                 phases=plan.phases,

@@ -10,25 +10,25 @@ from __future__ import annotations
 
 import contextlib
 
+from outlast.engine.commit.image_place import PREPARED, Place
 from outlast.errors import OutlastError, StepInterrupted, TransactionError
 from outlast.model.terms import Phase
 from outlast.runtime.worker.attach import Attachment
 from outlast.runtime.worker.exits import BackwardExits
 from outlast.runtime.worker.hooks import OptimizerHooks
-from outlast.runtime.worker.place import PREPARED, Place
-from outlast.runtime.worker.poll import Poll
 from outlast.runtime.worker.step import Step
 from outlast.runtime.worker.survivor import Survivor
+from outlast.runtime.worker.vote_payload import VotePayload
 
 
 class Block:
     """One for all steps. `current` is the step whose block runs."""
 
-    def __init__(self, attachment: Attachment, poll: Poll, survivor: Survivor) -> None:
+    def __init__(self, attachment: Attachment, payload: VotePayload, survivor: Survivor) -> None:
         self.current: Step | None = None
         self._member = attachment.member
         self._attachment = attachment
-        self._poll = poll
+        self._payload = payload
         self._survivor = survivor
         self._hooks = OptimizerHooks(
             attachment.state.optimizers.values(), attachment.state.scalers.values(),
@@ -139,7 +139,7 @@ class Block:
             # else it comes from the script's own code between two steps
             session.enter(Phase.VOTE, learn=place.kind == PREPARED)
             session.mark("voting", step.number)
-            outcome = self._poll.cast(step)
+            outcome = self._payload.cast(step)
             if not outcome.same_watched:
                 self._attachment.agreement.find_divergence(step.number)
         except OutlastError as error:
@@ -151,6 +151,6 @@ class Block:
         else:
             session.do(lambda machine: machine.now_passed(step=step.number))
             session.enter(Phase.VOTE, learn=True)
-            self._poll.count(outcome, step)
+            self._payload.count(outcome, step)
             session.mark("passed", step.number)
         self._passed = True

@@ -12,11 +12,11 @@ from collections.abc import Callable, Collection, Mapping
 
 import torch
 
+from outlast.engine.commit.image_place import BEGUN, PREPARED, Place
 from outlast.model.limits import SLOTS_COUNT
 from outlast.model.terms import Cause, Phase
 from outlast.runtime.tiers.image import Image, Piece, TensorSpec
 from outlast.runtime.worker.membership import Membership
-from outlast.runtime.worker.place import BEGUN, PREPARED, Place
 from outlast.runtime.worker.session import Session
 from outlast.runtime.worker.state import State
 from outlast.runtime.worker.tensors import Pieces, to_tensor, view_of

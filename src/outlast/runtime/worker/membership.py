@@ -31,7 +31,7 @@ from outlast.model import limits
 from outlast.model.messages import Regroup
 from outlast.model.terms import Cause, Phase
 from outlast.runtime import clock
-from outlast.runtime.worker import ballots, ddp, devices, groups
+from outlast.runtime.worker import ddp, devices, groups, shared_vote
 from outlast.runtime.worker.guards import Guards
 from outlast.runtime.worker.peers import is_peer_failure
 from outlast.runtime.worker.session import Session, cut, one_line
@@ -55,7 +55,7 @@ class Membership:
         self.rehearses = False  # a step is done for nothing, on the solo group (see rehearsal.py)
         self._rehearsed = False  # by this life of main's function
         # where this generation's ranks vote, if they are all on this node
-        self.ballots: ballots.BallotBox | None = None
+        self.shared_vote: shared_vote.SharedVote | None = None
         self._group: groups.Group | None = None
         self._solo: groups.Group | None = None
         self._store: TCPStore | None = None
@@ -310,7 +310,7 @@ class Membership:
                 watch=self.watch,
                 cancelled=lambda: self.broken,
             )
-        self._open_ballots(plan)
+        self._open_shared_vote(plan)
         return clock.now_s() - began_s
 
     def _connect(self, host: str, port: int) -> TCPStore:
@@ -324,17 +324,19 @@ class Membership:
         for group in (self._group, self._solo):
             if group is not None:
                 groups.destroy(group)
-        self._group = self._solo = self.ballots = None
+        self._group = self._solo = self.shared_vote = None
         self.guards.stands_for = None
 
-    def _open_ballots(self, plan: Regroup) -> None:
+    def _open_shared_vote(self, plan: Regroup) -> None:
         """Once the group stands: nobody is in an older generation any more."""
         assert self.session is not None
         machine = self.session.machine
-        if ballots.is_offered(world_size=plan.world_size, local_world_size=self.local_world_size):
+        if shared_vote.is_offered(
+            world_size=plan.world_size, local_world_size=self.local_world_size
+        ):
             with self.refusing():
-                rows = self.session.vault.ballots(ballots.size(plan.world_size))
-            self.ballots = ballots.BallotBox(
+                rows = self.session.vault.ballots(shared_vote.size(plan.world_size))
+            self.shared_vote = shared_vote.SharedVote(
                 rows,
                 generation=plan.generation,
                 rank=plan.rank,
@@ -347,12 +349,12 @@ class Membership:
         """What this rank has entered in this generation, votes included; -1 where the backend does
         not count. From any thread.
         """
-        box, count = self.ballots, groups.collectives()
+        box, count = self.shared_vote, groups.collectives()
         return count if box is None or count < 0 else count + box.cast
 
     def _wake(self) -> None:
         """From the listener thread: whatever blocks the main thread in this generation ends."""
-        box = self.ballots
+        box = self.shared_vote
         if box is not None:
             box.wake()
         self.watch.wake()
@@ -395,7 +397,7 @@ class Membership:
         """Whether `error` is what a lost peer looks like from here."""
         return (
             self.broken
-            or isinstance(error, (StepInterrupted, groups.Cancelled, ballots.Cut))
+            or isinstance(error, (StepInterrupted, groups.Cancelled, shared_vote.Cut))
             or is_peer_failure(error)
         )
 

@@ -15,8 +15,8 @@ from outlast.model.texts import some
 from outlast.runtime import clock
 from outlast.runtime.worker import ddp
 from outlast.runtime.worker.attach import Attachment
-from outlast.runtime.worker.poll import Poll
 from outlast.runtime.worker.step import Step
+from outlast.runtime.worker.vote_payload import VotePayload
 
 
 class Survivor:
@@ -25,13 +25,13 @@ class Survivor:
     `reentering`: Reenter was raised, whoever swallows it.
     """
 
-    def __init__(self, attachment: Attachment, poll: Poll) -> None:
+    def __init__(self, attachment: Attachment, payload: VotePayload) -> None:
         self.in_flight: Step | None = None  # to be taken back if it is cut short
         self.plan: Regroup | None = None
         self.reentering = False
         self._member = attachment.member
         self._attachment = attachment
-        self._poll = poll
+        self._payload = payload
 
     def take_back_what_followed(self, held: Step | None) -> None:
         """The loop's code behind an interrupted block runs, though the step is not committed: what
@@ -89,13 +89,13 @@ class Survivor:
         """Roll the step in flight back, if there is one. A forward step has been applied by now."""
         session = self._member.session
         assert session is not None
-        self._poll.settle(plan)
+        self._payload.settle(plan)
         now_s = clock.now_s()
         step, self.in_flight = self.in_flight, None
         if step is None:
             session.book.roll_back(now_s=now_s, fault_s=None, detected_s=None, then=Cause.REGROUP)
             return
-        self._poll.forget(step)
+        self._payload.forget(step)
         for wrapped in self._attachment.replicas:
             ddp.leave_buckets(wrapped)
         self._take_back_edits()

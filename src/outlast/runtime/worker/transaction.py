@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
+from outlast.engine.commit.image_place import BEGUN, ENTERED, Place
 from outlast.errors import OutlastError, Reenter, StepInterrupted, TransactionError
 from outlast.model.messages import Regroup
 from outlast.model.terms import Cause, Phase
@@ -34,14 +35,13 @@ from outlast.runtime.worker.guards import check_optimizer
 from outlast.runtime.worker.hooks import user_line
 from outlast.runtime.worker.membership import Membership
 from outlast.runtime.worker.phase import Attempt
-from outlast.runtime.worker.place import BEGUN, ENTERED, Place
-from outlast.runtime.worker.poll import Poll
 from outlast.runtime.worker.random_state import RandomState
 from outlast.runtime.worker.rehearsal import Rehearsal
 from outlast.runtime.worker.session import Session
 from outlast.runtime.worker.state import State
 from outlast.runtime.worker.step import Step
 from outlast.runtime.worker.survivor import Survivor
+from outlast.runtime.worker.vote_payload import VotePayload
 
 _PASS_ON = (KeyboardInterrupt, SystemExit, GeneratorExit, Reenter)
 
@@ -59,9 +59,9 @@ class Transaction:
         self.state = state
         self.committed = 0
         self.attachment = Attachment(membership, state, accumulate=accumulate)
-        self._poll = Poll(self.attachment, log_every=log_every)
-        self._survivor = Survivor(self.attachment, self._poll)
-        self._block = Block(self.attachment, self._poll, self._survivor)
+        self._payload = VotePayload(self.attachment, log_every=log_every)
+        self._survivor = Survivor(self.attachment, self._payload)
+        self._block = Block(self.attachment, self._payload, self._survivor)
         self._batches = Batches(self, state.source, accumulate=accumulate)
         self._rehearsal = Rehearsal(self.attachment, self._batches)
         self._attached = False
@@ -143,7 +143,7 @@ class Transaction:
                 return self._given_out(self._batches.random)
 
     def _is_over(self, until: int) -> bool:
-        return self.committed >= until or self._poll.stopping
+        return self.committed >= until or self._payload.stopping
 
     def _say_begun(self, session: Session, *, over: bool) -> None:
         session.do(lambda machine: machine.now_begun(over=over))
@@ -223,7 +223,7 @@ class Transaction:
     def _leave_alone(self, step: Step, error: BaseException | None) -> bool:
         if error is None:
             self._stepped(step)
-            self._poll.alone(step)
+            self._payload.alone(step)
             step.committed()
         return False
 
@@ -271,7 +271,7 @@ class Transaction:
         self.attachment.undo.committed()
         self._stepped(step)
         if self.state.sharded:
-            self._poll.await_seals(step)
+            self._payload.await_seals(step)
             self._unsealed = step
         else:
             self._count(step)
@@ -309,7 +309,7 @@ class Transaction:
     def _save_if_due(self, step: int) -> None:
         session, checkpoints = self.member.session, self.attachment.checkpoints
         assert session is not None
-        if checkpoints.due(step) or (self._poll.stopping and checkpoints.on_stop):
+        if checkpoints.due(step) or (self._payload.stopping and checkpoints.on_stop):
             session.enter(Phase.CHECKPOINT, cause=Cause.STALL)
             session.mark("saving", step)
             checkpoints.save(step, sharded=self.state.sharded)
@@ -317,7 +317,7 @@ class Transaction:
 
     def log(self, step: Step, values: dict[str, Any], reduce: str | None) -> None:
         if not self._rehearsal.runs:
-            self._poll.log(step, values, reduce)
+            self._payload.log(step, values, reduce)
 
     # --- phases between steps ---------------------------------------------------------------------
 
@@ -424,7 +424,7 @@ class Transaction:
             return True
         session.enter(Phase.VOTE)
         try:
-            self._poll.count(self._poll.cast(None), None)
+            self._payload.count(self._payload.cast(None), None)
         except Exception as error:  # boundary: a peer was lost
             plan = self.member.lost_peer(error)
             if roll_back and plan.phases <= session.machine.phases:
@@ -452,7 +452,7 @@ class Transaction:
         starts from it. False: interrupted, go on.
         """
         session = self.member.session
-        if session is None or self._poll.stopping or self.state.sharded:
+        if session is None or self._payload.stopping or self.state.sharded:
             return True
         session.enter(Phase.CHECKPOINT)
         if self.member.world_size > 1 and not self._still_same():
@@ -469,17 +469,17 @@ class Transaction:
         # who registers now would be taken for one that trains again
         self.member.guards.on_held = None
         session.mark("finishing", self.committed)
-        session.do(lambda machine: machine.finished(stopped=self._poll.stopping))
+        session.do(lambda machine: machine.finished(stopped=self._payload.stopping))
         session.enter(Phase.EPILOGUE, cause=Cause.SHUTDOWN)
         # said before: one that is past its last step holds up nobody
         self.attachment.checkpoints.wait()
-        if self._poll.stopping:
+        if self._payload.stopping:
             raise SystemExit(0)
 
     def leg(self, *, accumulate: int, log_every: int) -> None:
         """Run.steps is called again with the same state: the steps go on from where they are."""
         self._batches.accumulate = self.attachment.accumulate = accumulate
-        self._poll.log_every(log_every)
+        self._payload.log_every(log_every)
 
     def _go_on(self) -> None:
         self._survivor.in_flight = None  # of a leg that was left by `break`

@@ -10,7 +10,7 @@ was replaced lacks what its predecessor logged in the tail of the step before. `
 `PrivateState.movers_key`, `watched` is `Watch.key`: both are compared, not summed. Sums are made in
 the order of the ranks, so that all get the same bits.
 
-Ranks of one node vote through shared memory (`ballots`). Else it is an all-to-all of the default
+Ranks of one node vote through shared memory (`shared_vote`). Else it is an all-to-all of the default
 group: one message's way, where gloo's all-reduce goes round a ring, 2 (n - 1) messages one after
 the other (measured: three times as long).
 """
@@ -105,10 +105,10 @@ def vote(member: Membership, mine: Ballot) -> Outcome:
 
 def _exchange(member: Membership, mine: list[float]) -> list[tuple[float, ...]]:
     """Every rank's numbers, by rank."""
-    if member.ballots is not None:
+    if member.shared_vote is not None:
         return [
             struct.unpack(f"<{len(ballot) // 8}d", ballot)
-            for ballot in member.ballots.exchange(struct.pack(f"<{len(mine)}d", *mine))
+            for ballot in member.shared_vote.exchange(struct.pack(f"<{len(mine)}d", *mine))
         ]
     world = member.world_size
     sent = torch.tensor(

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from outlast.engine.commit.image_place import (
+    BEGUN,
+    ENTERED,
+    PREPARED,
+    Place,
+    choose_image,
+    place_of,
+)
 from outlast.runtime.tiers.image import Image
-from outlast.runtime.worker.place import BEGUN, ENTERED, PREPARED, Place, best, place_of
 
 # in the order of time
 PLACES = [
@@ -20,7 +27,7 @@ PLACES = [
 def chosen(*places: Place, begun: bool, phases: int = 0) -> Place:
     """Whatever the order in which they lie there, and each says where it is from."""
     images = [(slot, Image(place.metadata(), {})) for slot, place in enumerate(places)]
-    ways = [best(order, begun=begun, phases=phases) for order in (images, images[::-1])]
+    ways = [choose_image(order, begun=begun, phases=phases) for order in (images, images[::-1])]
     assert ways[0][2] == ways[1][2]
     assert all(places[slot] == place_of(image.metadata) == place for slot, image, place in ways)
     return ways[0][2]
@@ -53,8 +60,8 @@ def test_of_two_legs_the_image_of_the_survivors_leg_is_wanted() -> None:
     before, behind = Place(BEGUN, 0), Place(BEGUN, 0, legs=1)
     for order in ((before, behind), (behind, before)):
         images = [(slot, Image(place.metadata(), {})) for slot, place in enumerate(order)]
-        assert best(images, begun=True, phases=0, legs=1)[2] == behind
-        assert best(images, begun=True, phases=0, legs=0)[2] == before
+        assert choose_image(images, begun=True, phases=0, legs=1)[2] == behind
+        assert choose_image(images, begun=True, phases=0, legs=0)[2] == before
 
 
 def test_an_image_that_says_nothing_is_of_the_next_steps_begin() -> None:

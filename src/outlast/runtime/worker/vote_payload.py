@@ -13,7 +13,7 @@ from outlast.runtime.worker.step import Step
 from outlast.runtime.worker.vote import Ballot, Outcome, vote
 
 
-class Poll:
+class VotePayload:
     """`cast` and `count` for each vote; between the two the caller notes that it passed.
 
     `stopping`: a rank was asked to stop, and all know.

@@ -37,7 +37,7 @@ class Cut(RuntimeError):
     """
 
 
-class BallotBox:
+class SharedVote:
     """One per rank and generation. `cast` is the number of ballots that this rank has put in."""
 
     def __init__(

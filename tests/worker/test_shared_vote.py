@@ -17,8 +17,8 @@ import pytest
 from outlast.model.limits import BALLOT_LOOK_S, BALLOT_MAX_BYTES
 from outlast.runtime import linux
 from outlast.runtime.tiers.vault import Vault
-from outlast.runtime.worker import ballots
-from outlast.runtime.worker.ballots import BallotBox, Cut
+from outlast.runtime.worker import shared_vote
+from outlast.runtime.worker.shared_vote import Cut, SharedVote
 
 _FORKS = multiprocessing.get_context("fork")
 
@@ -35,8 +35,8 @@ def box(
     cancelled: Callable[[], bool] = never,
     timeout_s: float = 20.0,
     generation: int = 1,
-) -> BallotBox:
-    return BallotBox(
+) -> SharedVote:
+    return SharedVote(
         rows,
         generation=generation,
         rank=rank,
@@ -49,7 +49,7 @@ def box(
 @pytest.fixture
 def rows() -> memoryview:
     """Shared with the children that a test forks."""
-    return memoryview(mmap.mmap(-1, ballots.size(4)))
+    return memoryview(mmap.mmap(-1, shared_vote.size(4)))
 
 
 @pytest.fixture
@@ -201,15 +201,15 @@ def test_what_was_voted_in_an_older_generation_does_not_count(rows: memoryview) 
 def test_the_box_is_made_once_and_empty_for_who_takes_the_vault_over(tmp_path: Path) -> None:
     """A resumed run may count its generations as the dead one did."""
     vault = Vault.create(tmp_path / "vault", "a-run")
-    memory = vault.ballots(ballots.size(2))
+    memory = vault.ballots(shared_vote.size(2))
     box(memory, 1, 2)._put(1, b"of the dead")
-    assert bytes(vault.ballots(ballots.size(2))) == bytes(memory) != bytes(ballots.size(2))
+    assert bytes(vault.ballots(shared_vote.size(2))) == bytes(memory) != bytes(shared_vote.size(2))
     vault.close()
     again = Vault.adopt(tmp_path / "vault", "a-run")
-    assert bytes(again.ballots(ballots.size(2))) == bytes(ballots.size(2))
+    assert bytes(again.ballots(shared_vote.size(2))) == bytes(shared_vote.size(2))
     again.remove()
 
 
 def test_ranks_on_several_nodes_vote_by_a_collective() -> None:
-    assert not ballots.is_offered(world_size=8, local_world_size=4)
-    assert ballots.is_offered(world_size=4, local_world_size=4) == linux.has_futex()
+    assert not shared_vote.is_offered(world_size=8, local_world_size=4)
+    assert shared_vote.is_offered(world_size=4, local_world_size=4) == linux.has_futex()

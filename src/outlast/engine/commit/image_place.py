@@ -1,0 +1,91 @@
+"""Where in the script a rank stood when an image of its private state was sealed, and which image
+its successor begins from.
+
+    prepared n   n phases behind the step are done, and the script's code behind the last of them
+                 has not run yet. With n = 0, the vote of the step is next.
+    entered n    everything that comes before phase n has run
+    begun n      everything that comes before the next step has run, n phases among it
+
+Two images of one rank and one step can differ, because the script may change state behind the
+block of a step. A successor has to begin with what its predecessor had where the survivors stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+PREPARED, ENTERED, BEGUN = "prepared", "entered", "begun"
+_ORDER = (PREPARED, ENTERED, BEGUN)
+
+
+class Placed(Protocol):
+    """An image that carries its place in its metadata."""
+
+    @property
+    def metadata(self) -> Mapping[str, str]: ...
+
+
+ImageT = TypeVar("ImageT", bound=Placed)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in the script.
+
+    kind     PREPARED, ENTERED or BEGUN
+    phases   how many phases behind the step are done
+    legs     1 if run.steps was called again behind the step, else 0
+    """
+
+    kind: str
+    phases: int
+    legs: int = 0
+
+    def metadata(self) -> dict[str, str]:
+        """Return what travels with the image."""
+        return {"place": self.kind, "phases": str(self.phases), "legs": str(self.legs)}
+
+    @property
+    def is_complete(self) -> bool:
+        """Return True if the script had done all that it does before the next step or phase.
+
+        Otherwise parts of the state may have changed after the image was sealed.
+        """
+        return self.kind != PREPARED
+
+
+AT_VOTE = Place(PREPARED, 0)  # the vote of a step inside its block
+
+
+def place_of(metadata: Mapping[str, str]) -> Place:
+    """Read what `Place.metadata` gave.
+
+    Images that say nothing (shards) are sealed when the next step begins.
+    """
+    return Place(
+        metadata.get("place", BEGUN),
+        int(metadata.get("phases", "0")),
+        int(metadata.get("legs", "0")),
+    )
+
+
+def choose_image(
+    images: Iterable[tuple[int, ImageT]], *, begun: bool, phases: int, legs: int = 0
+) -> tuple[int, ImageT, Place]:
+    """Choose the image from which a successor begins; return its slot, the image and its place.
+
+    The choice is the image that was sealed last, of those that are not later than the place where
+    the survivors stand. The survivors stand in the next step or right before it (`begun`), or
+    behind so many phases; and in the next leg of the run, or (legs=0) before it. There is at least
+    one image. Where all are later than the survivors, the earliest is taken.
+    """
+
+    def order(place: Place) -> tuple[bool, tuple[int, int, int]]:
+        at = (place.legs, place.phases, _ORDER.index(place.kind))
+        fits = place.legs <= legs and (begun or place.phases <= phases)
+        return fits, at if fits else (-at[0], -at[1], -at[2])
+
+    found = [(slot, image, place_of(image.metadata)) for slot, image in images]
+    return max(found, key=lambda one: order(one[2]))
