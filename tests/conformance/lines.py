@@ -11,7 +11,7 @@ import contextlib
 import socket
 from typing import Any, Protocol, cast
 
-from outlast.engine.agent import Agent
+from outlast.engine.agent.agent import Agent
 from outlast.engine.cluster.agent_session import AgentSession
 from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
 from outlast.engine.protocol.outputs import Line, Output

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from outlast.engine.agent import Reading
+from outlast.engine.agent.worker_watch import Reading
 from outlast.engine.protocol.outputs import Deliver, ToCoordinator
 from outlast.model import limits
 from outlast.model.beacon import Beacon

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlast.engine.agent import Agent, each_its_own
+from outlast.engine.agent.agent import Agent, split_order
 from outlast.engine.cluster.agent_session import AgentSession
 from outlast.engine.cluster.batching import MessageBatch
 from outlast.engine.coordinator.machine import Coordinator
@@ -283,9 +283,9 @@ def test_ranks_that_go_the_same_way_share_a_plan_and_each_worker_is_given_its_ow
     sent = with_store((first, second, third), host="here", port=9)
     assert sent[id(first)] is sent[id(second)]
     assert sent[id(third)] == replace(third, store_host="here", store_port=9)
-    told = each_its_own(ToWorkers((7, 8), (0, 1), first))
+    told = split_order(ToWorkers((7, 8), (0, 1), first))
     assert told == [(7, replace(first, rank=0)), (8, replace(first, rank=1))]
-    assert each_its_own(ToWorkers((7, 8), (), Leave(1, "why"))) == [
+    assert split_order(ToWorkers((7, 8), (), Leave(1, "why"))) == [
         (7, Leave(1, "why")),
         (8, Leave(1, "why")),
     ]

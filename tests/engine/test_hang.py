@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from outlast.engine.agent import Agent, Reading
+from outlast.engine.agent.agent import Agent
+from outlast.engine.agent.worker_watch import Reading
 from outlast.engine.hang import Deadlines, Standing, find_culprits, find_longest, find_stopped
 from outlast.engine.protocol.outputs import Deliver, Output, ToCoordinator
 from outlast.model import limits

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlast.engine.agent import Agent
+from outlast.engine.agent.agent import Agent
 from outlast.engine.cluster.agent_session import AgentSession
 from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
 from outlast.engine.cluster.lease import void_after_s

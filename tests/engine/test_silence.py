@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from outlast.engine.agent import Agent, Reading
+from outlast.engine.agent.agent import Agent
+from outlast.engine.agent.worker_watch import Reading
 from outlast.engine.protocol.outputs import ToCoordinator
 from outlast.model import limits
 from outlast.model.beacon import Beacon

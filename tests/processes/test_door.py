@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from outlast.engine.agent import Agent
+from outlast.engine.agent.agent import Agent
 from outlast.engine.cluster.agent_session import AgentSession
 from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
 from outlast.engine.coordinator.machine import Coordinator

@@ -116,7 +116,8 @@ _SESSION, _SESSIONS, _LEASE, _LINK = (
     f"engine/cluster/{name}.py"
     for name in ("agent_session", "coordinator_sessions", "lease", "reliable_link")
 )
-_AGENT, _WORKER = "engine/agent.py", "engine/protocol/worker.py"
+_AGENT, _WORKER = "engine/agent/agent.py", "engine/protocol/worker.py"
+_HANG_WATCH, _WORKER_WATCH = "engine/agent/hang_watch.py", "engine/agent/worker_watch.py"
 _RESTORE, _HANG, _RECOVERY, _BUDGET, _DURABLE = (
     f"engine/{name}.py" for name in ("restore", "hang", "recovery", "budget", "durable")
 )
@@ -418,9 +419,9 @@ NAMED = (
     ),
     Mutant(
         "an_agent_judges_alone",
-        _AGENT,
-        "        if not self._alone:\n            self._question = None",
-        "        if False:\n            self._question = None",
+        _HANG_WATCH,
+        "        if not self._alone:  # the coordinator judges over all nodes\n",
+        "        if False:\n",
     ),
     Mutant("a_node_has_room_for_any_number", _NODES, " - taken[node] for", " for"),
     Mutant(
@@ -657,6 +658,8 @@ FLIPPED = (
     _REMAINS,
     _WORKER,
     _AGENT,
+    _HANG_WATCH,
+    _WORKER_WATCH,
     _STOP,
     _CHECKPOINTS,
     _WORDS,

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from outlast.engine.agent import Agent
+from outlast.engine.agent.agent import Agent
 from outlast.engine.cluster.agent_session import AgentSession
 from outlast.engine.cluster.lease import void_after_s
 from outlast.engine.protocol.outputs import (

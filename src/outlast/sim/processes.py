@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from outlast.engine.agent import Reading
+from outlast.engine.agent.worker_watch import Reading
 from outlast.engine.protocol.worker import WorkerMachine
 from outlast.model.beacon import Beacon
 from outlast.model.booking import Book

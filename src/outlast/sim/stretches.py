@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from outlast.engine.agent import Reading
+from outlast.engine.agent.worker_watch import Reading
 from outlast.engine.coordinator.stages import Stage
 from outlast.engine.protocol.outputs import Line, SetTimer
 from outlast.engine.protocol.worker import State

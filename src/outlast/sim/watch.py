@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from outlast.engine.agent import Agent
+from outlast.engine.agent.agent import Agent
 from outlast.model import limits
 from outlast.sim.timeline import LATE, ROUTINE, Timeline
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from outlast.engine.agent import Agent
+from outlast.engine.agent.agent import Agent
 from outlast.engine.cluster.batching import MessageBatch
 from outlast.engine.cluster.lease import Alarm, Lease
 from outlast.engine.cluster.reliable_link import Inbox, Offset, Outbox, rebased

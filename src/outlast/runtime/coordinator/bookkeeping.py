@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from outlast.engine.agent import Reading
+from outlast.engine.agent.worker_watch import Reading
 from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.members import Member
 from outlast.engine.coordinator.stages import Stage

@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from outlast.engine.agent import Agent, Reading
+from outlast.engine.agent.agent import Agent
+from outlast.engine.agent.worker_watch import Reading
 from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.options import CoordinatorOptions
 from outlast.engine.protocol.outputs import (

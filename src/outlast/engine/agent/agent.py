@@ -1,0 +1,214 @@
+"""The agent: it carries messages between coordinator and workers, and watches the workers.
+
+The kernel says when a worker has died, and that word passes straight through. The agent itself finds
+hangs: a member past its deadline raises the question, all members are pinged, and the answers name
+the culprit (hang_watch.py). If a tick comes late, the agent had no processor. It leaves that time
+out for every worker, so an agent that was starved sees no hangs.
+
+Sans-IO: `on_tick` gets what was read from the beacons, and the driver carries out the outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from outlast.engine.agent.hang_watch import HangWatch
+from outlast.engine.agent.worker_watch import Reading, WorkerWatch
+from outlast.engine.exhaustive import assert_never
+from outlast.engine.hang import Deadlines
+from outlast.engine.protocol.outputs import (
+    Deliver,
+    HostStore,
+    Kill,
+    Output,
+    Spawn,
+    Terminate,
+    ToCoordinator,
+)
+from outlast.model import limits
+from outlast.model.messages import (
+    AskStandings,
+    ForAgent,
+    ForWorker,
+    FromAgent,
+    FromWorker,
+    Judged,
+    KillWorker,
+    Pong,
+    Regroup,
+    StartStore,
+    StartWorker,
+    StoreLost,
+    StoreUp,
+    TermWorker,
+    ToWorkers,
+    WorkerExited,
+    WorkerFailedToStart,
+    WorkerStarted,
+)
+
+
+def split_order(order: ToWorkers) -> list[tuple[int, ForWorker]]:
+    """Return the message of each worker. A plan that several share gets each one's own rank."""
+    message = order.message
+    if not isinstance(message, Regroup):
+        return [(worker, message) for worker in order.workers]
+    return [
+        (worker, message.held_by(rank))
+        for worker, rank in zip(order.workers, order.ranks, strict=True)
+    ]
+
+
+class Agent:
+    """Run the workers of one node for the coordinator. There is one agent on each node.
+
+    The driver calls it with whatever happens, and carries out the outputs in their order:
+
+        agent = Agent(now_s=clock.now_s())
+        carry_out(agent.on_command(StartWorker(...), now_s=...))   # from the coordinator
+        carry_out(agent.on_event(WorkerStarted(...), now_s=...))   # from the process host
+        carry_out(agent.on_worker(Hello(...), now_s=...))          # from a worker's socket
+        carry_out(agent.on_tick(readings, now_s=...))              # every TICK_S
+
+    Its life has no stages: it lives as long as the launcher of its node. Where there are several
+    nodes, `AgentSession` (engine/cluster/) stands between the driver and the agent, and adds the
+    connection, the lease and the batching of messages.
+
+    What it does not promise. It decides nothing about recovery: it starts and kills whom the
+    coordinator names. It cannot tell a hang from slowness before the deadline of a phase is over,
+    and it names a culprit only among its own workers.
+    """
+
+    def __init__(
+        self, *, now_s: float, hang_after_s: float | None = None, alone: bool = True
+    ) -> None:
+        """Begin with no workers.
+
+        hang_after_s   for a plain script: the silence after which its workers count as hung
+        alone          this is the only node; otherwise the coordinator judges who hangs
+        """
+        self._watch = WorkerWatch()
+        self._hangs = HangWatch(self._watch, silence_s=hang_after_s, alone=alone)
+        self._ticked_s = now_s
+        self._store_number = 0  # of the newest order for a store
+
+    # --- messages ----------------------------------------------------------------------------------
+
+    def on_command(self, message: ForAgent, *, now_s: float) -> list[Output]:
+        """Carry out an order of the coordinator."""
+        match message:
+            case StartWorker():
+                self._watch.add(message.worker, message.rank, now_s=now_s)
+                return [Spawn(message.worker, message.rank, message.kind, message.generation)]
+            case KillWorker():
+                return [Kill(message.worker, message.reason)]
+            case TermWorker():
+                return [Terminate(message.worker)]
+            case StartStore():
+                self._store_number = message.number
+                return [HostStore(message.reason)]
+            case AskStandings():
+                return self._hangs.on_inquiry(message.nonce, now_s=now_s)
+            case Judged():
+                self._hangs.on_judged(message, now_s=now_s)
+                return []
+            case ToWorkers():
+                return [self._deliver(worker, each) for worker, each in split_order(message)]
+            case _:
+                return assert_never(message)
+
+    def _deliver(self, worker: int, message: ForWorker) -> Output:
+        if isinstance(message, Regroup) and self._watch.give_rank(worker, message.rank):
+            self._hangs.drop_question()
+        return Deliver(worker, message)
+
+    def on_worker(self, message: FromWorker, *, now_s: float) -> list[Output]:
+        """Pass on what a worker says. Only the answer to a ping is for the agent itself."""
+        if isinstance(message, Pong):
+            self._hangs.on_pong(message)
+            return []
+        return [ToCoordinator(message)]
+
+    def on_event(self, message: FromAgent, *, now_s: float) -> list[Output]:
+        """Pass on what the process host says: started, exited, store up or lost."""
+        match message:
+            case WorkerExited() | WorkerFailedToStart():
+                gone = self._watch.remove(message.worker)
+                if gone is not None and gone.is_member:  # the end of a spare answers no question
+                    self._hangs.drop_question()
+            case WorkerStarted():
+                self._watch.started(message.worker, now_s=now_s)
+            case StoreUp() | StoreLost():
+                return [ToCoordinator(replace(message, number=self._store_number))]
+            case _:
+                pass  # nothing that the agent has to remember
+        return [ToCoordinator(message)]
+
+    # --- ticks -------------------------------------------------------------------------------------
+
+    def on_tick(
+        self,
+        readings: Mapping[int, Reading],
+        *,
+        now_s: float,
+        heard_s: Mapping[int, float] | None = None,
+    ) -> list[Output]:
+        """Look at the workers, every TICK_S.
+
+        readings   by worker: one for each worker whose beacon exists
+        heard_s    by worker: when it last printed something
+        """
+        late_s = now_s - self._ticked_s - limits.TICK_S
+        self._ticked_s = now_s
+        if late_s > limits.LATE_TICK_S - limits.TICK_S:
+            self._watch.was_late(late_s, readings)
+        self._watch.hear(heard_s or {})
+        seen = self._watch.read(readings, now_s=now_s)
+        if seen.moved:
+            self._hangs.patient_until_s = 0.0
+        progress = self._watch.take_progress(now_s=now_s) if seen.news else None
+        told = [] if progress is None else [ToCoordinator(progress)]
+        hung = self._hangs.look(now_s=now_s)
+        return [*told, *hung, *self._hangs.look_for_silence(now_s=now_s)]
+
+    def quiet_until_s(self) -> float:
+        """Return the time before which no tick can lead to anything. Infinity: no tick can.
+
+        That is so as long as no beacon moves and no worker prints anything.
+        """
+        return self._ticked_s if self._hangs.asks else self._hangs.quiet_until_s()
+
+    def rest(self, *, until_s: float) -> None:
+        """The driver has left out the ticks up to `until_s`: they were not late."""
+        self._ticked_s = until_s
+
+    # --- what drivers look at ----------------------------------------------------------------------
+
+    @property
+    def deadlines(self) -> Deadlines:
+        """How long each phase may last, as far as it was learned."""
+        return self._watch.deadlines
+
+    def looks_closely(self, worker: int, *, now_s: float) -> bool:
+        """Return True if it matters whether this worker has a processor.
+
+        Looking costs the driver a file for each thread, so it looks only then.
+        """
+        watched = self._watch.workers.get(worker)
+        return watched is not None and self._hangs.looks_closely(watched, now_s=now_s)
+
+    @property
+    def asks(self) -> bool:
+        """Return True while members are asked where they stand."""
+        return self._hangs.asks
+
+    @property
+    def learns(self) -> bool:
+        """Return True while some rank here is in the first steps of its process."""
+        members = self._watch.members()
+        return any(one.steps_done < limits.FIRST_STEPS_COUNT for one in members)
+
+    def reports_again(self) -> None:
+        """Report hangs again: another coordinator leads now, and knows nothing of them."""
+        self._watch.report_again()

@@ -1,0 +1,310 @@
+"""Who hangs on this node: when the agent asks, whom it asks, and what it makes of the answers.
+
+    quiet     nobody is late, and nothing is asked
+    asked     some member is past its deadline: all members are pinged
+    answered  PING_DEADLINE_S later, or once all have answered, engine/hang.py names the culprit
+
+Where there are several nodes, the agent does not judge: it reports how its members stand, and the
+coordinator judges over the reports of all nodes (engine/coordinator/hang_inquiry.py).
+
+A script without an outlast call has no beacon that moves. Where a bound on silence was given, its
+workers are taken for hung once none of them has printed anything for that long. Nobody can tell
+which of them hangs, and all of them are restarted anyway.
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from outlast.engine.agent.worker_watch import Watched, WorkerWatch
+from outlast.engine.hang import HangVerdict, Standing, find_culprits, find_longest, find_stopped
+from outlast.engine.protocol.outputs import Deliver, Output, ToCoordinator
+from outlast.model import limits
+from outlast.model.messages import Judged, Ping, Pong, Standings, Stood, WorkerHung
+
+
+@dataclass(slots=True)
+class Question:
+    """Pings that are out.
+
+    overdue    the members that were past their deadlines, with these
+    asked_by   the nonce of the coordinator's inquiry; 0: this agent asks by itself
+    answers    by worker
+    starved    by worker: its time without a processor when it was asked
+    again      a member seems to hold the others up, and is looked at once more, because it may
+               only have been late to move on with them
+    """
+
+    nonce: int
+    asked_s: float
+    overdue: dict[int, float]
+    asked_by: int = 0
+    answers: dict[int, Pong] = field(default_factory=dict)
+    starved: dict[int, float] = field(default_factory=dict)
+    again: bool = False
+
+
+class HangWatch:
+    """Find the workers of one node that hang.
+
+    `patient_until_s`: nothing is asked before that, unless a beacon moves.
+    """
+
+    def __init__(self, watch: WorkerWatch, *, silence_s: float | None, alone: bool) -> None:
+        """`silence_s`: the bound on silence for a plain script. `alone`: this is the only node."""
+        self.watch = watch
+        self.patient_until_s = 0.0
+        self._silence_s = silence_s
+        self._alone = alone
+        self._question: Question | None = None
+        self._nonce = 0
+
+    # --- what drivers look at ----------------------------------------------------------------------
+
+    @property
+    def asks(self) -> bool:
+        """Return True while a question is out."""
+        return self._question is not None
+
+    def looks_closely(self, watched: Watched, *, now_s: float) -> bool:
+        """Return True if it matters whether this worker has a processor.
+
+        It does once the worker is asked, or has stood still for half of what it may.
+        """
+        if watched.reading is None or not watched.is_member or self.watch.plain:
+            return False
+        moved_s = watched.still.moved_s
+        return self.asks or now_s - moved_s > (self.watch.due_s(watched) - moved_s) / 2
+
+    def quiet_until_s(self) -> float:
+        """Return before when no tick can find anything, while nothing moves and nobody prints."""
+        watch = self.watch
+        watched = [
+            one for one in watch.workers.values() if one.reading is not None and not one.reported
+        ]
+        due_s = [
+            one.still.moved_s + limits.STOPPED_FLOOR_S
+            for one in watched
+            if one.reading is not None and one.reading.stopped
+        ]
+        if not watch.plain:
+            overdue_s = min(
+                (watch.due_s(one) for one in watched if one.is_member), default=math.inf
+            )
+            due_s.append(max(overdue_s, self.patient_until_s))
+        elif self._silence_s is not None:
+            heard_s = [one.heard_s for one in watch.members() if not one.reported]
+            if heard_s:
+                due_s.append(max(max(heard_s) + self._silence_s, self.patient_until_s))
+        return min(due_s, default=math.inf)
+
+    # --- at each tick ------------------------------------------------------------------------------
+
+    def look(self, *, now_s: float) -> list[Output]:
+        """Ask, if some member is late; judge, if there is an answer."""
+        watch = self.watch
+        if self._question is None and not any(
+            watch.is_late(one, now_s=now_s) for one in watch.workers.values()
+        ):
+            return []
+        standing = [
+            self._standing(one, now_s)
+            for one in watch.workers.values()
+            if one.reading is not None and not one.reported
+        ]
+        # A stopped process cannot answer, and need not: the kernel says what ails it.
+        stopped = find_stopped(members=standing)
+        if stopped is not None:
+            return self._report(stopped, now_s)
+        members = [one for one in standing if one.rank >= 0]
+        if self._question is not None:
+            return self._conclude(members, now_s)
+        return self._ask(members, now_s)
+
+    def look_for_silence(self, *, now_s: float) -> list[Output]:
+        """Report a plain script's workers, all together, once they have been silent too long."""
+        members = [one for one in self.watch.members() if not one.reported]
+        patient = now_s < self.patient_until_s
+        if self._silence_s is None or not self.watch.plain or not members or patient:
+            return []
+        heard_s = max(one.heard_s for one in members)
+        if now_s - heard_s <= self._silence_s:
+            return []
+        if not self._alone:  # workers on another node may have printed something
+            self.patient_until_s = now_s + limits.AWAITED_LOOK_S
+            read = [one for one in members if one.reading is not None]
+            return [self._report_standings([self._standing(one, now_s) for one in read], 0, now_s)]
+        verdict = HangVerdict(
+            tuple(one.worker for one in members),
+            f"no worker has printed anything for {self._silence_s:g} s",
+        )
+        for one in members:
+            one.still.moved_s = heard_s
+            one.due.forget()
+        return self._report(verdict, now_s)
+
+    def _standing(self, watched: Watched, now_s: float) -> Standing:
+        pong = self._question.answers.get(watched.worker) if self._question is not None else None
+        return self.watch.standing(watched, pong, now_s=now_s)
+
+    # --- asking ------------------------------------------------------------------------------------
+
+    def _ask(self, members: list[Standing], now_s: float) -> list[Output]:
+        overdue = self.watch.overdue(members) if now_s >= self.patient_until_s else {}
+        if not overdue:
+            return []
+        return self._ping([member.worker for member in members], overdue, now_s)
+
+    def _ping(
+        self,
+        workers: list[int],
+        overdue: dict[int, float],
+        now_s: float,
+        *,
+        asked_by: int = 0,
+        again: bool = False,
+    ) -> list[Output]:
+        self._nonce += 1
+        starved = {worker: self.watch.workers[worker].still.starved_s for worker in workers}
+        self._question = Question(
+            self._nonce, now_s, overdue, asked_by, starved=starved, again=again
+        )
+        return [Deliver(worker, Ping(self._nonce)) for worker in workers]
+
+    def on_pong(self, pong: Pong) -> None:
+        """A worker answers. Answers to an earlier question say nothing about this one."""
+        if self._question is not None and pong.nonce == self._question.nonce:
+            self._question.answers[pong.worker] = pong
+
+    def drop_question(self) -> None:
+        """Forget the question: a member has ended or got a new plan, so its answers mean nothing."""
+        self._question = None
+
+    def _conclude(self, members: list[Standing], now_s: float) -> list[Output]:
+        """Judge over the answers, once they are there or time is up."""
+        assert self._question is not None
+        still_overdue = self.watch.overdue(members)
+        asked_by = self._question.asked_by
+        if not still_overdue and not asked_by:  # whoever was late has moved
+            self._question = None
+            return []
+        if any(
+            one.collectives is None and self._waited_s(one.worker, now_s) < limits.PING_DEADLINE_S
+            for one in members
+        ):
+            return []
+        if not self._alone:  # the coordinator judges over all nodes
+            self._question = None
+            self.patient_until_s = now_s + 2 * limits.HEARING_DEADLINE_S
+            return [self._report_standings(members, asked_by, now_s)]
+        verdict = find_culprits(members=members, overdue=still_overdue)
+        if verdict.behind and not self._question.again:  # it may move at this very moment
+            workers = [member.worker for member in members]
+            return self._ping(workers, still_overdue, now_s, again=True)
+        self._question = None
+        if verdict.awaited:
+            self.patient_until_s = self._next_due_s(members, still_overdue, now_s)
+            return []
+        if not verdict.culprits:
+            # They are slow together, or stuck together: wait longer, then ask again.
+            if not self.watch.deadlines.exhausted:
+                self.watch.deadlines.double()
+                return []
+            verdict = find_longest(members=members, overdue=still_overdue)
+        self.watch.deadlines.forgive()
+        return self._report(verdict, now_s)
+
+    def _waited_s(self, worker: int, now_s: float) -> float:
+        """Return for how long a worker could have answered: without time it had no processor."""
+        assert self._question is not None
+        starved_s = self.watch.workers[worker].still.starved_s
+        starved_since_s = starved_s - self._question.starved.get(worker, 0.0)
+        return now_s - self._question.asked_s - max(0.0, starved_since_s)
+
+    def _next_due_s(
+        self, members: list[Standing], overdue: Mapping[int, float], now_s: float
+    ) -> float:
+        """Return when to ask again: when a member that is awaited is late too, and now and then."""
+        due_s = [now_s + limits.AWAITED_LOOK_S]
+        for member in members:
+            watched = self.watch.workers[member.worker]
+            deadline = self.watch.deadline_of(watched)
+            if member.worker not in overdue and deadline is not None:
+                due_s.append(watched.still.since_s + deadline)
+        return min(due_s)
+
+    # --- where there are several nodes -------------------------------------------------------------
+
+    def on_inquiry(self, nonce: int, *, now_s: float) -> list[Output]:
+        """The coordinator asks how the members stand: another node's ranks may wait for one here."""
+        if self._question is not None:  # its answers serve both
+            self._question.asked_by = nonce
+            return []
+        members = [one.worker for one in self.watch.members() if one.reading is not None]
+        return self._ping(members, {}, now_s, asked_by=nonce)
+
+    def on_judged(self, judged: Judged, *, now_s: float) -> None:
+        """The coordinator has judged over the reports of all nodes."""
+        if judged.outcome == "nobody":
+            self.watch.deadlines.double()
+        awaited = judged.outcome == "awaited"
+        self.patient_until_s = now_s + (limits.AWAITED_LOOK_S if awaited else 0.0)
+
+    def _report_standings(self, members: list[Standing], nonce: int, now_s: float) -> Output:
+        """Report how the members stand. `nonce`: of the inquiry, or 0 for a report unasked for."""
+        watch = self.watch
+        stood = tuple(
+            Stood(
+                one.worker,
+                one.rank,
+                one.phase.value,
+                one.step,
+                one.age_s,
+                None if watch.plain else watch.deadline_of(watch.workers[one.worker]),
+                one.stopped,
+                one.collectives,
+                one.where,
+                one.cut_off,
+            )
+            for one in members
+        )
+        return ToCoordinator(
+            Standings(
+                nonce,
+                stood,
+                self._quiet_s(now_s),
+                self._silence_s or 0.0,
+                watch.deadlines.exhausted,
+            )
+        )
+
+    def _quiet_s(self, now_s: float) -> float | None:
+        """Return for how long no worker has printed anything; None: silence means nothing here."""
+        heard_s = [one.heard_s for one in self.watch.members()]
+        counts = self._silence_s is not None and self.watch.plain
+        if not counts or not heard_s or max(heard_s) == math.inf:
+            return None
+        return now_s - max(heard_s)
+
+    # --- reporting ---------------------------------------------------------------------------------
+
+    def _report(self, verdict: HangVerdict, now_s: float) -> list[Output]:
+        """Tell the coordinator of each culprit, once."""
+        out: list[Output] = []
+        for worker in verdict.culprits:
+            watched = self.watch.workers[worker]
+            watched.reported = True
+            deadline = self.watch.deadline_of(watched) or limits.STOPPED_FLOOR_S
+            if self.watch.plain and self._silence_s is not None:
+                deadline = self._silence_s
+            still = watched.still
+            hung = WorkerHung(
+                worker, still.phase.value, still.moved_s, deadline, now_s, verdict.reason
+            )
+            out.append(ToCoordinator(hung))
+        self._question = None
+        return out

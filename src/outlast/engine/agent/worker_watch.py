@@ -1,0 +1,271 @@
+"""What an agent remembers of its workers: where they stand, since when, and for how long they may.
+
+The driver reads each worker's beacon at each tick. A beacon counts its moves in `beats`, so a worker
+stands still while that number stays the same.
+
+Units: seconds, on the agent's monotonic clock. This module is pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from outlast.engine.hang import STEP_PHASES, Deadlines, Standing
+from outlast.model import limits
+from outlast.model.beacon import Beacon
+from outlast.model.messages import Pong, Progress
+from outlast.model.terms import Phase
+
+ROUNDING_S = 1e-6  # sums of seconds since a machine's start differ by less from what they should be
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One worker at one tick.
+
+    stopped     the kernel holds the process stopped
+    starved_s   of the time since its beacon moved, for so long some thread of it was ready to run
+                and had no processor, as far as the driver has looked (`Agent.looks_closely`)
+    """
+
+    beacon: Beacon
+    stopped: bool
+    starved_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Standstill:
+    """Since when one worker's beacon has shown the same."""
+
+    beats: int = -1
+    phase: Phase = Phase.BOOT
+    moved_s: float = 0.0
+    starved_s: float = 0.0  # of the time since then, as in Reading
+
+    @property
+    def since_s(self) -> float:
+        """The worker has stood still since then; time without a processor does not count."""
+        return self.moved_s + self.starved_s
+
+
+@dataclass(slots=True)
+class DueTime:
+    """When a worker is overdue, as of one version of the deadlines. -1: work it out anew."""
+
+    at_s: float = math.inf
+    version: int = -1
+
+    def forget(self) -> None:
+        """Work the time out anew when it is asked for next."""
+        self.version = -1
+
+
+@dataclass(slots=True)
+class Watched:
+    """What is remembered of one worker between ticks. A rank of -1 is a spare's."""
+
+    worker: int
+    rank: int
+    still: Standstill = field(default_factory=Standstill)
+    due: DueTime = field(default_factory=DueTime)
+    first_step: int = -1
+    # When it printed something last, or was started. Infinity: it is not started yet.
+    heard_s: float = math.inf
+    reported: bool = False
+    reading: Reading | None = None
+
+    @property
+    def is_member(self) -> bool:
+        """Return True if the worker holds a rank."""
+        return self.rank >= 0
+
+    @property
+    def steps_done(self) -> int:
+        """Return how many steps this process has committed."""
+        if self.reading is None or self.first_step < 0:
+            return 0
+        return self.reading.beacon.step - self.first_step
+
+    def moves_later(self, late_s: float) -> None:
+        """Leave `late_s` out of the time that the worker has stood still."""
+        self.still.moved_s += late_s
+        self.due.forget()
+
+
+class Seen(NamedTuple):
+    """What a tick has shown: something new at all, and whether some beacon has moved."""
+
+    news: bool
+    moved: bool
+
+
+class WorkerWatch:
+    """Watch the workers of one node, and learn from them how long each phase may last."""
+
+    def __init__(self) -> None:
+        self.deadlines = Deadlines()
+        self.workers: dict[int, Watched] = {}
+        self.plain = True  # no worker has called outlast.join
+        self._news = False  # since the last tick a worker has ended, or was given another rank
+        self._read_count = 0  # workers that were read at the last tick
+        self._reached = (0, 0)  # the newest step of some member, and of all, that was told
+
+    # --- workers come and go ----------------------------------------------------------------------
+
+    def add(self, worker: int, rank: int, *, now_s: float) -> None:
+        """Watch a worker that is about to be started."""
+        self.workers[worker] = Watched(worker, rank, still=Standstill(moved_s=now_s))
+
+    def started(self, worker: int, *, now_s: float) -> None:
+        """A worker was started: from now on its silence counts."""
+        if worker in self.workers:
+            self.workers[worker].heard_s = now_s
+
+    def remove(self, worker: int) -> Watched | None:
+        """Forget a worker that has ended. Return what was remembered of it."""
+        self._news = True
+        return self.workers.pop(worker, None)
+
+    def give_rank(self, worker: int, rank: int) -> bool:
+        """A plan gives `rank` to a worker. Return whether it is watched."""
+        watched = self.workers.get(worker)
+        if watched is None:
+            return False
+        watched.rank, self._news = rank, True
+        return True
+
+    def members(self) -> list[Watched]:
+        """Return the workers that hold a rank."""
+        return [one for one in self.workers.values() if one.is_member]
+
+    def report_again(self) -> None:
+        """Report a hang again: whoever was told may not have had the worker killed."""
+        for one in self.workers.values():
+            one.reported = False
+
+    # --- a tick ------------------------------------------------------------------------------------
+
+    def was_late(self, late_s: float, readings: Mapping[int, Reading]) -> None:
+        """The tick came late: the agent had no processor, so no worker is blamed for that time."""
+        for worker, one in self.workers.items():
+            one.heard_s += late_s
+            if worker in readings:
+                one.moves_later(late_s)
+
+    def hear(self, heard_s: Mapping[int, float]) -> None:
+        """Take in when workers printed something last."""
+        for worker, said_s in heard_s.items():
+            if (speaks := self.workers.get(worker)) is not None:
+                speaks.heard_s = max(speaks.heard_s, said_s)
+
+    def read(self, readings: Mapping[int, Reading], *, now_s: float) -> Seen:
+        """Take in the beacons as they were read. The same object again means nothing is new."""
+        news, self._news = self._news or len(readings) != self._read_count, False
+        self._read_count = len(readings)
+        moved = False
+        for worker, reading in readings.items():
+            watched = self.workers.get(worker)
+            if watched is not None and watched.reading is not reading:
+                news = True
+                moved = self._look(watched, reading, now_s) or moved
+        if news:
+            self.deadlines.learn(
+                [reading.beacon for reading in readings.values() if reading.beacon.rank >= 0]
+            )
+        return Seen(news, moved)
+
+    def _look(self, watched: Watched, reading: Reading, now_s: float) -> bool:
+        """Take in one beacon. Return whether it has moved."""
+        beacon, still = reading.beacon, watched.still
+        moved = beacon.beats != still.beats
+        if moved:
+            # A beacon that was never published says no time, so the one before counts.
+            moved_s = max(still.moved_s, min(now_s, beacon.at_ns / 1e9))
+            first_steps = watched.steps_done < limits.FIRST_STEPS_COUNT
+            if still.phase in STEP_PHASES and first_steps:
+                self.deadlines.learn_first(moved_s - still.moved_s)
+            watched.still = Standstill(beacon.beats, beacon.phase, moved_s)
+            watched.due.forget()
+            self.plain = self.plain and beacon.phase is Phase.BOOT
+            if watched.first_step < 0 and beacon.phase is Phase.BODY:
+                watched.first_step = beacon.step
+        starved_s = min(reading.starved_s, limits.STARVED_MAX_S)
+        if starved_s > watched.still.starved_s:
+            watched.still.starved_s = starved_s
+            watched.due.forget()
+        watched.reading = reading
+        return moved
+
+    def take_progress(self, *, now_s: float) -> Progress | None:
+        """Return how far the members have come; None: no further than was told already."""
+        beacons = [one.reading.beacon for one in self.members() if one.reading is not None]
+        if not beacons:
+            return None
+        newest = max(beacon.step for beacon in beacons)
+        oldest = min(beacon.step for beacon in beacons)
+        if (newest, oldest) == self._reached:
+            return None
+        self._reached = (newest, oldest)
+        # They were slow, but did not hang, and how slow they are is learned by now.
+        self.deadlines.forgive()
+        step_s = sum(self.deadlines.typical_s.get(phase, 0.0) for phase in STEP_PHASES)
+        return Progress(newest, oldest, step_s, now_s)
+
+    # --- deadlines ---------------------------------------------------------------------------------
+
+    def due_s(self, watched: Watched) -> float:
+        """Return when the deadline of a worker is over; infinity: it has none."""
+        due, version = watched.due, self.deadlines.version
+        if due.version != version:
+            deadline = self.deadline_of(watched)
+            due.at_s = math.inf if deadline is None else watched.still.since_s + deadline
+            due.version = version
+        return due.at_s
+
+    def deadline_of(self, watched: Watched) -> float | None:
+        """Return how long a worker may stand where it stands; None: as long as it likes."""
+        return self.deadlines.of(phase=watched.still.phase, steps_done=watched.steps_done)
+
+    def is_late(self, watched: Watched, *, now_s: float) -> bool:
+        """Return True if a worker is stopped, or overdue by itself: somebody has to look closer."""
+        reading = watched.reading
+        if reading is None or watched.reported:
+            return False
+        if reading.stopped:
+            return True
+        no_deadline = self.plain or not watched.is_member
+        # Most workers are not late: the time that was worked out before answers for them.
+        if no_deadline or now_s <= self.due_s(watched) - ROUNDING_S:
+            return False
+        deadline = self.deadline_of(watched)
+        return deadline is not None and now_s - watched.still.since_s > deadline
+
+    def overdue(self, members: list[Standing]) -> dict[int, float]:
+        """Return the deadline of each of `members` that is past it."""
+        # A script that never calls outlast.join stays in the boot phase as long as it likes.
+        if self.plain:
+            return {}
+        deadlines = {one.worker: self.deadline_of(self.workers[one.worker]) for one in members}
+        return {
+            one.worker: deadline
+            for one in members
+            if (deadline := deadlines[one.worker]) is not None and one.age_s > deadline
+        }
+
+    def standing(self, watched: Watched, pong: Pong | None, *, now_s: float) -> Standing:
+        """Return where a worker stands. `pong`: its answer, if it was asked and has answered."""
+        assert watched.reading is not None
+        return Standing(
+            worker=watched.worker,
+            rank=watched.rank,
+            phase=watched.still.phase,
+            step=watched.reading.beacon.step,
+            age_s=now_s - watched.still.since_s,
+            stopped=watched.reading.stopped,
+            collectives=None if pong is None else pong.collectives,
+            where="" if pong is None else pong.where,
+            cut_off=() if pong is None else pong.cut_off,
+        )
