@@ -11,7 +11,7 @@ from outlast.app import sim
 from outlast.engine.coordinator import decisions
 from outlast.engine.restore import RestoreVerdict
 from outlast.errors import UsageError
-from outlast.sim.life import live
+from outlast.sim.simulated_run import live
 from tests.app.command import outlast
 
 PLAN = (

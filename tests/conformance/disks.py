@@ -18,10 +18,10 @@ from outlast.model.messages import Checkpointed
 from outlast.runtime.coordinator.saves import find_checkpoint, write_checkpoint
 from outlast.runtime.tiers import local
 from outlast.runtime.tiers.image import Piece, TensorSpec
-from outlast.sim.disk import step_of
 from outlast.sim.options import Options
-from outlast.sim.processes import Process, Thread
-from outlast.sim.world import World
+from outlast.sim.world.disk import step_of
+from outlast.sim.world.processes import Process, Thread
+from outlast.sim.world.world import World
 
 RANKS = 2
 Shard = tuple[str, int, str]  # file, length, checksum

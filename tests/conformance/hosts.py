@@ -19,8 +19,8 @@ from outlast.model.fault_plan import PlannedFault
 from outlast.model.messages import Message, Ping, Pong, Warned, WorkerExited, WorkerStarted
 from outlast.runtime.agent.processes import Exited
 from outlast.sim.options import Options
-from outlast.sim.processes import Process, Thread
-from outlast.sim.world import World
+from outlast.sim.world.processes import Process, Thread
+from outlast.sim.world.world import World
 from tests.processes.house import House, Record
 
 Doing = tuple[str, Any]

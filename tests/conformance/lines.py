@@ -19,10 +19,10 @@ from outlast.model.messages import Enrol, Message
 from outlast.runtime.channel import Channel
 from outlast.runtime.coordinator.door import Door
 from outlast.runtime.loop import Loop
-from outlast.sim.headquarters import Headquarters
 from outlast.sim.options import Options
-from outlast.sim.script import script_of
-from outlast.sim.world import World
+from outlast.sim.world.coordinator_host import Headquarters
+from outlast.sim.world.script import script_of
+from outlast.sim.world.world import World
 
 NAME = "node-0"
 CONNECTED, BROKEN = ("connected",), ("broken",)

@@ -14,8 +14,8 @@ from typing import Any, Protocol, cast
 from outlast.engine.protocol.outputs import HostStore, Output, Spawn
 from outlast.model.messages import Regroup, StoreLost, StoreUp
 from outlast.sim.options import Options
-from outlast.sim.processes import PeerFailure, Process, Thread
-from outlast.sim.world import World
+from outlast.sim.world.processes import PeerFailure, Process, Thread
+from outlast.sim.world.world import World
 from tests.processes.house import House
 
 RANKS = 3

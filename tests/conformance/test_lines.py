@@ -28,9 +28,9 @@ from outlast.model.messages import (
 )
 from outlast.model.messages import Leave as LeaveOrder
 from outlast.model.wire import FrameReader, encode
-from outlast.sim.cables import Cable
-from outlast.sim.life import live
-from outlast.sim.node import Node
+from outlast.sim.simulated_run import live
+from outlast.sim.world.agent_link import Cable
+from outlast.sim.world.node import Node
 from tests.conformance.lines import BROKEN, CONNECTED, RealWire, SimulatedWire, Wire
 
 Make = Callable[[], Wire]

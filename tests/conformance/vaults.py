@@ -20,9 +20,9 @@ from outlast.runtime.tiers import area
 from outlast.runtime.tiers.image import Piece, TensorSpec, image_bytes
 from outlast.runtime.tiers.vault import Vault
 from outlast.sim.options import Options
-from outlast.sim.processes import Process, Thread
-from outlast.sim.script import Main
-from outlast.sim.world import World
+from outlast.sim.world.processes import Process, Thread
+from outlast.sim.world.script import Main
+from outlast.sim.world.world import World
 
 RANKS = 2
 Act = Callable[[Main], Iterator[object]]

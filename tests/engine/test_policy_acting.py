@@ -1,7 +1,7 @@
 """What the coordinator makes of a verdict, in a simulated world: nodes leave between commits, and
 nothing that was committed is undone.
 
-The world's own rules watch each life (`outlast.sim.checkers`). Where a run names no policy the
+The world's own rules watch each life (`outlast.sim.rules.checkers`). Where a run names no policy the
 default acts; nothing is diagnosed but what the test says.
 """
 
@@ -28,10 +28,10 @@ from outlast.model.policy import parse
 from outlast.model.records import Event
 from outlast.model.terms import FailureClass, Mechanism, Rung
 from outlast.model.verdict import Blamed, Verdict
-from outlast.sim.observations import Diagnosed
 from outlast.sim.options import Options
-from outlast.sim.script import script_of
-from outlast.sim.world import World
+from outlast.sim.rules.observations import Diagnosed
+from outlast.sim.world.script import script_of
+from outlast.sim.world.world import World
 
 KILL = PlannedFault("first", "kill", 1, "body", 3)
 # ranks 0 and 1 on node-0, 2 and 3 on node-1, none on node-2

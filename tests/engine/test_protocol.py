@@ -1,7 +1,7 @@
 """The protocol in a simulated world: what must never happen, and what must happen in the end,
 whatever is struck and when.
 
-The world's own checkers watch every run (`outlast.sim.checkers`): a rank has one living process and
+The world's own checkers watch every run (`outlast.sim.rules.checkers`): a rank has one living process and
 is given away only after the old one is dead; nobody commits in a generation once a newer one has;
 all that join a generation join at one step, with the state of that step; what a plan reads (slot,
 transfer image) is there; a step that somebody holds is not lost.
@@ -23,9 +23,9 @@ from outlast.model.limits import BOOT_DEADLINE_S
 from outlast.model.messages import WorkerHung
 from outlast.model.terms import Mechanism, Rung
 from outlast.sim.options import Options
-from outlast.sim.processes import Process
-from outlast.sim.script import script_of
-from outlast.sim.world import World
+from outlast.sim.world.processes import Process
+from outlast.sim.world.script import script_of
+from outlast.sim.world.world import World
 
 WAYS = ("in_place", "respawn", "reenter", "sharded")
 KINDS = ("kill", "stop", "raise", "exit", "hang", "deaf", "lose_store")

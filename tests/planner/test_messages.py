@@ -15,8 +15,8 @@ from outlast.model.terms import Rung
 from outlast.planner.course import live as course_of
 from outlast.planner.messages import compare, measure, spread_faults, told
 from outlast.sim.durations import steady_step_s
-from outlast.sim.life import lived
 from outlast.sim.options import Options
+from outlast.sim.simulated_run import lived
 
 SMALL = Options(
     ranks=16,

@@ -60,7 +60,7 @@ def live_through(seeds: list[int], lives: Path) -> int:
         return value
 
     setattr(builtins, PROBE, probe)
-    from outlast.sim.life import live  # only now: modules are to be found elsewhere
+    from outlast.sim.simulated_run import live  # only now: modules are to be found elsewhere
 
     seed = 0
 

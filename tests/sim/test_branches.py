@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from outlast.model.fault_plan import PlannedFault
-from outlast.sim.life import lived
 from outlast.sim.options import Options
+from outlast.sim.simulated_run import lived
 
 HOME = Path(__file__).parents[2]
 SEEDS = 100

@@ -16,9 +16,9 @@ from outlast.model.limits import RESPAWNS_COUNT
 from outlast.model.messages import Regroup
 from outlast.model.records import Interruption
 from outlast.model.terms import CAUSES, Cause, FailureClass, Mechanism, Rung
-from outlast.sim import life
-from outlast.sim.checkers import Jury
-from outlast.sim.observations import (
+from outlast.sim import simulated_run
+from outlast.sim.rules.checkers import Jury
+from outlast.sim.rules.observations import (
     Acted,
     Answered,
     Arrived,
@@ -744,7 +744,7 @@ def mutant(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.usefixtures("mutant")
 def test_a_broken_protocol_is_caught_and_its_life_made_smaller() -> None:
     for seed in range(200):
-        found = life.live(seed=seed, given={})
+        found = simulated_run.live(seed=seed, given={})
         if found.result == "bad":
             break
     else:

@@ -10,10 +10,10 @@ import pytest
 
 from outlast.errors import UsageError
 from outlast.model.fault_plan import PlannedFault, parse, render
-from outlast.sim.life import Life, lived
 from outlast.sim.options import Options
-from outlast.sim.script import script_of
-from outlast.sim.world import World
+from outlast.sim.simulated_run import Life, lived
+from outlast.sim.world.script import script_of
+from outlast.sim.world.world import World
 
 RANKS = 3
 

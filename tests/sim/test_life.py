@@ -17,12 +17,12 @@ import outlast
 from outlast.errors import UsageError
 from outlast.model.fault_plan import PlannedFault, parse
 from outlast.sim.draws import Stream
-from outlast.sim.life import SLACK_S, draw_faults, live, lived
 from outlast.sim.options import Options, draw_options
-from outlast.sim.script import script_of
+from outlast.sim.simulated_run import SLACK_S, draw_faults, live, lived
 from outlast.sim.swarm import Tally
-from outlast.sim.timeline import LATE, NORMAL, URGENT, Timeline
-from outlast.sim.world import World
+from outlast.sim.world.script import script_of
+from outlast.sim.world.timeline import LATE, NORMAL, URGENT, Timeline
+from outlast.sim.world.world import World
 
 SWARM_SEEDS = 200
 # lives that broke a rule once: what was wrong, seed, options, faults
@@ -168,7 +168,7 @@ def test_a_swarm_reaches_what_it_is_for(swarm: Tally) -> None:
 
 def _twelve_lives(python: str, **environment: str) -> str:
     program = (
-        "import json; from outlast.sim.life import live; print(json.dumps([live(seed=seed,"
+        "import json; from outlast.sim.simulated_run import live; print(json.dumps([live(seed=seed,"
         " given={}).as_dict() for seed in range(12)]))"
     )
     return subprocess.run(
@@ -194,7 +194,7 @@ def test_the_same_seed_has_the_same_course_under_every_python_at_hand(version: s
     if (
         not python
         or subprocess.run(
-            [python, "-c", "import outlast.sim.life"],
+            [python, "-c", "import outlast.sim.simulated_run"],
             env={"PYTHONPATH": source},
             capture_output=True,
             timeout=60,

@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 
-from outlast.sim.life import live
 from outlast.sim.options import POLICIES
+from outlast.sim.simulated_run import live
 
 ROOMY = {"nodes": 4, "spare_nodes": 1, "ranks": 5, "policy": "eager"}
 

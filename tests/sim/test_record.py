@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from outlast.errors import UsageError
-from outlast.sim.life import live, lived
 from outlast.sim.record import read
+from outlast.sim.simulated_run import live, lived
 
 
 def written(seed: int = 12) -> dict[str, Any]:

@@ -10,8 +10,8 @@ import pytest
 
 from outlast.model.fault_plan import PlannedFault
 from outlast.sim.options import Options
-from outlast.sim.script import script_of
-from outlast.sim.world import BEGAN_S, World
+from outlast.sim.world.script import script_of
+from outlast.sim.world.world import BEGAN_S, World
 
 WAYS = ("in_place", "respawn", "reenter", "sharded")
 FOUR = Options(ranks=4, steps=60, latency_s=0.01)

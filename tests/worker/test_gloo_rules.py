@@ -1,5 +1,5 @@
 """How gloo fails when a peer is killed: the rules that the simulated collectives
-(sim/collectives.py) follow, seen on the real thing.
+(sim/world/collectives.py) follow, seen on the real thing.
 
 nowhere ok before all have entered; after that ok on any of the survivors, and an error, or for ever
 nothing, on the others

@@ -136,7 +136,9 @@ def count(seeds: Sequence[int]) -> Branches:
     branches = Branches()
     setattr(builtins, PROBE, branches.taken.add)
     sys.meta_path.insert(0, Finder(branches))
-    from outlast.sim.life import live  # only now, so that the engine is loaded with its probes
+    from outlast.sim.simulated_run import (
+        live,  # only now, so that the engine is loaded with its probes
+    )
 
     for seed in seeds:
         live(seed=seed, given={})

@@ -28,10 +28,10 @@ from outlast.model.fault_plan import PlannedFault, parse, render
 from outlast.runtime import clock
 from outlast.runtime.given import read_text
 from outlast.runtime.pool import on_all_cores
-from outlast.sim.life import Life, live, lived
 from outlast.sim.options import POLICIES, SPARE_KINDS, WAYS
 from outlast.sim.record import read
 from outlast.sim.shrink import shrink
+from outlast.sim.simulated_run import Life, live, lived
 from outlast.sim.swarm import Tally
 
 EXIT_CODES = {"ok": 0, "bad": 1, "unknown": 3}

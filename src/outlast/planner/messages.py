@@ -39,8 +39,8 @@ from outlast.planner.scenario import (
 from outlast.planner.spread import constant, measured
 from outlast.sim.draws import Stream
 from outlast.sim.durations import SEAL_S, steady_step_s
-from outlast.sim.life import Life, lived
 from outlast.sim.options import Options
+from outlast.sim.simulated_run import Life, lived
 
 KINDS: Mapping[str, tuple[FailureClass, Extent]] = {
     "kill": (FailureClass.SOFTWARE_BUG, Extent.PROCESS),

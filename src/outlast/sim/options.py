@@ -84,7 +84,7 @@ class Options:
 
     @property
     def alike(self) -> bool:
-        """Ranks of a node that have had the same fate draw the same: see sim/crews.py."""
+        """Ranks of a node that have had the same fate draw the same: see sim/shortcuts/identical_ranks.py."""
         return self.failures > 0 and self.nodes > 1 and not self.checkpoint_every
 
     def as_dict(self) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from outlast.errors import UsageError
 from outlast.model.fault_plan import PlannedFault
-from outlast.sim.life import Life, lived
 from outlast.sim.options import Options
+from outlast.sim.simulated_run import Life, lived
 
 Tried = Callable[[Life], None]
 

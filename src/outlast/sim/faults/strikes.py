@@ -1,0 +1,367 @@
+"""Planned faults at work in a simulated world: each strikes when it is due, and is counted."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import TYPE_CHECKING
+
+from outlast.engine.coordinator.stages import Stage
+from outlast.model import limits
+from outlast.model.fault_plan import DISK_KINDS, NODE_KINDS, PlannedFault
+from outlast.sim.rules.observations import WentOn
+from outlast.sim.world.processes import Process
+from outlast.sim.world.timeline import FIXED
+
+if TYPE_CHECKING:
+    from outlast.sim.world.node import Node
+    from outlast.sim.world.world import World
+
+
+# each rank passes each once a step
+STEP_MARKS = ("body", "reduced", "sealing", "prepared", "voting", "passed", "applied", "committed")
+AGENT = "stop of an agent"
+KEEP_WORD = ("cut", "lag", "freeze", "lose_coordinator")  # an agent does not hear of its lease
+# nobody has lost anything by these alone: a run that takes them for a fault is wrong
+HARMLESS = ("repeat", "linger", *DISK_KINDS)
+
+
+class Strikes:
+    """`struck`: each time, with the second and the worker; `fired`: ids in the order in which they
+    first struck; `in_recovery`: those that struck while a fault was being dealt with.
+    """
+
+    def __init__(self, world: World, faults: tuple[PlannedFault, ...]) -> None:
+        self.faults = faults
+        self.struck: list[tuple[float, PlannedFault, int]] = []
+        self.in_recovery: list[str] = []
+        # all ranks were, as far as the coordinator knew, when something was first struck
+        self._at_work = False
+        self._world = world
+        self._kinds: dict[int, set[str]] = {}  # pid -> what struck it
+        self._due: set[str] = set()
+        self._visits = {(fault.rank, fault.mark): 0 for fault in faults if fault.mark}
+        self._by_mark: dict[str, list[PlannedFault]] = {}
+        for fault in faults:
+            if fault.mark or fault.at_step is not None:
+                self._by_mark.setdefault(fault.mark or "body", []).append(fault)
+        self.lapsed = False  # a lease has run out over living processes
+        self._refusals = 0  # processes that could not read what they were told to
+
+    @property
+    def fired(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(fault.id for _, fault, _ in self.struck))
+
+    def arm(self) -> None:
+        """The run begins."""
+        for fault in self.faults:
+            if fault.at_s is not None:
+                self._world.timeline.after(
+                    fault.at_s + fault.after_s, partial(self._strike_holder, fault), sort=FIXED
+                )
+
+    def kinds(self, pids: tuple[int, ...], *, others: bool = False) -> tuple[str, ...]:
+        """Of the faults that struck these processes.
+
+        `others`: and some that were lost with their node before anybody said which they are.
+        """
+        whole = (
+            {
+                AGENT if fault.agent else fault.kind
+                for _, fault, _ in self.struck
+                if fault.agent or fault.kind in NODE_KINDS
+            }
+            if others
+            else set()
+        )
+        return tuple(sorted(whole | {kind for pid in pids for kind in self._kinds.get(pid, ())}))
+
+    def all_kinds(self) -> tuple[str, ...]:
+        """Of all faults that have struck."""
+        return tuple(sorted({AGENT if fault.agent else fault.kind for _, fault, _ in self.struck}))
+
+    @property
+    def harmful(self) -> int:
+        """How often something was struck that the run may take for a fault.
+
+        A partition may end what stands, and then what is to come after it; so may a coordinator's
+        absence, when a lease runs out for it that had a while to go.
+        """
+        if all(self._is_borne(fault) for _, fault, _ in self.struck):
+            return 0
+        struck = sum(fault.kind not in HARMLESS for _, fault, _ in self.struck)
+        struck += sum(fault.kind in ("part", "lose_coordinator") for _, fault, _ in self.struck)
+        return struck + self._refusals
+
+    def _is_borne(self, fault: PlannedFault) -> bool:
+        """It interrupts nobody if nothing else strikes.
+
+        Who is waited for while all regroup may be given up for it.
+        """
+        options = self._world.options
+        if fault.kind == "starve":
+            return options.way != "plain" and fault.for_s <= limits.STARVED_MAX_S
+        # by each lease
+        outlived = (
+            fault.for_s + 2 * limits.RECONNECT_S < (limits.LEASE_BEATS - 2) * options.beat_s
+            and len(self.struck) == 1
+        )
+        return outlived and (
+            fault.kind in ("cut", "lag") or (fault.kind == "lose_coordinator" and self._at_work)
+        )
+
+    @property
+    def some_error(self) -> bool:
+        """A process has said an error of its own: the script's, or that a checkpoint which it was
+        to read does not match its checksums.
+        """
+        return self._refusals > 0 or any(
+            fault.kind in ("raise", "refuse") for _, fault, _ in self.struck
+        )
+
+    @property
+    def held_up_s(self) -> float:
+        """Messages on some line may have waited for so long."""
+        return sum(fault.for_s for _, fault, _ in self.struck if fault.kind == "lag")
+
+    @property
+    def muted_s(self) -> float:
+        """What some process said may have waited for so long."""
+        return sum(fault.for_s for _, fault, _ in self.struck if fault.kind == "mute")
+
+    def pids(self) -> tuple[int, ...]:
+        """Processes that may be blamed.
+
+        Neither the store nor the coordinator has one here: nobody is to blame for them.
+        """
+        return tuple(
+            sorted(
+                pid
+                for pid, kinds in self._kinds.items()
+                if kinds - (set(HARMLESS) - {"corrupt_disk"})
+            )
+        )
+
+    def cannot_read(self, process: Process) -> None:
+        """What lies on the disk has changed since it was found to be good: whoever reads it fails."""
+        self._refusals += 1
+        self._strikes_process(process, "corrupt_disk")
+
+    def fenced(self, process: Process) -> None:
+        """Its agent kills it, for the lease is out: whatever struck the line or the coordinator has
+        struck it.
+        """
+        self.lapsed = True
+        for kind in {
+            AGENT if fault.agent else fault.kind
+            for _, fault, _ in self.struck
+            if fault.agent or fault.kind in KEEP_WORD
+        }:
+            self._strikes_process(process, kind)
+
+    def _strikes_process(self, process: Process, kind: str) -> None:
+        self._kinds.setdefault(process.pid, set()).add(kind)
+
+    def waits_for(self, mark: str) -> bool:
+        return mark in self._by_mark
+
+    def at_mark(self, process: Process, mark: str) -> None:
+        for rank in (process.rank, None):  # visits of this rank, and of anybody
+            if (rank, mark) in self._visits:
+                self._visits[rank, mark] += 1
+        for fault in self._by_mark[mark]:
+            if fault.rank not in (process.rank, None):
+                continue
+            here = (
+                fault.mark == mark
+                and fault.nth <= self._visits[fault.rank, mark] < fault.nth + fault.times
+            )
+            at_step = (
+                fault.at_step is not None
+                and mark == "body"
+                and process.machine.committed + 1 == fault.at_step
+            )
+            if here or (at_step and fault.id not in self.fired and fault.id not in self._due):
+                if at_step and fault.rank is None:
+                    self._due.add(fault.id)  # once, whoever comes to that step first
+                if fault.after_s:
+                    self._world.timeline.after(
+                        fault.after_s, partial(self._strike, process, fault), sort=FIXED
+                    )
+                else:
+                    self._strike(process, fault)
+
+    def steps_from(self, step: int) -> float:
+        """How many steps after `step` all ranks can do before one of these that wait for a step, or
+        a mark in it, may strike.
+        """
+        count = math.inf
+        for fault in self.faults:
+            if fault.at_step is not None and fault.at_step > step and fault.id not in self.fired:
+                count = min(count, fault.at_step - step - 2)
+            elif fault.mark in STEP_MARKS:
+                until = fault.nth - self._visits[fault.rank, fault.mark]
+                if until > 1 - fault.times:
+                    count = min(
+                        count, until // (self._world.options.ranks if fault.rank is None else 1) - 2
+                    )
+        return count
+
+    def leapt(self, count: int) -> None:
+        """All ranks have done so many steps more."""
+        for rank, mark in self._visits:
+            if mark in STEP_MARKS and rank != -1:
+                self._visits[rank, mark] += count * (
+                    self._world.options.ranks if rank is None else 1
+                )
+
+    def at_stage(self, stage: str) -> None:
+        """The coordinator is in `stage` now."""
+        if (None, stage) not in self._visits:
+            return
+        self._visits[None, stage] += 1
+        for fault in self._by_mark[stage]:
+            if (
+                fault.rank is None
+                and fault.mark == stage
+                and fault.nth <= self._visits[None, stage] < fault.nth + fault.times
+            ):
+                self._world.timeline.after(
+                    fault.after_s, partial(self._strike_thing, fault), sort=FIXED
+                )
+
+    def _strike_holder(self, fault: PlannedFault) -> None:
+        if fault.rank is None:
+            self._strike_thing(fault)
+            return
+        for process in self._world.alive():
+            if process.rank == fault.rank:
+                self._strike(process, fault)
+                return
+
+    def _note(self, fault: PlannedFault, worker: int, whom: str) -> None:
+        world = self._world
+        world.begun()
+        world.say(f"FAULT {fault.id}: {fault.kind} strikes {whom}")
+        stage, rebuilt = (
+            world.coordinator.stage,
+            world.hq.lives and world.coordinator.stage is not Stage.REBUILDING,
+        )
+        if stage is not Stage.STOPPING and (
+            not rebuilt or any(one.resumed_s is None for one in world.interruptions.values())
+        ):
+            self.in_recovery.append(fault.id)
+        if not self.struck:
+            told = all(
+                one.machine.generation == world.coordinator.generation
+                for one in world.alive()
+                if one.rank >= 0
+            )
+            self._at_work = stage is Stage.TRAINING or (world.coordinator.runs_plain and told)
+        self.struck.append((world.now_s, fault, worker))
+
+    def _strike_thing(self, fault: PlannedFault) -> None:
+        """What is no process."""
+        world = self._world
+        if world.end is not None:
+            return
+        if fault.node is not None and fault.peer is not None:
+            self._strike_link(fault, world.nodes[fault.node], world.nodes[fault.peer])
+            return
+        if fault.disk is not None:
+            self._note(fault, 0, f"disk {fault.disk}")
+            world.disks.strike(fault.kind, fault.disk, for_s=fault.for_s)
+            return
+        if fault.node is None:
+            self._note(fault, 0, "the store" if fault.kind == "lose_store" else "the coordinator")
+            if fault.kind == "lose_store":
+                world.store.lose()
+            else:
+                world.hq.die(for_s=fault.for_s)
+            return
+        self._strike_node(fault, world.nodes[fault.node])
+
+    def _strike_link(self, fault: PlannedFault, node: Node, other: Node) -> None:
+        """No process is struck: none may be blamed."""
+        self._note(fault, 0, f"the link between {node.name} and {other.name}")
+        if fault.kind == "part":
+            self._world.paths.part(node, other, fault.for_s)
+        else:
+            self._world.collectives.reset(node, other)
+
+    def _strike_node(self, fault: PlannedFault, node: Node) -> None:
+        world = self._world
+        self._note(fault, 0, f"{'the agent of ' if fault.agent else ''}node {node.name}")
+        for process in node.alive():
+            self._strikes_process(process, AGENT if fault.agent else fault.kind)
+        if fault.agent:
+            node.still.stop_agent(fault.for_s)
+        elif fault.kind == "freeze":
+            node.still.freeze(fault.for_s)
+        elif fault.kind == "lose_node":
+            node.lose_power(for_s=fault.for_s)
+        elif fault.kind == "cut":
+            node.cable.cut(fault.for_s)
+        else:
+            node.cable.lags_until_s = world.now_s + fault.for_s
+
+    def _strike(self, process: Process, fault: PlannedFault) -> None:
+        world = self._world
+        if fault.rank is None:
+            self._strike_thing(fault)
+            return
+        if not process.alive or world.end is not None:
+            return
+        if fault.kind in NODE_KINDS:
+            self._strike_node(fault, process.node)
+            return
+        process.node.stir()
+        self._note(fault, process.worker, f"worker {process.worker} (rank {process.rank})")
+        self._strikes_process(process, fault.kind)
+        if fault.kind in ("kill", "exit"):
+            process.node.end(process, *((None, 9) if fault.kind == "kill" else (3, None)))
+        elif fault.kind in ("stop", "deaf", "starve"):
+            process.stopped, process.listed_stopped, process.starves = (
+                True,
+                fault.kind == "stop",
+                fault.kind == "starve",
+            )
+            process.stopped_since_s = (
+                (process.stopped_since_s or world.now_s) if process.listed_stopped else None
+            )
+            world.timeline.after(fault.for_s, lambda: self._go_on(process), sort=FIXED)
+        elif fault.kind == "hang":
+            process.hung = True
+        elif fault.kind == "hold":
+            process.held_until_s = world.now_s + fault.for_s
+        elif fault.kind == "mute":
+            process.mute_until_s = world.now_s + fault.for_s
+        elif fault.kind == "linger":
+            process.lingers_s = fault.for_s
+        elif fault.kind == "repeat":
+            process.repeats_until_s = world.now_s + fault.for_s
+        else:
+            process.error = {"raise": "boom", "refuse": "refused"}[fault.kind]
+
+    def _go_on(self, process: Process) -> None:
+        if process.dying:
+            return
+        since_s, process.stopped_since_s = process.stopped_since_s, None
+        # nobody may have been there to be told
+        cut_off = any(
+            fault.agent or fault.kind in (*NODE_KINDS, "lose_coordinator")
+            for _, fault, _ in self.struck
+        )
+        if since_s is not None and process.alive and self._world.end is None and not cut_off:
+            now_s, asked_s = self._world.now_s, process.asked_since_s
+            self._world.see(
+                WentOn(
+                    process.worker,
+                    process.rank,
+                    now_s - since_s,
+                    0.0 if asked_s is None else now_s - asked_s,
+                )
+            )
+        process.node.stir()
+        process.stopped = process.listed_stopped = process.starves = False
+        process.catch_up()

@@ -1,0 +1,79 @@
+"""Rules for what the agents of several nodes tell a coordinator: all that is so, nothing that is
+not, and without waiting for nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from outlast.sim.rules.checker import Checker
+from outlast.sim.rules.observations import Enrolled, Observation, OrderedEarly, SharedLate, StaysOut
+
+BACK_S = 5.0
+
+
+class NobodyAwaited(Checker):
+    """What all ranks of a node have said is passed on at once."""
+
+    of = (SharedLate,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, SharedLate):
+            yield (
+                f"workers {list(seen.workers)} have spoken, all that live on {seen.node}, and their"
+                " agent has waited for more"
+            )
+
+
+class EnrolsTruly(Checker):
+    """An agent that enrols names whoever lives on its node, and whoever has ended there without a
+    successor; and a store only if it is there.
+    """
+
+    of = (Enrolled,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, Enrolled):
+            return
+        if seen.over:
+            yield (
+                f"{seen.node} enrols with workers {list(seen.over)}, which have ended, and whose"
+                " successors are at work"
+            )
+        if seen.unnamed:
+            yield f"{seen.node} enrols, and says nothing of workers {list(seen.unnamed)}"
+        if seen.lost_store:
+            yield f"{seen.node} enrols with a store that was lost"
+        if seen.untold_store:
+            yield f"{seen.node} enrols, and says nothing of the store that it hosts"
+
+
+class HeardTwice(Checker):
+    """Nothing is started on a node before more is heard of it than that it enrols: that may be so
+    old that its lease is over.
+    """
+
+    of = (OrderedEarly,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, OrderedEarly):
+            yield (
+                f"something is to be started on {seen.node}, of which nothing was heard since it"
+                " enrolled"
+            )
+
+
+class ComesBack(Checker):
+    """A node whose agent gave up its processes enrols again once they have all ended."""
+
+    of = (StaysOut,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, StaysOut) and seen.for_s > BACK_S:
+            yield (
+                f"nothing has lived on {seen.node} for {seen.for_s:.3f} s, and it has not enrolled"
+                " again"
+            )
+
+
+TELLING: tuple[type[Checker], ...] = (NobodyAwaited, EnrolsTruly, HeardTwice, ComesBack)

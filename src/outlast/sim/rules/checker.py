@@ -1,0 +1,35 @@
+"""What a rule is: it sees observations, and says what breaks it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from outlast.sim.rules.observations import Observation
+
+NEAR_S = 1e-6  # two times that are the same
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """`rule` names the checker, `at_s` is in seconds since the beginning."""
+
+    rule: str
+    at_s: float
+    what: str
+
+
+class Checker(ABC):
+    """`of`: the sorts of observation that it looks at.
+
+    `now_s`: when the one at hand was made, in seconds since the beginning.
+    """
+
+    of: ClassVar[tuple[type[Observation], ...]] = ()
+    now_s = 0.0
+
+    @abstractmethod
+    def see(self, seen: Observation) -> Iterator[str]:
+        """A sentence for whatever breaks the rule."""

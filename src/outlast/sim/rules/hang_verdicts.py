@@ -1,0 +1,88 @@
+"""Rules for how agents and the coordinator look for those that hang."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from outlast.model import limits
+from outlast.sim.rules.checker import Checker
+from outlast.sim.rules.observations import (
+    Asked,
+    HungSaid,
+    Observation,
+    Planned,
+    QuietSaid,
+    StepDone,
+    Stretch,
+)
+
+ASKED_WITHIN_S, ASKED_MOST = 2.0, 8
+
+
+class SaysHowLong(Checker):
+    """Of a rank that hangs it is said which deadline is over: its own, or what is a hang of a plain
+    script.
+    """
+
+    of = (HungSaid, QuietSaid)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, QuietSaid) and (
+            type(seen.silence_s) is not float or seen.silence_s != seen.is_s
+        ):
+            yield f"a plain script is said to hang after a silence of {seen.silence_s!r} s"
+        if isinstance(seen, HungSaid):
+            own = (
+                seen.deadline_s >= limits.STEP_FLOOR_S if type(seen.deadline_s) is float else False
+            )
+            if not own or (seen.silence_s and seen.deadline_s != seen.silence_s):
+                yield f"a rank is said to have stood longer than {seen.deadline_s!r} s"
+
+
+class AllAreHeard(Checker):
+    """Where there are several nodes, no agent says by itself that a rank hangs, but for one that
+    the kernel holds stopped: it may wait for one elsewhere.
+    """
+
+    of = (HungSaid,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, HungSaid) and seen.alone:
+            yield "an agent says that a rank hangs, and others were not asked"
+
+
+class LooksAgain(Checker):
+    """Whoever seems to have come less far than its peers is looked at once more: it may just have
+    been late to move on with them.
+    """
+
+    of = (HungSaid,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, HungSaid) and seen.looks is not None and seen.looks < 2:
+            yield "a rank is said to have come less far than its peers, and nobody has looked again"
+
+
+class AsksSeldom(Checker):
+    """While nothing moves, agents are not asked again and again."""
+
+    of = (Asked, StepDone, Stretch, Planned)
+
+    def __init__(self) -> None:
+        self._asked_s: list[float] = []
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, Asked):
+            self._asked_s.clear()
+            return
+        self._asked_s = [at_s for at_s in self._asked_s if at_s > self.now_s - ASKED_WITHIN_S] + [
+            self.now_s
+        ]
+        if len(self._asked_s) > ASKED_MOST:
+            yield (
+                f"agents are asked {len(self._asked_s)} times within {ASKED_WITHIN_S:g} s, and"
+                " nothing has moved"
+            )
+
+
+HANGS: tuple[type[Checker], ...] = (SaysHowLong, AllAreHeard, LooksAgain, AsksSeldom)

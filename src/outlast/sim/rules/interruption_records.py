@@ -1,0 +1,539 @@
+"""Rules for what the ledger says of an interruption once the run is over: nothing twice, nothing
+out of order, nothing that was not so.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from outlast.model import limits
+from outlast.model.messages import Regroup
+from outlast.model.records import Interruption
+from outlast.model.terms import FailureClass, Mechanism, Rung
+from outlast.sim.rules.checker import NEAR_S, Checker
+from outlast.sim.rules.observations import (
+    FirstFault,
+    Noted,
+    Observation,
+    RankGiven,
+    Rewritten,
+    RunOver,
+    Told,
+    ToWarn,
+    Written,
+)
+
+# in this order they come
+TIMES = ("fault_s", "detected_s", "left_s", "regrouped_s", "restored_s", "resumed_s")
+# of a fault that comes alone, and a few latencies more
+NOTICED_S = {"kill": 0.05, "exit": 0.05, "stop": limits.STOPPED_FLOOR_S + 0.1, "raise": 0.1}
+BACK_S = 0.6  # likewise, until a step is committed again, where first steps are as quick as others
+# what comes alone, and whose process says nothing of it
+CALLED = {"kill": "signal", "exit": "exit", "deaf": "hang", "hang": "hang"}
+HUNG = ("hang", "deaf")
+# once its deadline is over, all are asked how they stand
+ASKED_S = limits.HEARING_DEADLINE_S + limits.PING_DEADLINE_S
+FAST = 1 + 2 * limits.CLOCK_DRIFT_MAX  # by whatever clock
+UNSEEN_STEPS = 4
+FIRSTS = 5  # times a first step, a later first step may take
+LATENCIES = 10
+TOLD_S = 1.0  # on its way, or the run was ending
+COMMITS_APART_S = 0.02  # those of one step
+SEEN_STEPS = 2  # an agent has looked at the ranks since
+SPEAKS_OF = {  # how a part of a reason begins that is of a rank of its own
+    Mechanism.SIGNAL: r"rank \d+ \(pid \d+\) ended: signal",
+    Mechanism.EXIT: r"rank \d+ \(pid \d+\) ended: exit code",
+    Mechanism.EXCEPTION: r"rank \d+ raised$",
+    Mechanism.CORRUPT: r"rank \d+'s image is corrupt",
+    Mechanism.LOST_CONTACT: r"rank \d+'s collective failed",
+}
+UNREADABLE = re.compile(r"^\s|\s$|  |^$|: $|\b(None|True|False)\b|\(\)|\[\]|\{\}")
+
+
+class SaidOnce(Checker):
+    """No rank, process or reason is said twice of one interruption; and each has a reason, and a
+    rung once it is decided.
+    """
+
+    of = (Noted,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, Noted):
+            return
+        one = seen.record
+        for what, said in (
+            ("ranks", one.ranks),
+            ("processes", one.pids),
+            ("reasons", tuple(one.reason.split("; "))),
+        ):
+            if twice := [each for each, count in Counter(said).items() if count > 1]:
+                yield f"interruption {one.id} names {what} {twice} more than once: {one.reason}"
+        if not one.reason:
+            yield f"interruption {one.id} has no reason"
+        if (one.rung is None) != (one.left_s is None):
+            yield f"interruption {one.id} has rung {one.rung}, and was decided at {one.left_s}"
+
+
+class Whole(Checker):
+    """An exception is a user's error, with its words; a child has a parent that is as old, and is
+    over when that is.
+    """
+
+    of = (Noted,)
+
+    def __init__(self) -> None:
+        self._known: dict[int, Interruption] = {}
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, Noted):
+            return
+        one = seen.record
+        self._known[one.id] = one
+        raised = one.mechanism is Mechanism.EXCEPTION
+        if raised and not (one.error and one.traceback):
+            yield f"interruption {one.id} is an exception, and nobody says which, or from where"
+        if raised != (one.failure_class is FailureClass.USER_CODE):
+            yield (
+                f"interruption {one.id} is called {one.mechanism.value} and"
+                f" {one.failure_class.value}"
+            )
+        parent = self._known.get(one.parent) if one.parent is not None else None
+        if one.parent is not None and one.parent >= one.id:
+            yield f"interruption {one.id} is a child of {one.parent}, which came later"
+        if parent is not None and (parent.resumed_s, parent.parent) != (one.resumed_s, None):
+            yield (
+                f"interruption {one.id} was over at {one.resumed_s}, and its parent {parent.id} at"
+                f" {parent.resumed_s}"
+            )
+
+
+class Steady(Checker):
+    """When it was detected, and when its rung was chosen, is written down once; and nothing more
+    once it is over.
+    """
+
+    of = (Rewritten,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, Rewritten):
+            return
+        before, now = seen.before, seen.record
+        for name in ("detected_s", "left_s", "resumed_s"):
+            if getattr(before, name) not in (None, getattr(now, name)):
+                yield (
+                    f"interruption {now.id} has {name} {getattr(now, name)}, and had"
+                    f" {getattr(before, name)}"
+                )
+        if now.generation != before.generation or now.step < before.step:
+            yield (
+                f"interruption {now.id} is of generation {now.generation} and step {now.step}, and"
+                f" was of {before.generation} and {before.step}"
+            )
+        if before.resumed_s is not None and now != before:
+            yield f"interruption {now.id} was over, and is written anew: {now.reason}"
+
+
+class Worded(Checker):
+    """Its reason begins with what it is called for, and says that once."""
+
+    of = (Noted,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, Noted):
+            return
+        one, parts = seen.record, seen.record.reason.split("; ")
+        # however that process ended then, it had raised
+        raised = {part.removesuffix(" raised") for part in parts}
+        said = [
+            kind
+            for part in parts
+            if part.split(" (")[0] not in raised
+            for kind, words in SPEAKS_OF.items()
+            if re.match(words, part)
+        ]
+        contact = one.mechanism is Mechanism.LOST_CONTACT  # of a victim that ended it is said how
+        if (
+            said
+            and one.mechanism in SPEAKS_OF
+            and not contact
+            and (said[0] is not one.mechanism or said.count(Mechanism.SIGNAL) > 1)
+        ):
+            yield (
+                f"interruption {one.id} is called {one.mechanism.value}, and its reason speaks of"
+                f" {[each.value for each in said]}: {one.reason}"
+            )
+        if (
+            contact
+            and seen.storeless
+            and "store" not in one.reason
+            and "cannot reach" not in one.reason
+        ):
+            yield (
+                f"interruption {one.id} is a victim's of a store that was lost, and its reason does"
+                f" not say so: {one.reason}"
+            )
+        if contact and one.ranks == () and re.match(SPEAKS_OF[one.mechanism], parts[0]):
+            yield (
+                f"interruption {one.id} names no rank, and its reason begins with one: {one.reason}"
+            )
+
+
+class SaysSinceWhen(Checker):
+    """If it is not known when it began, it is known since when at the earliest: since a step was
+    seen, once there was one.
+    """
+
+    of = (Noted,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, Noted) or seen.nodes > 1:
+            return
+        one = seen.record
+        if one.fault_s is None and one.fault_not_before_s is None and one.step > SEEN_STEPS:
+            yield f"interruption {one.id} has no time, and was after step {one.step}"
+        if one.fault_not_before_s is not None and one.fault_not_before_s > one.detected_s:
+            yield (
+                f"interruption {one.id} was not before {one.fault_not_before_s:.6f}, and was"
+                f" detected at {one.detected_s:.6f}"
+            )
+
+
+class Typed(Checker):
+    """What is noted is of the sort that it says: whoever reads the ledger counts on that."""
+
+    of = (Noted,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, Noted):
+            return
+        one = seen.record
+        for name in ("reason", "error", "traceback"):
+            if type(getattr(one, name)) is not str:
+                yield f"interruption {one.id} has {name} {getattr(one, name)!r}, which is no text"
+        for name in TIMES:
+            if type(getattr(one, name)) not in (float, type(None)):
+                yield f"interruption {one.id} has {name} {getattr(one, name)!r}, which is no time"
+        if not isinstance(one.rung, Rung | None):
+            yield f"interruption {one.id} has rung {one.rung!r}"
+
+
+class InOrder(Checker):
+    """Its times come in their order, where one clock tells them."""
+
+    of = (Noted,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, Noted) or seen.nodes > 1:
+            return
+        known = [(name, at_s) for name in TIMES if (at_s := getattr(seen.record, name)) is not None]
+        for (first, first_s), (second, second_s) in itertools.pairwise(known):
+            if second_s < first_s - 1e-9:
+                yield (
+                    f"interruption {seen.record.id} has {second} {second_s:.6f} before {first}"
+                    f" {first_s:.6f}"
+                )
+
+
+class Charged(Checker):
+    """It is said to have cost as many committed steps as it did.
+
+    A step whose vote has passed counts, though nobody may have applied it.
+    """
+
+    of = (Noted,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, Noted) or seen.nodes > 1 or seen.moved is None:
+            return
+        if not seen.moved <= seen.record.steps_lost <= seen.moved + 1:
+            yield (
+                f"interruption {seen.record.id} is said to have cost {seen.record.steps_lost}"
+                f" committed steps, and it cost {seen.moved}"
+            )
+
+
+class ChargedAgain(Checker):
+    """It is said to have cost as many steps that have to be done again as had been begun, and no
+    fewer than had been committed. What was begun is charged once: to the interruption that cut it
+    short, or to one after that.
+    """
+
+    of = (Noted,)
+
+    def __init__(self) -> None:
+        self._uncharged = 0
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, Noted) or seen.nodes > 1 or seen.begun is None:
+            return
+        begun, moved = seen.begun + self._uncharged, seen.moved or 0
+        if not moved <= seen.record.steps_repeated <= begun:
+            yield (
+                f"interruption {seen.record.id} is said to have cost {seen.record.steps_repeated}"
+                f" steps that are done again; {begun} had been begun, and {moved} of them committed"
+            )
+        self._uncharged = max(0, begun - seen.record.steps_repeated)
+
+
+class BackWhen(Checker):
+    """It is over when a later generation is at work, no sooner, and no later than the second of two
+    ranks whose messages overtake each other could say it.
+    """
+
+    of = (Noted,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, Noted) or seen.nodes > 1 or seen.record.resumed_s is None:
+            return
+        late_s = 2 * seen.latency_s + COMMITS_APART_S
+        if seen.back_s is None or not -NEAR_S <= seen.record.resumed_s - seen.back_s <= late_s:
+            yield (
+                f"interruption {seen.record.id} is said to be over at {seen.record.resumed_s:.6f},"
+                f" and the run was at work again at {seen.back_s}"
+            )
+
+
+class OverSoon(Checker):
+    """It is over no later than all ranks have committed a step in a later generation, whoever
+    coordinates by then.
+    """
+
+    of = (Noted,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, Noted) or seen.nodes == 1 or seen.stood_s is None:
+            return
+        over_s = seen.record.resumed_s
+        if over_s is None or over_s > seen.stood_s + seen.unsure_s:
+            yield (
+                f"interruption {seen.record.id} is said to be over at {over_s}, and all ranks were"
+                f" at work again at {seen.stood_s:.6f}"
+            )
+
+
+class ToldSince(Checker):
+    """Whoever goes on is told since when it has lost time, and since when that was known."""
+
+    of = (RankGiven, Noted)
+
+    def __init__(self) -> None:
+        self._told: dict[int, Regroup] = {}
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, RankGiven):
+            self._told[seen.plan.generation] = seen.plan
+        elif isinstance(seen, Noted) and seen.nodes == 1 and seen.record.parent is None:
+            one, plan = seen.record, self._told.get(seen.record.generation + 1)
+            if plan is None:
+                return
+            for name, told_s, known_s in (
+                ("struck", plan.fault_s, one.fault_s),
+                ("known", plan.detected_s, one.detected_s),
+            ):
+                if known_s is not None and (told_s is None or told_s > known_s + NEAR_S):
+                    yield (
+                        f"generation {plan.generation} is told that interruption {one.id} was"
+                        f" {name} at {told_s}, and it was at {known_s:.6f}"
+                    )
+
+
+class Readable(Checker):
+    """What people are told are sentences: nothing empty in them, and nothing that only a program
+    understands.
+    """
+
+    of = (Noted, Told, RunOver)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Noted):
+            one = seen.record
+            yield from (
+                f"interruption {one.id} has the reason {part!r}"
+                for part in one.reason.split("; ")
+                if one.reason and UNREADABLE.search(part)
+            )
+            if one.mechanism in (Mechanism.SIGNAL, Mechanism.EXIT) and (
+                not one.error or UNREADABLE.search(str(one.error))
+            ):
+                yield (
+                    f"interruption {one.id} is called {one.mechanism.value}, with the error"
+                    f" {one.error!r}"
+                )
+        elif isinstance(seen, Told) and UNREADABLE.search(seen.text):
+            yield f"it is told: {seen.text!r}"
+        elif isinstance(seen, RunOver) and seen.reason and UNREADABLE.search(seen.reason):
+            yield f"the run is over for the reason {seen.reason!r}"
+
+
+class KnewItsStep(Checker):
+    """It names the newest committed step, as far as that could be known."""
+
+    of = (Noted,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if (
+            isinstance(seen, Noted)
+            and seen.committed is not None
+            and not seen.committed[0] <= seen.record.step <= seen.committed[1] + 1
+        ):
+            yield (
+                f"interruption {seen.record.id} is said to be of step {seen.record.step}, and"
+                f" {seen.committed[0]} to {seen.committed[1]} were committed"
+            )
+
+
+class WarnedOnce(Checker):
+    """A warning is given once by each coordinator that hears of it, at once."""
+
+    of = (ToWarn, Written, RunOver)
+
+    def __init__(self) -> None:
+        self._said: set[object] = set()
+        self._due: dict[tuple[int, str], float] = {}
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, ToWarn):
+            self._due.setdefault((seen.epoch, seen.text), self.now_s)
+        elif isinstance(seen, RunOver):
+            for _, text in [
+                said
+                for said, since_s in self._due.items()
+                if said not in self._said and self.now_s > since_s
+            ]:
+                yield f"nobody is warned: {text}"
+        elif isinstance(seen, Written) and seen.kind == "warning":
+            if (seen.epoch, seen.data["text"]) in self._said:
+                yield f"it is said twice: {seen.data['text']}"
+            self._said.add((seen.epoch, seen.data["text"]))
+
+
+class SpareWasLost(Checker):
+    """That a spare ended too early is told if one did, and only then."""
+
+    of = (Told, RunOver)
+
+    def __init__(self) -> None:
+        self._told = False
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Told) and "ended before it could park" in seen.text:
+            self._told = True
+            if not seen.ended_early:
+                yield (
+                    f"it is told: {seen.text!r}, and every spare could park that nobody has killed"
+                )
+        elif isinstance(seen, RunOver) and not self._told and seen.early_s > seen.ending_s + TOLD_S:
+            yield (
+                f"a spare ended before it could park, {seen.early_s:.3f} s ago, and nobody was told"
+            )
+
+
+class SaidWhatItIs(Checker):
+    """Of the script it is written down once that it has steps, and once that its state is sharded:
+    a coordinator that comes later has to know.
+    """
+
+    of = (Written, RunOver)
+
+    def __init__(self) -> None:
+        self._said: list[object] = []
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Written) and seen.kind == "script":
+            if seen.data["sharded"] in self._said:
+                yield (
+                    "it is written down twice that the script has steps, sharded or not:"
+                    f" {[*self._said, seen.data['sharded']]}"
+                )
+            self._said.append(seen.data["sharded"])
+        elif isinstance(seen, RunOver) and seen.trained and not seen.plain and not seen.noted:
+            yield "the run has trained, and it is not written down that its script has steps"
+
+
+class BackInTime(Checker):
+    """A fault that comes alone is known, and over, as soon as its kind lets it be: nobody waits for
+    what does not come.
+    """
+
+    of = (FirstFault,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, FirstFault):
+            return
+        slack_s = LATENCIES * seen.latency_s
+        if seen.kind in NOTICED_S and seen.noticed_s > (
+            bound_s := NOTICED_S[seen.kind] + slack_s + seen.first_step_s * (seen.kind == "raise")
+        ):
+            yield (
+                f"a {seen.kind} was known {seen.noticed_s:.3f} s after it struck, and {bound_s:.3f}"
+                " s are enough"
+            )
+        if seen.mechanism and seen.kind in CALLED and seen.mechanism != CALLED[seen.kind]:
+            yield f"a {seen.kind} that came alone is called {seen.mechanism}"
+        if (
+            seen.kind in HUNG
+            and seen.within
+            and seen.noticed_s > (bound_s := _deadline_s(seen) + slack_s)
+        ):
+            yield (
+                f"a {seen.kind} after {seen.steps} steps was known {seen.noticed_s:.3f} s after it"
+                f" struck, and {bound_s:.3f} s are enough"
+            )
+        if (
+            seen.kind in HUNG
+            and seen.silence_s
+            and seen.noticed_s
+            > (bound_s := (seen.silence_s + limits.AWAITED_LOOK_S) * FAST + ASKED_S + slack_s)
+        ):
+            yield (
+                f"a plain script was known to hang {seen.noticed_s:.3f} s after it did, and"
+                f" {bound_s:.3f} s are enough"
+            )
+        if seen.back_s is not None and seen.back_s > (
+            bound_s := BACK_S + slack_s + seen.first_step_s
+        ):
+            yield (
+                f"a step was committed {seen.back_s:.3f} s after a {seen.kind} was known, and"
+                f" {bound_s:.3f} s are enough"
+            )
+
+
+def _deadline_s(seen: FirstFault) -> float:
+    """Of one that hangs within a step: what is learned of such, but for the first steps that its
+    agent saw (steps may be shorter than its ticks), which are compared with those of others, or
+    with nothing. By whatever clock.
+    """
+    if seen.steps >= limits.FIRST_STEPS_COUNT + UNSEEN_STEPS:
+        own_s = limits.DEADLINE_FACTOR * seen.body_s
+        # its peers were overdue before
+        again_s = limits.AWAITED_LOOK_S if own_s > limits.STEP_FLOOR_S and seen.nodes > 1 else 0.0
+        return max(limits.STEP_FLOOR_S, own_s) * FAST + again_s + ASKED_S
+    least_s = limits.AWAITED_LOOK_S + (
+        limits.FIRST_STEPS_FLOOR_S if seen.steps > UNSEEN_STEPS else limits.FIRST_STEPS_DEADLINE_S
+    )
+    return least_s * FAST + ASKED_S + FIRSTS * seen.first_step_s
+
+
+NOTING: tuple[type[Checker], ...] = (
+    SaidOnce,
+    Whole,
+    Steady,
+    Typed,
+    Worded,
+    SaysSinceWhen,
+    InOrder,
+    Charged,
+    ChargedAgain,
+    BackWhen,
+    OverSoon,
+    ToldSince,
+    Readable,
+    KnewItsStep,
+    WarnedOnce,
+    SpareWasLost,
+    SaidWhatItIs,
+    BackInTime,
+)

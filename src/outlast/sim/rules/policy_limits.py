@@ -1,0 +1,179 @@
+"""Rules for what a policy does: it drains only whom it may, within its budgets, and what it does
+undoes no commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from outlast.sim.rules.checker import Checker
+from outlast.sim.rules.observations import (
+    Acted,
+    Diagnosed,
+    DrainPlanned,
+    Observation,
+    Planned,
+    RunOver,
+    StartedThere,
+    StepDone,
+    Stretch,
+    Written,
+)
+from outlast.sim.rules.run_end import APART
+
+SURE, TWICE = 0.8, 2
+MOVE = ("drain", "shrink")
+# if one of these strikes, a node may be out of reach, or needed
+NODES = set(APART) - {"lose_coordinator"}
+# steps: its agent says once a tick how far it is, and a coordinator that is away comes again first
+LEAVES_WITHIN = 8
+
+
+class SureDrains(Checker):
+    """A node is drained for a verdict that is sure, or for the second outage that it is blamed for."""
+
+    of = (Diagnosed, Acted)
+
+    def __init__(self) -> None:
+        self._outages: dict[str, set[int]] = {}
+        self._newest: Diagnosed | None = None
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Diagnosed):
+            self._newest = seen
+            for node in seen.blamed:
+                self._outages.setdefault(node, set()).add(seen.outage)
+        elif isinstance(seen, Acted) and seen.action in ("drain", "shrink") and not seen.dry_run:
+            for node in seen.nodes:
+                confidence = 0.0 if self._newest is None else self._newest.blamed.get(node, -1.0)
+                if confidence < 0:
+                    yield f"node {node} is drained, and the newest verdict does not blame it"
+                elif confidence < SURE and len(self._outages.get(node, ())) < TWICE:
+                    yield (
+                        f"node {node} is drained with confidence {confidence:g} for its first"
+                        " outage"
+                    )
+
+
+class WithinBudget(Checker):
+    """In no window of time a policy does more of anything than it allows itself, whoever has
+    coordinated meanwhile.
+    """
+
+    of = (Acted,)
+
+    def __init__(self) -> None:
+        self._done: dict[str, list[float]] = {}
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, Acted) or seen.dry_run or seen.budget is None:
+            return
+        times, within_s = seen.budget
+        done = self._done.setdefault(seen.action, [])
+        done += [seen.at_s] * (len(seen.nodes) or 1)
+        if (count := sum(seen.at_s - at_s < within_s for at_s in done)) > times:
+            yield f"{count} times {seen.action} within {within_s:g} s, and {times} are allowed"
+
+
+class UndoesNothing(Checker):
+    """A drain takes nobody back behind what was committed."""
+
+    of = (DrainPlanned,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if (
+            isinstance(seen, DrainPlanned)
+            and seen.undisturbed
+            and seen.steps
+            and min(seen.steps) < seen.committed
+        ):
+            yield (
+                f"a node is drained, and generation {seen.generation} goes back from step"
+                f" {seen.committed} to {min(seen.steps)}"
+            )
+
+
+class Empties(Checker):
+    """A drain that nothing disturbs leaves nobody there."""
+
+    of = (DrainPlanned,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, DrainPlanned) and seen.undisturbed and seen.left:
+            yield (
+                f"a node is drained, and in generation {seen.generation} ranks {list(seen.left)}"
+                " live there"
+            )
+
+
+class NoWorkThere(Checker):
+    """Nothing is started on a node that was barred."""
+
+    of = (StartedThere,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, StartedThere):
+            yield f"worker {seen.worker} is to be started on node {seen.node}, which is barred"
+
+
+class NotItsOwn(Checker):
+    """Of an interruption that the policy made nothing is made, whoever has coordinated meanwhile."""
+
+    of = (Acted,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Acted) and seen.own:
+            yield f"{seen.action} is decided for an interruption that the policy made"
+
+
+class DrainsSoon(Checker):
+    """A node that is barred to be drained is drained while steps are committed, as long as nothing
+    strikes any node.
+    """
+
+    of = (Acted, Written, Planned, StepDone, Stretch, RunOver)
+
+    def __init__(self) -> None:
+        self._moved: set[str] = set()  # nodes that are to be drained
+        self._due: set[str] = set()  # and barred
+        # the newest step when that was decided, or a plan was made since
+        self._since: int | None = None
+        self._newest = 0
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, (StepDone, Stretch)):
+            self._newest = seen.step
+            self._since = seen.step if self._since is None else self._since
+        elif isinstance(seen, Planned):
+            self._since = None
+        elif isinstance(seen, Acted) and seen.action in MOVE and seen.moves and not seen.dry_run:
+            self._moved.update(seen.nodes)
+        elif isinstance(seen, Written):
+            node = str(seen.data.get("node", ""))
+            if seen.kind == "node_barred" and node in self._moved:
+                self._due.add(node)
+                self._since = None
+            elif seen.kind in ("node_draining", "node_departed"):
+                self._due.discard(node)
+        elif (
+            isinstance(seen, RunOver)
+            and self._since is not None
+            and not (seen.stop_asked or NODES & set(seen.kinds))
+        ):
+            steps = self._newest - self._since
+            if self._due and steps > LEAVES_WITHIN:
+                yield (
+                    f"nodes {', '.join(sorted(self._due))} were to be drained, and were not in the"
+                    f" last {steps} steps"
+                )
+
+
+POLICING: tuple[type[Checker], ...] = (
+    SureDrains,
+    WithinBudget,
+    UndoesNothing,
+    Empties,
+    NoWorkThere,
+    NotItsOwn,
+    DrainsSoon,
+)

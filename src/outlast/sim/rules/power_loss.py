@@ -1,0 +1,36 @@
+"""Rule for a node that has no power any more: the coordinator, which nobody tells, counts it out as
+soon as its lease is void.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from outlast.sim.rules.checker import Checker
+from outlast.sim.rules.observations import Observation, PowerLost, RunOver, Written
+
+NOTICED_S = 1.0  # an alarm may ring late
+
+
+class CountedOut(Checker):
+    """As long as the first coordinator of a run lives: what it knew of leases dies with it."""
+
+    of = (PowerLost, Written, RunOver)
+
+    def __init__(self) -> None:
+        self._due_s: dict[str, float] = {}
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, PowerLost):
+            self._due_s.setdefault(seen.node, self.now_s + seen.void_s + NOTICED_S)
+        elif isinstance(seen, Written) and seen.kind == "node_lost":
+            due_s = self._due_s.pop(str(seen.data["node"]), self.now_s)
+            if seen.epoch == 1 and self.now_s > due_s:
+                yield f"node {seen.data['node']} is counted out {self.now_s - due_s:.3f} s too late"
+        elif isinstance(seen, RunOver) and "lose_coordinator" not in seen.kinds:
+            for node, due_s in self._due_s.items():
+                if self.now_s > due_s:
+                    yield (
+                        f"the run is over {self.now_s - due_s:.3f} s after node {node} was to be"
+                        " counted out, and nobody did"
+                    )

@@ -1,0 +1,323 @@
+"""Rules of the end: a run ends once, within its bound, and gives up only for what has happened."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from outlast.model import limits
+from outlast.model.fault_plan import LINK_KINDS
+from outlast.model.terms import Rung
+from outlast.sim.rules.checker import NEAR_S, Checker
+from outlast.sim.rules.observations import (
+    KillOrdered,
+    NothingMoves,
+    Observation,
+    Planned,
+    Regrouped,
+    RunOver,
+    StepDone,
+    Stretch,
+)
+
+APART = (
+    "lose_node",
+    "cut",
+    "lag",
+    "freeze",
+    "stop of an agent",
+    "part",
+    "snap",
+    "lose_coordinator",
+)
+# How a run that is struck again and again may end, and what must have struck it for that; () where
+# that is told by what was planned.
+VERDICTS = {
+    "no node with room": APART,
+    "cannot reach each other": APART,
+    "cannot be killed": ("linger",),
+    "crash loop": (),
+    "whole restarts": (),
+    "budget": (),
+}
+WAITS_S = {
+    f"] in {waits_s:g} s": waits_s for waits_s in (limits.NODE_WAIT_S, limits.ENROL_WAIT_S)
+} | {
+    "cannot reach each other": limits.NODE_WAIT_S,
+    "cannot be killed": limits.KILL_DEADLINE_S,
+}
+# what comes of these may be only a link's fault, and go on
+FREE = ("part", "snap", "freeze", "cut", "lag", "stop of an agent")
+BORNE = (limits.SETUP_FAULTS_COUNT, limits.SAME_STEP_FAULTS_COUNT, limits.STANDSTILL_FAULTS_COUNT)
+
+
+class Ends(Checker):
+    """Once, within the bound, with nobody left behind: all steps committed, or a verdict."""
+
+    of = (NothingMoves, RunOver)
+
+    def __init__(self) -> None:
+        self._over = False
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, NothingMoves):
+            yield f"the run has not ended within {seen.bound_s:g} s: {seen.where}"
+        if isinstance(seen, RunOver):
+            if self._over:
+                yield "the run ended twice"
+            self._over = True
+            if seen.alive:
+                yield f"the run is over, and workers {list(seen.alive)} live"
+            if seen.state == "ended":
+                yield from self._well(seen)
+            elif seen.state == "stopped" and seen.stop_asked:
+                return
+            elif (seen.exit_code, seen.state) != (1, "failed") or not any(
+                words in seen.reason
+                for words in (*VERDICTS, *(["refused"] if seen.refused else []))
+            ):
+                yield f"the run is {seen.state} with exit code {seen.exit_code}: {seen.reason}"
+
+    def _well(self, seen: RunOver) -> Iterator[str]:
+        if seen.exit_code != 0:
+            yield f"the run ended well, with exit code {seen.exit_code}"
+        if len(seen.done) < seen.ranks:
+            yield f"the run ended well, and only ranks {list(seen.done)} came to their end"
+        if seen.trained and seen.committed != seen.until and not seen.plain:
+            yield f"the run ended well at step {seen.committed} of {seen.until}"
+        if seen.open_interruptions:
+            yield (
+                f"the run ended well, and interruptions {list(seen.open_interruptions)} were never"
+                " over"
+            )
+
+
+class AsAsked(Checker):
+    """A run that is stopped because somebody wanted it to end says who, and exits as that asked
+    for.
+    """
+
+    of = (RunOver,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        asked = (
+            seen.asked
+            if isinstance(seen, RunOver) and "lose_coordinator" in seen.kinds
+            else seen.asked[:1]
+            if isinstance(seen, RunOver)
+            else ()
+        )
+        if (
+            isinstance(seen, RunOver)
+            and seen.state == "stopped"
+            and (seen.exit_code, seen.reason) not in asked
+        ):
+            yield (
+                f"the run is stopped with exit code {seen.exit_code} ({seen.reason}), and it was"
+                f" asked to stop with {list(seen.asked)}"
+            )
+        if isinstance(seen, RunOver) and seen.ending_s > (
+            bound_s := limits.TERM_GRACE_S + 1.0 + limits.KILL_DEADLINE_S * ("linger" in seen.kinds)
+        ):
+            yield (
+                f"the run is over {seen.ending_s:.3f} s after it was asked to end, and {bound_s:g}"
+                " s are enough"
+            )
+
+
+class Paid(Checker):
+    """Each replacement, and each whole restart, is paid for once, however often it is tried again
+    for a link. Steps give tokens back.
+    """
+
+    of = (StepDone, Stretch, RunOver)
+
+    def __init__(self) -> None:
+        self._most = 0  # steps that any rank has ever done
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, (StepDone, Stretch)):
+            self._most = max(self._most, seen.step)
+        elif isinstance(seen, RunOver) and seen.spent is not None and seen.policy == "none":
+            some_free = not set(FREE).isdisjoint(seen.kinds)
+            if some_free and not set(seen.kinds).issubset(LINK_KINDS):
+                return
+            bought = [
+                child
+                for rung, child in seen.rungs
+                if rung in (Rung.SPARE.value, Rung.RESPAWN.value, Rung.RESTART.value)
+            ]
+            least = (
+                len([child for child in bought if not child])
+                if self._most < limits.REFILL_STEPS and not some_free
+                else 0
+            )
+            # whoever is given up is killed first
+            undecided = len([rung for rung, _ in seen.rungs if not rung])
+            if not least <= seen.spent <= len(bought) + undecided:
+                yield (
+                    f"{seen.spent} tokens are spent, and {len(bought)} replacements or restarts"
+                    f" were made, {len(bought) - sum(bought)} of them one by one"
+                )
+
+
+class KillsOnce(Checker):
+    """Nobody is killed after its end, nor twice, unless all are; nor a spare that is as it should
+    be.
+    """
+
+    of = (KillOrdered,)
+
+    def __init__(self) -> None:
+        self._ordered: set[int] = set()
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, KillOrdered):
+            if seen.ended or (not seen.all_end and seen.worker in self._ordered):
+                yield (
+                    f"worker {seen.worker} is to be killed"
+                    f" {'after its end' if seen.ended else 'once more'}"
+                )
+            if seen.idle and not seen.all_end:
+                yield (
+                    f"worker {seen.worker} is a spare of the kind that was asked for, and is to be"
+                    " killed"
+                )
+            self._ordered.add(seen.worker)
+
+
+class NotTooSoon(Checker):
+    """What is given up because it did not come in time had its time: at least since a step was
+    committed last. And as long is said.
+    """
+
+    of = (StepDone, Stretch, Planned, RunOver)
+
+    def __init__(self) -> None:
+        self._since_s = 0.0
+        self._begun = False
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Planned):
+            self._begun = True
+        elif not isinstance(seen, RunOver):
+            self._since_s = self.now_s
+        elif seen.state == "failed":
+            for words, least_s in WAITS_S.items():
+                if words in seen.reason and self.now_s - self._since_s < least_s - NEAR_S:
+                    yield (
+                        f"it gave up {self.now_s - self._since_s:.3f} s after a step, where"
+                        f" {least_s:g} s are waited: {seen.reason}"
+                    )
+            if self._begun and f"] in {limits.ENROL_WAIT_S:g} s" in seen.reason:
+                yield f"it gave up as if it had never begun: {seen.reason}"
+
+
+class NotGivenUp(Checker):
+    """A run that fails had reason to: it was planned anew as often as it says that it tried,
+    without a step in between, or was struck by what it says.
+    """
+
+    of = (Planned, Regrouped, StepDone, Stretch, RunOver)
+
+    def __init__(self) -> None:
+        self._newest = 0  # step that all ranks have committed
+        self._first = 0  # step that a rank has committed: under replicated state it counts for all
+        self._ranks = 0
+        # steps after it -> ranks that have, and for how many each stands
+        self._done: dict[int, dict[int, int]] = {}
+        self._plans = 0
+        self._since = [0, 0]  # plans since a rank, and since all ranks, committed a new step
+        # step -> plans that there were when a rank executed it first ...
+        self._done_first: dict[int, int] = {}
+        self._done_last: dict[int, int] = {}  # ... and last
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Planned):
+            self._plans += 1
+            self._since = [since + 1 for since in self._since]
+            self._done.clear()  # what some had committed before, they may have to go back behind
+        elif isinstance(seen, Regrouped):
+            self._ranks = seen.ranks
+        elif isinstance(seen, Stretch):
+            self._executed(seen.last)
+            self._all_have(seen.last)
+        elif isinstance(seen, StepDone):
+            self._executed(seen.step)
+            self._has(seen.rank, seen.step, seen.count)
+        elif isinstance(seen, RunOver) and seen.state == "failed":
+            yield from self._justified(seen)
+
+    def _executed(self, step: int) -> None:
+        self._done_first.setdefault(step, self._plans)
+        self._done_last[step] = self._plans
+
+    def _has(self, rank: int, step: int, count: int) -> None:
+        if step > self._first:
+            self._first, self._since[0] = step, 0
+        if step > self._newest:
+            ranks = self._done.setdefault(step, {})
+            ranks[rank] = count
+            if len(ranks) == self._ranks or sum(ranks.values()) == self._ranks:
+                self._all_have(step)
+
+    def _all_have(self, step: int) -> None:
+        if step > self._newest:
+            self._first, self._newest, self._since[1] = max(step, self._first), step, 0
+            self._done = {later: ranks for later, ranks in self._done.items() if later > step}
+
+    def _justified(self, seen: RunOver) -> Iterator[str]:
+        for words, kinds in VERDICTS.items():
+            if words in seen.reason and kinds and not set(kinds) & set(seen.kinds):
+                yield f"it gave up ({seen.reason}), and nothing struck it that can do that"
+        if seen.plain and "crash loop" in seen.reason:
+            yield (
+                f"it gave up ({seen.reason}), and of a script without steps nobody knows how far"
+                " it is"
+            )
+        if loop := re.match(
+            r"(\d+) interruptions without a step (executed|committed) after step (\d+)", seen.reason
+        ):
+            yield from self._loops(
+                int(loop[1]), int(loop[3]), seen.kinds, at_step=loop[2] == "executed"
+            )
+        elif loop := re.match(
+            r"(\d+) whole restarts|the budget of (\d+) replacements", seen.reason
+        ):
+            said, most = (
+                int(loop[1] or loop[2]),
+                seen.max_restarts if loop[1] else limits.RESPAWNS_COUNT,
+            )
+            if said != most or self._plans <= said:
+                yield (
+                    f"it gave up after {said} attempts, of {most} that are allowed, and"
+                    f" {self._plans} plans"
+                )
+
+    def _loops(
+        self, said: int, step: int, kinds: tuple[str, ...], *, at_step: bool
+    ) -> Iterator[str]:
+        """`at_step`: at this one, whatever was done before it; else no new step was committed after
+        it.
+        """
+        if self._newest and set(APART) & set(kinds):
+            return  # what was committed where nobody could be asked may count as not committed
+        allowed = (
+            limits.SETUP_FAULTS_COUNT
+            if not self._newest
+            else limits.SAME_STEP_FAULTS_COUNT
+            if at_step
+            else limits.STANDSTILL_FAULTS_COUNT
+        )
+        later = max((plans for done, plans in self._done_last.items() if done > step), default=0)
+        plans = (
+            self._plans - max(later, self._done_first.get(step, 0)) if at_step else max(self._since)
+        )
+        if said <= allowed or said - 1 not in BORNE or plans < said - 1:
+            yield (
+                f"a crash loop after {said} interruptions, of {allowed} that are borne, and {plans}"
+                f" plans since a step after step {step}"
+            )
+
+
+ENDINGS: tuple[type[Checker], ...] = (Ends, AsAsked, Paid, KillsOnce, NotTooSoon, NotGivenUp)

@@ -1,0 +1,81 @@
+"""Rules for a run that is asked to stop: it ends as was promised, softly the first time, at once
+the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from outlast.model import limits
+from outlast.sim.rules.checker import Checker
+from outlast.sim.rules.observations import KillOrdered, Observation, RunOver, StopAsked, Told
+
+AT_ONCE_S = 0.4  # all are killed, and that is heard
+HELD_UP = ("linger", "mute", "hold")  # then it takes longer
+
+
+class StopsSoftly(Checker):
+    """Asked for the first time, a run that is at work commits the step in flight, or sends its
+    workers SIGTERM, and kills nobody within the grace.
+    """
+
+    of = (StopAsked, Told, KillOrdered)
+
+    def __init__(self) -> None:
+        self._asked: StopAsked | None = None
+        self._asked_s = 0.0
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, StopAsked):
+            self._asked, self._asked_s = (
+                (None if seen.again or seen.nothing_yet else seen),
+                self.now_s,
+            )
+        elif self._asked is None:
+            return
+        elif (
+            isinstance(seen, Told)
+            and seen.text.startswith("stopping: ")
+            and ("SIGTERM" in seen.text) != self._asked.plain
+        ):
+            yield (
+                f"{seen.text!r}, and"
+                f" {'nobody has said that the script has' if self._asked.plain else 'the script has'}"
+                " steps"
+            )
+        elif (
+            isinstance(seen, KillOrdered)
+            and seen.unstruck
+            and self.now_s - self._asked_s < limits.TERM_GRACE_S
+        ):
+            yield (
+                f"worker {seen.worker} is to be killed {self.now_s - self._asked_s:.3f} s after the"
+                " run was asked to end, and nothing has happened to it"
+            )
+
+
+class StopsAtOnce(Checker):
+    """Asked again, or before there is anything to commit, a run kills all that lives, and ends."""
+
+    of = (StopAsked, RunOver)
+
+    def __init__(self) -> None:
+        self._asked_s: float | None = None
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, StopAsked):
+            if seen.single and (seen.again or seen.nothing_yet) and self._asked_s is None:
+                self._asked_s = self.now_s
+        elif (
+            isinstance(seen, RunOver)
+            and self._asked_s is not None
+            and not set(HELD_UP) & set(seen.kinds)
+            and self.now_s - self._asked_s > AT_ONCE_S
+        ):
+            yield (
+                f"the run is over {self.now_s - self._asked_s:.3f} s after it was asked to end at"
+                f" once, and {AT_ONCE_S:g} s are enough"
+            )
+
+
+STOPPING: tuple[type[Checker], ...] = (StopsSoftly, StopsAtOnce)

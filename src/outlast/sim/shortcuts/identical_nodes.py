@@ -1,0 +1,332 @@
+"""Nodes that have had the same fate, simulated as one.
+
+In a life whose faults strike some ranks at some moments (`alike`), most nodes of a large run are
+never struck, house no rank that has to hand over state, and so are told the same as their like, at
+the same moments. Those draw from the same place, by the same clock: a *fleet*. Its first node is
+simulated, with all that its agent, outpost and processes do; what it says is said to the
+coordinator by each of them, one after the other and each in its own name, and what the coordinator
+tells the first of them it has to tell them all. A coordinator that does otherwise has parted the
+fleet (`Parted`), and the life is lived again node by node. What the coordinator does with thousands
+of nodes is done in full.
+
+The node before the first, the *herald*, is as they are, and simulated by itself: at each moment it
+comes before them, so that where the first to speak is answered otherwise than others, that is the
+herald. For the same reason the last node with ranks is in no fleet: who comes last is whom all wait
+for.
+
+Until the first stretch, or the first fault, nothing is drawn: the nodes come in their order. The
+trace tells of no node of a fleet but the first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from outlast.engine.placement import place
+from outlast.model.fault_plan import PlannedFault
+from outlast.model.messages import (
+    AskStandings,
+    Beat,
+    Enrol,
+    FromNode,
+    FromWorkers,
+    Grant,
+    Hello,
+    Judged,
+    KillWorker,
+    OnLine,
+    Progress,
+    Standings,
+    StartWorker,
+    Stood,
+    ToNode,
+    ToWorkers,
+    Welcome,
+    WorkerExited,
+    WorkerStarted,
+)
+from outlast.sim.shortcuts.identical_ranks import Parted
+
+if TYPE_CHECKING:
+    from outlast.sim.options import Options
+    from outlast.sim.world.booked_seconds import Worked
+
+STRIKES = (
+    "kill",
+    "exit",
+    "hang",
+    "stop",
+    "deaf",
+    "starve",
+    "raise",
+    "hold",
+    "mute",
+    "repeat",
+    "linger",
+    "lose_node",
+    "cut",
+    "lag",
+)  # and nobody but those that live there
+LEAST_NODES = 2
+PLACE = 700_001  # where the draws of a fleet begin (sim/draws.py)
+
+
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """Places of nodes that go the same way.
+
+    `apart`: how far the ranks of one node are from those of the next.
+    """
+
+    herald: int
+    members: tuple[int, ...]
+    apart: int
+
+    @property
+    def places(self) -> frozenset[int]:
+        return frozenset((self.herald, *self.members))
+
+
+def alike(options: Options, faults: Sequence[PlannedFault]) -> Likeness | None:
+    """The nodes that nothing tells apart in this life, but for their names and those of their
+    ranks. None: there are too few, or none can be told.
+    """
+    timed = all(
+        fault.kind in STRIKES
+        and fault.rank is not None
+        and fault.rank >= 0
+        and fault.at_s is not None
+        and not fault.agent
+        for fault in faults
+    )
+    if not (
+        timed
+        and options.alike
+        and options.way == "in_place"
+        and options.policy == "none"
+        and not options.spares
+    ):
+        return None
+    names, each = options.node_names, options.ranks_per_node
+    homes = place(range(options.ranks), homes={}, room=dict.fromkeys(names, each))
+    where = {name: number for number, name in enumerate(names)}
+    housed = [0] * len(names)
+    for home in homes.values():
+        housed[where[home]] += 1
+    struck = {
+        where[homes[fault.rank]]
+        for fault in faults
+        if fault.rank is not None and fault.rank in homes
+    }
+    last = max(number for number, count in enumerate(housed) if count)
+    same = [
+        number
+        for number, count in enumerate(housed)
+        if count == each and 2 <= number < last and number not in struck
+    ]
+    return Likeness(same[0], tuple(same[1:]), each) if len(same) > LEAST_NODES else None
+
+
+class Fleet:
+    """`first`: the node that is simulated; `names`: of all, the first before the others."""
+
+    def __init__(self, likeness: Likeness, names: Sequence[str]) -> None:
+        self.likeness = likeness
+        self.names = [names[number] for number in likeness.members]
+        # from a rank, or worker, of the first to theirs
+        self._by = [(number - likeness.members[0]) * likeness.apart for number in likeness.members]
+        self._told: list[OnLine] = []  # in this event, the first
+        # and the others, by their place among the names
+        self._echoes: list[tuple[int, OnLine]] = []
+        self._since_s = math.inf  # when they were told what was not checked yet
+        self._several: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+        self._places = {number: which for which, number in enumerate(likeness.members)}
+        self._ranks = range(
+            likeness.members[0] * likeness.apart, (likeness.members[0] + 1) * likeness.apart
+        )
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def place_of(self, number: int) -> int:
+        """Among these, of a node by its number; -1: it is none of them."""
+        return self._places.get(number, -1)
+
+    def houses(self, rank: int) -> bool:
+        return rank // self.likeness.apart in self._places
+
+    def like(self, rank: int) -> Iterator[int]:
+        """The ranks that go as this one does, if it is of the first."""
+        if rank in self._ranks:
+            for by in self._by[1:]:
+                yield rank + by
+
+    def without_likes(self, ranks: int) -> list[int]:
+        """Of all ranks, those that are simulated."""
+        return [rank for rank in range(ranks) if rank in self._ranks or not self.houses(rank)]
+
+    def spread(self, worked: Worked) -> None:
+        """What was watched of the ranks of the first is so of all."""
+        for rank in self._ranks:
+            worked.same(rank, self.like(rank))
+
+    def pairs(self) -> Iterator[tuple[str, int]]:
+        """Each name, and how far its workers and ranks are from those of the first."""
+        return zip(self.names, self._by, strict=True)
+
+    def others(self) -> Iterator[tuple[str, int]]:
+        """The same, but the first."""
+        return zip(self.names[1:], self._by[1:], strict=True)
+
+    # --- what they say ----------------------------------------------------------------------------
+
+    def said(self, message: OnLine) -> Iterator[tuple[str, OnLine]]:
+        """What the first says, as each of them says it."""
+        if isinstance(message, FromNode) and isinstance(message.message, FromWorkers):
+            number, heard, sent_s, words = (
+                message.number,
+                message.heard,
+                message.sent_s,
+                message.message.message,
+            )
+            for name, workers in zip(self.names, self._each(message.message.workers), strict=True):
+                yield name, FromNode(number, heard, sent_s, FromWorkers(workers, words))
+        elif isinstance(message, FromNode) and isinstance(message.message, Standings):
+            said = message.message
+            stood = [(one.worker, one.rank, _BUT_FOR_NAMES(one)) for one in said.members]
+            rest = (said.quiet_s, said.silence_s, said.exhausted)
+            for name, by in self.pairs():
+                members = tuple(
+                    [Stood(worker + by, rank + by, *others) for worker, rank, others in stood]
+                )
+                yield (
+                    name,
+                    FromNode(
+                        message.number,
+                        message.heard,
+                        message.sent_s,
+                        Standings(said.nonce, members, *rest),
+                    ),
+                )
+        else:
+            for name, by in self.pairs():
+                yield name, _of_another(message, name, by)
+
+    def _each(self, workers: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """These workers, of each node."""
+        found = self._several.get(workers)
+        if found is None:
+            found = self._several[workers] = [
+                tuple([worker + by for worker in workers]) for by in self._by
+            ]
+        return found
+
+    # --- what they are told -----------------------------------------------------------------------
+
+    def told(self, message: OnLine) -> None:
+        """The first is."""
+        self._told.append(message)
+
+    def echo(self, which: int, message: OnLine) -> None:
+        """Another is. See `check`."""
+        self._echoes.append((which, message))
+
+    def check(self, *, now_s: float) -> None:
+        """An event is over.
+
+        Raises Parted, if a moment has passed at which not all were told what the first was.
+        """
+        if not self._told and not self._echoes:
+            return
+        told, echoes = self._told, self._echoes
+        if len(echoes) != len(told) * (len(self) - 1):
+            self._since_s = min(self._since_s, now_s)
+            if now_s == self._since_s:
+                return
+            raise Parted(
+                f"of {len(self)} nodes that are alike, not all are told {told[:1] or echoes[:1]}"
+            )
+        self._told, self._echoes, self._since_s = [], [], math.inf
+        heard = [0] * len(self)
+        for which, message in echoes:
+            number = heard[which]
+            if number >= len(told) or not self._is_same(told[number], message, which):
+                raise Parted(
+                    f"node {self.names[which]} is told {message}, and {self.names[0]}, which is"
+                    f" like it, {told[min(number, len(told) - 1)]}"
+                )
+            heard[which] = number + 1
+
+    def _is_same(self, first: OnLine, other: OnLine, which: int) -> bool:
+        if not isinstance(first, ToNode) or not isinstance(other, ToNode):
+            assert isinstance(first, (Grant, Welcome)), first
+            return first == other
+        if (first.number, first.heard, first.sent_s) != (other.number, other.heard, other.sent_s):
+            return False
+        one, two = first.message, other.message
+        if isinstance(one, ToWorkers) and isinstance(two, ToWorkers):
+            same = one.message is two.message or one.message == two.message
+            return (
+                same
+                and self._each(one.workers)[which] == two.workers
+                and self._each(one.ranks)[which] == two.ranks
+            )
+        by = self._by[which]
+        if isinstance(one, StartWorker) and isinstance(two, StartWorker):
+            return (one.worker + by, one.rank + by, one.kind, one.generation) == (
+                two.worker,
+                two.rank,
+                two.kind,
+                two.generation,
+            )
+        if isinstance(one, KillWorker) and isinstance(two, KillWorker):
+            return one.worker + by == two.worker
+        return isinstance(one, (AskStandings, Judged)) and one == two
+
+
+class Echo:
+    """The coordinator's end of the line of a node that is simulated as another one."""
+
+    def __init__(self, fleet: Fleet, which: int) -> None:
+        self._fleet = fleet
+        self._which = which
+
+    def down(self, message: OnLine) -> None:
+        self._fleet.echo(self._which, message)
+
+
+def _of_another(message: Any, name: str, by: int) -> Any:
+    """As the node `name` says it, whose ranks and workers are `by` further on."""
+    if not by or isinstance(message, Beat):
+        return message
+    if isinstance(message, Enrol):
+        assert not message.housed and not message.images, "a fleet enrols once"
+        return replace(message, node=name)
+    assert isinstance(message, FromNode), message
+    said = message.message
+    if isinstance(said, Progress):
+        return message
+    return FromNode(message.number, message.heard, message.sent_s, _words(said, name, by))
+
+
+_BUT_FOR_NAMES = attrgetter(
+    *(field.name for field in fields(Stood) if field.name not in ("worker", "rank"))
+)
+_ALL: dict[type, Callable[[Any], tuple[Any, ...]]] = {}  # how to take all fields of such a message
+
+
+def _words(said: Any, name: str, by: int) -> Any:
+    if isinstance(said, WorkerStarted):
+        return WorkerStarted(said.worker + by, said.pid + by, name, said.at_s)
+    kind = type(said)
+    if kind not in _ALL:
+        assert next(field.name for field in fields(said)) == "worker", said
+        _ALL[kind] = attrgetter(*(field.name for field in fields(said)))
+    worker, *others = _ALL[kind](said)
+    if kind is WorkerExited or kind is Hello:
+        others[0] += by  # its pid
+    return kind(worker + by, *others)

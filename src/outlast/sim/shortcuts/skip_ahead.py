@@ -1,0 +1,324 @@
+"""Undisturbed stretches of training: many steps at once, by arithmetic.
+
+A stretch lies between two rallies, at which each rank stands at the end of a step until all have
+come there, and for a pause longer, in which all that is on its way arrives. From the first rally to
+the end of the second pause nothing is drawn: all work and all messages take the least time, so that
+each step is like the others. Then nothing has to be simulated: steps, books and beacons are moved
+on by so many steps, and of the heartbeats on each line only the last is carried out. Steps begin to
+be simulated again before the next fault or deadline is due.
+
+`every_step` simulates them all, at the same times: the course is the same.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from outlast.engine.agent.worker_watch import Reading
+from outlast.engine.coordinator.stages import Stage
+from outlast.engine.protocol.outputs import Line, SetTimer
+from outlast.engine.protocol.worker import State
+from outlast.model import limits
+from outlast.model.messages import Beat, Grant
+from outlast.model.terms import Cause, Phase
+from outlast.sim.durations import LEAST_S, SEAL_S, pause_s, steady_step_s
+from outlast.sim.rules.observations import Stretch
+from outlast.sim.shortcuts.identical_ranks import by_rank
+from outlast.sim.world.booked_seconds import publish
+from outlast.sim.world.timeline import BUSY
+
+if TYPE_CHECKING:
+    from outlast.sim.world.node import Node
+    from outlast.sim.world.processes import Process
+    from outlast.sim.world.world import World
+
+LONG_LIFE_STEPS = 30  # lives of fewer steps have no stretches: they are there to be struck at each
+LEAST_STEPS = 5  # a shorter stretch is not worth its rallies
+AGAIN_STEPS = 2  # after a rally that nothing came of
+LOOKS = 50  # for the moment at which nothing is on its way
+NEAR_S = 1e-6  # sums of thousands of steps differ by less from their product
+
+
+class Stretches:
+    """`silent`: steps are simulated that a line of the trace stands for."""
+
+    def __init__(self, world: World, *, every_step: bool) -> None:
+        self.silent = False
+        self._world = world
+        self._every_step = every_step
+        self._step_s = steady_step_s(world.options)
+        self._pause_s = pause_s(world.options)
+        self._rally_at = -1  # the step after which all are to come together
+        # generation, and the newest step in it that a rally was thought of at
+        self._considered = (0, 0)
+        self._not_before = (0, 0)
+        self._there: dict[int, Process] = {}
+        self._count = 0  # ranks that are there
+        self._planned: int | None = None  # what the timeline calls the end of the pause
+        # the last step of the stretch that is simulated, and when it ends
+        self._goal: tuple[int, float] | None = None
+
+    # --- rallies ----------------------------------------------------------------------------------
+
+    def committed(self, generation: int, step: int) -> None:
+        """By some rank. The first to commit a step finds whether all come together after it."""
+        if (generation, step) <= self._considered:
+            return
+        self._considered = generation, step
+        if (
+            self._rally_at < 0
+            and (generation, step) >= self._not_before
+            and self._is_training()
+            and self._steps_from(step, self._pause_s) >= LEAST_STEPS
+        ):
+            self._rally_at = step
+
+    def is_rally(self, step: int) -> bool:
+        """Whether a rank that has committed `step` is to come to the others."""
+        return step == self._rally_at
+
+    def arrive(self, process: Process) -> None:
+        by_rank(process)
+        self._there[process.rank] = process
+        self._count += process.count
+        if self._count < self._world.options.ranks:
+            return
+        self._world.begun()
+        self._world.calm(True)
+        if self._goal is not None:
+            last, ends_s = self._goal
+            assert process.machine.committed == last and abs(self._world.now_s - ends_s) < NEAR_S, (
+                "a stretch is not what it was taken for"
+            )
+            self._over(last, ends_s)
+        else:
+            self._plan(self._world.now_s + self._pause_s)
+
+    def give_up(self) -> None:
+        """Something happens: all go their ways."""
+        if self._rally_at < 0:
+            return
+        if self._planned is not None:
+            self._world.timeline.cancel(self._planned, sort=BUSY)
+        there = self._clear()
+        for process in there:
+            if process.alive and process.waits is not None and process.waits[0] == "rally":
+                self._world.collectives.wake(process, None)
+
+    def _plan(self, at_s: float, looks: int = LOOKS) -> None:
+        self._planned = self._world.timeline.at(at_s, lambda: self._decide(looks))
+
+    def _decide(self, looks: int) -> None:
+        """The pause is over, and all have come together."""
+        world, self._planned = self._world, None
+        if world.timeline.busy and looks:
+            self._plan(world.now_s + 3 * LEAST_S, looks - 1)
+            return
+        first = self._rally_at + 1
+        count = self._steps_from(self._rally_at, 0.0)
+        if world.timeline.busy or count < LEAST_STEPS - 2 or not self._is_quiet():
+            self._not_before = world.coordinator.generation, self._rally_at + AGAIN_STEPS
+            self._go_on()
+            return
+        last, ends_s = self._rally_at + count, world.now_s + count * self._step_s
+        self._begins(first, last)
+        if self._every_step:
+            self._goal, self._rally_at, self.silent = (last, ends_s), last, True
+            self._resume(self._take())
+        else:
+            self._leap(count, last, ends_s)
+            self._over(last, ends_s)
+
+    def _over(self, last: int, ends_s: float) -> None:
+        """The stretch is. Another pause lets everybody know."""
+        self._goal, self.silent = None, False
+        self._world.trace.line(ends_s, f"all ranks have committed step {last}")
+        self._planned = self._world.timeline.at(ends_s + self._pause_s, self._go_on)
+
+    def _go_on(self) -> None:
+        self._resume(self._clear())
+
+    def _clear(self) -> list[Process]:
+        self._world.calm(False)
+        self._rally_at, self._planned, self._goal, self.silent = -1, None, None, False
+        return self._take()
+
+    def _take(self) -> list[Process]:
+        there = [self._there[rank] for rank in sorted(self._there)]
+        self._there.clear()
+        self._count = 0
+        return there
+
+    def _resume(self, there: list[Process]) -> None:
+        for process in there:
+            self._world.timeline.after(
+                0.0, partial(process.node.resume_if, process, process.token, None)
+            )
+
+    # --- how long ---------------------------------------------------------------------------------
+
+    def _is_training(self) -> bool:
+        world = self._world
+        return (
+            world.options.steps >= LONG_LIFE_STEPS
+            and world.options.way != "plain"
+            and world.hq.lives
+            and world.coordinator.stage is Stage.TRAINING
+            and world.end is None
+            and not world.stop_asked
+        )
+
+    def _steps_from(self, step: int, wait_s: float) -> int:
+        """How many steps after `step` nothing is to be seen in, if they begin `wait_s` from now.
+
+        The last steps are simulated.
+        """
+        world = self._world
+        due_s = world.timeline.next_fixed_s
+        until_s = min(world.bound_s, math.inf if due_s is None else due_s)
+        count = math.floor(
+            min(
+                (until_s - world.now_s - wait_s - self._pause_s) / self._step_s,
+                world.options.steps - step - 2,
+            )
+        )
+        if step < world.options.phase_after:
+            count = min(count, world.options.phase_after - step - 2)
+        if (every := world.options.checkpoint_every) > 0:
+            count = min(count, every - step % every - 1)
+        return int(min(count, world.strikes.steps_from(step)))
+
+    def _is_quiet(self) -> bool:
+        """Nobody is in any trouble, or on its way to it."""
+        world, generation = self._world, self._world.coordinator.generation
+        return (
+            self._is_training()
+            and not world.coordinator.interruptions.open
+            and not world.coordinator.departs_soon
+            and world.paths.whole
+            and all(
+                node.is_quiet() if node.lives else node.name not in world.coordinator.nodes
+                for node in world.nodes
+            )
+            and all(
+                p.alive
+                and not (p.stopped or p.hung or p.error)
+                and p.machine.generation == generation
+                and p.machine.state is State.TRAINING
+                and p.machine.stop is None
+                and p.high_water <= p.machine.committed
+                for p in self._there.values()
+            )
+        )
+
+    # --- the leap ---------------------------------------------------------------------------------
+
+    def _begins(self, first: int, last: int) -> None:
+        self._considered = self._world.coordinator.generation, last
+        if self._world.options.alike:
+            self._world.crews.form(self._there)
+        there = [one for process in self._there.values() for one in process.each()]
+        pieces = self._world.options.pieces(first - 1)
+        torn = tuple(
+            one.rank
+            for one in there
+            if one.content != first - 1 or (first > 1 and one.unit.ran != pieces)
+        )
+        shared = tuple(
+            one.rank
+            for one in there
+            if [other.worker for other in self._world.in_rank(one.rank) if not other.dying]
+            != [one.worker]
+        )
+        self._world.see(Stretch(self._world.coordinator.generation, first, last, torn, shared))
+
+    def _leap(self, count: int, last: int, ends_s: float) -> None:
+        """As if all of it had been simulated."""
+        world, began_s = self._world, self._world.now_s
+        living = [node for node in world.nodes if node.lives]
+        for node in living:
+            self._first_steps(node, last - count, began_s)
+        # the newest that is answered by then, and one that is not
+        for until_s in (ends_s - 2 * LEAST_S, ends_s) if world.options.nodes > 1 else ():
+            beats = [(node.last_beat_s(until_s), place, node) for place, node in enumerate(living)]
+            for asked_s, _, node in sorted(one for one in beats if one[0] > 0.0):
+                self._beat(node, asked_s, ends_s)
+        world.timeline.leap(ends_s)
+        for process in self._there.values():
+            self._move(process, count, last, began_s)
+        world.leapt(count, last, self._step_s)
+        for node in living:
+            node.watch.leapt()
+
+    def _first_steps(self, node: Node, step: int, began_s: float) -> None:
+        """The agent learns how long steps take from the first ones of each process."""
+        agent = node.agent
+        if not agent.learns:
+            return
+        for number in range(limits.FIRST_STEPS_COUNT + 1):
+            now_s = node.local_s(began_s + number * self._step_s)
+            at_ns = int(now_s * 1e9)
+            agent.rest(until_s=now_s - limits.TICK_S)
+            readings = {
+                p.worker: Reading(
+                    replace(
+                        beacon,
+                        phase=Phase.BODY,
+                        step=step + number,
+                        beats=beacon.beats + 1 + number,
+                        at_ns=at_ns,
+                    ),
+                    False,
+                )
+                for p in node.processes.values()
+                for beacon in (p.unit.beacon,)
+                if p.alive and p.rank >= 0
+            }
+            # what it says is said by the first tick after the stretch
+            agent.on_tick(readings, now_s=now_s)
+
+    def _beat(self, node: Node, asked_s: float, ends_s: float) -> None:
+        """The last heartbeat of the stretch, and what comes of it; the others before it have
+        changed nothing that it does not change again.
+        """
+        outpost, hub = node.outpost, self._world.hq.hub
+        assert outpost is not None and hub is not None
+        outpost.leave_out_beats(asked_s=node.local_s(asked_s - node.beats_every_s))
+        for asked in outpost.on_timer(now_s=node.local_s(asked_s), name="beat"):
+            if isinstance(asked, SetTimer):
+                node.do([asked])
+                continue
+            assert isinstance(asked, Line) and isinstance(asked.message, Beat), asked
+            heard_s, beat = asked_s + LEAST_S, asked.message
+            if heard_s > ends_s:
+                node.cable.carry_at("up", beat, heard_s)
+                continue
+            for granted in self._world.hq.beaten(node, beat, now_s=heard_s):
+                assert isinstance(granted, Line) and isinstance(granted.message, Grant), granted
+                if heard_s + LEAST_S > ends_s:
+                    node.cable.carry_at("down", granted.message, heard_s + LEAST_S)
+                else:
+                    node.do(
+                        outpost.on_grants(granted.message, now_s=node.local_s(heard_s + LEAST_S))
+                    )
+
+    def _move(self, process: Process, count: int, last: int, began_s: float) -> None:
+        """Its main thread has done so many steps."""
+        machine, book, now_s = process.machine, process.book, self._world.now_s
+        book.begin_step(now_s=began_s)
+        slots = process.node.slots.setdefault(process.rank, {})
+        slots[last % limits.SLOTS_COUNT], slots[(last - 1) % limits.SLOTS_COUNT] = last, last - 1
+        if self._world.options.way == "sharded":
+            book.switch(now_s=now_s - count * SEAL_S, cause=Cause.STALL)
+            machine.now_sealed(steps=(last, last - 1))
+        book.commit_step(now_s=now_s, first=True, then=Cause.OTHER)
+        machine.now_prepared(step=last)
+        machine.now_passed(step=last)
+        said = machine.now_committed(step=last, now_s=process.node.now_s)
+        assert not said, "the first step of a generation is in no stretch"
+        process.holds(last)
+        process.collectives += 2 * count
+        publish(process, Phase.BETWEEN, now_s=now_s)

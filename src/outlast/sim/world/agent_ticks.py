@@ -1,0 +1,128 @@
+"""The agent's ticks. Those that can lead to nothing are left out: the same course, in less time.
+
+Ticks stand on a grid that begins with the run, so that leaving some out moves none. A tick comes
+after whatever else happens at its moment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from outlast.engine.agent.agent import Agent
+from outlast.model import limits
+from outlast.sim.world.timeline import LATE, ROUTINE, Timeline
+
+REST_MAX_S = 60.0
+
+
+class Clock(Protocol):
+    """A node's, beside the world's."""
+
+    def local_s(self, at_s: float) -> float: ...
+
+    def world_s(self, local_s: float) -> float: ...
+
+
+class Watch:
+    """`look` lets the agent look at its processes, and says whether it has to look again at the
+    next tick. `rests`: False carries out every tick. `clock`: the agent's. `place`: of the node
+    among all, whose ticks of one moment come in that order.
+    """
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        agent: Agent,
+        *,
+        look: Callable[[], bool],
+        rests: bool,
+        clock: Clock,
+        place: int,
+    ) -> None:
+        self._timeline = timeline
+        self._agent = agent
+        self._look = look
+        self._rests = rests
+        self._clock = clock
+        self._priority = LATE + place
+        self._began_s = timeline.now_s
+        self._done = 0  # the last tick, counted from the beginning
+        self._due = 0  # the next one
+        self._over = False
+        self._tick_at = 0  # what the timeline calls the next tick; 0: none is planned
+        self._held = False  # the agent stands still
+
+    def hold(self) -> None:
+        """No tick comes before `go_on`: the first then is late."""
+        if not self._held:
+            self._held = True
+            self._cancel()
+            self._agent.rest(until_s=self._clock.local_s(self._timeline.now_s))
+
+    def go_on(self) -> None:
+        if self._held and not self._over:
+            self._plan(math.floor((self._timeline.now_s - self._began_s) / limits.TICK_S) + 1)
+        self._held = False
+
+    def begin(self) -> None:
+        self._plan(1)
+
+    def event_ends(self) -> None:
+        """Something that the agent looks at has changed, which ends its rest: the next tick is the
+        one that would have come anyway.
+        """
+        if self._due == self._done + 1:
+            return  # it comes anyway
+        number = (
+            max(self._done, math.floor((self._timeline.now_s - self._began_s) / limits.TICK_S)) + 1
+        )
+        if not self._over and not self._held and number < self._due:
+            self._agent.rest(until_s=self._clock.local_s(self._at_s(number - 1)))
+            self._plan(number)
+
+    def ends(self) -> None:
+        """There is nobody any more who looks."""
+        self._over = True
+        self._cancel()
+
+    def leapt(self) -> None:
+        """The world has leapt over ticks that led to nothing."""
+        self._done = math.floor((self._timeline.now_s - self._began_s) / limits.TICK_S)
+        self._agent.rest(until_s=self._clock.local_s(self._at_s(self._done)))
+        self._plan(self._done + 1)
+
+    def _at_s(self, number: int) -> float:
+        return self._began_s + number * limits.TICK_S
+
+    def _plan(self, number: int) -> None:
+        self._cancel()
+        self._due = number
+        self._tick_at = self._timeline.after(
+            self._at_s(number) - self._timeline.now_s,
+            partial(self._tick, number),
+            priority=self._priority,
+            sort=ROUTINE,
+        )
+
+    def _cancel(self) -> None:
+        if self._tick_at:
+            self._timeline.cancel(self._tick_at, sort=ROUTINE)
+            self._tick_at = 0
+
+    def _tick(self, number: int) -> None:
+        self._done, self._tick_at = number, 0
+        busy = self._look()
+        if self._over or self._held:
+            return
+        quiet_until_s = (
+            self._clock.world_s(self._agent.quiet_until_s()) if self._rests and not busy else 0.0
+        )
+        following = math.floor(
+            (min(quiet_until_s, self._timeline.now_s + REST_MAX_S) - self._began_s) / limits.TICK_S
+        )
+        if following > number + 1:
+            self._agent.rest(until_s=self._clock.local_s(self._at_s(following - 1)))
+        self._plan(max(number + 1, following))

@@ -1,0 +1,162 @@
+"""Where the seconds of a simulated run went, by the product's own books: each process keeps a
+`Book`, publishes its settled part in its beacon, and what was published last is its life in the
+ledger, as runtime/coordinator/bookkeeping.py reads it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from outlast.model.goodput import Accounting, account_session
+from outlast.model.records import Interruption, Life
+from outlast.model.terms import Phase
+from outlast.sim.world.processes import Process
+
+
+def publish(process: Process, phase: Phase, *, now_s: float) -> None:
+    """The main thread is in `phase` from now on, and says what its book has settled."""
+    beacon, machine = process.beacon, process.machine
+    beacon.phase, beacon.beats, beacon.at_ns = (
+        phase,
+        beacon.beats + 1,
+        int(process.node.now_s * 1e9),
+    )
+    beacon.generation, beacon.step, beacon.prepared = (
+        machine.generation,
+        max(machine.committed, 0),
+        max(machine.prepared, 0),
+    )
+    seconds, since_s, beacon.cause = process.book.settled()
+    opened_ns, since_ns = int(process.book.opened_s * 1e9), int(since_s * 1e9)
+    # else nothing has been settled since
+    if since_ns != beacon.since_ns or opened_ns != beacon.opened_ns:
+        beacon.opened_ns, beacon.since_ns, beacon.seconds = opened_ns, since_ns, seconds.copy()
+
+
+class Lives:
+    """Of all processes, as the ledger has them."""
+
+    def __init__(self) -> None:
+        self._ended: list[Life] = []
+        # by worker: of those that live on though their rank is another's
+        self._over: dict[int, Life] = {}
+
+    def outlived(self, process: Process, *, now_s: float) -> None:
+        """Its rank is given to another process.
+
+        What it still books once its node goes on are nobody's seconds.
+        """
+        self._over.setdefault(process.worker, _life(process, now_s=now_s))
+
+    def ended(self, process: Process, *, now_s: float) -> None:
+        if process.rank < 0 <= process.beacon.rank:
+            # its node stood still: by the time it learned that it held a rank another process did,
+            # and what it booked are nobody's seconds
+            return
+        life = self._over.pop(process.worker, None) or _life(process, now_s=now_s)
+        self._ended.append(life)
+        if process.node.fleet is not None:
+            self._ended += [
+                replace(life, worker=life.worker + rank - life.rank, rank=rank)
+                for rank in process.node.fleet.like(life.rank)
+            ]
+
+    def account(
+        self, *, world_size: int, began_s: float, over_s: float, interruptions: list[Interruption]
+    ) -> Accounting:
+        return account_session(
+            world_size=world_size,
+            started_s=began_s,
+            over_s=over_s,
+            now_s=over_s,
+            alive=False,
+            lives=self._ended,
+            interruptions=interruptions,
+        )
+
+
+def _life(process: Process, *, now_s: float) -> Life:
+    """That ends now."""
+    beacon = process.beacon
+    opened_s = beacon.opened_ns / 1e9 if beacon.opened_ns and beacon.rank >= 0 else None
+    promoted = process.kind != "rank" and opened_s is not None
+    assigned_s = opened_s if promoted and opened_s is not None else process.spawned_s
+    seconds = dict(beacon.seconds) if opened_s is not None else {}
+    return Life(
+        process.worker,
+        1,
+        "node",
+        beacon.rank,
+        "rank",
+        assigned_s,
+        opened_s,
+        now_s,
+        seconds,
+        beacon.cause,
+    )
+
+
+class Worked:
+    """How long each rank was at steps when it committed them first, by the world's own watch.
+
+    What a rank was given by others counts as done in no time.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        # since the last stretch; their sum before
+        self._seconds: list[list[float]] = [[] for _ in range(ranks)]
+        self._upto = [0] * ranks  # steps that are accounted for
+        self._newest = [0] * ranks  # the newest of them that took any time
+        self._unsure = [0] * ranks  # how many may be booked as something else
+        self._longest_s = 0.0
+        self._watched: Sequence[int] = range(ranks)
+
+    def given(self, rank: int, step: int) -> None:
+        """It is in a group with the state of `step`."""
+        self._upto[rank] = max(self._upto[rank], step)
+
+    def told(self, rank: int, high_water: int, step: int) -> None:
+        """It goes on from `step`.
+
+        A step more or less than the rank really came to is booked otherwise than it was; so is one
+        that it was given once, and does itself now.
+        """
+        self._unsure[rank] += abs(self._newest[rank] - high_water)
+        if step < self._upto[rank]:
+            self._unsure[rank] += max(0, self._upto[rank] - max(high_water, self._newest[rank]))
+
+    def did(self, rank: int, step: int, took_s: float) -> None:
+        self._longest_s = max(self._longest_s, took_s)
+        if step > self._upto[rank]:
+            self._upto[rank] = step
+            self._seconds[rank].append(took_s)
+            if took_s:
+                self._newest[rank] = step
+
+    def all_did(self, count: int, last: int, step_s: float) -> None:
+        """`count` steps each, of `step_s`, up to `last`."""
+        self._longest_s = max(self._longest_s, step_s)
+        for rank in self._watched:
+            seconds = self._seconds[rank]
+            # holders that were lost may have done some of them
+            new = last - max(self._upto[rank], last - count)
+            if new > 0:
+                seconds[:] = [math.fsum((*seconds, new * step_s))]
+                self._upto[rank] = self._newest[rank] = last
+
+    def only(self, ranks: Iterable[int]) -> None:
+        """Others are not watched, but found to be the `same` at the end."""
+        self._watched = tuple(ranks)
+
+    def same(self, rank: int, others: Iterable[int]) -> None:
+        """What was so of `rank` was so of these."""
+        for other in others:
+            self._seconds[other], self._unsure[other] = self._seconds[rank], self._unsure[rank]
+
+    def seconds(self) -> tuple[float, ...]:
+        return tuple(math.fsum(seconds) for seconds in self._seconds)
+
+    def unsure_s(self) -> tuple[float, ...]:
+        return tuple(unsure * self._longest_s for unsure in self._unsure)

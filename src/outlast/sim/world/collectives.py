@@ -1,0 +1,277 @@
+"""Groups and collectives that fail as gloo's do.
+
+Nowhere ok before all have entered; after that, where a member dies or leaves, ok on any subset and
+an error on the rest. A group that is not complete yet raises nowhere: its members wait until they
+are told.
+
+Between nodes that cannot reach each other nothing fails: who waits for what does not come through
+waits on, until it does, or until TCP gives the connection up. Those that wait for nobody over there
+come through. A group is formed once all are at the store; who cannot connect to a member gives up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from outlast.model import limits
+from outlast.model.messages import STORE, Regroup
+from outlast.sim.draws import Draws, Stream
+from outlast.sim.durations import SETTLE_MOST_S, SETTLE_S
+from outlast.sim.world.node import Node
+from outlast.sim.world.paths import GIVES_UP_S, Paths
+from outlast.sim.world.processes import Group, PeerFailure, Process
+from outlast.sim.world.timeline import Timeline
+
+COLLECTIVE = ("collective", None)
+Resume = Callable[[Process, int, Exception | None], None]  # process, its token, what it raises
+
+
+class Collectives:
+    """`resume` lets a main thread go on, unless it waits for something else by then.
+
+    `turns`: draws whether a collective goes round all members.
+    """
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        stream: Stream,
+        *,
+        ranks: int,
+        resume: Resume,
+        paths: Paths,
+        turns: Stream,
+    ) -> None:
+        self._timeline = timeline
+        self._stream = stream
+        self._ranks = ranks
+        self._resume = resume
+        self._paths = paths
+        self._turns = turns
+        self._groups: dict[tuple[int, int], Group] = {}
+
+    # --- building ---------------------------------------------------------------------------------
+
+    def build(self, process: Process, plan: Regroup, store: Node) -> None:
+        """Its main thread waits for the group of `plan`. `store`: the node that hosts the store."""
+        group = self._groups.setdefault((plan.generation, plan.store_port), Group())
+        process.group, process.collectives = group, 0
+        self._come(process, group, store, self._timeline.now_s + limits.STORE_DEADLINE_S)
+
+    def _come(self, process: Process, group: Group, store: Node, until_s: float) -> None:
+        """It is there once the store knows of it."""
+        if (heals_s := self._paths.heals_s(process.node, store)) > self._timeline.now_s:
+            self._try_again(
+                process,
+                heals_s,
+                until_s,
+                (STORE,),
+                lambda: self._come(process, group, store, until_s),
+            )
+            return
+        if process not in group.members:
+            group.members[process] = None
+            group.size += process.count
+        if group.size < self._ranks:
+            return
+        if any(not member.alive or member.group is not group for member in group.members):
+            group.lost = True
+        for member in list(group.members):
+            self._connect(member, group, self._timeline.now_s + limits.GROUP_CONNECT_S)
+
+    def _connect(self, member: Process, group: Group, until_s: float) -> None:
+        group.made_s = now_s = self._timeline.now_s
+        if self._paths.whole or not member.alive or member.group is not group:
+            self._settle(member, group)
+            return
+        apart = {
+            other: at_s
+            for other in group.members
+            if (at_s := self._paths.heals_s(member.node, other.node)) > now_s
+        }
+        if apart:
+            self._try_again(
+                member,
+                max(apart.values()),
+                until_s,
+                _ranks_of(apart),
+                lambda: self._connect(member, group, until_s),
+            )
+        else:
+            self._settle(member, group)
+
+    def _try_again(
+        self,
+        process: Process,
+        at_s: float,
+        until_s: float,
+        unreached: tuple[int, ...],
+        act: Callable[[], None],
+    ) -> None:
+        """`act` at `at_s`; or it gives up at `until_s`, unless it waits for something else by then."""
+        token = process.token
+        if at_s > until_s:
+            self._later(
+                process,
+                until_s - self._timeline.now_s,
+                PeerFailure("a peer cannot be reached", unreached),
+            )
+        else:
+            self._timeline.after(
+                at_s - self._timeline.now_s,
+                lambda: act() if process.alive and process.token == token else None,
+            )
+
+    # --- collectives ------------------------------------------------------------------------------
+
+    def enter(self, process: Process) -> None:
+        """Its main thread waits in its group's next collective."""
+        group = process.group
+        if group is None or group.lost:
+            self.wake(process, PeerFailure("a peer is gone"))
+            return
+        number = process.collectives
+        process.collectives += 1
+        group.entered[number] = entered = group.entered.get(number, 0) + process.count
+        if entered == self._ranks:
+            group.entered.pop(number - 2, None)
+            rings = not self._paths.whole and self._turns.chance(0.5)
+            for member in group.members:
+                if member.waits == COLLECTIVE and member.collectives == number + 1:
+                    self._come_through(member, group, rings, self._timeline.now_s + GIVES_UP_S)
+
+    def _come_through(self, member: Process, group: Group, rings: bool, until_s: float) -> None:
+        """`rings`: what it waits for has passed all members; else it comes from each of them."""
+        if self._paths.whole or not member.alive or member.group is not group:
+            self._settle(member, group)
+            return
+        at_s = max(
+            self._paths.flows_s(one.node, other.node, made_s=group.made_s)
+            for one in (group.members if rings else (member,))
+            for other in group.members
+        )
+        if at_s > self._timeline.now_s:
+            self._try_again(
+                member, at_s, until_s, (), lambda: self._come_through(member, group, rings, until_s)
+            )
+        elif group.lost and not group.well:
+            self._later(member, 0.0, PeerFailure("a peer is gone"))
+        else:
+            self._later(member, self._draws(member).between(SETTLE_S, SETTLE_MOST_S), None)
+
+    def cut_off(self, process: Process) -> tuple[int, ...]:
+        """Ranks that do not acknowledge what it has sent them, in the collective in which it waits."""
+        group = process.group
+        if self._paths.whole or group is None or not _waits_for(process, "collective"):
+            return ()
+        return _ranks_of(
+            other
+            for other in group.members
+            if self._paths.flows_s(process.node, other.node, made_s=group.made_s)
+            > self._timeline.now_s
+        )
+
+    # --- the end of a group -----------------------------------------------------------------------
+
+    def leave(self, process: Process, *, well: bool = False) -> None:
+        """It dies, or shuts its sockets.
+
+        Those that still wait raise, a little later, if they have not come through by then.
+
+        One that has come to its end well has sent all that it had to: who waits for nobody else
+        comes through. Who cannot be reached hears of it from others that leave then, or once it
+        can.
+        """
+        group, process.group = process.group, None
+        if group is None or group.size < self._ranks:
+            return
+        first, group.lost, group.well = (
+            not group.lost,
+            True,
+            well and (group.well or not group.lost),
+        )
+        for member in group.members if first else list(group.unheard):
+            served = well and group.entered.get(member.collectives - 1, 0) == self._ranks
+            if (
+                member.alive
+                and member.group is group
+                and not served
+                and _waits_for(member, "collective", "build")
+            ):
+                self._hears_of(member, process.node, group)
+
+    def _hears_of(self, member: Process, node: Node, group: Group) -> None:
+        at_s = self._paths.flows_s(member.node, node, made_s=group.made_s)
+        if at_s > self._timeline.now_s:
+            group.unheard.setdefault(member)
+            self._later(member, at_s - self._timeline.now_s, PeerFailure("a peer is gone"))
+        else:
+            group.unheard.pop(member, None)
+            self._later(member, self._hears_after_s(member), PeerFailure("a peer is gone"))
+
+    def _hears_after_s(self, member: Process) -> float:
+        """Of several that are told to leave at the same moment the first leaves the others: that
+        makes no difference to what these draw.
+        """
+        return (
+            self._stream.between(0.001, 0.03)
+            if member.luck is None
+            else member.luck.aside(0.001, 0.03)
+        )
+
+    def reset(self, node: Node, other: Node) -> None:
+        """All connections between two nodes are over at once, and both ends know it.
+
+        The others hear of it as those leave.
+        """
+        for group in self._groups.values():
+            members = [member for member in group.members if member.alive and member.group is group]
+            if (
+                group.lost
+                or sum(len(one.each()) for one in members) < self._ranks
+                or not {node, other} <= {member.node for member in members}
+            ):
+                continue
+            group.lost = True
+            for member in members:
+                if _waits_for(member, "collective", "build"):
+                    if member.node in (node, other):
+                        self._later(
+                            member,
+                            self._draws(member).between(0.001, 0.03),
+                            PeerFailure("a connection is lost"),
+                        )
+                    else:
+                        group.unheard.setdefault(member)
+
+    def wake(self, process: Process, error: Exception | None) -> None:
+        process.token += 1
+        process.node.sleeps_no_more(process)
+        self._later(process, self._draws(process).between(0.0002, 0.002), error)
+
+    def _settle(self, member: Process, group: Group) -> None:
+        """All have entered: it ends well here, unless a peer is lost before that.
+
+        One that has left waits for something else.
+        """
+        if member.alive and member.group is group:
+            self._later(
+                member,
+                self._draws(member).between(SETTLE_S, SETTLE_MOST_S),
+                PeerFailure("a peer is gone") if group.lost else None,
+            )
+
+    def _draws(self, process: Process) -> Draws:
+        return process.luck or self._stream
+
+    def _later(self, process: Process, delay_s: float, error: Exception | None) -> None:
+        self._timeline.after(delay_s, partial(self._resume, process, process.token, error))
+
+
+def _ranks_of(units: Iterable[Process]) -> tuple[int, ...]:
+    return tuple(sorted(one.rank for unit in units for one in unit.each()))
+
+
+def _waits_for(process: Process, *what: str) -> bool:
+    return process.waits is not None and process.waits[0] in what

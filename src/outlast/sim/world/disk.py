@@ -1,0 +1,282 @@
+"""Disks, and the checkpoints that lie on them: slow, full, torn by a loss of power, corrupt.
+
+What a process writes lies on its node's disk, the manifest on that of node 0; every node can read
+them all. Follows runtime/tiers/local.py and runtime/coordinator/saves.py: shards first, manifest
+last, each whole or not there; checksums verified on read; what is refused is set aside. Each write
+has a `stamp` of its own in the place of a checksum: another write of the same step has other bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from outlast.engine import durable
+from outlast.engine.protocol.outputs import Manifest
+from outlast.model.limits import CHECKPOINTS_KEPT_COUNT
+from outlast.model.messages import Checkpointed
+from outlast.sim.draws import Stream
+from outlast.sim.rules.observations import Pruned, Saved
+
+if TYPE_CHECKING:
+    from outlast.sim.world.processes import Process
+    from outlast.sim.world.world import World
+
+COPY_S = (0.001, 0.003)  # training stands still for the copy of a shard
+WRITE_S = (0.005, 0.06)
+READ_S = (0.002, 0.02)
+SLOW = 50.0  # times as long
+FULL = "No space left on device"
+
+
+@dataclass(slots=True)
+class File:
+    """`stamp`: of this write.
+
+    `wrong`: what its bytes have come to, "" as long as they are as written; `since_s`: when.
+    """
+
+    disk: int
+    stamp: int
+    wrong: str = ""
+    since_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Folder:
+    """Of one step. `manifest` names a stamp for each rank."""
+
+    step: int
+    shards: dict[int, File] = field(default_factory=dict)
+    manifest: File | None = None
+    stamps: tuple[int, ...] = ()
+
+    @property
+    def has_manifest(self) -> bool:
+        return self.manifest is not None
+
+    def files(self) -> list[File]:
+        return [*self.shards.values(), *([self.manifest] if self.manifest is not None else [])]
+
+
+class Disks:
+    """`step_of` a folder's name.
+
+    `read_s`: when somebody last read all of the newest good checkpoint.
+    """
+
+    def __init__(self, world: World, stream: Stream) -> None:
+        self.folders: dict[int, Folder] = {}
+        self.read_s = -1.0
+        self._world = world
+        self._stream = stream
+        self._stamps = 0
+        self._slow_until_s: dict[int, float] = {}
+        self._full_until_s: dict[int, float] = {}
+        self._torn_until_s: dict[int, float] = {}
+        self._busy_until_s = 0.0  # the coordinator reads and writes one after the other
+
+    # --- faults -----------------------------------------------------------------------------------
+
+    def strike(self, kind: str, disk: int, *, for_s: float) -> None:
+        """`torn_write`: of what is being written within `for_s` only a part is there in the end,
+        though the disk has said otherwise.
+        """
+        until_s = self._world.now_s + for_s
+        if kind == "corrupt_disk":
+            self._corrupt(disk)
+        else:
+            of = {
+                "slow_disk": self._slow_until_s,
+                "full_disk": self._full_until_s,
+                "torn_write": self._torn_until_s,
+            }[kind]
+            of[disk] = max(of.get(disk, 0.0), until_s)
+
+    def _corrupt(self, disk: int) -> None:
+        for _, folder in sorted(self.folders.items()):
+            for file in folder.files():
+                if file.disk == disk and self._stream.chance(0.5) and not file.wrong:
+                    file.wrong, file.since_s = "corrupt", self._world.now_s
+
+    def _is_full(self, disk: int) -> bool:
+        return self._world.now_s < self._full_until_s.get(disk, 0.0)
+
+    def _written(self, disk: int) -> File:
+        self._stamps += 1
+        torn = self._world.now_s < self._torn_until_s.get(disk, 0.0)
+        return File(disk, self._stamps, "torn" if torn else "", self._world.now_s)
+
+    def _takes_s(self, disk: int, least_most_s: tuple[float, float]) -> float:
+        return self._stream.between(*least_most_s) * (
+            SLOW if self._world.now_s < self._slow_until_s.get(disk, 0.0) else 1.0
+        )
+
+    # --- what lies there --------------------------------------------------------------------------
+
+    def why_not(self, folder: Folder | None) -> str:
+        """Why it cannot be restored, or ""."""
+        return (
+            "there is no manifest"
+            if folder is None or folder.manifest is None
+            else self.read(folder)
+        )
+
+    def read(self, folder: Folder) -> str:
+        """What whoever reads all that the manifest names finds wrong."""
+        if folder.manifest is not None and folder.manifest.wrong:
+            return f"its manifest is {folder.manifest.wrong}"
+        for rank, stamp in enumerate(folder.stamps):
+            shard = folder.shards.get(rank)
+            if shard is None:
+                return f"the shard of rank {rank} is missing"
+            if shard.wrong or shard.stamp != stamp:
+                return f"the shard of rank {rank} is {shard.wrong or 'of another past'}"
+        return ""
+
+    def newest_good(self) -> int:
+        """The step of the newest checkpoint that can be restored as things are; 0: there is none."""
+        return max(
+            (step for step, folder in self.folders.items() if not self.why_not(folder)), default=0
+        )
+
+    def wrong_since_s(self, step: int) -> float:
+        """When the newest of what is wrong with it came to be so."""
+        return (
+            max((file.since_s for file in self.folders[step].files() if file.wrong), default=-1.0)
+            if step in self.folders
+            else -1.0
+        )
+
+    # --- a rank's part ----------------------------------------------------------------------------
+
+    def copy_s(self) -> float:
+        return self._stream.between(*COPY_S)
+
+    def write_shard(self, process: Process, step: int) -> None:
+        """By a thread of the process, which then tells the coordinator. One save after the other."""
+        disk, generation, rank = self._disk_of(process), process.machine.generation, process.rank
+        began_s = max(self._world.now_s, process.saves_until_s)
+        process.saves_until_s = began_s + self._takes_s(disk, WRITE_S)
+        full = self._is_full(disk)
+
+        def done() -> None:
+            if not process.alive:
+                return  # what it had written has no name yet: nobody will ever look at it
+            if process.stopped:
+                process.backlog.append(done)
+                return
+            folder = self.folders.setdefault(step, Folder(step))
+            error = (
+                FULL
+                if full or self._is_full(disk)
+                else "it holds a checkpoint already"
+                if folder.has_manifest
+                else ""
+            )
+            if not error:
+                folder.shards[rank] = self._written(disk)
+            stamp = "" if error else str(folder.shards[rank].stamp)
+            self._world.say(f"rank {rank} saves step {step}: {error or 'written'}")
+            process.node.tell(
+                process,
+                Checkpointed(
+                    process.worker,
+                    generation,
+                    rank,
+                    step,
+                    f"rank-{rank}",
+                    0 if error else 1,
+                    stamp,
+                    error,
+                ),
+            )
+
+        self._world.timeline.after(process.saves_until_s - self._world.now_s, done)
+
+    def _disk_of(self, process: Process) -> int:
+        return self._world.options.node_names.index(process.node.name)
+
+    def read_shard_s(self, process: Process) -> float:
+        return self._takes_s(self._disk_of(process), READ_S)
+
+    # --- the coordinator's part -------------------------------------------------------------------
+
+    def _in_turn(self, takes_s: float, act: Callable[[], None]) -> None:
+        """Unless the coordinator dies before."""
+        world, epoch = self._world, self._world.hq.epoch
+        self._busy_until_s = max(self._busy_until_s, world.now_s) + takes_s
+
+        def due() -> None:
+            if world.hq.lives and world.hq.epoch == epoch and world.end is None:
+                act()
+
+        world.timeline.after(self._busy_until_s - world.now_s, due)
+
+    def write_manifest(self, order: Manifest, then: Callable[[str, str], None]) -> None:
+        """`then(folder, error)`."""
+        full = self._is_full(0)
+
+        def done() -> None:
+            folder, stamps = (
+                self.folders.get(order.step),
+                tuple(int(checksum) for _, _, checksum in order.shards),
+            )
+            if full or self._is_full(0):
+                then("", FULL)
+                return
+            if folder is None or any(rank not in folder.shards for rank in range(len(stamps))):
+                self._world.see(Saved(order.step, one_past=False))
+                then("", "a shard is missing")
+                return
+            folder.manifest, folder.stamps = self._written(0), stamps
+            self._world.say(f"the checkpoint of step {order.step} is written")
+            self._world.see(
+                Saved(
+                    order.step,
+                    tuple(folder.shards[rank].stamp for rank in range(len(stamps))) == stamps,
+                )
+            )
+            self._prune()
+            then(name_of(order.step), "")
+
+        self._in_turn(self._takes_s(0, WRITE_S), done)
+
+    def _prune(self) -> None:
+        good = self.newest_good()
+        found, _ = durable.newest_good(self.folders.values(), why_not=self.read)
+        gone = durable.superfluous(
+            list(self.folders.values()),
+            good=found.step if found is not None else None,
+            keep=CHECKPOINTS_KEPT_COUNT,
+        )
+        for step in gone:
+            del self.folders[step]
+        stay = tuple(sorted(step for step, folder in self.folders.items() if folder.has_manifest))
+        self._world.see(Pruned(gone, good, self.newest_good(), stay))
+
+    def find(self, then: Callable[[int, str, tuple[str, ...]], None]) -> None:
+        """`then(step, folder, what was refused)`; that is set aside."""
+
+        def done() -> None:
+            found, refused = durable.newest_good(self.folders.values(), why_not=self.read)
+            for folder, _ in refused:
+                del self.folders[folder.step]
+            self.read_s = self._world.now_s
+            step = found.step if found is not None else 0
+            then(
+                step,
+                name_of(step) if found is not None else "",
+                tuple(f"{name_of(folder.step)}: {why}" for folder, why in refused),
+            )
+
+        self._in_turn(self._takes_s(0, READ_S), done)
+
+
+def name_of(step: int) -> str:
+    return f"step-{step}"
+
+
+def step_of(name: str) -> int:
+    return int(name.removeprefix("step-"))

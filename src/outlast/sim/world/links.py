@@ -1,0 +1,72 @@
+"""Ways for messages: in order for what one process says or is told, while others may overtake it by
+up to the latency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from outlast.sim.draws import Draws, Stream
+from outlast.sim.durations import LEAST_S
+from outlast.sim.world.processes import Process
+from outlast.sim.world.timeline import Timeline
+
+APART_S = 1e-6
+# a message that comes twice comes again after up to so long: generations may lie between
+AGAIN_S = 0.5
+
+
+class Links:
+    """`latency_s`: a message takes up to so long.
+
+    A process that was held or muted is heard in its order all the same.
+    """
+
+    def __init__(self, timeline: Timeline, stream: Stream, *, latency_s: float) -> None:
+        self._timeline = timeline
+        self._stream = stream
+        self._most_s = max(latency_s, LEAST_S)
+        # the newest message of each way between coordinator and agent
+        self._arrives_s: dict[tuple[str, int], float] = {}
+
+    def send(self, way: str, worker: int, act: Callable[[], None]) -> None:
+        """Between coordinator and agent. `way` and `worker` name whose order is kept."""
+        at_s = self._arrives_s[way, worker] = max(
+            self._arrival_s(self._stream), self._arrives_s.get((way, worker), 0.0)
+        )
+        self._timeline.at(at_s, act)
+
+    def send_to(self, process: Process, act: Callable[[], None]) -> None:
+        """From the agent to a process, which may be held, or hear everything twice."""
+        process.told_s = max(
+            self._arrival_s(process.luck or self._stream),
+            _after(process, process.told_s),
+            process.held_until_s,
+        )
+        self._both(process, process.told_s, act)
+
+    def send_from(self, process: Process, act: Callable[[], None]) -> None:
+        """From a process, or from the kernel about it, to the agent."""
+        process.said_s = max(
+            self._arrival_s(process.luck or self._stream),
+            _after(process, process.said_s),
+            process.mute_until_s,
+        )
+        self._both(process, process.said_s, act)
+
+    def _arrival_s(self, draws: Draws) -> float:
+        return self._timeline.now_s + draws.between(LEAST_S, self._most_s)
+
+    def _both(self, process: Process, at_s: float, act: Callable[[], None]) -> None:
+        self._timeline.at(at_s, act)
+        if process.repeats_until_s > self._timeline.now_s:
+            self._timeline.after(
+                at_s - self._timeline.now_s + self._stream.pick((0.0, 0.05, AGAIN_S)), act
+            )
+
+
+def _after(process: Process, at_s: float) -> float:
+    """Where several say the same at the same moment, the next word of none may come before the last
+    word of another.
+    """
+    return at_s if process.luck is None else at_s + APART_S

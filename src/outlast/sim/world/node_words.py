@@ -1,0 +1,160 @@
+"""What the processes of a node have said and done, beside what its agent makes of that on its line.
+
+Of a node that has one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from outlast.model.messages import (
+    Committed,
+    Enrol,
+    Finished,
+    Inventory,
+    Joined,
+    Registered,
+    Underway,
+)
+from outlast.sim.rules.observations import Enrolled, SharedLate, StaysOut
+
+if TYPE_CHECKING:
+    from outlast.sim.world.node import Node
+    from outlast.sim.world.processes import Process
+    from outlast.sim.world.world import World
+
+# words that ranks of a node say at about the same time
+SHARED = (Registered, Inventory, Underway, Joined, Committed, Finished)
+# once a rank has said one of these, what was before it in its rank is over
+HERE = (Joined, Committed)
+
+
+class Voices:
+    """`spawns` and `spawned` follow a process that the agent has ordered, `hears` its words,
+    `waits` the agent's timer for those of others.
+    """
+
+    def __init__(self, world: World, node: Node) -> None:
+        self._world = world
+        self._node = node
+        self._ordered: set[int] = set()  # workers that are about to be there
+        self._speaks: tuple[int, ...] = ()  # whose words were heard last
+        self._spoken: set[int] = set()  # since the agent waits for more
+        self._all_have = False  # of those here
+        self._session = 0  # as which the agent has enrolled
+        self._before: set[int] = set()  # workers that had ended before that
+        self._forgotten = 0  # the store that there was
+        self._empty_s: float | None = None  # since then nothing lives that the agent has given up
+
+    def spawns(self, worker: int) -> None:
+        self._ordered.add(worker)
+
+    def spawned(self, worker: int) -> None:
+        self._ordered.discard(worker)
+
+    def hears(self, workers: tuple[int, ...], message: object) -> None:
+        """Just before the agent does."""
+        if isinstance(message, SHARED):
+            self._speaks = workers
+            self._speak({*self._spoken, *workers})
+
+    def waits(self) -> None:
+        """The agent keeps what was said last until others say the same, or a moment is over."""
+        self._speak(set(self._speaks))
+
+    def _speak(self, workers: set[int]) -> None:
+        roster, self._spoken = self._world.coordinator.roster, workers
+        here = [
+            p
+            for p in self._node.processes.values()
+            if (p.alive or not p.reaped) and p.worker not in self._node.doomed
+        ]
+        # and does not know it yet
+        taken = any(
+            p.rank < 0 and (member := roster.of(p.worker)) is not None and member.rank >= 0
+            for p in here
+        )
+        self._all_have = (
+            not taken
+            and not self._ordered
+            and workers.issuperset(p.worker for p in here if p.rank >= 0)
+        )
+
+    def rings(self) -> None:
+        """That moment is over."""
+        outpost = self._node.outpost
+        if outpost is not None and not outpost.fenced and self._all_have:
+            self._world.see(SharedLate(self._node.name, tuple(sorted(self._spoken))))
+
+    def ends(self) -> None:
+        """The agent has heard that a process has ended."""
+        outpost = self._node.outpost
+        if (
+            outpost is not None
+            and outpost.fenced
+            and not self._node.alive()
+            and self._empty_s is None
+        ):
+            self._empty_s = self._world.now_s
+
+    def enrols(self, enrol: Enrol) -> None:
+        self._empty_s = None
+        processes = self._node.processes
+        store = self._world.store
+        if enrol.session != self._session:  # it has forgotten all
+            self._session, self._before, self._forgotten = (
+                enrol.session,
+                {p.worker for p in processes.values() if not p.alive},
+                store.port,
+            )
+        housed = {one.worker for one in enrol.housed}
+        told = {one.worker: 0 if one.plan is None else one.plan.generation for one in enrol.housed}
+        here = [one for one in enrol.housed if any(isinstance(said, HERE) for said in one.said)]
+        newest = {
+            rank: max(told[one.worker] for one in here if one.rank == rank)
+            for rank in {one.rank for one in here}
+        }
+        over = tuple(
+            one.worker
+            for one in enrol.housed
+            if one.exited is not None
+            and one.rank >= 0
+            and 0 < told[one.worker] < newest.get(one.rank, 0)
+        )
+        unnamed = tuple(
+            p.worker
+            for p in processes.values()
+            if p.worker not in housed | self._before and (p.alive or self._is_last(p))
+        )
+        lost = enrol.store is not None and enrol.store.port == store.port and not store.lives
+        untold = (
+            enrol.store is None
+            and store.lives
+            and store.home is self._node
+            and store.port > self._forgotten
+        )
+        self._world.see(Enrolled(self._node.name, over, unnamed, lost, untold))
+
+    def _is_last(self, process: Process) -> bool:
+        """It has ended, which its agent has heard, and nobody came after it in its rank here."""
+        return (
+            process.reaped
+            and process.rank >= 0
+            and all(
+                p.rank != process.rank or p.machine.generation <= process.machine.generation
+                for p in self._node.processes.values()
+            )
+        )
+
+    def over(self) -> None:
+        """The run is."""
+        cable, node = self._node.cable, self._node
+        if (
+            self._empty_s is not None
+            and node.lives
+            and cable.connected
+            and not node.still.agent.shut
+        ):
+            self._world.see(
+                StaysOut(node.name, self._world.now_s - max(self._empty_s, cable.connected_s))
+            )

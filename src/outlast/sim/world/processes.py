@@ -1,0 +1,214 @@
+"""One simulated process: a listener that is the real `WorkerMachine`, and a main thread that is a
+generator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from outlast.engine.agent.worker_watch import Reading
+from outlast.engine.protocol.worker import WorkerMachine
+from outlast.model.beacon import Beacon
+from outlast.model.booking import Book
+from outlast.model.terms import Cause
+from outlast.sim.draws import Luck
+
+# what a main thread waits for: ("sleep", s), ("plan", g), ("collective", None), ("build", plan)
+Act = tuple[str, Any]
+Thread = Generator[Act, Any, Any]
+TORN = -2
+
+
+if TYPE_CHECKING:
+    from outlast.sim.world.node import Node
+
+
+def copied(beacon: Beacon) -> Beacon:
+    """As it is now. Its tables are never changed once they are in a beacon."""
+    one = beacon
+    return Beacon(
+        one.worker,
+        one.pid,
+        one.rank,
+        one.generation,
+        one.step,
+        one.prepared,
+        one.sealed,
+        one.attempt,
+        one.beats,
+        one.at_ns,
+        one.phase,
+        one.cause,
+        one.opened_ns,
+        one.since_ns,
+        one.seconds,
+        one.typical_s,
+        one.torn,
+    )
+
+
+class PeerFailure(Exception):
+    """What a collective raises when a peer is lost, and what the woken main thread sees.
+
+    `unreached`: as in Broke.
+    """
+
+    def __init__(self, what: str, unreached: tuple[int, ...] = ()) -> None:
+        super().__init__(what)
+        self.unreached = unreached
+
+
+class UserError(Exception):
+    """The script's own."""
+
+
+class Reenter(Exception):
+    """Main's function is to be entered again."""
+
+
+class Died(Exception):
+    """The process ended where its main thread stood."""
+
+
+def pid_of(worker: int) -> int:
+    """What the kernel calls it."""
+    return 1000 + worker
+
+
+@dataclass(eq=False)
+class Group:
+    """The process group of one generation.
+
+    `size`: ranks in it. `entered[i]`: how many of them have entered collective i. `lost`: a member
+    died or left; `well`: none but such as came to their end well. `unheard`: members that wait, and
+    have not heard of that yet. `made_s`: when its connections were made. `stops`: the votes in
+    which a member says that it was asked to stop; who comes through knows it too.
+    """
+
+    # in the order in which they came; a crew is one
+    members: dict[Process, None] = field(default_factory=dict)
+    size: int = 0
+    entered: dict[int, int] = field(default_factory=dict)
+    lost: bool = False
+    well: bool = False
+    made_s: float = 0.0
+    unheard: dict[Process, None] = field(default_factory=dict)
+    stops: set[int] = field(default_factory=set)
+
+
+@dataclass(eq=False)
+class Process:
+    """`waits` is what the main thread yielded; `token` numbers its waits, so that an event for an
+    older one is void.
+
+    One with `mates` is a crew: what is simulated for all of them (shortcuts/identical_ranks.py). Of a mate (`crew`)
+    only what tells it from the others is kept up to date.
+    """
+
+    worker: int
+    rank: int
+    kind: str
+    generation: int
+    machine: WorkerMachine
+    beacon: Beacon
+    book: Book
+    spawned_s: float
+    node: Node
+    step_began_s: float = 0.0
+    main: Thread | None = None
+    waits: Act | None = None
+    token: int = 0
+    alarm: int = 0  # what the timeline calls the end of its sleep; 0: it does not sleep
+    alive: bool = True
+    ended_s: float = 0.0  # when it did
+    reaped: bool = False  # the agent knows that it has ended
+    stopped: bool = False  # SIGSTOP, or deaf
+    listed_stopped: bool = False  # the kernel says so
+    stopped_since_s: float | None = None  # it has said so since
+    asked_since_s: float | None = None  # it was sent SIGTERM meanwhile
+    starves: bool = False  # it stands still because it has no processor
+    seen_starving_s: float | None = None  # the agent has looked since then whether it does
+    hung: bool = False
+    # what happens to a stopped process comes when it goes on
+    backlog: list[Callable[[], None]] = field(default_factory=list)
+    held_until_s: float = 0.0  # messages to it wait
+    mute_until_s: float = 0.0  # messages from it wait
+    lingers_s: float = 0.0  # it ends so long after it was killed
+    dying: bool = False
+    repeats_until_s: float = 0.0  # messages to and from it come twice
+    group: Group | None = None
+    collectives: int = 0
+    content: int = -1  # the step that the state in memory really is of; -1: none; TORN: between two
+    best: int = -1  # the newest that it ever was of
+    ran: int = 1  # pieces of the script's own code behind that step that its state has seen
+    high_water: int = 0  # the newest step ever executed in its rank: again books as repeated
+    in_body: bool = False
+    in_hook: bool = False  # when it stood still last, it could apply the prepared step
+    error: str = ""  # to be raised at the next user code
+    saves_until_s: float = 0.0  # a thread of it writes its shard of a checkpoint
+    read: Reading | None = None  # by the agent, last
+    luck: Luck | None = None  # where the ranks of a node draw alike
+    told_s: float = 0.0  # when the newest message to it arrives
+    said_s: float = 0.0  # when the newest from it does
+    crew: Process | None = None
+    mates: list[Process] = field(default_factory=list)  # by rank
+    # of a mate: seconds that it has booked beyond its crew's book
+    owed: dict[Cause, float] | None = None
+
+    def each(self) -> list[Process]:
+        """Whom it is simulated for."""
+        return self.mates or [self]
+
+    @property
+    def count(self) -> int:
+        """How many these are, on all nodes that its node is simulated for."""
+        return (len(self.mates) or 1) * self.node.count
+
+    @property
+    def unit(self) -> Process:
+        """What is simulated for it."""
+        return self if self.crew is None else self.crew
+
+    def starved_s(self, *, closely: bool, now_s: float) -> float:
+        """For how long the agent sees it wait for a processor, if it looks closely now.
+
+        Both by the agent's clock.
+        """
+        if not closely or not self.starves:
+            self.seen_starving_s = None
+            return 0.0
+        if self.seen_starving_s is None:
+            self.seen_starving_s = now_s
+        return now_s - self.seen_starving_s
+
+    def reading(self) -> Reading:
+        """What the agent finds of it now. The beacon is copied where it has changed."""
+        if self.crew is not None:
+            return self.crew.reading()
+        before, beacon = self.read, self.beacon
+        if (
+            before is None
+            or before.stopped is not self.listed_stopped
+            or before.beacon.beats != beacon.beats
+            or before.beacon.rank != beacon.rank
+        ):
+            before = self.read = Reading(copied(beacon), self.listed_stopped)
+        return before
+
+    @property
+    def pid(self) -> int:
+        return pid_of(self.worker)
+
+    def catch_up(self) -> None:
+        """It goes on: what happened to it meanwhile happens now."""
+        backlog, self.backlog = self.backlog, []
+        for act in backlog:
+            act()
+
+    def holds(self, step: int) -> None:
+        """The state in memory is of `step` now."""
+        self.content, self.best = step, max(self.best, step)
+        for mate in self.mates:
+            mate.content, mate.best = step, max(mate.best, step)

@@ -1,0 +1,120 @@
+"""A node's agent, or all of a node, stands still for a while, and then finds everything late.
+
+Its clock goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from outlast.sim.draws import Stream
+
+if TYPE_CHECKING:
+    from outlast.sim.world.node import Node
+    from outlast.sim.world.world import World
+
+# so long after its agent goes on, what lives on a node whose lease is out may still have to be
+# killed
+WOKEN_S = 0.1
+APART_S = 0.002  # agent and processes of a node do not go on at the same instant
+
+
+class Gate:
+    """What comes to it while it is shut (dropped) waits, and happens in its order once it is
+    lifted.
+    """
+
+    def __init__(self) -> None:
+        self.shut = False
+        self.until_s = 0.0
+        self._held: list[Callable[[], None]] = []
+
+    def through(self, act: Callable[[], None]) -> None:
+        if self.shut:
+            self._held.append(act)
+        else:
+            act()
+
+    def drop(self, until_s: float) -> None:
+        self.shut, self.until_s = True, max(self.until_s, until_s)
+
+    def lift(self) -> None:
+        self.shut = False
+        held, self._held = self._held, []
+        for act in held:
+            self.through(act)
+
+    def forget(self) -> None:
+        self.shut, self._held = False, []
+
+
+class Standstill:
+    """`agent`: what the agent would be told. `kernel`: what the node would do besides."""
+
+    def __init__(self, world: World, node: Node, stream: Stream) -> None:
+        self.agent, self.kernel = Gate(), Gate()
+        self._world = world
+        self._node = node
+        self._stream = stream
+        self._went_on_s = 0.0
+
+    def stop_agent(self, for_s: float) -> None:
+        """Its workers go on, and nobody hears them."""
+        if not self._node.lives:
+            return
+        self.agent.drop(self._world.now_s + for_s)
+        self._node.watch.hold()
+        self._world.timeline.after(for_s, self._agent_goes_on)
+
+    def freeze(self, for_s: float) -> None:
+        """Nobody reaches the node meanwhile. Whether the agent or its workers go on first is drawn."""
+        if not self._node.lives:
+            return
+        for other in self._world.nodes:
+            if other is not self._node:
+                self._world.paths.part(self._node, other, for_s)
+        self.kernel.drop(self._world.now_s + for_s)
+        apart_s = self._stream.between(-APART_S, APART_S)
+        self._world.timeline.after(for_s + max(0.0, apart_s), self._kernel_goes_on)
+        self.stop_agent(for_s + max(0.0, -apart_s))
+
+    @property
+    def outlives_lease(self) -> bool:
+        """Its processes may live though its lease is out, for its agent could not look.
+
+        They vote, seal and restore no more (WorkerMachine.may_act).
+        """
+        late = self.agent.shut or self._world.now_s < self._went_on_s + WOKEN_S
+        return (
+            late
+            and self._node.outpost is not None
+            and self._node.now_s >= self._node.outpost.lent_until_s
+        )
+
+    def lose_power(self) -> None:
+        self.agent.forget()
+        self.kernel.forget()
+
+    def _agent_goes_on(self) -> None:
+        if (
+            not self.agent.shut
+            or self._world.now_s < self.agent.until_s - 1e-9
+            or self._world.end is not None
+        ):
+            return
+        self._went_on_s = self._world.now_s
+        self.agent.lift()
+        self._node.watch.go_on()
+
+    def _kernel_goes_on(self) -> None:
+        if (
+            not self.kernel.shut
+            or self._world.now_s < self.kernel.until_s - 1e-9
+            or self._world.end is not None
+        ):
+            return
+        self.kernel.lift()
+        for process in dict.fromkeys(one.unit for one in self._node.alive()):
+            if not process.stopped:
+                process.catch_up()

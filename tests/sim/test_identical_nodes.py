@@ -1,0 +1,244 @@
+"""Nodes that nothing tells apart, simulated as one: what comes of it is what comes of each by
+itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import replace
+
+import pytest
+
+from outlast.model.fault_plan import PlannedFault
+from outlast.model.messages import (
+    AskStandings,
+    Grant,
+    KillWorker,
+    Leave,
+    Regroup,
+    StartStore,
+    StartWorker,
+    ToNode,
+    ToWorkers,
+)
+from outlast.sim.draws import Stream
+from outlast.sim.options import Options, draw_options
+from outlast.sim.shortcuts.identical_nodes import Fleet, Likeness, alike
+from outlast.sim.shortcuts.identical_ranks import Parted
+from outlast.sim.simulated_run import draw_failures, lived
+from outlast.sim.world.script import script_of
+from outlast.sim.world.world import World
+
+SEEDS = 7
+BOUND_S = 50_000.0
+LARGE = Options(
+    ranks=72,
+    nodes=20,
+    spare_nodes=2,
+    steps=100_000,
+    latency_s=0.001,
+    beat_s=5.0,
+    step_s=2.0,
+    for_s=300.0,
+    failures=1,
+    drift=0.01,
+)
+KILL = PlannedFault("x", "kill", 30, at_s=100.0)
+
+
+def drawn(seed: int) -> tuple[Options, tuple[PlannedFault, ...]]:
+    """Some minutes of one to four ranks on each of about twenty nodes, a fifth of which are struck
+    as hardware fails.
+    """
+    given = {
+        "way": "in_place",
+        "spares": 0,
+        "nodes": 20 + seed % 7,
+        "spare_nodes": 2,
+        "ranks": (18 + seed % 7) * (1 + seed % 4),
+        "for_s": 300.0,
+        "failures": 4,
+        "beat_s": 5.0,
+        "step_s": 2.0,
+        "phase_after": -1,
+        "first_step_s": 0.0,
+        "latency_s": 0.001,
+    }
+    options = draw_options(Stream(seed, "options"), given)
+    return options, draw_failures(Stream(seed, "failures"), options)
+
+
+def run(
+    seed: int,
+    options: Options,
+    faults: tuple[PlannedFault, ...],
+    *,
+    every_node: bool = False,
+    every_rank: bool = False,
+    tells_all: bool = False,
+) -> World:
+    """A life with all lines of its trace kept.
+
+    `tells_all`: of the nodes of a fleet too that are not its first.
+    """
+    world = World(
+        options=options,
+        script=script_of(options.way),
+        faults=faults,
+        seed=seed,
+        every_node=every_node,
+        every_rank=every_rank,
+    )
+    world.trace.newest = deque()
+    world.untold = frozenset() if tells_all else world.untold
+    world.run(bound_s=BOUND_S)
+    return world
+
+
+def test_a_fleet_takes_the_course_that_its_nodes_take() -> None:
+    """The same lives three ways: each line of the trace to the microsecond, each mark, each
+    interruption, and whose seconds are booked as what.
+    """
+    saved = 0
+    for seed in range(SEEDS):
+        options, faults = drawn(seed)
+        one, nodes = run(seed, options, faults), run(seed, options, faults, every_node=True)
+        for each in (
+            (nodes, run(seed, options, faults, every_rank=True)) if seed % 3 == 0 else (nodes,)
+        ):
+            assert list(one.trace.newest) == list(each.trace.newest), f"seed {seed}"
+            assert (one.marks, one.committed, one.jury.violations, one.strikes.fired) == (
+                each.marks,
+                each.committed,
+                [],
+                each.strikes.fired,
+            )
+            assert list(one.interruptions.values()) == list(each.interruptions.values())
+            assert one.worked.seconds() == pytest.approx(each.worked.seconds(), abs=1e-6)
+            assert one.done == each.done & one.done
+        assert one.fleet is not None
+        saved += nodes.timeline.events - one.timeline.events
+    assert saved > 0
+
+
+def test_each_node_of_a_fleet_does_what_its_first_does() -> None:
+    """Simulated node by node, with all that the trace does not tell otherwise: each line of the
+    first has its twin of each other, at the same moment.
+    """
+    options, faults = drawn(3)
+    world = run(3, options, faults, every_node=True, tells_all=True)
+    likeness = alike(options, faults)
+    assert likeness is not None
+    lines: dict[int, Counter[tuple[str, str]]] = {place: Counter() for place in likeness.members}
+    for line in world.trace.newest:
+        at_s, what = line[:12], line[12:].split()
+        if what[0] == "to" and (place := int(what[1].rstrip(":").removeprefix("node-"))) in lines:
+            lines[place][at_s, what[2]] += 1
+        elif what[0] == "rank" and (place := int(what[1]) // likeness.apart) in lines:
+            lines[place][at_s, " ".join(what[2:])] += 1
+    first = lines[likeness.members[0]]
+    assert sum(first.values()) > 20
+    assert all(others == first for others in lines.values())
+
+
+def test_most_of_a_large_life_is_a_fleet() -> None:
+    """Of eighteen nodes that house ranks, four are struck, two may have to hand over state, and one
+    comes before the fleet, one after it.
+    """
+    faults = tuple(PlannedFault(str(n), "kill", 20 + 4 * n, at_s=40.0 * n) for n in range(1, 5))
+    likeness = alike(LARGE, faults)
+    assert likeness is not None
+    assert (likeness.herald, likeness.members, likeness.apart) == (
+        2,
+        (3, 4, 5, 10, 11, 12, 13, 14, 15, 16),
+        4,
+    )
+    life, alone = (
+        lived(seed=1, options=LARGE, faults=faults, every_rank=every_rank)
+        for every_rank in (False, True)
+    )
+    assert (life.result, life.end, len(life.fired)) == ("ok", "stopped", 4)
+    assert (life.trace_digest, life.marks["committed"]) == (
+        alone.trace_digest,
+        alone.marks["committed"],
+    )
+    assert life.events < 0.4 * alone.events
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        (LARGE, replace(KILL, at_s=None, at_step=9)),
+        (LARGE, replace(KILL, at_s=None, mark="voting")),
+        (LARGE, replace(KILL, rank=None, node=7, kind="lose_node")),
+        (LARGE, replace(KILL, rank=None, kind="lose_coordinator")),
+        (LARGE, replace(KILL, kind="freeze")),
+        (replace(LARGE, failures=0), KILL),
+        (replace(LARGE, way="reenter"), KILL),
+        (replace(LARGE, policy="eager"), KILL),
+        (replace(LARGE, spares=1), KILL),
+        (replace(LARGE, checkpoint_every=10), KILL),
+        (replace(LARGE, nodes=7, ranks=20), KILL),
+    ],
+)
+def test_where_more_may_tell_nodes_apart_there_is_no_fleet(
+    options: Options, fault: PlannedFault
+) -> None:
+    assert alike(LARGE, (KILL,)) is not None
+    assert alike(options, (fault,)) is None
+
+
+def test_a_life_that_parts_its_fleet_is_lived_again_node_by_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As if the coordinator had told one of them something else."""
+    whole = lived(seed=1, options=LARGE, faults=(KILL,))
+    monkeypatch.setattr(Fleet, "_is_same", lambda *_: False)
+    again = lived(seed=1, options=LARGE, faults=(KILL,))
+    assert (again.trace_digest, again.result, again.end) == (whole.trace_digest, "ok", "stopped")
+    assert again.events > whole.events
+
+
+LEAVE = Leave(1, "why")
+PLAN = Regroup(
+    2, -1, 72, "here", 1, "repeat", "in_place", 5, -1, False, "none", "keep", "", 5, None, None
+)
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "same"),
+    [
+        (ToWorkers((13, 14), (), LEAVE), ToWorkers((17, 18), (), LEAVE), True),
+        (ToWorkers((13, 14), (12, 13), PLAN), ToWorkers((17, 18), (16, 17), replace(PLAN)), True),
+        (ToWorkers((13, 14), (12, 13), PLAN), ToWorkers((17, 18), (16, 17), replace(PLAN, donate=True)), False),
+        (ToWorkers((13, 14), (12, 13), PLAN), ToWorkers((17, 18), (16, 18), PLAN), False),
+        (ToWorkers((13, 14), (), LEAVE), ToWorkers((17,), (), LEAVE), False),
+        (StartWorker(13, 12, "rank", 1), StartWorker(17, 16, "rank", 1), True),
+        (StartWorker(13, 12, "rank", 1), StartWorker(18, 16, "rank", 1), False),
+        (KillWorker(13, "it ends"), KillWorker(17, "it ends"), True),
+        (KillWorker(13, "it ends"), KillWorker(13, "it ends"), False),
+        (AskStandings(1), AskStandings(1), True),
+        (StartStore("why", 1), StartStore("why", 1), False),
+    ],
+)  # fmt: skip
+def test_what_one_of_a_fleet_is_told_in_another_way_parts_it(
+    first: object, other: object, same: bool
+) -> None:
+    fleet = Fleet(Likeness(2, (3, 4), 4), LARGE.node_names)
+    fleet.told(ToNode(7, 1, 5.0, first))  # type: ignore[arg-type]
+    fleet.echo(1, ToNode(7, 1, 5.0, other))  # type: ignore[arg-type]
+    if same:
+        fleet.check(now_s=9.0)
+        fleet.check(now_s=9.5)
+    else:
+        with pytest.raises(Parted):
+            fleet.check(now_s=9.0)
+
+
+def test_what_not_all_of_a_fleet_are_told_at_one_moment_parts_it() -> None:
+    fleet = Fleet(Likeness(2, (3, 4, 5), 4), LARGE.node_names)
+    fleet.told(Grant(1, 0, 5.0))
+    fleet.echo(1, Grant(1, 0, 5.0))
+    fleet.check(now_s=9.0)  # the third may follow
+    with pytest.raises(Parted):
+        fleet.check(now_s=9.1)

@@ -1,0 +1,171 @@
+"""Ranks of a node that are simulated as one: what comes of it is what comes of each by itself."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+
+import pytest
+
+from outlast.engine.protocol.outputs import Deliver
+from outlast.model.fault_plan import PlannedFault
+from outlast.model.messages import Leave, Regroup
+from outlast.sim.draws import Luck, Pool, Stream
+from outlast.sim.faults.partition_faults import draw_partings
+from outlast.sim.options import Options, draw_options
+from outlast.sim.shortcuts import identical_ranks
+from outlast.sim.shortcuts.identical_ranks import Parted
+from outlast.sim.simulated_run import draw_failures, draw_faults, lived
+from outlast.sim.world.processes import Process
+from outlast.sim.world.script import script_of
+from outlast.sim.world.world import World
+
+SEEDS = 8
+BOUND_S = 50_000.0
+LARGE = Options(
+    ranks=48,
+    nodes=7,
+    spare_nodes=1,
+    steps=100_000,
+    latency_s=0.001,
+    beat_s=5.0,
+    step_s=2.0,
+    for_s=600.0,
+    failures=1,
+)
+
+
+def drawn(seed: int) -> tuple[Options, tuple[PlannedFault, ...]]:
+    """Some minutes of three ranks on each of some nodes.
+
+    Two thirds are struck as hardware fails, the others by all else at some second.
+    """
+    given = {
+        "way": ("in_place", "respawn", "reenter", "sharded")[seed % 4],
+        "nodes": 4 + seed % 5,
+        "spare_nodes": 1,
+        "ranks": 3 * (3 + seed % 5),
+        "for_s": 120.0,
+        "failures": 8,
+        "beat_s": 1.0,
+        "step_s": 0.5,
+    }
+    options = draw_options(Stream(seed, "options"), given)
+    if seed % 3:
+        return options, draw_failures(Stream(seed, "failures"), options)
+    faults = draw_faults(Stream(seed, "faults"), options) + draw_partings(
+        Stream(seed, "partings"), options
+    )
+    spread = Stream(seed, "spread")
+    return options, tuple(
+        replace(one, at_s=spread.between(0.0, 20.0), mark="", nth=1, at_step=None, times=1)
+        for one in faults
+    )
+
+
+def run(
+    seed: int, options: Options, faults: tuple[PlannedFault, ...], *, every_rank: bool
+) -> World:
+    """A life with all lines of its trace kept."""
+    world = World(
+        options=options,
+        script=script_of(options.way),
+        faults=faults,
+        seed=seed,
+        every_rank=every_rank,
+    )
+    world.trace.newest = deque()
+    world.run(bound_s=BOUND_S)
+    return world
+
+
+def test_a_crew_takes_the_course_that_its_ranks_take() -> None:
+    """The same lives both ways: each line of the trace to the microsecond, each mark, each
+    interruption, and whose seconds are booked as what.
+    """
+    saved = 0
+    for seed in range(SEEDS):
+        options, faults = drawn(seed)
+        one, each = (
+            run(seed, options, faults, every_rank=every_rank) for every_rank in (False, True)
+        )
+        assert list(one.trace.newest) == list(each.trace.newest), f"seed {seed}"
+        assert (one.marks, one.committed, one.jury.violations, one.strikes.fired) == (
+            each.marks,
+            each.committed,
+            each.jury.violations,
+            each.strikes.fired,
+        )
+        assert list(one.interruptions.values()) == list(each.interruptions.values())
+        assert one.worked.seconds() == pytest.approx(each.worked.seconds(), abs=1e-6)
+        saved += each.timeline.events - one.timeline.events
+    assert saved > 0
+
+
+def test_most_of_a_large_life_is_crews() -> None:
+    """Of six nodes with eight ranks each, the two that may have to hand over state are simulated
+    rank by rank: 20 instead of 48.
+    """
+    life = lived(
+        seed=1,
+        options=LARGE,
+        faults=tuple(PlannedFault(str(n), "kill", 20 + n, at_s=40.0 * n) for n in range(1, 13)),
+    )
+    alone = lived(seed=1, options=LARGE, faults=life.faults, every_rank=True)
+    assert (life.result, life.end, len(life.fired)) == ("ok", "stopped", 12)
+    assert (life.trace_digest, life.marks["committed"]) == (
+        alone.trace_digest,
+        alone.marks["committed"],
+    )
+    assert life.events < 0.7 * alone.events
+
+
+@pytest.mark.parametrize("kind", ["stop", "deaf", "hang", "raise", "hold", "mute", "repeat"])
+def test_who_is_struck_but_does_not_end_is_in_no_crew(kind: str) -> None:
+    faults = (
+        PlannedFault("x", kind, 30, at_s=50.0, for_s=4.0),
+        PlannedFault("y", "kill", 40, at_s=55.0),
+        PlannedFault("z", "exit", 30, mark="voting", nth=80),
+    )
+    one, each = (run(3, LARGE, faults, every_rank=every_rank) for every_rank in (False, True))
+    assert list(one.trace.newest) == list(each.trace.newest)
+    assert one.strikes.fired[:2] == ("x", "y")
+
+
+def test_a_crew_that_is_told_different_things_is_none() -> None:
+    """The life is lived again, rank by rank; so its course is the same."""
+    plan = Regroup(
+        2, 8, 16, "here", 1, "repeat", "in_place", 5, -1, False, "none", "keep", "", 5, None, None
+    )
+    assert plan.held_by(9) == replace(plan, rank=9)
+    with pytest.raises(Parted):
+        identical_ranks.told_as_one(
+            _crew(8, 9), [Deliver(1, plan), Deliver(2, replace(plan, rank=9, donate=True))]
+        )
+    with pytest.raises(Parted):
+        identical_ranks.told_as_one(_crew(8, 9), [Deliver(1, Leave(1, "why"))])
+    identical_ranks.told_as_one(_crew(8, 9), [Deliver(1, plan), Deliver(2, replace(plan, rank=9))])
+
+
+def _crew(*ranks: int) -> Process:
+    world = World(options=LARGE, script=script_of("in_place"))
+    mates = [
+        Process(place + 1, rank, "rank", 1, None, None, None, 0.0, world.nodes[1])
+        for place, rank in enumerate(ranks)
+    ]  # type: ignore[arg-type]
+    crew = Process(1, ranks[0], "rank", 1, None, None, None, 0.0, world.nodes[1])  # type: ignore[arg-type]
+    crew.mates = mates
+    return crew
+
+
+def test_those_who_begin_at_the_same_place_draw_alike_in_whatever_order() -> None:
+    pool = Pool(Stream(1, "luck"), steady=False)
+    one, other, elsewhere = Luck(pool, 3, 4), Luck(pool, 3, 4), Luck(pool, 4, 3)
+    first = [one.between(1.0, 2.0) for _ in range(3)]
+    assert elsewhere.between(1.0, 2.0) not in first
+    assert [other.between(1.0, 2.0), other.between(1.0, 2.0)] == first[:2]
+    other.aside(0.0, 1.0)
+    copy = other.copy()
+    assert other.between(1.0, 2.0) == copy.between(1.0, 2.0) == first[2]
+    pool.calm(True)
+    assert (one.between(1.0, 2.0), one.once(1.0, 2.0), one.aside(1.0, 2.0)) == (1.0, 1.0, 1.0)

@@ -1,0 +1,241 @@
+"""Undisturbed stretches of training: done by arithmetic they are the course that their steps take
+one by one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import replace
+
+import pytest
+
+from outlast.errors import UsageError
+from outlast.model.fault_plan import PlannedFault
+from outlast.sim.draws import Stream
+from outlast.sim.faults.partition_faults import draw_partings
+from outlast.sim.options import Options, draw_options
+from outlast.sim.simulated_run import draw_company, draw_faults, live
+from outlast.sim.world.script import script_of
+from outlast.sim.world.timeline import FIXED, ROUTINE, Timeline
+from outlast.sim.world.world import World
+
+SEEDS = 24
+BOUND_S = 50_000.0
+
+
+def run(
+    seed: int, options: Options, faults: tuple[PlannedFault, ...], *, every_step: bool
+) -> World:
+    """A life with all lines of its trace kept."""
+    world = World(
+        options=options,
+        script=script_of(options.way),
+        faults=faults,
+        seed=seed,
+        every_step=every_step,
+    )
+    world.trace.newest = deque()
+    world.run(bound_s=BOUND_S)
+    return world
+
+
+def drawn(seed: int) -> tuple[Options, tuple[PlannedFault, ...]]:
+    """Some hundred steps; of the faults, some strike at a second, the others at a step, a mark or a
+    stage, most in a recovery.
+    """
+    options = draw_options(
+        Stream(seed, "options"),
+        {
+            "steps": 150 + 50 * (seed % 5),
+            "way": ("in_place", "respawn", "reenter", "sharded")[seed % 4],
+        },
+    )
+    options = replace(options, checkpoint_every=17 * (seed % 3))
+    faults = draw_faults(Stream(seed, "faults"), options) + draw_partings(
+        Stream(seed, "partings"), options
+    )
+    faults += draw_company(Stream(seed, "company"), options, faults[0])
+    spread = Stream(seed, "spread")
+    return options, tuple(
+        replace(one, at_s=spread.between(0.0, 8.0), mark="", nth=1, at_step=None, times=1)
+        if spread.chance(0.4)
+        else one
+        for one in faults
+    )
+
+
+def said(world: World) -> list[tuple[float, str]]:
+    return [(float(line[:12]), line[12:]) for line in world.trace.newest]
+
+
+def stretches(world: World) -> int:
+    return sum("all ranks have committed step" in what for _, what in said(world))
+
+
+def test_a_stretch_is_the_course_that_its_steps_take() -> None:
+    """The same lives both ways: each line of the trace (a stretch is one line), each mark, and
+    where it leads. Sums of thousands of steps differ from their product in the last digits, so that
+    a time may be rounded otherwise.
+    """
+    count = saved = 0
+    for seed in range(SEEDS):
+        options, faults = drawn(seed)
+        leapt, walked = (
+            run(seed, options, faults, every_step=every_step) for every_step in (False, True)
+        )
+        assert [what for _, what in said(leapt)] == [what for _, what in said(walked)], (
+            f"seed {seed}"
+        )
+        assert [at_s for at_s, _ in said(leapt)] == pytest.approx(
+            [at_s for at_s, _ in said(walked)], abs=2e-6
+        ), f"seed {seed}"
+        assert (leapt.marks, leapt.committed, leapt.jury.result, leapt.strikes.fired) == (
+            walked.marks,
+            walked.committed,
+            walked.jury.result,
+            walked.strikes.fired,
+        )
+        for one, other in zip(
+            leapt.interruptions.values(), walked.interruptions.values(), strict=True
+        ):
+            assert (one.step, one.rung, one.generation, one.mechanism, one.pids) == (
+                other.step,
+                other.rung,
+                other.generation,
+                other.mechanism,
+                other.pids,
+            )
+        assert leapt.worked.seconds() == pytest.approx(walked.worked.seconds(), abs=1e-6)
+        count += stretches(leapt)
+        saved += walked.timeline.events - leapt.timeline.events
+    assert count >= SEEDS
+    assert saved > 0
+
+
+@pytest.mark.parametrize(
+    "beat_s", [0.1, 1.0], ids=["more heartbeats than steps", "more steps than heartbeats"]
+)
+def test_leases_and_times_are_after_a_stretch_what_they_would_be(beat_s: float) -> None:
+    """A node loses power at some moment after it: when it is counted out tells when it was heard
+    last. 40 nodes: some heartbeat is always on its way.
+    """
+    options = Options(
+        ranks=40, nodes=42, spare_nodes=2, steps=250, latency_s=0.003, beat_s=beat_s, drift=0.01
+    )
+    for seed in range(2):
+        faults = (PlannedFault("x", "lose_node", 7, at_s=3.0 + seed / 7, for_s=1e6),)
+        leapt, walked = (
+            run(seed, options, faults, every_step=every_step) for every_step in (False, True)
+        )
+        assert stretches(leapt) >= 2
+        assert said(leapt) == [(pytest.approx(at_s, abs=2e-6), what) for at_s, what in said(walked)]
+        lost = leapt.interruptions[1]
+        assert lost.detected_s == pytest.approx(walked.interruptions[1].detected_s, abs=1e-6)
+        assert lost.fault_not_before_s == pytest.approx(
+            walked.interruptions[1].fault_not_before_s, abs=0.1
+        )
+
+
+def test_an_hour_of_failures_takes_hardly_more_than_its_failures() -> None:
+    life = live(
+        seed=1,
+        given={
+            "way": "in_place",
+            "ranks": 40,
+            "nodes": 12,
+            "spare_nodes": 2,
+            "spares": 0,
+            "step_s": 2.0,
+            "for_s": 3600.0,
+            "failures": 12,
+            "latency_s": 0.001,
+            "beat_s": 5.0,
+            "phase_after": -1,
+            "first_step_s": 0.0,
+        },
+    )
+    assert (life.result, life.end, len(life.fired)) == ("ok", "stopped", 12)
+    assert 3600.0 <= life.sim_s < 3610.0
+    assert life.marks["committed"] > 40 * 1000
+    assert life.events < 40_000
+
+
+def test_steps_that_a_fault_waits_for_are_simulated() -> None:
+    options = Options(ranks=3, nodes=1, steps=500)
+    at_step, at_mark = (
+        PlannedFault("step", "kill", 1, at_step=200),
+        PlannedFault("mark", "kill", 2, mark="voting", nth=350),
+    )
+    world = run(3, options, (at_step, at_mark), every_step=False)
+    assert world.jury.result == "ok"
+    assert [
+        (one.id, interruption.step)
+        for (_, one, _), interruption in zip(
+            world.strikes.struck, world.interruptions.values(), strict=True
+        )
+    ] == [
+        ("step", 199),
+        ("mark", 348),  # one vote was repeated: visits count, not steps
+    ]
+    assert stretches(world) == 3
+
+
+def test_lives_of_few_steps_have_no_stretches() -> None:
+    assert stretches(run(1, Options(steps=25), (), every_step=False)) == 0
+
+
+def test_no_leap_passes_what_is_fixed() -> None:
+    timeline, order = Timeline(began_s=0.0), []
+    timeline.after(1.0, lambda: order.append("beat"), sort=ROUTINE)
+    gone = timeline.after(2.0, lambda: order.append("cancelled"), sort=FIXED)
+    timeline.after(5.0, lambda: order.append("fault"), sort=FIXED)
+    timeline.cancel(gone, sort=FIXED)
+    assert (timeline.next_fixed_s, timeline.busy) == (5.0, 0)
+    timeline.leap(4.0)
+    assert timeline.step()
+    assert timeline.now_s == 4.0
+    assert not timeline.step(until_s=4.5)
+    assert timeline.step()
+    assert not timeline.step()
+    assert order == ["beat", "fault"]
+    assert timeline.next_fixed_s in (None, 5.0)
+    assert math.isclose(timeline.now_s, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"failures": 3}, "no time over which"),
+        ({"failures": -1}, "failures is -1"),
+        ({"for_s": -1.0}, "no time is below 0"),
+        ({"step_s": 0.0}, "steps and silence last"),
+    ],
+)
+def test_an_hour_that_cannot_be_is_refused(given: dict[str, float], error: str) -> None:
+    with pytest.raises(UsageError, match=error):
+        live(seed=1, given=given)
+
+
+def test_a_stop_asked_for_before_a_lost_node_is_counted_out_blames_nobody() -> None:
+    """The first to speak is a victim; that its node was lost is known when the lease is void, and
+    the run is over before that.
+    """
+    faults = (PlannedFault("x", "lose_node", 5, at_s=29.5, for_s=300.0),)
+    world = run(
+        1,
+        Options(
+            ranks=10,
+            nodes=12,
+            spare_nodes=2,
+            steps=1000,
+            latency_s=0.001,
+            beat_s=5.0,
+            step_s=2.0,
+            for_s=40.0,
+        ),
+        faults,
+        every_step=False,
+    )
+    assert (world.jury.violations, world.end and world.end.state) == ([], "stopped")
+    assert [one.mechanism.value for one in world.interruptions.values()] == ["lost_contact"]
