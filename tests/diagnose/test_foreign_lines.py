@@ -63,7 +63,7 @@ FORMS = [
 @pytest.mark.parametrize("form", FORMS, ids=["ISO", "torch", "torchrun"])
 @pytest.mark.parametrize(
     ("ago", "failure_class"),
-    [(8 * HOUR, "unknown"), (HOUR, "host_memory"), (-HOUR, "host_memory"), (72 * HOUR, "unknown")],
+    [(8 * HOUR, "unknown"), (HOUR, "unknown"), (-HOUR, "unknown"), (72 * HOUR, "unknown")],
 )
 def test_what_killed_something_hours_before_the_job_began_did_not_end_it(
     tmp_path: Path, form: str, ago: timedelta, failure_class: str
@@ -177,32 +177,124 @@ def hang(**more: str) -> list[Finding]:
     )[0]
 
 
-def test_who_waits_for_its_loader_may_have_lost_a_worker_of_it() -> None:
+def doubts(**more: str) -> set[str]:
+    return {
+        one.doubt for one in with_strangers_marked(hang(**more))[0] if one.evidence.file == "dmesg"
+    }
+
+
+def test_a_kill_beside_a_rank_that_waits_for_its_loader_is_untied() -> None:
+    """A worker of the loader may have been killed, but nothing names its pid."""
     stuck = SPY.format(pid=72, frame="_try_get_data (torch/utils/data/dataloader.py:1291)")
-    assert not any(one.doubt for one in with_strangers_marked(hang(**{"stack_rank_2.txt": stuck})))
+    assert doubts(**{"stack_rank_2.txt": stuck}) == {"untied"}
 
 
 def test_where_all_ranks_live_a_kernel_has_killed_something_else() -> None:
-    got = decide(with_strangers_marked(hang()), blame=None)
+    found, note = with_strangers_marked(hang())
+    got = decide(found, blame=None)
     assert (got.failure_class, got.mechanism, [one.rank for one in got.ranks]) == (
         FailureClass.USER_CODE,
         Mechanism.HANG,
         [2],
     )
-    assert FailureClass.HOST_MEMORY in dict(got.others)
+    assert FailureClass.HOST_MEMORY not in dict(got.others)
+    assert any("4242" in one.text for one in got.evidence)
+    assert "4242" in note
 
 
 @pytest.mark.parametrize(
-    "more",
+    ("more", "doubt"),
     [
-        {"rank_5.log": "2026-11-22 21:00:00 step 1"},  # a rank whose stack is not there
-        {"console": "traceback : Signal 9 (SIGKILL) received by PID 4242"},
-        {"rank_1.log": "RuntimeError: DataLoader worker (pid 4242) is killed by signal: Killed."},
+        ({"rank_5.log": "2026-11-22 21:00:00 step 1"}, "untied"),  # no stack of that rank
+        ({"console": "traceback : Signal 9 (SIGKILL) received by PID 4242"}, ""),
+        (
+            {
+                "rank_1.log": "RuntimeError: DataLoader worker (pid 4242) is killed by signal: Killed."
+            },
+            "",
+        ),
     ],
     ids=["no stack of one", "one was killed", "its loader was killed"],
 )
-def test_where_not_all_are_seen_to_live_it_may_have_been_one_of_them(more: dict[str, str]) -> None:
-    assert not any(one.doubt for one in with_strangers_marked(hang(**more)))
+def test_a_kill_counts_where_a_pid_ties_it_to_the_job(more: dict[str, str], doubt: str) -> None:
+    assert doubts(**more) == {doubt}
+
+
+TABLE = """\
+E torch/distributed/elastic/multiprocessing/api.py:984] failed (exitcode: {code}) local_rank: 1 (pid: {pid}) of binary: python
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-22_22:00:05
+  host      : n1
+  rank      : 1 (local_rank: 1)
+  exitcode  : {code} (pid: {pid})
+  error_file: <N/A>
+  traceback : x
+"""
+CGROUP = "oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg={0},task_memcg={0},task={1},pid=4242,uid=0"
+POD = "/kubepods.slice/kubepods-pod1.slice/cri-1.scope"
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "pid", "doubt"),
+    [
+        (OOM, -9, 4242, ""),
+        (OOM, 1, 4242, "stranger"),
+        (OOM, 1, 77, "stranger"),
+        (OOM, -9, 77, "untied"),
+        (CGROUP.format(POD, "python"), -9, 77, ""),
+        (CGROUP.format(POD, "mysqld"), -9, 77, "stranger"),
+        (OOM.replace("python", "httpd"), -9, 77, "stranger"),
+        ("python3[4242]: segfault at 0 ip 00 sp 00 error 4 in x.so", -11, 4242, ""),
+        ("python3[4242]: segfault at 0 ip 00 sp 00 error 4 in x.so", -9, 77, "stranger"),
+    ],
+    ids=[
+        "pid and code",
+        "pid with a traceback's code",
+        "other pid, other code",
+        "other pid",
+        "container's pid",
+        "container's database",
+        "other command",
+        "crash",
+        "another's crash",
+    ],
+)
+def test_pid_code_command_and_cgroup_tie_a_kill_to_a_job(
+    line: str, code: int, pid: int, doubt: str
+) -> None:
+    """Method: a launcher's table of one failed rank beside one line of the kernel, an hour in."""
+    found, _ = read(console=TABLE.format(code=code, pid=pid), dmesg=kernel((HOUR, line)))
+    marked, _ = with_strangers_marked(found)
+    assert {one.doubt for one in marked if one.evidence.file == "dmesg"} == {doubt}
+
+
+def test_a_kill_hours_from_the_failure_is_untied() -> None:
+    """The pid is a container's, so that only the time can speak against it."""
+    pod = CGROUP.format(POD, "python")
+    found, _ = read(console=TABLE.format(code=-9, pid=77), dmesg=kernel((HOUR / 2, pod)))
+    marked, _ = with_strangers_marked(found)
+    assert {one.doubt for one in marked if one.evidence.file == "dmesg"} == {"untied"}
+
+
+def test_a_kill_that_is_tied_names_its_rank() -> None:
+    found, _ = read(console=TABLE.format(code=-9, pid=4242), dmesg=kernel((HOUR, OOM)))
+    got = decide(with_strangers_marked(found)[0], blame=None)
+    assert (got.failure_class, [one.rank for one in got.ranks]) == (FailureClass.HOST_MEMORY, [1])
+
+
+def test_lines_of_one_kill_are_judged_together() -> None:
+    """Only one of three lines names the pid, and it is another job's."""
+    found, _ = read(
+        console=TABLE.format(code=1, pid=77),
+        dmesg=kernel(
+            (HOUR, "python invoked oom-killer: gfp_mask=0x1, order=0"),
+            (HOUR, CGROUP.format("/user.slice", "java")),
+            (HOUR, "Out of memory: Killed process 4242 (java) total-vm:1kB"),
+        ),
+    )
+    marked, _ = with_strangers_marked(found)
+    assert {one.doubt for one in marked if one.evidence.file == "dmesg"} == {"stranger"}
 
 
 START = (

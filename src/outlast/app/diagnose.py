@@ -14,6 +14,7 @@ too.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 
@@ -32,7 +33,13 @@ def main(argv: Sequence[str]) -> int:
             hint="leave one of them out; `--html FILE` has both",
         )
     try:
-        return _run(args.paths, as_json=args.json, html=args.html, explain=args.explain)
+        return _run(
+            args.paths,
+            as_json=args.json,
+            html=args.html,
+            explain=args.explain,
+            limit_s=args.time_limit,
+        )
     except OutlastError as error:  # a file's name may hold anything
         from outlast.diagnose.redact import clean
 
@@ -57,11 +64,30 @@ def parser() -> Parser:
     )
     out.add_argument("--json", action="store_true", help="for programs: one JSON object on stdout")
     out.add_argument("--html", metavar="FILE", help="also write one page that can be mailed")
+    out.add_argument(
+        "--time-limit",
+        type=_seconds,
+        default=120.0,
+        metavar="S",
+        help="seconds after which it says what it has found so far (default: 120)",
+    )
     out.add_argument("--explain", action="store_true", help="also draw who waits for whom")
     return out
 
 
-def _run(paths: Sequence[str], *, as_json: bool, html: str | None, explain: bool) -> int:
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 1.0 <= value <= 86_400.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 1 to 86400")
+    return value
+
+
+def _run(
+    paths: Sequence[str], *, as_json: bool, html: str | None, explain: bool, limit_s: float
+) -> int:
     from outlast.app.diagnose_text import facts_of, show
     from outlast.app.progress import progress_bar
     from outlast.diagnose.redact import clean, cleaned
@@ -72,7 +98,7 @@ def _run(paths: Sequence[str], *, as_json: bool, html: str | None, explain: bool
     if html is not None:
         check_page(html)
     with progress_bar() as told:
-        diagnosis = diagnose(paths, on_progress=told)
+        diagnosis = diagnose(paths, on_progress=told, limit_s=limit_s)
     verdict = cleaned(diagnosis.verdict.public())
     if as_json:
         for note in diagnosis.notes:

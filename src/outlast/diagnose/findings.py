@@ -12,7 +12,7 @@ from typing import Literal
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Evidence
 
-Doubt = Literal["", "older", "stranger"]
+Doubt = Literal["", "older", "stranger", "untied", "contradicted"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,11 @@ start in it. It weighs little, and is not nothing: a host's clock and a containe
 zones, so that it may be of the job after all. It counts for its class alone, not for how the job
 ended; and not even that where a newer line says the same, or where no two zones are so far apart.
 
-*Stranger*: a kernel ended some process, but each rank that left anything stands in a stack that was
-taken of it, none of them waits for its data loader's workers, and nothing says that one ended.
+*Stranger*: a kernel ended a process that is not one of the job's, by its pid, its command, its
+cgroup, its time or the exit codes of the ranks (`kernel_kills.py`). Such a line weighs nothing.
+
+*Untied*: nothing ties that process to the job, and nothing excludes it. Such a line alone never
+names a class.
 
 Not seen: a job whose own logs begin without times; logs that were begun anew long after the job (a
 resumed run, a log that was rotated).
@@ -26,9 +29,16 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from outlast.diagnose.findings import Doubt, Finding
+from outlast.diagnose.kernel_kills import (
+    KILLS,
+    Kill,
+    Tie,
+    job_processes,
+    kills_of,
+    tie_of,
+    with_rank,
+)
 from outlast.diagnose.same_job import Day, Sample
-from outlast.diagnose.stacks.reader import Stack, doing
-from outlast.model.terms import Mechanism
 from outlast.model.verdict import Role
 
 # few set a collective's time-out higher, and so long may pass from the cause to the first line that
@@ -36,9 +46,8 @@ from outlast.model.verdict import Role
 OLD_S = 3 * 3_600.0
 BEFORE_S = 120.0  # clocks of a host and of a job agree so well, where they are in one zone
 ZONES_S = 26.5 * 3_600.0  # UTC-12 to UTC+14, and time to spare
+DOUBT_OF: dict[Tie, Doubt] = {Tie.UNTIED: "untied", Tie.EXCLUDED: "stranger"}
 JOBS = ("elastic.", "c10d.", "nccl.", "gloo.", "python.", "ledger.")
-KILLS = ("oom.", "segfault.")  # what a kernel says of a process that it ended
-ENDS = (Mechanism.SIGNAL, Mechanism.EXIT, Mechanism.EXCEPTION, Mechanism.LOST_CONTACT)
 
 
 def without_foreign_lines(
@@ -85,16 +94,46 @@ def without_foreign_lines(
     )
 
 
-def with_strangers_marked(findings: Sequence[Finding]) -> list[Finding]:
-    """The same findings; where all ranks live, those of processes that a kernel ended are marked."""
-    stood = {one.rank for one in findings if isinstance(one, Stack) and one.rank is not None}
-    left = {one.rank for one in findings if one.rank is not None}
-    if len(stood) < 2 or stood != left or any(_ended(one) or _loads(one) for one in findings):
-        return list(findings)
-    return [
-        _marked(one, "stranger") if one.rule.startswith(KILLS) and not one.doubt else one
-        for one in findings
-    ]
+def with_strangers_marked(
+    findings: Sequence[Finding],
+    samples: Sequence[Sample] = (),
+    *,
+    last_signs_s: Iterable[float] = (),
+) -> tuple[list[Finding], str]:
+    """Mark the lines about processes that a kernel ended and that are not shown to be the job's.
+
+    Returns the findings, in which those that are tied to a rank name it, and a sentence ("" for
+    nothing) that says what was set aside, and why. `last_signs_s` as `job_processes` takes it.
+    """
+    slurm = {one for sample in samples for one in sample.identities.get("Slurm job", ())}
+    job = job_processes(findings, slurm_jobs=slurm, last_signs_s=last_signs_s)
+    changed: dict[int, Finding] = {}
+    aside: list[tuple[Kill, str]] = []
+    for kill in kills_of(findings):
+        tie, why = tie_of(kill, job)
+        for one in kill.findings:
+            if tie is Tie.TIED:
+                changed[id(one)] = with_rank(one, kill, job)
+            elif tie in DOUBT_OF and not one.doubt:
+                changed[id(one)] = _marked(one, DOUBT_OF[tie])
+        if tie in DOUBT_OF:
+            aside.append((kill, why))
+    return [changed.get(id(one), one) for one in findings], _note_of_strangers(aside)
+
+
+def _note_of_strangers(aside: Sequence[tuple[Kill, str]]) -> str:
+    if not aside:
+        return ""
+    kill, why = aside[0]
+    first = kill.findings[0].evidence
+    what = kill.command or "a process"
+    pid = f" (pid {kill.pid})" if kill.pid is not None else ""
+    more = f", and {len(aside) - 1} more such" if len(aside) > 1 else ""
+    line = "" if first.line is None else f":{first.line}"
+    return (
+        f"the kernel ended {what}{pid} ({first.file}{line}){more}, which is not shown to be of this"
+        f" job: {why}"
+    )
 
 
 def _marked(one: Finding, doubt: Doubt) -> Finding:
@@ -104,17 +143,6 @@ def _marked(one: Finding, doubt: Doubt) -> Finding:
     return replace(
         one, doubt=doubt, mechanism=None, evidence=replace(one.evidence, role=Role.MESSENGER)
     )
-
-
-def _ended(one: Finding) -> bool:
-    return one.rule.startswith(("elastic.", "exit.")) or (
-        one.mechanism in ENDS and not one.rule.startswith(KILLS)
-    )
-
-
-def _loads(one: Finding) -> bool:
-    """It waits for workers of its own, and those may have been ended."""
-    return isinstance(one, Stack) and doing(one.frames) == "loader"
 
 
 def _began_s(samples: Iterable[Sample], *, near_s: float | None) -> float | None:

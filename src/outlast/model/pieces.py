@@ -17,8 +17,10 @@ class Piece:
     path        a regular file on this machine that holds it; of an archive's member, a copy that
                 lives as long as the diagnosis. None where there is none
     size_bytes  how much of it counts: its size when it was found, whatever it has grown to since
+    is_original the file itself, and not a copy: its times are those of the evidence
     """
 
     name: str
     path: str | None
     size_bytes: int
+    is_original: bool = True

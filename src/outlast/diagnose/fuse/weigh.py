@@ -21,7 +21,9 @@ from outlast.model.verdict import Role
 LEDGER = "ledger.interruption"
 DOUBTS = {
     "older": "from before the job's own logs",
-    "stranger": "all ranks live, so that what was killed was none of them",
+    "stranger": "the process was not one of the job's",
+    "untied": "nothing ties the process to the job",
+    "contradicted": "the rank's dump shows it alive and waiting",
 }
 SOFT = frozenset({FailureClass.USER_CODE, FailureClass.USER_DATA, FailureClass.SOFTWARE_BUG})
 
@@ -63,7 +65,9 @@ def votes_of(findings: Sequence[Finding], weights: Weights) -> list[Vote]:
     for one in findings:
         by_rule[one.rule].append(one)
     votes = [
-        vote for name, some in by_rule.items() if (vote := _vote(name, some, weights)) is not None
+        vote
+        for name, some in by_rule.items()
+        if (vote := _vote(name, some, weights)) is not None and vote.probability > 0.0
     ]
     votes = _without_coded_effects(votes, by_rule)
     roots = [vote for vote in votes if vote.rule.role is Role.ROOT]
@@ -85,7 +89,8 @@ def _vote(name: str, some: Sequence[Finding], weights: Weights) -> Vote | None:
     rule = rule_of(some[0])
     if rule is None or rule.failure_class is None or rule.role in (Role.EFFECT, Role.ADVICE):
         return None
-    first = min(some, key=_moment)
+    # What is in doubt says less than the same said without a doubt, whichever came first.
+    first = min(some, key=lambda one: (bool(one.doubt), *_moment(one)))
     probability = weights.grades[
         Grade.HINT
         if name == LEDGER and rule.failure_class in SOFT and first.mechanism is Mechanism.HANG

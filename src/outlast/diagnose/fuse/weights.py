@@ -47,7 +47,14 @@ class Weights:
     later: float = 0.75
     kin: float = 0.3
     shared: float = 0.7
-    doubts: Mapping[Doubt, float] = field(default_factory=lambda: {"older": 0.45, "stranger": 0.2})
+    doubts: Mapping[Doubt, float] = field(
+        default_factory=lambda: {
+            "older": 0.45,
+            "stranger": 0.0,
+            "untied": 0.45,
+            "contradicted": 0.3,
+        }
+    )
     certain: float = 0.97
 
 

@@ -87,22 +87,20 @@ def smallest_branch(stacks: Sequence[Stack]) -> list[Stack]:
     branch is smaller than another.
     """
     ways = [_way(one) for one in stacks]
-    depth = 0
-    while True:
+    for depth in range(max(map(len, ways), default=0)):
         branches = Counter(way[depth] if depth < len(way) else "" for way in ways)
-        if len(branches) > 1:
-            few = min(branches.values())
-            names = {name for name, count in branches.items() if count == few}
-            if few == max(branches.values()) and len(stacks) > 2:
-                return []
-            return [
-                one
-                for one, way in zip(stacks, ways, strict=True)
-                if (way[depth] if depth < len(way) else "") in names
-            ]
-        if "" in branches:
+        if len(branches) == 1:
+            continue
+        few = min(branches.values())
+        names = {name for name, count in branches.items() if count == few}
+        if few == max(branches.values()) and len(stacks) > 2:
             return []
-        depth += 1
+        return [
+            one
+            for one, way in zip(stacks, ways, strict=True)
+            if (way[depth] if depth < len(way) else "") in names
+        ]
+    return []  # all stand in the same place, or there are none
 
 
 def in_pipeline(stack: Stack) -> bool:

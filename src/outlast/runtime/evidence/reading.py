@@ -1,35 +1,40 @@
-"""Evidence to verdict, in this order: walk, dumps, logs, what outlast itself recorded; then the
-graph, then everything weighed together.
+"""Evidence to verdict: files are read here, and `diagnose/pipeline.py` decides from what they hold.
+
+Files are read in this order: what outlast itself recorded, dumps, logs, error files, beacons.
 
 Memory   that of one archive's directory, one line, the dumps' small states, and the findings that
          are kept (`diagnose/bounded_findings.py`); not that of the files.
 Files    archives are unpacked into a folder of their own under the system's temporary one (TMPDIR),
-         which is gone at the end.
+         which is gone at the end, also after SIGTERM (`scratch.py`).
+Time     reading stops when most of the time limit is over (`deadline.py`); what was read by then is
+         decided from, and a note says what is missing.
 """
 
 from __future__ import annotations
 
 import itertools
-import tempfile
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 
-from outlast.diagnose import clocks, same_job, self_output
+from outlast.diagnose import same_job, self_output
 from outlast.diagnose.bounded_findings import BoundedFindings
-from outlast.diagnose.collectives import Blame, Dump, clock_offsets, find_blame
-from outlast.diagnose.findings import Finding
-from outlast.diagnose.foreign_lines import with_strangers_marked, without_foreign_lines
-from outlast.diagnose.fuse import decide
+from outlast.diagnose.collectives import Blame, Dump
 from outlast.diagnose.laggards import find_laggards
 from outlast.diagnose.ledger import Recorded
 from outlast.diagnose.logs import read_lines
+from outlast.diagnose.pipeline import Conclusion, Material, conclude
+from outlast.diagnose.stacks.reader import Stack
 from outlast.model import limits
 from outlast.model.beacon import Beacon
 from outlast.model.pieces import Piece
 from outlast.model.verdict import Verdict
 from outlast.runtime.evidence import recorded
+from outlast.runtime.evidence.deadline import DEFAULT_LIMIT_S, TimeBudget, TimeOver
 from outlast.runtime.evidence.lines import Lines, last_lines
 from outlast.runtime.evidence.notes import Notes, some
+from outlast.runtime.evidence.scratch import scratch_folder
 from outlast.runtime.evidence.unpickling import read_dumps
 from outlast.runtime.evidence.walk import Gathered, gather
 
@@ -63,6 +68,7 @@ class Diagnosis:
 @dataclass(slots=True)
 class _Reading:
     on_progress: Callable[[Progress], None]
+    budget: TimeBudget
     findings: BoundedFindings = field(default_factory=BoundedFindings)
     notes: Notes = field(default_factory=Notes)
     samples: list[same_job.Sample] = field(default_factory=list)
@@ -71,15 +77,49 @@ class _Reading:
 
 
 def diagnose(
-    paths: Sequence[str], *, on_progress: Callable[[Progress], None] | None = None
+    paths: Sequence[str],
+    *,
+    on_progress: Callable[[Progress], None] | None = None,
+    limit_s: float = DEFAULT_LIMIT_S,
 ) -> Diagnosis:
-    """Read all of `paths` and decide. Raises UsageError where nothing can be read as evidence."""
-    with tempfile.TemporaryDirectory(prefix="outlast-evidence-") as scratch:
-        gathered = gather(paths, scratch)
-        return _diagnose(gathered, _Reading(on_progress or (lambda progress: None)))
+    """Read all of `paths` and decide, within about `limit_s` seconds.
+
+    Raises UsageError where nothing can be read as evidence.
+    """
+    with scratch_folder() as scratch:
+        budget = TimeBudget(limit_s)
+        gathered = gather(paths, scratch, is_over=budget.reading_is_over)
+        return _diagnose(gathered, _Reading(on_progress or (lambda progress: None), budget), budget)
 
 
-def _diagnose(gathered: Gathered, reading: _Reading) -> Diagnosis:
+def _diagnose(gathered: Gathered, reading: _Reading, budget: TimeBudget) -> Diagnosis:
+    material = _read_all(gathered, reading)
+    try:
+        with budget.interrupts():
+            conclusion = conclude(material)
+    except TimeOver:
+        conclusion = _conclude_from_less(material, budget)
+    return Diagnosis(
+        conclusion.verdict,
+        conclusion.blame,
+        (*conclusion.notes, *reading.notes.skipped, *gathered.skipped),
+        len(gathered.dumps),
+        gathered.count - len(gathered.dumps),
+        reading.done_bytes,
+    )
+
+
+def _conclude_from_less(material: Material, budget: TimeBudget) -> Conclusion:
+    """Decide without dumps and stacks, which is where reasoning can take long."""
+    note = (
+        f"the time limit of {budget.limit_s:g} s was over before the dumps and stacks were"
+        " understood: this verdict is from the logs alone (see --time-limit)"
+    )
+    logs = [one for one in material.findings if not isinstance(one, Stack)]
+    return conclude(Material(logs, material.samples, notes=(*material.notes, note)))
+
+
+def _read_all(gathered: Gathered, reading: _Reading) -> Material:
     if history := gathered.leave_out_history():
         reading.notes.say(
             f"the evidence of {history:,} earlier"
@@ -95,8 +135,12 @@ def _diagnose(gathered: Gathered, reading: _Reading) -> Diagnosis:
         )
     dumps, unreadable = _dumps(gathered.dumps, reading)
     reading.total_bytes = sum(piece.size_bytes for piece in gathered.texts)
+    unread = 0
     for piece in gathered.texts:
-        _text(piece, reading)
+        if reading.budget.reading_is_over():
+            unread += 1
+        else:
+            _text(piece, reading)
     for piece in gathered.error_files:
         _whole(piece, recorded.error_lines, reading)
     for piece in gathered.standings:
@@ -107,46 +151,40 @@ def _diagnose(gathered: Gathered, reading: _Reading) -> Diagnosis:
             f"{reading.findings.dropped_count:,} more lines said the same as others, and were"
             " counted no further"
         )
-    # last, since logs tell how many ranks there are, which dumps of some backends do not
-    blame = (
-        find_blame(dumps, unreadable=unreadable, world_size=same_job.world_size(reading.samples))
-        if gathered.dumps
-        else None
-    )
-    findings, blame = _on_one_clock(reading.findings.all(), dumps, blame, reading)
-    findings, old = without_foreign_lines(findings, reading.samples)
-    if old:
-        reading.notes.say(old)
-    odd = (*same_job.notes_of(reading.samples), *reading.notes.said, *gathered.said)
-    verdict = decide(with_strangers_marked(findings), blame=blame, notes=odd)
-    return Diagnosis(
-        verdict,
-        blame,
-        (*odd, *reading.notes.skipped, *gathered.skipped),
-        len(gathered.dumps),
-        gathered.count - len(gathered.dumps),
-        reading.done_bytes,
+    if reading.budget.stopped_reading:
+        reading.notes.say(
+            f"reading was stopped by the time limit of {reading.budget.limit_s:g} s"
+            + (f", and {unread:,} files were not read" if unread else "")
+            + ": the verdict is from what was read until then (see --time-limit)"
+        )
+    return Material(
+        findings=reading.findings.all(),
+        samples=reading.samples,
+        dumps=dumps,
+        had_dumps=bool(gathered.dumps),
+        unreadable=unreadable,
+        notes=(*reading.notes.said, *gathered.said),
+        written_s=_written_s((*gathered.texts, *gathered.dumps)),
     )
 
 
-def _on_one_clock(
-    findings: Sequence[Finding], dumps: Sequence[Dump], blame: Blame | None, reading: _Reading
-) -> tuple[Sequence[Finding], Blame | None]:
-    """Asked only where there are times besides those of the dumps."""
-    if blame is None or all(one.at_s is None for one in findings):
-        return findings, blame
-    offsets = clock_offsets(dumps)
-    if note := clocks.note_of(offsets):
-        reading.notes.say(note)
-    right = clocks.on_one_clock(findings, offsets)
-    return right, replace(
-        blame, findings=tuple(clocks.on_one_clock(blame.findings, offsets, about=findings))
-    )
+def _written_s(pieces: Iterable[Piece]) -> dict[str, float]:
+    """When each file was last written, where the file system says so."""
+    found: dict[str, float] = {}
+    for piece in pieces:
+        if piece.path is not None and piece.is_original:
+            with suppress(OSError):
+                found[piece.name] = os.stat(piece.path).st_mtime
+    return found
 
 
 def _dumps(pieces: Sequence[Piece], reading: _Reading) -> tuple[list[Dump], dict[str, str]]:
+    if reading.budget.reading_is_over():
+        return [], {piece.name: "the time limit was over" for piece in pieces}
     dumps, unreadable = read_dumps(
-        pieces, on_progress=lambda done, total: reading.on_progress(Progress("dumps", done, total))
+        pieces,
+        is_over=reading.budget.reading_is_over,
+        on_progress=lambda done, total: reading.on_progress(Progress("dumps", done, total)),
     )
     by_why: dict[str, list[str]] = {}
     for name, why in unreadable.items():
@@ -179,7 +217,10 @@ def _text(piece: Piece, reading: _Reading) -> None:
     lines = Lines(piece, on_bytes=on_bytes)
     try:
         reading.findings.add(
-            read_lines(self_output.without_own_verdicts(_sampled(lines, sample)), name=piece.name)
+            read_lines(
+                self_output.without_own_verdicts(reading.budget.lines(_sampled(lines, sample))),
+                name=piece.name,
+            )
         )
         sample.look(last_lines(piece))
     except OSError as error:

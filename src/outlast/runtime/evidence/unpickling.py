@@ -55,17 +55,19 @@ def read_dumps(
     memory_bytes: int = MEMORY_BYTES,
     limit_s: float = LIMIT_S,
     on_progress: Callable[[int, int], None] | None = None,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> tuple[list[Dump], dict[str, str]]:
     """The dumps that could be read, in the order of the pieces, and for each other piece why not.
 
     processes    reading at once; all cores that this process may use, if None
     on_progress  is told (pieces done, pieces in all) now and then
+    is_over      is asked now and then; once it says so, the dumps that are left are not read
     """
     if not (given := list(pieces)):
         return [], {}
     most = min(processes or len(os.sched_getaffinity(0)), len(given))
     with _Crew(given, most, memory_bytes, limit_s) as crew:
-        crew.work(on_progress or (lambda done, count: None))
+        crew.work(on_progress or (lambda done, count: None), is_over)
     return [dump for _, dump in sorted(crew.read.items())], crew.unreadable
 
 
@@ -157,7 +159,7 @@ class _Crew:
             reader.end()
         self._selector.close()
 
-    def work(self, on_progress: Callable[[int, int], None]) -> None:
+    def work(self, on_progress: Callable[[int, int], None], is_over: Callable[[], bool]) -> None:
         # the collector would look through all dumps again and again as they come; nothing in them
         # is a ring
         with_collector = gc.isenabled()
@@ -167,10 +169,23 @@ class _Crew:
                 self._start()
             while self._readers:
                 self._step()
+                if is_over():
+                    self._stop()
                 on_progress(len(self.read) + len(self.unreadable), len(self.pieces))
         finally:
             if with_collector:
                 gc.enable()
+
+    def _stop(self) -> None:
+        """Read no more: what is not read by now is named as unreadable."""
+        left = [place for batch in self._batches for place in batch]
+        for reader in list(self._readers):
+            left += reader.batch
+            self._let_go(reader)
+        self._batches.clear()
+        for place in left:
+            if place not in self.read:
+                self.unreadable.setdefault(self.pieces[place].name, "the time limit was over")
 
     def _start(self) -> None:
         reader = _Reader(self.memory_bytes, self.limit_s, Unpacker(self._shared))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from outlast.errors import UsageError
@@ -107,15 +107,18 @@ class Gathered:
         return len(asked)
 
 
-def gather(paths: Sequence[str], scratch: str) -> Gathered:
+def gather(
+    paths: Sequence[str], scratch: str, *, is_over: Callable[[], bool] = lambda: False
+) -> Gathered:
     """All pieces below `paths`.
 
-    Archives are unpacked into the folder `scratch`, which must outlive the pieces.
+    Archives are unpacked into the folder `scratch`, which must outlive the pieces. `is_over` is asked
+    now and then; once it says so, nothing more is looked for or unpacked.
 
     Raises UsageError where a path does not exist or cannot be read, or nothing in all of them can
     be read as evidence.
     """
-    walk = _Walk(scratch)
+    walk = _Walk(scratch, is_over)
     for path, prefix in zip(paths, _prefixes(paths), strict=True):
         walk.root(path, prefix)
     gathered = walk.sorted()
@@ -151,8 +154,9 @@ def shown(name: str) -> str:
 
 
 class _Walk:
-    def __init__(self, scratch: str) -> None:
+    def __init__(self, scratch: str, is_over: Callable[[], bool]) -> None:
         self._scratch = scratch
+        self._is_over = is_over
         self._notes = Notes()
         self._found: list[tuple[Kind, Piece]] = []
         # nothing by its bytes; by the names around it perhaps a dump that was cut or overwritten
@@ -190,7 +194,7 @@ class _Walk:
         """Everything below a folder that is not a folder: path, name, mode."""
         waiting = [(folder, prefix)]
         count = 0
-        while waiting:
+        while waiting and not self._is_over():
             path, name = waiting.pop()
             try:
                 with os.scandir(path) as entries:
@@ -303,6 +307,8 @@ class _Walk:
         if one.body is None:
             self._notes.skip(one.why, one.name)
             return
+        if self._is_over():
+            raise unpack.Enough("the time limit was over")
         if self._written >= limits.EVIDENCE_FILES_MAX_COUNT:
             raise unpack.Enough(f"more than {limits.EVIDENCE_FILES_MAX_COUNT:,} files")
         try:
@@ -327,8 +333,10 @@ class _Walk:
             with open(path, "xb") as file:
                 while data := stream.read(limits.EVIDENCE_READ_BYTES):
                     size += file.write(data)
+                    if self._is_over():
+                        raise unpack.Enough("the time limit was over")
         finally:
-            piece = Piece(name, path, size)
+            piece = Piece(name, path, size, is_original=False)
             if kind is not None:
                 self._take(kind, piece)
         return piece

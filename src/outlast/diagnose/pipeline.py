@@ -1,0 +1,106 @@
+"""The order of a diagnosis, from what was read to the verdict, as pure code.
+
+    1. incidents   evidence of an older attempt of the same job is set aside (`attempts.py`)
+    2. graph       the dumps give who waits for whom, and who is to blame by that alone
+    3. clocks      times of ranks are put on one clock, as collectives show them apart
+    4. foreign     lines that are older than the job, or tell of processes that are not its own,
+                   lose their weight (`foreign_lines.py`)
+    5. verdict     everything that is left is weighed together (`fuse/decide.py`)
+
+The files are read around it, by `runtime/evidence/reading.py`.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from outlast.diagnose import clocks, same_job
+from outlast.diagnose.attempts import split_attempts
+from outlast.diagnose.collectives import Blame, Dump, clock_offsets, find_blame
+from outlast.diagnose.findings import Finding
+from outlast.diagnose.foreign_lines import (
+    with_strangers_marked,
+    without_foreign_lines,
+)
+from outlast.diagnose.fuse import decide
+from outlast.model.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """All that was read of one incident.
+
+    had_dumps    files were there that are dumps, whether they could be read or not
+    unreadable   names of dumps that could not be read, and why
+    notes        what was noticed while reading, in sentences
+    written_s    when each file was last written, Unix seconds, where the file system says so
+    """
+
+    findings: Sequence[Finding]
+    samples: Sequence[same_job.Sample] = ()
+    dumps: Sequence[Dump] = ()
+    had_dumps: bool = False
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    written_s: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """The verdict; `blame` is None where there were no dumps. `notes` are sentences for people."""
+
+    verdict: Verdict
+    blame: Blame | None
+    notes: tuple[str, ...]
+
+
+def conclude(material: Material) -> Conclusion:
+    """Decide from all that was read. The same material gives the same verdict."""
+    notes: list[str] = []
+    split = split_attempts(material.findings, material.dumps, material.written_s)
+    notes += split.notes
+    blame = (
+        find_blame(
+            split.dumps,
+            unreadable=material.unreadable,
+            world_size=same_job.world_size(material.samples),
+        )
+        if material.had_dumps
+        else None
+    )
+    findings, blame = _on_one_clock(split.findings, split.dumps, blame, notes)
+    findings, older = without_foreign_lines(findings, material.samples)
+    notes += [older] if older else []
+    findings, strangers = with_strangers_marked(
+        findings,
+        material.samples,
+        last_signs_s=_last_signs_s(split.dumps),
+    )
+    notes += [strangers] if strangers else []
+    odd = (*same_job.notes_of(material.samples), *notes, *material.notes)
+    return Conclusion(decide(findings, blame=blame, notes=odd), blame, odd)
+
+
+def _last_signs_s(dumps: Sequence[Dump]) -> list[float]:
+    """When each rank last called a collective; empty where some rank's dump does not tell."""
+    if any(not dump.newest_ns for dump in dumps):
+        return []
+    return [dump.newest_ns / 1e9 for dump in dumps]
+
+
+def _on_one_clock(
+    findings: Sequence[Finding], dumps: Sequence[Dump], blame: Blame | None, notes: list[str]
+) -> tuple[Sequence[Finding], Blame | None]:
+    # Without times besides those of the dumps there is nothing to put on their clock.
+    if blame is None or all(one.at_s is None for one in findings):
+        return findings, blame
+    offsets = clock_offsets(dumps)
+    if note := clocks.note_of(offsets):
+        notes.append(note)
+    right = clocks.on_one_clock(findings, offsets)
+    return right, replace(
+        blame, findings=tuple(clocks.on_one_clock(blame.findings, offsets, about=findings))
+    )
