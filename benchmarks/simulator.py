@@ -32,7 +32,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from outlast.sim.simulated_run import live
+from outlast.sim.simulated_run import simulate_seed
 
 GOAL_HOUR_S, GOAL_RATIO, GOAL_LARGE_S, GOAL_LARGE_GB, LARGE_RANKS = 10.0, 2.5, 120.0, 4.0, 8
 LIKE = {
@@ -52,7 +52,7 @@ EVENTS = LIKE | {"beat_s": 10.0, "for_s": 300.0}
 def one(given: dict[str, Any], *, every_node: bool) -> dict[str, Any]:
     """In this process."""
     began_s = time.process_time()
-    life = live(seed=1, given=given, every_node=every_node)
+    life = simulate_seed(seed=1, given=given, every_node=every_node)
     took_s = time.process_time() - began_s
     assert (life.result, life.end) == (
         "ok",

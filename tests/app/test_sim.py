@@ -11,7 +11,7 @@ from outlast.app import sim
 from outlast.engine.coordinator import decisions
 from outlast.engine.restore import RestoreVerdict
 from outlast.errors import UsageError
-from outlast.sim.simulated_run import live
+from outlast.sim.simulated_run import simulate_seed
 from tests.app.command import outlast
 
 PLAN = (
@@ -146,15 +146,17 @@ def test_the_command_that_replays_a_life_says_all_that_was_drawn() -> None:
     warn.
     """
     for seed in range(60):
-        life = live(seed=seed, given={})
+        life = simulate_seed(seed=seed, given={})
         args = sim.parser().parse_args(sim.replay_command(life).split()[2:])
         given = {name: value for name in sim.DRAWN if (value := getattr(args, name)) is not None}
-        assert live(seed=seed, given=given).trace_digest == life.trace_digest, f"seed {seed}"
+        assert simulate_seed(seed=seed, given=given).trace_digest == life.trace_digest, (
+            f"seed {seed}"
+        )
 
 
 def test_what_is_given_is_not_drawn_with_something_else() -> None:
     """A second stop is drawn with the first, and warnings with the pace."""
-    lives = [live(seed=seed, given={"again_s": 7.5, "warns": True}) for seed in range(5)]
+    lives = [simulate_seed(seed=seed, given={"again_s": 7.5, "warns": True}) for seed in range(5)]
     assert {(life.options.again_s, life.options.warns) for life in lives} == {(7.5, True)}
 
 

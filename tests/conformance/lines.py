@@ -1,4 +1,4 @@
-"""Two connections between an agent and the coordinator under one handle: the simulated cable, and
+"""Two connections between an agent and the coordinator under one handle: the simulated link, and
 sockets with the coordinator's door at one end.
 
 Both ends write down what happens there: ("connected",), ("broken",), or a message. The agent's
@@ -20,7 +20,7 @@ from outlast.runtime.channel import Channel
 from outlast.runtime.coordinator.door import Door
 from outlast.runtime.loop import Loop
 from outlast.sim.options import Options
-from outlast.sim.world.coordinator_host import Headquarters
+from outlast.sim.world.coordinator_host import CoordinatorHost
 from outlast.sim.world.script import script_of
 from outlast.sim.world.world import World
 
@@ -66,7 +66,7 @@ class SimulatedWire:
         self._world = World(
             options=Options(ranks=2, nodes=2, latency_s=0.01), script=script_of("in_place")
         )
-        self._world.hq = cast(Headquarters, self)
+        self._world.host = cast(CoordinatorHost, self)
         self._node = node = self._world.nodes[0]
         node.on_connected = self._connected  # type: ignore[method-assign]
         node.on_disconnected = lambda: self.agent.append(BROKEN)  # type: ignore[method-assign]
@@ -74,7 +74,7 @@ class SimulatedWire:
 
     def _connected(self) -> None:
         self.agent.append(CONNECTED)
-        self._node.cable.up(enrol())
+        self._node.link.up(enrol())
 
     def on_line(self, node: str, message: Message) -> None:
         assert node == NAME
@@ -85,14 +85,14 @@ class SimulatedWire:
         self.coordinator.append(BROKEN)
 
     def dial(self) -> None:
-        self._node.cable._cut_until_s = 0.0
-        self._node.cable.dial()
+        self._node.link._cut_until_s = 0.0
+        self._node.link.dial()
 
     def up(self, message: Message) -> None:
-        self._node.cable.up(cast(Any, message))
+        self._node.link.up(cast(Any, message))
 
     def down(self, message: Message) -> None:
-        self._node.cable.down(cast(Any, message))
+        self._node.link.down(cast(Any, message))
 
     def a_little(self) -> None:
         self._run(0.004)
@@ -102,7 +102,7 @@ class SimulatedWire:
 
         Until `dial` there is no way to connect.
         """
-        self._node.cable.cut(for_s=1e6)
+        self._node.link.cut(for_s=1e6)
 
     def settle(self) -> None:
         self._run(0.4)

@@ -28,8 +28,8 @@ from outlast.model.messages import (
 )
 from outlast.model.messages import Leave as LeaveOrder
 from outlast.model.wire import FrameReader, encode
-from outlast.sim.simulated_run import live
-from outlast.sim.world.agent_link import Cable
+from outlast.sim.simulated_run import simulate_seed
+from outlast.sim.world.agent_link import AgentLink
 from outlast.sim.world.node import Node
 from tests.conformance.lines import BROKEN, CONNECTED, RealWire, SimulatedWire, Wire
 
@@ -207,10 +207,10 @@ def test_all_that_simulated_lives_say_comes_through_the_wire_unchanged(
         return out
 
     seeds = range(12)
-    before = [live(seed=seed, given={}).trace_digest for seed in seeds]
-    up, down, tell, deliver = Cable.up, Cable.down, Node.tell, Node._deliver
-    monkeypatch.setattr(Cable, "up", lambda self, message: up(self, through(message)))
-    monkeypatch.setattr(Cable, "down", lambda self, message: down(self, through(message)))
+    before = [simulate_seed(seed=seed, given={}).trace_digest for seed in seeds]
+    up, down, tell, deliver = AgentLink.up, AgentLink.down, Node.tell, Node._deliver
+    monkeypatch.setattr(AgentLink, "up", lambda self, message: up(self, through(message)))
+    monkeypatch.setattr(AgentLink, "down", lambda self, message: down(self, through(message)))
     monkeypatch.setattr(
         Node, "tell", lambda self, process, message: tell(self, process, through(message))
     )
@@ -221,5 +221,5 @@ def test_all_that_simulated_lives_say_comes_through_the_wire_unchanged(
             self, process, *(replace(order, message=through(order.message)) for order in orders)
         ),
     )
-    assert [live(seed=seed, given={}).trace_digest for seed in seeds] == before
+    assert [simulate_seed(seed=seed, given={}).trace_digest for seed in seeds] == before
     assert carried > 1_000

@@ -50,7 +50,7 @@ def a_world(options: Options = FOUR, *faults: PlannedFault, rule: str = "", seed
         steady=True,
     )
     if rule:
-        coordinator = world.hq.coordinator
+        coordinator = world.host.coordinator
         coordinator.policy.rules = parse(f"schema = 1\n{rule}", source="test")
     return world
 
@@ -75,14 +75,16 @@ def verdict(
 def diagnosed(world: World, seen: Verdict, *, at_s: float = LATE_S, interruption: int = 1) -> None:
     def arrives() -> None:
         world.see(Diagnosed(interruption, dict.fromkeys(world.options.node_names, seen.confidence)))
-        world.hq.on_verdict(interruption, seen)
+        world.host.on_verdict(interruption, seen)
 
     world.timeline.after(at_s, arrives)
 
 
 def ran(world: World) -> End:
     end = world.run(bound_s=BOUND_S)
-    assert not world.jury.violations, "\n".join([*world.trace.newest, str(world.jury.violations)])
+    assert not world.checkers.violations, "\n".join(
+        [*world.trace.newest, str(world.checkers.violations)]
+    )
     assert end is not None
     return end
 
@@ -90,7 +92,7 @@ def ran(world: World) -> End:
 def events(world: World, kind: str) -> list[dict[str, Any]]:
     return [
         dict(record.data)
-        for _, record in world.hq._ledger
+        for _, record in world.host._ledger
         if isinstance(record, Event) and record.kind == kind
     ]
 
@@ -365,9 +367,9 @@ def test_a_coordinator_that_comes_anew_does_what_was_decided() -> None:
     """The first one dies between the decision and the next step."""
     world = a_world(replace(FOUR, steps=200))
     diagnosed(world, verdict())
-    world.timeline.after(LATE_S + 0.001, lambda: world.hq.die(for_s=0.5))
+    world.timeline.after(LATE_S + 0.001, lambda: world.host.die(for_s=0.5))
     ran(world)
-    assert world.hq.epoch == 2
+    assert world.host.epoch == 2
     assert homes(world) == {"node-1", "node-2"}
 
 
@@ -378,18 +380,18 @@ def test_a_coordinator_that_comes_anew_knows_what_was_spent_who_is_barred_and_wh
         replace(FOUR, steps=300),
         rule='[budget]\ndrain = { times = 1, within_s = 86400 }\n[[rule]]\naction = "drain"',
     )
-    rules = world.hq.coordinator.policy.rules
+    rules = world.host.coordinator.policy.rules
     diagnosed(world, verdict())
-    world.timeline.after(2.0, lambda: world.hq.die(for_s=0.3))
+    world.timeline.after(2.0, lambda: world.host.die(for_s=0.3))
 
     def same_policy() -> None:
-        world.hq.coordinator.policy.rules = rules
+        world.host.coordinator.policy.rules = rules
 
     world.timeline.after(4.0, same_policy)
     diagnosed(world, verdict(rank=2), at_s=4.1, interruption=1)
     diagnosed(world, verdict(rank=0), at_s=4.2, interruption=2)
     ran(world)
-    assert world.hq.epoch == 2
+    assert world.host.epoch == 2
     assert [(one["action"], one["held"]) for one in events(world, DECIDED)] == [
         ("drain", ""),
         ("page", "budget"),
@@ -400,9 +402,9 @@ def test_a_coordinator_that_comes_anew_knows_what_was_spent_who_is_barred_and_wh
 def test_a_shrink_is_waited_for_by_a_coordinator_that_comes_anew() -> None:
     world = a_world(replace(FOUR, nodes=2, spare_nodes=0, steps=100_000, step_s=1.0), rule=SHRINK)
     diagnosed(world, verdict(), at_s=60.0)
-    world.timeline.after(100.0, lambda: world.hq.die(for_s=0.5))
+    world.timeline.after(100.0, lambda: world.host.die(for_s=0.5))
     end = ran(world)
-    assert world.hq.epoch == 2
+    assert world.host.epoch == 2
     assert (end.state, end.exit_code) == ("stopped", 1)
     assert 60.0 + limits.NODE_WAIT_S < world.age_s < 70.0 + limits.NODE_WAIT_S
 

@@ -91,7 +91,7 @@ def ran(world: World, *, bound_s: float = BOUND_S, false_alarm: bool = False) ->
     end = world.run(bound_s=bound_s)
     broken = [
         one
-        for one in world.jury.violations
+        for one in world.checkers.violations
         if not (false_alarm and one.rule in ("NoFalseAlarm", "OnlyTheGuilty"))
     ]
     assert not broken, "\n".join([*world.trace.newest, str(broken)])
@@ -343,7 +343,7 @@ class TakenForHung(World):
                 self.now_s,
                 "stands in its epilogue",
             )
-            self.hq.hear(hung)
+            self.host.hear(hung)
             process.node.end(process, 0, None)
 
 

@@ -16,7 +16,7 @@ from outlast.planner.course import live as course_of
 from outlast.planner.messages import compare, measure, spread_faults, told
 from outlast.sim.durations import steady_step_s
 from outlast.sim.options import Options
-from outlast.sim.simulated_run import lived
+from outlast.sim.simulated_run import simulate
 
 SMALL = Options(
     ranks=16,
@@ -96,13 +96,13 @@ def test_a_life_says_where_it_ended_and_what_its_ledger_knows() -> None:
     Undisturbed, steps come one after the other.
     """
     fault = PlannedFault("1", "lose_node", 3, at_s=150.0, for_s=60.0)
-    life = lived(seed=1, options=replace(SMALL, way="sharded"), faults=(fault,))
+    life = simulate(seed=1, options=replace(SMALL, way="sharded"), faults=(fault,))
     (one,) = life.interruptions
     assert life.committed == pytest.approx(
         (300 - (one.restored_s or 0)) / steady_step_s(SMALL), abs=2.5
     )
     assert 150 <= one.detected_s < (one.left_s or 0) < (one.restored_s or 0) < 160
-    assert lived(seed=1, options=SMALL, faults=()).committed == pytest.approx(
+    assert simulate(seed=1, options=SMALL, faults=()).committed == pytest.approx(
         300 / steady_step_s(SMALL), abs=1.5
     )
 

@@ -60,7 +60,9 @@ def live_through(seeds: list[int], lives: Path) -> int:
         return value
 
     setattr(builtins, PROBE, probe)
-    from outlast.sim.simulated_run import live  # only now: modules are to be found elsewhere
+    from outlast.sim.simulated_run import (
+        simulate_seed,  # only now: modules are to be found elsewhere
+    )
 
     seed = 0
 
@@ -73,7 +75,7 @@ def live_through(seeds: list[int], lives: Path) -> int:
     for seed in seeds:
         signal.setitimer(signal.ITIMER_PROF, SEED_S)
         came_to.clear()
-        life = live(seed=seed, given={})
+        life = simulate_seed(seed=seed, given={})
         if life.result != "ok":
             print(f"seed {seed}: " + ", ".join(sorted({one.rule for one in life.violations})))
             return KILLED

@@ -12,7 +12,7 @@ import pytest
 
 from outlast.model.fault_plan import PlannedFault
 from outlast.sim.options import Options
-from outlast.sim.simulated_run import lived
+from outlast.sim.simulated_run import simulate
 
 HOME = Path(__file__).parents[2]
 SEEDS = 100
@@ -86,6 +86,6 @@ def test_a_single_life_comes_to_few_branches() -> None:
 @pytest.mark.parametrize("name", MADE)
 def test_a_life_made_for_a_rare_course_keeps_every_rule(name: str) -> None:
     seed, options, faults = MADE[name]
-    life = lived(seed=seed, options=options, faults=faults)
+    life = simulate(seed=seed, options=options, faults=faults)
     assert life.violations == ()
     assert life.fired == tuple(fault.id for fault in faults)

@@ -17,7 +17,7 @@ from outlast.model.messages import Regroup
 from outlast.model.records import Interruption
 from outlast.model.terms import CAUSES, Cause, FailureClass, Mechanism, Rung
 from outlast.sim import simulated_run
-from outlast.sim.rules.checkers import Jury
+from outlast.sim.rules.checkers import Checkers
 from outlast.sim.rules.observations import (
     Acted,
     Answered,
@@ -524,7 +524,7 @@ PLAN = Regroup(
     ],
 )
 def test_what_breaks_a_rule_is_seen_by_it_alone(seen: list[Observation], rule: str) -> None:
-    jury = Jury()
+    jury = Checkers()
     for one in seen:
         jury.see(AT_S, one)
     assert [(one.rule, one.at_s) for one in jury.violations] == [(rule, AT_S)]
@@ -540,7 +540,7 @@ def test_what_breaks_a_rule_is_seen_by_it_alone(seen: list[Observation], rule: s
 def test_who_is_asked_to_end_at_once_does(
     asked: StopAsked, over_s: float, rules: list[str]
 ) -> None:
-    jury = Jury()
+    jury = Checkers()
     jury.see(1.0, asked)
     jury.see(
         over_s, over(state="stopped", stop_asked=True, asked=((0, "enough"),), reason="enough")
@@ -550,14 +550,14 @@ def test_who_is_asked_to_end_at_once_does(
 
 @pytest.mark.parametrize(("at_s", "rules"), [(0.1, ["AllEnrol"]), (600.0, [])])
 def test_nodes_that_were_asked_for_are_waited_for(at_s: float, rules: list[str]) -> None:
-    jury = Jury()
+    jury = Checkers()
     jury.see(at_s, Begun(3, 2))
     assert [one.rule for one in jury.violations] == rules
 
 
 @pytest.mark.parametrize(("made", "rules"), [(True, []), (False, ["SavedOnceAll"])])
 def test_a_checkpoint_is_made_of_shards_that_lie_there(made: bool, rules: list[str]) -> None:
-    jury = Jury()
+    jury = Checkers()
     jury.see(1.0, ShardHeard(4, 0, 1, 2))
     jury.see(1.1, ShardHeard(4, 1, 1, 2))
     if made:
@@ -569,7 +569,7 @@ def test_a_checkpoint_is_made_of_shards_that_lie_there(made: bool, rules: list[s
 
 @pytest.mark.parametrize(("said", "rules"), [(True, []), (False, ["WarnedOnce"])])
 def test_what_is_to_be_warned_of_is(said: bool, rules: list[str]) -> None:
-    jury = Jury()
+    jury = Checkers()
     jury.see(1.0, ToWarn("odd"))
     if said:
         jury.see(1.0, Written("warning", {"text": "odd"}))
@@ -584,7 +584,7 @@ def test_what_is_to_be_warned_of_is(said: bool, rules: list[str]) -> None:
 def test_a_node_without_power_is_counted_out_in_time(
     noticed_s: float | None, over_s: float, rules: list[str]
 ) -> None:
-    jury = Jury()
+    jury = Checkers()
     jury.see(1.0, PowerLost("a", 6.2))
     if noticed_s is not None:
         jury.see(noticed_s, Written("node_lost", {"node": "a"}))
@@ -593,7 +593,7 @@ def test_a_node_without_power_is_counted_out_in_time(
 
 
 def test_what_is_as_it_should_be_breaks_none() -> None:
-    jury = Jury()
+    jury = Checkers()
     fine: list[Observation] = [
         Planned(1, (0, 0), 0, (0, 1)),
         RankGiven(7, PLAN, ()),
@@ -700,7 +700,7 @@ def test_what_is_as_it_should_be_breaks_none() -> None:
     ids=["plain", "refused", "no node", "never trained", "at one step", "restarts"],
 )
 def test_ends_that_are_no_surprise_break_no_rule(end: list[Observation]) -> None:
-    jury = Jury()
+    jury = Checkers()
     for one in end:
         jury.see(AT_S, one)
     assert (jury.result, jury.violations) == ("ok", [])
@@ -744,7 +744,7 @@ def mutant(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.usefixtures("mutant")
 def test_a_broken_protocol_is_caught_and_its_life_made_smaller() -> None:
     for seed in range(200):
-        found = simulated_run.live(seed=seed, given={})
+        found = simulated_run.simulate_seed(seed=seed, given={})
         if found.result == "bad":
             break
     else:

@@ -11,7 +11,7 @@ import pytest
 from outlast.errors import UsageError
 from outlast.model.fault_plan import PlannedFault, parse, render
 from outlast.sim.options import Options
-from outlast.sim.simulated_run import Life, lived
+from outlast.sim.simulated_run import SimulatedRun, simulate
 from outlast.sim.world.script import script_of
 from outlast.sim.world.world import World
 
@@ -31,10 +31,10 @@ def all_at(step: int) -> tuple[PlannedFault, ...]:
 
 def a_life(
     *faults: PlannedFault, way: str = "in_place", seed: int = 1, **more: Any
-) -> tuple[Life, list[tuple[int, int]]]:
+) -> tuple[SimulatedRun, list[tuple[int, int]]]:
     """And where it was rolled back from and to."""
     options = Options(**({"way": way, "ranks": RANKS, "steps": 12, "checkpoint_every": 3} | more))
-    life = lived(seed=seed, options=options, faults=faults)
+    life = simulate(seed=seed, options=options, faults=faults)
     world = World(options=options, script=script_of(way), faults=faults, seed=seed)
     world.run(bound_s=1e6)
     assert (life.violations, life.end) == ((), "ended")
@@ -155,4 +155,4 @@ def test_what_cannot_strike_a_disk_is_named(changed: str, said: str) -> None:
 
 def test_a_disk_that_is_not_there_is_named() -> None:
     with pytest.raises(UsageError, match="strikes disk 1, and there are 1"):
-        lived(seed=0, options=Options(), faults=(disk("full_disk", "saved", number=1),))
+        simulate(seed=0, options=Options(), faults=(disk("full_disk", "saved", number=1),))

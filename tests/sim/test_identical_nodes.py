@@ -25,7 +25,7 @@ from outlast.sim.draws import Stream
 from outlast.sim.options import Options, draw_options
 from outlast.sim.shortcuts.identical_nodes import Fleet, Likeness, alike
 from outlast.sim.shortcuts.identical_ranks import Parted
-from outlast.sim.simulated_run import draw_failures, lived
+from outlast.sim.simulated_run import draw_failures, simulate
 from outlast.sim.world.script import script_of
 from outlast.sim.world.world import World
 
@@ -107,7 +107,7 @@ def test_a_fleet_takes_the_course_that_its_nodes_take() -> None:
             (nodes, run(seed, options, faults, every_rank=True)) if seed % 3 == 0 else (nodes,)
         ):
             assert list(one.trace.newest) == list(each.trace.newest), f"seed {seed}"
-            assert (one.marks, one.committed, one.jury.violations, one.strikes.fired) == (
+            assert (one.marks, one.committed, one.checkers.violations, one.strikes.fired) == (
                 each.marks,
                 each.committed,
                 [],
@@ -154,7 +154,7 @@ def test_most_of_a_large_life_is_a_fleet() -> None:
         4,
     )
     life, alone = (
-        lived(seed=1, options=LARGE, faults=faults, every_rank=every_rank)
+        simulate(seed=1, options=LARGE, faults=faults, every_rank=every_rank)
         for every_rank in (False, True)
     )
     assert (life.result, life.end, len(life.fired)) == ("ok", "stopped", 4)
@@ -192,9 +192,9 @@ def test_a_life_that_parts_its_fleet_is_lived_again_node_by_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As if the coordinator had told one of them something else."""
-    whole = lived(seed=1, options=LARGE, faults=(KILL,))
+    whole = simulate(seed=1, options=LARGE, faults=(KILL,))
     monkeypatch.setattr(Fleet, "_is_same", lambda *_: False)
-    again = lived(seed=1, options=LARGE, faults=(KILL,))
+    again = simulate(seed=1, options=LARGE, faults=(KILL,))
     assert (again.trace_digest, again.result, again.end) == (whole.trace_digest, "ok", "stopped")
     assert again.events > whole.events
 

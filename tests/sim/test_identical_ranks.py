@@ -11,11 +11,11 @@ from outlast.engine.protocol.outputs import Deliver
 from outlast.model.fault_plan import PlannedFault
 from outlast.model.messages import Leave, Regroup
 from outlast.sim.draws import Luck, Pool, Stream
-from outlast.sim.faults.partition_faults import draw_partings
+from outlast.sim.faults.partition_faults import draw_partition_faults
 from outlast.sim.options import Options, draw_options
 from outlast.sim.shortcuts import identical_ranks
 from outlast.sim.shortcuts.identical_ranks import Parted
-from outlast.sim.simulated_run import draw_failures, draw_faults, lived
+from outlast.sim.simulated_run import draw_failures, draw_faults, simulate
 from outlast.sim.world.processes import Process
 from outlast.sim.world.script import script_of
 from outlast.sim.world.world import World
@@ -53,7 +53,7 @@ def drawn(seed: int) -> tuple[Options, tuple[PlannedFault, ...]]:
     options = draw_options(Stream(seed, "options"), given)
     if seed % 3:
         return options, draw_failures(Stream(seed, "failures"), options)
-    faults = draw_faults(Stream(seed, "faults"), options) + draw_partings(
+    faults = draw_faults(Stream(seed, "faults"), options) + draw_partition_faults(
         Stream(seed, "partings"), options
     )
     spread = Stream(seed, "spread")
@@ -90,10 +90,10 @@ def test_a_crew_takes_the_course_that_its_ranks_take() -> None:
             run(seed, options, faults, every_rank=every_rank) for every_rank in (False, True)
         )
         assert list(one.trace.newest) == list(each.trace.newest), f"seed {seed}"
-        assert (one.marks, one.committed, one.jury.violations, one.strikes.fired) == (
+        assert (one.marks, one.committed, one.checkers.violations, one.strikes.fired) == (
             each.marks,
             each.committed,
-            each.jury.violations,
+            each.checkers.violations,
             each.strikes.fired,
         )
         assert list(one.interruptions.values()) == list(each.interruptions.values())
@@ -106,12 +106,12 @@ def test_most_of_a_large_life_is_crews() -> None:
     """Of six nodes with eight ranks each, the two that may have to hand over state are simulated
     rank by rank: 20 instead of 48.
     """
-    life = lived(
+    life = simulate(
         seed=1,
         options=LARGE,
         faults=tuple(PlannedFault(str(n), "kill", 20 + n, at_s=40.0 * n) for n in range(1, 13)),
     )
-    alone = lived(seed=1, options=LARGE, faults=life.faults, every_rank=True)
+    alone = simulate(seed=1, options=LARGE, faults=life.faults, every_rank=True)
     assert (life.result, life.end, len(life.fired)) == ("ok", "stopped", 12)
     assert (life.trace_digest, life.marks["committed"]) == (
         alone.trace_digest,

@@ -18,7 +18,7 @@ from outlast.errors import UsageError
 from outlast.model.fault_plan import PlannedFault, parse
 from outlast.sim.draws import Stream
 from outlast.sim.options import Options, draw_options
-from outlast.sim.simulated_run import SLACK_S, draw_faults, live, lived
+from outlast.sim.simulated_run import SLACK_S, draw_faults, simulate, simulate_seed
 from outlast.sim.swarm import Tally
 from outlast.sim.world.script import script_of
 from outlast.sim.world.timeline import LATE, NORMAL, URGENT, Timeline
@@ -33,7 +33,7 @@ FOUND = sorted((Path(__file__).parent / "found").glob("*.toml"))
 def swarm() -> Tally:
     tally = Tally()
     for seed in range(SWARM_SEEDS):
-        tally.add(live(seed=seed, given={}).as_dict())
+        tally.add(simulate_seed(seed=seed, given={}).as_dict())
     return tally
 
 
@@ -49,7 +49,7 @@ def test_what_a_swarm_once_found_stays_mended(path: Path) -> None:
     """All of it is said in the file, so that it stays the same life when draws change."""
     why, seed, options = (line.removeprefix("# ") for line in path.read_text().splitlines()[:3])
     planned = parse(path.read_text(), source=path.name)
-    life = lived(
+    life = simulate(
         seed=int(seed.removeprefix("seed ")),
         options=Options(**json.loads(options.removeprefix("options "))),
         faults=planned,
@@ -76,7 +76,7 @@ def test_a_node_or_the_coordinator_is_lost_and_the_run_goes_on(
     on the spare node.
     """
     options = Options(way=way, ranks=4, nodes=3, spare_nodes=1, steps=200, latency_s=0.003)
-    life = lived(
+    life = simulate(
         seed=1,
         options=options,
         faults=(
@@ -96,7 +96,7 @@ def test_who_has_no_processor_is_waited_for_up_to_a_bound(
 ) -> None:
     """At its fifth step, when its deadlines are learned and short."""
     faults = (PlannedFault("1", "starve", 1, mark="body", nth=5, for_s=for_s),)
-    life = lived(seed=3, options=Options(ranks=3, nodes=nodes, steps=9), faults=faults)
+    life = simulate(seed=3, options=Options(ranks=3, nodes=nodes, steps=9), faults=faults)
     assert (life.result, life.violations, life.fired, life.end) == ("ok", (), ("1",), "ended")
     assert [one.ranks for one in life.interruptions] == blamed
 
@@ -108,7 +108,7 @@ def test_a_run_that_is_to_end_at_once_while_a_coordinator_is_made_anew_leaves_no
     """It ends once the new one knows who lives."""
     faults = [PlannedFault("1", "lose_coordinator", None, at_s=0.5, for_s=0.1)]
     faults += [] if rank is None else [PlannedFault("2", "kill", rank, at_s=0.65)]
-    life = lived(
+    life = simulate(
         seed=3,
         options=Options(ranks=4, nodes=2, steps=1_000, for_s=0.7, again_s=0.05),
         faults=tuple(faults),
@@ -124,7 +124,7 @@ def test_who_was_found_to_hang_while_there_was_no_coordinator_is_found_again(kin
         PlannedFault("1", kind, 1, mark="body", nth=8, for_s=1e6),
         PlannedFault("2", "lose_coordinator", None, mark="body", nth=28, for_s=3.0),
     )
-    life = lived(seed=3, options=Options(ranks=4, nodes=2, steps=40), faults=faults)
+    life = simulate(seed=3, options=Options(ranks=4, nodes=2, steps=40), faults=faults)
     assert (life.result, life.violations, life.end) == ("ok", (), "ended")
     assert [one.ranks for one in life.interruptions] == [(1,)]
     assert life.sim_s < 10.0
@@ -136,7 +136,7 @@ def test_a_script_without_outlast_calls_goes_on_while_another_coordinator_comes(
 ) -> None:
     """All of its processes run: nothing is begun again, nothing is written down."""
     options = Options(way="plain", ranks=4, nodes=2, steps=100, latency_s=0.003)
-    life = lived(
+    life = simulate(
         seed=1,
         options=options,
         faults=(PlannedFault("1", "lose_coordinator", None, at_s=at_s, for_s=1.0),),
@@ -153,7 +153,9 @@ def test_a_link_that_stays_cut_is_not_paid_for_by_who_raised_before() -> None:
         PlannedFault("1", "raise", 1, mark="prepared", nth=3),
         PlannedFault("2", "part", None, node=0, peer=1, mark="still", for_s=400.0),
     )
-    life = lived(seed=3, options=Options(way="respawn", ranks=4, nodes=2, steps=9), faults=faults)
+    life = simulate(
+        seed=3, options=Options(way="respawn", ranks=4, nodes=2, steps=9), faults=faults
+    )
     assert (life.result, life.violations, life.end) == ("ok", (), "ended")
 
 
@@ -168,7 +170,7 @@ def test_a_swarm_reaches_what_it_is_for(swarm: Tally) -> None:
 
 def _twelve_lives(python: str, **environment: str) -> str:
     program = (
-        "import json; from outlast.sim.simulated_run import live; print(json.dumps([live(seed=seed,"
+        "import json; from outlast.sim.simulated_run import simulate_seed; print(json.dumps([simulate_seed(seed=seed,"
         " given={}).as_dict() for seed in range(12)]))"
     )
     return subprocess.run(
@@ -286,7 +288,7 @@ def test_options_that_are_given_stay_and_shift_no_other() -> None:
 )
 def test_impossible_options_are_named(given: dict[str, object], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        live(seed=1, given=given)
+        simulate_seed(seed=1, given=given)
 
 
 @pytest.mark.parametrize(
@@ -306,11 +308,11 @@ def test_impossible_options_are_named(given: dict[str, object], said: str) -> No
 )
 def test_a_plan_for_what_does_not_exist_is_refused(fault: PlannedFault, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        lived(seed=0, options=Options(), faults=(fault,))
+        simulate(seed=0, options=Options(), faults=(fault,))
 
 
 def test_a_fault_that_never_fires_is_said_so() -> None:
-    life = lived(
+    life = simulate(
         seed=0,
         options=Options(),
         faults=(

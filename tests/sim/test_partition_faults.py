@@ -13,7 +13,7 @@ from outlast.errors import UsageError
 from outlast.model import limits
 from outlast.model.fault_plan import PlannedFault
 from outlast.sim.options import Options
-from outlast.sim.simulated_run import lived
+from outlast.sim.simulated_run import simulate
 from outlast.sim.world.paths import RTO_MAX_S
 from outlast.sim.world.script import script_of
 from outlast.sim.world.world import World
@@ -41,8 +41,8 @@ def test_a_partition_in_training_costs_time_and_nothing_else(way: str, for_s: fl
 
     Nobody is blamed for waiting, and no budget pays (there is none).
     """
-    whole = lived(seed=1, options=replace(THREE, way=way), faults=())
-    life = lived(seed=1, options=replace(THREE, way=way), faults=(part(for_s, at_step=9),))
+    whole = simulate(seed=1, options=replace(THREE, way=way), faults=())
+    life = simulate(seed=1, options=replace(THREE, way=way), faults=(part(for_s, at_step=9),))
     assert (life.result, life.end, life.fired, life.rungs) == ("ok", "ended", ("part",), ())
     assert for_s / 2 < life.sim_s - whole.sim_s < for_s + min(for_s, RTO_MAX_S) + 1.0
 
@@ -61,7 +61,7 @@ def test_a_group_that_cannot_be_formed_is_tried_again_until_the_link_is_there(
         KILL,
         part(100.0, mark="clearing" if (way, stage) == ("respawn", "moving") else stage),
     )
-    assert (world.jury.result, world.strikes.fired) == ("ok", ("kill", "part"))
+    assert (world.checkers.result, world.strikes.fired) == ("ok", ("kill", "part"))
     assert world.end is not None
     assert world.end.state == "ended"
     assert {pid for one in world.interruptions.values() for pid in one.pids} == set(
@@ -80,7 +80,7 @@ def test_a_group_that_cannot_be_formed_is_tried_again_until_the_link_is_there(
 @pytest.mark.parametrize("way", WAYS)
 def test_a_link_that_stays_cut_ends_the_run_with_both_nodes_named(way: str) -> None:
     world = world_after(replace(THREE, way=way, max_restarts=3), KILL, part(1e5, mark="leaving"))
-    assert world.jury.result == "ok"
+    assert world.checkers.result == "ok"
     assert world.end is not None
     assert (world.end.state, world.end.exit_code) == ("failed", 1)
     assert "nodes node-0 and node-1 cannot reach each other, for 1800 s" in world.end.reason
@@ -94,7 +94,7 @@ def test_a_partition_that_outlasts_tcp_is_still_nobodys_fault() -> None:
     there.
     """
     world = world_after(THREE, part(1_500.0, at_step=9))
-    assert world.jury.result == "ok"
+    assert world.checkers.result == "ok"
     assert world.end is not None
     assert world.end.state == "ended"
     assert [one.pids for one in world.interruptions.values()] == [()] * len(world.interruptions)
@@ -107,7 +107,7 @@ def test_a_connection_that_is_reset_costs_a_step_at_most_and_blames_nobody(way: 
         replace(THREE, way=way, max_restarts=1),
         PlannedFault("snap", "snap", None, node=0, peer=2, at_step=9),
     )
-    assert world.jury.result == "ok"
+    assert world.checkers.result == "ok"
     assert world.end is not None
     assert world.end.state == "ended"
     assert [(one.pids, one.ranks) for one in world.interruptions.values()] == [((), ())]
@@ -119,7 +119,7 @@ def test_what_stands_still_for_less_than_a_lease_interrupts_nobody(way: str, age
     fault = PlannedFault(
         "still", "stop" if agent else "freeze", None, node=1, agent=agent, at_step=9, for_s=4.0
     )
-    life = lived(seed=1, options=replace(THREE, way=way), faults=(fault,))
+    life = simulate(seed=1, options=replace(THREE, way=way), faults=(fault,))
     assert (life.result, life.end, life.fired, life.rungs) == ("ok", "ended", ("still",), ())
 
 
@@ -135,7 +135,7 @@ def test_what_stands_still_for_longer_is_replaced_and_does_not_contribute(
         "still", "stop" if agent else "freeze", None, node=1, agent=agent, at_s=1.5, for_s=9.0
     )
     world = world_after(replace(SPARE, way=way, max_restarts=None), fault)
-    assert world.jury.result == "ok"
+    assert world.checkers.result == "ok"
     assert world.end is not None
     assert world.end.state == "ended"
     assert [one.mechanism.value for one in world.interruptions.values()] == ["lost_node"]
@@ -158,7 +158,7 @@ def test_workers_whose_agent_stands_still_end_by_themselves_once_the_lease_is_ov
         options,
         PlannedFault("still", "stop", None, node=homes[0], agent=True, at_s=1.0, for_s=30.0),
     )
-    assert world.jury.result == "ok"
+    assert world.checkers.result == "ok"
     assert world.end is not None
     assert world.end.state == "ended"
     newest = {
@@ -193,4 +193,4 @@ def test_workers_whose_agent_stands_still_end_by_themselves_once_the_lease_is_ov
 )
 def test_nodes_that_do_not_exist_are_named(fault: PlannedFault, nodes: int, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        lived(seed=0, options=Options(nodes=nodes), faults=(fault,))
+        simulate(seed=0, options=Options(nodes=nodes), faults=(fault,))

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from outlast.sim.options import POLICIES
-from outlast.sim.simulated_run import live
+from outlast.sim.simulated_run import simulate_seed
 
 ROOMY = {"nodes": 4, "spare_nodes": 1, "ranks": 5, "policy": "eager"}
 
@@ -23,7 +23,8 @@ def test_the_same_seed_has_the_same_course_with_any_policy_until_a_verdict_comes
     """
     for seed in range(30):
         life, other = (
-            live(seed=seed, given={"policy": name, "ranks": 5}) for name in (policy, "none")
+            simulate_seed(seed=seed, given={"policy": name, "ranks": 5})
+            for name in (policy, "none")
         )
         assert life.violations == ()
         if not other.rungs:
@@ -34,7 +35,7 @@ def test_a_policy_does_in_lives_all_that_it_can() -> None:
     """And each rule holds."""
     marks: Counter[str] = Counter()
     for seed in range(60):
-        life = live(seed=seed, given=ROOMY | {"steps": 40})
+        life = simulate_seed(seed=seed, given=ROOMY | {"steps": 40})
         assert life.violations == (), f"seed {seed}"
         marks.update(life.marks)
     assert {
@@ -50,7 +51,8 @@ def test_a_stretch_is_the_course_that_its_steps_take_under_a_policy(way: str) ->
     for seed in range(8):
         given = ROOMY | {"way": way, "steps": 300}
         leaping, stepping = (
-            live(seed=seed, given=given, every_step=every_step) for every_step in (False, True)
+            simulate_seed(seed=seed, given=given, every_step=every_step)
+            for every_step in (False, True)
         )
         assert [line[12:] for line in leaping.newest] == [line[12:] for line in stepping.newest], (
             f"seed {seed}"

@@ -11,18 +11,18 @@ import pytest
 
 from outlast.errors import UsageError
 from outlast.sim.record import read
-from outlast.sim.simulated_run import live, lived
+from outlast.sim.simulated_run import simulate, simulate_seed
 
 
 def written(seed: int = 12) -> dict[str, Any]:
-    return live(seed=seed, given={}).as_dict() | {"version": "1", "wall_s": 0.1}
+    return simulate_seed(seed=seed, given={}).as_dict() | {"version": "1", "wall_s": 0.1}
 
 
 @pytest.mark.parametrize("seed", [0, 12, 60])
 def test_a_life_that_is_read_back_takes_the_same_course(seed: int) -> None:
     record = read(json.dumps(written(seed)), source="life.json", version="1")
     assert (
-        lived(seed=record.seed, options=record.options, faults=record.faults).trace_digest
+        simulate(seed=record.seed, options=record.options, faults=record.faults).trace_digest
         == record.trace_digest
     )
 

@@ -25,7 +25,7 @@ def lived_through(options: Options, *faults: PlannedFault, seed: int = 1) -> Wor
     """
     world = World(options=options, script=script_of(options.way), faults=faults, seed=seed)
     world.run(bound_s=20_000.0)
-    assert world.jury.violations == []
+    assert world.checkers.violations == []
     assert set(world.strikes.fired) == {fault.id for fault in faults}
     assert world.end is not None
     assert (world.end.state, world.committed) == ("ended", options.steps)
@@ -79,7 +79,7 @@ def test_a_lease_expires_during_a_regroup(way: str, stage: str) -> None:
     cut = PlannedFault("cut", "cut", None, node=2, mark=stage, for_s=20.0)
     world = lived_through(replace(NODES, way=way, max_restarts=5), KILL, cut)
     assert "cut" in world.strikes.in_recovery
-    assert world.hq.has_noted("node_lost"), "node 2 was not counted out"
+    assert world.host.has_noted("node_lost"), "node 2 was not counted out"
 
 
 @pytest.mark.parametrize("way", ["in_place", "reenter", "sharded"])

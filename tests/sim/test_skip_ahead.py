@@ -13,9 +13,9 @@ import pytest
 from outlast.errors import UsageError
 from outlast.model.fault_plan import PlannedFault
 from outlast.sim.draws import Stream
-from outlast.sim.faults.partition_faults import draw_partings
+from outlast.sim.faults.partition_faults import draw_partition_faults
 from outlast.sim.options import Options, draw_options
-from outlast.sim.simulated_run import draw_company, draw_faults, live
+from outlast.sim.simulated_run import draw_company, draw_faults, simulate_seed
 from outlast.sim.world.script import script_of
 from outlast.sim.world.timeline import FIXED, ROUTINE, Timeline
 from outlast.sim.world.world import World
@@ -52,7 +52,7 @@ def drawn(seed: int) -> tuple[Options, tuple[PlannedFault, ...]]:
         },
     )
     options = replace(options, checkpoint_every=17 * (seed % 3))
-    faults = draw_faults(Stream(seed, "faults"), options) + draw_partings(
+    faults = draw_faults(Stream(seed, "faults"), options) + draw_partition_faults(
         Stream(seed, "partings"), options
     )
     faults += draw_company(Stream(seed, "company"), options, faults[0])
@@ -90,10 +90,10 @@ def test_a_stretch_is_the_course_that_its_steps_take() -> None:
         assert [at_s for at_s, _ in said(leapt)] == pytest.approx(
             [at_s for at_s, _ in said(walked)], abs=2e-6
         ), f"seed {seed}"
-        assert (leapt.marks, leapt.committed, leapt.jury.result, leapt.strikes.fired) == (
+        assert (leapt.marks, leapt.committed, leapt.checkers.result, leapt.strikes.fired) == (
             walked.marks,
             walked.committed,
-            walked.jury.result,
+            walked.checkers.result,
             walked.strikes.fired,
         )
         for one, other in zip(
@@ -138,7 +138,7 @@ def test_leases_and_times_are_after_a_stretch_what_they_would_be(beat_s: float) 
 
 
 def test_an_hour_of_failures_takes_hardly_more_than_its_failures() -> None:
-    life = live(
+    life = simulate_seed(
         seed=1,
         given={
             "way": "in_place",
@@ -168,7 +168,7 @@ def test_steps_that_a_fault_waits_for_are_simulated() -> None:
         PlannedFault("mark", "kill", 2, mark="voting", nth=350),
     )
     world = run(3, options, (at_step, at_mark), every_step=False)
-    assert world.jury.result == "ok"
+    assert world.checkers.result == "ok"
     assert [
         (one.id, interruption.step)
         for (_, one, _), interruption in zip(
@@ -214,7 +214,7 @@ def test_no_leap_passes_what_is_fixed() -> None:
 )
 def test_an_hour_that_cannot_be_is_refused(given: dict[str, float], error: str) -> None:
     with pytest.raises(UsageError, match=error):
-        live(seed=1, given=given)
+        simulate_seed(seed=1, given=given)
 
 
 def test_a_stop_asked_for_before_a_lost_node_is_counted_out_blames_nobody() -> None:
@@ -237,5 +237,5 @@ def test_a_stop_asked_for_before_a_lost_node_is_counted_out_blames_nobody() -> N
         faults,
         every_step=False,
     )
-    assert (world.jury.violations, world.end and world.end.state) == ([], "stopped")
+    assert (world.checkers.violations, world.end and world.end.state) == ([], "stopped")
     assert [one.mechanism.value for one in world.interruptions.values()] == ["lost_contact"]

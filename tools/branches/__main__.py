@@ -137,11 +137,11 @@ def count(seeds: Sequence[int]) -> Branches:
     setattr(builtins, PROBE, branches.taken.add)
     sys.meta_path.insert(0, Finder(branches))
     from outlast.sim.simulated_run import (
-        live,  # only now, so that the engine is loaded with its probes
+        simulate_seed,  # only now, so that the engine is loaded with its probes
     )
 
     for seed in seeds:
-        live(seed=seed, given={})
+        simulate_seed(seed=seed, given={})
     return branches
 
 

@@ -31,7 +31,7 @@ from outlast.runtime.pool import on_all_cores
 from outlast.sim.options import POLICIES, SPARE_KINDS, WAYS
 from outlast.sim.record import read
 from outlast.sim.shrink import shrink
-from outlast.sim.simulated_run import Life, live, lived
+from outlast.sim.simulated_run import SimulatedRun, simulate, simulate_seed
 from outlast.sim.swarm import Tally
 
 EXIT_CODES = {"ok": 0, "bad": 1, "unknown": 3}
@@ -82,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
     if args.swarm is not None or args.seeds is not None:
         return _swarm(args, given, faults)
     began_s = clock.now_s()
-    life = live(
+    life = simulate_seed(
         seed=args.seed if args.seed is not None else args.shrink,
         given=given,
         faults=faults,
@@ -98,7 +98,7 @@ def main(argv: Sequence[str]) -> int:
 def _replay(args: argparse.Namespace) -> int:
     record = read(read_text(args.replay), source=args.replay, version=__version__)
     began_s = clock.now_s()
-    life = lived(
+    life = simulate(
         seed=record.seed,
         options=record.options,
         faults=record.faults,
@@ -116,7 +116,7 @@ def _replay(args: argparse.Namespace) -> int:
     return EXIT_CODES["bad"]
 
 
-def _say(life: Life, args: argparse.Namespace, began_s: float) -> None:
+def _say(life: SimulatedRun, args: argparse.Namespace, began_s: float) -> None:
     facts = life.as_dict() | {"version": __version__, "wall_s": round(clock.now_s() - began_s, 3)}
     if args.json:
         print(json_text(facts))
@@ -283,10 +283,10 @@ def _seed(text: str) -> int:
 # --- one life -------------------------------------------------------------------------------------
 
 
-def _shrunk(life: Life, *, quiet: bool) -> Life:
+def _shrunk(life: SimulatedRun, *, quiet: bool) -> SimulatedRun:
     attempts = itertools.count(1)
 
-    def tried(attempt: Life) -> None:
+    def tried(attempt: SimulatedRun) -> None:
         number = next(attempts)
         if not quiet and number % 20 == 0:
             print(f"  {number} smaller lives tried", file=sys.stderr, flush=True)
@@ -294,7 +294,7 @@ def _shrunk(life: Life, *, quiet: bool) -> Life:
     return shrink(life, tried=tried)
 
 
-def _show(life: Life, facts: Mapping[str, Any], args: argparse.Namespace) -> None:
+def _show(life: SimulatedRun, facts: Mapping[str, Any], args: argparse.Namespace) -> None:
     print(
         f"seed {life.seed}: "
         + ", ".join(
@@ -340,7 +340,7 @@ def _show(life: Life, facts: Mapping[str, Any], args: argparse.Namespace) -> Non
         )
 
 
-def replay_command(life: Life) -> str:
+def replay_command(life: SimulatedRun) -> str:
     """Every option said, so that it holds however options will be drawn."""
     return (
         "outlast sim --seed"
@@ -403,7 +403,7 @@ def _lives(
 def _one(
     given: Mapping[str, Any], faults: tuple[PlannedFault, ...] | None, seed: int
 ) -> dict[str, Any]:
-    return live(seed=seed, given=given, faults=faults).as_dict()
+    return simulate_seed(seed=seed, given=given, faults=faults).as_dict()
 
 
 def _show_swarm(facts: Mapping[str, Any], given: Mapping[str, Any]) -> None:

@@ -40,7 +40,7 @@ from outlast.planner.spread import constant, measured
 from outlast.sim.draws import Stream
 from outlast.sim.durations import SEAL_S, steady_step_s
 from outlast.sim.options import Options
-from outlast.sim.simulated_run import Life, lived
+from outlast.sim.simulated_run import SimulatedRun, simulate
 
 KINDS: Mapping[str, tuple[FailureClass, Extent]] = {
     "kill": (FailureClass.SOFTWARE_BUG, Extent.PROCESS),
@@ -96,7 +96,7 @@ def measure(options: Options, *, seed: int, kinds: Sequence[str]) -> Measured:
     at_s = PROBE_STEPS * step_s
     for kind in dict.fromkeys(("hang", *kinds)):
         probe = replace(options, for_s=at_s + 12 * step_s + 60.0, steps=10**6)
-        life = lived(
+        life = simulate(
             seed=seed,
             options=probe,
             faults=(PlannedFault("probe", kind, options.ranks - 1, at_s=at_s, for_s=AWAY_S),),
@@ -218,7 +218,7 @@ class Compared:
     when it was over.
     """
 
-    life: Life
+    life: SimulatedRun
     decided: Decided
     message_steps: int
     decision_steps: int
@@ -277,7 +277,7 @@ def compare(
 ) -> Compared:
     """`measured_s`: of lives with these options and other seeds; None: it is measured first."""
     known = measured_s or measure(options, seed=seed + 1, kinds=[fault.kind for fault in faults])
-    life = lived(seed=seed, options=options, faults=tuple(faults))
+    life = simulate(seed=seed, options=options, faults=tuple(faults))
     # who strikes nobody is no failure
     scenario, history = told(options, [fault for fault in faults if fault.id in life.fired], known)
     decided = live(

@@ -10,12 +10,12 @@ from dataclasses import replace
 from outlast.errors import UsageError
 from outlast.model.fault_plan import PlannedFault
 from outlast.sim.options import Options
-from outlast.sim.simulated_run import Life, lived
+from outlast.sim.simulated_run import SimulatedRun, simulate
 
-Tried = Callable[[Life], None]
+Tried = Callable[[SimulatedRun], None]
 
 
-def shrink(life: Life, *, tried: Tried = lambda _: None) -> Life:
+def shrink(life: SimulatedRun, *, tried: Tried = lambda _: None) -> SimulatedRun:
     """Of a life whose result is bad.
 
     Greedy, so not the smallest of all; `tried` hears of each attempt.
@@ -26,7 +26,7 @@ def shrink(life: Life, *, tried: Tried = lambda _: None) -> Life:
         smaller = False
         for options, faults in _smaller(life):
             try:
-                attempt = lived(seed=life.seed, options=options, faults=faults)
+                attempt = simulate(seed=life.seed, options=options, faults=faults)
             except UsageError:
                 continue
             tried(attempt)
@@ -36,7 +36,7 @@ def shrink(life: Life, *, tried: Tried = lambda _: None) -> Life:
     return life
 
 
-def _smaller(life: Life) -> Iterator[tuple[Options, tuple[PlannedFault, ...]]]:
+def _smaller(life: SimulatedRun) -> Iterator[tuple[Options, tuple[PlannedFault, ...]]]:
     options, faults = life.options, life.faults
     for index in range(len(faults)):
         yield options, (*faults[:index], *faults[index + 1 :])

@@ -15,8 +15,8 @@ from outlast.model import limits
 from outlast.model.fault_plan import DISK_KINDS, MARKS, SAVE_MARKS, STAGES, PlannedFault
 from outlast.model.records import Interruption
 from outlast.sim.draws import Stream
-from outlast.sim.faults.partition_faults import PARTINGS, draw_partings
-from outlast.sim.faults.scripted_faults import draw_rehearsed
+from outlast.sim.faults.partition_faults import PARTITION_KINDS, draw_partition_faults
+from outlast.sim.faults.scripted_faults import draw_scripted
 from outlast.sim.faults.strikes import STEP_MARKS
 from outlast.sim.options import (
     Options,
@@ -59,7 +59,7 @@ SLACK_S = 5 * limits.BOOT_DEADLINE_S
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class SimulatedRun:
     """What came of one seed.
 
     `counts`: a planned fault struck, there was a regroup, and a step was committed after it.
@@ -463,7 +463,7 @@ def draw_saves(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
     return tuple(faults)
 
 
-def live(
+def simulate_seed(
     *,
     seed: int,
     given: Mapping[str, Any],
@@ -471,7 +471,7 @@ def live(
     every_step: bool = False,
     every_rank: bool = False,
     every_node: bool = False,
-) -> Life:
+) -> SimulatedRun:
     """The life of one seed; `given` options are not drawn, nor are faults where a plan is given.
 
     Raises UsageError for what cannot be.
@@ -494,7 +494,7 @@ def live(
     elif faults is None:
         faults = draw_faults(Stream(seed, "faults"), options)
         faults += draw_company(Stream(seed, "company"), options, faults[0])
-        faults += draw_partings(Stream(seed, "partings"), options)
+        faults += draw_partition_faults(Stream(seed, "partings"), options)
         faults += draw_saves(Stream(seed, "saves"), options)
         faults += draw_headless(Stream(seed, "headless"), options)
         faults = (
@@ -502,15 +502,15 @@ def live(
             or draw_failing(Stream(seed, "failing"), options)
             or faults
         )
-        options, faults = draw_rehearsed(Stream(seed, "rehearsed"), options, given) or (
+        options, faults = draw_scripted(Stream(seed, "rehearsed"), options, given) or (
             options,
             faults,
         )
-        options, faults = draw_rehearsed(Stream(seed, "seldom"), options, given, seldom=True) or (
+        options, faults = draw_scripted(Stream(seed, "seldom"), options, given, seldom=True) or (
             options,
             faults,
         )
-    return lived(
+    return simulate(
         seed=seed,
         options=options,
         faults=faults,
@@ -520,7 +520,7 @@ def live(
     )
 
 
-def lived(
+def simulate(
     *,
     seed: int,
     options: Options,
@@ -528,7 +528,7 @@ def lived(
     every_step: bool = False,
     every_rank: bool = False,
     every_node: bool = False,
-) -> Life:
+) -> SimulatedRun:
     """The same with nothing drawn but what the world draws.
 
     `every_step`: see sim/shortcuts/skip_ahead.py; `every_rank`: sim/shortcuts/identical_ranks.py; `every_node`: sim/shortcuts/identical_nodes.py.
@@ -554,7 +554,7 @@ def lived(
                 f"fault {fault.id} strikes disk {fault.disk}, and there are {options.nodes}",
                 hint="each node has one, from 0 on",
             )
-        if (fault.agent or fault.kind in (*APART, *PARTINGS)) and options.nodes < 2:
+        if (fault.agent or fault.kind in (*APART, *PARTITION_KINDS)) and options.nodes < 2:
             raise UsageError(
                 f"fault {fault.id} is of several nodes, and there is one",
                 hint="say how many with --nodes",
@@ -577,7 +577,7 @@ def lived(
         try:
             end = world.run(bound_s=options.for_s + SLACK_S * (1 + len(faults)))
         except Parted:
-            return lived(
+            return simulate(
                 seed=seed,
                 options=options,
                 faults=faults,
@@ -585,12 +585,12 @@ def lived(
                 every_node=True,
                 every_rank=every_node or world.fleet is None,
             )
-    return Life(
+    return SimulatedRun(
         seed=seed,
         options=options,
         faults=faults,
-        result=world.jury.result,
-        violations=tuple(world.jury.violations),
+        result=world.checkers.result,
+        violations=tuple(world.checkers.violations),
         fired=world.strikes.fired,
         in_recovery=tuple(world.strikes.in_recovery),
         marks=dict(sorted(world.marks.items())),

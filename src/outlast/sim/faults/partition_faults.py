@@ -10,7 +10,7 @@ from outlast.model.fault_plan import PlannedFault
 from outlast.sim.draws import Stream
 from outlast.sim.options import Options
 
-PARTINGS = ("part", "snap", "freeze")
+PARTITION_KINDS = ("part", "snap", "freeze")
 DRAWN = ("part", "part", "snap", "freeze", "stop")  # stop: of an agent
 MARKS = {
     "still": 1,
@@ -26,7 +26,7 @@ MARKS = {
 STAGES = ("training", "gathering", "leaving", "moving", "handover", "clearing")
 
 
-def draw_partings(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
+def draw_partition_faults(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
     """None where there is one node.
 
     None of a plain script, whose workers cannot say whom they do not reach, nor look at their

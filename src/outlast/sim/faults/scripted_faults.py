@@ -22,7 +22,7 @@ FOR_EVER_S = 1e6
 Drawn = tuple[Options, tuple[PlannedFault, ...]]
 
 
-def draw_rehearsed(
+def draw_scripted(
     stream: Stream, options: Options, given: Mapping[str, Any], *, seldom: bool = False
 ) -> Drawn | None:
     """None: none is drawn, or what it needs is not what is `given`.

@@ -245,7 +245,7 @@ class Strikes:
         world.say(f"FAULT {fault.id}: {fault.kind} strikes {whom}")
         stage, rebuilt = (
             world.coordinator.stage,
-            world.hq.lives and world.coordinator.stage is not Stage.REBUILDING,
+            world.host.lives and world.coordinator.stage is not Stage.REBUILDING,
         )
         if stage is not Stage.STOPPING and (
             not rebuilt or any(one.resumed_s is None for one in world.interruptions.values())
@@ -277,7 +277,7 @@ class Strikes:
             if fault.kind == "lose_store":
                 world.store.lose()
             else:
-                world.hq.die(for_s=fault.for_s)
+                world.host.die(for_s=fault.for_s)
             return
         self._strike_node(fault, world.nodes[fault.node])
 
@@ -301,9 +301,9 @@ class Strikes:
         elif fault.kind == "lose_node":
             node.lose_power(for_s=fault.for_s)
         elif fault.kind == "cut":
-            node.cable.cut(fault.for_s)
+            node.link.cut(fault.for_s)
         else:
-            node.cable.lags_until_s = world.now_s + fault.for_s
+            node.link.lags_until_s = world.now_s + fault.for_s
 
     def _strike(self, process: Process, fault: PlannedFault) -> None:
         world = self._world

@@ -76,4 +76,4 @@ class ComesBack(Checker):
             )
 
 
-TELLING: tuple[type[Checker], ...] = (NobodyAwaited, EnrolsTruly, HeardTwice, ComesBack)
+AGENT_REPORTS: tuple[type[Checker], ...] = (NobodyAwaited, EnrolsTruly, HeardTwice, ComesBack)

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 
 from outlast.model import limits
 from outlast.model.terms import Cause
-from outlast.sim.rules.agent_reports import TELLING
+from outlast.sim.rules.agent_reports import AGENT_REPORTS
 from outlast.sim.rules.checker import NEAR_S, Checker, Violation
-from outlast.sim.rules.hang_verdicts import HANGS
-from outlast.sim.rules.interruption_records import NOTING
+from outlast.sim.rules.hang_verdicts import HANG_VERDICTS
+from outlast.sim.rules.interruption_records import INTERRUPTION_RECORDS
 from outlast.sim.rules.observations import (
     Arrived,
     Begun,
@@ -43,11 +43,11 @@ from outlast.sim.rules.observations import (
     Stretch,
     WentOn,
 )
-from outlast.sim.rules.policy_limits import POLICING
+from outlast.sim.rules.policy_limits import POLICY_LIMITS
 from outlast.sim.rules.power_loss import CountedOut
-from outlast.sim.rules.recovery_answers import ANSWERING
-from outlast.sim.rules.run_end import ENDINGS
-from outlast.sim.rules.stop_requests import STOPPING
+from outlast.sim.rules.recovery_answers import RECOVERY_ANSWERS
+from outlast.sim.rules.run_end import RUN_END
+from outlast.sim.rules.stop_requests import STOP_REQUESTS
 
 # what a fault may be called; who said that a peer is lost, and ends then, may end for that
 MECHANISMS = {
@@ -668,17 +668,17 @@ ALL: tuple[type[Checker], ...] = (
     Prompt,
     SecondsSum,
     CountedOut,
-    *ENDINGS,
-    *STOPPING,
-    *ANSWERING,
-    *NOTING,
-    *HANGS,
-    *TELLING,
-    *POLICING,
+    *RUN_END,
+    *STOP_REQUESTS,
+    *RECOVERY_ANSWERS,
+    *INTERRUPTION_RECORDS,
+    *HANG_VERDICTS,
+    *AGENT_REPORTS,
+    *POLICY_LIMITS,
 )
 
 
-class Jury:
+class Checkers:
     """All checkers; each violation once.
 
     `result`: bad where there is one, unknown where the run was not watched to its end, else ok.

@@ -85,4 +85,4 @@ class AsksSeldom(Checker):
             )
 
 
-HANGS: tuple[type[Checker], ...] = (SaysHowLong, AllAreHeard, LooksAgain, AsksSeldom)
+HANG_VERDICTS: tuple[type[Checker], ...] = (SaysHowLong, AllAreHeard, LooksAgain, AsksSeldom)

@@ -517,7 +517,7 @@ def _deadline_s(seen: FirstFault) -> float:
     return least_s * FAST + ASKED_S + FIRSTS * seen.first_step_s
 
 
-NOTING: tuple[type[Checker], ...] = (
+INTERRUPTION_RECORDS: tuple[type[Checker], ...] = (
     SaidOnce,
     Whole,
     Steady,

@@ -168,7 +168,7 @@ class DrainsSoon(Checker):
                 )
 
 
-POLICING: tuple[type[Checker], ...] = (
+POLICY_LIMITS: tuple[type[Checker], ...] = (
     SureDrains,
     WithinBudget,
     UndoesNothing,

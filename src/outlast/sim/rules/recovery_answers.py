@@ -163,4 +163,4 @@ class NoDearer(Checker):
             )
 
 
-ANSWERING: tuple[type[Checker], ...] = (RightRung, NoDearer)
+RECOVERY_ANSWERS: tuple[type[Checker], ...] = (RightRung, NoDearer)

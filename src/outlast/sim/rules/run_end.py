@@ -320,4 +320,4 @@ class NotGivenUp(Checker):
             )
 
 
-ENDINGS: tuple[type[Checker], ...] = (Ends, AsAsked, Paid, KillsOnce, NotTooSoon, NotGivenUp)
+RUN_END: tuple[type[Checker], ...] = (Ends, AsAsked, Paid, KillsOnce, NotTooSoon, NotGivenUp)

@@ -78,4 +78,4 @@ class StopsAtOnce(Checker):
             )
 
 
-STOPPING: tuple[type[Checker], ...] = (StopsSoftly, StopsAtOnce)
+STOP_REQUESTS: tuple[type[Checker], ...] = (StopsSoftly, StopsAtOnce)

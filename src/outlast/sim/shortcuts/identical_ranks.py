@@ -39,7 +39,7 @@ class Parted(Exception):
     """The mates of a crew are not told the same."""
 
 
-class Crews:
+class IdenticalRanks:
     """`every_rank`: there are none, though all draw as if."""
 
     def __init__(self, world: World, faults: Sequence[PlannedFault], *, every_rank: bool) -> None:

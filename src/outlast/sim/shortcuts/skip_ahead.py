@@ -1,7 +1,7 @@
 """Undisturbed stretches of training: many steps at once, by arithmetic.
 
-A stretch lies between two rallies, at which each rank stands at the end of a step until all have
-come there, and for a pause longer, in which all that is on its way arrives. From the first rally to
+A stretch lies between two barriers, at which each rank stands at the end of a step until all have
+come there, and for a pause longer, in which all that is on its way arrives. From the first barrier to
 the end of the second pause nothing is drawn: all work and all messages take the least time, so that
 each step is like the others. Then nothing has to be simulated: steps, books and beacons are moved
 on by so many steps, and of the heartbeats on each line only the last is carried out. Steps begin to
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from outlast.sim.world.world import World
 
 LONG_LIFE_STEPS = 30  # lives of fewer steps have no stretches: they are there to be struck at each
-LEAST_STEPS = 5  # a shorter stretch is not worth its rallies
-AGAIN_STEPS = 2  # after a rally that nothing came of
+LEAST_STEPS = 5  # a shorter stretch is not worth its barriers
+AGAIN_STEPS = 2  # after a barrier that nothing came of
 LOOKS = 50  # for the moment at which nothing is on its way
 NEAR_S = 1e-6  # sums of thousands of steps differ by less from their product
 
 
-class Stretches:
+class SkipAhead:
     """`silent`: steps are simulated that a line of the trace stands for."""
 
     def __init__(self, world: World, *, every_step: bool) -> None:
@@ -51,8 +51,8 @@ class Stretches:
         self._every_step = every_step
         self._step_s = steady_step_s(world.options)
         self._pause_s = pause_s(world.options)
-        self._rally_at = -1  # the step after which all are to come together
-        # generation, and the newest step in it that a rally was thought of at
+        self._barrier_at = -1  # the step after which all are to come together
+        # generation, and the newest step in it that a barrier was thought of at
         self._considered = (0, 0)
         self._not_before = (0, 0)
         self._there: dict[int, Process] = {}
@@ -61,7 +61,7 @@ class Stretches:
         # the last step of the stretch that is simulated, and when it ends
         self._goal: tuple[int, float] | None = None
 
-    # --- rallies ----------------------------------------------------------------------------------
+    # --- barriers ----------------------------------------------------------------------------------
 
     def committed(self, generation: int, step: int) -> None:
         """By some rank. The first to commit a step finds whether all come together after it."""
@@ -69,16 +69,16 @@ class Stretches:
             return
         self._considered = generation, step
         if (
-            self._rally_at < 0
+            self._barrier_at < 0
             and (generation, step) >= self._not_before
             and self._is_training()
             and self._steps_from(step, self._pause_s) >= LEAST_STEPS
         ):
-            self._rally_at = step
+            self._barrier_at = step
 
-    def is_rally(self, step: int) -> bool:
+    def is_barrier(self, step: int) -> bool:
         """Whether a rank that has committed `step` is to come to the others."""
-        return step == self._rally_at
+        return step == self._barrier_at
 
     def arrive(self, process: Process) -> None:
         by_rank(process)
@@ -99,13 +99,13 @@ class Stretches:
 
     def give_up(self) -> None:
         """Something happens: all go their ways."""
-        if self._rally_at < 0:
+        if self._barrier_at < 0:
             return
         if self._planned is not None:
             self._world.timeline.cancel(self._planned, sort=BUSY)
         there = self._clear()
         for process in there:
-            if process.alive and process.waits is not None and process.waits[0] == "rally":
+            if process.alive and process.waits is not None and process.waits[0] == "barrier":
                 self._world.collectives.wake(process, None)
 
     def _plan(self, at_s: float, looks: int = LOOKS) -> None:
@@ -117,16 +117,16 @@ class Stretches:
         if world.timeline.busy and looks:
             self._plan(world.now_s + 3 * LEAST_S, looks - 1)
             return
-        first = self._rally_at + 1
-        count = self._steps_from(self._rally_at, 0.0)
+        first = self._barrier_at + 1
+        count = self._steps_from(self._barrier_at, 0.0)
         if world.timeline.busy or count < LEAST_STEPS - 2 or not self._is_quiet():
-            self._not_before = world.coordinator.generation, self._rally_at + AGAIN_STEPS
+            self._not_before = world.coordinator.generation, self._barrier_at + AGAIN_STEPS
             self._go_on()
             return
-        last, ends_s = self._rally_at + count, world.now_s + count * self._step_s
+        last, ends_s = self._barrier_at + count, world.now_s + count * self._step_s
         self._begins(first, last)
         if self._every_step:
-            self._goal, self._rally_at, self.silent = (last, ends_s), last, True
+            self._goal, self._barrier_at, self.silent = (last, ends_s), last, True
             self._resume(self._take())
         else:
             self._leap(count, last, ends_s)
@@ -143,7 +143,7 @@ class Stretches:
 
     def _clear(self) -> list[Process]:
         self._world.calm(False)
-        self._rally_at, self._planned, self._goal, self.silent = -1, None, None, False
+        self._barrier_at, self._planned, self._goal, self.silent = -1, None, None, False
         return self._take()
 
     def _take(self) -> list[Process]:
@@ -165,7 +165,7 @@ class Stretches:
         return (
             world.options.steps >= LONG_LIFE_STEPS
             and world.options.way != "plain"
-            and world.hq.lives
+            and world.host.lives
             and world.coordinator.stage is Stage.TRAINING
             and world.end is None
             and not world.stop_asked
@@ -219,7 +219,7 @@ class Stretches:
     def _begins(self, first: int, last: int) -> None:
         self._considered = self._world.coordinator.generation, last
         if self._world.options.alike:
-            self._world.crews.form(self._there)
+            self._world.identical_ranks.form(self._there)
         there = [one for process in self._there.values() for one in process.each()]
         pieces = self._world.options.pieces(first - 1)
         torn = tuple(
@@ -251,7 +251,7 @@ class Stretches:
             self._move(process, count, last, began_s)
         world.leapt(count, last, self._step_s)
         for node in living:
-            node.watch.leapt()
+            node.ticks.leapt()
 
     def _first_steps(self, node: Node, step: int, began_s: float) -> None:
         """The agent learns how long steps take from the first ones of each process."""
@@ -284,7 +284,7 @@ class Stretches:
         """The last heartbeat of the stretch, and what comes of it; the others before it have
         changed nothing that it does not change again.
         """
-        outpost, hub = node.outpost, self._world.hq.hub
+        outpost, hub = node.outpost, self._world.host.hub
         assert outpost is not None and hub is not None
         outpost.leave_out_beats(asked_s=node.local_s(asked_s - node.beats_every_s))
         for asked in outpost.on_timer(now_s=node.local_s(asked_s), name="beat"):
@@ -294,12 +294,12 @@ class Stretches:
             assert isinstance(asked, Line) and isinstance(asked.message, Beat), asked
             heard_s, beat = asked_s + LEAST_S, asked.message
             if heard_s > ends_s:
-                node.cable.carry_at("up", beat, heard_s)
+                node.link.carry_at("up", beat, heard_s)
                 continue
-            for granted in self._world.hq.beaten(node, beat, now_s=heard_s):
+            for granted in self._world.host.beaten(node, beat, now_s=heard_s):
                 assert isinstance(granted, Line) and isinstance(granted.message, Grant), granted
                 if heard_s + LEAST_S > ends_s:
-                    node.cable.carry_at("down", granted.message, heard_s + LEAST_S)
+                    node.link.carry_at("down", granted.message, heard_s + LEAST_S)
                 else:
                     node.do(
                         outpost.on_grants(granted.message, now_s=node.local_s(heard_s + LEAST_S))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from outlast.sim.world.world import World
 
 
-class Cable:
+class AgentLink:
     """`number` counts connections: what was sent over an older one never arrives.
 
     A cut is seen at once by the agent, later by the coordinator.
@@ -56,9 +56,9 @@ class Cable:
 
     def _heard(self, message: OnLine) -> None:
         if self._node.fleet is None:
-            self._world.hq.on_line(self._node.name, message)
+            self._world.host.on_line(self._node.name, message)
         else:
-            self._world.hq.from_fleet(self._node.fleet, message)
+            self._world.host.from_fleet(self._node.fleet, message)
 
     def _carry(self, way: str, act: Callable[[], None], taken_s: float | None = None) -> None:
         number = self.number
@@ -78,7 +78,7 @@ class Cable:
         if self.connected or not self._node.lives:
             return
         if (
-            self._world.hq.lives
+            self._world.host.lives
             and self._world.now_s >= self._cut_until_s
             and not self._node.still.agent.shut
         ):
@@ -105,7 +105,7 @@ class Cable:
         after(
             self._stream.between(LEAST_S, self._most_s),
             lambda: (
-                self._world.hq.on_disconnected(self._node.name) if self.number == number else None
+                self._world.host.on_disconnected(self._node.name) if self.number == number else None
             ),
         )
         after(limits.RECONNECT_S, self.dial, sort=FIXED)

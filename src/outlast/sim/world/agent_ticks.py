@@ -26,7 +26,7 @@ class Clock(Protocol):
     def world_s(self, local_s: float) -> float: ...
 
 
-class Watch:
+class AgentTicks:
     """`look` lets the agent look at its processes, and says whether it has to look again at the
     next tick. `rests`: False carries out every tick. `clock`: the agent's. `place`: of the node
     among all, whose ticks of one moment come in that order.

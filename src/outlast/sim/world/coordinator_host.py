@@ -102,7 +102,7 @@ _WHO: dict[type, str] = {}  # the field that says whom a message is of, or for
 WORKERS_PER_EPOCH = 1_000_000  # a coordinator's numbers for workers are its own
 
 
-class Headquarters:
+class CoordinatorHost:
     """`interruptions`, by id, are the ledger's.
 
     Of what was recorded in the last LEDGER_FLUSH_S before a death, nothing is left.
@@ -370,9 +370,9 @@ class Headquarters:
                 for housed in news.housed
                 for told_before in housed.said
             ):
-                self._world.back.registered()
+                self._world.recovery_times.registered()
         elif isinstance(said, Registered):
-            self._world.back.registered()
+            self._world.recovery_times.registered()
             self._to_warn(said.note)
         elif isinstance(news, Warned):
             self._to_warn(news.text)
@@ -387,7 +387,7 @@ class Headquarters:
             self._unreached[news.generation] = since_s, to_store or STORE in news.unreached
         elif isinstance(said, Finished) and self.coordinator.stage is Stage.TRAINING:
             # else it has not heard of all ranks that they are in
-            self._world.back.finished(said.generation, now_s=self._world.now_s)
+            self._world.recovery_times.finished(said.generation, now_s=self._world.now_s)
         if told and type(news) not in (Progress, Beat):
             self._world.say(brief(news))
 
@@ -819,7 +819,7 @@ class Headquarters:
         for name in list(self._timers):
             self._set_timer(SetTimer(name, None))
         for node in world.nodes:
-            node.cable.drop()
+            node.link.drop()
         self._ledger = [
             (at_s, record)
             for at_s, record in self._ledger

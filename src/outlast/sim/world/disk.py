@@ -205,11 +205,11 @@ class Disks:
 
     def _in_turn(self, takes_s: float, act: Callable[[], None]) -> None:
         """Unless the coordinator dies before."""
-        world, epoch = self._world, self._world.hq.epoch
+        world, epoch = self._world, self._world.host.epoch
         self._busy_until_s = max(self._busy_until_s, world.now_s) + takes_s
 
         def due() -> None:
-            if world.hq.lives and world.hq.epoch == epoch and world.end is None:
+            if world.host.lives and world.host.epoch == epoch and world.end is None:
                 act()
 
         world.timeline.after(self._busy_until_s - world.now_s, due)

@@ -57,10 +57,10 @@ from outlast.sim.draws import Luck, Stream
 from outlast.sim.durations import BODY_SPREAD_S
 from outlast.sim.rules.observations import PowerLost, RankGiven
 from outlast.sim.shortcuts import identical_ranks
-from outlast.sim.world.agent_link import Cable
-from outlast.sim.world.agent_ticks import Watch
+from outlast.sim.world.agent_link import AgentLink
+from outlast.sim.world.agent_ticks import AgentTicks
 from outlast.sim.world.links import Links
-from outlast.sim.world.node_words import Voices
+from outlast.sim.world.node_words import NodeWords
 from outlast.sim.world.processes import PeerFailure, Process, Thread
 from outlast.sim.world.standstill import Standstill
 from outlast.sim.world.timeline import BUSY, FIXED, ROUTINE
@@ -131,7 +131,7 @@ class Node:
         self._boots = 0
         self._pinged: dict[int, deque[float]] = {}  # worker -> when it was asked whether it lives
         self._beat_due_s = 0.0
-        self.cable = Cable(world, self, luck or lines, latency_s=world.options.latency_s)
+        self.link = AgentLink(world, self, luck or lines, latency_s=world.options.latency_s)
         self.still = Standstill(world, self, standstills)
         self._boot()
 
@@ -142,7 +142,7 @@ class Node:
         self.agent = Agent(
             now_s=self.now_s, hang_after_s=options.hangs_after_s or None, alone=options.nodes == 1
         )
-        self.watch = Watch(
+        self.ticks = AgentTicks(
             self._world.timeline,
             self.agent,
             look=self._look,
@@ -151,7 +151,7 @@ class Node:
             place=self.place,
         )
         several = options.nodes > 1
-        self._voices = Voices(self._world, self)
+        self._words = NodeWords(self._world, self)
         self.outpost = (
             AgentSession(
                 self.agent, node=self.name, capacity=options.ranks_per_node, beat_s=options.beat_s
@@ -162,9 +162,9 @@ class Node:
         self._ear: Agent | AgentSession = self.outpost if self.outpost is not None else self.agent
 
     def begin(self) -> None:
-        self.watch.begin()
+        self.ticks.begin()
         if self.outpost is not None:
-            self.cable.dial()
+            self.link.dial()
 
     @property
     def now_s(self) -> float:
@@ -261,7 +261,7 @@ class Node:
         self.still.agent.through(self._on_disconnected)
 
     def _on_disconnected(self) -> None:
-        if self.outpost is not None and self.lives and not self.cable.connected:
+        if self.outpost is not None and self.lives and not self.link.connected:
             self.do(self.outpost.on_disconnected())
 
     def on_line(self, message: OnLine) -> None:
@@ -288,7 +288,7 @@ class Node:
             if order.name == BEAT:
                 self._beat_due_s = due_s
             elif order.name == CHORUS:
-                self._voices.waits()
+                self._words.waits()
 
     def _rings(self, name: str, number: int) -> None:
         self._timers[name] = number, 0
@@ -313,15 +313,15 @@ class Node:
         return self.name not in self._world.untold
 
     def run_over(self) -> None:
-        self.watch.ends()
-        self._voices.over()
+        self.ticks.ends()
+        self._words.over()
 
     def is_quiet(self) -> bool:
         """Its line stands, its agent asks nobody anything, and nothing stands still."""
         line = self.outpost is None or (
             self.outpost.is_in
-            and self.cable.connected
-            and self.cable.lags_until_s <= self._world.now_s
+            and self.link.connected
+            and self.link.lags_until_s <= self._world.now_s
         )
         return (
             line
@@ -336,7 +336,7 @@ class Node:
         del self._timers[name]
         if self.outpost is not None and self._world.end is None:
             if name == CHORUS:
-                self._voices.rings()
+                self._words.rings()
             self.do(self.outpost.on_timer(now_s=self.now_s, name=name))
 
     # --- power ------------------------------------------------------------------------------------
@@ -359,8 +359,8 @@ class Node:
             self._world.transfer, self._world.transfer_died = None, True
         self.slots.clear()
         self.still.lose_power()
-        self.cable.drop()
-        self.watch.ends()
+        self.link.drop()
+        self.ticks.ends()
         for name in list(self._timers):
             self._set_timer(SetTimer(name, None))
         self._world.timeline.after(for_s, self._power_again, sort=FIXED)
@@ -401,11 +401,13 @@ class Node:
         after = self._world.timeline.after
         if isinstance(output, ToCoordinator):
             news = output.message
-            self._links.send("news", getattr(news, "worker", 0), lambda: self._world.hq.hear(news))
+            self._links.send(
+                "news", getattr(news, "worker", 0), lambda: self._world.host.hear(news)
+            )
         elif isinstance(output, Line):
             if isinstance(output.message, Enrol):
-                self._voices.enrols(output.message)
-            self.cable.up(output.message)
+                self._words.enrols(output.message)
+            self.link.up(output.message)
         elif isinstance(output, SetTimer):
             self._set_timer(output)
         elif isinstance(output, HangUp):
@@ -413,7 +415,7 @@ class Node:
                 for housed in self.processes.values():
                     # one that had ended may not have been heard of
                     self._world.strikes.fenced(housed)
-            self.cable.drop()
+            self.link.drop()
         elif isinstance(output, Wipe):
             self.slots = {rank: slots for rank, slots in self.slots.items() if rank in output.keep}
         elif isinstance(output, Kill):
@@ -433,7 +435,7 @@ class Node:
                 ),
             )
         elif isinstance(output, Spawn):
-            self._voices.spawns(output.worker)
+            self._words.spawns(output.worker)
             spawn = partial(self._spawn, output, self._boots)
             after(self._kernel.between(0.01, 0.03), lambda: self.still.kernel.through(spawn))
         elif isinstance(output, Tell):
@@ -450,7 +452,7 @@ class Node:
         assert order.worker not in self.processes, "a worker's number is given twice"
         if not self.lives or boots != self._boots:
             return
-        self._voices.spawned(order.worker)
+        self._words.spawned(order.worker)
         machine, beacon = (
             WorkerMachine(worker=order.worker),
             Beacon(worker=order.worker, rank=order.rank),
@@ -496,7 +498,7 @@ class Node:
             return
 
         def arrives() -> None:
-            self._voices.hears(workers or (message.worker,), message)
+            self._words.hears(workers or (message.worker,), message)
             if workers:
                 self.do(outpost.on_workers(workers, message, now_s=self.now_s))
             else:
@@ -563,7 +565,7 @@ class Node:
         self._world.lives.ended(process, now_s=self._world.now_s)
         self._world.collectives.leave(process, well=exit_code == 0)
         if process.rank >= 0:
-            self._world.stretches.give_up()
+            self._world.skip_ahead.give_up()
         if exit_code == 0:
             self._world.done.add(process.rank)
         if (
@@ -605,7 +607,7 @@ class Node:
         """The agent hears of its end; until then its beacon lies there to be read."""
         process.reaped = True
         self.heard_by_agent(exited)
-        self._voices.ends()
+        self._words.ends()
 
     def _deliver(self, process: Process, *orders: Deliver) -> None:
         """One order; or of a crew one for each mate, in the order in which they are told."""
@@ -665,7 +667,7 @@ class Node:
             self._world.collectives.leave(process)
             if self._wakes(process):
                 self._world.collectives.wake(process, PeerFailure("woken"))
-            self._world.stretches.give_up()
+            self._world.skip_ahead.give_up()
         elif isinstance(output, Plan):
             if _waits_for_plan(process):
                 self._offer_plan(process)
@@ -719,8 +721,8 @@ class Node:
             self._offer_plan(process)
         elif waits[0] == "collective":
             self._world.collectives.enter(process)
-        elif waits[0] == "rally":
-            self._world.stretches.arrive(process)
+        elif waits[0] == "barrier":
+            self._world.skip_ahead.arrive(process)
         else:
             self._build(process, waits[1])
 

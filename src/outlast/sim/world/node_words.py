@@ -29,7 +29,7 @@ SHARED = (Registered, Inventory, Underway, Joined, Committed, Finished)
 HERE = (Joined, Committed)
 
 
-class Voices:
+class NodeWords:
     """`spawns` and `spawned` follow a process that the agent has ordered, `hears` its words,
     `waits` the agent's timer for those of others.
     """
@@ -148,13 +148,13 @@ class Voices:
 
     def over(self) -> None:
         """The run is."""
-        cable, node = self._node.cable, self._node
+        link, node = self._node.link, self._node
         if (
             self._empty_s is not None
             and node.lives
-            and cable.connected
+            and link.connected
             and not node.still.agent.shut
         ):
             self._world.see(
-                StaysOut(node.name, self._world.now_s - max(self._empty_s, cable.connected_s))
+                StaysOut(node.name, self._world.now_s - max(self._empty_s, link.connected_s))
             )

@@ -9,7 +9,7 @@ import bisect
 from outlast.sim.options import Options
 
 
-class Back:
+class RecoveryTimes:
     """Times are of the world's clock, in seconds."""
 
     def __init__(self, options: Options) -> None:

@@ -3,7 +3,7 @@ yield where they wait.
 
     ("sleep", s)          compute          ("plan", g)    wait for a plan of a generation above g
     ("collective", None)  in a collective  ("build", p)   building the group of plan p
-    ("rally", None)       with all others, at the end of a step: see shortcuts/skip_ahead.py
+    ("barrier", None)       with all others, at the end of a step: see shortcuts/skip_ahead.py
 
 Follows runtime/worker/{membership,attach,transaction,block,survivor,rehearsal,run}.py; what they do
 with tensors is here one number: the step that the state in memory is of (`Process.content`).
@@ -332,8 +332,8 @@ class Main:
 
         A rank that has moved does not look for what it left.
         """
-        hq, slots = self.world.hq, self.node.slots if self.world.options.nodes == 1 else {}
-        read = (plan.step, hq.epoch) == hq.read
+        host, slots = self.world.host, self.node.slots if self.world.options.nodes == 1 else {}
+        read = (plan.step, host.epoch) == host.read
         for one in self.p.each():
             self.world.see(
                 MadeAnew(
@@ -432,8 +432,8 @@ class Main:
                 yield from self.phase()
                 continue
             self.runs_own(pieces)
-            if self.world.stretches.is_rally(self.machine.committed):
-                yield from self.rally()
+            if self.world.skip_ahead.is_barrier(self.machine.committed):
+                yield from self.barrier()
             self.machine.now_begun(over=self.is_over())
             if not self.is_over():
                 self.world.asks_for_step(self.machine.committed + 1)
@@ -461,9 +461,9 @@ class Main:
         self.p.ran += max(0, pieces - self.past)
         self.past = max(self.past, pieces)
 
-    def rally(self) -> Thread:
+    def barrier(self) -> Thread:
         before = self.machine.committed
-        yield "rally", None
+        yield "barrier", None
         if self.machine.committed > before:
             self.past = self.p.ran = self.world.options.pieces(self.machine.committed)
 

@@ -64,7 +64,7 @@ class Standstill:
         if not self._node.lives:
             return
         self.agent.drop(self._world.now_s + for_s)
-        self._node.watch.hold()
+        self._node.ticks.hold()
         self._world.timeline.after(for_s, self._agent_goes_on)
 
     def freeze(self, for_s: float) -> None:
@@ -105,7 +105,7 @@ class Standstill:
             return
         self._went_on_s = self._world.now_s
         self.agent.lift()
-        self._node.watch.go_on()
+        self._node.ticks.go_on()
 
     def _kernel_goes_on(self) -> None:
         if (

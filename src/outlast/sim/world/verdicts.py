@@ -129,7 +129,7 @@ class Verdicts:
             draws.chance(0.75),
             draws.below(1 << 20),
         )
-        homes = self._world.hq.homes.get(record.generation, {})
+        homes = self._world.host.homes.get(record.generation, {})
         act = partial(self._arrives, record.id, kind, confidence, by_name, right, which, homes)
         self._world.timeline.after(delay_s, act, sort=FIXED)
 
@@ -146,7 +146,7 @@ class Verdicts:
         world = self._world
         if world.end is not None:
             return
-        if not world.hq.lives:
+        if not world.host.lives:
             world.timeline.after(
                 AGAIN_S,
                 partial(self._arrives, number, kind, confidence, by_name, right, which, homes),
@@ -173,7 +173,7 @@ class Verdicts:
             f"verdict on interruption {number}: {kind.value}, confidence {confidence:g}, rank"
             f" {rank}"
         )
-        world.hq.on_verdict(number, verdict)
+        world.host.on_verdict(number, verdict)
 
     # --- watching ---------------------------------------------------------------------------------
 
@@ -210,7 +210,7 @@ class Verdicts:
             number = data["interruption"]
             assert isinstance(number, int), number
             self.own.add(number)
-            world.hq.drains(str(data["node"]))
+            world.host.drains(str(data["node"]))
         elif event.kind == STOPPED:
             world.asks((FAILED_EXIT, str(data["reason"])))
 

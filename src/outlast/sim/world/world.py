@@ -24,7 +24,7 @@ from outlast.sim.draws import Luck, Pool, Stream
 from outlast.sim.durations import BODY_SPREAD_S
 from outlast.sim.faults.strikes import STEP_MARKS, Strikes
 from outlast.sim.options import Options
-from outlast.sim.rules.checkers import Jury
+from outlast.sim.rules.checkers import Checkers
 from outlast.sim.rules.observations import (
     Arrived,
     Booked,
@@ -42,18 +42,18 @@ from outlast.sim.rules.observations import (
 )
 from outlast.sim.shortcuts import identical_nodes
 from outlast.sim.shortcuts.identical_nodes import Echo, Fleet
-from outlast.sim.shortcuts.identical_ranks import Crews, Parted
-from outlast.sim.shortcuts.skip_ahead import LONG_LIFE_STEPS, Stretches
-from outlast.sim.world.agent_link import Cable
+from outlast.sim.shortcuts.identical_ranks import IdenticalRanks, Parted
+from outlast.sim.shortcuts.skip_ahead import LONG_LIFE_STEPS, SkipAhead
+from outlast.sim.world.agent_link import AgentLink
 from outlast.sim.world.booked_seconds import Lives, Worked, publish
 from outlast.sim.world.collectives import Collectives
-from outlast.sim.world.coordinator_host import Headquarters
+from outlast.sim.world.coordinator_host import CoordinatorHost
 from outlast.sim.world.disk import Disks
 from outlast.sim.world.links import Links
 from outlast.sim.world.node import Node, Script
 from outlast.sim.world.paths import Paths
 from outlast.sim.world.processes import Process, pid_of
-from outlast.sim.world.recovery_times import Back
+from outlast.sim.world.recovery_times import RecoveryTimes
 from outlast.sim.world.store import Store
 from outlast.sim.world.timeline import FIXED, Timeline
 from outlast.sim.world.trace import Trace
@@ -108,10 +108,10 @@ class World:
         self.options = options
         self.timeline = Timeline(began_s=BEGAN_S)
         self.trace = Trace(began_s=BEGAN_S)
-        self.jury = Jury()
+        self.checkers = Checkers()
         self.strikes = Strikes(self, faults)
         self.end: End | None = None
-        self.hq = Headquarters(self)
+        self.host = CoordinatorHost(self)
         self._work = stream("work")
         self._links = Links(self.timeline, stream("links"), latency_s=options.latency_s)
         kernel, lines, clocks, standstills = (
@@ -142,7 +142,7 @@ class World:
         )
         self.nodes: list[Node] = []
         self._by_name: dict[str, Node] = {}
-        self._lines: dict[str, Cable | Echo] = {}
+        self._lines: dict[str, AgentLink | Echo] = {}
         self.untold: frozenset[str] = frozenset()  # nodes of which the trace says nothing
         self._make_nodes(script, kernel, lines, standstills, clocks, rests=rests)
         # generation and step of the transfer image, where it lies, `Process.ran` of who wrote it
@@ -158,7 +158,7 @@ class World:
         self.last_step = 0  # the step that was committed last
         self.newest_begun = 0  # step that anybody has asked for since the newest plan
         self._joined: dict[int, set[int]] = {}  # generation -> ranks that came to be in it
-        self.back = Back(options)
+        self.recovery_times = RecoveryTimes(options)
         self._planned_s = 0.0  # when the newest plan was made
         self.rolled_back: list[tuple[int, int]] = []  # step known, step gone back to
         self.marks: dict[str, int] = {}
@@ -173,8 +173,8 @@ class World:
         self.spare_ended_early_s: float | None = None
         self.living = 0  # processes that live
         self.bound_s = math.inf
-        self.stretches = Stretches(self, every_step=every_step)
-        self.crews = Crews(self, faults, every_rank=every_rank)
+        self.skip_ahead = SkipAhead(self, every_step=every_step)
+        self.identical_ranks = IdenticalRanks(self, faults, every_rank=every_rank)
         self._laggard = 0  # a rank that has sealed less than others
         # nothing is drawn yet, and what nodes say at one moment arrives in their order
         self.begins = self._likeness is not None
@@ -218,7 +218,7 @@ class World:
                 luck=luck,
             )
             self.nodes.append(node)
-            self._by_name[name], self._lines[name] = node, node.cable
+            self._by_name[name], self._lines[name] = node, node.link
         if likeness is not None:
             self.untold = frozenset(names[place] for place in likeness.members[1:])
 
@@ -233,7 +233,7 @@ class World:
     @property
     def interruptions(self) -> dict[int, Interruption]:
         """As the ledger has them."""
-        return self.hq.interruptions
+        return self.host.interruptions
 
     @property
     def now_s(self) -> float:
@@ -263,24 +263,24 @@ class World:
                 )
         if self.begins:
             self.calm(True)
-        self.hq.begin()
+        self.host.begin()
         for node in self.nodes:
             node.begin()
         self.strikes.arm()
         step, stirred, violations, fleet = (
             self.timeline.step,
             self.stirred,
-            self.jury.violations,
+            self.checkers.violations,
             self.fleet,
         )
         while (self.end is None or self.living) and not violations and step(until_s=self.bound_s):
             if stirred:
                 for node in stirred:
-                    node.watch.event_ends()
+                    node.ticks.event_ends()
                 stirred.clear()
             if fleet is not None:
                 fleet.check(now_s=self.now_s)
-        if self.end is None and not self.jury.violations:
+        if self.end is None and not self.checkers.violations:
             self.see(NothingMoves(bound_s, self.describe()))
         return self.end
 
@@ -288,12 +288,12 @@ class World:
         """Somebody wants the run to end."""
         if self.end is not None:
             return
-        if not self.hq.lives:  # nobody hears it
+        if not self.host.lives:  # nobody hears it
             self.timeline.after(
                 ASKS_AGAIN_S, lambda: self.ask_stop(reason=reason, exit_code=exit_code), sort=FIXED
             )
             return
-        stage, plain = self.coordinator.stage, not self.back.has_steps
+        stage, plain = self.coordinator.stage, not self.recovery_times.has_steps
         nothing_yet = (
             stage is Stage.CLEARING if plain else stage is Stage.STARTING and not self.commits
         )
@@ -302,7 +302,7 @@ class World:
             self.see(StopAsked(plain, nothing_yet, self.stop_asked, self.options.nodes == 1))
         self.stop_asked_s = min(self.stop_asked_s, self.now_s)
         self.asks((exit_code, reason))
-        self.hq.ask_stop(reason=reason, exit_code=exit_code)
+        self.host.ask_stop(reason=reason, exit_code=exit_code)
 
     @property
     def stop_asked(self) -> bool:
@@ -319,7 +319,7 @@ class World:
             self.worked.told(seen.plan.rank, seen.plan.high_water, seen.plan.step)
         elif isinstance(seen, Arrived):
             self.worked.given(seen.rank, seen.step)
-        self.jury.see(self.age_s, seen)
+        self.checkers.see(self.age_s, seen)
 
     def say(self, what: str) -> None:
         self.trace.line(self.now_s, what)
@@ -340,7 +340,7 @@ class World:
     @property
     def coordinator(self) -> Coordinator:
         """The one that lives, or lived last."""
-        return self.hq.coordinator
+        return self.host.coordinator
 
     def alive(self) -> list[Process]:
         return [
@@ -381,7 +381,7 @@ class World:
             )
         return Luck(self.pool, process.worker)
 
-    def line_to(self, name: str) -> Cable | Echo:
+    def line_to(self, name: str) -> AgentLink | Echo:
         """The coordinator's end of the line of a node."""
         return self._lines[name]
 
@@ -436,7 +436,9 @@ class World:
     def has_greeted(self, worker: int) -> None:
         """The coordinator hears that it runs."""
         holders = tuple(member.worker for member in self.coordinator.roster.members())
-        self.back.greeted(self.coordinator.generation, worker, holders=holders, now_s=self.now_s)
+        self.recovery_times.greeted(
+            self.coordinator.generation, worker, holders=holders, now_s=self.now_s
+        )
 
     def planned(self) -> None:
         """The coordinator has made a plan just now."""
@@ -515,7 +517,7 @@ class World:
                     else self.options.max_restarts
                 ),
                 asked=tuple(self.asked),
-                noted=self.options.nodes > 1 or self.hq.has_noted("script"),
+                noted=self.options.nodes > 1 or self.host.has_noted("script"),
                 early_s=(
                     0.0
                     if self.options.nodes > 1 or self.spare_ended_early_s is None
@@ -524,7 +526,7 @@ class World:
                 ending_s=(
                     self.now_s - self.asked_s if self.options.nodes == 1 and self.asked else 0.0
                 ),
-                spent=self.hq.spent,
+                spent=self.host.spent,
                 policy=self.options.policy,
                 rungs=tuple(
                     ("" if one.rung is None else one.rung.value, one.parent is not None)
@@ -540,12 +542,12 @@ class World:
             and not set(BY_NODE) & set(self.strikes.all_kinds())
         )
         for one in interruptions.values():
-            moved = self.hq.moved.get(one.id) if self.options.way != "sharded" else None
-            storeless = self.hq.storeless_s.get(one.generation, math.inf) < one.detected_s
+            moved = self.host.moved.get(one.id) if self.options.way != "sharded" else None
+            storeless = self.host.storeless_s.get(one.generation, math.inf) < one.detected_s
             known = self._known_then(one, latency_s)
             begun, stood_s = (
-                self.hq.begun.get(one.id),
-                self.back.stood(one.generation) if knows else None,
+                self.host.begun.get(one.id),
+                self.recovery_times.stood(one.generation) if knows else None,
             )
             self.see(
                 Noted(
@@ -614,7 +616,7 @@ class World:
         """When a later generation was at work; where there was none, and all ranks came to their
         end all the same, what is said is as good as any.
         """
-        back_s = self.back.after(one.generation)
+        back_s = self.recovery_times.after(one.generation)
         return one.resumed_s if back_s is None and len(self.done) == self.options.ranks else back_s
 
     def _kinds_of(self, one: Interruption) -> tuple[str, ...]:
@@ -645,9 +647,9 @@ class World:
             or self.options.steps >= LONG_LIFE_STEPS
         ):
             return None
-        return self.back.newest(
+        return self.recovery_times.newest(
             one.detected_s - 2 * limits.TICK_S - 2 * latency_s
-        ), self.back.newest(one.detected_s)
+        ), self.recovery_times.newest(one.detected_s)
 
     def _see_first_fault(self, interruptions: dict[int, Interruption]) -> None:
         struck = self.strikes.struck
@@ -741,9 +743,9 @@ class World:
                     odd,
                 )
             )
-            self.back.committed(generation, one.rank, step, now_s=self.now_s)
+            self.recovery_times.committed(generation, one.rank, step, now_s=self.now_s)
             self.worked.did(one.rank, step, self.now_s - process.step_began_s)
-            if not self.stretches.silent:
+            if not self.skip_ahead.silent:
                 self.commits.append((self.now_s, generation, one.rank, step))
                 if process.node.told:
                     self.say(f"rank {one.rank} commits step {step} in generation {generation}")
@@ -756,7 +758,7 @@ class World:
             self._see_stock()
         if self.options.way != "sharded" or self._all_have_sealed(step):
             self.committed = max(self.committed, step)
-        self.stretches.committed(generation, step)
+        self.skip_ahead.committed(generation, step)
 
     def _see_stock(self) -> None:
         processes = self.nodes[0].processes.values()
@@ -768,7 +770,7 @@ class World:
         since_s = max(
             BEGAN_S,
             self._planned_s,
-            self.hq.staged_s,
+            self.host.staged_s,
             *(p.ended_s for p in processes),
             *(at_s for at_s, _, _ in self.strikes.struck),
         )
